@@ -4,17 +4,22 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plateau_jax.analysis.log_files import check_columns
+from plateau_jax.analysis.log_numbers import has_decimal_commas, is_filled, read_number
 from plateau_jax.analysis.logged_lrs import UnclearLogError
+from plateau_jax.analysis.logged_rows import LoggedRow
 from plateau_jax.validation import checks
 
 # The first of these that a log has is its step. Weights & Biases counts calls of `log` in `_step`, which is a
 # number of updates only if nothing else is.
 _STEPS = "global_step", "applied", "step", "iteration", "iter", "update", "updates", "steps", "_step"
 
-_LOSS = re.compile(r"(^|[\W_])loss$")
-_VALIDATION = re.compile(r"(^|[\W_])(val|valid|validation|eval|evaluation|test|dev|heldout)($|[\W_])")
+_SPLIT = r"(val|valid|validation|eval|evaluation|test|dev|heldout|held[\W_]out)"
+# With any other word, it may be an auxiliary loss, a best one, or a running mean.
+_LOSS = re.compile(rf"(({_SPLIT}|train|training|metrics)[\W_]+)*loss")
+_VALIDATION = re.compile(rf"(^|[\W_]){_SPLIT}[\W_]")
+_ANY_LOSS = re.compile(r"(^|[\W_])loss$")
 _LR = re.compile(r"(^|[\W_])(lr|learning_rate)($|[\W_])")
-_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+")
 
 
 class Table:
@@ -24,6 +29,7 @@ class Table:
         self.name = name
         self.rows = rows
         columns = dict.fromkeys(column for row in rows for column in row if isinstance(column, str))
+        check_columns(columns, name)
         # Weights & Biases adds the range of averaged points.
         self.columns = [column for column in columns if not column.endswith(("__MIN", "__MAX"))]
         if not self.columns:
@@ -41,23 +47,34 @@ class Table:
     def find_step(self) -> str:
         for name in _STEPS:
             matching = [column for column in self.columns if _last_part(column) == name]
-            if len(matching) == 1:
+            if len(matching) == 1 and not (name == "_step" and self._counts_epochs(matching[0])):
                 return matching[0]
-            if matching:
+            if len(matching) > 1:
                 raise self._error(f"has several columns of steps, {_listed(matching)}", "step", matching)
-        raise self._error("has no column of steps", "step")
+        problem = "has no column of steps"
+        if any(_last_part(column) in ("epoch", "epochs") for column in self.columns):
+            problem += ", only epochs: add a column with the number of updates (epochs × updates per epoch)"
+        raise self._error(problem, "step")
 
-    def find_loss(self) -> str:
-        losses = [column for column in self.columns if _LOSS.search(base_name(column).lower())]
+    def find_loss(self, step: str) -> str:
         # A summary, such as the mean training loss at the end, is not a log.
-        losses = [column for column in losses if sum(_is_filled(row.get(column)) for row in self.rows) > 1]
+        logged = [column for column in self.columns if sum(map(is_filled, self._cells(column))) > 1]
+        losses = [column for column in logged if _LOSS.fullmatch(base_name(column).lower())]
         validation = [column for column in losses if _VALIDATION.search(base_name(column).lower())]
         matching = validation or losses
         if len(matching) == 1:
             return matching[0]
-        if matching:
-            raise self._error(f"has several losses, {_listed(matching)}", "loss", matching)
-        raise self._error("has no column of losses", "loss")
+        # Or a name such as "CE loss", which the user has to choose.
+        similar = [column for column in logged if _ANY_LOSS.search(base_name(column).lower())]
+        candidates = matching or similar
+        problem = "has no column of losses"
+        if len(candidates) > 1:
+            problem = f"has several losses, {_listed(candidates)}"
+        elif candidates:
+            problem = f"has {candidates[0]!r}, which may be an auxiliary loss, and no other column of losses"
+        if not matching:
+            candidates += [column for column in self.columns if column not in (step, *candidates)]
+        raise self._error(problem, "loss", candidates)
 
     def find_lr(self) -> str | None:
         matching = [column for column in self.columns if _LR.search(base_name(column).lower())]
@@ -65,32 +82,51 @@ class Table:
             raise self._error(f"has several learning rates, {_listed(matching)}", "lr", matching)
         return matching[0] if matching else None
 
-    def read_pairs(self, step: str, column: str) -> list[tuple[int, float]]:
-        """Return (step, value) of each row that has both, without steps before the first update."""
-        pairs: list[tuple[int, float]] = []
+    def read_rows(self, step: str, loss: str, lr: str | None) -> list[LoggedRow]:
+        """Return the rows with a step and a loss or a learning rate, without losses at step 0."""
+        columns = (step, loss) if lr is None else (step, loss, lr)
+        decimal_commas = has_decimal_commas(*map(self._cells, columns))
+
+        def read(row: Mapping[str, Any], column: str | None) -> float | None:
+            if column is None or not is_filled(row.get(column)):
+                return None
+            try:
+                return read_number(row[column], decimal_commas=decimal_commas, is_step=column == step)
+            except ValueError as error:
+                shown = checks.short_repr(row[column])
+                raise ValueError(f"{self.name}: {column.strip()} = {shown} {error}") from None
+
+        logged: list[LoggedRow] = []
         for row, before in zip(self.rows, [{}, *self.rows], strict=False):
             # A skipped update in a `MetricLog`, which may have a loss that is not finite.
             is_skipped = "skipped" in row and "applied" in row and before.get("applied") == row["applied"]
-            if not is_skipped and _is_filled(row.get(step)) and _is_filled(row.get(column)):
-                if _THOUSANDS.fullmatch(str(row[step]).strip()):
-                    raise ValueError(f"{self.name}: {step} = {row[step]!r} must be written without a comma")
-                number = self._number(step, row[step])
-                if not number.is_integer() or number > checks.MAX_STEP:
-                    shown = checks.short_repr(row[step])
-                    raise ValueError(f"{self.name}: {step} = {shown} must be an integer up to 2**31 - 1")
-                if number >= 1:
-                    pairs.append((int(number), self._number(column, row[column])))
-        return pairs
+            if is_skipped or not any(is_filled(row.get(column)) for column in columns[1:]):
+                continue
+            number = read(row, step)
+            if number is None:
+                continue
+            if not number.is_integer() or number > checks.MAX_STEP:
+                shown = checks.short_repr(row[step])
+                raise ValueError(f"{self.name}: {step.strip()} = {shown} must be an integer up to 2**31 - 1")
+            read_loss = read(row, loss) if number >= 1 else None
+            read_lr = read(row, lr) if number >= 0 else None
+            if read_loss is not None or read_lr is not None:
+                logged.append(LoggedRow(int(number), read_loss, read_lr))
+        return logged
 
-    def _number(self, column: str, value: Any) -> float:
+    def _cells(self, column: str) -> list[Any]:
+        return [row.get(column) for row in self.rows]
+
+    def _counts_epochs(self, column: str) -> bool:
+        """Return True if the column is that of the epochs, but for a constant."""
+        epochs = next((name for name in self.columns if _last_part(name) == "epoch"), None)
+        if epochs is None:
+            return False
         try:
-            if isinstance(value, str):
-                value = value.strip().replace(",", ".")  # where semicolons separate, commas may be decimal
-            elif checks.is_not_real(value):  # `float` would take True, and drop an imaginary part
-                raise TypeError
-            return float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(f"{self.name}: {column} = {checks.short_repr(value)} must be a number") from None
+            differences = {float(row[column]) - float(row[epochs]) for row in self.rows}
+        except (KeyError, TypeError, ValueError):  # some rows have no epoch
+            return False
+        return len(differences) == 1 < len(self.rows)
 
     def _error(self, problem: str, argument: str, columns: Sequence[str] = ()) -> UnclearLogError:
         advice = f"; its columns are {_listed(self.columns)}: name one with {argument}="
@@ -105,10 +141,6 @@ def base_name(column: str) -> str:
 def _last_part(column: str) -> str:
     name = base_name(column).lower().replace(" ", "_")
     return name if name == "_step" else name.rpartition("/")[2]
-
-
-def _is_filled(value: Any) -> bool:
-    return value is not None and (not isinstance(value, str) or bool(value.strip()))
 
 
 def _listed(columns: Sequence[str]) -> str:

@@ -3,11 +3,16 @@
 import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from plateau_jax.analysis.log_numbers import parse_float
 from plateau_jax.validation import checks
+
+_SEPARATOR = re.compile(r'"?sep=(.)"?[\s,;]*', re.IGNORECASE)
+"""A line before the header, for Excel."""
 
 
 def read_file(path: Path) -> list[Mapping[str, Any]]:
@@ -27,26 +32,51 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
             return checked_rows(_parse_json(text, lines, name))
         except TypeError as error:
             raise ValueError(f"{name} is not a log: {error}") from None
-    delimiter = max(",;\t", key="".join(lines[:1]).count)
+    separator = _SEPARATOR.fullmatch(lines[0]) if lines else None
+    if separator:
+        del lines[0]
+    delimiter = separator[1] if separator else max(",;\t", key="".join(lines[:1]).count)
+    reader = csv.DictReader(lines, delimiter=delimiter)
     try:
-        rows: list[Mapping[str, Any]] = list(csv.DictReader(lines, delimiter=delimiter))
+        columns = list(reader.fieldnames or ())
+        rows: list[Mapping[str, Any]] = list(reader)
     except csv.Error as error:  # such as a quote that does not end
         raise ValueError(f"{name} is not CSV: {error}") from None
+    columns = [column for column in columns if column.strip()]
+    check_columns(columns, name)
     for row in rows:
         # Such as a decimal comma in a file with commas: the cells are not those of their columns.
         if any(row.get(cast("str", None), [])):
             raise ValueError(f"{name} has a row with more cells than columns: {checks.short_repr(row)}")
-    return rows
+    # A resumed run that appends to its file may write the header again.
+    return [row for row in rows if any(row[column] != column for column in columns)]
+
+
+def check_columns(columns: Iterable[str], name: str) -> None:
+    """Raise if two names are equal but for spaces around them: the later column would replace the other."""
+    counts = Counter(column.strip() for column in columns)
+    for column, count in counts.items():
+        if count > 1 and column:
+            raise ValueError(f"{name} has {count} columns named {column!r}: rename or remove all but one")
 
 
 def _parse_json(text: str, lines: Sequence[str], name: str) -> Any:
+    def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(row := dict(pairs)) < len(pairs):
+            repeated.append([key for key, _ in pairs])
+        return row
+
+    repeated: list[list[str]] = []
+    decode = json.JSONDecoder(object_pairs_hook=build_object, parse_float=parse_float).decode
     try:
         try:
-            value = json.loads(text)
+            value = decode(text)
         except json.JSONDecodeError:
-            return [json.loads(line) for line in lines]
+            value = [decode(line) for line in lines]
     except (ValueError, RecursionError) as error:  # an integer may have too many digits
         raise ValueError(f"{name} is neither JSON nor JSON lines: {error}") from None
+    for keys in repeated:
+        check_columns(keys, name)
     if isinstance(value, dict):
         value = cast("dict[str, Any]", value)
         return value.get("log_history", [value])

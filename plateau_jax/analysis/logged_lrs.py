@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import pairwise
 
 import numpy as np
 
@@ -33,39 +34,34 @@ class UnclearLogError(ValueError):
         self.columns = tuple(columns)
 
 
-def checked_lrs(logged: list[tuple[int, float]], name: str) -> list[tuple[int, float]]:
-    """Return the learning rates without NaN, which pandas writes for a missing value."""
-    lrs = [(step, lr) for step, lr in logged if not math.isnan(lr)]
-    for step, lr in lrs:
+def check_lrs(logged: Sequence[tuple[int, float]], name: str) -> None:
+    for step, lr in logged:
         if not 0 <= lr < math.inf:
-            problem = f"{name} has the learning rate {lr} at step {step}"
-            raise ValueError(f"{problem}; it must be finite and at least 0")
-    return lrs
+            problem = f"{name} has the learning rate {lr} at step {step}; it must be finite and at least 0"
+            raise ValueError(problem + (": leave it out if none was logged" if math.isnan(lr) else ""))
 
 
 def interpolate_lrs(logged: list[tuple[int, float]], last_step: int, name: str) -> tuple[Curve, float]:
     """Return a curve of straight lines between learning rates, and its peak.
 
-    The last learning rate holds until the last step, for at most one interval of logging.
+    The first one is 0 if none was logged at step 0. The last one holds until the last step, for at most one
+    interval of logging.
     """
-    lrs = dict(sorted(logged))
+    lrs = dict(logged)
     first, last = min(lrs), max(last_step, *lrs)
     if first > LATEST_FIRST_LR * last:
         problem = f"{name} has its first learning rate at step {first} of {last}, too late to know the warmup"
         raise UnclearLogError(problem, ": give curve= and peak_value=", "curve")
-    gaps = np.diff([0, *lrs])
-    if last - max(lrs) > max(gaps[-1], np.median(gaps)):
+    gaps = np.diff([0, *(step for step in lrs if step)])
+    if last - max(lrs) > (max(gaps[-1], np.median(gaps)) if len(gaps) else 0):
         problem = f"{name} has its last learning rate at step {max(lrs)} of {last}"
         advice = ": log it up to the last loss, or give curve= and peak_value="
         raise UnclearLogError(problem, advice, "curve")
     peak = max(lrs.values())
-    levels = {step: value / peak for step, value in lrs.items()} | {last: lrs[max(lrs)] / peak}
-    stages = [
-        (after - before, level, "linear")
-        for before, (after, level) in zip([0, *levels], levels.items(), strict=False)
-    ]
+    levels = {step: lr / peak for step, lr in ({0: 0.0} | lrs | {last: lrs[max(lrs)]}).items()}
+    stages = [(after - before, level, "linear") for (before, _), (after, level) in pairwise(levels.items())]
     with suppress_warnings():
-        return StagedCurve(stages), peak
+        return StagedCurve(stages, start=levels[0]), peak
 
 
 def peak_of_lrs(logged: list[tuple[int, float]], curve: Curve) -> float:

@@ -1,7 +1,8 @@
 """`LossRun`: the losses of a training run and the curve that it was trained with."""
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, Self
 
@@ -9,9 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.analysis import loss_logs
+from plateau_jax.analysis.log_columns import base_name
 from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.validation import checks
+from plateau_jax.validation.curve_warning import suppress_warnings, warn
+
+_LARGEST_FIRST_LOSS = 15
+"""In nats; a uniform distribution over a million tokens has 14."""
+
+_PERPLEXITY = re.compile(r"(^|[\W_])(ppl|perplexity)($|[\W_])")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +54,7 @@ class LossRun:
     peak_value: float
     steps: NDArray[np.int64]
     losses: NDArray[np.float64]
+    _columns: Mapping[str, str] = field(default_factory=dict[str, str], init=False, repr=False)
 
     def __init__(self, curve: Curve, peak_value: float, steps: ArrayLike, losses: ArrayLike) -> None:
         check_curve("curve", curve)
@@ -56,8 +65,13 @@ class LossRun:
         if len(step_array) != len(loss_array):
             raise ValueError(f"there are {len(step_array)} steps and {len(loss_array)} losses")
         values = {"curve": curve, "peak_value": peak, "steps": step_array, "losses": loss_array}
-        for name, value in values.items():
+        for name, value in {**values, "_columns": dict[str, str]()}.items():
             object.__setattr__(self, name, value)
+        if loss_array[0] > _LARGEST_FIRST_LOSS:
+            warn(
+                f"the first logged loss is {loss_array[0]:.4g}, as if the losses were perplexities: take the "
+                "logarithm"
+            )
 
     @classmethod
     def read(
@@ -102,17 +116,33 @@ class LossRun:
         array([ 50, 100])
         """
         log = loss_logs.read_log(source, curve, peak_value, step=step, loss=loss, lr=lr)
-        return cls(log.curve, log.peak_value, log.steps, log.losses)
+        return cls._from_log(log)
+
+    @classmethod
+    def _from_log(cls, log: loss_logs.Log) -> Self:
+        run = cls(log.curve, log.peak_value, log.steps, log.losses)
+        object.__setattr__(run, "_columns", log.columns)
+        column = log.columns["loss"]
+        if _PERPLEXITY.search(base_name(column).lower()) and run.losses[0] <= _LARGEST_FIRST_LOSS:
+            warn(f"{column!r} seems to be a perplexity: take the logarithm")
+        return run
 
     def __repr__(self) -> str:
         return (
             f"LossRun({self.curve!r}, {self.peak_value!r}, steps={self.steps[0]}…{self.steps[-1]}, "
-            f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g})"
+            f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g}{self._origin})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copied or pickled arrays would be writable.
-        return type(self), (self.curve, self.peak_value, self.steps, self.losses)
+        arguments = (self.curve, self.peak_value, self.steps, self.losses)
+        return _rebuild, (type(self), arguments, dict(self._columns))
+
+    @property
+    def _origin(self) -> str:
+        """The columns of a log that the run was read from."""
+        columns = ", ".join(f"{argument}={column!r}" for argument, column in self._columns.items())
+        return columns and f", read from {columns}"
 
     @property
     def _last_step(self) -> int:
@@ -131,6 +161,13 @@ class LossRun:
     def _largest_learning_rate(self) -> float:
         """Return the largest learning rate of the updates before the last reading."""
         return self.peak_value * largest_multiplier(self.curve, self._last_step)
+
+
+def _rebuild(cls: type[LossRun], arguments: tuple[Any, ...], columns: Mapping[str, str]) -> LossRun:
+    with suppress_warnings():
+        run = cls(*arguments)
+    object.__setattr__(run, "_columns", columns)
+    return run
 
 
 def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any, Generic, TypeVar, cast
 
+from plateau_jax.analysis.log_columns import base_name
 from plateau_jax.analysis.log_files import parse_rows
 from plateau_jax.analysis.logged_lrs import UnclearLogError
 from plateau_jax.analysis.loss_comparison import NOTE
@@ -33,12 +34,11 @@ _PAGE_WORDS = [
         r"^steps\[-1\] = (\d+) lies after the end of the curve, which has total_steps = (\d+): .*",
         r"the last reading, at step \1, lies after the end of the curve, at step \2: choose the run's curve",
     ),
-    (r"^steps must increase: steps\[\d+\] = (\d+), steps\[\d+\] = (\d+)", r"step \2 comes after step \1"),
     (r"^losses\[\d+\] = (\S+) must be finite and positive.*", r"a loss is \1: log finite, positive losses"),
     (r" is not a log: .*", " is not a log, with rows and columns"),
     (r"^peak(?:_value)? = (\S+) (must|is)", r"the peak, \1, \2"),
     (r"give another peak_value=", "choose another peak"),
-    (r" = (?=.* must be a number$)", ": "),
+    (r" = (?=.* must be (a number|an integer|written))", ": "),
     (r"(?<=more cells than columns): .*", ""),
     (r"maximum recursion depth .*", "it is nested too deep"),
     (r" \(char \d+\)$", ""),
@@ -74,10 +74,11 @@ _fits = _Recent[LossFit]()
 
 
 def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"name", "text", "curve", "peak", "columns"} -> {"run", "loss", "advice"} or {"fault", "argument"}.
+    """{"name", "text", "curve", "peak", "columns"} -> {"run", "loss", "columns", "advice"}, or a fault.
 
     Without a curve, the learning rates of the log are used. `columns` names those of `step`, `loss` and `lr`
-    that the user chose; a fault has the columns to choose from, if one of these arguments is unclear.
+    that the user chose, and in the answer those that were read. A fault is {"fault", "argument", "columns"}:
+    the columns to choose from, if one of these arguments is unclear.
     """
     name, columns = str(question.get("name")), dict(cast("Mapping[str, Any]", question.get("columns", {})))
     curve = None if question.get("curve") is None else Curve.from_dict(question["curve"])
@@ -86,7 +87,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         peak = None if curve is None or question.get("peak") is None else typed_peak(question)
         with record_warnings() as advice:
             log = read_log(parse_rows(str(question.get("text")), name), curve, peak, name=name, **chosen)
-        run = LossRun(log.curve, log.peak_value, log.steps, log.losses)
+            run = LossRun._from_log(log)
     except UnclearLogError as error:
         fault = _in_page_words(error.problem)
         return {"fault": fault, "argument": error.argument, "columns": error.columns}
@@ -107,7 +108,8 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     }
     # A curve of all logged learning rates takes seconds to build.
     _runs.keep(_digest(description), run)
-    return {"run": description, "loss": log.loss_name, "advice": advice}
+    loss, columns = base_name(log.columns["loss"]), list(log.columns.values())
+    return {"run": description, "loss": loss, "columns": columns, "advice": advice}
 
 
 def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,16 +1,23 @@
 """`LossRun.read`: every format of logs gives the same run, and ambiguous logs are refused by name."""
 
+import copy
 import csv
 import json
 import math
+import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.examples import examples
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, fit_losses
 from plateau_jax.analysis.log_files import parse_rows
+from plateau_jax.analysis.logged_lrs import UnclearLogError
 
 CURVE, PEAK = PlateauCurve(1000, warmup_steps=100), 1e-3
 STEPS = list(range(20, 1001, 20))
@@ -72,6 +79,20 @@ WRITERS = {
     "trainer_state": lambda path: path.write_text(json.dumps({"global_step": 9, "log_history": history()})),
     "list": lambda path: path.write_text(json.dumps(history(), indent=1)),
     "json lines": lambda path: path.write_text("\n".join(map(json.dumps, history())) + "\n\n"),
+    "torchtitan": lambda path: path.write_text(json.dumps([
+        {"step": step, "loss_metrics/global_avg_loss": train, "validation_metrics/loss": loss}
+        for step, train, loss in zip(STEPS, TRAIN, VALIDATION, strict=True)])),
+    "auxiliary": lambda path: write_csv(
+        path,
+        ["step", "val/loss", "val/aux_loss", "mtp_loss", "z_loss", "best_val_loss", "val_loss_ema"],
+        *(STEPS, VALIDATION, TRAIN, TRAIN, TRAIN, TRAIN, TRAIN)),
+    "header of Excel": lambda path: path.write_text("sep=;\n" + "\n".join(
+        ["step;loss", *(f"{step};{loss}" for step, loss in zip(STEPS, VALIDATION, strict=True))])),
+    "header again": lambda path: path.write_text("".join(
+        f"step, loss\n{step}, {loss}\n" for step, loss in zip(STEPS, VALIDATION, strict=True))),
+    "points for thousands": lambda path: path.write_text("".join(["step;loss\n", *(
+        f"{step:,};{loss}\n".replace(",", "_").replace(".", ",").replace("_", ".")
+        for step, loss in zip(STEPS, VALIDATION, strict=True))])),
     "byte-order mark": lambda path: path.write_text("\ufeffstep,Validation Loss\n" + "".join(
         f"{step},{loss}\r\n" for step, loss in zip(STEPS, VALIDATION, strict=True))),
 }  # fmt: skip
@@ -206,15 +227,6 @@ def test_columns_can_be_named() -> None:
     assert run.peak_value == max(LRS)
 
 
-@pytest.mark.parametrize("curve", [None, CURVE])
-def test_nan_learning_rate_is_a_missing_value(curve) -> None:
-    expected, run = (
-        LossRun.read(logged([lr if index % 3 else missing for index, lr in enumerate(LRS)]), curve)
-        for missing in (None, math.nan)
-    )
-    assert (run.curve, run.peak_value) == (expected.curve, expected.peak_value)
-
-
 def rows_of(**columns: Any) -> list[dict[str, Any]]:
     names = list(columns)
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -230,15 +242,16 @@ VALUES = [3.0, 2.0]
         (rows_of(loss=VALUES), {}, "no column of steps; its columns are 'loss': name one with step="),
         (rows_of(step=[1, 2], x=VALUES), {}, "has no column of losses.*: name one with loss="),
         (rows_of(step=[1, 2], val_loss=VALUES, **{"eval/loss": VALUES}), {}, "several losses, 'val_loss'"),
-        (rows_of(step=[1, 2], train_loss=VALUES, aux_loss=VALUES), {}, "several losses, 'train_loss', 'a"),
+        (rows_of(step=[1, 2], train_loss=VALUES, loss=VALUES), {}, "several losses, 'train_loss', 'loss'"),
+        (rows_of(epoch=[1, 2], loss=VALUES), {}, "only epochs: add .* name one with step="),
+        (rows_of(_step=[0, 1], epoch=[1, 2], loss=VALUES), {}, "no column of steps, only epochs"),
         (rows_of(step=[1, 2], loss=VALUES), {"loss": "los"}, "loss = 'los' names 0 columns"),
         (rows_of(step=[1, 2], loss=[1, "x"]), {}, "loss = 'x' must be a number"),
         (rows_of(step=[1, 2.5], loss=VALUES), {}, r"step = 2\.5 must be an integer"),
         (rows_of(step=[1, 2**31], loss=VALUES), {}, r"2147483648 must be an integer up to 2\*\*31 - 1"),
         (rows_of(step=[1, 10**400], loss=VALUES), {}, "step = 1000.* must be a number"),
         (rows_of(step=["1,000", "2,000"], loss=VALUES), {}, "step = '1,000' must be written without a comma"),
-        (rows_of(step=[1, 2], loss=[1, float("nan")]), {}, r"losses\[1\] = nan must be finite"),
-        (rows_of(step=[2, 1], loss=VALUES), {}, "steps must increase"),
+        (rows_of(step=[1, 2], loss=[1, -2.0]), {}, r"losses\[1\] = -2\.0 must be finite and positive"),
         (rows_of(step=[1, ""], loss=["", 1]), {"loss": "loss"}, "has no row with both 'step' and 'loss'"),
         (rows_of(step=[1, 2], loss=VALUES), {"peak_value": None}, "no learning rates: give peak_value="),
         (
@@ -258,7 +271,7 @@ VALUES = [3.0, 2.0]
             "last learning rate at step 900 of 1000: log it up to the last loss, or give curve= and",
         ),
         (
-            rows_of(step=[1, 2], loss=VALUES, lr=[math.nan] * 2),
+            rows_of(step=[1, 2], loss=VALUES, lr=[0.0] * 2),
             {"peak_value": None},
             "no learning rates: give peak_value=",
         ),
@@ -268,7 +281,7 @@ VALUES = [3.0, 2.0]
                 {"curve": curve, "peak_value": None},
                 f"the log has the learning rate {wrong} at step 2",
             )
-            for wrong in (math.inf, -0.1)
+            for wrong in (math.nan, math.inf, -0.1)
             for curve in (None, CURVE)
         ),
         (rows_of(step=[1, 2], loss=[1, True]), {}, "loss = True must be a number"),
@@ -334,6 +347,150 @@ def test_only_line_ends_end_lines(end) -> None:
     table = end.join(["", "step,text", *(",".join(row.values()) for row in rows)])
     json_lines = end.join(json.dumps(row, ensure_ascii=False) for row in rows)
     assert parse_rows(table, "log") == parse_rows(json_lines, "log") == rows
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step,loss,loss\n1,3,3\n2,2,2",
+        "step,loss, loss \n1,3,3\n2,2,2",
+        "Step,a - loss,a - loss\n1,3,3\n2,2,2",
+        '{"step": 1, "loss": 3, "loss": 3}\n{"step": 2, "loss": 3}',
+        '[{"step": 1, "loss": 3}, {"step": 2, "loss": 3, "loss": 3}]',
+        '[{"step": 1, "loss": 3, "loss ": 2}, {"step": 2, "loss": 3}]',
+        '[{"step": 1, "loss ": 2}, {"step": 2, "loss": 3}]',
+    ],
+)
+def test_columns_of_one_name_are_refused(text, tmp_path) -> None:
+    """In a chart of Weights & Biases, two runs may share a name."""
+    path = tmp_path / "log"
+    path.write_text(text)
+    for loss in (None, "loss"):
+        with pytest.raises(ValueError, match=r"log has 2 columns named '(a - )?loss': rename or remove"):
+            LossRun.read(path, CURVE, PEAK, loss=loss)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["val/aux_loss", "mtp_loss", "z_loss", "best_val_loss", "ema/val_loss", "run - lm loss", "train/c4/loss"],
+)
+def test_loss_with_an_unknown_word_is_not_guessed(name) -> None:
+    rows = rows_of(step=STEPS, other=TRAIN, **{name: VALIDATION})
+    with pytest.raises(UnclearLogError, match=r"may be an auxiliary loss.*: name one with loss=") as caught:
+        LossRun.read(rows, CURVE, PEAK)
+    assert caught.value.columns == (name, "other")
+    np.testing.assert_array_equal(LossRun.read(rows, CURVE, PEAK, loss=name).losses, VALIDATION)
+
+
+def test_repr_names_the_columns_that_were_read() -> None:
+    rows = rows_of(step=STEPS, lr=LRS, **{"a - val/loss": VALIDATION})
+    read = "read from step='step', loss='a - val/loss'"
+    for run, end in [
+        (LossRun.read(rows, CURVE, PEAK), f"{read})"),
+        (LossRun.read(rows, CURVE), f"{read}, lr='lr')"),
+        (LossRun.read(rows), f"{read}, lr='lr')"),
+    ]:
+        for same in (run, copy.copy(run), copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
+            assert repr(same).endswith(end)
+        assert (run == run, run == copy.copy(run)) == (True, False)
+    assert "read" not in repr(LossRun(CURVE, PEAK, STEPS, TRAIN))
+
+
+def test_export_of_tensorboard_asks_for_its_losses(tmp_path) -> None:
+    wall = [1.7e9 + step for step in STEPS]
+    path = write_csv(tmp_path / "log.csv", ["Wall time", "Step", "Value"], wall, STEPS, VALIDATION)
+    with pytest.raises(UnclearLogError, match=r"no column of losses.* 'Value': name one with loss="):
+        LossRun.read(path, CURVE, PEAK)
+    np.testing.assert_array_equal(LossRun.read(path, CURVE, PEAK, loss="Value").losses, VALIDATION)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "message"),
+    [
+        *(("step", cell, f"step = '{cell}' must be written without a comma") for cell in ("1,000", "12,000")),
+        *(("step", cell, f"step = '{cell}' must be written without a point")
+          for cell in ("1.000", "1.000.000")),
+        ("loss", "1,234", "loss = '1,234' must be written without a comma"),
+        *(
+            (column, cell, f"{column} = {cell!r} must be a number that float64 can hold")
+            for column in ("step", "loss", "lr")
+            for cell in ("1e-400", "1e400", "-1E+999")
+        ),
+        *(
+            (column, cell, f"{column} = {cell!r} must be a number")
+            for column in ("step", "loss", "lr")
+            for cell in ("true", "True", "1_000", "0x10", "1 000", "١٠", "1'000", "5%", "3.2.1", "1,2,3", "-")
+        ),
+        ("step", "nan", "step = 'nan' must be an integer"),
+        ("step", "inf", "step = 'inf' must be an integer"),
+        ("step", "2.5", "step = '2.5' must be an integer"),
+        ("lr", "nan", "the learning rate nan at step 20"),
+        ("lr", "-1e-3", "the learning rate -0.001 at step 20"),
+    ],
+)  # fmt: skip
+def test_cells_that_are_not_numbers_are_named(column, cell, message) -> None:
+    rows: list[dict[str, Any]] = [
+        {"step": 10, "loss": "2.5", "lr": 1e-3},
+        {"step": 20, "loss": "1.5", "lr": 1e-3},
+    ]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        LossRun.read([*rows[:1], rows[1] | {column: cell}])
+
+
+@pytest.mark.parametrize("cell", ["1e-400", "1e400", "-1e-999", "true"])
+@pytest.mark.parametrize("column", ["step", "loss", "lr"])
+def test_numbers_of_json_are_checked(column, cell, tmp_path) -> None:
+    path = tmp_path / "log.json"
+    rows = rows_of(step=[10, 20], loss=VALUES, lr=[1e-3, 1e-3])
+    path.write_text(json.dumps([rows[0], rows[1] | {column: "?"}]).replace('"?"', cell))
+    with pytest.raises(ValueError, match=rf"{column} = ('{cell}'|True) must be a number"):
+        LossRun.read(path)
+
+
+@examples(100)
+@given(
+    st.lists(st.integers(1, 10**6), min_size=2, max_size=9, unique=True).map(sorted),
+    st.integers(1, 6), st.sampled_from([";", ",", "\t"]), st.booleans(), st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_decimal_commas_are_points(steps, decimals, delimiter, thousands, random) -> None:
+    """Points separate the thousands of steps where commas are decimal."""
+    losses = [f"{random.uniform(1, 14):.{decimals}f}" for _ in steps]
+    shown = [f"{step:,}".replace(",", ".") if thousands else str(step) for step in steps]
+    cells = [(step, f'"{loss.replace(".", ",")}"') for step, loss in zip(shown, losses, strict=True)]
+    rows = parse_rows("\n".join(delimiter.join(row) for row in [("step", "loss"), *cells]), "log")
+    run = LossRun.read(rows, PlateauCurve(10**6), PEAK)
+    assert (run.steps.tolist(), run.losses.tolist()) == (steps, [float(loss) for loss in losses])
+
+
+@examples(50)
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=40, unique=True).map(sorted),
+    st.floats(0, 1e-2), st.booleans(),
+)  # fmt: skip
+def test_logged_learning_rates_are_those_of_the_curve(steps, first, at_zero) -> None:
+    """Also the one at step 0; without it, the curve begins at 0."""
+    lrs = {step: 1e-3 / step for step in [1, *(step + 1 for step in steps), 60]}
+    first_lr = {0: first} if at_zero else {}
+    run = LossRun.read([{"step": step, "loss": 3.0, "lr": lr} for step, lr in (first_lr | lrs).items()])
+    for step, lr in ({0: 0.0} | first_lr | lrs).items():
+        assert run.peak_value * run.curve(step) == pytest.approx(lr, rel=1e-5, abs=1e-9)
+    assert run.steps[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "losses", "message"),
+    [
+        ("val/ppl", [14.0, 12.0], "'val/ppl' seems to be a perplexity: take the logarithm"),
+        ("eval_perplexity", [90.0, 12.0], "first logged loss is 90,.*: take the logarithm"),
+        ("loss", [15.1, 12.0], r"first logged loss is 15\.1,.*: take the logarithm"),
+    ],
+)
+def test_perplexities_warn_once(column, losses, message) -> None:
+    with pytest.warns(CurveWarning, match=message) as caught:
+        run = LossRun.read(rows_of(step=[1, 2], **{column: losses}), CURVE, PEAK, loss=column)
+    assert [warning.filename for warning in caught] == [__file__]
+    copy.copy(run), pickle.loads(pickle.dumps(run))
+    LossRun.read(rows_of(step=[1, 2], **{"perplexity - loss": [15.0, 12.0]}), CURVE, PEAK)
 
 
 @pytest.mark.parametrize("text", ["\n\nstep,loss\n1,3\n2,2\n", "step,loss\n1,3,\n2,2,,\n"])

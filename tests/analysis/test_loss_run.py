@@ -36,6 +36,7 @@ def test_run_copies_its_arrays() -> None:
         assert same.steps.dtype == np.int64
         assert same.losses.dtype == np.float64
         assert same.curve == CURVE
+        assert repr(same) == repr(run)
         for array in (same.steps, same.losses):
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 1

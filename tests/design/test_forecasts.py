@@ -51,6 +51,7 @@ TEXT = log(step=STEPS, val_loss=LOSSES)
 NO_STEP = log(n=STEPS, loss=LOSSES)
 LATE_LR = log(step=[500, 1000], loss=[3, 2], lr=[1, 0])
 TWO_LOSSES = log(step=STEPS, a_loss=LOSSES, b_loss=LOSSES)
+TENSORBOARD = log(**{"Wall time": 1e9 + STEPS, "Step": STEPS, "Value": LOSSES})
 TWO_LRS = log(step=STEPS, loss=LOSSES, a_lr=LOSSES, b_lr=LOSSES)
 
 
@@ -64,6 +65,7 @@ def test_opened_log_is_that_of_loss_run(tmp_path) -> None:
     assert run["steps"] == expected.steps.tolist()
     assert run["losses"] == expected.losses.tolist()
     assert answer["loss"] == "val_loss"
+    assert answer["columns"] == ["step", "val_loss"]
     assert answer["advice"] == []
 
 
@@ -90,7 +92,12 @@ def test_learning_rates_of_a_log_are_its_curve() -> None:
         (log(step=STEPS, loss=LOSSES, lr=1e42 * LOSSES), None, None, None, [], "than float32 can hold"),
         (TEXT, CURVE, -1, None, [], "The peak, -1, must not be negative"),
         (TEXT, PlateauCurve(900), PEAK, None, [], "at step 1000, lies after the end of the curve"),
-        ("step,loss\n2,1\n2,1", CURVE, PEAK, None, [], "Step 2 comes after step 2; a resumed run"),
+        ("step,loss\n2,1\n1,1", CURVE, PEAK, None, [], "its steps from the last to the first"),
+        ('step,loss\n"1,000",1\n2,2', CURVE, PEAK, None, [], "step: “1,000” must be written without a comma"),
+        ("step,loss,loss\n1,2,3", CURVE, PEAK, None, [], "2 columns named “loss”"),
+        (log(step=STEPS, z_loss=LOSSES), CURVE, PEAK, "loss", ["z_loss"], "may be an auxiliary loss"),
+        (TENSORBOARD, CURVE, PEAK, "loss", ["Wall time", "Value"], "no column of losses"),
+        (log(epoch=STEPS, loss=LOSSES), CURVE, PEAK, "step", ["epoch", "loss"], "of steps, only epochs"),
         ("[1]", CURVE, PEAK, None, [], "is not a log, with rows and columns"),
         ("[" * 100_000, CURVE, PEAK, None, [], "it is nested too deep"),
         ("step,loss\n1,2,3", CURVE, PEAK, None, [], "a row with more cells than columns"),
@@ -112,6 +119,20 @@ def test_chosen_columns_are_read() -> None:
 def test_contradicted_curve_is_advised_against() -> None:
     (advice,) = opened(log(step=STEPS, loss=LOSSES, lr=PEAK * CURVE(STEPS)), PlateauCurve(3000))["advice"]
     assert "log.csv has the learning rate" in advice
+
+
+def test_warnings_about_a_log_are_advice() -> None:
+    repeated, infinite = (
+        log(step=[*STEPS, 1000], loss=[*LOSSES, 3]),
+        log(step=STEPS, loss=[*LOSSES[:-1], "inf"]),
+    )
+    for text, message in [
+        (repeated, "1 earlier loss is left out, at step 1000"),
+        (infinite, "1 of 50 logged losses is not finite, at step 1000"),
+        (log(step=STEPS, loss=10 * LOSSES), "take the logarithm"),
+    ]:
+        (advice,) = opened(text)["advice"]
+        assert message in advice
 
 
 CURVES = st.builds(

@@ -1,0 +1,106 @@
+"""Rows of a log, without those that a resumed run replaced, and without losses that are not finite."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from plateau_jax.validation.curve_warning import warn
+
+_MOST_NOT_FINITE = 0.05
+"""Largest fraction of the logged losses that may be left out because they are not finite."""
+
+
+class LoggedRow(NamedTuple):
+    """What was logged at a step; None if nothing was."""
+
+    step: int
+    loss: float | None
+    lr: float | None
+
+
+def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
+    """Return the rows that no resumed run replaced, with at most one loss and one learning rate per step.
+
+    A run that resumes logs lower steps again. From the first of them on, what was logged before goes.
+
+    Raises:
+        ValueError: The steps go back so often that the rows are not in the order of training.
+    """
+    resumed = _resumed_rows(rows)
+    steps = [row.step for row in rows]
+    texts = list(map(str, steps))
+    is_reversed = len(resumed) == len(rows) - 1
+    if resumed and (
+        is_reversed
+        or len(resumed) > max(1, len(rows) // 3)
+        or (len(resumed) > 1 and len(set(steps)) == len(steps) and texts == sorted(texts))
+    ):
+        order = "from the last to the first" if is_reversed else "not in the order of training"
+        raise ValueError(
+            f"{name} has its steps {order}: they go back in {len(resumed)} of {len(rows)} rows, more often "
+            "than in the log of a resumed run; sort the rows by step, the lowest first"
+        )
+    lowest = math.inf  # of the steps at which the run resumed later
+    kept: list[LoggedRow] = []
+    for index in reversed(range(len(rows))):
+        if steps[index] < lowest:
+            kept.append(rows[index])
+        if index in resumed:
+            lowest = min(lowest, steps[index])
+    losses = {row.step: row.loss for row in reversed(kept) if row.loss is not None}
+    lrs = {row.step: row.lr for row in reversed(kept) if row.lr is not None}
+    replaced = Counter(row.step for row in rows if row.loss is not None) - Counter(list(losses))
+    if replaced:
+        are = "loss is" if replaced.total() == 1 else "losses are"
+        warn(
+            f"{name} repeats steps, as the log of a resumed run does: {replaced.total()} earlier {are} left "
+            f"out, at {_listed(sorted(replaced))}"
+        )
+    return [LoggedRow(step, losses.get(step), lrs.get(step)) for step in sorted({*losses, *lrs})]
+
+
+def finite_losses(rows: Sequence[LoggedRow], name: str) -> list[tuple[int, float]]:
+    """Return (step, loss) of each finite loss.
+
+    Raises:
+        ValueError: More than 5 % are not finite.
+    """
+    losses = [(row.step, row.loss) for row in rows if row.loss is not None]
+    wrong = [step for step, loss in losses if not math.isfinite(loss)]
+    if not wrong:
+        return losses
+    are = "is" if len(wrong) == 1 else "are"
+    found = f"{name}: {len(wrong)} of {len(losses)} logged losses {are} not finite, at {_listed(wrong)}"
+    if len(wrong) > _MOST_NOT_FINITE * len(losses):
+        raise ValueError(
+            f"{found}; at most {_MOST_NOT_FINITE:.0%} may be left out: the run diverged, or NaN stands for "
+            "losses that were not logged, in rows to leave out"
+        )
+    warn(f"{found}, and {are} left out")
+    return [(step, loss) for step, loss in losses if math.isfinite(loss)]
+
+
+def _resumed_rows(rows: Sequence[LoggedRow]) -> set[int]:
+    """Return the indices of the rows in which the step of the losses or of the learning rates goes back.
+
+    Rows of one may lie before earlier rows of the other: some evaluations end late.
+    """
+    resumed: set[int] = set()
+    last_loss = last_lr = 0
+    for index, (step, loss, lr) in enumerate(rows):
+        if (loss is not None and step < last_loss) or (lr is not None and step < last_lr):
+            resumed.add(index)
+            last_loss, last_lr = min(last_loss, step), min(last_lr, step)
+        if loss is not None:
+            last_loss = step
+        if lr is not None:
+            last_lr = step
+    return resumed
+
+
+def _listed(steps: Sequence[int]) -> str:
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    shown = ", ".join(map(str, steps)) if len(steps) <= 6 else f"{steps[0]}, {steps[1]}, … {steps[-1]}"
+    return f"the steps {shown}"
