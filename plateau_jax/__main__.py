@@ -181,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError("--compare takes a --peak above 0: the best peak of the first curve")
         if options.csv == "-" and options.json:
             raise ValueError("--csv - and --json both write to standard output: give one of them")
-        forecasts = _forecast(options, curves) if options.fit else None
+        read_from, forecasts = _forecast(options, curves) if options.fit else ([], None)
         comparison_table = compare(*curves) if options.compare and not options.fit else None
         if options.plot is not None:
             _write_picture(curves, peak, options.plot)
@@ -197,6 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif options.json:
         print(json.dumps(curves[0].to_dict()))
     elif forecasts:
+        print(_encodable("\n".join(read_from), sys.stdout))
         names = tuple(_encodable(name, sys.stdout) for name in forecasts.names)
         print(_encodable(str(replace(forecasts, names=names)), sys.stdout))
     elif comparison_table:
@@ -266,9 +267,10 @@ def _serve_design_page(options: argparse.Namespace) -> None:
     server.serve(initial, port, browser=not options.no_browser)
 
 
-def _forecast(options: argparse.Namespace, curves: list[Curve]) -> LossComparison:
-    """Forecast the losses of the curves from the logs of --fit."""
+def _forecast(options: argparse.Namespace, curves: list[Curve]) -> tuple[list[str], LossComparison]:
+    """Forecast the losses of the curves from the logs of --fit; return a line about each, and the table."""
     runs: list[LossRun] = []
+    lines: list[str] = []
     for file, *curve_files in options.fit:
         if len(curve_files) > 1:
             raise ValueError(f"--fit takes a log and at most one curve, not {len(curve_files)} curves")
@@ -279,8 +281,10 @@ def _forecast(options: argparse.Namespace, curves: list[Curve]) -> LossCompariso
                 runs.append(LossRun.read(file))
         except OSError as error:
             raise ValueError(f"--fit {file}: {error.strerror}") from None
+        columns = ", ".join(f"{argument} = {column!r}" for argument, column in runs[-1]._columns.items())
+        lines.append(f"{file}: {len(runs[-1].steps)} logged losses, columns {columns}")
     names = legend_labels([curve._to_draw() for curve in curves])
-    return fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)
+    return lines, fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)
 
 
 def _read_curve(file: str, option: str = "--from") -> Curve:

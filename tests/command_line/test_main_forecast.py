@@ -43,7 +43,8 @@ def test_fit_prints_forecasts_of_all_curves(log, tmp_path, capsys) -> None:
     arguments = ["1000", "--compare", "--from", longer, "--peak", "1e-3", "--fit", log, run]
     assert main(arguments) == 0
     named = {"1000 steps, no plateau": PlateauCurve(1000), "2000 steps, plateau 55–95 %": LONGER}
-    assert capsys.readouterr().out == f"{fit.compare(named, 1e-3)}\n"
+    read = f"{log}: 50 logged losses, columns step = 'step', loss = 'val_loss'"
+    assert capsys.readouterr().out == f"{read}\n{fit.compare(named, 1e-3)}\n"
 
 
 def test_logged_learning_rates_suffice(log_with_lr, capsys) -> None:
@@ -51,9 +52,11 @@ def test_logged_learning_rates_suffice(log_with_lr, capsys) -> None:
     assert main(["1500", "--compare", "--fit", log_with_lr, "--fit", log_with_lr]) == 0
     run = LossRun.read(log_with_lr)
     loss = fit_losses([run, run]).predict(PlateauCurve(1500)).loss
-    lines = capsys.readouterr().out.splitlines()
-    assert f" {loss:.3f} " in lines[1]
-    assert lines[2] == ""
+    first, second, _, line, after, *_ = capsys.readouterr().out.splitlines()
+    assert first == second
+    assert first.endswith("step = 'step', loss = 'loss', lr = 'lr'")
+    assert f" {loss:.3f} " in line
+    assert after == ""
 
 
 @pytest.mark.parametrize(
