@@ -123,7 +123,9 @@ def test_every_curve_is_forecast(page, log):
     expect(notes).to_contain_text(
         "Long: no forecast, as the curve has 4500 steps; a forecast reaches at most 4"
     )
-    expect(page.locator("#runs")).to_contain_text("run.csv 50 readings of val_loss, up to step 1 000")
+    expect(page.locator("#runs")).to_contain_text(
+        "run.csv 50 readings of val_loss, up to step 1 000; read from step, val_loss"
+    )
 
 
 def test_note_names_all_curves_that_it_is_about(page, log):

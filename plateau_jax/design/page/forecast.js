@@ -102,7 +102,7 @@ export class Forecasts {
       },
     }, "×");
     return element("li", {}, element("span", {}, element("b", {}, run.name),
-      element("span", { class: "muted" }, ` ${run.steps.length} readings of ${run.loss}, up to step ${formatStep(run.steps.at(-1))}; trained with ${curve}, peak ${formatLearningRate(run.peak)}`)), remove);
+      element("span", { class: "muted" }, ` ${run.steps.length} readings of ${run.loss}, up to step ${formatStep(run.steps.at(-1))}; read from ${run.columns.join(", ")}; trained with ${curve}, peak ${formatLearningRate(run.peak)}`)), remove);
   }
 }
 

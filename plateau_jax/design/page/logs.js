@@ -138,11 +138,11 @@ class OpenedLog {
     this.#choices.append(element("label", { class: "field" }, element("span", {}, COLUMNS[argument]), select));
   }
 
-  #show({ run = null, loss, advice = [], fault, argument }, curveName = null) {
-    this.run = run && { ...run, loss, curveName };
+  #show({ run = null, loss, columns, advice = [], fault, argument }, curveName = null) {
+    this.run = run && { ...run, loss, columns, curveName };
     this.#result.className = run ? "muted" : "fault";
     this.#result.replaceChildren(...(run
-      ? [`${run.steps.length} readings of ${loss}, up to step ${formatStep(run.steps.at(-1))}.`, ...advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
+      ? [`${run.steps.length} readings of ${loss}, up to step ${formatStep(run.steps.at(-1))}; read from ${columns.join(", ")}.`, ...advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
       : [fault && `${fault}. ${ADVICE[argument] ?? ""}`]));
     this.#changed();
   }
