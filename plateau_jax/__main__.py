@@ -19,11 +19,11 @@ from plateau_jax.analysis import comparison
 from plateau_jax.analysis.comparison import compare
 from plateau_jax.analysis.loss_comparison import LossComparison
 from plateau_jax.analysis.loss_fit import fit_losses
-from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.curves.staged_curve import StagedCurve, read_stages
 from plateau_jax.drawing.sampling import legend_labels
+from plateau_jax.input_files import describe_log, read_curve, read_runs
 from plateau_jax.numerics import exact_segments
 from plateau_jax.option_parser import OPTIONS, OptionParser, in_options, integer, steps_or_percentage
 from plateau_jax.output_files import is_stream, open_for_writing
@@ -216,7 +216,7 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
     if options.files and described and not (options.compare or options.design):
         raise ValueError(f"--from takes a curve as it is, without {_option_names(described)}")
     curves = [_describe_curve(described)] if described or not options.files else []
-    curves += [_read_curve(file) for file in options.files]
+    curves += [read_curve(file) for file in options.files]
     if options.cooldown:
         curves = [curve.cooldown(*options.cooldown) for curve in curves]
     return curves
@@ -269,39 +269,10 @@ def _serve_design_page(options: argparse.Namespace) -> None:
 
 def _forecast(options: argparse.Namespace, curves: list[Curve]) -> tuple[list[str], LossComparison]:
     """Forecast the losses of the curves from the logs of --fit; return a line about each, and the table."""
-    runs: list[LossRun] = []
-    lines: list[str] = []
-    for file, *curve_files in options.fit:
-        if len(curve_files) > 1:
-            raise ValueError(f"--fit takes a log and at most one curve, not {len(curve_files)} curves")
-        try:
-            if curve_files:
-                runs.append(LossRun.read(file, _read_curve(curve_files[0], "--fit"), options.peak))
-            else:
-                runs.append(LossRun.read(file))
-        except OSError as error:
-            raise ValueError(f"--fit {file}: {error.strerror}") from None
-        columns = ", ".join(f"{argument} = {column!r}" for argument, column in runs[-1]._columns.items())
-        lines.append(f"{file}: {len(runs[-1].steps)} logged losses, columns {columns}")
+    runs = read_runs(options.fit, options.peak)
     names = legend_labels([curve._to_draw() for curve in curves])
-    return lines, fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)
-
-
-def _read_curve(file: str, option: str = "--from") -> Curve:
-    if file == "-" and sys.stdin is None:
-        raise ValueError(f"{option} -: standard input is closed")
-    try:
-        arguments = json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
-    except OSError as error:
-        raise ValueError(f"{option} {file}: {error.strerror}") from None
-    except RecursionError:
-        raise ValueError(f"{option} {file} is nested too deep") from None
-    except ValueError as error:
-        raise ValueError(f"{option} {file} is not JSON: {error}") from None
-    try:
-        return Curve.from_dict(arguments)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{option} {file}: {error}") from None
+    comparison = fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)
+    return [describe_log(file, run) for (file, *_), run in zip(options.fit, runs, strict=True)], comparison
 
 
 def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:

@@ -1,0 +1,49 @@
+"""Input files of the command line: saved curves, and logs of runs. Errors name the option and the file."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.curves.curve import Curve
+
+
+def read_curve(file: str, option: str = "--from") -> Curve:
+    """Read a curve that `to_dict` wrote; - is standard input."""
+    if file == "-" and sys.stdin is None:
+        raise ValueError(f"{option} -: standard input is closed")
+    try:
+        arguments = json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+    except OSError as error:
+        raise ValueError(f"{option} {file}: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError(f"{option} {file} is nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"{option} {file} is not JSON: {error}") from None
+    try:
+        return Curve.from_dict(arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{option} {file}: {error}") from None
+
+
+def read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> list[LossRun]:
+    """Read the run of each --fit: a log, and the file of its curve if there is one."""
+    runs: list[LossRun] = []
+    for file, *curve_files in fits:
+        if len(curve_files) > 1:
+            raise ValueError(f"--fit takes a log and at most one curve, not {len(curve_files)} curves")
+        try:
+            if curve_files:
+                runs.append(LossRun.read(file, read_curve(curve_files[0], "--fit"), peak))
+            else:
+                runs.append(LossRun.read(file))
+        except OSError as error:
+            raise ValueError(f"--fit {file}: {error.strerror}") from None
+    return runs
+
+
+def describe_log(file: str, run: LossRun) -> str:
+    """Return a line that says what was read from a log."""
+    columns = ", ".join(f"{argument} = {column!r}" for argument, column in run._columns.items())
+    return f"{file}: {len(run.steps)} logged losses, columns {columns}"
