@@ -16,14 +16,16 @@ import numpy as np
 
 from plateau_jax import plots
 from plateau_jax.analysis import comparison
+from plateau_jax.analysis.best_peaks import best_peak_of_fits, fit_peaks
 from plateau_jax.analysis.comparison import compare
+from plateau_jax.analysis.logged_lrs import UnclearLogError
 from plateau_jax.analysis.loss_comparison import LossComparison
 from plateau_jax.analysis.loss_fit import fit_losses
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.curves.staged_curve import StagedCurve, read_stages
 from plateau_jax.drawing.sampling import legend_labels
-from plateau_jax.input_files import describe_log, read_curve, read_runs
+from plateau_jax.input_files import describe_logs, read_curve, read_runs
 from plateau_jax.numerics import exact_segments
 from plateau_jax.option_parser import OPTIONS, OptionParser, in_options, integer, steps_or_percentage
 from plateau_jax.output_files import is_stream, open_for_writing
@@ -146,7 +148,13 @@ def _parser() -> OptionParser:
         default=[],
         help="with --compare: forecast the losses of the curves from the log of a run; CURVE is a file as "
         "for --from, needed if the log has no learning rates; --peak is then the peak of the run and of the "
-        "curves; may be repeated",
+        "curves; may be repeated for runs of one peak, and with --best-peak of several",
+    )
+    parser.add_argument(
+        "--best-peak",
+        action="store_true",
+        help="print the best peak of each curve from the logs of --fit, which must have learning rates, at "
+        "three peaks or more about a factor of 2 apart",
     )
     parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
     page = parser.add_argument_group("the page")
@@ -173,15 +181,22 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(
                 f"{'--json' if options.csv is None else '--csv'} takes one curve, not {len(curves)}"
             )
-        if options.fit and not options.compare:
-            raise ValueError("--fit requires --compare")
+        if options.best_peak and options.peak is not None:
+            raise ValueError("--best-peak finds the peak, and reads those of the logs: leave --peak out")
+        if options.best_peak and not options.fit:
+            raise ValueError("--best-peak requires --fit LOG, for runs at three peaks or more")
+        if options.fit and not (options.compare or options.best_peak):
+            raise ValueError("--fit requires --compare, or --best-peak")
         if options.compare and not options.fit and len(curves) < 2:
             raise ValueError("--compare takes at least two curves: repeat --from FILE")
         if options.compare and not peak:
             raise ValueError("--compare takes a --peak above 0: the best peak of the first curve")
         if options.csv == "-" and options.json:
             raise ValueError("--csv - and --json both write to standard output: give one of them")
-        read_from, forecasts = _forecast(options, curves) if options.fit else ([], None)
+        best_peaks = _find_best_peaks(options, curves) if options.best_peak else []
+        read_from, forecasts = [], None
+        if options.fit and not options.best_peak:
+            read_from, forecasts = _forecast(options, curves)
         comparison_table = compare(*curves) if options.compare and not options.fit else None
         if options.plot is not None:
             _write_picture(curves, peak, options.plot)
@@ -196,6 +211,8 @@ def main(arguments: list[str] | None = None) -> int:
         _write_values(curves[0], peak, sys.stdout)
     elif options.json:
         print(json.dumps(curves[0].to_dict()))
+    elif best_peaks:
+        print(_encodable("\n".join(best_peaks), sys.stdout))
     elif forecasts:
         print(_encodable("\n".join(read_from), sys.stdout))
         names = tuple(_encodable(name, sys.stdout) for name in forecasts.names)
@@ -213,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _build_curves(options: argparse.Namespace) -> list[Curve]:
     described = _described(options)
-    if options.files and described and not (options.compare or options.design):
+    if options.files and described and not (options.compare or options.best_peak or options.design):
         raise ValueError(f"--from takes a curve as it is, without {_option_names(described)}")
     curves = [_describe_curve(described)] if described or not options.files else []
     curves += [read_curve(file) for file in options.files]
@@ -253,10 +270,11 @@ def _serve_design_page(options: argparse.Namespace) -> None:
     from plateau_jax.design import answers, server
 
     output = next(
-        (name for name in ("plot", "csv", "json", "compare", "fit") if getattr(options, name)), None
+        (name for name in ("plot", "csv", "json", "compare", "best_peak", "fit") if getattr(options, name)),
+        None,
     )
     if output:
-        raise ValueError(f"--design opens a page: leave --{output} out")
+        raise ValueError(f"--design opens a page: leave --{output.replace('_', '-')} out")
     peak = 3e-4 if options.peak is None else options.peak
     checks.peak("peak", peak)
     described = _described(options)
@@ -272,7 +290,29 @@ def _forecast(options: argparse.Namespace, curves: list[Curve]) -> tuple[list[st
     runs = read_runs(options.fit, options.peak)
     names = legend_labels([curve._to_draw() for curve in curves])
     comparison = fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)
-    return [describe_log(file, run) for (file, *_), run in zip(options.fit, runs, strict=True)], comparison
+    return describe_logs(options.fit, runs), comparison
+
+
+def _find_best_peaks(options: argparse.Namespace, curves: list[Curve]) -> list[str]:
+    """Return a line about the best peak of each curve; those about the logs go to standard error."""
+    try:
+        runs = read_runs(options.fit, None)
+    except UnclearLogError as error:
+        if error.columns:
+            raise
+        advice = "with --best-peak a log needs its learning rates, from the start to the last loss"
+        raise ValueError(f"{error.problem}: {advice}") from None
+    fits = fit_peaks(runs)
+    print(_encodable("\n".join(describe_logs(options.fit, runs)), sys.stderr), file=sys.stderr)
+    lines: list[str] = []
+    for name, curve in zip(legend_labels([curve._to_draw() for curve in curves]), curves, strict=True):
+        best = best_peak_of_fits(fits, curve)
+        lines.append(f"{name}: {best}" if len(curves) > 1 else str(best))
+        if best.forecast.reasons:
+            reasons = ", and ".join(best.forecast.reasons)
+            message = f"python -m plateau_jax: less certain for {name}: {reasons}"
+            print(_encodable(message, sys.stderr), file=sys.stderr)
+    return lines
 
 
 def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:

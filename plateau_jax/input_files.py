@@ -43,7 +43,10 @@ def read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> list[LossRun
     return runs
 
 
-def describe_log(file: str, run: LossRun) -> str:
-    """Return a line that says what was read from a log."""
-    columns = ", ".join(f"{argument} = {column!r}" for argument, column in run._columns.items())
-    return f"{file}: {len(run.steps)} logged losses, columns {columns}"
+def describe_logs(fits: Iterable[Sequence[str]], runs: Iterable[LossRun]) -> list[str]:
+    """Return a line about each log that says what was read from it."""
+    return [
+        f"{file}: {len(run.steps)} logged losses, columns "
+        + ", ".join(f"{argument} = {column!r}" for argument, column in run._columns.items())
+        for (file, *_), run in zip(fits, runs, strict=True)
+    ]

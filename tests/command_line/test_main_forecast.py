@@ -1,4 +1,4 @@
-"""`python -m plateau_jax … --compare --fit LOG`."""
+"""`python -m plateau_jax … --compare --fit LOG`, and `… --best-peak --fit LOG …`."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.refusals import refused
 
-from plateau_jax import Curve, LossRun, PlateauCurve, fit_losses
+from plateau_jax import Curve, LossRun, PlateauCurve, best_peak, fit_losses
 from plateau_jax.__main__ import main
 
 RUN = PlateauCurve(1000, warmup_steps=50)
@@ -57,6 +57,56 @@ def test_logged_learning_rates_suffice(log_with_lr, capsys) -> None:
     assert first.endswith("step = 'step', loss = 'loss', lr = 'lr'")
     assert f" {loss:.3f} " in line
     assert after == ""
+
+
+@pytest.fixture
+def logs_of_peaks(tmp_path: Path) -> list[str]:
+    """Logs at the peaks 5e-4, 1e-3 and 2e-3; in the middle the losses are lower."""
+    files: list[str] = []
+    for peak, extra in ((5e-4, 0.02), (1e-3, 0.0), (2e-3, 0.01)):
+        files.append(str(tmp_path / f"{peak}.csv"))
+        rows = zip(STEPS, LOSSES + extra, (peak * RUN(STEPS)).tolist(), strict=True)
+        lines = [f"{step},{loss},{lr}" for step, loss, lr in rows]
+        Path(files[-1]).write_text("\n".join(["step,val_loss,lr", *lines]))
+    return files
+
+
+@pytest.mark.parametrize("more", [[], ["--compare"]])
+def test_best_peak_prints_one_line_per_curve(more, logs_of_peaks, tmp_path, capsys) -> None:
+    fits = [word for file in logs_of_peaks for word in ("--fit", file)]
+    runs = [LossRun.read(file) for file in logs_of_peaks]
+    assert main(["1000", *more, "--best-peak", *fits]) == 0
+    assert capsys.readouterr() == (f"{best_peak(runs, PlateauCurve(1000))}\n", "")
+    longer = save(LONGER, tmp_path / "longer.json")
+    assert main(["1000", "--from", longer, *more, "--best-peak", *fits]) == 0
+    out, err = capsys.readouterr()
+    best = [best_peak(runs, curve) for curve in (PlateauCurve(1000), LONGER)]
+    assert out == f"1000 steps, no plateau: {best[0]}\n2000 steps, plateau 55–95 %: {best[1]}\n"
+    (reason,) = best[1].forecast.reasons
+    assert err == f"python -m plateau_jax: less certain for 2000 steps, plateau 55–95 %: {reason}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["1000", "--best-peak"], "--best-peak requires --fit LOG"),
+        (["1000", "--best-peak", "--peak", "1e-3", *["--fit", "0"] * 3], "leave --peak out"),
+        (
+            ["1000", "--best-peak", "--fit", "0"],
+            "at 3 peaks or more, about a factor of 2 apart, and these have 0.00049",
+        ),
+        (["9000", "--best-peak", "--fit", "0", "--fit", "1", "--fit", "2"], "at most 4 times the 1000 steps"),
+        (["1000", "--best-peak", "--fit", "LOG"], "with --best-peak a log needs its learning rates, from"),
+        (["1000", "--best-peak", "--fit", "LOG", "CURVE"], "with --best-peak a log needs its learning rates"),
+        (["1000", "--compare", "--fit", "0", "--fit", "1"], "or find the best peak with --best-peak"),
+        (["1000", "--design", "--best-peak"], "--design opens a page: leave --best-peak out"),
+    ],
+)
+def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp_path, capsys) -> None:
+    files = {"LOG": log, "CURVE": save(RUN, tmp_path / "run.json")} | dict(
+        zip("012", logs_of_peaks, strict=True)
+    )
+    assert message in refused(capsys, [files.get(word, word) for word in arguments])
 
 
 @pytest.mark.parametrize(
