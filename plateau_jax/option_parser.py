@@ -1,12 +1,26 @@
-"""The parser of the command line: one-line errors, integers such as 1e4, and messages that name options."""
+"""The options of the command line, its parser with one-line errors, and messages that name options."""
 
 import argparse
 import difflib
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from plateau_jax.curves.config_values import parse_integer
+
+_EXAMPLES = """\
+examples:
+  python -m plateau_jax 10000 --warmup-steps 500 --plateau 50 30 --min-lr-ratio 0.1
+  python -m plateau_jax 10000 --plateau 0 80 --peak 3e-4 --plot curve.png
+  python -m plateau_jax 10000 --stage 2% 1.0 --stage rest --stage 20% 0 1-sqrt
+  python -m plateau_jax 10000 --peak 3e-4 --csv - | tail
+  python -m plateau_jax 10000 --plateau 0 90 --json > curve.json
+  python -m plateau_jax --from curve.json --cooldown 6000 500
+  python -m plateau_jax 10000 --decay-shape linear --from curve.json --compare
+  python -m plateau_jax --design
+  python -m plateau_jax --design --from curve.json --peak 3e-4 --port 0 --no-browser
+"""
 
 OPTIONS = {
     "total_steps": "TOTAL",
@@ -70,6 +84,126 @@ class OptionParser(argparse.ArgumentParser):
         begun = [word for word in meant if word.startswith(typed)]
         close = begun or difflib.get_close_matches(typed.replace("_", "-"), meant, 1, 0.75)
         return f"; did you mean {meant[close[0]]}?" if close else ""
+
+
+def command_line_parser() -> OptionParser:
+    """Return the parser of `python -m plateau_jax`."""
+    parser = OptionParser(
+        prog="python -m plateau_jax",
+        description="Print the segments of a learning-rate curve; draw it or write its values.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # --min-lr 1e-5, a learning rate, must not become --min-lr-ratio
+    )
+    described = parser.add_argument_group("a PlateauCurve")
+    described.add_argument(
+        "total_steps", metavar="TOTAL", nargs="?", type=integer, help="steps of the curve, warmup included"
+    )
+    described.add_argument(
+        "--warmup-steps",
+        metavar="N",
+        type=steps_or_percentage,
+        help="warmup steps, or a percentage of TOTAL, as in 2%% (0)",
+    )
+    described.add_argument("--warmup-shape", metavar="SHAPE", help="linear or cosine (linear)")
+    described.add_argument(
+        "--init-lr-ratio",
+        metavar="R",
+        type=float,
+        help="initial learning rate of the warmup, as a share of the peak (0)",
+    )
+    described.add_argument(
+        "--plateau",
+        metavar=("START", "DURATION"),
+        nargs=2,
+        type=float,
+        action="append",
+        dest="plateaus",
+        help="a plateau, in percent of the steps after the warmup; may be repeated",
+    )
+    described.add_argument(
+        "--absolute-plateau",
+        metavar=("FIRST", "STEPS"),
+        nargs=2,
+        type=integer,
+        action="append",
+        dest="absolute_plateaus",
+        help="a plateau, in steps; may be repeated",
+    )
+    described.add_argument(
+        "--decay-shape",
+        metavar="SHAPE",
+        help="cosine, linear, 1-sqrt, 1-x^P or (1-x)^P, with a decimal for P, as in 1-x^2 (cosine)",
+    )
+    described.add_argument(
+        "--min-lr-ratio", metavar="R", type=float, help="final learning rate, as a share of the peak (0)"
+    )
+    staged = parser.add_argument_group("a StagedCurve")
+    staged.add_argument(
+        "--stage",
+        metavar=("STEPS", "TO SHAPE"),
+        nargs="+",
+        action="append",
+        dest="stages",
+        help="a stage to the level TO; without TO the level stays. STEPS is a number, or with TOTAL also a "
+        "percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, exponential or t^-P "
+        "(linear); repeat it for the next stage",
+    )
+    staged.add_argument("--start", metavar="R", type=float, help="the level at step 0 (0)")
+    parser.add_argument(
+        "--from",
+        metavar="FILE",
+        action="append",
+        default=[],
+        dest="files",
+        help="instead of TOTAL or --stage: a curve that --json or to_dict wrote; - is standard input; may be "
+        "repeated",
+    )
+    parser.add_argument(
+        "--cooldown",
+        metavar=("AT", "STEPS"),
+        nargs=2,
+        type=integer,
+        help="end the curve at step AT with a 1-sqrt cooldown to 0 in STEPS steps",
+    )
+    parser.add_argument(
+        "--peak", metavar="P", type=float, help="peak learning rate (1); the table then shows learning rates"
+    )
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
+    parser.add_argument(
+        "--csv",
+        metavar="FILE",
+        help="write step, learning_rate for every step; - for standard output, without the table",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="print a table instead that compares TOTAL's curve, if there is one, and each --from by their "
+        "theoretical bounds, each at its best peak; the first curve is the reference. If --peak is the best "
+        "peak of the first curve, the table shows the best peaks of all",
+    )
+    parser.add_argument(
+        "--fit",
+        metavar=("FILE", "CURVE"),
+        nargs="+",
+        action="append",
+        default=[],
+        help="with --compare: forecast the losses of the curves from the log of a run; CURVE is a file as "
+        "for --from, needed if the log has no learning rates; --peak is then the peak of the run and of the "
+        "curves; may be repeated for runs of one peak, and with --best-peak of several",
+    )
+    parser.add_argument(
+        "--best-peak",
+        action="store_true",
+        help="print the best peak of each curve from the logs of --fit, which must have learning rates, at "
+        "three peaks or more about a factor of 2 apart",
+    )
+    parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
+    page = parser.add_argument_group("the page")
+    page.add_argument("--design", action="store_true", help="open a page in the browser for designing curves")
+    page.add_argument("--port", metavar="N", type=integer, help="port of the page (8700); 0 for a free one")
+    page.add_argument("--no-browser", action="store_true", help="print the page's address without opening it")
+    return parser
 
 
 def integer(text: str) -> int:
