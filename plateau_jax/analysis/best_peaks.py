@@ -25,6 +25,9 @@ _MIN_FACTOR, _MAX_FACTOR = 1.2, 2.5
 _TOLERANCE = 0.003
 """How far above the minimum the losses of the range are, in units of the loss."""
 
+_ROUNDING = 1e-6
+"""Forecasts differ by less than this if only the rounding of their fits differs."""
+
 _DRAWN_PEAKS = 100
 
 
@@ -234,14 +237,15 @@ def _check_factors(peaks: Sequence[float]) -> None:
 
 def _check_minimum(parabola: _Parabola, peaks: Sequence[float], losses: Sequence[float]) -> None:
     """Reject a parabola whose minimum, if it has one, lies beyond the peaks that were run."""
+    half, twice = _rounded(peaks[0] / 2), _rounded(peaks[-1] * 2)
+    if np.ptp(losses[_chosen(losses)]) <= _ROUNDING:
+        raise ValueError(f"the forecasts of these peaks do not differ: log runs at {half} and {twice}")
     if parabola.curvature > 0 and math.log(peaks[0]) <= parabola.center <= math.log(peaks[-1]):
         return
-    if np.argmin(losses) == 0:
-        end, further, side = peaks[0], peaks[0] / 2, "below"
-    else:
-        end, further, side = peaks[-1], peaks[-1] * 2, "above"
+    is_low = np.argmin(losses) == 0
+    where = f"below {peaks[0]:g}, the lowest" if is_low else f"above {peaks[-1]:g}, the highest"
     raise ValueError(
-        f"the best peak seems to lie {side} {end:g}, the last that was run: log a run at {_rounded(further)}"
+        f"the best peak seems to lie {where} that was run: log a run at {half if is_low else twice}"
     )
 
 

@@ -1,0 +1,214 @@
+"""`best_peak` equals an oracle, never advises a peak beyond those that were run, and says what to run."""
+
+import copy
+import math
+import pickle
+import re
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from support.analysis.loss_oracle import BestPeakOracle, LossOracle
+from support.examples import examples
+
+from plateau_jax import BestPeak, LossForecast, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
+from plateau_jax.analysis.best_peaks import best_peak_of_fits
+from plateau_jax.analysis.lr_sums import schedule_sums
+from plateau_jax.validation.curve_warning import suppress_warnings
+
+mpl.use("agg")
+
+CURVE = PlateauCurve(1000, warmup_steps=50)
+LONGER = PlateauCurve(2000, warmup_steps=50, decay_shape="linear")
+STEPS = np.arange(20, 1001, 20)
+PEAKS = 5e-4, 1e-3, 2e-3
+
+
+def logged(peak: float, extra: float = 0.0, curve: Any = CURVE, seed: int = 0) -> LossRun:
+    """Return a run whose losses follow the law, plus some noise and a constant."""
+    errors = 5e-4 * np.random.default_rng(seed).standard_normal(len(STEPS))
+    progress, noise = schedule_sums(curve, 1.0, STEPS)
+    return LossRun(
+        curve, peak, STEPS, (2 + extra + (progress / 500) ** -0.5 + 0.1 * noise**0.8) * (1 + errors)
+    )
+
+
+RUNS = [logged(5e-4, 0.02), logged(1e-3), logged(2e-3, 0.01)]
+BEST = best_peak(RUNS, LONGER)
+
+
+@examples(4, deadline=None)
+@given(
+    st.lists(st.sampled_from([1.3, 1.9, 2.4]), min_size=2, max_size=3),
+    st.floats(-0.5, 2.5),
+    st.sampled_from([0.01, 0.05]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([LONGER, PlateauCurve(1500, plateaus=[(0, 60)])]),
+)
+def test_best_peak_equals_that_of_the_oracle(factors, center, bend, runs_per_peak, curve) -> None:
+    peaks = (1e-3 * np.cumprod([1.0, *factors])).tolist()
+    groups = [
+        [
+            logged(peak, bend * (math.log2(peak / 1e-3) - center) ** 2, run_curve, seed)
+            for run_curve in (CURVE, PlateauCurve(1000, plateaus=[(0, 80)]))[:runs_per_peak]
+        ]
+        for seed, peak in enumerate(peaks)
+    ]
+    forecasts = [LossOracle(runs).forecast(curve, peak) for runs, peak in zip(groups, peaks, strict=True)]
+    expected = BestPeakOracle.of(peaks, [loss for loss, _ in forecasts])
+    runs = [run for runs in groups for run in runs][::-1]
+    if expected is None:
+        with pytest.raises(ValueError, match="log a run at"):
+            best_peak(runs, curve)
+        return
+    found = best_peak(iter(runs), curve)
+    assert found.peaks == pytest.approx(peaks)
+    assert (found.peak, found.low, found.high) == pytest.approx(expected[:3], rel=1e-4)
+    assert found.forecast.loss == pytest.approx(expected.loss, rel=1e-6)
+    lowest = min(max(int(np.argmin([loss for loss, _ in forecasts])), 1), len(peaks) - 2)
+    half = max(half for _, half in forecasts[lowest - 1 : lowest + 2])
+    assert found.forecast[1:3] == pytest.approx((expected.loss - half, expected.loss + half), rel=1e-6)
+
+
+def from_forecasts(peaks: Any, forecasts: Any) -> BestPeak:
+    """Find the best peak from given forecasts."""
+    fits: Any = {
+        peak: SimpleNamespace(predict=lambda curve, peak, forecast=forecast: forecast)
+        for peak, forecast in zip(peaks, forecasts, strict=True)
+    }
+    return best_peak_of_fits(fits, CURVE)
+
+
+@examples(200)
+@given(st.data())
+def test_parabola_equals_that_of_the_oracle(data) -> None:
+    factors = data.draw(st.lists(st.sampled_from([1.1, 1.2, 1.6, 2.0, 2.5, 2.6]), min_size=2, max_size=5))
+    peaks = (1e-4 * np.cumprod([1.0, *factors])).tolist()
+    losses = data.draw(st.lists(st.integers(2500, 2600), min_size=len(peaks), max_size=len(peaks)))
+    losses = [loss / 1000 for loss in losses]
+    place = min(max(losses.index(min(losses)), 1), len(losses) - 2)
+    expected = BestPeakOracle.of(peaks, losses)
+    near = [b / a for a, b in zip(peaks[place - 1 : place + 1], peaks[place : place + 2], strict=True)]
+    forecasts = [LossForecast(loss, loss - 0.01, loss + 0.01) for loss in losses]
+    if expected is None or min(near) < 1.15 or max(near) > 2.55:
+        with pytest.raises(ValueError, match="log "):
+            from_forecasts(peaks, forecasts)
+        return
+    found = from_forecasts(peaks, forecasts)
+    assert (found.peak, found.low, found.high) == pytest.approx(expected[:3], rel=1e-6)
+    assert found.forecast.loss == pytest.approx(expected.loss)
+    assert peaks[0] <= found.low <= found.peak <= found.high <= peaks[-1]
+    assert (found.peaks, found.forecasts) == (tuple(peaks), tuple(forecasts))
+
+
+def test_interval_is_the_widest_and_reasons_come_once() -> None:
+    forecasts = [
+        LossForecast(2.8, 2.6, 3.0, ("far off",)),
+        LossForecast(2.62, 2.6, 2.64, ("late", "long")),
+        LossForecast(2.6, 2.55, 2.65, ("long",)),
+        LossForecast(2.63, 2.6, 2.66, ("early", "long")),
+    ]
+    forecast = from_forecasts((2e-4, *PEAKS), forecasts).forecast
+    assert forecast.reasons == ("late", "long", "early")
+    assert (forecast.loss - forecast.low, forecast.high - forecast.loss) == pytest.approx((0.05, 0.05))
+
+
+def test_peak_is_the_largest_learning_rate() -> None:
+    """Of runs and curves that do not reach 1, too; and runs of a peak are fitted together."""
+    half = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
+    runs = [LossRun(half, 2 * run.peak_value, run.steps, run.losses) for run in RUNS]
+    low = StagedCurve([(50, 0.25), (1950, 0.0)])
+    found, expected = best_peak(runs, low), best_peak(RUNS, StagedCurve([(50, 1.0), (1950, 0.0)]))
+    assert found.peaks == expected.peaks == PEAKS
+    assert found.forecast.loss == pytest.approx(expected.forecast.loss)
+    assert found.peak == pytest.approx(expected.peak)
+    assert found.forecast.reasons == expected.forecast.reasons
+    more = LossRun(half, 2e-3 * (1 + 9e-7), STEPS, 1.001 * RUNS[1].losses)
+    assert best_peak([more, *RUNS], LONGER).forecasts[1] == fit_losses([RUNS[1], more]).predict(LONGER)
+
+
+def test_best_peak_prints_one_line() -> None:
+    forecast = LossForecast(2.918, 2.897, 2.939, ("long",))
+    best = BestPeak(1.31e-3, 8.9e-4, 1.9e-3, forecast, PEAKS, (forecast,) * 3)
+    assert str(best) == "1.3e-03 (8.9e-04 to 1.9e-03 are within 0.003): 2.918, between 2.897 and 2.939"
+    for same in (copy.copy(BEST), copy.deepcopy(BEST), pickle.loads(pickle.dumps(BEST))):
+        assert same == BEST
+        assert hash(same) == hash(BEST)
+    assert best_peak(RUNS, LONGER) == BEST != best
+
+
+def test_notebook_shows_a_table() -> None:
+    root = ElementTree.fromstring(BEST._repr_html_())
+    rows = [[cell.text for cell in row] for row in root.iter("tr")]
+    assert [row[0] for row in rows] == ["peak", "0.0005", "0.001", "0.002"]
+    assert [row[1] for row in rows[1:]] == [f"{forecast.loss:.3f}" for forecast in BEST.forecasts]
+    text = "".join(root.itertext())
+    assert str(BEST) in text
+    assert all(reason in text for reason in BEST.forecast.reasons)
+
+
+def test_plot_shows_the_parabola_and_its_minimum() -> None:
+    ax = Figure().subplots()
+    assert BEST.plot(ax=ax) is ax
+    parabola = next(line for line in ax.lines if line.get_label() == "parabola")
+    x, y = (np.asarray(values) for values in parabola.get_data())
+    assert (x[0], x[-1]) == pytest.approx((5e-4, 2e-3))
+    assert y[np.argmin(y)] == pytest.approx(BEST.forecast.loss, abs=1e-5)
+    assert y[[0, -1]] == pytest.approx([BEST.forecasts[0].loss, BEST.forecasts[2].loss])
+    assert ax.get_xscale() == "log"
+    assert "best peak, 1.1e-03" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+@pytest.mark.parametrize(
+    ("peaks", "losses", "message"),
+    [
+        (PEAKS, (2.7, 2.65, 2.6), r"above 0\.002, the highest that was run: log a run at 4e-3"),
+        (PEAKS, (2.6, 2.65, 2.7), r"below 0\.0005, the lowest that was run: log a run at 2\.5e-4"),
+        (PEAKS, (2.6, 2.7, 2.75), r"log a run at 2\.5e-4"),  # concave
+        (PEAKS, (2.6, 2.6 - 1e-9, 2.6), r"do not differ: log runs at 2\.5e-4 and 4e-3"),
+        (
+            (5e-4, 2e-3, 4e-3),
+            (2.7, 2.6, 2.7),
+            r"0\.0005 and 0\.002, .* factor of 4 apart.*: log a run at 1e-3",
+        ),
+        (
+            (9e-4, 1e-3, 2e-3),
+            (2.7, 2.6, 2.7),
+            r"0\.0009 and 0\.001, .* 1\.11 apart, .*: leave one of them out",
+        ),
+    ],
+)
+def test_messages_say_what_to_run(peaks, losses, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_forecasts(peaks, [LossForecast(loss, loss - 0.01, loss + 0.01) for loss in losses])
+
+
+with suppress_warnings():
+    ZERO = StagedCurve([(10,)], start=0.0)
+DIVERGED = LossRun(CURVE, 4e-3, STEPS, RUNS[0].losses + np.where(STEPS > 600, 0.5, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("runs", "curve", "error", "message"),
+    [
+        ([], CURVE, ValueError, "there is no run"),
+        (RUNS[1], CURVE, ValueError, r"3 peaks or more, .* have 0\.001: log runs at 5e-4 and 2e-3"),
+        (RUNS[1:] * 2, CURVE, ValueError, r"have 0\.001, 0\.002: log a run at 5e-4 or 4e-3"),
+        (RUNS[::2], CURVE, ValueError, r"have 0\.0005, 0\.002: log a run at 1e-3"),
+        ([*RUNS, DIVERGED], CURVE, ValueError, r"the peak 0\.004: the loss rises .*; or leave this peak out"),
+        (RUNS, PlateauCurve(4001), ValueError, r"the peak 0\.0005: .* at most 4 times the 1000 steps"),
+        (RUNS, ZERO, ValueError, "no positive learning rate"),
+        ([*RUNS, CURVE], CURVE, TypeError, "must be a LossRun"),
+        (RUNS, "cosine", TypeError, "curve = 'cosine' must be a Curve"),
+    ],
+)
+def test_bad_arguments_are_rejected(runs, curve, error, message) -> None:
+    with pytest.raises(error) as caught:
+        best_peak(runs, curve)
+    assert re.search(message, str(caught.value))
