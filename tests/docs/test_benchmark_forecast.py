@@ -1,6 +1,7 @@
-"""The benchmark of forecasts reads clones of its two sources; the page on forecasts shows its tables."""
+"""The benchmarks of forecasts read clones of their sources; the page on forecasts shows their tables."""
 
 import csv
+import itertools
 import json
 import re
 from pathlib import Path
@@ -27,9 +28,9 @@ def losses_of(curve: StagedCurve, steps: range) -> list[float]:
     return ((2.5 + (progress / 500) ** -0.4 + 0.1 * noise**0.8) * errors).tolist()
 
 
-def schaipp_log(total: int, decay: float, first: int, scheduler: str = "wsd") -> dict:
+def schaipp_log(total: int, decay: float, first: int, scheduler: str = "wsd", lr: float = 1e-3) -> dict:
     """Return a log as in `data/` of lr-scheduling; `first` is the step of the checkpoint where it begins."""
-    config = {"dataset": "slimpajama", "model": "llama", "n_layer": 12, "n_embd": 768, "lr": 1e-3}
+    config = {"dataset": "slimpajama", "model": "llama", "n_layer": 12, "n_embd": 768, "lr": lr}
     config |= {"warmup_steps": 100, "iterations": total, "wsd_fract_decay": decay, "scheduler": scheduler}
     length = int(decay * total)
     end = [(total - 100, 0.1, "cosine")] if scheduler == "cos" else [(total - 100 - length,)]
@@ -104,3 +105,33 @@ def test_page_shows_the_tables_of_the_benchmark(data_set):
     page = (ROOT / "docs" / "forecast.md").read_text(encoding="utf-8")
     _, _, printed = page.partition(f"\n{data_set}: ")
     assert [row[0] for row in CASE.findall(printed.partition("\n```")[0])[:6]] == CASES
+
+
+REGRETS = re.compile(
+    r"^(same|another) curve +(\d+)((?:  0\.\d{4} \(0\.\d{4}\)){3}) +([01]\.\d\d)$", re.MULTILINE
+)
+
+
+@pytest.mark.slow
+def test_benchmark_of_best_peaks_prints_regrets(tmp_path):
+    """The best peak is 1e-3 for all curves."""
+    (tmp_path / "data").mkdir()
+    kinds = ("wsd", 0.2), ("wsd", 0.6), ("cos", 0.0)
+    for total, (scheduler, decay) in itertools.product((25_000, 50_000), kinds):
+        for lr in (5e-4, 1e-3, 2e-3):
+            log = schaipp_log(total, decay, 0, scheduler, lr)
+            losses = log["history"]["val"]["val_loss"]
+            log["history"]["val"]["val_loss"] = [loss + 0.02 * np.log2(lr / 1e-3) ** 2 for loss in losses]
+            (tmp_path / "data" / f"{total}-{decay}-{scheduler}-{lr}.json").write_text(json.dumps(log))
+    text = run(EXAMPLES / "benchmarks" / "best_peak.py", ".", folder=tmp_path)
+    assert text.startswith("3 curves of 50000 steps\n")
+    same, another = REGRETS.findall(text)
+    assert (same[:2], another[:2]) == (("same", "3"), ("another", "6"))
+    for *_, regrets, held in (same, another):
+        assert float(regrets.split()[0]) < 0.001
+        assert held == "1.00"
+
+
+def test_page_shows_the_table_of_best_peaks():
+    page = (ROOT / "docs" / "forecast.md").read_text(encoding="utf-8")
+    assert [row[:2] for row in REGRETS.findall(page)] == [("same", "21"), ("another", "168")]
