@@ -28,6 +28,9 @@ _Steps = NDArray[np.int64]
 MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""
 
+MIN_HORIZON = 0.1
+"""A curve of at most this many times those steps is a mistake: the run's are counted in something else."""
+
 MAX_PEAK_FACTOR = 1.5
 _SAME_PEAK = 1e-6  # learning rates are rounded to float32
 
@@ -92,7 +95,7 @@ class LossFit:
         with one run; `k = 0.01 loss |log₂(peak/peak of the runs)|`.
 
         Args:
-            curve: Any curve, of at most four times the steps of the longest run.
+            curve: Any curve, of more than a tenth and at most four times the steps of the longest run.
             peak_value: Its peak learning rate, within a factor of 1.5 of that of the runs, the default.
 
         Returns:
@@ -100,7 +103,7 @@ class LossFit:
 
         Raises:
             TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
-            ValueError: The curve is too long, or the peak too far from that of the runs.
+            ValueError: The curve is too long or too short, or the peak too far from that of the runs.
         """
         return self._prediction(curve, peak_value).forecast
 
@@ -208,6 +211,12 @@ class LossFit:
             raise ValueError(
                 f"the curve has {curve.total_steps} steps; a forecast reaches at most {MAX_HORIZON:g} times "
                 f"the {longest} steps of the longest run: log a longer run"
+            )
+        if curve.total_steps <= MIN_HORIZON * longest:
+            percent = 100 * curve.total_steps / longest
+            raise ValueError(
+                f"this curve has {percent if percent < 1 else round(percent):.2g} % of the run's steps: are "
+                "they counted in samples or tokens?"
             )
         if peak_value is None:
             peak = self.runs[0].peak_value

@@ -101,7 +101,7 @@ CURVE = PlateauCurve(1000, warmup_steps=50)
 STEPS = np.arange(10, 1001, 10)
 
 with suppress_warnings():
-    ZERO = StagedCurve([(10,)], start=0.0)
+    ZERO = StagedCurve([(1000,)], start=0.0)
 
 
 def losses_of(curve: Any, steps: Any = STEPS, noise: float = 5e-4) -> Any:
@@ -236,7 +236,7 @@ def test_losses_keep_the_shape_of_steps() -> None:
     for empty in ([], range(0), np.zeros((2, 0)), np.array([], object)):
         values = FIT.losses(CURVE, empty)
         assert (values.shape, values.dtype) == (np.shape(empty), np.float64)
-    assert FIT.losses(PlateauCurve(100, warmup_steps=10), [1]) == np.inf
+    assert FIT.losses(PlateauCurve(110, warmup_steps=10), [1]) == np.inf
 
 
 def test_longest_run_and_curve() -> None:
@@ -313,6 +313,8 @@ def test_runs_of_several_peaks_are_rejected() -> None:
     [
         (PlateauCurve(4001), None, ValueError, "at most 4 times the 1000 steps of the longest run: log a"),
         (CURVE, 1.51e-3, ValueError, r"0\.00151, is more than a factor of 1\.5 from that of the runs"),
+        (PlateauCurve(100), None, ValueError, "this curve has 10 % of the run's steps: are they counted in"),
+        (PlateauCurve(4), None, ValueError, r"has 0\.4 % of the run's steps: .* in samples or tokens\?"),
         (CURVE, 0.66e-3, ValueError, r"more than a factor of 1\.5"),
         (CURVE, -1.0, ValueError, "peak_value = -1 must be positive"),
         (CURVE, "high", TypeError, "peak_value = 'high' must be a number"),
@@ -330,6 +332,7 @@ def test_bad_forecasts_are_refused(curve, peak, error, message) -> None:
         with pytest.raises(error, match=message):
             call()
     FIT.predict(PlateauCurve(4000), 1.5e-3)
+    FIT.predict(PlateauCurve(101))
 
 
 def test_bad_arguments_are_refused() -> None:
