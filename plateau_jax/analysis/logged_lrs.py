@@ -64,10 +64,13 @@ def interpolate_lrs(logged: list[tuple[int, float]], last_step: int, name: str) 
         return StagedCurve(stages, start=levels[0]), peak
 
 
-def peak_of_lrs(logged: list[tuple[int, float]], curve: Curve) -> float:
+def peak_of_lrs(logged: list[tuple[int, float]], curve: Curve, name: str) -> float:
     """Return the peak with which a curve gives the logged learning rates."""
     steps, lrs = (np.array(values, np.float64) for values in zip(*logged, strict=True))
     multipliers = np.asarray(curve(steps.astype(np.int64)), np.float64)
+    if not multipliers.any():
+        problem = f"{name} has learning rates only at steps at which the curve is 0"
+        raise UnclearLogError(problem, ": give peak_value=", "peak_value")
     # Small multipliers change much from one step to the next, and logs are off by one step.
     near_peak = multipliers >= 0.5 * multipliers.max()
     return float(np.median(lrs[near_peak] / multipliers[near_peak]))

@@ -74,7 +74,7 @@ def read_log(
     if curve is None:
         curve, peak_value = interpolate_lrs(lrs, losses[-1][0], table.name)
     else:
-        peak_value = peak_of_lrs(lrs, curve) if peak_value is None else peak_value
+        peak_value = peak_of_lrs(lrs, curve, table.name) if peak_value is None else peak_value
         warn_if_lrs_differ(lrs, curve, peak_value, table.name)
     columns = {"step": step, "loss": loss}
     if lr_is_used and lr_column is not None:

@@ -19,7 +19,7 @@ from plateau_jax.validation.curve_warning import suppress_warnings, warn
 _LARGEST_FIRST_LOSS = 15
 """In nats; a uniform distribution over a million tokens has 14."""
 
-_PERPLEXITY = re.compile(r"(^|[\W_])(ppl|perplexity)($|[\W_])")
+_PERPLEXITY = re.compile(r"(?<!log)(^|[\W_])(ppl|perplexity)($|[\W_])")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,17 +86,21 @@ class LossRun:
     ) -> Self:
         """Read a run from a log.
 
-        Warns if the log has learning rates that are clearly not those of `curve`.
+        Columns are found by their usual names. A loss is called `loss`, alone or after train, training, val,
+        valid, validation, eval, evaluation, test, dev, heldout or metrics. A validation loss is preferred to
+        a training loss, and a step counted by the trainer to the `_step` of Weights & Biases. Rows without a
+        loss are left out.
 
-        Columns are found by their usual names. A validation loss is preferred to a training loss, and a step
-        counted by the trainer to the `_step` of Weights & Biases. Rows without a loss are left out.
+        Warns about what it leaves out: losses that are not finite, and what a resumed run logged again. Also
+        warns if the log has learning rates that are clearly not those of `curve`.
 
         Args:
             source: A path, or rows such as those of a `MetricLog`. Files may be CSV with commas, semicolons
                 or tabs; JSON with a list of rows, or with one in `log_history`, as in the
                 `trainer_state.json` of Transformers; or JSON lines.
             curve: The curve of the run. Without it the learning rates of the log are used, with straight
-                lines between them, from 0 at step 0, and a constant one after the last.
+                lines between them, from 0 at step 0 if none was logged there, and a constant one after the
+                last.
             peak_value: The peak learning rate; needed with a curve, unless the log has learning rates.
             step: The column of steps.
             loss: The column of losses.
@@ -104,10 +108,11 @@ class LossRun:
 
         Raises:
             TypeError: Neither a path nor rows; a column's name is not a string.
-            ValueError: A column is missing, or several could be meant; a value is not a number; without a
-                curve, the first learning rate comes after 10 % of the steps, or the last one more than an
-                interval of logging before the last loss. The message names the columns, and the argument
-                that helps.
+            ValueError: A column is missing, or several could be meant; a value is not a number, or could be
+                two; more than 5 % of the losses are not finite; the rows are not in the order of training;
+                without a curve, the first learning rate comes after 10 % of the steps, or the last one more
+                than an interval of logging before the last loss. The message names the columns, and the
+                argument that helps.
             OSError: The file cannot be read.
 
         >>> from plateau_jax import LossRun, PlateauCurve

@@ -107,7 +107,8 @@ with suppress_warnings():
 def losses_of(curve: Any, steps: Any = STEPS, noise: float = 5e-4) -> Any:
     errors = noise * np.random.default_rng(0).standard_normal(len(steps))
     progress, noise_sums = schedule_sums(curve, 1.0, steps)
-    return (2 + (progress / progress[-1]) ** -0.5 + 0.1 * noise_sums**0.8) * (1 + errors)
+    losses = (2 + (progress / progress[-1]) ** -0.5 + 0.1 * noise_sums**0.8) * (1 + errors)
+    return np.minimum(losses, 12)  # only those of the warmup are larger
 
 
 RUN = LossRun(CURVE, 1e-3, STEPS, losses_of(CURVE))

@@ -261,6 +261,11 @@ VALUES = [3.0, 2.0]
         ),
         (rows_of(step=[1, 2], loss=VALUES), {"curve": None}, "peak_value= without curve="),
         (
+            [{"step": 0, "lr": PEAK}, *rows_of(step=[1, 2], loss=VALUES)],
+            {"peak_value": None},
+            "learning rates only at steps at which the curve is 0: give peak_value=",
+        ),
+        (
             rows_of(step=[200, 1000], loss=VALUES, lr=VALUES),
             {"curve": None, "peak_value": None},
             "first learning rate at step 200 of 1000, too late .*: give curve=",
@@ -490,7 +495,8 @@ def test_perplexities_warn_once(column, losses, message) -> None:
         run = LossRun.read(rows_of(step=[1, 2], **{column: losses}), CURVE, PEAK, loss=column)
     assert [warning.filename for warning in caught] == [__file__]
     copy.copy(run), pickle.loads(pickle.dumps(run))
-    LossRun.read(rows_of(step=[1, 2], **{"perplexity - loss": [15.0, 12.0]}), CURVE, PEAK)
+    for silent in ("perplexity - loss", "val/log_ppl"):
+        LossRun.read(rows_of(step=[1, 2], **{silent: [15.0, 12.0]}), CURVE, PEAK, loss=silent)
 
 
 @pytest.mark.parametrize("text", ["\n\nstep,loss\n1,3\n2,2\n", "step,loss\n1,3,\n2,2,,\n"])
