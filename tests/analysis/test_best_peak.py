@@ -190,7 +190,7 @@ def test_messages_say_what_to_run(peaks, losses, message) -> None:
 
 
 with suppress_warnings():
-    ZERO = StagedCurve([(10,)], start=0.0)
+    ZERO = StagedCurve([(1000,)], start=0.0)
 DIVERGED = LossRun(CURVE, 4e-3, STEPS, RUNS[0].losses + np.where(STEPS > 600, 0.5, 0.0))
 
 

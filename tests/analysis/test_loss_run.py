@@ -103,7 +103,7 @@ STEPPED = LOSSES - 0.6 / (1 + np.exp(-(STEPS - 500) / 40))
         ([run_with(losses=RISING)], "the loss rises from .* while the learning rate does not"),
         ([run_with(losses=np.full(len(STEPS), 3.0))], "its scale is 0.*: log a longer run"),
         ([run_with(losses=STEPPED)], "law misses these losses by .*: it fails in the first fast phase"),
-        ([run_with(), run_with(losses=LOSSES + 0.3)], "fit runs of one model, one data set and similar"),
+        ([run_with(), run_with(losses=LOSSES + 0.3)], "fit runs of one model and one data set"),
     ],
 )
 def test_unfit_runs_are_refused(runs, message) -> None:

@@ -76,14 +76,20 @@ def test_best_peak_prints_one_line_per_curve(more, logs_of_peaks, tmp_path, caps
     fits = [word for file in logs_of_peaks for word in ("--fit", file)]
     runs = [LossRun.read(file) for file in logs_of_peaks]
     assert main(["1000", *more, "--best-peak", *fits]) == 0
-    assert capsys.readouterr() == (f"{best_peak(runs, PlateauCurve(1000))}\n", "")
+    read = [
+        f"{file}: 50 logged losses, columns step = 'step', loss = 'val_loss', lr = 'lr'"
+        for file in logs_of_peaks
+    ]
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()) == (f"{best_peak(runs, PlateauCurve(1000))}\n", read)
     longer = save(LONGER, tmp_path / "longer.json")
     assert main(["1000", "--from", longer, *more, "--best-peak", *fits]) == 0
     out, err = capsys.readouterr()
     best = [best_peak(runs, curve) for curve in (PlateauCurve(1000), LONGER)]
     assert out == f"1000 steps, no plateau: {best[0]}\n2000 steps, plateau 55–95 %: {best[1]}\n"
     (reason,) = best[1].forecast.reasons
-    assert err == f"python -m plateau_jax: less certain for 2000 steps, plateau 55–95 %: {reason}\n"
+    doubt = f"python -m plateau_jax: less certain for 2000 steps, plateau 55–95 %: {reason}"
+    assert err.splitlines() == [*read, doubt]
 
 
 @pytest.mark.parametrize(
