@@ -47,6 +47,13 @@ class LossDifference(NamedTuple):
         """True if the interval does not contain 0."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def _remark(self) -> str:
+        """The remark next to the difference: empty if the curves are distinguishable."""
+        if self == (0, 0, 0):
+            return "the same curve"
+        return "" if self.is_told_apart else "not told apart"
+
 
 @dataclass(frozen=True)
 class LossComparison:
@@ -57,7 +64,8 @@ class LossComparison:
     Attributes:
         names: The name of each curve.
         forecasts: A `LossForecast` for each.
-        differences: The difference of each to the first, with its interval: (difference, low, high).
+        differences: The difference of each to the first, with its interval: (difference, low, high). It is
+            (0, 0, 0) for the first curve, and for another one with the same learning rates.
 
     >>> from plateau_jax import LossComparison, LossForecast
     >>> forecasts = LossForecast(3.0, 2.98, 3.02), LossForecast(2.99, 2.97, 3.01)
@@ -96,7 +104,7 @@ def _table_rows(comparison: LossComparison) -> list[tuple[str, ...]]:
             row += (
                 f"{value:+.3f}",
                 f"{least:+.3f} to {most:+.3f}",
-                "" if LossDifference(*difference).is_told_apart else "not told apart",
+                LossDifference(*difference)._remark,
             )
         rows.append((*row, *[""] * (6 - len(row))))
     return rows

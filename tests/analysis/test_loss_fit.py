@@ -258,13 +258,19 @@ def test_horizon_counts_from_the_end_of_a_whole_run() -> None:
 
 
 def test_comparison_prints_a_table() -> None:
-    lines = str(FIT.compare({"run": CURVE, "twin": CURVE, "longer": PlateauCurve(3000)})).splitlines()
+    later = PlateauCurve(1000, warmup_steps=51)
+    twin = StagedCurve([(50, 1.0), (950, 0.0, "cosine")])  # described differently
+    curves = {"run": CURVE, "twin": twin, "later": later, "longer": PlateauCurve(3000)}
+    comparison = FIT.compare(curves)
+    assert comparison.differences[:2] == ((0, 0, 0), (0, 0, 0))
+    lines = str(comparison).splitlines()
     assert lines[0].split() == ["loss", "interval", "difference", "interval"]
     assert lines[1].startswith("run ")
-    assert lines[2].endswith("not told apart")
-    assert lines[3].startswith("longer")
-    assert "not told apart" not in lines[3]
-    assert lines[4] == ""
+    assert lines[2].endswith("the same curve")
+    assert lines[3].endswith("not told apart")
+    assert lines[4].startswith("longer")
+    assert "not told apart" not in lines[4]
+    assert lines[5] == ""
     assert max(map(len, lines)) <= 90
     assert "longer: it has 3 times as many steps" in " ".join(lines)
 
