@@ -32,7 +32,8 @@ class LossRun:
         curve: The curve of the learning rates.
         peak_value: The peak learning rate, positive; the run used peak_value · curve(step).
         steps: Integers, shape (n,), increasing: a reading at step t was made after t updates.
-        losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats.
+        losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first one above 15 seems
+            to be a perplexity and causes a `CurveWarning`.
 
     Attributes:
         curve, peak_value: As above; the peak is a Python float.

@@ -124,7 +124,7 @@ def test_every_curve_is_forecast(page, log):
         "Long: no forecast, as the curve has 4500 steps; a forecast reaches at most 4"
     )
     expect(page.locator("#runs")).to_contain_text(
-        "run.csv 50 readings of val_loss, up to step 1 000; read from step, val_loss"
+        "run.csv 50 readings of val_loss by step, up to step 1 000; trained with"
     )
 
 
@@ -215,6 +215,10 @@ def test_two_logs_are_fitted_together(page, log, tmp_path):
     dialog = choose(page, log, state)
     dialog.get_by_role("group", name="run.csv").get_by_label("Trained with").select_option("Cosine")
     accept(dialog)
+    read = (
+        "50 readings of eval_loss by step, up to step 1 000; trained with the learning rates in learning_rate"
+    )
+    expect(page.locator("#runs")).to_contain_text(read)
     runs = [LossRun(COSINE, PEAK, STEPS, LOSSES), LossRun.read(state)]
     fit = fit_losses(runs)
     expect_forecast(page, "Stable", fit.predict(STABLE, PEAK))

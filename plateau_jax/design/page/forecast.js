@@ -94,7 +94,8 @@ export class Forecasts {
   }
 
   #item(run) {
-    const curve = run.curveName === null ? "the learning rates in the log" : run.curveName;
+    const [step, , lr] = run.columns;
+    const curve = run.curveName === null ? `the learning rates in ${lr}` : run.curveName;
     const remove = element("button", {
       type: "button", class: "plain", "aria-label": `Remove ${run.name}`, title: "Remove", click: () => {
         this.#setRuns(this.#runs.filter((other) => other !== run));
@@ -102,7 +103,7 @@ export class Forecasts {
       },
     }, "×");
     return element("li", {}, element("span", {}, element("b", {}, run.name),
-      element("span", { class: "muted" }, ` ${run.steps.length} readings of ${run.loss}, up to step ${formatStep(run.steps.at(-1))}; read from ${run.columns.join(", ")}; trained with ${curve}, peak ${formatLearningRate(run.peak)}`)), remove);
+      element("span", { class: "muted" }, ` ${run.steps.length} readings of ${run.loss} by ${step}, up to step ${formatStep(run.steps.at(-1))}; trained with ${curve}, peak ${formatLearningRate(run.peak)}`)), remove);
   }
 }
 

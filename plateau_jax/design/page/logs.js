@@ -142,7 +142,7 @@ class OpenedLog {
     this.run = run && { ...run, loss, columns, curveName };
     this.#result.className = run ? "muted" : "fault";
     this.#result.replaceChildren(...(run
-      ? [`${run.steps.length} readings of ${loss}, up to step ${formatStep(run.steps.at(-1))}; read from ${columns.join(", ")}.`, ...advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
+      ? [`${run.steps.length} readings of ${loss} by ${columns[0]}, up to step ${formatStep(run.steps.at(-1))}${columns[2] ? `; learning rates from ${columns[2]}` : ""}.`, ...advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
       : [fault && `${fault}. ${ADVICE[argument] ?? ""}`]));
     this.#changed();
   }
