@@ -124,7 +124,7 @@ class Table:
             return False
         try:
             differences = {float(row[column]) - float(row[epochs]) for row in self.rows}
-        except (KeyError, TypeError, ValueError):  # some rows have no epoch
+        except (KeyError, TypeError, ValueError, OverflowError):  # some rows have no epoch
             return False
         return len(differences) == 1 < len(self.rows)
 
