@@ -3,12 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from plateau_jax.validation.curve_warning import warn
-
-_MOST_NOT_FINITE = 0.05
-"""Largest fraction of the logged losses that may be left out because they are not finite."""
 
 
 class LoggedRow(NamedTuple):
@@ -27,20 +25,8 @@ def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
     Raises:
         ValueError: The steps go back so often that the rows are not in the order of training.
     """
-    resumed = _resumed_rows(rows)
-    steps = [row.step for row in rows]
-    texts = list(map(str, steps))
-    is_reversed = len(resumed) == len(rows) - 1
-    if resumed and (
-        is_reversed
-        or len(resumed) > max(1, len(rows) // 3)
-        or (len(resumed) > 1 and len(set(steps)) == len(steps) and texts == sorted(texts))
-    ):
-        order = "from the last to the first" if is_reversed else "not in the order of training"
-        raise ValueError(
-            f"{name} has its steps {order}: they go back in {len(resumed)} of {len(rows)} rows, more often "
-            "than in the log of a resumed run; sort the rows by step, the lowest first"
-        )
+    resumed, steps = _resumed_rows(rows), [row.step for row in rows]
+    _check_order(steps, len(resumed), name)
     lowest = math.inf  # of the steps at which the run resumed later
     kept: list[LoggedRow] = []
     for index in reversed(range(len(rows))):
@@ -72,13 +58,29 @@ def finite_losses(rows: Sequence[LoggedRow], name: str) -> list[tuple[int, float
         return losses
     are = "is" if len(wrong) == 1 else "are"
     found = f"{name}: {len(wrong)} of {len(losses)} logged losses {are} not finite, at {_listed(wrong)}"
-    if len(wrong) > _MOST_NOT_FINITE * len(losses):
+    if 20 * len(wrong) > len(losses):
         raise ValueError(
-            f"{found}; at most {_MOST_NOT_FINITE:.0%} may be left out: the run diverged, or NaN stands for "
-            "losses that were not logged, in rows to leave out"
+            f"{found}; at most 5% may be left out: the run diverged, or NaN stands for losses that were not "
+            "logged, in rows to leave out"
         )
     warn(f"{found}, and {are} left out")
     return [(step, loss) for step, loss in losses if math.isfinite(loss)]
+
+
+def _check_order(steps: Sequence[int], resumes: int, name: str) -> None:
+    """Raise if the steps are in another order: the last first, as text, or shuffled."""
+    texts = [str(step) for step, _ in groupby(steps)]
+    changes = len(texts) - 1
+    if (
+        0 < resumes == changes
+        or resumes > max(1, len(texts) // 3)
+        or (resumes > 1 and len(set(texts)) == len(texts) and texts == sorted(texts))
+    ):
+        order = "from the last to the first" if resumes == changes else "not in the order of training"
+        raise ValueError(
+            f"{name} has its steps {order}: they go back in {resumes} of {changes} changes; sort "
+            "the rows by step, the lowest first"
+        )
 
 
 def _resumed_rows(rows: Sequence[LoggedRow]) -> set[int]:

@@ -21,6 +21,18 @@ STEPS = list(range(20, 2001, 20))
 ROWS = [{"step": step, "loss": 4 - step / 10_000, "lr": PEAK * CURVE(step)} for step in STEPS]
 
 
+def lr_row(step: int) -> dict[str, float]:
+    return {"step": step, "lr": PEAK * CURVE(step), "loss": 3.0}
+
+
+def as_text(row: dict[str, float]) -> str:
+    return str(row["step"])
+
+
+def without_loss(row: dict[str, float]) -> dict[str, float]:
+    return {"step": row["step"], "lr": row["lr"]}
+
+
 @st.composite
 def logs_of_resumed_runs(draw):
     """Rows at every tenth step; each attempt begins some intervals earlier, often between logged steps."""
@@ -66,20 +78,18 @@ def test_late_evaluations_are_no_resumed_run() -> None:
         assert LossRun.read(rows, CURVE).steps.tolist() == steps
 
 
-def lr_row(step: int) -> dict[str, float]:
-    return {"step": step, "lr": PEAK * CURVE(step), "loss": 3.0}
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (ROWS[::-1], "steps from the last to the first: they go back in 99 of 100 rows"),
-        (ROWS[:2][::-1], "steps from the last to the first: they go back in 1 of 2 rows"),
+        (ROWS[::-1], "steps from the last to the first: they go back in 99 of 99 changes"),
+        (ROWS[:2][::-1], "steps from the last to the first: they go back in 1 of 1 changes"),
+        ([lr_row(row["step"]) for row in ROWS[::-1] for _ in range(3)], "steps from the last to the first"),
         (random.Random(0).sample(ROWS, 100), "steps not in the order of training: .*; sort the rows by step"),
         (random.Random(1).sample(ROWS[:20], 20), "steps not in the order of training"),
-        (sorted(ROWS, key=lambda row: str(row["step"])), "steps not in the order of training"),
+        (sorted(ROWS, key=as_text), "steps not in the order of training"),
+        (sorted([*ROWS, *map(without_loss, ROWS)], key=as_text), "steps not in the order of training"),
     ],
-    ids=["reversed", "two", "shuffled", "few", "as text"],
+    ids=["reversed", "two", "three", "shuffled", "few", "as text", "as text, twice"],
 )
 def test_rows_in_another_order_are_refused(rows, message) -> None:
     with pytest.raises(ValueError, match=message):
