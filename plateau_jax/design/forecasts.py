@@ -38,6 +38,7 @@ _PAGE_WORDS = [
     (r" is not a log: .*", " is not a log, with rows and columns"),
     (r"^peak(?:_value)? = (\S+) (must|is)", r"the peak, \1, \2"),
     (r"give another peak_value=", "choose another peak"),
+    (r"fit the runs of one peak, or find .*", "keep the logs of one peak"),
     (r" = (?=.* must be (a number|an integer|written))", ": "),
     (r"(?<=more cells than columns): .*", ""),
     (r"maximum recursion depth .*", "it is nested too deep"),
@@ -125,7 +126,8 @@ def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
             _fits.keep(key, fit_losses(loss_runs))
         except ValueError as error:
             names = [str(run.get("name")) for run in runs]
-            return {"fault": re.sub(r"^runs\[(\d+)\]", lambda index: names[int(index[1])], str(error))}
+            fault = _in_page_words(str(error))
+            return {"fault": re.sub(r"^runs\[(\d+)\]", lambda index: names[int(index[1])], fault)}
     return {"fit": key}
 
 

@@ -217,5 +217,7 @@ def test_refused_fits_name_the_log() -> None:
     assert "log the loss more often" in fit_runs({"runs": [short]})["fault"]
     fault = fit_runs({"runs": [run, {**short, "name": "other.csv"}]})["fault"]
     assert fault.startswith("other.csv: ")
+    fault = fit_runs({"runs": [run, {**run, "peak": 2 * PEAK}]})["fault"]
+    assert fault == "the runs have several peaks, 0.001, 0.002: keep the logs of one peak"
     constant = opened(TEXT, StagedCurve([(1000,)], start=1.0))["run"]
     assert "log a run with a decay" in fit_runs({"runs": [constant]})["fault"]
