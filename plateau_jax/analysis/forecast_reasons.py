@@ -29,7 +29,7 @@ def list_reasons(
 
     Args:
         curve: The curve.
-        peak_factor: Its largest learning rate over that of the runs.
+        peak_factor: Its largest learning rate over that of the nearest run.
         terms: The terms of its forecast.
         runs: The fitted runs.
     """
@@ -39,7 +39,7 @@ def list_reasons(
     needs_stage = length > _LONGER and falls_to_half(curve, curve.total_steps)
     reasons: list[str] = []
     if abs(peak_factor - 1) > _SAME_PEAK:
-        reasons.append(f"its peak is {peak_factor:.3g} times that of the runs")
+        reasons.append(f"its peak is {peak_factor:.3g} times that of the nearest run")
     if round(length, 1) > _LONG:
         reasons.append(f"it has {length:.2g} times as many steps as the longest run")
     if length < _SHORT:

@@ -33,6 +33,8 @@ MIN_HORIZON = 0.1
 
 MAX_PEAK_FACTOR = 1.5
 _SAME_PEAK = 1e-6  # learning rates are rounded to float32
+_ONE_PEAK = 1.05
+"""Runs whose peaks differ by a smaller factor count as runs of one: logged learning rates may miss it."""
 
 _DRAWN_STEPS = 200
 
@@ -92,7 +94,7 @@ class LossFit:
         and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the law is fitted to the
         losses from 20 % of each run after its warmup on, 0 if a run has fewer than 8 groups of them; d is the
         largest abs(δ) of a run with a decay, with δ the forecast of this run alone minus that of all, or 0
-        with one run; `k = 0.01 loss |log₂(peak/peak of the runs)|`.
+        with one run; `k = 0.01 loss |log₂(peak/peak of a run)|`, with the nearest run.
 
         Args:
             curve: Any curve, of more than a tenth and at most four times the steps of the longest run.
@@ -219,7 +221,7 @@ class LossFit:
                 "they counted in samples or tokens?"
             )
         if peak_value is None:
-            peak = self.runs[0].peak_value
+            peak = max(self.runs, key=LossRun._largest_learning_rate).peak_value
         else:
             peak = float(checks.number("peak_value", peak_value))
             if peak <= 0:
@@ -230,17 +232,22 @@ class LossFit:
         if abs(self._octaves(peak * largest)) > math.log2(MAX_PEAK_FACTOR) + 1e-9:
             raise ValueError(
                 f"the curve's largest learning rate, {peak * largest:g}, is more than a factor of "
-                f"{MAX_PEAK_FACTOR:g} from that of the runs, {self._law.noise_unit:g}: give another "
-                "peak_value=, or log a run with a nearer peak"
+                f"{MAX_PEAK_FACTOR:g} from that of the runs, {self._peaks[-1]:g}: give another peak_value=, "
+                "or log a run with a nearer peak"
             )
         return peak
 
     def _longest(self) -> int:
         return max(run._length for run in self.runs)
 
+    @cached_property
+    def _peaks(self) -> list[float]:
+        """The largest learning rate of each run, in order."""
+        return sorted({run._largest_learning_rate() for run in self.runs})
+
     def _octaves(self, learning_rate: float) -> float:
-        """Return log₂ of a largest learning rate over that of the runs."""
-        return math.log2(learning_rate / self._law.noise_unit)
+        """Return log₂ of a largest learning rate over the nearest one of a run."""
+        return min((math.log2(learning_rate / peak) for peak in self._peaks), key=abs)
 
     def _terms(self, curve: Curve, peak: float, steps: _Steps) -> ForecastTerms:
         octaves = self._octaves(peak * largest_multiplier(curve, curve.total_steps))
@@ -304,8 +311,8 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     but for m/10. The powers 0.9 and 0.8, the center 0.44 and the weights were chosen on data.
 
     Args:
-        runs: One `LossRun`, or several with the same largest learning rate, which must fall to half in at
-            least one. For runs of several peaks there is `best_peak`.
+        runs: One `LossRun`, or several with the same largest learning rate up to 5 %, as logs may miss the
+            peak. It must fall to half in at least one. For runs of several peaks there is `best_peak`.
 
     Returns:
         The fit; it is deterministic.
@@ -329,7 +336,8 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     runs = checked_runs(runs)
     if not runs:
         raise ValueError("there is no run: write fit_losses([run, ...])")
-    if len(peaks := list(runs_by_peak(runs))) > 1:
+    peaks = list(runs_by_peak(runs))
+    if peaks[-1] > _ONE_PEAK * peaks[0]:
         raise ValueError(
             f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}: fit the runs of one "
             "peak, or find the best peak with best_peak(runs, curve)"

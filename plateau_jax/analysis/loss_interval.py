@@ -76,7 +76,7 @@ class RefittedLaws(NamedTuple):
     alone: tuple[Law, ...]
 
     def terms(self, progress: _Floats, noise: _Floats, octaves: float) -> ForecastTerms:
-        """Return the terms of forecasts; `octaves` is log₂ of the peak over that of the runs."""
+        """Return the terms of forecasts; `octaves` is log₂ of the peak over that of the nearest run."""
         loss, late = (law.losses(progress, noise) for law in (self.law, self.late))
         by_alpha, by_power = (
             (high.losses(progress, noise) - low.losses(progress, noise)) / 2

@@ -172,7 +172,7 @@ def test_lengths_and_other_peaks_give_reasons() -> None:
         NO_STAGE,
     )
     (reason,) = FIT.predict(CURVE, 1.5e-3).reasons
-    assert reason == "its peak is 1.5 times that of the runs"
+    assert reason == "its peak is 1.5 times that of the nearest run"
     reason = "it has 0.299 times as many steps as the longest run: curves this short came out too high"
     assert reason in FIT.predict(PlateauCurve(299)).reasons
     assert reason not in FIT.predict(PlateauCurve(300)).reasons
@@ -305,10 +305,10 @@ def test_plot_shows_readings_and_forecasts(drawn) -> None:
 def test_runs_of_several_peaks_are_rejected() -> None:
     """The peak is the largest learning rate, also if the curve does not reach 1."""
     half = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
-    for curve, peak in ((CURVE, 1e-3 * (1 + 9e-7)), (half, 2e-3)):
-        other = LossRun(curve, peak, STEPS, losses_of(CURVE))
-        assert fit_losses([other, RUN]).predict(curve, peak).reasons == ()
-    for peak in (1.000002e-3, 2e-3):
+    for curve, peak in ((CURVE, 0.96e-3), (half, 2e-3)):
+        fit = fit_losses([LossRun(curve, peak, STEPS, losses_of(CURVE)), RUN])
+        assert fit.predict(curve, peak).reasons == fit.predict(CURVE, 1e-3).reasons == ()
+    for peak in (1.06e-3, 2e-3):
         with pytest.raises(
             ValueError, match=r"several peaks, 0\.001, 0\.00.*: fit .* best_peak\(runs, curve\)"
         ):
