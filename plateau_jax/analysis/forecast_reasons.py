@@ -1,4 +1,4 @@
-"""The reasons why a forecast is less certain: see `LossForecast`."""
+"""The reasons why a forecast is less certain, see `LossForecast`, and how long a curve may be."""
 
 from collections.abc import Sequence
 
@@ -12,6 +12,10 @@ from plateau_jax.curves.curve import Curve
 
 _SAME_PEAK = 1e-6  # logged learning rates are rounded
 
+MAX_HORIZON = 4.0
+"""A forecast reaches at most this many times the steps of the longest run."""
+
+_MIN_HORIZON = 0.1
 _SHORT = 0.3
 _LONG = 2.0
 _LONGER = 1.05
@@ -20,6 +24,22 @@ _MAX_CHANGE_BY_START = 0.005
 _MAX_CHANGE_BY_RUN = 0.006
 
 _STAGE = 0.1
+
+
+def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
+    """Reject a curve that is much longer than the longest run, or so short that the units must differ."""
+    longest = max(run._length for run in runs)
+    if curve.total_steps > MAX_HORIZON * longest:
+        raise ValueError(
+            f"the curve has {curve.total_steps} steps; a forecast reaches at most {MAX_HORIZON:g} times "
+            f"the {longest} steps of the longest run: log a longer run"
+        )
+    if curve.total_steps <= _MIN_HORIZON * longest:
+        percent = 100 * curve.total_steps / longest
+        raise ValueError(
+            f"this curve has {percent if percent < 1 else round(percent):.2g} % of the run's steps: are they "
+            "counted in samples or tokens?"
+        )
 
 
 def list_reasons(

@@ -1,7 +1,7 @@
 """Forecast the loss of a curve from the losses of one run or several."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -9,27 +9,23 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plateau_jax.analysis.forecast_reasons import list_reasons
+from plateau_jax.analysis.forecast_reasons import check_length, list_reasons
 from plateau_jax.analysis.interpolated_sums import sums_at_many_steps
+from plateau_jax.analysis.loss_checks import check_misfit, check_runs
 from plateau_jax.analysis.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.analysis.loss_interval import ForecastTerms, RefittedLaws, refit_laws
 from plateau_jax.analysis.loss_law import Law, Readings, fit_law
-from plateau_jax.analysis.loss_readings import check_misfit, first_used_step, group_readings
+from plateau_jax.analysis.loss_readings import distinct_runs, first_used_step, group_readings
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier, schedule_sums
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing.losses import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.validation import checks
+from plateau_jax.validation.curve_warning import warn
 
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
-
-MAX_HORIZON = 4.0
-"""A forecast reaches at most this many times the steps of the longest run."""
-
-MIN_HORIZON = 0.1
-"""A curve of at most this many times those steps is a mistake: the run's are counted in something else."""
 
 MAX_PEAK_FACTOR = 1.5
 _SAME_PEAK = 1e-6  # learning rates are rounded to float32
@@ -53,7 +49,7 @@ class LossFit:
     Attributes:
         floor, scale, exponent, noise: The law's numbers; floor, scale and noise in units of the loss.
         residual_sd: Weighted root mean square of the fit's errors, in units of the loss.
-        runs: The runs, a tuple.
+        runs: The runs, a tuple; a run that was given twice is one.
 
     >>> import numpy as np
     >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
@@ -208,18 +204,7 @@ class LossFit:
     def _checked_peak(self, curve: Any, peak_value: float | None) -> float:
         """Check a curve and its peak; return the peak, the runs' by default."""
         check_curve("curve", curve)
-        longest = self._longest()
-        if curve.total_steps > MAX_HORIZON * longest:
-            raise ValueError(
-                f"the curve has {curve.total_steps} steps; a forecast reaches at most {MAX_HORIZON:g} times "
-                f"the {longest} steps of the longest run: log a longer run"
-            )
-        if curve.total_steps <= MIN_HORIZON * longest:
-            percent = 100 * curve.total_steps / longest
-            raise ValueError(
-                f"this curve has {percent if percent < 1 else round(percent):.2g} % of the run's steps: are "
-                "they counted in samples or tokens?"
-            )
+        check_length(curve, self.runs)
         if peak_value is None:
             peak = max(self.runs, key=LossRun._largest_learning_rate).peak_value
         else:
@@ -236,9 +221,6 @@ class LossFit:
                 "or log a run with a nearer peak"
             )
         return peak
-
-    def _longest(self) -> int:
-        return max(run._length for run in self.runs)
 
     @cached_property
     def _peaks(self) -> list[float]:
@@ -342,6 +324,13 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
             f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}: fit the runs of one "
             "peak, or find the best peak with best_peak(runs, curve)"
         )
+    return fit_named_runs(runs, [f"runs[{index}]: " if len(runs) > 1 else "" for index in range(len(runs))])
+
+
+def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:
+    """Fit runs of one peak; messages about a run begin with its name."""
+    runs, names = distinct_runs(runs, names)
+    advice = check_runs(runs, names)
     readings = group_readings(runs)
     law = fit_law(readings)
     errors = law.losses(readings.progress, readings.noise) - readings.losses
@@ -349,6 +338,8 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     residual_sd = float(np.sqrt(readings.weights @ errors**2))
     fit = LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, runs)
     vars(fit)["_readings"] = readings  # the value of the cached property, which the first forecast needs
+    for message in advice:
+        warn(message)
     return fit
 
 

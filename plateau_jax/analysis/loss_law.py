@@ -83,10 +83,7 @@ def fit_law(readings: Readings, power: float = NOISE_POWER) -> Law:
     """
 
     def error(alpha: float) -> float:
-        law = fit_law_at(readings, alpha, power)
-        relative = law.losses(readings.progress, readings.noise) / readings.losses - 1
-        penalty = (_ALPHA_WEIGHT * (alpha - _ALPHA_CENTER)) ** 2
-        return float(readings.weights @ relative**2) + penalty
+        return penalized_error(readings, fit_law_at(readings, alpha, power))
 
     grid = np.linspace(*ALPHA_RANGE, _GRID)
     best = int(np.argmin([error(alpha) for alpha in grid]))
@@ -103,6 +100,13 @@ def fit_law(readings: Readings, power: float = NOISE_POWER) -> Law:
             right = low + _GOLDEN * (high - low)
             right_error = error(right)
     return fit_law_at(readings, (low + high) / 2, power)
+
+
+def penalized_error(readings: Readings, law: Law) -> float:
+    """Return what `fit_law` minimizes."""
+    relative = law.losses(readings.progress, readings.noise) / readings.losses - 1
+    penalty = (_ALPHA_WEIGHT * (law.alpha - _ALPHA_CENTER)) ** 2
+    return float(readings.weights @ relative**2) + penalty
 
 
 def fit_law_at(readings: Readings, alpha: float, power: float = NOISE_POWER) -> Law:

@@ -1,4 +1,4 @@
-"""The readings that a fit uses, and the refusals: what readings cannot be fitted, and what to log instead."""
+"""The logged losses that a fit uses, in groups."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,8 +7,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.loss_law import Law, Readings
+from plateau_jax.analysis.loss_law import Readings
 from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.analysis.loss_spikes import find_spikes
 from plateau_jax.analysis.lr_sums import schedule_sums, steps_at_borders
 from plateau_jax.curves.curve import Curve
 from plateau_jax.numerics.exact_segments import end_of_rise
@@ -24,21 +25,27 @@ LAST_SHARE = 0.95
 AFTER_FIRST_FIFTH = 0.2
 _LEAST_LATE_GROUPS = 8
 
-LEAST_READINGS = 20
-MAX_NOISE = 0.01
-MAX_RISE = 0.01
-MAX_MISFIT_OF_ONE = 0.005
-MAX_MISFIT_OF_SEVERAL = 0.008
+_ROUNDED_LOSS, _ROUNDED_LR = 1e-6, 0.01
+"""How far logs of one run may differ: losses are rounded, and learning rates logged a step late."""
 
 
-class _Groups(NamedTuple):
-    """Means of consecutive readings of a run, with S and N at their steps."""
+class Groups(NamedTuple):
+    """Means of consecutive logged losses of a run, with S and N at their steps.
+
+    Attributes:
+        losses, weights, progress, noise: As in `Readings`.
+        steps: The mean steps.
+        logged: The logged losses, before they are averaged.
+        spikes: The steps of those that were left out.
+    """
 
     steps: NDArray[np.int64]
     losses: _Floats
     weights: _Floats
     progress: _Floats
     noise: _Floats
+    logged: _Floats
+    spikes: NDArray[np.int64]
 
 
 def first_used_step(curve: Curve, last_step: int, fraction: float = AFTER_WARMUP) -> float:
@@ -46,35 +53,38 @@ def first_used_step(curve: Curve, last_step: int, fraction: float = AFTER_WARMUP
     return end_of_rise(curve.rows) + fraction * last_step
 
 
-def group_readings(runs: Sequence[LossRun]) -> Readings:
-    """Cut, group and weigh the readings of all runs.
+def distinct_runs(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[tuple[LossRun, ...], list[str]]:
+    """Return the runs without repetitions, and their names: the same log twice is not two runs that agree."""
+    indices: list[int] = []
+    for index, run in enumerate(runs):
+        if not any(_is_same(run, runs[earlier]) for earlier in indices):
+            indices.append(index)
+    return tuple(runs[index] for index in indices), [names[index] for index in indices]
 
-    Raises:
-        ValueError: Too few readings, no decay, too much noise, or losses that rise.
-    """
-    if not any(falls_to_half(run.curve, run._last_step) for run in runs):
-        raise ValueError(
-            "no run's learning rate falls to half its peak by its last reading, so the losses cannot tell "
-            "what a decay brings: log a run with a decay, or a cooldown of one of these runs"
-        )
-    groups = [_group(run, AFTER_WARMUP) for run in runs]
-    for index, (run, group) in enumerate(zip(runs, groups, strict=True)):
-        try:
-            _check_losses(run, group)
-        except ValueError as error:
-            raise error if len(runs) == 1 else ValueError(f"runs[{index}]: {error}") from None
-    return _join(runs, groups)
+
+def _is_same(run: LossRun, other: LossRun) -> bool:
+    """Return True for the steps, losses and learning rates of one log, which may be rounded."""
+    if not np.array_equal(run.steps, other.steps):
+        return False
+    lrs, other_lrs = (each.peak_value * each.curve(each.steps - 1) for each in (run, other))
+    is_same_lr = np.abs(lrs - other_lrs).max() <= _ROUNDED_LR * np.max(lrs)
+    return bool(is_same_lr and np.allclose(run.losses, other.losses, rtol=_ROUNDED_LOSS, atol=0))
+
+
+def group_readings(runs: Sequence[LossRun]) -> Readings:
+    """Cut, group and weigh the logged losses of all runs."""
+    return _join(runs, [group_run(run) for run in runs])
 
 
 def late_readings(runs: Sequence[LossRun]) -> Readings | None:
     """Group the readings after the first fifth again, or return None if a run has too few of them."""
-    groups = [_group(run, AFTER_FIRST_FIFTH) for run in runs]
+    groups = [group_run(run, AFTER_FIRST_FIFTH) for run in runs]
     if any(len(group.steps) < _LEAST_LATE_GROUPS for group in groups):
         return None
     return _join(runs, groups)
 
 
-def _join(runs: Sequence[LossRun], groups: Sequence[_Groups]) -> Readings:
+def _join(runs: Sequence[LossRun], groups: Sequence[Groups]) -> Readings:
     progress = np.concatenate([group.progress for group in groups])
     return Readings(
         progress,
@@ -89,32 +99,6 @@ def _join(runs: Sequence[LossRun], groups: Sequence[_Groups]) -> Readings:
     )
 
 
-def check_misfit(law: Law, relative_errors: _Floats, readings: Readings) -> None:
-    """Refuse a law that does not describe the readings.
-
-    Errors that are alike from one reading to the next are a misfit: noise has no memory. Their size is the
-    root of the mean product of neighbours.
-    """
-    if law.scale <= 0:
-        raise ValueError(
-            "the losses do not fall with training as the law says (its scale is 0): log a longer run, or a "
-            "validation loss"
-        )
-    is_neighbor = readings.runs[1:] == readings.runs[:-1]
-    products = (relative_errors[1:] * relative_errors[:-1])[is_neighbor]
-    misfit = float(np.sqrt(max(0.0, products.mean())))
-    is_one = readings.runs[-1] == 0
-    if misfit > (MAX_MISFIT_OF_ONE if is_one else MAX_MISFIT_OF_SEVERAL):
-        raise ValueError(
-            f"the law misses these losses by {misfit:.2%}, which is more than noise: "
-            + (
-                "it fails in the first fast phase of a small model and if data repeat; log a longer run"
-                if is_one
-                else "fit runs of one model and one data set, or one run alone"
-            )
-        )
-
-
 def _weights(runs: Sequence[LossRun]) -> _Floats:
     """Return the weight of each run: a short run describes the phase in which the law bends."""
     lengths = np.array([run._last_step for run in runs], np.float64)
@@ -123,10 +107,10 @@ def _weights(runs: Sequence[LossRun]) -> _Floats:
 
 
 # The sums take most of the time of a fit, and a run is often fitted both alone and with another.
-_groups_by_run: WeakKeyDictionary[LossRun, dict[float, _Groups]] = WeakKeyDictionary()
+_groups_by_run: WeakKeyDictionary[LossRun, dict[float, Groups]] = WeakKeyDictionary()
 
 
-def _group(run: LossRun, fraction: float) -> _Groups:
+def group_run(run: LossRun, fraction: float = AFTER_WARMUP) -> Groups:
     """Average the logged losses that come later than the warmup plus this fraction of the run."""
     groups = _groups_by_run.setdefault(run, {})
     if fraction not in groups:
@@ -134,9 +118,14 @@ def _group(run: LossRun, fraction: float) -> _Groups:
     return groups[fraction]
 
 
-def _average(run: LossRun, fraction: float) -> _Groups:
-    used = run.steps > first_used_step(run.curve, run._last_step, fraction)
+def _average(run: LossRun, fraction: float) -> Groups:
+    first, first_of_fit = (
+        first_used_step(run.curve, run._last_step, part) for part in (fraction, AFTER_WARMUP)
+    )
+    spikes = find_spikes(run, run.steps > first_of_fit)
+    used = (run.steps > first) & ~spikes
     steps, losses = run.steps[used].astype(np.float64), run.losses[used]
+    logged = losses
     if len(steps) > MOST_GROUPS:
         steps, losses = (
             np.array([group.mean() for group in np.array_split(values, MOST_GROUPS)])
@@ -147,37 +136,7 @@ def _average(run: LossRun, fraction: float) -> _Groups:
     weights = np.where(is_last, 0.5 / max(1, is_last.sum()), 0.5 / max(1, (~is_last).sum()))
     steps = np.rint(steps).astype(np.int64)
     sums = schedule_sums(run.curve, run.peak_value, steps)
-    return _Groups(steps, losses, weights / weights.sum(), *sums)
-
-
-def _check_losses(run: LossRun, groups: _Groups) -> None:
-    losses = groups.losses
-    if len(losses) < LEAST_READINGS:
-        raise ValueError(
-            f"{len(losses)} of {len(run.steps)} readings come after the warmup, which ends at step "
-            f"{end_of_rise(run.curve.rows)}, and another {AFTER_WARMUP:.0%} of the run; a fit needs at least "
-            f"{LEAST_READINGS}: log the loss more often"
-        )
-    # Second differences have no trend left; those of independent noise have 6 times its variance.
-    bends = (losses[2:] - 2 * losses[1:-1] + losses[:-2]) / losses[1:-1]
-    noise = 1.4826 * float(np.median(np.abs(bends))) / 6**0.5
-    if noise > MAX_NOISE:
-        raise ValueError(
-            f"the losses have a noise of {noise:.1%}, more than {MAX_NOISE:.0%}: log a "
-            "validation loss, or training losses averaged over more updates"
-        )
-    learning_rates = run.curve(groups.steps - 1)
-    for index in range(1, len(losses)):
-        lowest = int(np.argmin(losses[:index]))
-        rise = losses[index] - losses[lowest]
-        if rise > (MAX_RISE + 4 * noise) * losses[lowest] and np.all(
-            learning_rates[lowest + 1 : index + 1] <= learning_rates[lowest]
-        ):
-            raise ValueError(
-                f"the loss rises from {losses[lowest]:.4g} at step {groups.steps[lowest]} to "
-                f"{losses[index]:.4g} at step {groups.steps[index]}, while the learning rate does not: the "
-                "run diverged or overfits, and the law does not hold; fit a run whose data do not repeat"
-            )
+    return Groups(steps, losses, weights / weights.sum(), *sums, logged, run.steps[spikes])
 
 
 def falls_to_half(curve: Curve, updates: int) -> bool:

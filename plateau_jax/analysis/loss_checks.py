@@ -1,0 +1,185 @@
+"""Checks of the runs and of the fitted law: what cannot be fitted, and what to log instead."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plateau_jax.analysis.loss_law import Law, Readings, fit_law, penalized_error
+from plateau_jax.analysis.loss_readings import AFTER_WARMUP, Groups, falls_to_half, group_readings, group_run
+from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.analysis.loss_spikes import noise_of, second_differences
+from plateau_jax.numerics.exact_segments import end_of_rise
+
+_Floats = NDArray[np.float64]
+
+LEAST_READINGS = 20
+MAX_NOISE = 0.01
+MAX_RISE = 0.01
+MAX_MISFIT_OF_ONE = 0.005
+MAX_MISFIT_OF_SEVERAL = 0.008
+
+MEANS = "each over the interval since the last logged loss (no EMA, no running mean)"
+
+_LEAST_TO_COMPARE_LAGS = 120
+_LAGS = 60
+_MAX_NOISE_FACTOR = 2.0
+_MAX_AUTOCORRELATION = 0.55
+_NOISELESS = 1e-4
+_ERROR_FACTOR = 2.0
+_FORMULA = 1e-7
+
+_EARLIER_UPDATES = 0.1, 0.25, 0.5, 1.0
+"""Fractions of S of a run that a checkpoint at step 0 may have had already."""
+
+_START_FACTOR = 1.5
+_LEAST_ERROR = 1e-12
+
+
+def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
+    """Reject runs that cannot be fitted.
+
+    Args:
+        runs: The runs.
+        names: What a message about each run begins with.
+
+    Returns:
+        Warnings, for when the law fits: about spikes, and about losses that seem to lag.
+    """
+    if not any(falls_to_half(run.curve, run._last_step) for run in runs):
+        raise ValueError(
+            "no run's learning rate falls to half its peak by its last reading, so the losses cannot tell "
+            "what a decay brings: log a run with a decay, or a cooldown of one of these runs"
+        )
+    advice: list[str] = []
+    for run, name in zip(runs, names, strict=True):
+        groups = group_run(run)
+        try:
+            _check_losses(run, groups)
+            lags, begins_late = _history(run)
+            if begins_late:
+                raise ValueError(
+                    "the log seems to begin at a checkpoint: step 0 must be the first update of the run"
+                )
+        except ValueError as error:
+            raise ValueError(f"{name}{error}") from None
+        if groups.spikes.size:
+            advice.append(f"{name}the loss spikes at step {_listed(groups.spikes)}: it is left out there")
+        if lags:
+            advice.append(
+                f"{name}the losses seem to lag, like an EMA or a running mean, so the forecasts are wrong: "
+                f"log a validation loss, or means of training losses, {MEANS}"
+            )
+    return advice
+
+
+def _listed(steps: NDArray[np.int64]) -> str:
+    shown = ", ".join(map(str, steps[:5]))
+    return shown if len(steps) <= 5 else f"{shown}, …"
+
+
+# The five fits take longer than that of all runs, and a run is often fitted both alone and with another.
+_histories: WeakKeyDictionary[LossRun, tuple[bool, bool]] = WeakKeyDictionary()
+
+
+def _history(run: LossRun) -> tuple[bool, bool]:
+    """Return whether the losses of a run lag, and if not, whether there were updates before its first one.
+
+    An average that lags is large at first, as that of a log with earlier updates is small.
+    """
+    if run not in _histories:
+        readings = group_readings([run])
+        law = fit_law(readings)
+        errors = law.losses(readings.progress, readings.noise) / readings.losses - 1
+        noise = noise_of(second_differences(readings.losses))
+        is_missed = readings.weights @ errors**2 > max(_NOISELESS, _ERROR_FACTOR * noise) ** 2
+        lags = bool(is_missed) and _lags(group_run(run).logged)
+        _histories[run] = lags, not lags and _begins_late(readings, penalized_error(readings, law))
+    return _histories[run]
+
+
+def _lags(losses: _Floats) -> bool:
+    """Return True if logged losses seem to be averages over more than the interval since the last one.
+
+    With b(k) the relative second differences at distance k, and n losses, this is so if the noise in b(n/60)
+    is more than twice that in b(1), or if the autocorrelation of b(1) is above 0.55: independent noise has
+    -2/3. Losses of a formula have no noise at all, which their eighth differences show.
+    """
+    binomials = 12870  # the sum of the squares of 1, 8, 28, …
+    if np.median(np.abs(np.diff(losses, 8) / losses[4:-4])) < _FORMULA * binomials**0.5:
+        return False
+    bends = second_differences(losses)
+    lag = len(losses) // _LAGS
+    is_long = len(losses) >= _LEAST_TO_COMPARE_LAGS
+    if is_long and noise_of(second_differences(losses, lag)) > _MAX_NOISE_FACTOR * noise_of(bends):
+        return True
+    centered = bends - np.median(bends)
+    return bool(centered[1:] @ centered[:-1] > _MAX_AUTOCORRELATION * (centered @ centered))
+
+
+def _begins_late(readings: Readings, error: float) -> bool:
+    """Return True if the losses of a run suggest a larger S at step 0 than 0.
+
+    The law is fitted again with S + x·S_last for some x, and its least error compared with that of x = 0.
+    """
+    for fraction in _EARLIER_UPDATES:
+        later = replace(readings, progress=readings.progress + fraction * readings.progress_unit)
+        if error > _START_FACTOR * penalized_error(later, fit_law(later)) + _LEAST_ERROR:
+            return True
+    return False
+
+
+def check_misfit(law: Law, relative_errors: _Floats, readings: Readings) -> None:
+    """Reject a law that does not describe the logged losses.
+
+    Autocorrelated errors are a misfit: noise has no memory. Their size is the root of the mean product of
+    neighbors.
+    """
+    if law.scale <= 0:
+        raise ValueError(
+            "the losses do not fall with training as the law says (its scale is 0): log a longer run, or a "
+            "validation loss"
+        )
+    is_neighbor = readings.runs[1:] == readings.runs[:-1]
+    products = (relative_errors[1:] * relative_errors[:-1])[is_neighbor]
+    misfit = float(np.sqrt(max(0.0, products.mean())))
+    is_one = readings.runs[-1] == 0
+    if misfit > (MAX_MISFIT_OF_ONE if is_one else MAX_MISFIT_OF_SEVERAL):
+        raise ValueError(
+            f"the law misses these losses by {misfit:.2%}, which is more than noise: "
+            + (
+                "it fails in the first fast phase of a small model and if data repeat; log a longer run"
+                if is_one
+                else "fit runs of one model and one data set, or one run alone"
+            )
+        )
+
+
+def _check_losses(run: LossRun, groups: Groups) -> None:
+    losses = groups.losses
+    if len(losses) < LEAST_READINGS:
+        raise ValueError(
+            f"{len(losses)} of {len(run.steps)} readings come after the warmup, which ends at step "
+            f"{end_of_rise(run.curve.rows)}, and another {AFTER_WARMUP:.0%} of the run; a fit needs at least "
+            f"{LEAST_READINGS}: log the loss more often"
+        )
+    noise = noise_of(second_differences(losses))
+    if noise > MAX_NOISE:
+        raise ValueError(
+            f"the losses have a noise of {noise:.1%}, more than {MAX_NOISE:.0%}: log a validation loss, or "
+            "the mean of more training losses, " + MEANS
+        )
+    learning_rates = run.curve(groups.steps - 1)
+    for index in range(1, len(losses)):
+        lowest = int(np.argmin(losses[:index]))
+        rise = losses[index] - losses[lowest]
+        if rise > (MAX_RISE + 4 * noise) * losses[lowest] and np.all(
+            learning_rates[lowest + 1 : index + 1] <= learning_rates[lowest]
+        ):
+            raise ValueError(
+                f"the loss rises from {losses[lowest]:.4g} at step {groups.steps[lowest]} to "
+                f"{losses[index]:.4g} at step {groups.steps[index]}, while the learning rate does not: the "
+                "run diverged or overfits, and the law does not hold; fit a run whose data do not repeat"
+            )
