@@ -159,7 +159,7 @@ def check_misfit(law: Law, relative_errors: _Floats, readings: Readings) -> None
 
 def _check_losses(run: LossRun, groups: Groups) -> None:
     losses = groups.losses
-    if len(losses) < LEAST_READINGS:
+    if len(losses) + len(groups.spikes) < LEAST_READINGS:
         raise ValueError(
             f"{len(losses)} of {len(run.steps)} readings come after the warmup, which ends at step "
             f"{end_of_rise(run.curve.rows)}, and another {AFTER_WARMUP:.0%} of the run; a fit needs at least "

@@ -25,7 +25,7 @@ LAST_SHARE = 0.95
 AFTER_FIRST_FIFTH = 0.2
 _LEAST_LATE_GROUPS = 8
 
-_ROUNDED_LOSS, _ROUNDED_LR = 1e-6, 0.01
+_ROUNDED_LOSS, _ROUNDED_LR = 1e-6, 0.05
 """How far logs of one run may differ: losses are rounded, and learning rates logged a step late."""
 
 

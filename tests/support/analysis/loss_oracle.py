@@ -1,8 +1,11 @@
 """The fit of the law of the loss, its forecasts and their intervals, from their definitions."""
 
+import copy
 import itertools
 import math
+import operator
 from functools import cache
+from statistics import median
 from typing import Any, NamedTuple
 
 import mpmath  # pyright: ignore[reportMissingTypeStubs]  (it has none)
@@ -111,6 +114,13 @@ class LossOracle:
                 alpha = (low + high) / 2
             return self.solve(alpha, power)[1], alpha, power
 
+    def least_error(self, earlier: float) -> float:
+        """Return what α minimizes, with S + earlier·S_last in place of S."""
+        later = copy.copy(self)
+        later.points = [(s + earlier * self.points[-1][0], n) for s, n in self.points]
+        _, alpha, power = later.fit()
+        return float(later.solve(alpha, power)[0] + (0.02 * (alpha - 0.44)) ** 2)
+
     def loss(self, curve: Any, peak: float, *law: Any) -> float:
         """Return the loss after the last step, by the fit with a power and an α."""
         (floor, scale, noise), alpha, power = self.fit(*law)
@@ -190,3 +200,18 @@ class BestPeakOracle(NamedTuple):
         least = float(parabola(best))
         low, high = sorted((parabola - least - 0.003).roots().real)
         return cls(2**best, max(2**low, peaks[0]), min(2**high, peaks[-1]), least)
+
+
+def lags(losses: list[float]) -> bool:
+    """Return True for losses whose second differences are those of an average that lags."""
+    count = len(losses)
+
+    def bends(k: int) -> list[float]:
+        return [(losses[i + k] - 2 * losses[i] + losses[i - k]) / losses[i] for i in range(k, count - k)]
+
+    def noise(k: int) -> float:
+        return 1.4826 * median(map(abs, bends(k))) / math.sqrt(6)
+
+    centered = [bend - median(bends(1)) for bend in bends(1)]
+    r1 = sum(map(operator.mul, centered, centered[1:])) / sum(bend**2 for bend in centered)
+    return r1 > 0.55 or (count >= 120 and noise(count // 60) > 2 * noise(1))

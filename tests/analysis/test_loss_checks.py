@@ -1,0 +1,218 @@
+"""What a fit does with averages that lag, logs that begin at a checkpoint, spikes, and repeated logs."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from support.analysis import loss_oracle
+from support.analysis.loss_oracle import LossOracle
+from support.examples import examples
+
+from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax.analysis.loss_checks import _lags
+from plateau_jax.analysis.loss_fit import fit_named_runs
+from plateau_jax.analysis.lr_sums import schedule_sums
+
+PEAK = 1e-3
+COSINE = PlateauCurve(2000, warmup_steps=50)
+WSD = StagedCurve([(50, 1.0), (1450,), (500, 0.0)])
+CURVES = st.sampled_from([COSINE, WSD, StagedCurve([(50, 1.0), (950,), (1000, 0.1, "cosine")])])
+SPIKE = "the loss spikes at step "
+LAG = "the losses seem to lag"
+LATE = "the log seems to begin at a checkpoint: step 0 must be the first update"
+
+
+def logged(
+    curve: Any = WSD, every: int = 40, noise: float = 1e-3, seed: int = 0, exponent: float = 0.44
+) -> LossRun:
+    steps = np.arange(every, curve.total_steps + 1, every)
+    progress, sums = schedule_sums(curve, 1.0, steps)
+    losses = 2 + (progress / 200) ** -exponent + 0.1 * sums**0.8
+    return LossRun(
+        curve, PEAK, steps, losses * (1 + noise * np.random.default_rng(seed).standard_normal(len(steps)))
+    )
+
+
+def changed(run: LossRun, losses: Any, kept: Any = slice(None)) -> LossRun:
+    return LossRun(run.curve, run.peak_value, run.steps[kept], np.asarray(losses)[kept])
+
+
+def fitted(*runs: LossRun) -> tuple[Any, list[str]]:
+    """Return the fit, or the error, and the messages of the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result: Any = fit_losses(runs)
+        except ValueError as error:
+            result = error
+    assert all(item.category is CurveWarning and item.filename == __file__ for item in caught)
+    return result, [str(item.message) for item in caught]
+
+
+def moving_average(decay: float) -> Callable[[Any], Any]:
+    def average(losses: Any) -> Any:
+        means = [losses[0]]
+        for loss in losses[1:]:
+            means.append(decay * means[-1] + (1 - decay) * loss)
+        return np.array(means)
+
+    return average
+
+
+AVERAGES = {
+    "EMA 0.9": moving_average(0.9),
+    "EMA 0.99": moving_average(0.99),
+    "running mean": lambda losses: np.cumsum(losses) / np.arange(1, len(losses) + 1),
+}
+
+
+@examples(60)
+@given(
+    CURVES,
+    st.sampled_from([10, 16, 40]),  # 200, 125 and 50 losses
+    st.floats(2e-4, 5e-3),
+    st.integers(0, 1000),
+    st.sampled_from([0.0, 0.3, 0.5, 0.7, 0.9, 0.99]),
+)
+def test_lags_are_those_of_the_oracle(curve, every, noise, seed, decay) -> None:
+    losses = moving_average(decay)(logged(curve, every, noise, seed).losses)
+    assert _lags(losses) == loss_oracle.lags(losses.tolist())
+
+
+@examples(30, deadline=None)
+@given(CURVES, st.sampled_from([10, 40]), st.floats(5e-4, 2e-3), st.integers(0, 1000))
+def test_averages_are_not_fitted_in_silence(curve, every, noise, seed) -> None:
+    run = logged(curve, every, noise, seed)
+    _, messages = fitted(run)
+    assert messages == []
+    for average in AVERAGES.values():
+        result, messages = fitted(changed(run, average(run.losses)))
+        assert isinstance(result, ValueError) or [message.startswith(LAG) for message in messages] == [True]
+
+
+@pytest.mark.parametrize("exponent", [0.35, 0.44, 0.55])
+@pytest.mark.parametrize("every", [4, 20, 40])
+@pytest.mark.parametrize("curve", [COSINE, WSD])
+def test_losses_without_noise_do_not_lag(curve, every, exponent) -> None:
+    assert fitted(logged(curve, every, 0.0, exponent=exponent))[1] == []
+    steps = np.arange(every, 2001, every)
+    assert fitted(LossRun(curve, PEAK, steps, 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)))[1] == []
+
+
+def cut(run: LossRun, first: int, *, reads_lrs: bool = False) -> LossRun:
+    """Return the run as its log looks from a step of the stable stage on, counted from 0."""
+    is_kept = run.steps > first
+    steps, losses = run.steps[is_kept] - first, run.losses[is_kept]
+    if reads_lrs:
+        lrs = PEAK * run.curve(run.steps[is_kept] - 1)
+        rows = [{"step": 1, "lr": PEAK}, *(
+            {"step": int(step), "loss": float(loss), "lr": float(lr)}
+            for step, loss, lr in zip(steps, losses, lrs, strict=True)
+        )]  # fmt: skip
+        return LossRun.read(rows)
+    (_, stable, decay) = run.curve.to_dict()["stages"]
+    stages: Any = [(stable[0] + 50 - first,), tuple(decay)]
+    return LossRun(StagedCurve(stages, start=1.0), PEAK, steps, losses)
+
+
+@examples(6, deadline=None)
+@given(st.data())
+def test_late_starts_are_those_of_the_oracle(data) -> None:
+    run = logged(WSD, 40, data.draw(st.sampled_from([1e-3, 3e-3])), data.draw(st.integers(0, 1000)))
+    run = cut(run, first) if (first := data.draw(st.sampled_from([0, 60, 120, 200, 800]))) else run
+    oracle = LossOracle([run])
+    errors = [oracle.least_error(earlier) for earlier in (0, 0.1, 0.25, 0.5, 1)]
+    assume(abs(errors[0] / min(errors) - 1.5) > 1e-3)
+    result, _ = fitted(run)
+    assert (isinstance(result, ValueError) and LATE in str(result)) == (errors[0] > 1.5 * min(errors))
+
+
+@pytest.mark.parametrize("first", [400, 800])
+@pytest.mark.parametrize("reads_lrs", [False, True])
+def test_logs_from_a_checkpoint_are_rejected(first, reads_lrs) -> None:
+    run = logged()
+    late = cut(run, first, reads_lrs=reads_lrs)
+    assert str(fitted(late)[0]).startswith(LATE)
+    assert str(fitted(run, late)[0]).startswith(f"runs[1]: {LATE}")
+    with pytest.raises(ValueError, match=f"^long.csv: {LATE}"):
+        fit_named_runs([late], ["long.csv: "])
+
+
+@examples(40, deadline=None)
+@given(
+    CURVES,
+    st.sampled_from([10, 40]),
+    st.floats(1e-4, 3e-3),
+    st.data(),
+)
+def test_fit_leaves_spikes_out(curve, every, noise, data) -> None:
+    run = logged(curve, every, noise)
+    length, size = data.draw(st.integers(1, 2)), data.draw(st.floats(1.1, 3))
+    first = data.draw(st.integers(len(run.steps) // 5, len(run.steps) - length - 1))
+    spikes = np.arange(first, first + length)
+    losses = run.losses.copy()
+    losses[spikes] *= size
+    fit, messages = fitted(changed(run, losses))
+    assert messages == [f"{SPIKE}{', '.join(map(str, run.steps[spikes]))}: it is left out there"]
+    without = np.delete(np.arange(len(losses)), spikes)
+    assert fit.predict(curve) == fit_losses(changed(run, losses, without)).predict(curve)
+
+
+RESTARTS = StagedCurve([(50, 1.0), *[(200, 0.1, "cosine"), (1, 1.0)] * 9, (200, 0.0, "cosine")])
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3, 1e-2])
+@pytest.mark.parametrize("every", [2, 25])
+@pytest.mark.parametrize("curve", [COSINE, WSD, RESTARTS])
+def test_noise_and_restarts_are_not_spikes(curve, every, noise) -> None:
+    for seed in range(3):
+        _, messages = fitted(logged(curve, every, noise, seed))
+        assert not any(SPIKE in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("place", "factors"),
+    [
+        (25, [1.5] * 3),  # three in a row
+        (25, np.linspace(1.02, 1.5, 25)),
+        (25, [1.5, *[1.2] * 24]),  # recovers in part
+        (23, [1.5, 1, 1, 1] * 6),  # again and again
+        (48, [1.5] * 2),
+    ],
+)
+def test_divergence_is_not_a_spike(place, factors) -> None:
+    run = logged()
+    losses = run.losses.copy()
+    losses[place : place + len(factors)] *= factors
+    error, messages = fitted(changed(run, losses))
+    assert "the run diverged or overfits" in str(error)
+    assert messages == []
+
+
+def test_rise_at_the_end_is_not_a_spike() -> None:
+    run = logged(RESTARTS, 25)
+    assert fitted(changed(run, [*run.losses[:-1], 1.5 * run.losses[-1]]))[1] == []
+
+
+def test_repeated_log_is_one_run(tmp_path) -> None:
+    run, other = logged(WSD), logged(COSINE, seed=1)
+    path = tmp_path / "log.csv"
+    lines = [f"{step},{loss:.8f}" for step, loss in zip(run.steps, run.losses, strict=True)]
+    path.write_text("\n".join(["step,loss", *lines]))
+    rows = [
+        {"step": int(step), "loss": float(loss), "lr": float(lr)}
+        for step, loss, lr in zip(run.steps, run.losses, PEAK * WSD(run.steps - 1), strict=True)
+    ]
+    copies = LossRun.read(path, WSD, PEAK), LossRun.read([{"step": 1, "lr": 2e-5}, *rows]), logged(WSD)
+    for copy in copies:
+        assert fit_losses([run, copy]).predict(COSINE) == fit_losses(run).predict(COSINE)
+        fit = fit_losses([run, other, copy])
+        assert fit.runs == (run, other)
+        assert fit.predict(COSINE) == fit_losses([run, other]).predict(COSINE)
+    assert len(fit_losses([run, logged(WSD, seed=2)]).runs) == 2
+    with pytest.raises(ValueError, match="fit runs of one model"):
+        fit_losses([run, LossRun(COSINE, PEAK, run.steps, run.losses)])
