@@ -257,11 +257,8 @@ def _named_curves(curves: Any) -> list[tuple[str, Curve]]:
     curves = list(curves)
     for curve in curves:
         check_curve("curve", curve)
-    return (
-        list(zip(legend_labels([curve._to_draw() for curve in curves]), curves, strict=True))
-        if curves
-        else []
-    )
+    labels = legend_labels([curve._to_draw() for curve in curves]) if curves else []
+    return list(zip(labels, curves, strict=True))
 
 
 def _steps_to_draw(curve: Curve, last_step: int) -> _Steps:
@@ -282,11 +279,13 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
 
     S₀ is the largest S of the readings and p₀ the largest learning rate of the runs: units only. α in
     [0.05, 1.5] minimizes the mean squared relative error plus (0.02·(α - 0.44))², and the other three follow
-    by non-negative least squares. Readings count from 3 % of the run after the warmup on, and are averaged in
-    at most 60 groups per run. The weight of a run grows with the square of its last logged step; the last 5 %
-    of its steps weigh one half.
+    by non-negative least squares. Readings count from 3 % of the run after the warmup on, without spikes (one
+    or two that exceed both neighbors by 1 % plus six times the noise), and are averaged in at most 60 groups
+    per run. The weight of a run grows with the square of its last logged step; the last 5 % of its steps
+    weigh one half.
 
-    `docs/forecast.md` says when to trust a forecast, and how well it did on published runs.
+    Warns of spikes, and of losses that seem to lag (an EMA, a running mean). `docs/forecast.md` says how they
+    are found, when to trust a forecast, and how well it did on published runs.
 
     Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811. N is the
     noise term of `outlook` (Defazio et al. 2023, arXiv:2310.07831; Schaipp et al. 2025, arXiv:2501.18965),
@@ -294,15 +293,16 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
 
     Args:
         runs: One `LossRun`, or several with the same largest learning rate up to 5 %, as logs may miss the
-            peak. It must fall to half in at least one. For runs of several peaks there is `best_peak`.
+            peak; the same log twice is one. Step 0 must be the first update of a run. The learning rate of at
+            least one must fall to half its peak. For runs of several peaks there is `best_peak`.
 
     Returns:
         The fit; it is deterministic.
 
     Raises:
         TypeError: A run is not a `LossRun`.
-        ValueError: The law does not describe these losses, or they are too few or too noisy to tell: the
-            message says what to log instead. The runs have several peaks.
+        ValueError: The law does not describe these losses, they are too few or too noisy to tell, or a log
+            seems to begin at a checkpoint: the message says what to log instead. The runs have several peaks.
 
     >>> import numpy as np
     >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
@@ -324,7 +324,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
             f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}: fit the runs of one "
             "peak, or find the best peak with best_peak(runs, curve)"
         )
-    return fit_named_runs(runs, [f"runs[{index}]: " if len(runs) > 1 else "" for index in range(len(runs))])
+    return fit_named_runs(runs, [f"runs[{index}]: " for index in range(len(runs))] if runs[1:] else [""])
 
 
 def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:

@@ -34,7 +34,7 @@ def find_spikes(run: LossRun, is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
     One loss, or two in a row, is a spike if it exceeds the loss before it and the one after it by more than
     1 % plus six times the noise, if the one after is back within this margin of the one before, and if the
-    learning rate does not rise there. So the last loss is not a spike, and a divergence is none either.
+    learning rate does not rise there. The last loss is not a spike, nor is a divergence.
 
     Args:
         run: The run.
