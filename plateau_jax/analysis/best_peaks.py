@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.analysis.loss_comparison import LossForecast
-from plateau_jax.analysis.loss_fit import LossFit, checked_runs, fit_losses, runs_by_peak
+from plateau_jax.analysis.loss_fit import LossFit, checked_runs, fit_losses
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing import notebook
 from plateau_jax.drawing.losses import PeaksToDraw, draw_peaks
 
+_SAME_PEAK = 1e-6  # learning rates are rounded to float32
 _LEAST_PEAKS = 3
 _MIN_FACTOR, _MAX_FACTOR = 1.2, 2.5
 """The factors allowed between neighboring peaks of the parabola."""
@@ -143,7 +144,7 @@ def fit_peaks(runs: Iterable[LossRun]) -> dict[float, LossFit]:
     Raises:
         TypeError, ValueError: As `best_peak`.
     """
-    groups = runs_by_peak(checked_runs(runs))
+    groups = _runs_by_peak(checked_runs(runs))
     if not groups:
         raise ValueError("there is no run: write best_peak([run, ...], curve)")
     if len(groups) < _LEAST_PEAKS:
@@ -187,6 +188,16 @@ def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
     forecast = LossForecast(parabola.least, parabola.least - half, parabola.least + half, tuple(reasons))
     low, high = max(peak / factor, peaks[0]), min(peak * factor, peaks[-1])
     return BestPeak(peak, low, high, forecast, peaks, tuple(forecasts))
+
+
+def _runs_by_peak(runs: Iterable[LossRun]) -> dict[float, list[LossRun]]:
+    """Return the runs of each peak, the largest learning rate of a run; peaks ascend."""
+    groups: dict[float, list[LossRun]] = {}
+    for run in sorted(runs, key=LossRun._largest_learning_rate):
+        peak = run._largest_learning_rate()
+        same = (key for key in groups if math.isclose(key, peak, rel_tol=_SAME_PEAK))
+        groups.setdefault(next(same, peak), []).append(run)
+    return groups
 
 
 class _Parabola(NamedTuple):

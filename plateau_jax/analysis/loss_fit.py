@@ -28,7 +28,6 @@ _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
 
 MAX_PEAK_FACTOR = 1.5
-_SAME_PEAK = 1e-6  # learning rates are rounded to float32
 _ONE_PEAK = 1.05
 """Runs whose peaks differ by a smaller factor count as runs of one: logged learning rates may miss it."""
 
@@ -318,7 +317,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     runs = checked_runs(runs)
     if not runs:
         raise ValueError("there is no run: write fit_losses([run, ...])")
-    peaks = list(runs_by_peak(runs))
+    peaks = sorted({run._largest_learning_rate() for run in runs})
     if peaks[-1] > _ONE_PEAK * peaks[0]:
         raise ValueError(
             f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}: fit the runs of one "
@@ -352,13 +351,3 @@ def checked_runs(runs: Any) -> tuple[LossRun, ...]:
                 f"{checks.short_repr(run)} must be a LossRun: write LossRun(curve, peak, steps, losses)"
             )
     return runs
-
-
-def runs_by_peak(runs: Iterable[LossRun]) -> dict[float, list[LossRun]]:
-    """Return the runs of each peak, the largest learning rate of a run; peaks ascend."""
-    groups: dict[float, list[LossRun]] = {}
-    for run in sorted(runs, key=LossRun._largest_learning_rate):
-        peak = run._largest_learning_rate()
-        same = (key for key in groups if math.isclose(key, peak, rel_tol=_SAME_PEAK))
-        groups.setdefault(next(same, peak), []).append(run)
-    return groups
