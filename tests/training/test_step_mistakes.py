@@ -3,7 +3,6 @@
 import warnings
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from plateau_jax import CurveWarning, PlateauCurve
 from torch_bridge import TrainStep
-from torch_bridge.training.clock import clock
 
 
 @pytest.mark.parametrize(
@@ -124,12 +122,11 @@ def test_path_as_state_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 def test_clock_past_the_end_warns_once(name: str) -> None:
-    with patch.object(clock, "INTERVAL", 8):
-        step, (batch,) = make_step(name, curve=PlateauCurve(20)), batches(1)
-        for _ in range(25):
-            step(batch)
-        with pytest.warns(CurveWarning, match="has total_steps = 20, .*so no weight changes") as caught:
-            train(step, [batch] * 30)
+    step, (batch,) = make_step(name, curve=PlateauCurve(20)), batches(1)
+    for _ in range(25):
+        step(batch)
+    with pytest.warns(CurveWarning, match="has total_steps = 20, .*so no weight changes") as caught:
+        train(step, [batch] * 30)
     assert len(caught) == 1
     assert caught[0].filename == steps.__file__, "the line of the call"
 
@@ -149,17 +146,16 @@ def test_floor_far_past_the_end_warns_once(unit: int | None) -> None:
     count = None if unit is None else (lambda batch: 3)
     step = make_step(curve=PlateauCurve(20, min_lr_ratio=0.1), unit=unit, count=count)
     (batch,) = batches(1)
-    with patch.object(clock, "INTERVAL", 8):
-        train(step, [batch] * 1000)
-        with pytest.warns(CurveWarning, match="total_steps = 20, .* final value since step 20") as caught:
-            train(step, [batch] * 120)
-        step.state_dict()
+    train(step, [batch] * 1000)
+    with pytest.warns(CurveWarning, match="total_steps = 20, .* final value since step 20") as caught:
+        train(step, [batch] * 120)
+    step.state_dict()
     assert len(caught) == 1
 
 
 @pytest.mark.parametrize("curve", [PlateauCurve(20, min_lr_ratio=0.1), PlateauCurve(200)])
 def test_other_ends_do_not_warn(curve: PlateauCurve) -> None:
-    with patch.object(clock, "INTERVAL", 8), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("error")
         step, (batch,) = make_step(curve=curve), batches(1)
         for _ in range(120):

@@ -201,7 +201,7 @@ class TrainStep:
         applied, skipped, clock, consumed = counters.unbind()
         result = StepResult(loss, norm, lrs, applied, skipped, clock)
         if aux or self._clock.unit is not None:
-            result = extend_result(result, applied if self._clock.unit is None else consumed, aux)
+            result = extend_result(result, consumed, aux)
         if self._count_in_trainer is not None:
             self._count_in_trainer()
         if self._raises:
@@ -253,7 +253,7 @@ class TrainStep:
         peaks = peaks_per_group(peak, len(self._clock.peaks))
         self._steppers.prepare()
         was_partial = self._steppers.is_partial
-        self._steppers.is_partial = True  # while only some of groups and window have the new peaks
+        self._steppers.is_partial = True  # while only some of groups and clock have the new peaks
         self._clock.set_peaks(peaks)
         self._steppers.write_peaks()
         self._steppers.is_partial = was_partial

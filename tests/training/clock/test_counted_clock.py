@@ -41,11 +41,11 @@ def _lrs(curves: list[Curve], peaks: list[float], clock: int) -> list[np.float32
     return [np.float32(curve(clock)) * np.float32(peak) for curve, peak in zip(curves, peaks, strict=True)]
 
 
-_WITH_OR_WITHOUT_WINDOW = pytest.mark.parametrize("most", [0, 2**20], ids=["table", "window"])
-"""With room for 0 values the device evaluates the table; with more, it reads a window of learning rates."""
+_WITH_OR_WITHOUT_TABLE = pytest.mark.parametrize("most", [0, 2**14], ids=["multiplier", "table"])
+"""With room for 0 values the device evaluates the curve; with more, it reads a table of multipliers."""
 
 
-@_WITH_OR_WITHOUT_WINDOW
+@_WITH_OR_WITHOUT_TABLE
 @examples(60)
 @given(
     st.lists(st.tuples(descriptions(range(5)), st.floats(2**-20, 10, width=32)), min_size=1, max_size=3),
@@ -56,7 +56,7 @@ def test_lr_is_the_curve_at_consumed(
     most: int, groups: list[Any], updates: list[tuple[int, bool]], unit: int
 ) -> None:
     curves, peaks = [build(description) for description, _ in groups], [peak for _, peak in groups]
-    with patch.object(clock_module, "MAX_WINDOW_VALUES", most):
+    with patch.object(clock_module, "MAX_TABLE_VALUES", most):
         clock, consumed, applied = Clock(curves, peaks, _CPU, unit=unit), 0, 0
     for number, (count, skip) in enumerate(updates, 1):
         clock.prepare()
@@ -155,15 +155,14 @@ def test_metric_log_holds_large_counts_exactly() -> None:
 
 
 @pytest.mark.parametrize("count", [_count_rows, _count_positive])
-@_WITH_OR_WITHOUT_WINDOW
+@_WITH_OR_WITHOUT_TABLE
 def test_counted_updates_do_not_synchronize(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock_module, "INTERVAL", 3)
-    monkeypatch.setattr(clock_module, "MAX_WINDOW_VALUES", most)
+    monkeypatch.setattr(clock_module, "MAX_TABLE_VALUES", most)
     step, (batch,) = make_step(unit=3, count=count), batches(1)
     step(batch)
 
     def updates() -> None:
-        for _ in range(8):
+        for _ in range(18):  # past a copy of the counters
             step(batch, batch)
 
     assert reads_of(updates, [step._clock._host_counters]) == 0
@@ -281,14 +280,18 @@ def test_dtensor_count_is_refused() -> None:
     assert run(counted_as_dtensors, processes=1) == [["count returned a DTensor", 7]]
 
 
-def test_many_curves_stay_below_the_memory_limit() -> None:
+def test_memory_stays_below_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal curves share a row of the table; too many curves have none."""
+    monkeypatch.setattr(clock_module, "MAX_TABLE_VALUES", 2**16)
     curves: list[Curve] = [PlateauCurve(50_000, warmup_steps=10 * i) for i in range(1, 31)]
-    clock = Clock(curves, [0.5] * 30, _CPU, unit=1)
-    held = sum(value.numel() for value in vars(clock).values() if isinstance(value, Tensor))
-    assert held < clock_module.MAX_WINDOW_VALUES
-    clock.count_update(_NOT_SKIPPED, torch.tensor(1.0), torch.tensor(777))
-    clock.fill_lrs()
-    assert clock.lrs.tolist() == _lrs(curves, [0.5] * 30, 777)
+    peaks = [i / 64 for i in range(30)]
+    for groups in ([PlateauCurve(50_000, warmup_steps=10) for _ in range(30)], curves):
+        clock = Clock(groups, peaks, _CPU, unit=1)
+        held = sum(value.numel() for value in vars(clock).values() if isinstance(value, Tensor))
+        assert held < 2**16
+        clock.count_update(_NOT_SKIPPED, torch.tensor(1.0), torch.tensor(777))
+        clock.fill_lrs()
+        assert clock.lrs.tolist() == _lrs(groups, peaks, 777)
 
 
 def test_negative_count_on_device_counts_as_zero() -> None:

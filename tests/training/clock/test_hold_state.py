@@ -1,7 +1,6 @@
 """A held clock in a training step's state: resumes as if uninterrupted; invalid states are refused."""
 
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from support.training.steps import check_resume, make_step, train
 from support.training.trees import equal_trees
 
 from plateau_jax import Curve, HoldBelow, StagedCurve
-from torch_bridge.training.clock import clock
 
 # Short curves, and runs past their ends; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -25,15 +23,14 @@ SIZE = 40
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 @examples(10)
-@given(curves, holds, metrics(SIZE), st.integers(0, SIZE), st.integers(2, 9))
+@given(curves, holds, metrics(SIZE), st.integers(0, SIZE))
 def test_held_run_resumes_from_any_update(
-    name: str, curve: Curve, hold: Any, losses: list[Any], at: int, interval: int
+    name: str, curve: Curve, hold: Any, losses: list[Any], at: int
 ) -> None:
     updates = [torch.tensor(loss) for loss in losses]
-    with patch.object(clock, "INTERVAL", interval):
-        check_resume(
-            lambda: make_step(name, loss_fn=told, curve=curve, hold=hold, precision="fp16"), updates, (at,)
-        )
+    check_resume(
+        lambda: make_step(name, loss_fn=told, curve=curve, hold=hold, precision="fp16"), updates, (at,)
+    )
 
 
 _OTHERS: list[Any] = [None, HoldBelow(0.5, 3), [PATIENT, HoldBelow(0.5, 3)]]
