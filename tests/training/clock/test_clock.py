@@ -7,7 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
@@ -88,6 +88,7 @@ def test_clock_reads_nothing_and_keeps_its_tensors() -> None:
     assert places == [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
 
 
+@example(3000)
 @examples(10)
 @given(st.integers(1, 4000))
 def test_end_is_noticed_in_time(total: int) -> None:
