@@ -153,7 +153,8 @@ class OptimizerSteppers:
             )
         if current != self._parameter_ids:
             raise ValueError("the optimizer has other parameters than those that the step was built for")
-        self._check_capturable()
+        if self._cuda_graph:
+            self._check_capturable()
         self._steppers: list[OptimizerStepper] = []
         self._group_lists: list[tuple[Optimizer, list[dict[str, Any]]]] = []
         self._groups: list[_AttachedGroup] = []
@@ -208,12 +209,12 @@ class OptimizerSteppers:
         for attributes, step in self._step_attributes:
             if attributes.get("step") is not step:
                 return self.attach()
-        return self._check_capturable()
+        if self._cuda_graph:
+            self._check_capturable()
 
     def _check_capturable(self) -> None:
-        if self._cuda_graph:
-            for optimizer in self._optimizers:
-                check_capturable(optimizer, optimizer.param_groups)
+        for optimizer in self._optimizers:
+            check_capturable(optimizer, optimizer.param_groups)
 
     def _current_parameter_ids(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
