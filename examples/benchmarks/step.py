@@ -1,15 +1,16 @@
 """Compare the cost of a training update: medians over interleaved rounds, and ratios to the first row.
 
 On a CPU: one update of a tiny model by `TrainStep`, by a lean hand-written loop with the same results, by
-Lightning Fabric and by accelerate. On a GPU, also: captured against eager, bf16 and compiled
-against fp32 eager, captured against a hand-written captured loop, the cost of following the curve, and
-the time spent waiting for data.
+Lightning Fabric and by accelerate; and building a `TrainStep`. On a GPU, also: captured against eager, bf16
+and compiled against fp32 eager, captured against a hand-written captured loop, the cost of following the
+curve, and the time spent waiting for data.
 
     pip install -e '.[test-all]'    (for Lightning Fabric and accelerate)
     python examples/benchmarks/step.py
 """
 
 import argparse
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from torch_bridge import TrainStep, lambda_lr, make_loader, prefetch
 
 CURVE = PlateauCurve(1_000_000, warmup_steps=1_000, plateaus=[(50, 30)], min_lr_ratio=0.1)
 HOLD = HoldUntilFlat(10, every=100, limit=100_000)
+LONG = PlateauCurve(100_000_000, warmup_steps=1_000)  # too long for the table of a TrainStep
 PEAK = 1e-3
 MAX_NORM = 1.0
 
@@ -90,14 +92,15 @@ def batch_for(device: str, *shape: int) -> tuple[Tensor, Tensor]:
 
 def train_step(model: nn.Module, device: str, **options: Any) -> Update:
     model = model.to(device)
-    return TrainStep(model, adamw(model, device), loss_fn, CURVE, max_norm=MAX_NORM, **options)
+    options = {"curve": CURVE, "max_norm": MAX_NORM} | options
+    return TrainStep(model, adamw(model, device), loss_fn, **options)
 
 
 class ByHand:
     """The leanest loop with the results of a TrainStep: one model, one micro-batch, one group, fp32.
 
-    It looks up a window of the curve that never moves, and returns the counts as one tensor: the clock after
-    the update, updates applied, updates skipped.
+    It looks up the first steps of the curve, and returns the counts as one tensor: the clock after the
+    update, updates applied, updates skipped.
     """
 
     def __init__(self, model: nn.Module, device: str, *, follow_curve: bool = True) -> None:
@@ -105,7 +108,7 @@ class ByHand:
         self.lr = torch.full((1,), PEAK, device=device)
         self.optimizer = adamw(self.model, device, self.lr[0])
         self.parameters = list(self.model.parameters())
-        self.window = torch.tensor(PEAK * CURVE(range(1 << 16)), device=device)
+        self.table = torch.tensor(PEAK * CURVE(range(1 << 16)), device=device)
         self.counts = torch.zeros(3, dtype=torch.int64, device=device)
         self.clock = self.counts[:1]
         self.if_applied = torch.tensor([1, 1, 0], device=device)
@@ -124,7 +127,7 @@ class ByHand:
         torch._foreach_mul_(gradients, torch.clamp(MAX_NORM / (norm + 1e-6), max=1.0))
         skip = loss.mul(0).add(norm, alpha=0).ne(0)
         if self.follow_curve:
-            torch.index_select(self.window, 0, self.clock, out=self.lr)
+            torch.index_select(self.table, 0, self.clock, out=self.lr)
         self.optimizer.found_inf = skip.float()
         self.optimizer.step()
         del self.optimizer.found_inf
@@ -209,6 +212,7 @@ def on_cpu(rounds: int, calls: int) -> None:
             "TrainStep": train_step(mlp(), "cpu"),
             "TrainStep, a clock that may be held": train_step(mlp(), "cpu", hold=HOLD),
             "TrainStep, a clock of samples": train_step(mlp(), "cpu", unit=64, count=rows_of),
+            "TrainStep, 10⁸ steps": train_step(mlp(), "cpu", curve=LONG),
             "hand-written, as lean as can be": ByHand(mlp(), "cpu"),
             "Lightning Fabric, LambdaLR": fabric(),
             "accelerate, LambdaLR": accelerate(),
@@ -217,6 +221,12 @@ def on_cpu(rounds: int, calls: int) -> None:
         rounds=rounds,
         calls=calls,
     )
+    builds = {
+        steps: partial(train_step, mlp(), "cpu", curve=PlateauCurve(steps, plateaus=[(50, 30)]))
+        for steps in (1_000, 1_000_000)
+    }
+    rows = [[steps, 1e3 * statistics.median(times)] for steps, times in seconds(rounds, builds).items()]
+    show("building a TrainStep", ["steps of its curve", "ms"], rows)
 
 
 def on_gpu(rounds: int, calls: int) -> None:
