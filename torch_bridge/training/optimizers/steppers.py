@@ -209,8 +209,7 @@ class OptimizerSteppers:
         for attributes, step in self._step_attributes:
             if attributes.get("step") is not step:
                 return self.attach()
-        if self._cuda_graph:
-            self._check_capturable()
+        return self._check_capturable() if self._cuda_graph else None
 
     def _check_capturable(self) -> None:
         for optimizer in self._optimizers:
