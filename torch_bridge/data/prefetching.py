@@ -7,10 +7,10 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor
 from torch.cuda import Event, Stream
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
-from torch_bridge.checkpointing.parts import Stateful
 from torch_bridge.curve_api import checks
 
 Item = TypeVar("Item")
