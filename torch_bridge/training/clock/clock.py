@@ -95,7 +95,8 @@ class Clock:
         self._counters = torch.zeros(4, dtype=torch.int64, device=device)
         self.now = self._counters[2]
         """The step of the curve for the next update, a scalar."""
-        self._clock = self._counters[2:3]  # the 1-D index of torch.index_select
+        self._clock = self._counters[2:3]
+        self._clock_of_group = self._clock.expand(len(self.curves))
         self._consumed = self._counters[3:]
         self._if_skipped = torch.tensor([0, 1, 0, 0], device=device)
         self._if_held = torch.tensor([1, 0, 0, 1 if unit is None else 0], device=device)
@@ -113,18 +114,17 @@ class Clock:
         for curve in self.curves:
             if curve not in distinct:
                 distinct.append(curve)
-        self._multipliers = torch.zeros(len(distinct), dtype=torch.float32, device=device)
-        self._multipliers_column = self._multipliers.view(-1, 1)  # the shape that index_select writes
-        self._row_of_group = None  # a single multiplier broadcasts
+        self._last_step = max(curve.total_steps for curve in distinct)
+        columns = self._last_step + 1
+        has_table = len(distinct) * columns <= MAX_TABLE_VALUES
+        steps = np.arange(columns if has_table else 0)
+        self._table = torch.from_numpy(np.concatenate([curve(steps) for curve in distinct])).to(device)
+        """The multipliers of all steps, one row after the other."""
+        self._row_starts = None
         if len(distinct) > 1:
-            self._row_of_group = torch.tensor([distinct.index(curve) for curve in self.curves], device=device)
-        last_step = max(curve.total_steps for curve in distinct)
-        self._last_step = torch.tensor([last_step], device=device)
-        self._step = torch.zeros_like(self._clock)
-        has_table = len(distinct) * (last_step + 1) <= MAX_TABLE_VALUES
-        self._segments = None if has_table else tensors(stack(distinct), device)
-        steps = np.arange(last_step + 1 if has_table else 0)
-        self._table = torch.from_numpy(np.stack([curve(steps) for curve in distinct])).to(device)
+            starts = [columns * distinct.index(curve) for curve in self.curves]
+            self._row_starts = torch.tensor(starts, dtype=torch.int64, device=device)
+        self._segments = None if has_table else tensors(stack(self.curves), device)
 
         # Page-locked, since CUDA copies to pageable memory synchronously. `device` is given because the user
         # may have set another default device.
@@ -193,15 +193,15 @@ class Clock:
 
     def fill_lrs(self) -> None:
         """Write the learning rates of this update into `lrs`."""
+        # Operators that an update calls elsewhere too: their code is in the caches, so they cost less.
         if self._segments is None:
-            torch.minimum(self._clock, self._last_step, out=self._step)
-            torch.index_select(self._table, 1, self._step, out=self._multipliers_column)
+            index = self._clock_of_group.clamp(max=self._last_step)
+            if self._row_starts is not None:
+                index += self._row_starts
+            torch.index_select(self._table, 0, index, out=self.lrs)
         else:
-            self._multipliers.copy_(multiplier(self._segments, self.now))
-        multipliers = self._multipliers
-        if self._row_of_group is not None:
-            multipliers = multipliers.index_select(0, self._row_of_group)
-        torch.mul(multipliers, self._device_peaks, out=self.lrs)
+            self.lrs.copy_(multiplier(self._segments, self.now))
+        self.lrs.mul_(self._device_peaks)
 
     def count_update(self, skip: Tensor, loss: Tensor, consumed: Any = None) -> Tensor:
         """Count an update as applied or skipped, and move the clock.
