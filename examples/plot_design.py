@@ -61,9 +61,14 @@ def draw_forecasts(page: Page) -> None:
         page.click("#opening-log .primary:enabled")
         page.wait_for_selector("[data-figure=forecast] b")
         page.mouse.move(0, 0)
+        page.wait_for_selector("main[aria-busy=false]")
         # In a lower window, the plot that stays in view would cover the table.
         page.set_viewport_size({"width": 1280, "height": 1400})
-        page.locator(".curves").screenshot(path=PICTURES / "design-forecast.png")
+        top, bottom = (page.locator(part).bounding_box() for part in (".forecasts", ".curves"))
+        assert top
+        assert bottom
+        height = bottom["y"] + bottom["height"] - top["y"]
+        page.screenshot(path=PICTURES / "design-forecast.png", clip={**top, "height": height})
 
 
 @contextmanager

@@ -144,7 +144,7 @@ def fit_peaks(runs: Iterable[LossRun]) -> dict[float, LossFit]:
     Raises:
         TypeError, ValueError: As `best_peak`.
     """
-    groups = _runs_by_peak(checked_runs(runs))
+    groups = runs_by_peak(checked_runs(runs))
     if not groups:
         raise ValueError("there is no run: write best_peak([run, ...], curve)")
     if len(groups) < _LEAST_PEAKS:
@@ -190,7 +190,7 @@ def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
     return BestPeak(peak, low, high, forecast, peaks, tuple(forecasts))
 
 
-def _runs_by_peak(runs: Iterable[LossRun]) -> dict[float, list[LossRun]]:
+def runs_by_peak(runs: Iterable[LossRun]) -> dict[float, list[LossRun]]:
     """Return the runs of each peak, the largest learning rate of a run; peaks ascend."""
     groups: dict[float, list[LossRun]] = {}
     for run in sorted(runs, key=LossRun._largest_learning_rate):

@@ -31,7 +31,7 @@ MAX_PEAK_FACTOR = 1.5
 _ONE_PEAK = 1.05
 """Runs whose peaks differ by a smaller factor count as runs of one: logged learning rates may miss it."""
 
-_DRAWN_STEPS = 200
+_DRAWN_STEPS = 100
 
 
 class Prediction(NamedTuple):

@@ -1,5 +1,8 @@
 """Answers about forecasts: a log is read, the law is fitted to runs, and the losses of curves are forecast.
 
+The runs of each peak have a fit. A curve is forecast by that of the nearest peak, and runs at three peaks or
+more also tell its best peak.
+
 The page keeps the runs. The server keeps the latest fits, since the page asks for forecasts whenever a handle
 moves; the page asks for a fit again if it was forgotten.
 """
@@ -7,20 +10,21 @@ moves; the page asks for a fit again if it was forgotten.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from plateau_jax.analysis.best_peaks import fit_peaks, runs_by_peak
 from plateau_jax.analysis.log_columns import base_name
 from plateau_jax.analysis.log_files import parse_rows
 from plateau_jax.analysis.logged_lrs import UnclearLogError
 from plateau_jax.analysis.loss_comparison import NOTE
-from plateau_jax.analysis.loss_fit import LossFit, Prediction, fit_losses
+from plateau_jax.analysis.loss_fit import LossFit, fit_named_runs
 from plateau_jax.analysis.loss_logs import read_log
 from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve
+from plateau_jax.design.described_forecasts import CurveForecast, describe_best_peak, describe_run
+from plateau_jax.design.log_units import steps_in_updates
 from plateau_jax.design.questions import curves_and_peaks, record_warnings, typed_peak
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -32,13 +36,20 @@ _Value = TypeVar("_Value")
 _PAGE_WORDS = [
     (
         r"^steps\[-1\] = (\d+) lies after the end of the curve, which has total_steps = (\d+): .*",
-        r"the last reading, at step \1, lies after the end of the curve, at step \2: choose the run's curve",
+        (
+            r"the last reading, at step \1, lies after the end of the curve, at step \2: choose the run's "
+            "curve, or the unit of its steps"
+        ),
     ),
+    (
+        r"must be an integer up to 2\*\*31 - 1",
+        "must be a whole number of updates below 2³¹: is it counted in samples or tokens?",
+    ),
+    (r", only epochs: .*", ", only epochs"),
     (r"^losses\[\d+\] = (\S+) must be finite and positive.*", r"a loss is \1: log finite, positive losses"),
     (r" is not a log: .*", " is not a log, with rows and columns"),
     (r"^peak(?:_value)? = (\S+) (must|is)", r"the peak, \1, \2"),
     (r"give another peak_value=", "choose another peak"),
-    (r"fit the runs of one peak, or find .*", "keep the logs of one peak"),
     (r" = (?=.* must be (a number|an integer|written))", ": "),
     (r"(?<=more cells than columns): .*", ""),
     (r"maximum recursion depth .*", "it is nested too deep"),
@@ -70,16 +81,25 @@ class _Recent(Generic[_Value]):
             self._values.clear()
 
 
+class _Fits(NamedTuple):
+    """The fit of each peak, whether they tell best peaks, and the answer about the runs."""
+
+    by_peak: dict[float, LossFit]
+    have_best: bool
+    answer: dict[str, Any]
+
+
 _runs = _Recent[LossRun]()
-_fits = _Recent[LossFit]()
+_fits = _Recent[_Fits]()
 
 
 def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"name", "text", "curve", "peak", "columns"} -> {"run", "loss", "columns", "advice"}, or a fault.
+    """{"name", "text", "curve", "peak", "columns", "unit"} -> {"run", "loss", "columns", "advice"}.
 
     Without a curve, the learning rates of the log are used. `columns` names those of `step`, `loss` and `lr`
-    that the user chose, and in the answer those that were read. A fault is {"fault", "argument", "columns"}:
-    the columns to choose from, if one of these arguments is unclear.
+    that the user chose, and in the answer those that were read. `unit` is that of the steps: see
+    `steps_in_updates`. Or -> {"fault", "argument", "columns"}: the columns to choose from, if an argument is
+    unclear.
     """
     name, columns = str(question.get("name")), dict(cast("Mapping[str, Any]", question.get("columns", {})))
     curve = None if question.get("curve") is None else Curve.from_dict(question["curve"])
@@ -87,7 +107,9 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     try:
         peak = None if curve is None or question.get("peak") is None else typed_peak(question)
         with record_warnings() as advice:
-            log = read_log(parse_rows(str(question.get("text")), name), curve, peak, name=name, **chosen)
+            rows = parse_rows(str(question.get("text")), name)
+            rows = steps_in_updates(rows, name, chosen["step"], question.get("unit", {}))
+            log = read_log(rows, curve, peak, name=name, **chosen)
             run = LossRun._from_log(log)
     except UnclearLogError as error:
         fault = _in_page_words(error.problem)
@@ -114,45 +136,58 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"runs": [the run of an answer of `open_log`, …]} -> {"fit": key} or {"fault"}."""
+    """{"runs": [the run of an answer of `open_log`, …]} -> {"fit": key, "runs", "advice"} or {"fault"}.
+
+    A run of the answer has the logged losses and the fitted law, as `LossFit.plot` draws them. It is null if
+    it was not fitted.
+    """
     runs = cast("list[Mapping[str, Any]]", question.get("runs"))
     if not isinstance(runs, list) or not all(isinstance(run, Mapping) for run in runs):
         raise TypeError("runs must be a list of objects")
     key = _digest(runs)
-    if _fits.get(key) is None:
+    kept = _fits.get(key)
+    if kept is None:
         with suppress_warnings():
             loss_runs = [_loss_run(run) for run in runs]
+        names = [f"{run.get('name')}: " if len(runs) > 1 else "" for run in runs]
         try:
-            _fits.keep(key, fit_losses(loss_runs))
+            with record_warnings() as advice:
+                by_peak, best_fault = _fit_peaks(loss_runs, dict(zip(map(id, loss_runs), names, strict=True)))
         except ValueError as error:
-            names = [str(run.get("name")) for run in runs]
-            fault = _in_page_words(str(error))
-            return {"fault": re.sub(r"^runs\[(\d+)\]", lambda index: names[int(index[1])], fault)}
-    return {"fit": key}
+            return {"fault": _in_page_words(str(error))}
+        drawn = {id(run): describe_run(fit, run) for fit in by_peak.values() for run in fit.runs}
+        answer = {
+            "fit": key,
+            "runs": [drawn.get(id(run)) for run in loss_runs],
+            "advice": [_in_page_words(message) for message in dict.fromkeys(advice)],
+            "best_fault": best_fault,
+        }
+        kept = _Fits(by_peak, len(by_peak) > 1 and not best_fault, answer)
+        _fits.keep(key, kept)
+    return kept.answer
 
 
 def forecast_curves(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"fit": key, "curves": [{"curve", "peak"}, …]} -> {"forecasts", "note"}, or {"forgotten": true}.
 
-    A forecast has the difference to the first curve, or is a fault.
+    A forecast has the difference to the first curve, if one fit forecasts both, and a line with its band; or
+    it is a fault. If there are runs of three peaks or more, it has a best peak.
     """
-    fit = _fits.get(str(question.get("fit")))
-    if fit is None:
+    fits = _fits.get(str(question.get("fit")))
+    if fits is None:
         return {"forgotten": True}
     forecasts: list[dict[str, Any]] = []
-    first: Prediction | None = None
+    first: CurveForecast | None = None
     for number, (curve, peak) in enumerate(curves_and_peaks(question)):
-        if not peak * largest_multiplier(curve, curve.total_steps) > 0:
-            forecasts.append({"fault": "no learning rate above 0"})
-            continue
+        best = describe_best_peak(fits.by_peak, curve, _in_page_words) if fits.have_best else {}
         try:
-            prediction = _cached_prediction(fit, curve, peak)
+            forecast = CurveForecast(fits.by_peak, curve, peak)
         except ValueError as error:
-            forecasts.append({"fault": _in_page_words(str(error))})
+            forecasts.append({"fault": _in_page_words(str(error))} | best)
             continue
-        forecasts.append(_describe(fit, prediction, first))
+        forecasts.append(forecast.describe(first) | best)
         if number == 0:
-            first = prediction
+            first = forecast
     return {"forecasts": forecasts, "note": NOTE}
 
 
@@ -187,15 +222,24 @@ def _loss_run(run: Mapping[str, Any]) -> LossRun:
     return LossRun(curve, typed_peak(run), run.get("steps", ()), run.get("losses", ()))
 
 
-# The sums of a long curve take tens of milliseconds, and the user changes one curve at a time.
-@lru_cache(64)
-def _cached_prediction(fit: LossFit, curve: Curve, peak: float) -> Prediction:
-    return fit._prediction(curve, peak)
+def _fit_peaks(runs: Sequence[LossRun], names: Mapping[int, str]) -> tuple[dict[float, LossFit], str]:
+    """Return the fit of each peak, and why they tell no best peaks; empty if they do, or with one peak.
 
-
-def _describe(fit: LossFit, prediction: Prediction, first: Prediction | None) -> dict[str, Any]:
-    answer: dict[str, Any] = prediction.forecast._asdict() | {"difference": None}
-    if first is not None:
-        difference = fit._difference(prediction, first)
-        answer["difference"] = difference._asdict() | {"is_told_apart": difference.is_told_apart}
-    return answer
+    Raises:
+        ValueError: The runs of no peak can be fitted.
+    """
+    groups = runs_by_peak(runs)
+    fits, faults = dict[float, LossFit](), list[str]()
+    for peak, group in groups.items():
+        try:
+            fits[peak] = fit_named_runs(group, [names[id(run)] for run in group])
+        except ValueError as error:
+            faults.append(str(error) if len(groups) == 1 else f"the runs at the peak {peak:g}: {error}")
+    if not fits:
+        raise ValueError("; ".join(faults))
+    if faults or len(groups) == 1:
+        return fits, _in_page_words("; ".join(faults))
+    try:
+        return fit_peaks(runs), ""
+    except ValueError as error:  # too few peaks
+        return fits, _in_page_words(str(error))

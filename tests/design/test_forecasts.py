@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
+from plateau_jax.analysis.loss_fit import fit_named_runs
 from plateau_jax.design import forecasts
 from plateau_jax.design.forecasts import MAX_FITS, fit_runs, forecast_curves, open_log
-from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 PEAK = 1e-3
 CURVE = PlateauCurve(1000, warmup_steps=50)
@@ -37,9 +38,13 @@ def log(**columns: Any) -> str:
 
 
 def opened(
-    text: str, curve: Curve | None = CURVE, peak: float | None = PEAK, **columns: str
+    text: str,
+    curve: Curve | None = CURVE,
+    peak: float | None = PEAK,
+    unit: dict[str, Any] | None = None,
+    **columns: str,
 ) -> dict[str, Any]:
-    question = {"curve": curve and curve.to_dict(), "peak": peak, "columns": columns}
+    question = {"curve": curve and curve.to_dict(), "peak": peak, "columns": columns, "unit": unit or {}}
     return json.loads(json.dumps(open_log({"name": "log.csv", "text": text, **question})))
 
 
@@ -163,7 +168,18 @@ def test_forecasts_are_those_of_the_fit(pairs) -> None:
         assert (difference is None) == (forecast is found[0])
         if difference:
             assert difference["difference"] == pytest.approx(forecast["loss"] - found[0]["loss"])
-            assert difference["is_told_apart"] == (not difference["low"] <= 0 <= difference["high"])
+            is_same = forecast["loss"] == found[0]["loss"]
+            contains_0 = difference["low"] <= 0 <= difference["high"]
+            assert difference["remark"] == (
+                "the same curve" if is_same else "not told apart" if contains_0 else ""
+            )
+        line = forecast["line"]
+        assert (line["losses"][-1], line["steps"][-1]) == (
+            pytest.approx(forecast["loss"], rel=1e-5),
+            curve.total_steps,
+        )
+        np.testing.assert_allclose(line["losses"], fit.losses(curve, line["steps"], peak), rtol=1e-5)
+        assert line["half_widths"][-1] == pytest.approx(forecast["high"] - forecast["loss"], rel=1e-4)
 
 
 def test_differences_are_those_of_a_comparison() -> None:
@@ -190,7 +206,9 @@ def test_refused_curves_do_not_hide_the_others() -> None:
 
 def test_fit_is_made_once(monkeypatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(forecasts, "fit_losses", lambda runs: calls.append(runs) or fit_losses(runs))
+    monkeypatch.setattr(
+        forecasts, "fit_named_runs", lambda *group: calls.append(group) or fit_named_runs(*group)
+    )
     run = opened(log(step=STEPS, loss=LOSSES + 0.25))["run"]
     assert key_of(run) == key_of(dict(reversed(run.items())))
     assert len(calls) == 1
@@ -217,7 +235,109 @@ def test_refused_fits_name_the_log() -> None:
     assert "log the loss more often" in fit_runs({"runs": [short]})["fault"]
     fault = fit_runs({"runs": [run, {**short, "name": "other.csv"}]})["fault"]
     assert fault.startswith("other.csv: ")
-    fault = fit_runs({"runs": [run, {**run, "peak": 2 * PEAK}]})["fault"]
-    assert fault == "the runs have several peaks, 0.001, 0.002: keep the logs of one peak"
     constant = opened(TEXT, StagedCurve([(1000,)], start=1.0))["run"]
     assert "log a run with a decay" in fit_runs({"runs": [constant]})["fault"]
+
+
+def test_runs_are_drawn_as_they_were_logged_and_fitted() -> None:
+    fit = fit_losses(RUN)
+    (run,) = fit_runs({"runs": [opened(TEXT)["run"]]})["runs"]
+    logged = dict(zip(STEPS.tolist(), LOSSES.tolist(), strict=True))
+    assert [logged[step] for step in run["steps"]] == pytest.approx(run["losses"], rel=1e-5)
+    np.testing.assert_allclose(run["fitted_losses"], fit.losses(CURVE, run["fitted_steps"]), rtol=1e-5)
+    assert run["steps"][-1] == run["fitted_steps"][-1] == 1000
+
+
+def test_warnings_of_a_fit_are_its_advice(monkeypatch) -> None:
+    def fit_and_warn(*group: Any) -> Any:
+        warn("these losses lag behind")
+        return fit_named_runs(*group)
+
+    monkeypatch.setattr(forecasts, "fit_named_runs", fit_and_warn)
+    run = opened(log(step=STEPS, loss=LOSSES + 0.375))["run"]
+    for _ in range(2):  # the second answer is a kept one
+        assert fit_runs({"runs": [run]})["advice"] == ["these losses lag behind"]
+
+
+def run_at(peak: float, extra: float = 0.0) -> dict[str, Any]:
+    text = log(step=STEPS, loss=LOSSES + extra)
+    return opened(text, CURVE, peak)["run"] | {"name": f"{peak:g}.csv"}
+
+
+def forecasts_at(peaks: dict[float, float], *curves: tuple[Curve, float]) -> tuple[Any, list[Any]]:
+    fitted = fit_runs({"runs": [run_at(peak, extra) for peak, extra in peaks.items()]})
+    questions = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in curves]
+    return fitted, forecast_curves({"fit": fitted["fit"], "curves": questions})["forecasts"]
+
+
+def test_logs_of_three_peaks_have_best_peaks() -> None:
+    peaks = {5e-4: 0.02, 1e-3: 0.0, 2e-3: 0.01}
+    half = StagedCurve([(50, 0.5), (950, 0.0)])
+    fitted, (at_peak, halved) = forecasts_at(peaks, (WSD, 1.2e-3), (half, 1e-3))
+    runs = {peak: LossRun(CURVE, peak, STEPS, LOSSES + extra) for peak, extra in peaks.items()}
+    assert fitted["best_fault"] == ""
+    assert at_peak["loss"] == fit_losses(runs[1e-3]).predict(WSD, 1.2e-3).loss  # of the nearest peak
+    assert halved["loss"] == fit_losses(runs[5e-4]).predict(half, 1e-3).loss
+    assert halved["difference"] is None
+    best = best_peak(list(runs.values()), WSD)
+    assert (at_peak["best"]["peak"], at_peak["best"]["text"]) == (best.peak, str(best))
+    assert halved["best"]["peak"] == pytest.approx(2 * best_peak(list(runs.values()), half).peak)
+
+
+def test_missing_best_peaks_say_why() -> None:
+    fitted, (forecast,) = forecasts_at({1e-3: 0.0, 2e-3: 0.01}, (WSD, 1e-3))
+    assert "needs runs at 3 peaks or more" in fitted["best_fault"]
+    assert forecast["loss"] == fit_losses(RUN).predict(WSD).loss
+    fitted, (forecast,) = forecasts_at({5e-4: 0.04, 1e-3: 0.02, 2e-3: 0.0}, (WSD, 8e-3))
+    assert fitted["best_fault"] == ""
+    assert "log a run at 4e-3" in forecast["best_fault"]
+    assert "more than a factor of 1.5" in forecast["fault"]
+    short = opened(log(step=STEPS[::5], loss=LOSSES[::5]), CURVE, 5e-4)["run"] | {"name": "short.csv"}
+    fitted = fit_runs({"runs": [short, run_at(1e-3), run_at(2e-3)]})
+    assert fitted["best_fault"].startswith("the runs at the peak 0.0005: ")
+    assert [run is None for run in fitted["runs"]] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("unit", "steps"),
+    [
+        ({"name": "samples", "size": 32}, STEPS * 32),
+        ({"name": "samples", "size": 2**22}, [f"{step}.0" for step in STEPS * 2**22]),
+        ({"name": "epochs", "size": 20}, STEPS // 20),
+        ({"name": "epochs", "size": 200}, STEPS / 200),
+        ({"name": "epochs from 0", "size": 20}, STEPS // 20 - 1),
+        ({"name": "updates"}, STEPS),
+    ],
+)
+def test_steps_in_other_units_become_updates(unit, steps) -> None:
+    answer = opened(log(epoch=steps, loss=LOSSES), step="epoch") if "epochs" in unit["name"] else None
+    assert answer is None or answer["argument"] == "unit"  # not taken for updates
+    text = log(step=steps, loss=LOSSES)
+    run = opened(text, unit=unit)["run"]
+    assert (run["steps"], run["losses"]) == (STEPS.tolist(), LOSSES.tolist())
+
+
+@pytest.mark.parametrize(
+    ("unit", "fault"),
+    [
+        ({"name": "samples", "size": 30}, "20 is not a multiple of 30, the samples or tokens per update"),
+        ({"name": "samples", "size": 0}, "must be a whole number"),
+        ({"name": "epochs"}, "the number of updates per epoch must be a whole number"),
+        ({"name": "samples", "size": 1.5}, "must be a whole number"),
+    ],
+)
+def test_units_that_do_not_fit_are_faults(unit, fault) -> None:
+    assert fault in opened(TEXT, unit=unit)["fault"]
+
+
+def test_large_steps_ask_for_their_unit() -> None:
+    answer = opened(log(tokens=STEPS * 2**22, loss=LOSSES), step="tokens")
+    assert "is it counted in samples or tokens?" in answer["fault"]
+    assert "must be a number" in opened("step;loss\n32,0;3\n", unit={"name": "samples", "size": 32})["fault"]
+
+
+def test_tensorboard_values_are_asked_for() -> None:
+    text = log(**{"Wall time": 1e9 + STEPS, "Step": STEPS, "Value": LOSSES})
+    answer = opened(text)
+    assert (answer["argument"], "Value" in answer["columns"]) == ("loss", True)
+    assert opened(text, loss="Value")["run"]["losses"] == LOSSES.tolist()

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 from support.design.design import served
+from support.design.page import wait_until_settled
 
-from plateau_jax import Curve, LossFit, LossForecast, LossRun, PlateauCurve, fit_losses
+from plateau_jax import Curve, LossFit, LossForecast, LossRun, PlateauCurve, best_peak, fit_losses
 from plateau_jax.design import forecasts
 from plateau_jax.design.answers import initial_curves
 from plateau_jax.design.server import Server
@@ -75,9 +77,9 @@ def open_log(page: Page, log: Path, curve: str = "Cosine") -> None:
     accept(dialog)
 
 
-def cell(page: Page, name: str) -> Locator:
+def cell(page: Page, name: str, figure: str = "forecast") -> Locator:
     row = page.get_by_role("row").filter(has=page.get_by_role("radio", name=f"Edit {name}", exact=True))
-    return row.locator("[data-figure=forecast]")
+    return row.locator(f"[data-figure={figure}]")
 
 
 def expect_forecast(page: Page, name: str, forecast: LossForecast) -> None:
@@ -88,9 +90,10 @@ def expect_forecast(page: Page, name: str, forecast: LossForecast) -> None:
 def expect_difference(page: Page, name: str, fit: LossFit, first: Curve, curve: Curve) -> None:
     comparison = fit.compare({"first": first, "other": curve}, PEAK)
     numbers = [f"{number:+.3f}".replace("-", "−") for number in comparison.differences[1]]
-    expect(cell(page, name)).to_contain_text("{}, {} to {}".format(*numbers))
+    shown = cell(page, name, "difference")
+    expect(shown).to_contain_text("{}, {} to {}".format(*numbers))
     is_told_apart = comparison.differences[1].is_told_apart
-    assert ("not told apart" in cell(page, name).inner_text()) == (not is_told_apart)
+    assert ("not told apart" in shown.inner_text()) == (not is_told_apart)
 
 
 def selected_curve(page: Page) -> Curve:
@@ -123,9 +126,7 @@ def test_every_curve_is_forecast(page, log):
     expect(notes).to_contain_text(
         "Long: no forecast, as the curve has 4500 steps; a forecast reaches at most 4"
     )
-    expect(page.locator("#runs")).to_contain_text(
-        "run.csv 50 readings of val_loss by step, up to step 1 000; trained with"
-    )
+    expect(page.locator("#runs")).to_contain_text("run.csv 50 readings of val_loss by step, up to step 1 000")
 
 
 def test_note_names_all_curves_that_it_is_about(page, log):
@@ -210,15 +211,12 @@ def test_two_logs_are_fitted_together(page, log, tmp_path):
         {"step": int(step), "learning_rate": PEAK * COSINE(int(step)), "eval_loss": float(loss)}
         for step, loss in zip(STEPS, LOSSES + 0.004, strict=True)
     ]
+    history.insert(2, {"step": 50, "learning_rate": PEAK})
     state = tmp_path / "trainer_state.json"
     state.write_text(json.dumps({"log_history": history}))
     dialog = choose(page, log, state)
     dialog.get_by_role("group", name="run.csv").get_by_label("Trained with").select_option("Cosine")
     accept(dialog)
-    read = (
-        "50 readings of eval_loss by step, up to step 1 000; trained with the learning rates in learning_rate"
-    )
-    expect(page.locator("#runs")).to_contain_text(read)
     runs = [LossRun(COSINE, PEAK, STEPS, LOSSES), LossRun.read(state)]
     fit = fit_losses(runs)
     expect_forecast(page, "Stable", fit.predict(STABLE, PEAK))
@@ -335,3 +333,195 @@ def test_forecasts_fit_the_window(browser, server, log, width, height):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator("#curves").evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
     page.close()
+
+
+def expect_peaks(page: Page, *peaks: float) -> None:
+    wait_until_settled(page)
+    saved = page.evaluate("JSON.parse(sessionStorage.getItem('plateau_jax.design.curves')).present.curves")
+    assert [entry["peak"] for entry in saved] == list(peaks)
+
+
+def test_dialog_offers_what_a_forecast_needs(page, tmp_path):
+    """The peak of the page is not that of the log: the dialog says so, and changes the page."""
+    steps = np.union1d(STEPS, [50])  # with the peak
+    losses = np.interp(steps, STEPS, LOSSES)
+    log = write_log(tmp_path / "run.csv", step=steps, lr=2 * PEAK * COSINE(steps), loss=losses)
+    dialog = choose(page, log)
+    verdict = dialog.locator(".verdict")
+    expect(verdict).to_contain_text("No curve on this page can be forecast.")
+    expect(verdict).to_contain_text("0.001, is more than a factor of 1.5 from that of the runs, 0.002")
+    expect(verdict).to_contain_text("Long: no forecast, as the curve has 4500 steps")
+    dialog.get_by_role("button", name="Use its peak").click()
+    expect(verdict).to_contain_text("2 of the 3 curves on this page can be forecast.")
+    expect(dialog.get_by_role("button", name="Use its peak")).to_have_count(0)
+    expect(dialog.get_by_role("button", name="Use this log")).to_be_focused()
+    dialog.get_by_role("button", name="Add this run's curve").click()
+    expect(verdict).to_contain_text("3 of the 4 curves on this page can be forecast.")
+    accept(dialog)
+    expect(cell(page, "run")).to_contain_text("±")
+    expect_peaks(page, *[2 * PEAK] * 4)
+    page.keyboard.press("Control+z")
+    expect(page.locator("#curves tbody tr")).to_have_count(3)
+    page.keyboard.press("Control+z")
+    expect_peaks(page, *[PEAK] * 3)
+    expect(page.get_by_role("button", name="Undo")).to_be_disabled()
+    page.locator("#runs").get_by_role("button", name="Use its peak").click()
+    expect_peaks(page, *[2 * PEAK] * 3)
+
+
+def test_dialog_says_why_a_log_cannot_be_fitted(page, tmp_path):
+    log = write_log(tmp_path / "run.csv", step=STEPS[::5], val_loss=LOSSES[::5])
+    dialog = choose(page, log)
+    dialog.get_by_label("Trained with").select_option("Cosine")
+    expect(dialog.locator(".verdict")).to_contain_text("No forecast: ")
+    expect(dialog.locator(".verdict")).to_contain_text("log the loss more often")
+
+
+def test_twelve_curves_leave_no_room_for_a_run(page, tmp_path):
+    log = write_log(tmp_path / "run.csv", step=STEPS, lr=PEAK * COSINE(STEPS), val_loss=LOSSES)
+    for _ in range(9):
+        page.get_by_role("button", name="a copy").click()
+    dialog = choose(page, log)
+    expect(dialog.get_by_role("button", name="Add this run's curve")).to_be_disabled()
+    expect(dialog.locator(".verdict")).to_contain_text("The page has no room for another curve.")
+
+
+def test_dialog_asks_what_the_steps_count(page, tmp_path):
+    log = write_log(tmp_path / "tensorboard.csv", Step=STEPS * 32, Value=LOSSES)
+    dialog = choose(page, log)
+    dialog.get_by_label("Column of losses").select_option("Value")
+    dialog.get_by_label("Trained with").select_option("Cosine")
+    expect(dialog.get_by_role("status")).to_contain_text("choose the run's curve, or the unit of its steps")
+    dialog.get_by_label("Steps are counted in").select_option("samples or tokens")
+    size = dialog.get_by_role("textbox", name="Samples or tokens per update")
+    size.fill("30")
+    expect(dialog.get_by_role("status")).to_contain_text("640 is not a multiple of 30")
+    size.fill("32")
+    expect(dialog.get_by_role("status")).to_contain_text(
+        re.compile(r"50 readings of Value.*, up to step 1\u202f000")
+    )
+    accept(dialog)
+    expect_forecast(page, "Stable", FIT.predict(STABLE))
+
+
+def shown_points(page: Page, selector: str) -> NDArray[np.float64]:
+    """Return the points of a line in the picture of losses as steps and losses, by the labels of the axes."""
+    ticks = page.locator("#losses .tick").evaluate_all(
+        """ticks => ticks.map((tick) => [
+            tick.textContent, tick.getAttribute("text-anchor"),
+            tick.x.baseVal[0].value, tick.y.baseVal[0].value,
+        ])"""
+    )
+    numbers = [
+        (text.replace("\u202f", ""), anchor, x, y) for text, anchor, x, y in ticks if text[0].isdigit()
+    ]
+    steps = [(x, float(text)) for text, anchor, x, _ in numbers if anchor == "middle"]
+    losses = [(y - 4, float(text)) for text, anchor, _, y in numbers if anchor == "end"]
+    scales = [np.polyfit(*np.array(axis).T, 1) for axis in (steps, losses)]
+    line = page.locator(f"#losses {selector}")
+    text = line.get_attribute("points") or re.sub("[MZ]|h.01", " ", line.get_attribute("d") or "")
+    points = np.array([pair.split(",") for pair in text.split()], float)
+    return np.array([np.polyval(scale, column) for scale, column in zip(scales, points.T, strict=True)])
+
+
+def test_picture_shows_losses_fit_and_forecasts(page, log):
+    expect(page.locator("#losses")).to_be_hidden()
+    open_log(page, log)
+    expect_forecast(page, "Stable", FIT.predict(STABLE))
+    steps, losses = shown_points(page, ".logged")
+    np.testing.assert_allclose(steps, STEPS[-len(steps) :], atol=3)
+    np.testing.assert_allclose(losses, LOSSES[-len(losses) :], atol=2e-3)
+    steps, losses = shown_points(page, ".fit")
+    np.testing.assert_allclose(losses[20:], FIT.losses(COSINE, np.rint(steps[20:]).astype(int)), atol=4e-3)
+    steps, losses = shown_points(page, ".curve.selected")
+    forecast = FIT.predict(STABLE)
+    assert (steps[-1], losses[-1]) == (pytest.approx(2000, abs=3), pytest.approx(forecast.loss, abs=2e-3))
+    steps, losses = shown_points(page, ".band.colour-2")
+    assert losses[steps > 1998] == pytest.approx([forecast.high, forecast.low], abs=2e-3)
+    expect(page.locator("#loss-legend")).to_contain_text(f"Stable {forecast.loss:.3f} ±")
+    expect(page.locator("#loss-legend")).to_contain_text("Long no forecast")
+    drag(page, "Plateau 1, end", -60, 0)
+    dragged = selected_curve_of_drag(page)
+    expect_forecast(page, "Stable", FIT.predict(dragged))
+    assert shown_points(page, ".curve.selected")[1][-1] == pytest.approx(FIT.predict(dragged).loss, abs=2e-3)
+    page.mouse.up()
+
+
+def test_picture_of_losses_is_also_a_table(page, log):
+    open_log(page, log)
+    page.get_by_text("The picture as a table").click()
+    table = page.get_by_role("table", name="Losses")
+    groups = table.locator("tbody")
+    expect(groups.locator("th")).to_have_text(
+        ["Cosine, forecast", "Stable, forecast", "run.csv, logged", "run.csv, fit"]
+    )
+    step, loss, interval = groups.nth(1).locator("tr").last.locator("td").all_inner_texts()
+    forecast = FIT.predict(STABLE)
+    assert (step, loss) == ("2\u202f000", f"{forecast.loss:.3f}")
+    assert interval == f"{forecast.low:.3f} to {forecast.high:.3f}"
+    step, loss, _ = groups.nth(2).locator("tr").last.locator("td").all_inner_texts()
+    assert (step, loss) == ("1\u202f000", f"{LOSSES[-1]:.3f}")
+
+
+def test_steep_beginning_does_not_flatten_the_rest(page, log):
+    """A curve that is far shorter than the run shows its end, not its beginning."""
+    open_log(page, log)
+    page.get_by_label("Total steps").fill("110")
+    expect_forecast(
+        page,
+        "Stable",
+        FIT.predict(PlateauCurve(110, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")),
+    )
+    for selector in (".fit", ".curve.selected"):
+        heights = page.locator(f"#losses {selector}").evaluate(
+            "line => [...line.points].map(({ y }) => y / line.ownerSVGElement.clientHeight)"
+        )
+        assert 0 < heights[-1] < 1
+    assert heights[0] < 0
+    assert page.locator("#losses .fit").evaluate("line => line.points.at?.(0)?.y ?? line.points[0].y") > 0
+
+
+def test_logs_of_three_peaks_fill_the_best_peaks(page, tmp_path):
+    extra = {5e-4: 0.02, 1e-3: 0.0, 2e-3: 0.01}
+    runs = [LossRun(COSINE, peak, STEPS, LOSSES + more) for peak, more in extra.items()]
+    for peak, more in extra.items():
+        write_log(tmp_path / f"{peak:g}.csv", step=STEPS, val_loss=LOSSES + more)
+    dialog = choose(page, *(tmp_path / f"{peak:g}.csv" for peak in extra))
+    for peak in extra:
+        group = dialog.get_by_role("group", name=f"{peak:g}.csv")
+        group.get_by_label("Trained with").select_option("Cosine")
+        group.get_by_label("Peak learning rate").fill(f"{peak:g}")
+    accept(dialog)
+    best = best_peak(runs, STABLE)
+    expect(cell(page, "Stable", "peak-ratio")).to_contain_text(f"{best.peak:.3g}use")
+    expect(page.locator("#forecast-notes")).to_contain_text(f"Stable: best peak {best}.")
+    expect(page.locator("#forecast-notes")).to_contain_text(
+        "Long: no best peak, as the runs at the peak 0.0005"
+    )
+    expect_forecast(page, "Stable", FIT.predict(STABLE))
+    page.get_by_role("button", name="Use the best peak for Stable").click()
+    expect_forecast(page, "Stable", FIT.predict(STABLE, float(f"{best.peak:.3g}")))
+    page.get_by_role("button", name="Remove 0.002.csv").click()
+    expect(page.locator("#forecast-notes")).to_contain_text(
+        "No best peaks: the best peak needs runs at 3 peaks"
+    )
+    expect_forecast(page, "Cosine", FIT.predict(COSINE))
+
+
+def test_equal_curves_are_the_same_curve(page, log):
+    open_log(page, log)
+    page.get_by_role("radio", name="Edit Cosine").check()
+    page.get_by_role("button", name="a copy").click()
+    expect(cell(page, "Cosine (2)", "difference")).to_contain_text("the same curve")
+
+
+def test_rows_stay_one_line_high(page, log):
+    open_log(page, log)
+    expect_forecast(page, "Stable", FIT.predict(STABLE))
+    page.get_by_role("button", name="a copy").click()
+    wait_until_settled(page)
+    heights = page.locator("#curves tbody tr").evaluate_all("rows => rows.map(row => row.clientHeight)")
+    assert max(heights) < 48
+    heads = page.locator("#curves th:visible").all_inner_texts()
+    assert heads[:4] == ["Curve", "Forecast loss", "Difference", "Bound"]
+    expect(page.locator("#trust")).to_contain_text("trust it rather than the bound")

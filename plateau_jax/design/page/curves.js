@@ -4,12 +4,13 @@ import { element, formatLearningRate, formatStep, setProperties, svgElement } fr
 import { DASHES } from "./looks.js";
 
 // entries: {id, colour, name, isHidden, total: its steps}; outlooks: an answer of the server per id, or none yet.
-// forecastCell(id) returns the cell of a curve's forecast, or null.
+// forecasts.cells(id) returns the cells of a curve's forecast, if any, and forecasts.best(id) its best peak, {peak} or
+// {fault}, if logs tell it.
 // listeners: select, rename, hide, remove, makeReference (move to the top), usePeak (take over the best peak).
-export function drawCurves(body, entries, selected, outlooks, forecastCell, listeners) {
+export function drawCurves(body, entries, selected, outlooks, forecasts, listeners) {
   const rows = entries.map((entry, index) => {
     const row = [...body.rows].find(({ dataset }) => dataset.id === String(entry.id)) ?? newRow(entry.id, listeners);
-    updateRow(row, entry, index, entry.id === selected, outlooks.get(entry.id), forecastCell(entry.id), entries, listeners);
+    updateRow(row, entry, index, entry.id === selected, outlooks.get(entry.id), forecasts, entries, listeners);
     return row;
   });
   for (const row of [...body.rows]) if (!rows.includes(row)) row.remove();
@@ -32,7 +33,7 @@ function newRow(id, listeners) {
     name)));
 }
 
-function updateRow(row, entry, index, isSelected, outlook, forecast, entries, listeners) {
+function updateRow(row, entry, index, isSelected, outlook, forecasts, entries, listeners) {
   const key = (action) => `curves/${entry.id}/${action}`;
   const button = (text, label, action, disabled = false) => element("button", {
     type: "button", class: "plain", "aria-label": `${label} ${entry.name}`, title: label, disabled,
@@ -52,8 +53,8 @@ function updateRow(row, entry, index, isSelected, outlook, forecast, entries, li
   name.after(otherLength(entry, entries[0]));
   while (row.cells.length > 1) row.deleteCell(-1);
   row.append(
-    ...figures(entry, index, outlook, listeners, key),
-    ...(forecast ? [forecast] : []),
+    ...forecasts.cells(entry.id),
+    ...figures(entry, index, outlook, forecasts.best(entry.id), listeners, key),
     element("td", { class: "row-actions" },
       index ? button("make reference", "Compare the others with", "makeReference")
         : element("span", { class: "muted reference", tabindex: -1, "data-key": key("makeReference") }, "reference"),
@@ -64,20 +65,25 @@ function updateRow(row, entry, index, isSelected, outlook, forecast, entries, li
 // The steps of a curve that is not as long as the first: its ratios compare runs of different cost.
 function otherLength({ total }, first) {
   if (!total || !first.total || total === first.total) return "";
-  return element("span", { class: "length", title: "Not as long as the first curve" }, `${formatStep(total)} steps`);
+  return element("span", { class: "length", title: "Not as long as the first curve" }, formatStep(total), element("span", {}, " steps"));
 }
 
-function figures(entry, index, outlook, listeners, key) {
-  if (!outlook) return [element("td", { class: "number" }, "…"), element("td", { class: "number" }, "…")];
-  if (outlook.fault) return [element("td", { class: "number muted", colspan: 2 }, outlook.fault)];
-  const peak = Number(outlook.best_peak.toPrecision(3));
-  const use = element("button", {
+function figures(entry, index, outlook, logged, listeners, key) {
+  const use = (peak) => element("button", {
     type: "button", class: "link", "data-key": key("usePeak"), "aria-label": `Use the best peak for ${entry.name}`,
-    title: "Use as the peak", click: () => listeners.usePeak(entry.id, peak),
+    title: `Use ${peak} as the peak`, click: () => listeners.usePeak(entry.id, peak),
   }, "use");
+  const best = (...content) => element("td", { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" }, ...content);
+  const fromLogs = logged && (logged.fault ? best(element("span", { class: "muted", title: logged.fault }, "none"))
+    : best(element("b", {}, formatLearningRate(rounded(logged.peak))), use(rounded(logged.peak))));
+  if (!outlook) return [element("td", { class: "number" }, "…"), fromLogs ?? element("td", { class: "number" }, "…")];
+  if (outlook.fault) return [element("td", { class: "number muted", colspan: 2 }, outlook.fault)];
+  const peak = rounded(outlook.best_peak);
   return [
     element("td", { class: "number", "data-figure": "bound", "data-label": "Bound" }, element("b", {}, `× ${outlook.bound.toFixed(3)}`)),
-    element("td", { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" }, element("b", {}, `× ${outlook.peak_ratio.toFixed(3)}`),
-      ...(index ? [element("span", { class: "muted" }, `  = ${formatLearningRate(peak)}`), use] : [])),
+    fromLogs ?? best(element("b", {}, `× ${outlook.peak_ratio.toFixed(3)}`),
+      ...(index ? [element("span", { class: "muted best" }, `  = ${formatLearningRate(peak)}`), use(peak)] : [])),
   ];
 }
+
+const rounded = (peak) => Number(peak.toPrecision(3));

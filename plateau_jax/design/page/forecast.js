@@ -1,27 +1,32 @@
-// Forecasts of the loss: the runs whose logs the user opened, the fit of the law to them, and its forecasts.
+// Forecasts of the loss: the runs whose logs the user opened, the fits of the law to them, and their forecasts.
 
-import { byId, element, formatLearningRate, formatStep } from "./elements.js";
-import { LogDialog } from "./logs.js";
+import { byId, element, formatLearningRate } from "./elements.js";
+import { LogDialog, describeRun } from "./logs.js";
+import { LossPicture } from "./losses.js";
 import { ask, latestOnly } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
 
 const PART = "runs";  // of the saved state
+const MAX_STAGES = 400;  // of a curve that can be edited
 
 export class Forecasts {
   #page;
   #runs = [];
   #initialCurves;
-  #fit = null;  // the server's key of the present fit
-  #fault = "";  // of the fit
+  #fits = null;  // the server's answer about the present runs: the key of their fits, or a fault
   #answers = new Map();  // a forecast, or a fault, by the curve's id
   #dialog;
+  #picture = new LossPicture();
 
-  // page.entries() returns the valid curves, page.question(entry) what the server is asked about one of them,
-  // page.settled() resolves once it has described all curves, page.changed() is called when there is something new to
-  // show.
+  // page.entries() returns the valid curves, page.visible() those on the picture, page.question(entry) what the server
+  // is asked about one of them; page.settled() resolves once it has described all curves, page.changed() is called
+  // when there is something new to show. page.usePeak(peak) gives all curves a peak, page.add(name, curve, peak) adds
+  // a curve, page.isFull() says that there is no room for one.
   constructor(page, onError) {
     this.#page = page;
-    this.#dialog = new LogDialog(byId("opening-log"), { ...page, add: (runs) => this.#setRuns([...this.#runs, ...runs]) });
+    this.#dialog = new LogDialog(byId("opening-log"), {
+      ...page, add: (runs) => this.#setRuns([...this.#runs, ...runs]), judge: (runs, again) => this.#judge(runs, again),
+    });
     this.update = latestOnly(() => this.#ask(), onError);
     byId("open-log").addEventListener("click", () => this.#dialog.open());
   }
@@ -35,23 +40,32 @@ export class Forecasts {
     this.#show();
   }
 
-  // The cell of a curve in the table; null without a log.
-  cell(id) {
-    if (!this.#runs.length || this.#fault) return null;
-    const answer = this.#answers.get(id);
-    const cell = (...content) => element("td", { class: "number forecast", "data-figure": "forecast", "data-label": "Forecast" }, ...content);
-    if (!answer) return cell("…");
-    if (answer.fault) return cell(element("span", { class: "muted", title: answer.fault }, "no forecast"));
-    const { loss, low, high, difference } = answer;
-    return cell(element("b", {}, loss.toFixed(3)), element("span", { class: "muted" }, ` ${low.toFixed(3)} to ${high.toFixed(3)}`),
-      ...(difference ? differenceTexts(difference) : []).map((text) => element("div", { class: "muted" }, text)));
+  get #isFitted() {
+    return this.#runs.length > 0 && !this.#fits?.fault;
+  }
+
+  // The cells of a curve in the table; none without a fit.
+  cells(id) {
+    if (!this.#isFitted) return [];
+    const { loss, fault, low, high, difference } = this.#answers.get(id) ?? {};
+    const cell = (figure, label, title, ...content) => element("td", { class: "number forecast", "data-figure": figure, "data-label": label, title }, ...content);
+    return [
+      loss === undefined ? cell("forecast", "Forecast", fault, muted(fault ? "no forecast" : "…"))
+        : cell("forecast", "Forecast", interval(low, high), element("b", {}, loss.toFixed(3)), unseen(` ${interval(low, high)}`), muted(plusMinus(low, high))),
+      difference ? cell("difference", "Difference", differenceText(difference), ...differenceParts(difference)) : cell("difference", "Difference"),
+    ];
+  }
+
+  // The best peak of a curve, {peak} or {fault}, from runs at several peaks; else undefined.
+  best(id) {
+    const { best, best_fault } = this.#answers.get(id) ?? {};
+    return this.#isFitted ? best ?? (best_fault && { fault: best_fault }) : undefined;
   }
 
   #setRuns(runs) {
     this.#runs = runs;
-    this.#fit = null;
-    this.#fault = "";
-    this.#answers = new Map();
+    this.#fits = null;
+    this.#answers.clear();
     saveState({ initialCurves: this.#initialCurves, runs }, PART);
     this.#show();
     this.update();
@@ -59,55 +73,131 @@ export class Forecasts {
 
   async #ask() {
     const runs = this.#runs;
-    if (!runs.length || this.#fault) return;
+    if (!runs.length) return;
+    const { fits, answers, note } = await this.#forecast(runs, this.#fits);
+    if (runs !== this.#runs) return;  // another question follows
+    this.#fits = fits;
+    this.#answers = answers;
+    this.#show(note);
+  }
+
+  // The forecasts of all curves from some runs; they are fitted if there are no fits yet, or if the server has been
+  // restarted.
+  async #forecast(runs, before) {
     const entries = this.#page.entries();
-    const forecast = () => ask("/forecast", { fit: this.#fit, curves: entries.map(this.#page.question) });
-    let answer = this.#fit && await forecast();
-    if (!answer || answer.forgotten) {  // there was no fit yet, or the server has been restarted
-      const { fit, fault = "" } = await ask("/fit", { runs: runs.map(({ name, curve, peak, steps, losses }) => ({ name, curve, peak, steps, losses })) });
-      if (runs !== this.#runs) return;  // another question follows
-      this.#fit = fit ?? null;
-      this.#fault = fault;
-      answer = fault ? { forecasts: [], note: "" } : await forecast();
+    const forecast = (fits) => ask("/forecast", { fit: fits.fit, curves: entries.map(this.#page.question) });
+    let fits = before?.fit ? before : null;
+    let answer = fits && await forecast(fits);
+    if (!answer || answer.forgotten) {
+      fits = await ask("/fit", { runs: runs.map(({ name, curve, peak, steps, losses }) => ({ name, curve, peak, steps, losses })) });
+      answer = fits.fault ? { forecasts: [], note: "" } : await forecast(fits);
     }
-    if (runs !== this.#runs) return;
-    this.#answers = new Map(entries.map(({ id }, index) => [id, answer.forecasts[index]]));
-    this.#show(answer.note);
+    return { fits, note: answer.note, answers: new Map(entries.map(({ id }, index) => [id, answer.forecasts[index]])) };
+  }
+
+  // Nodes that say what some more runs forecast, and why not; again() is called after an offer was taken.
+  async #judge(runs, again) {
+    const { fits, answers } = await this.#forecast([...this.#runs, ...runs], null);
+    const isForecast = [...answers.values()].filter((answer) => answer && !answer.fault).length;
+    const many = isForecast === answers.size ? "Every curve" : isForecast ? `${isForecast} of the ${answers.size} curves` : "No curve";
+    return [
+      fits.fault ? element("p", { class: "fault" }, `No forecast: ${sentence(fits.fault)}`)
+        : element("p", { class: isForecast ? null : "fault" }, `${many} on this page can be forecast.`),
+      element("ul", { class: "advice notes" }, ...this.#notes(fits, answers)),
+      ...runs.map((run) => element("div", { class: "actions" }, runs.length > 1 ? element("span", { class: "muted" }, run.name) : null, ...this.#offers(run, again))),
+    ];
+  }
+
+  // Buttons that make the page's curves like a run's.
+  #offers(run, again = () => {}) {
+    const questions = this.#page.entries().map(this.#page.question);
+    const button = (text, act, problem = null) => element("button", {
+      type: "button", "data-key": `runs/${run.name}/${text}`, disabled: problem !== null, title: problem, click: () => {
+        act();
+        again();
+      },
+    }, text);
+    const runPeak = Number(run.peak.toPrecision(7));  // logs have 0.0010000000474974513
+    const offers = [];
+    if (questions.some(({ peak }) => Math.abs(peak / runPeak - 1) > 1e-6)) {
+      offers.push(button(`Use its peak, ${formatLearningRate(runPeak)}`, () => this.#page.usePeak(runPeak)));
+    }
+    if (!questions.some(({ curve }) => JSON.stringify(curve) === JSON.stringify(run.curve))) {
+      const problem = this.#page.isFull() ? "The page has no room for another curve."
+        : run.curve.stages?.length > MAX_STAGES ? `It has ${run.curve.stages.length} stages, too many to edit.` : null;
+      offers.push(button("Add this run's curve", () => this.#page.addCurve(run.name.replace(/\.\w+$/, "").slice(0, 40), run.curve, runPeak), problem));
+      if (problem) offers.push(element("span", { class: "muted" }, problem));
+    }
+    return offers;
+  }
+
+  // Items about the fits and the curves: warnings, best peaks, and why a forecast is missing or less certain.
+  #notes(fits, answers) {
+    const names = new Map();  // of the curves that each note is about
+    const notes = [...(fits.advice ?? []), ...(fits.best_fault ? [`No best peaks: ${sentence(fits.best_fault)}`] : [])];
+    const items = notes.map((note) => element("li", {}, note));
+    for (const { id, name } of this.#page.entries()) {
+      const { fault, reasons = [], best, best_fault } = answers.get(id) ?? {};
+      const about = [
+        fault && `no forecast, as ${sentence(fault)}`,
+        reasons.length && `less certain, as ${reasons.join(", and ")}.`,
+        best_fault && `no best peak, as ${sentence(best_fault)}`,
+      ];
+      for (const note of about.filter(Boolean)) names.set(note, [...(names.get(note) ?? []), name]);
+      if (best) items.push(element("li", { class: "muted" }, `${name}: best peak ${best.text}.${best.reasons.length ? ` Less certain, as ${best.reasons.join(", and ")}.` : ""}`));
+    }
+    return [...items, ...[...names].map(([note, about]) => element("li", {}, `${about.join(", ")}: ${note}`))];
   }
 
   #show(note = byId("forecast-note").textContent) {
-    const count = this.#runs.length;
-    byId("forecast-head").hidden = !count || this.#fault !== "";
-    byId("forecast-fault").textContent = this.#fault && `No forecast: ${this.#fault}.`;
-    byId("forecast-note").textContent = count && !this.#fault ? note : "";
+    const count = this.#runs.length, fault = this.#fits?.fault;
+    for (const head of document.querySelectorAll(".forecast-head, #trust")) head.hidden = !this.#isFitted;
+    for (const part of document.querySelectorAll(".fitted")) part.hidden = !this.#isFitted || !this.#fits;
+    byId("forecast-fault").textContent = fault ? `No forecast: ${sentence(fault)}` : "";
+    byId("forecast-note").textContent = this.#isFitted ? note : "";
     byId("forecast-hint").hidden = count > 0;
     byId("open-log").textContent = count ? "Open another log…" : "Open a log…";
-    byId("runs").replaceChildren(...this.#runs.map((run) => this.#item(run)));
-    const names = new Map();  // of the curves that each note is about
-    for (const { id, name } of this.#page.entries()) {
-      const { fault, reasons = [] } = this.#answers.get(id) ?? {};
-      const note = fault ? `no forecast, as ${fault}.` : reasons.length ? `less certain, as ${reasons.join(", and ")}.` : null;
-      if (note) names.set(note, [...(names.get(note) ?? []), name]);
-    }
-    byId("forecast-notes").replaceChildren(...[...names].map(([note, about]) => element("li", {}, `${about.join(", ")}: ${note}`)));
+    byId("forecast-notes").replaceChildren(...(count && this.#fits ? this.#notes(this.#fits, this.#answers) : []));
     this.#page.changed();
   }
 
+  // Draw what also depends on the curves' names and looks: the picture of losses, and the runs with their offers.
+  draw() {
+    byId("runs").replaceChildren(...this.#runs.map((run) => this.#item(run)));
+    if (!this.#isFitted || !this.#fits) return;
+    const runs = this.#runs.map(({ name }, index) => ({ name, ...this.#fits.runs[index] })).filter(({ steps }) => steps);
+    this.#picture.draw(runs, this.#page.visible().map(({ id, name, colour, isSelected }) => {
+      const { loss, line, low, high } = this.#answers.get(id) ?? {};
+      return { name, colour, isSelected, text: line ? `${loss.toFixed(3)} ${plusMinus(low, high)}` : "no forecast", ...line };
+    }));
+  }
+
   #item(run) {
-    const [step, , lr] = run.columns;
+    const [, , lr] = run.columns;
     const curve = run.curveName === null ? `the learning rates in ${lr}` : run.curveName;
     const remove = element("button", {
-      type: "button", class: "plain", "aria-label": `Remove ${run.name}`, title: "Remove", click: () => {
+      type: "button", class: "plain", "aria-label": `Remove ${run.name}`, title: "Remove", "data-key": `runs/${run.name}/remove`, click: () => {
         this.#setRuns(this.#runs.filter((other) => other !== run));
         byId("open-log").focus();
       },
     }, "×");
     return element("li", {}, element("span", {}, element("b", {}, run.name),
-      element("span", { class: "muted" }, ` ${run.steps.length} readings of ${run.loss} by ${step}, up to step ${formatStep(run.steps.at(-1))}; trained with ${curve}, peak ${formatLearningRate(run.peak)}`)), remove);
+      element("span", { class: "muted" }, ` ${describeRun(run)}; trained with ${curve}, peak ${formatLearningRate(run.peak)}`)),
+    element("span", { class: "actions" }, ...this.#offers(run)), remove);
   }
 }
 
-function differenceTexts({ difference, low, high, is_told_apart }) {
-  const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
-  return [`${signed(difference)}, ${signed(low)} to ${signed(high)}`, ...(is_told_apart ? [] : ["not told apart"])];
+const sentence = (text) => (/[.?!]$/.test(text) ? text : `${text}.`);
+const muted = (text) => element("span", { class: "muted" }, ` ${text}`);
+const unseen = (text) => element("span", { class: "unseen" }, text);  // for screen readers; the tooltip says the same
+const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
+const plusMinus = (low, high) => `± ${((high - low) / 2).toFixed(3)}`;
+const interval = (low, high) => `${low.toFixed(3)} to ${high.toFixed(3)}`;
+const differenceText = ({ difference, low, high }) => `${signed(difference)}, ${signed(low)} to ${signed(high)}`;
+
+// A difference that may be 0 is not one to rank curves by: a remark stands in its place.
+function differenceParts(difference) {
+  if (difference.remark) return [unseen(`${differenceText(difference)}: `), element("span", { class: "muted" }, difference.remark)];
+  const [value, range] = differenceText(difference).split(", ");
+  return [element("b", {}, value), unseen(`, ${range}`), muted(plusMinus(difference.low, difference.high))];
 }

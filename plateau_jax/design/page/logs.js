@@ -4,11 +4,18 @@ import { element, formatStep } from "./elements.js";
 import { ask, latestOnly } from "./requests.js";
 
 const COLUMNS = { step: "Column of steps", loss: "Column of losses", lr: "Column of learning rates" };
+const UNITS = { updates: "updates", samples: "samples or tokens", epochs: "epochs, 1 after the first", "epochs from 0": "epochs, 0 after the first" };
 const ADVICE = {
   curve: "Choose the curve that this run was trained with. If it is not in the list, add it to the table first.",
   peak_value: "Type the peak learning rate of this run.",
   step: "Choose its column.", loss: "Choose its column.", lr: "Choose its column, or the curve of the run.",
+  unit: "Choose what the steps are counted in, and type how many are in one update, or how many updates in an epoch.",
 };
+
+// What was read of a log.
+export function describeRun({ steps, loss, columns: [step] }) {
+  return `${steps.length} readings of ${loss} by ${step}, up to step ${formatStep(steps.at(-1))}`;
+}
 
 export class LogDialog {
   maxBytes = Infinity;
@@ -18,7 +25,7 @@ export class LogDialog {
 
   // page.entries() returns the curves that a run may have been trained with, page.question(entry) the curve and the
   // peak of one of them; page.settled() resolves once the server has described all curves; page.add(runs) takes the
-  // runs that were opened.
+  // runs that were opened, page.judge(runs, again) returns nodes that say what they forecast.
   constructor(dialog, page) {
     this.#dialog = dialog;
     this.#page = page;
@@ -50,13 +57,29 @@ export class LogDialog {
 
   async #read(files) {
     await this.#page.settled();
-    const show = () => (this.#find(".primary").disabled = !this.#logs.length || this.#logs.some((log) => !log.run));
+    const show = () => {
+      this.#find(".primary").disabled = !this.#logs.length || this.#logs.some((log) => !log.run);
+      this.#judge();
+    };
     this.#setLogs([...files].map((file) => new OpenedLog(file, this.maxBytes, this.#page, show)));
   }
+
+  // Say what the logs that were read so far forecast; again after an offer was taken.
+  #judge = latestOnly(async () => {
+    const logs = this.#logs, runs = logs.map(({ run }) => run).filter(Boolean);
+    const again = () => {
+      this.#find(".primary").focus();
+      this.#judge();
+    };
+    if (runs.length) await this.#page.settled();
+    const nodes = runs.length ? await this.#page.judge(runs, again) : [];
+    if (logs === this.#logs) this.#find(".verdict").replaceChildren(...nodes);
+  }, (error) => this.#find(".verdict").replaceChildren(element("p", { class: "fault" }, error.message)));
 
   #setLogs(logs) {
     this.#logs = logs;
     this.#find(".logs").replaceChildren(...logs.map((log) => log.fields));
+    this.#find(".verdict").replaceChildren();
     this.#find(".primary").disabled = true;
     this.#find(".primary").textContent = logs.length > 1 ? "Use these logs" : "Use this log";
   }
@@ -73,6 +96,9 @@ class OpenedLog {
   #curve;
   #peak;
   #peakField;
+  #unit;
+  #size;
+  #sizeField;
   #choices = element("div");
   #result = element("p", { role: "status" });
 
@@ -85,8 +111,13 @@ class OpenedLog {
       ...page.entries().map(({ id, name }) => element("option", { value: id }, name)));
     this.#peak = element("input", { inputmode: "decimal", spellcheck: "false", input: () => this.#ask() });
     this.#peakField = element("label", { class: "field", hidden: true }, element("span", {}, "Peak learning rate"), this.#peak);
+    this.#unit = element("select", { change: () => this.#chooseUnit() },
+      ...Object.entries(UNITS).map(([value, text]) => element("option", { value }, text)));
+    this.#size = element("input", { inputmode: "numeric", spellcheck: "false", input: () => this.#ask() });
+    this.#sizeField = element("label", { class: "field", hidden: true }, element("span"), this.#size);
     this.fields = element("fieldset", { "aria-label": file.name }, element("legend", {}, file.name),
-      element("label", { class: "field" }, element("span", {}, "Trained with"), this.#curve), this.#peakField, this.#choices, this.#result);
+      element("label", { class: "field" }, element("span", {}, "Trained with"), this.#curve), this.#peakField,
+      element("label", { class: "field" }, element("span", {}, "Steps are counted in"), this.#unit), this.#sizeField, this.#choices, this.#result);
     this.#read(maxBytes);
   }
 
@@ -113,6 +144,12 @@ class OpenedLog {
     this.#ask();
   }
 
+  #chooseUnit() {
+    this.#sizeField.hidden = this.#unit.value === "updates";
+    this.#sizeField.firstChild.textContent = this.#unit.value === "samples" ? "Samples or tokens per update" : "Updates per epoch";
+    this.#ask();
+  }
+
   #ask = latestOnly(async () => {
     if (this.#text === undefined) return;
     this.#show({ fault: "" });
@@ -124,6 +161,7 @@ class OpenedLog {
       name: this.#file.name, text: this.#text, columns: this.#columns,
       curve: entry ? this.#page.question(entry).curve : null,
       peak: entry && typed ? (Number.isNaN(Number(typed)) ? typed : Number(typed)) : null,
+      unit: { name: this.#unit.value, size: Number(this.#size.value.replace(/[\s\u202f_]/g, "")) },
     });
     if (COLUMNS[answer.argument]) this.#addChoice(answer.argument, answer.columns);
     this.#show(answer, entry?.name ?? null);
@@ -142,7 +180,7 @@ class OpenedLog {
     this.run = run && { ...run, loss, columns, curveName };
     this.#result.className = run ? "muted" : "fault";
     this.#result.replaceChildren(...(run
-      ? [`${run.steps.length} readings of ${loss} by ${columns[0]}, up to step ${formatStep(run.steps.at(-1))}${columns[2] ? `; learning rates from ${columns[2]}` : ""}.`, ...advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
+      ? [`${describeRun(this.run)}${columns[2] ? `; learning rates from ${columns[2]}` : ""}.`, ...advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
       : [fault && `${fault}. ${ADVICE[argument] ?? ""}`]));
     this.#changed();
   }

@@ -120,6 +120,9 @@ const compare = latestOnly(async () => {
 
 const forecasts = new Forecasts({
   entries: validEntries, question: asQuestion, changed: () => showCurves(), settled: () => started.then(() => refreshed),
+  visible: () => visibleEntries().map((entry) => ({ ...entry, isSelected: entry.id === selected().id })),
+  usePeak: (peak) => change(null, { ...history.present, curves: entries().map((entry) => ({ ...entry, peak })) }),
+  addCurve: add, isFull: () => entries().length >= maxCurves,
 }, showTrouble);
 
 const readLearningRates = latestOnly(async () => {
@@ -159,7 +162,7 @@ const show = (isUndone = false) => keepFocus(() => {
 const showCurves = () => keepFocus(() => {
   const shown = entries().map((entry) => ({ ...entry, total: known.get(entry.id)?.answer?.total }));
   byId("lengths").hidden = new Set(shown.map(({ total }) => total).filter(Boolean)).size < 2;
-  drawCurves(byId("curves").tBodies[0], shown, selected().id, outlooks, (id) => forecasts.cell(id), {
+  drawCurves(byId("curves").tBodies[0], shown, selected().id, outlooks, forecasts, {
     select,
     rename: (id, name) => changeEntry(null, { ...entryOf(id), name: name.trim() || freeName(`Curve ${id}`, id) }),
     hide: (id) => changeEntry(null, { ...entryOf(id), isHidden: !entryOf(id).isHidden }),
@@ -173,6 +176,7 @@ const showCurves = () => keepFocus(() => {
     },
     usePeak: (id, peak) => changeEntry(null, { ...entryOf(id), peak }),
   });
+  forecasts.draw();
 });
 
 function showSegments(answer) {

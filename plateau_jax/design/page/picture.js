@@ -1,13 +1,14 @@
 // The picture: axes, curves, the handles of the selected curve, and the cursor that reads learning rates.
 // Steps, levels and handles come from the server; this module only converts them to pixels.
 
+import { LEFT, RIGHT, tickLabel, ticks } from "./axes.js";
 import { formatLearningRate, formatStep, setProperties, svgElement } from "./elements.js";
 import { makeDraggable } from "./handles.js";
 import { DASHES } from "./looks.js";
 import { ValueLabel } from "./value_label.js";
 
-// Margins around the axes, in pixels.
-const LEFT = 58, RIGHT = 22, TOP = 18, BOTTOM = 38;
+// Margins above and below the axes, in pixels.
+const TOP = 18, BOTTOM = 38;
 
 export class Picture {
   #svg;
@@ -125,12 +126,12 @@ export class Picture {
 
   *#axes() {
     const bottom = TOP + this.height;
-    for (const learningRate of ticks(this.highest * 1.12, this.height / 46)) {
+    for (const learningRate of ticks(0, this.highest * 1.12, this.height / 46)) {
       const y = this.y(learningRate);
       yield svgElement("line", { class: learningRate ? "grid" : "axis", x1: LEFT, x2: LEFT + this.width, y1: y, y2: y });
       yield tickLabel(formatLearningRate(learningRate), { x: LEFT - 12, y: y + 4, "text-anchor": "end" });
     }
-    for (const step of ticks(this.total * 1.03, this.width / 92, 1)) {
+    for (const step of ticks(0, this.total * 1.03, this.width / 92, 1)) {
       yield svgElement("line", { class: "axis", x1: this.x(step), x2: this.x(step), y1: bottom, y2: bottom + 4 });
       yield tickLabel(formatStep(step), { x: this.x(step), y: bottom + 30, "text-anchor": step ? "middle" : "start" });
     }
@@ -257,18 +258,4 @@ export class Picture {
 function shareKnob(handle, other) {
   return handle !== other && handle.look === "knob" && other.look === "knob" && handle.axis !== other.axis &&
     handle.step === other.step && Math.abs(handle.level - other.level) < 1e-6;
-}
-
-function tickLabel(text, properties) {
-  const label = svgElement("text", { class: "tick", ...properties });
-  label.textContent = text;
-  return label;
-}
-
-// About `count` round numbers (2 to 8) from 0 to `end`, such as 0, 2000, 4000, 6000 for (7500, 4), at least `least` apart.
-function ticks(end, count, least = 0) {
-  const minSpacing = end / Math.max(2, Math.min(count, 8));
-  const power = 10 ** Math.floor(Math.log10(minSpacing));
-  const spacing = Math.max(least, [1, 2, 5, 10].map((times) => times * power).find((size) => size >= minSpacing * 0.999));
-  return Array.from({ length: Math.floor(end / spacing) + 1 }, (_, index) => Number((index * spacing).toPrecision(6)));
 }
