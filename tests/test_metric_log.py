@@ -124,7 +124,7 @@ def test_each_flush_synchronizes_once() -> None:
     with patch.object(Tensor, "tolist", counted), OperatorRecorder() as operators:
         shown = [log(step(batch)) for _ in range(35)]
     assert operators.reads == 0
-    assert len(shapes) == 3
+    assert [shape for shape in shapes if len(shape) == 2] == [(10, 7)] * 3  # the clock reads counters alone
     assert [index for index, row in enumerate(shown, 1) if row is not None] == [10, 20, 30]
     assert [row["applied"] for row in log.rows] == list(range(1, 31))
 

@@ -298,7 +298,7 @@ def test_opened_json_gives_the_curve(description):
 
 
 def test_opened_json_gets_every_argument():
-    assert open_curve({"text": '{"total_steps": 9, "warmup": "cosine"}'}) == {
+    assert open_curve({"text": '{"total_steps": 9, "warmup_shape": "cosine"}'}) == {
         "curve": PlateauCurve(9, warmup_shape="cosine").to_dict()
     }
 

@@ -80,7 +80,7 @@ class SavedComponents(NamedTuple):
                 curves = read_curves(saved["curves"], self.clock.curves)
             is_clock_used = counters.consumed > counters.clock * (self.clock.unit or 1)
             check_same_past(curves, self.clock.curves, counters.clock, is_clock_used, "TrainStep")
-        load_hold_states(saved.get("hold"), self.clock.rules, strict, "TrainStep")
+        load_hold_states(saved["hold"], self.clock.rules, strict, "TrainStep")
 
     def write_state(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load a copy of a state that `check_state` has accepted.
@@ -96,7 +96,7 @@ class SavedComponents(NamedTuple):
                 load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
             except KeyError as error:  # torch's own, if an entry is missing
                 raise ValueError(f"state_dict has a damaged entry 'optimizer': it has no {error}") from error
-        rules = load_hold_states(state.get("hold"), self.clock.rules, strict, "TrainStep")
+        rules = load_hold_states(state["hold"], self.clock.rules, strict, "TrainStep")
         self.clock.write_state(self._counters_in(state, strict), self._peaks_in(state), rules)
         self.normalizer.write_state(state["loss_scale"] or ())
         if self.carry is not None:

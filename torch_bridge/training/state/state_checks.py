@@ -14,14 +14,11 @@ from torch_bridge.distributed.plain_names import to_plain_names
 from torch_bridge.schedulers.param_groups import all_parameters
 from torch_bridge.schedulers.resume import refuse_path
 from torch_bridge.training.state.optimizer_states import (
-    check_param_names,
     check_same_parameters,
     is_of_torch,
     naming_entry,
 )
 from torch_bridge.training.state.snapshot import TrainStepState, as_list
-
-_LATER_KEYS = {"clock", "hold", "consumed", "unit", "parameters"}  # states of older releases lack them
 
 # torch's own optimizers keep tensors of a parameter's shape and dtype, except under these names:
 _SCALAR_NAMES = ("step", "eta", "mu", "mu_product")
@@ -48,7 +45,7 @@ def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[
             "optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); with unit= or hold=, "
             "see docs/training_step.md, From a TrainStep to a scheduler, and back"
         )
-    if not isinstance(saved, Mapping) or current.keys() - _LATER_KEYS != saved.keys() - _LATER_KEYS:
+    if not isinstance(saved, Mapping) or current.keys() != saved.keys():
         raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(current)}")
     saved = cast("Mapping[str, Any]", saved)
     for name in ("precision", "optimizer_type"):
@@ -78,12 +75,9 @@ def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[
         current_states, states = (as_list(state["optimizer"], optimizers) for state in (current, saved))
         if len(states) != len(optimizers):
             raise ValueError(f"state_dict has {len(states)} optimizers, and this step has {len(optimizers)}")
-        if "parameters" in saved:
-            with naming_entry("parameters"):
-                check_same_parameters(current["parameters"], saved["parameters"], "parameters")
+        with naming_entry("parameters"):
+            check_same_parameters(current["parameters"], saved["parameters"], "parameters")
         for optimizer, current_state, state in zip(optimizers, current_states, states, strict=True):
-            if "parameters" not in saved:
-                check_param_names(current_state["param_groups"], state["param_groups"])
             _check_optimizer(optimizer, current_state, state)
 
 
