@@ -32,7 +32,7 @@ def logged(
 ) -> LossRun:
     steps = np.arange(every, curve.total_steps + 1, every)
     progress, sums = schedule_sums(curve, 1.0, steps)
-    losses = 2 + (progress / 200) ** -exponent + 0.1 * sums**0.8
+    losses = np.minimum(2 + (progress / 200) ** -exponent, 10) + 0.1 * sums**0.8  # S begins at 0
     return LossRun(
         curve, PEAK, steps, losses * (1 + noise * np.random.default_rng(seed).standard_normal(len(steps)))
     )
