@@ -61,7 +61,8 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
             lags, begins_late = _history(run)
             if begins_late:
                 raise ValueError(
-                    "the log seems to begin at a checkpoint: step 0 must be the first update of the run"
+                    "the log seems to begin at a checkpoint: step 0 must be the first update of the run; if "
+                    "it is, log a longer run, because the law fails in the first fast phase of a small model"
                 )
         except ValueError as error:
             raise ValueError(f"{name}{error}") from None
