@@ -4,24 +4,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.analysis.loss_comparison import LossForecast
-from plateau_jax.analysis.loss_fit import LossFit, checked_runs, fit_losses
+from plateau_jax.analysis.loss_fit import LossFit, checked_runs, fit_named_runs
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier
+from plateau_jax.analysis.next_peaks import check_factors, first_peaks, peak_beyond, rounded
+from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing import notebook
 from plateau_jax.drawing.losses import PeaksToDraw, draw_peaks
 
-_SAME_PEAK = 1e-6  # learning rates are rounded to float32
 _LEAST_PEAKS = 3
-_MIN_FACTOR, _MAX_FACTOR = 1.2, 2.5
-"""The factors allowed between neighboring peaks of the parabola."""
 
 _TOLERANCE = 0.003
 """How far above the minimum the losses of the range are, in units of the loss."""
@@ -113,8 +111,8 @@ def best_peak(runs: Iterable[LossRun], curve: Curve) -> BestPeak:
     `docs/forecast.md` says how good these peaks were on published runs.
 
     Args:
-        runs: The runs of one model and data set. A run's peak is its largest learning rate; peaks within 10⁻⁶
-            are the same.
+        runs: The runs of one model and data set. A run's peak is its largest learning rate; peaks within
+            10⁻⁶, or 5 % if one was read from a log, are the same.
         curve: The curve to train with.
 
     Returns:
@@ -144,21 +142,25 @@ def fit_peaks(runs: Iterable[LossRun]) -> dict[float, LossFit]:
     Raises:
         TypeError, ValueError: As `best_peak`.
     """
-    groups = runs_by_peak(checked_runs(runs))
+    runs = checked_runs(runs)
+    groups = indices_by_peak(runs)
     if not groups:
         raise ValueError("there is no run: write best_peak([run, ...], curve)")
     if len(groups) < _LEAST_PEAKS:
         listed = ", ".join(f"{peak:g}" for peak in groups)
         raise ValueError(
             f"the best peak needs runs at {_LEAST_PEAKS} peaks or more, about a factor of 2 apart, and these "
-            f"have {listed}: {_next_runs(list(groups))}"
+            f"have {listed}: {first_peaks(list(groups))}"
         )
     fits: dict[float, LossFit] = {}
-    for peak, group in groups.items():
+    for peak, indices in groups.items():
         try:
-            fits[peak] = fit_losses(group)
+            fits[peak] = fit_named_runs(
+                [runs[index] for index in indices], [f"runs[{index}]: " for index in indices]
+            )
         except ValueError as error:
-            raise ValueError(f"the runs at the peak {peak:g}: {error}; or leave this peak out") from None
+            advice = "; or leave this peak out" if len(groups) > _LEAST_PEAKS else ""
+            raise ValueError(f"the runs at the peak {peak:g}: {error}{advice}") from None
     return fits
 
 
@@ -178,7 +180,7 @@ def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
             raise ValueError(f"the runs at the peak {peak:g}: {error}") from None
     losses = [forecast.loss for forecast in forecasts]
     chosen = _chosen(losses)
-    _check_factors(peaks[chosen])
+    check_factors(peaks, losses)
     parabola = _Parabola.through(peaks[chosen], losses[chosen])
     _check_minimum(parabola, peaks, losses)
     peak = min(max(math.exp(parabola.center), peaks[0]), peaks[-1])
@@ -188,16 +190,6 @@ def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
     forecast = LossForecast(parabola.least, parabola.least - half, parabola.least + half, tuple(reasons))
     low, high = max(peak / factor, peaks[0]), min(peak * factor, peaks[-1])
     return BestPeak(peak, low, high, forecast, peaks, tuple(forecasts))
-
-
-def runs_by_peak(runs: Iterable[LossRun]) -> dict[float, list[LossRun]]:
-    """Return the runs of each peak, the largest learning rate of a run; peaks ascend."""
-    groups: dict[float, list[LossRun]] = {}
-    for run in sorted(runs, key=LossRun._largest_learning_rate):
-        peak = run._largest_learning_rate()
-        same = (key for key in groups if math.isclose(key, peak, rel_tol=_SAME_PEAK))
-        groups.setdefault(next(same, peak), []).append(run)
-    return groups
 
 
 class _Parabola(NamedTuple):
@@ -229,50 +221,15 @@ def _chosen(losses: Sequence[float]) -> slice:
     return slice(first, first + 3)
 
 
-def _check_factors(peaks: Sequence[float]) -> None:
-    """Reject neighbors that are too far apart for a parabola, or too close for their forecasts' errors."""
-    for low, high in pairwise(peaks):
-        factor = high / low
-        problem = (
-            f"the peaks {low:g} and {high:g}, near the lowest forecast, are a factor of {factor:.3g} apart"
-        )
-        if factor > _MAX_FACTOR * (1 + 1e-9):
-            between = _rounded(math.sqrt(low * high))
-            raise ValueError(f"{problem}, more than {_MAX_FACTOR}: log a run at {between}")
-        if factor < _MIN_FACTOR * (1 - 1e-9):
-            raise ValueError(
-                f"{problem}, less than {_MIN_FACTOR}: leave one of them out, and log a run a factor of 2 "
-                "from the other if there is none"
-            )
-
-
 def _check_minimum(parabola: _Parabola, peaks: Sequence[float], losses: Sequence[float]) -> None:
     """Reject a parabola whose minimum, if it has one, lies beyond the peaks that were run."""
-    half, twice = _rounded(peaks[0] / 2), _rounded(peaks[-1] * 2)
     if np.ptp(losses[_chosen(losses)]) <= _ROUNDING:
-        raise ValueError(f"the forecasts of these peaks do not differ: log runs at {half} and {twice}")
+        raise ValueError(
+            "the forecasts of these peaks do not differ: log runs at "
+            f"{rounded(peaks[0] / 2)} and {rounded(peaks[-1] * 2)}"
+        )
     if parabola.curvature > 0 and math.log(peaks[0]) <= parabola.center <= math.log(peaks[-1]):
         return
-    is_low = np.argmin(losses) == 0
+    is_low = int(np.argmin(losses)) == 0
     where = f"below {peaks[0]:g}, the lowest" if is_low else f"above {peaks[-1]:g}, the highest"
-    raise ValueError(
-        f"the best peak seems to lie {where} that was run: log a run at {half if is_low else twice}"
-    )
-
-
-def _next_runs(peaks: list[float]) -> str:
-    """Say what to run in addition to one peak or two."""
-    half, twice = _rounded(peaks[0] / 2), _rounded(peaks[-1] * 2)
-    if peaks[-1] > _MAX_FACTOR * peaks[0]:
-        return f"log a run at {_rounded(math.sqrt(peaks[0] * peaks[1]))}"
-    return f"log runs at {half} and {twice}" if len(peaks) == 1 else f"log a run at {half} or {twice}"
-
-
-def _rounded(peak: float) -> str:
-    """Return a peak as one types it.
-
-    >>> _rounded(2 * 2e-3)
-    '4e-3'
-    """
-    digits, _, exponent = f"{peak:.1e}".partition("e")
-    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+    raise ValueError(f"the best peak seems to lie {where} that was run: {peak_beyond(peaks, is_low=is_low)}")

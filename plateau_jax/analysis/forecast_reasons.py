@@ -8,9 +8,8 @@ from plateau_jax.analysis.loss_interval import ForecastTerms
 from plateau_jax.analysis.loss_readings import falls_to_half
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import steps_at_borders
+from plateau_jax.analysis.run_peaks import is_one_peak, octaves_to_runs
 from plateau_jax.curves.curve import Curve
-
-_SAME_PEAK = 1e-6  # logged learning rates are rounded
 
 MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""
@@ -42,14 +41,12 @@ def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
         )
 
 
-def list_reasons(
-    curve: Curve, peak_factor: float, terms: ForecastTerms, runs: Sequence[LossRun]
-) -> tuple[str, ...]:
+def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence[LossRun]) -> tuple[str, ...]:
     """Return the reasons why the forecast of a curve is less certain; none if it is as good as published.
 
     Args:
         curve: The curve.
-        peak_factor: Its largest learning rate over that of the nearest run.
+        peak: Its largest learning rate.
         terms: The terms of its forecast.
         runs: The fitted runs.
     """
@@ -58,8 +55,8 @@ def list_reasons(
     change_by_run = float(np.max(np.abs(terms.by_run), initial=0.0))
     needs_stage = length > _LONGER and falls_to_half(curve, curve.total_steps)
     reasons: list[str] = []
-    if abs(peak_factor - 1) > _SAME_PEAK:
-        reasons.append(f"its peak is {peak_factor:.3g} times that of the nearest run")
+    if not any(is_one_peak(peak, run._largest_learning_rate(), run) for run in runs):
+        reasons.append(f"its peak is {2 ** octaves_to_runs(peak, runs):.3g} times that of the nearest run")
     if round(length, 1) > _LONG:
         reasons.append(f"it has {length:.2g} times as many steps as the longest run")
     if length < _SHORT:

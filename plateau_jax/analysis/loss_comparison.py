@@ -6,12 +6,19 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
+import numpy as np
+
+from plateau_jax.analysis.lr_sums import steps_at_borders
+from plateau_jax.curves.curve import Curve
 from plateau_jax.drawing import notebook
 
 NOTE = (
     "Losses after the last step, and differences to the first curve, with intervals of about 95 %. A curve "
     "is not told apart from the first if the interval of its difference contains 0."
 )
+
+_PARTS = 16
+_ROUNDING = 2**-22  # of float32
 
 
 class LossForecast(NamedTuple):
@@ -91,6 +98,21 @@ class LossComparison:
     def _repr_html_(self) -> str:
         """Return HTML for notebooks."""
         return f"<div>{notebook.table(_table_rows(self))}<div>{escape(' '.join(_notes(self)))}</div></div>"
+
+
+def are_equal(curve: Curve, other: Curve) -> bool:
+    """Return True for as many steps and the same multipliers, however the curves are described.
+
+    They are compared at the borders of all segments of both, and in between: a segment has one shape.
+    """
+    if curve.total_steps != other.total_steps:
+        return False
+    if curve.first_difference(other) is None:
+        return True
+    borders = np.union1d(*(steps_at_borders(each, each.total_steps) for each in (curve, other)))
+    between = borders[:-1, None] + np.diff(borders)[:, None] * np.arange(_PARTS) // _PARTS
+    steps = np.append(between.ravel(), borders[-1])
+    return np.allclose(curve(steps), other(steps), rtol=_ROUNDING, atol=0)
 
 
 def _table_rows(comparison: LossComparison) -> list[tuple[str, ...]]:

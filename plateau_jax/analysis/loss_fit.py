@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from plateau_jax.analysis.forecast_reasons import check_length, list_reasons
 from plateau_jax.analysis.interpolated_sums import sums_at_many_steps
 from plateau_jax.analysis.loss_checks import check_misfit, check_runs
-from plateau_jax.analysis.loss_comparison import LossComparison, LossDifference, LossForecast
+from plateau_jax.analysis.loss_comparison import LossComparison, LossDifference, LossForecast, are_equal
 from plateau_jax.analysis.loss_interval import ForecastTerms, RefittedLaws, refit_laws
 from plateau_jax.analysis.loss_law import Law, Readings, fit_law
 from plateau_jax.analysis.loss_readings import distinct_runs, first_used_step, group_readings
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier, schedule_sums
+from plateau_jax.analysis.run_peaks import indices_by_peak, octaves_to_runs, peak_value_of
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing.losses import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
@@ -28,17 +29,16 @@ _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
 
 MAX_PEAK_FACTOR = 1.5
-_ONE_PEAK = 1.05
-"""Runs whose peaks differ by a smaller factor count as runs of one: logged learning rates may miss it."""
-
 _DRAWN_STEPS = 100
 
 
 class Prediction(NamedTuple):
-    """A forecast, and its terms."""
+    """A forecast, and what a difference to another one needs."""
 
     forecast: LossForecast
     terms: ForecastTerms
+    curve: Curve
+    peak: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,8 @@ class LossFit:
 
         Raises:
             TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
-            ValueError: The curve is too long or too short, or the peak too far from that of the runs.
+            ValueError: The curve is too long or too short, or the peak too far from that of the runs; without
+                `peak_value`, the runs have several.
         """
         return self._prediction(curve, peak_value).forecast
 
@@ -205,7 +206,7 @@ class LossFit:
         check_curve("curve", curve)
         check_length(curve, self.runs)
         if peak_value is None:
-            peak = max(self.runs, key=LossRun._largest_learning_rate).peak_value
+            peak = peak_value_of(self.runs)
         else:
             peak = float(checks.number("peak_value", peak_value))
             if peak <= 0:
@@ -213,25 +214,17 @@ class LossFit:
         largest = largest_multiplier(curve, curve.total_steps)
         if not largest > 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
-        if abs(self._octaves(peak * largest)) > math.log2(MAX_PEAK_FACTOR) + 1e-9:
+        if abs(octaves_to_runs(peak * largest, self.runs)) > math.log2(MAX_PEAK_FACTOR) + 1e-9:
+            peak_of_runs = max(run._largest_learning_rate() for run in self.runs)
             raise ValueError(
                 f"the curve's largest learning rate, {peak * largest:g}, is more than a factor of "
-                f"{MAX_PEAK_FACTOR:g} from that of the runs, {self._peaks[-1]:g}: give another peak_value=, "
+                f"{MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: give another peak_value=, "
                 "or log a run with a nearer peak"
             )
         return peak
 
-    @cached_property
-    def _peaks(self) -> list[float]:
-        """The largest learning rate of each run, in order."""
-        return sorted({run._largest_learning_rate() for run in self.runs})
-
-    def _octaves(self, learning_rate: float) -> float:
-        """Return log₂ of a largest learning rate over the nearest one of a run."""
-        return min((math.log2(learning_rate / peak) for peak in self._peaks), key=abs)
-
     def _terms(self, curve: Curve, peak: float, steps: _Steps) -> ForecastTerms:
-        octaves = self._octaves(peak * largest_multiplier(curve, curve.total_steps))
+        octaves = octaves_to_runs(peak * largest_multiplier(curve, curve.total_steps), self.runs)
         return self._laws.terms(*schedule_sums(curve, peak, steps), octaves)
 
     def _prediction(self, curve: Curve, peak_value: float | None) -> Prediction:
@@ -239,11 +232,13 @@ class LossFit:
         peak = self._checked_peak(curve, peak_value)
         terms = self._terms(curve, peak, np.array(curve.total_steps))
         loss, half = float(terms.loss), float(terms.half_width(self.residual_sd))
-        peak_factor = 2 ** self._octaves(peak * largest_multiplier(curve, curve.total_steps))
-        reasons = list_reasons(curve, peak_factor, terms, self.runs)
-        return Prediction(LossForecast(loss, loss - half, loss + half, reasons), terms)
+        largest = peak * largest_multiplier(curve, curve.total_steps)
+        reasons = list_reasons(curve, largest, terms, self.runs)
+        return Prediction(LossForecast(loss, loss - half, loss + half, reasons), terms, curve, peak)
 
     def _difference(self, prediction: Prediction, first: Prediction) -> LossDifference:
+        if prediction.peak == first.peak and are_equal(prediction.curve, first.curve):
+            return LossDifference(0.0, 0.0, 0.0)
         return prediction.terms.minus(first.terms, self.residual_sd)
 
 
@@ -291,9 +286,10 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     but for m/10. The powers 0.9 and 0.8, the center 0.44 and the weights were chosen on data.
 
     Args:
-        runs: One `LossRun`, or several with the same largest learning rate up to 5 %, as logs may miss the
-            peak; the same log twice is one. Step 0 must be the first update of a run. The learning rate of at
-            least one must fall to half its peak. For runs of several peaks there is `best_peak`.
+        runs: One `LossRun`, or several of one peak: their largest learning rates agree within 10⁻⁶, or 5 % if
+            one was read from a log, which may miss the peak. The same log twice is one run. Step 0 must be
+            the first update of a run. The learning rate of at least one must fall to half its peak. For runs
+            of several peaks there is `best_peak`.
 
     Returns:
         The fit; it is deterministic.
@@ -317,8 +313,8 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     runs = checked_runs(runs)
     if not runs:
         raise ValueError("there is no run: write fit_losses([run, ...])")
-    peaks = sorted({run._largest_learning_rate() for run in runs})
-    if peaks[-1] > _ONE_PEAK * peaks[0]:
+    peaks = indices_by_peak(runs)
+    if len(peaks) > 1:
         raise ValueError(
             f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}: fit the runs of one "
             "peak, or find the best peak with best_peak(runs, curve)"

@@ -45,8 +45,6 @@ class ForecastTerms(NamedTuple):
     def minus(self, first: "ForecastTerms", residual_sd: float) -> LossDifference:
         """Return the difference of two forecasts: see `LossFit.compare`."""
         changes = ForecastTerms(*(term - other for term, other in zip(self, first, strict=True)))
-        if not any(np.any(change) for change in changes):  # the first curve, or the same under another name
-            return LossDifference(0.0, 0.0, 0.0)
         difference = float(changes.loss)
         half = float(_half_width(changes, residual_sd, _RELATIVE_SD_OF_DIFFERENCE * first.loss))
         return LossDifference(difference, difference - half, difference + half)

@@ -97,7 +97,7 @@ def test_parabola_equals_that_of_the_oracle(data) -> None:
     near = [b / a for a, b in zip(peaks[place - 1 : place + 1], peaks[place : place + 2], strict=True)]
     forecasts = [LossForecast(loss, loss - 0.01, loss + 0.01) for loss in losses]
     if expected is None or min(near) < 1.15 or max(near) > 2.55:
-        with pytest.raises(ValueError, match="log "):
+        with pytest.raises(ValueError, match=r"log |leave "):
             from_forecasts(peaks, forecasts)
         return
     found = from_forecasts(peaks, forecasts)
@@ -130,7 +130,9 @@ def test_peak_is_the_largest_learning_rate() -> None:
     assert found.peak == pytest.approx(expected.peak)
     assert found.forecast.reasons == expected.forecast.reasons
     more = LossRun(half, 2e-3 * (1 + 9e-7), STEPS, 1.001 * RUNS[1].losses)
-    assert best_peak([more, *RUNS], LONGER).forecasts[1] == fit_losses([RUNS[1], more]).predict(LONGER, 1e-3)
+    found = best_peak([more, *RUNS], LONGER)
+    assert found.peaks == (5e-4, more._largest_learning_rate(), 2e-3)  # the largest of its runs
+    assert found.forecasts[1] == fit_losses([more, RUNS[1]]).predict(LONGER, found.peaks[1])
 
 
 def test_best_peak_prints_one_line() -> None:
@@ -168,9 +170,24 @@ def test_plot_shows_the_parabola_and_its_minimum() -> None:
 @pytest.mark.parametrize(
     ("peaks", "losses", "message"),
     [
-        (PEAKS, (2.7, 2.65, 2.6), r"above 0\.002, the highest that was run: log a run at 4e-3"),
+        (
+            PEAKS,
+            (2.7, 2.65, 2.6),
+            r"above 0\.002, the highest that was run: log a run at 4e-3, or at 2\.8e-3 if that",
+        ),
         (PEAKS, (2.6, 2.65, 2.7), r"below 0\.0005, the lowest that was run: log a run at 2\.5e-4"),
         (PEAKS, (2.6, 2.7, 2.75), r"log a run at 2\.5e-4"),  # concave
+        ((1e-4, 1e-3, 2e-3), (2.7, 2.65, 2.6), r"factor of 10 .*: log a run at 4e-3, or at 2\.8e-3 if that"),
+        ((9e-4, 1e-3, 2e-3), (2.7, 2.65, 2.6), r"factor of 1\.11 .*: log a run at 4e-3, or at 2\.8e-3 if"),
+        ((5e-4, 1e-3, 1e-2), (2.6, 2.65, 2.7), r"factor of 10 .*: log a run at 2\.5e-4$"),
+        ((1e-3, 2e-3, 3.2e-2), (2.7, 2.6, 2.7), r"of 16 apart, .*: log runs at 4e-3, 8e-3 and 1\.6e-2$"),
+        # Without 0.0011, which is lower, the others would be a factor of 2.67 apart.
+        (
+            (4.5e-4, 1.1e-3, 1.2e-3, 3e-3),
+            (2.7, 2.61, 2.6, 2.7),
+            r"leave 0\.0011 out, and log a run at 7\.3e-4$",
+        ),
+        ((5e-4, 1.1e-3, 1.2e-3, 2.8e-3), (2.7, 2.6, 2.61, 2.7), r"1\.09 apart, .*: leave 0\.0011 out$"),
         (PEAKS, (2.6, 2.6 - 1e-9, 2.6), r"do not differ: log runs at 2\.5e-4 and 4e-3"),
         (
             (5e-4, 2e-3, 4e-3),
@@ -180,7 +197,7 @@ def test_plot_shows_the_parabola_and_its_minimum() -> None:
         (
             (9e-4, 1e-3, 2e-3),
             (2.7, 2.6, 2.7),
-            r"0\.0009 and 0\.001, .* 1\.11 apart, .*: leave one of them out",
+            r"0\.0009 and 0\.001, .* 1\.11 apart, .*: leave 0\.0009 out, and log a run at 5e-4$",
         ),
     ],
 )
@@ -201,7 +218,20 @@ DIVERGED = LossRun(CURVE, 4e-3, STEPS, RUNS[0].losses + np.where(STEPS > 600, 0.
         (RUNS[1], CURVE, ValueError, r"3 peaks or more, .* have 0\.001: log runs at 5e-4 and 2e-3"),
         (RUNS[1:] * 2, CURVE, ValueError, r"have 0\.001, 0\.002: log a run at 5e-4 or 4e-3"),
         (RUNS[::2], CURVE, ValueError, r"have 0\.0005, 0\.002: log a run at 1e-3"),
-        ([*RUNS, DIVERGED], CURVE, ValueError, r"the peak 0\.004: the loss rises .*; or leave this peak out"),
+        (
+            [RUNS[1], LossRun(CURVE, 1.1e-3, STEPS, RUNS[1].losses)],
+            CURVE,
+            ValueError,
+            r"have 0\.001, 0\.0011: leave 0\.001 out, and log runs at 5\.5e-4 and 2\.2e-3$",
+        ),
+        ([LossRun(CURVE, 1.6e-2, STEPS, RUNS[1].losses), RUNS[2]], CURVE, ValueError, r"at 4e-3 and 8e-3$"),
+        ([*RUNS[1:], DIVERGED], CURVE, ValueError, r"the peak 0\.004: runs\[2\]: (?!.*leave this peak out)"),
+        (
+            [*RUNS, DIVERGED],
+            CURVE,
+            ValueError,
+            r"the peak 0\.004: runs\[3\]: the loss rises .*; or leave this peak out",
+        ),
         (RUNS, PlateauCurve(4001), ValueError, r"the peak 0\.0005: .* at most 4 times the 1000 steps"),
         (RUNS, ZERO, ValueError, "no positive learning rate"),
         ([*RUNS, CURVE], CURVE, TypeError, "must be a LossRun"),
@@ -212,3 +242,49 @@ def test_bad_arguments_are_rejected(runs, curve, error, message) -> None:
     with pytest.raises(error) as caught:
         best_peak(runs, curve)
     assert re.search(message, str(caught.value))
+
+
+def read_log(peak: float, warmup: int, total: int, *, is_next: bool, has_curve: bool) -> LossRun:
+    """Read the log of a run whose learning rates were logged every 100 steps."""
+    run_curve = PlateauCurve(total, warmup_steps=warmup, plateaus=[(30, 40)])
+    steps = np.arange(100, total + 1, 100)
+    progress, noise = schedule_sums(run_curve, 1.0, steps)
+    losses = 2 + 0.02 * math.log2(peak / 1.2e-3) ** 2 + (progress / 500) ** -0.45 + 0.05 * noise**0.8
+    losses *= 1 + 5e-4 * np.random.default_rng(total).standard_normal(len(steps))
+    lrs = peak * run_curve(steps if is_next else steps - 1)
+    rows = zip(steps.tolist(), losses.tolist(), lrs.tolist(), strict=True)
+    log = [dict(zip(["step", "loss", "lr"], row, strict=True)) for row in rows]
+    return LossRun.read(log, run_curve if has_curve else None)
+
+
+@pytest.mark.parametrize("is_next", [False, True])
+@pytest.mark.parametrize("has_curve", [False, True])
+def test_logs_of_one_peak_are_fitted_together(is_next, has_curve) -> None:
+    """Their learning rates miss it by up to 5 %."""
+    runs = [
+        read_log(peak, warmup, total, is_next=is_next != (total == 6000), has_curve=has_curve)
+        for peak in PEAKS
+        for warmup, total in ((300, 5000), (250, 6000))
+    ]
+    peaks = [run._largest_learning_rate() for run in runs]
+    longer = PlateauCurve(10_000, warmup_steps=300)
+    found = best_peak(runs, longer)
+    assert found.peaks == tuple(max(peaks[i : i + 2]) for i in (0, 2, 4)) == pytest.approx(PEAKS, rel=0.05)
+    assert not any("peak" in reason for forecast in found.forecasts for reason in forecast.reasons)
+    fit = fit_losses(runs[2:4])
+    for peak in (None, *peaks[2:4]):
+        assert not any("peak" in reason for reason in fit.predict(longer, peak).reasons)
+    exact = [LossRun(run.curve, run.peak_value, run.steps, run.losses) for run in runs[2:4]]
+    if abs(peaks[2] / peaks[3] - 1) > 1e-6:
+        with pytest.raises(ValueError, match="several peaks"):
+            fit_losses(exact)
+
+
+@pytest.mark.filterwarnings("always")
+def test_warnings_name_the_runs_of_the_list(recwarn) -> None:
+    losses = RUNS[0].losses.copy()
+    losses[25] *= 1.5
+    best_peak([*RUNS[1:], LossRun(CURVE, 5e-4, STEPS, losses)], LONGER)
+    assert [str(item.message) for item in recwarn] == [
+        f"runs[2]: the loss spikes at step {STEPS[25]}: it is left out there"
+    ]

@@ -220,7 +220,7 @@ def test_reasons_name_fits_that_contradict_each_other(sign) -> None:
             sign * np.array(by_start),
             sign * np.array([0.0, by_runs]),
         )
-        return list_reasons(CURVE, 1.0, ForecastTerms(*terms), [RUN])
+        return list_reasons(CURVE, 1e-3, ForecastTerms(*terms), [RUN])
 
     assert reasons_of(0.00999, 0.01199) == ()
     assert reasons_of(0.0101, 0) == ("it changes by 0.01 nats if the first fifth is left out",)
@@ -257,9 +257,27 @@ def test_horizon_counts_from_the_end_of_a_whole_run() -> None:
         fit.predict(PlateauCurve(4001))
 
 
+def test_only_equal_curves_are_the_same() -> None:
+    """In spite of rounding, and although a law does not see zeros at the end."""
+    curve = PlateauCurve(4000, warmup_steps=500, plateaus=[(0, 60)], decay_shape="linear")
+    begin = curve.rows[-2].begin
+    half = (4000 - begin) // 2
+    staged = [(250, 0.5), (250, 1.0), (begin - 500,)]
+    split = StagedCurve([*staged, (half, 0.5, "linear"), (4000 - begin - half, 0.0, "linear")])
+    steps = np.arange(600, 4001, 100)
+    fit = fit_losses(LossRun(curve, 1e-3, steps, losses_of(curve, steps)))
+    zeros = StagedCurve([*staged, (4000 - begin, 0.0, "linear"), (600,)])
+    other = StagedCurve([*staged, (4000 - begin, 0.0, "cosine")])
+    same, *different = fit.compare({"": curve, "split": split, "zeros": zeros, "other": other}).differences[
+        1:
+    ]
+    assert same == (0, 0, 0)
+    assert all(low < difference < high for difference, low, high in different)
+
+
 def test_comparison_prints_a_table() -> None:
     later = PlateauCurve(1000, warmup_steps=51)
-    twin = StagedCurve([(50, 1.0), (950, 0.0, "cosine")])  # described differently
+    twin = StagedCurve([(25, 0.5), (25, 1.0), (950, 0.0, "cosine")])  # described differently
     curves = {"run": CURVE, "twin": twin, "later": later, "longer": PlateauCurve(3000)}
     comparison = FIT.compare(curves)
     assert comparison.differences[:2] == ((0, 0, 0), (0, 0, 0))
@@ -305,10 +323,14 @@ def test_plot_shows_readings_and_forecasts(drawn) -> None:
 def test_runs_of_several_peaks_are_rejected() -> None:
     """The peak is the largest learning rate, also if the curve does not reach 1."""
     half = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
-    for curve, peak in ((CURVE, 0.96e-3), (half, 2e-3)):
-        fit = fit_losses([LossRun(curve, peak, STEPS, losses_of(CURVE)), RUN])
-        assert fit.predict(curve, peak).reasons == fit.predict(CURVE, 1e-3).reasons == ()
-    for peak in (1.06e-3, 2e-3):
+    runs = [LossRun(half, 2e-3 * (1 - 9e-7), STEPS, 1.001 * RUN.losses), RUN]
+    for fit in (fit_losses(runs), fit_losses(runs[::-1])):
+        assert fit.predict(half, 2e-3).reasons == fit.predict(CURVE, 1e-3).reasons == ()
+        with pytest.raises(
+            ValueError, match=r"several peak_value, 0\.001, 0\.002: say which with peak_value="
+        ):
+            fit.predict(CURVE)
+    for peak in (1.00001e-3, 2e-3):
         with pytest.raises(
             ValueError, match=r"several peaks, 0\.001, 0\.00.*: fit .* best_peak\(runs, curve\)"
         ):
