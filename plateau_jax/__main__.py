@@ -59,9 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError("--compare takes at least two curves: repeat --from FILE")
         if options.compare and not peak:
             raise ValueError("--compare takes a --peak above 0: the best peak of the first curve")
-        if options.csv == "-" and options.json:
-            raise ValueError("--csv - and --json both write to standard output: give one of them")
-        best_peaks = _find_best_peaks(options, curves) if options.best_peak else []
+        _check_outputs(options)
+        best_peaks, notes = _find_best_peaks(options, curves) if options.best_peak else ([], [])
         read_from, forecasts = [], None
         if options.fit and not options.best_peak:
             read_from, forecasts = _forecast(options, curves)
@@ -75,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not message.startswith("--from"):  # which speaks of the arguments in a file
             message = in_options(message)
         parser.error(_encodable(message, sys.stderr))
+    for note in notes:
+        _print_note(note)
     if options.csv == "-":
         _write_values(curves[0], peak, sys.stdout)
     elif options.json:
@@ -94,6 +95,19 @@ def main(arguments: list[str] | None = None) -> int:
         tables = "\n\n".join(exact_segments.as_text(curve.rows, table_peak) for curve in curves)
         print(_encodable(tables, sys.stdout))
     return 0
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Reject two options that print something."""
+    printing = {
+        "--csv -": options.csv == "-",
+        "--json": options.json,
+        "--compare": options.compare,
+        "--best-peak": options.best_peak,
+    }
+    first, second, *_ = *(name for name, is_given in printing.items() if is_given), "", ""
+    if second:
+        raise ValueError(f"{first} and {second} both write to standard output: give one of them")
 
 
 def _build_curves(options: argparse.Namespace) -> list[Curve]:
@@ -161,26 +175,31 @@ def _forecast(options: argparse.Namespace, curves: list[Curve]) -> tuple[list[st
     return describe_logs(options.fit, runs), comparison
 
 
-def _find_best_peaks(options: argparse.Namespace, curves: list[Curve]) -> list[str]:
-    """Return a line about the best peak of each curve; those about the logs go to standard error."""
+def _find_best_peaks(options: argparse.Namespace, curves: list[Curve]) -> tuple[list[str], list[str]]:
+    """Return a line about the best peak of each curve, and notes on the logs and the forecasts."""
     try:
         runs = read_runs(options.fit, None)
     except UnclearLogError as error:
         if error.columns:
             raise
-        advice = "with --best-peak a log needs its learning rates, from the start to the last loss"
-        raise ValueError(f"{error.problem}: {advice}") from None
+        raise ValueError(
+            f"{error.problem}: with --best-peak a log needs its learning rates, from the start to the last "
+            "loss, or some of them and the run's curve, as in --fit LOG CURVE"
+        ) from None
     fits = fit_peaks(runs)
-    print(_encodable("\n".join(describe_logs(options.fit, runs)), sys.stderr), file=sys.stderr)
-    lines: list[str] = []
+    lines, notes = list[str](), describe_logs(options.fit, runs)
     for name, curve in zip(legend_labels([curve._to_draw() for curve in curves]), curves, strict=True):
         best = best_peak_of_fits(fits, curve)
         lines.append(f"{name}: {best}" if len(curves) > 1 else str(best))
         if best.forecast.reasons:
             reasons = ", and ".join(best.forecast.reasons)
-            message = f"python -m plateau_jax: less certain for {name}: {reasons}"
-            print(_encodable(message, sys.stderr), file=sys.stderr)
-    return lines
+            notes.append(f"python -m plateau_jax: less certain for {name}: {reasons}")
+    return lines, notes
+
+
+def _print_note(note: str) -> None:
+    if sys.stderr is not None:  # print would write to standard output
+        print(_encodable(note, sys.stderr), file=sys.stderr)
 
 
 def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
@@ -212,10 +231,10 @@ def _write_values(curve: Curve, peak: np.float32, file: TextIO) -> None:
         writer.writerows(zip(steps, map(str, peak * curve(steps)), strict=True))
 
 
-def _encodable(text: str, stream: TextIO) -> str:
+def _encodable(text: str, stream: TextIO | None) -> str:
     """Replace characters that the stream's encoding lacks; the columns stay aligned."""
     try:
-        text.encode(stream.encoding or "utf-8")
+        text.encode((stream and stream.encoding) or "utf-8")
     except UnicodeEncodeError:
         return text.replace("  …", "...").replace("…", "...").replace("–", "-").replace("×", "x")
     return text
@@ -242,7 +261,7 @@ if __name__ == "__main__":
         sys.stdout.flush()
         sys.exit(status)
     except OSError as error:  # such as a full disk
-        print(f"python -m plateau_jax: error: {error.strerror}", file=sys.stderr)
+        _print_note(f"python -m plateau_jax: error: {error.strerror}")
         os._exit(2)  # sys.exit would flush standard output again, and fail again
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,6 +1,7 @@
 """`python -m plateau_jax … --compare --fit LOG`, and `… --best-peak --fit LOG …`."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -71,11 +72,10 @@ def logs_of_peaks(tmp_path: Path) -> list[str]:
     return files
 
 
-@pytest.mark.parametrize("more", [[], ["--compare"]])
-def test_best_peak_prints_one_line_per_curve(more, logs_of_peaks, tmp_path, capsys) -> None:
+def test_best_peak_prints_one_line_per_curve(logs_of_peaks, tmp_path, capsys, monkeypatch) -> None:
     fits = [word for file in logs_of_peaks for word in ("--fit", file)]
     runs = [LossRun.read(file) for file in logs_of_peaks]
-    assert main(["1000", *more, "--best-peak", *fits]) == 0
+    assert main(["1000", "--best-peak", *fits]) == 0
     read = [
         f"{file}: 50 logged losses, columns step = 'step', loss = 'val_loss', lr = 'lr'"
         for file in logs_of_peaks
@@ -83,13 +83,19 @@ def test_best_peak_prints_one_line_per_curve(more, logs_of_peaks, tmp_path, caps
     out, err = capsys.readouterr()
     assert (out, err.splitlines()) == (f"{best_peak(runs, PlateauCurve(1000))}\n", read)
     longer = save(LONGER, tmp_path / "longer.json")
-    assert main(["1000", "--from", longer, *more, "--best-peak", *fits]) == 0
+    assert main(["1000", "--from", longer, "--best-peak", *fits]) == 0
     out, err = capsys.readouterr()
     best = [best_peak(runs, curve) for curve in (PlateauCurve(1000), LONGER)]
     assert out == f"1000 steps, no plateau: {best[0]}\n2000 steps, plateau 55–95 %: {best[1]}\n"
     (reason,) = best[1].forecast.reasons
     doubt = f"python -m plateau_jax: less certain for 2000 steps, plateau 55–95 %: {reason}"
     assert err.splitlines() == [*read, doubt]
+    monkeypatch.setattr(sys, "stderr", None)  # 2>&-
+    assert main(["1000", "--best-peak", *fits]) == 0
+    assert capsys.readouterr().out == f"{best[0]}\n"
+
+
+THREE = ["--fit", "0", "--fit", "1", "--fit", "2"]
 
 
 @pytest.mark.parametrize(
@@ -101,10 +107,20 @@ def test_best_peak_prints_one_line_per_curve(more, logs_of_peaks, tmp_path, caps
             ["1000", "--best-peak", "--fit", "0"],
             "at 3 peaks or more, about a factor of 2 apart, and these have 0.00049",
         ),
-        (["9000", "--best-peak", "--fit", "0", "--fit", "1", "--fit", "2"], "at most 4 times the 1000 steps"),
+        (["9000", "--best-peak", *THREE], "at most 4 times the 1000 steps"),
         (["1000", "--best-peak", "--fit", "LOG"], "with --best-peak a log needs its learning rates, from"),
         (["1000", "--best-peak", "--fit", "LOG", "CURVE"], "with --best-peak a log needs its learning rates"),
         (["1000", "--compare", "--fit", "0", "--fit", "1"], "or find the best peak with --best-peak"),
+        *[
+            (
+                ["1000", *more, "--best-peak", *["--fit", "0"] * 3],
+                "both write to standard output: give one of",
+            )
+            for more in (["--json"], ["--csv", "-"], ["--compare"])
+        ],
+        (["1000", "--json", "--compare", "--fit", "0"], "--json and --compare both write to standard output"),
+        (["1000", "--from", "9000 steps", "--best-peak", *THREE], "at most 4 times the 1000 steps"),
+        (["1000", "--best-peak", "--fit", "LATE"], "and the run's curve, as in --fit LOG CURVE"),
         (["1000", "--design", "--best-peak"], "--design opens a page: leave --best-peak out"),
     ],
 )
@@ -112,7 +128,13 @@ def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp
     files = {"LOG": log, "CURVE": save(RUN, tmp_path / "run.json")} | dict(
         zip("012", logs_of_peaks, strict=True)
     )
-    assert message in refused(capsys, [files.get(word, word) for word in arguments])
+    files["9000 steps"] = save(PlateauCurve(9000), tmp_path / "9000.json")
+    files["LATE"] = str(tmp_path / "late.csv")
+    rows = [f"{step},{loss},{1e-3 if step > 500 else ''}" for step, loss in zip(STEPS, LOSSES, strict=True)]
+    Path(files["LATE"]).write_text("\n".join(["step,val_loss,lr", *rows]))
+    error = refused(capsys, [files.get(word, word) for word in arguments])
+    assert message in error
+    assert len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
