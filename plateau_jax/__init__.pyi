@@ -23,7 +23,7 @@ from plateau_jax.analysis.loss_comparison import (
 from plateau_jax.analysis.loss_fit import (
     LossFit as LossFit,
 )
-from plateau_jax.analysis.loss_fit import (
+from plateau_jax.analysis.loss_fitting import (
     fit_losses as fit_losses,
 )
 from plateau_jax.analysis.loss_run import LossRun as LossRun

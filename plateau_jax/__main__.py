@@ -20,7 +20,7 @@ from plateau_jax.analysis.best_peaks import best_peak_of_fits, fit_peaks
 from plateau_jax.analysis.comparison import compare
 from plateau_jax.analysis.logged_lrs import UnclearLogError
 from plateau_jax.analysis.loss_comparison import LossComparison
-from plateau_jax.analysis.loss_fit import fit_losses
+from plateau_jax.analysis.loss_fitting import fit_losses
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.curves.staged_curve import StagedCurve, read_stages

@@ -43,6 +43,7 @@ _LAYERS = [
     "plateau_jax.analysis.loss_interval",
     "plateau_jax.analysis.forecast_reasons",
     "plateau_jax.analysis.loss_fit",
+    "plateau_jax.analysis.loss_fitting",
     "plateau_jax.analysis.best_peaks",
     "plateau_jax.transformation plateau_jax.resume plateau_jax.output_files plateau_jax.option_parser",
     "plateau_jax.input_files",

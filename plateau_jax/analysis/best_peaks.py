@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.analysis.loss_comparison import LossForecast
-from plateau_jax.analysis.loss_fit import LossFit, checked_runs, fit_named_runs
+from plateau_jax.analysis.loss_fit import LossFit
+from plateau_jax.analysis.loss_fitting import checked_runs, fit_named_runs
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.analysis.next_peaks import check_factors, first_peaks, peak_beyond, rounded
@@ -144,14 +145,7 @@ def fit_peaks(runs: Iterable[LossRun]) -> dict[float, LossFit]:
     """
     runs = checked_runs(runs)
     groups = indices_by_peak(runs)
-    if not groups:
-        raise ValueError("there is no run: write best_peak([run, ...], curve)")
-    if len(groups) < _LEAST_PEAKS:
-        listed = ", ".join(f"{peak:g}" for peak in groups)
-        raise ValueError(
-            f"the best peak needs runs at {_LEAST_PEAKS} peaks or more, about a factor of 2 apart, and these "
-            f"have {listed}: {first_peaks(list(groups))}"
-        )
+    check_peaks(list(groups))
     fits: dict[float, LossFit] = {}
     for peak, indices in groups.items():
         try:
@@ -162,6 +156,18 @@ def fit_peaks(runs: Iterable[LossRun]) -> dict[float, LossFit]:
             advice = "; or leave this peak out" if len(groups) > _LEAST_PEAKS else ""
             raise ValueError(f"the runs at the peak {peak:g}: {error}{advice}") from None
     return fits
+
+
+def check_peaks(peaks: Sequence[float]) -> None:
+    """Raise if the peaks that were run, in ascending order, are too few for a parabola."""
+    if not peaks:
+        raise ValueError("there is no run: write best_peak([run, ...], curve)")
+    if len(peaks) < _LEAST_PEAKS:
+        listed = ", ".join(f"{peak:g}" for peak in peaks)
+        raise ValueError(
+            f"the best peak needs runs at {_LEAST_PEAKS} peaks or more, about a factor of 2 apart, and these "
+            f"have {listed}: {first_peaks(peaks)}"
+        )
 
 
 def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:

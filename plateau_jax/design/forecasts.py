@@ -14,14 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from plateau_jax.analysis.best_peaks import fit_peaks, runs_by_peak
+from plateau_jax.analysis.best_peaks import check_peaks
 from plateau_jax.analysis.log_columns import base_name
 from plateau_jax.analysis.log_files import parse_rows
 from plateau_jax.analysis.logged_lrs import UnclearLogError
 from plateau_jax.analysis.loss_comparison import NOTE
-from plateau_jax.analysis.loss_fit import LossFit, fit_named_runs
+from plateau_jax.analysis.loss_fit import LossFit
+from plateau_jax.analysis.loss_fitting import fit_named_runs
 from plateau_jax.analysis.loss_logs import read_log
 from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.described_forecasts import CurveForecast, describe_best_peak, describe_run
 from plateau_jax.design.log_units import steps_in_updates
@@ -152,7 +154,7 @@ def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
         names = [f"{run.get('name')}: " if len(runs) > 1 else "" for run in runs]
         try:
             with record_warnings() as advice:
-                by_peak, best_fault = _fit_peaks(loss_runs, dict(zip(map(id, loss_runs), names, strict=True)))
+                by_peak, best_fault = _fit_peaks(loss_runs, names)
         except ValueError as error:
             return {"fault": _in_page_words(str(error))}
         drawn = {id(run): describe_run(fit, run) for fit in by_peak.values() for run in fit.runs}
@@ -222,17 +224,17 @@ def _loss_run(run: Mapping[str, Any]) -> LossRun:
     return LossRun(curve, typed_peak(run), run.get("steps", ()), run.get("losses", ()))
 
 
-def _fit_peaks(runs: Sequence[LossRun], names: Mapping[int, str]) -> tuple[dict[float, LossFit], str]:
+def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[float, LossFit], str]:
     """Return the fit of each peak, and why they tell no best peaks; empty if they do, or with one peak.
 
     Raises:
         ValueError: The runs of no peak can be fitted.
     """
-    groups = runs_by_peak(runs)
+    groups = indices_by_peak(runs)
     fits, faults = dict[float, LossFit](), list[str]()
-    for peak, group in groups.items():
+    for peak, indices in groups.items():
         try:
-            fits[peak] = fit_named_runs(group, [names[id(run)] for run in group])
+            fits[peak] = fit_named_runs([runs[index] for index in indices], [names[index] for index in indices])
         except ValueError as error:
             faults.append(str(error) if len(groups) == 1 else f"the runs at the peak {peak:g}: {error}")
     if not fits:
@@ -240,6 +242,7 @@ def _fit_peaks(runs: Sequence[LossRun], names: Mapping[int, str]) -> tuple[dict[
     if faults or len(groups) == 1:
         return fits, _in_page_words("; ".join(faults))
     try:
-        return fit_peaks(runs), ""
-    except ValueError as error:  # too few peaks
+        check_peaks(list(fits))
+    except ValueError as error:
         return fits, _in_page_words(str(error))
+    return fits, ""
