@@ -206,6 +206,37 @@ def test_messages_say_what_to_run(peaks, losses, message) -> None:
         from_forecasts(peaks, [LossForecast(loss, loss - 0.01, loss + 0.01) for loss in losses])
 
 
+@examples(200)
+@given(
+    st.lists(st.sampled_from([1.1, 1.3, 2.0, 2.6, 9.0]), min_size=2, max_size=4),
+    st.floats(-7, 7),
+    st.sampled_from([0.9, 1.5, 6]),
+)
+def test_advice_leads_to_a_best_peak(factors, center, limit) -> None:
+    """Whoever follows it, and finds that peaks diverge from some limit on, is done after a few rounds."""
+    peaks = (1e-3 * np.cumprod([1.0, *factors])).tolist()
+    best = 1e-3 * 2**center
+    limit = max(best * 2**limit, 1.5 * peaks[-1])
+    for _ in range(12):
+        losses = [2.5 + 0.01 * math.log2(peak / best) ** 2 for peak in peaks]
+        try:
+            found = from_forecasts(peaks, [LossForecast(loss, loss, loss) for loss in losses])
+        except ValueError as error:
+            advice, _, other = str(error).rpartition(": ")[2].partition(", or at ")
+        else:
+            assert found.peak == pytest.approx(best)
+            return
+        left_out = re.match(r"leave ([\d.e-]+) out", advice)
+        if left_out:
+            peaks = [peak for peak in peaks if f"{peak:g}" != left_out[1]]
+        more = [float(peak) for peak in re.findall(r"[\d.]+e-?\d+", advice.partition("log ")[2])]
+        if other and more[0] >= limit:
+            more = [float(other.split()[0])]
+        peaks = sorted({*peaks, *more})
+        assert peaks[-1] < limit
+    pytest.fail("the advice goes around in a circle")
+
+
 with suppress_warnings():
     ZERO = StagedCurve([(1000,)], start=0.0)
 DIVERGED = LossRun(CURVE, 4e-3, STEPS, RUNS[0].losses + np.where(STEPS > 600, 0.5, 0.0))
