@@ -234,7 +234,9 @@ def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[floa
     fits, faults = dict[float, LossFit](), list[str]()
     for peak, indices in groups.items():
         try:
-            fits[peak] = fit_named_runs([runs[index] for index in indices], [names[index] for index in indices])
+            fits[peak] = fit_named_runs(
+                [runs[index] for index in indices], [names[index] for index in indices]
+            )
         except ValueError as error:
             faults.append(str(error) if len(groups) == 1 else f"the runs at the peak {peak:g}: {error}")
     if not fits:
