@@ -67,13 +67,20 @@ def interpolate_lrs(logged: list[tuple[int, float]], last_step: int, name: str) 
 def peak_of_lrs(logged: list[tuple[int, float]], curve: Curve, name: str) -> float:
     """Return the peak with which a curve gives the logged learning rates."""
     steps, lrs = (np.array(values, np.float64) for values in zip(*logged, strict=True))
-    multipliers = np.asarray(curve(steps.astype(np.int64)), np.float64)
-    if not multipliers.any():
+    peaks: dict[float, float] = {}
+    # Most trainers log the learning rate of the last update, some that of the next one: one of them fits.
+    for offset in (1, 0):
+        multipliers = np.asarray(curve(np.maximum(steps.astype(np.int64) - offset, 0)), np.float64)
+        if multipliers.any():
+            # Small multipliers change much from one step to the next.
+            near_peak = multipliers >= 0.5 * multipliers.max()
+            ratios = lrs[near_peak] / multipliers[near_peak]
+            peak = float(np.median(ratios))
+            peaks.setdefault(float(np.abs(ratios - peak).mean()), peak)
+    if not peaks:
         problem = f"{name} has learning rates only at steps at which the curve is 0"
         raise UnclearLogError(problem, ": give peak_value=", "peak_value")
-    # Small multipliers change much from one step to the next, and logs are off by one step.
-    near_peak = multipliers >= 0.5 * multipliers.max()
-    return float(np.median(lrs[near_peak] / multipliers[near_peak]))
+    return peaks[min(peaks)]
 
 
 def warn_if_lrs_differ(

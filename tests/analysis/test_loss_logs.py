@@ -163,6 +163,15 @@ def test_logged_learning_rates_of_the_curve_are_silent(lrs) -> None:
     assert LossRun.read(logged(lrs), CURVE, PEAK).peak_value == PEAK
 
 
+@pytest.mark.parametrize("offset", [-1, 0])
+@pytest.mark.parametrize("shape", ["linear", "cosine", "1-sqrt"])
+def test_peak_is_that_of_either_convention(offset, shape) -> None:
+    """Trainers log the learning rate of the last update, or that of the next one."""
+    curve = PlateauCurve(1000, warmup_steps=300, decay_shape=shape)
+    rows = logged([PEAK * curve(step + offset) for step in STEPS])
+    assert LossRun.read(rows, curve).peak_value == pytest.approx(PEAK, rel=1e-6)
+
+
 def test_peak_of_rounded_learning_rates_is_silent() -> None:
     """The peak is that of rounded numbers too."""
     curve = PlateauCurve(1000)
