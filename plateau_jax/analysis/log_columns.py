@@ -12,14 +12,23 @@ from plateau_jax.validation import checks
 
 # The first of these that a log has is its step. Weights & Biases counts calls of `log` in `_step`, which is a
 # number of updates only if nothing else is.
-_STEPS = "global_step", "applied", "step", "iteration", "iter", "update", "updates", "steps", "_step"
+_STEPS = (
+    *("global_step", "applied", "num_updates", "step", "iteration", "iter", "update", "updates", "steps"),
+    "_step",
+)
+_STEP_PREFIX = re.compile(r"((train|trainer|training|val|valid|validation|eval|test|metrics|global)/)+")
+"""With any other word it may be something else, such as tokens/step."""
 
 _SPLIT = r"(val|valid|validation|eval|evaluation|test|dev|heldout|held[\W_]out)"
 # With any other word, it may be an auxiliary loss, a best one, or a running mean.
 _LOSS = re.compile(rf"(({_SPLIT}|train|training|metrics)[\W_]+)*loss")
 _VALIDATION = re.compile(rf"(^|[\W_]){_SPLIT}[\W_]")
 _ANY_LOSS = re.compile(r"(^|[\W_])loss$")
-_LR = re.compile(r"(^|[\W_])(lr|learning_rate)($|[\W_])")
+_LR = re.compile(r"(^|_)(lr|learning_?rate)($|_)")
+_OTHER_THAN_LR = re.compile(
+    r"(^|_)(momentum|decay|wd|scale|scaling|ratio|mult|multiplier|factor|base|min|max|peak|init|initial"
+    r"|final|end|weight|warmup|steps)($|_)"
+)
 
 
 class Table:
@@ -46,13 +55,16 @@ class Table:
 
     def find_step(self) -> str:
         for name in _STEPS:
-            matching = [column for column in self.columns if _last_part(column) == name]
+            exact = [column for column in self.columns if _snake_case(column) == name]
+            matching = self._distinct(
+                exact or [column for column in self.columns if _step_name(column) == name]
+            )
             if len(matching) == 1 and not (name == "_step" and self._counts_epochs(matching[0])):
                 return matching[0]
             if len(matching) > 1:
                 raise self._error(f"has several columns of steps, {_listed(matching)}", "step", matching)
         problem = "has no column of steps"
-        if any(_last_part(column) in ("epoch", "epochs") for column in self.columns):
+        if self._epochs() is not None:
             problem += ", only epochs: add a column with the number of updates (epochs × updates per epoch)"
         raise self._error(problem, "step")
 
@@ -77,7 +89,9 @@ class Table:
         raise self._error(problem, "loss", candidates)
 
     def find_lr(self) -> str | None:
-        matching = [column for column in self.columns if _LR.search(base_name(column).lower())]
+        words = {column: re.sub(r"[\W_]+", "_", _snake_case(column)) for column in self.columns}
+        matching = [column for column, name in words.items() if _LR.search(name)]
+        matching = self._distinct([name for name in matching if not _OTHER_THAN_LR.search(words[name])])
         if len(matching) > 1:
             raise self._error(f"has several learning rates, {_listed(matching)}", "lr", matching)
         return matching[0] if matching else None
@@ -117,9 +131,23 @@ class Table:
     def _cells(self, column: str) -> list[Any]:
         return [row.get(column) for row in self.rows]
 
+    def _distinct(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns without those that repeat another one."""
+        if len(columns) < 2:
+            return list(columns)
+        return [
+            column
+            for index, column in enumerate(columns)
+            if all(self._cells(column) != self._cells(other) for other in columns[:index])
+        ]
+
+    def _epochs(self) -> str | None:
+        names = ("epoch", "epochs")
+        return next((column for column in self.columns if _snake_case(column).split("/")[-1] in names), None)
+
     def _counts_epochs(self, column: str) -> bool:
         """Return True if the column is that of the epochs, but for a constant."""
-        epochs = next((name for name in self.columns if _last_part(name) == "epoch"), None)
+        epochs = self._epochs()
         if epochs is None:
             return False
         try:
@@ -128,8 +156,11 @@ class Table:
             return False
         return len(differences) == 1 < len(self.rows)
 
+    def list_columns(self) -> str:
+        return f"its columns are {_listed(self.columns)}"
+
     def _error(self, problem: str, argument: str, columns: Sequence[str] = ()) -> UnclearLogError:
-        advice = f"; its columns are {_listed(self.columns)}: name one with {argument}="
+        advice = f"; {self.list_columns()}: name one with {argument}="
         return UnclearLogError(f"{self.name} {problem}", advice, argument, columns or self.columns)
 
 
@@ -138,9 +169,13 @@ def base_name(column: str) -> str:
     return column.rpartition(" - ")[2].strip()
 
 
-def _last_part(column: str) -> str:
-    name = base_name(column).lower().replace(" ", "_")
-    return name if name == "_step" else name.rpartition("/")[2]
+def _snake_case(column: str) -> str:
+    """Return `learning_rate` for a column named `Learning Rate` or `LearningRate`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", base_name(column)).lower().replace(" ", "_")
+
+
+def _step_name(column: str) -> str:
+    return _STEP_PREFIX.sub("", _snake_case(column), count=1)
 
 
 def _listed(columns: Sequence[str]) -> str:

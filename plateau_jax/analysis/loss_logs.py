@@ -67,10 +67,13 @@ def read_log(
     if lr_is_used:
         check_lrs(lrs, table.name)
         if not any(value > 0 for _, value in lrs):
-            problem = f"{table.name} has no learning rates"
+            problem, argument = f"{table.name} has no learning rates", "peak_value"
+            advice = ": give peak_value="
             if curve is None:
-                raise UnclearLogError(problem, ": give curve= and peak_value=", "curve")
-            raise UnclearLogError(problem, ": give peak_value=", "peak_value")
+                argument, advice = "curve", ": give curve= and peak_value="
+            if lr_column is None:
+                advice += f", or name their column with lr=; {table.list_columns()}"
+            raise UnclearLogError(problem, advice, argument)
     if curve is None:
         curve, peak_value = interpolate_lrs(lrs, losses[-1][0], table.name)
     else:

@@ -236,6 +236,54 @@ def test_columns_can_be_named() -> None:
     assert run.peak_value == max(LRS)
 
 
+@pytest.mark.parametrize(
+    ("step", "others"),
+    [
+        ("_step", ["time/step", "tokens/step", "sec/iter", "ms/step", "batches/step"]),
+        ("step", ["val/step", "sec/step", "_step"]),
+        ("trainer/global_step", ["step", "_step"]),
+        ("run - train/step", ["loss/step"]),
+        ("num_updates", ["valid/step"]),
+    ],
+)
+def test_steps_are_not_other_numbers_per_step(step, others) -> None:
+    rows = rows_of(loss=TRAIN, **dict.fromkeys(others, range(50)), **{step: STEPS})
+    assert LossRun.read(rows, CURVE, PEAK).steps.tolist() == STEPS
+
+
+def test_columns_with_equal_values_are_one() -> None:
+    rows = rows_of(**{"trainer/step": STEPS, "val/step": STEPS}, loss=TRAIN, lr_0=LRS, lr_1=LRS)
+    assert repr(LossRun.read(rows, CURVE)).endswith("from step='trainer/step', loss='loss', lr='lr_0')")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lr",
+        "learning-rate",
+        "Learning Rate",
+        "LearningRate",
+        "learningRate",
+        "train/learning_rate",
+        "lr-AdamW/pg1",
+        "optim/learning_rate_group0",
+    ],
+)
+@pytest.mark.parametrize(
+    "others",
+    [["lr-AdamW-momentum", "lr-AdamW-weight_decay", "base_lr", "lr_scale"], ["lr_decay_steps", "lr ratio", "maxLR"],
+     ["min-lr", "learning_rate/mult", "initial_lr", "peakLearningRate"]],
+)  # fmt: skip
+def test_learning_rates_are_found_among_their_settings(name, others) -> None:
+    rows = rows_of(step=STEPS, loss=TRAIN, **dict.fromkeys(others, STEPS), **{name: LRS})
+    assert LossRun.read(rows).peak_value == max(LRS)
+    without = [{column: value for column, value in row.items() if column != name} for row in rows]
+    with pytest.raises(
+        UnclearLogError, match=r"no learning rates.*, or name their column with lr=; its columns"
+    ):
+        LossRun.read(without)
+
+
 def rows_of(**columns: Any) -> list[dict[str, Any]]:
     names = list(columns)
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -266,7 +314,7 @@ VALUES = [3.0, 2.0]
         (
             rows_of(step=[1, 2], loss=VALUES),
             {"curve": None, "peak_value": None},
-            "no learning rates: give curve= and peak_value=",
+            "no learning rates: give curve= and peak_value=, or name .* lr=; its columns are 'step', 'loss'",
         ),
         (rows_of(step=[1, 2], loss=VALUES), {"curve": None}, "peak_value= without curve="),
         (
@@ -302,7 +350,7 @@ VALUES = [3.0, 2.0]
         (rows_of(step=[True, 2], loss=VALUES), {}, "step = True must be a number"),
         (rows_of(step=[1, 2], loss=[1, np.complex64(2)]), {}, r"loss = .*2\+0j.* must be a number"),
         (
-            rows_of(step=[1, 2], loss=VALUES, lr=VALUES, learning_rate=VALUES),
+            rows_of(step=[1, 2], loss=VALUES, lr=VALUES, learning_rate=VALUES[::-1]),
             {"curve": None, "peak_value": None},
             "several learning rates, 'lr', 'learning_rate'",
         ),
