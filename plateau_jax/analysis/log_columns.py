@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plateau_jax.analysis.log_files import check_columns
 from plateau_jax.analysis.log_numbers import has_decimal_commas, is_filled, read_number
-from plateau_jax.analysis.logged_lrs import UnclearLogError
+from plateau_jax.analysis.logged_lrs import UnclearLogError, first_group
 from plateau_jax.analysis.logged_rows import LoggedRow
 from plateau_jax.validation import checks
 
@@ -68,6 +72,19 @@ class Table:
             problem += ", only epochs: add a column with the number of updates (epochs × updates per epoch)"
         raise self._error(problem, "step")
 
+    def check_steps(self, step: str) -> None:
+        """Raise if the steps go back where the epochs rise, as numbers of batches in an epoch do."""
+        epochs = self._epochs()
+        if epochs is None or epochs == step:
+            return
+        changes = np.diff(self._numbers(step, epochs), axis=0)
+        rises = changes[changes[:, 0] < 0, 1] > 0
+        if 2 * np.count_nonzero(rises) > len(rises):  # a late evaluation may go back there too
+            known = [column for column in self.columns if _step_name(column) in _STEPS]
+            others = [column for column in known if (np.diff(self._numbers(column), axis=0) >= 0).all()]
+            problem = f"has no number of updates: the steps of {step!r} begin anew with each epoch"
+            raise self._error(problem, "step", others)
+
     def find_loss(self, step: str) -> str:
         # A summary, such as the mean training loss at the end, is not a log.
         logged = [column for column in self.columns if sum(map(is_filled, self._cells(column))) > 1]
@@ -98,35 +115,48 @@ class Table:
 
     def read_rows(self, step: str, loss: str, lr: str | None) -> list[LoggedRow]:
         """Return the rows with a step and a loss or a learning rate, without losses at step 0."""
-        columns = (step, loss) if lr is None else (step, loss, lr)
-        decimal_commas = has_decimal_commas(*map(self._cells, columns))
+        columns = {column: self._cells(column) for column in (step, loss, lr) if column is not None}
+        if lr is not None:
+            columns[lr] = first_group(columns[lr], self.name)
+        decimal_commas = has_decimal_commas(*columns.values())
 
-        def read(row: Mapping[str, Any], column: str | None) -> float | None:
-            if column is None or not is_filled(row.get(column)):
+        def read(column: str, cell: Any) -> float | None:
+            if not is_filled(cell):
                 return None
             try:
-                return read_number(row[column], decimal_commas=decimal_commas, is_step=column == step)
+                return read_number(cell, decimal_commas=decimal_commas, is_step=column == step)
             except ValueError as error:
-                shown = checks.short_repr(row[column])
-                raise ValueError(f"{self.name}: {column.strip()} = {shown} {error}") from None
+                raise ValueError(
+                    f"{self.name}: {column.strip()} = {checks.short_repr(cell)} {error}"
+                ) from None
 
         logged: list[LoggedRow] = []
-        for row, before in zip(self.rows, [{}, *self.rows], strict=False):
-            # A skipped update in a `MetricLog`, which may have a loss that is not finite.
-            is_skipped = "skipped" in row and "applied" in row and before.get("applied") == row["applied"]
-            if is_skipped or not any(is_filled(row.get(column)) for column in columns[1:]):
+        skipped = self._skipped_updates()
+        for index, (number_cell, loss_cell) in enumerate(zip(columns[step], columns[loss], strict=True)):
+            lr_cell = None if lr is None else columns[lr][index]
+            if index in skipped or not (is_filled(loss_cell) or is_filled(lr_cell)):
                 continue
-            number = read(row, step)
+            number = read(step, number_cell)
             if number is None:
                 continue
             if not number.is_integer() or number > checks.MAX_STEP:
-                shown = checks.short_repr(row[step])
+                shown = checks.short_repr(number_cell)
                 raise ValueError(f"{self.name}: {step.strip()} = {shown} must be an integer up to 2**31 - 1")
-            read_loss = read(row, loss) if number >= 1 else None
-            read_lr = read(row, lr) if number >= 0 else None
+            read_loss = read(loss, loss_cell) if number >= 1 else None
+            read_lr = read(lr, lr_cell) if lr is not None and number >= 0 else None
             if read_loss is not None or read_lr is not None:
                 logged.append(LoggedRow(int(number), read_loss, read_lr))
         return logged
+
+    def _skipped_updates(self) -> set[int]:
+        """Return the rows of skipped updates in a `MetricLog`, whose losses may be not finite."""
+        if not {"applied", "skipped"} <= set(self.columns):
+            return set()
+        counts = self._numbers("applied", "skipped")
+        if len(counts) < len(self.rows):
+            return set()
+        changes = np.diff(counts, axis=0)
+        return set((np.flatnonzero((changes[:, 0] == 0) & (changes[:, 1] > 0)) + 1).tolist())
 
     def _cells(self, column: str) -> list[Any]:
         return [row.get(column) for row in self.rows]
@@ -141,6 +171,14 @@ class Table:
             if all(self._cells(column) != self._cells(other) for other in columns[:index])
         ]
 
+    def _numbers(self, *columns: str) -> NDArray[np.float64]:
+        """Return the rows that have numbers in all of these columns."""
+        numbers: list[list[float]] = []
+        for row in self.rows:
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
+                numbers.append([float(row[column]) for column in columns])
+        return np.array(numbers).reshape(-1, len(columns))
+
     def _epochs(self) -> str | None:
         names = ("epoch", "epochs")
         return next((column for column in self.columns if _snake_case(column).split("/")[-1] in names), None)
@@ -150,11 +188,8 @@ class Table:
         epochs = self._epochs()
         if epochs is None:
             return False
-        try:
-            differences = {float(row[column]) - float(row[epochs]) for row in self.rows}
-        except (KeyError, TypeError, ValueError, OverflowError):  # some rows have no epoch
-            return False
-        return len(differences) == 1 < len(self.rows)
+        numbers = self._numbers(column, epochs)
+        return 1 < len(numbers) == len(self.rows) and len(set(numbers[:, 0] - numbers[:, 1])) == 1
 
     def list_columns(self) -> str:
         return f"its columns are {_listed(self.columns)}"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 _CLEAR_DIFFERENCE = 0.02
 """Share of the peak by which a logged learning rate differs clearly from a curve's."""
+
+_SAME_LEVEL = 1e-3
+"""Fraction of the peak by which parameter groups may differ; they may be rounded, to float32 for example."""
 
 LATEST_FIRST_LR = 0.1
 """Share of the steps by which a log without a curve must have its first learning rate."""
@@ -32,6 +36,22 @@ class UnclearLogError(ValueError):
         self.problem = problem
         self.argument = argument
         self.columns = tuple(columns)
+
+
+def first_group(cells: Sequence[Any], name: str) -> Sequence[Any]:
+    """Return the learning rates of the first parameter group, if a `MetricLog` has lists of several."""
+    lists = [cell for cell in cells if isinstance(cell, list | tuple)]
+    try:
+        first, *others = np.array(lists, np.float64).T
+        levels = first / (first.max() or 1)
+    except (TypeError, ValueError):  # no lists, or not of numbers
+        return cells
+    if any(np.abs(other / other.max() - levels).max() > _SAME_LEVEL for other in others if other.any()):
+        raise ValueError(
+            f"{name} has parameter groups whose learning rates are not proportional: give curve= and "
+            "peak_value="
+        )
+    return [cell[0] if isinstance(cell, list | tuple) else cell for cell in cells]
 
 
 def check_lrs(logged: Sequence[tuple[int, float]], name: str) -> None:

@@ -48,6 +48,7 @@ def read_log(
     else:
         table = Table(checked_rows(source), name)
     step = table.find_step() if step is None else table.find_named("step", step)
+    table.check_steps(step)
     loss = table.find_loss(step) if loss is None else table.find_named("loss", loss)
     lr_is_used = curve is None or peak_value is None
     try:

@@ -128,6 +128,53 @@ def test_rows_of_a_metric_log_are_read() -> None:
     np.testing.assert_array_equal(generated.losses, TRAIN)
 
 
+def test_resumed_metric_log_keeps_the_later_loss() -> None:
+    """The update after the checkpoint was logged, then the run resumed at it: nothing was skipped."""
+    rows = metric_rows()[:3]
+    with pytest.warns(CurveWarning, match="1 earlier loss is left out"):
+        run = LossRun.read([*rows, rows[-1] | {"loss": 1.5}], CURVE, PEAK)
+    assert run.losses.tolist() == [*TRAIN[:2], 1.5]
+
+
+@pytest.mark.parametrize("factors", [[1], [1, 0.1], [0.5, 0.0, 1.0], [0.0, 0.0]])
+def test_parameter_groups_with_one_curve_are_read(factors) -> None:
+    rows = [
+        row | {"lr": [float(np.float32(row["lr"] * factor)) for factor in factors]} for row in metric_rows()
+    ]
+    if factors[0]:
+        assert LossRun.read(rows, CURVE).peak_value == pytest.approx(PEAK * factors[0], rel=1e-5)
+        assert LossRun.read(rows).curve.total_steps == 1000
+    other = [row | {"lr": [row["lr"], 1e-3]} for row in metric_rows()]
+    with pytest.raises(ValueError, match="groups whose learning rates are not proportional: give curve= and"):
+        LossRun.read(other)
+    for readable, peak in [(rows, factors[0] * PEAK or PEAK), (other, PEAK)]:
+        assert LossRun.read(readable, CURVE, peak).losses.tolist() == TRAIN
+
+
+@pytest.mark.parametrize(("epochs", "is_numbered"), [(2, False), (3, True), (10, False)])
+def test_steps_that_begin_anew_with_each_epoch_are_refused(epochs, is_numbered) -> None:
+    per_epoch = len(STEPS) // epochs
+    rows = rows_of(
+        epoch=[i // per_epoch for i in range(50)], iter=[i % per_epoch + 1 for i in range(50)], loss=TRAIN
+    )
+    if is_numbered:
+        rows = [row | {"_step": step} for row, step in zip(rows, STEPS, strict=True)]
+    for step in (None, "iter"):
+        with pytest.raises(UnclearLogError, match="the steps of 'iter' begin anew with each epoch") as caught:
+            LossRun.read(rows, CURVE, PEAK, step=step)
+        assert caught.value.argument == "step"
+        assert caught.value.columns == (("_step",) if is_numbered else ("epoch", "iter", "loss"))
+    if is_numbered:
+        assert LossRun.read(rows, CURVE, PEAK, step="_step").steps.tolist() == STEPS
+
+
+def test_resumed_run_with_epochs_is_read() -> None:
+    rows = [row | {"epoch": row["step"] // 200} for row in logged(LRS)]
+    with pytest.warns(CurveWarning, match="as the log of a resumed run does"):
+        run = LossRun.read([*rows[:30], *rows[25:]], CURVE, PEAK)
+    assert run.steps.tolist() == STEPS
+
+
 def test_curve_is_read_from_logged_learning_rates(tmp_path) -> None:
     """Between them it is a straight line; a curve that is given goes before them."""
     path = tmp_path / "trainer_state.json"
@@ -271,9 +318,12 @@ def test_columns_with_equal_values_are_one() -> None:
 )
 @pytest.mark.parametrize(
     "others",
-    [["lr-AdamW-momentum", "lr-AdamW-weight_decay", "base_lr", "lr_scale"], ["lr_decay_steps", "lr ratio", "maxLR"],
-     ["min-lr", "learning_rate/mult", "initial_lr", "peakLearningRate"]],
-)  # fmt: skip
+    [
+        ["lr-AdamW-momentum", "lr-AdamW-weight_decay", "base_lr", "lr_scale"],
+        ["lr_decay_steps", "lr ratio", "maxLR"],
+        ["min-lr", "learning_rate/mult", "initial_lr", "peakLearningRate"],
+    ],
+)
 def test_learning_rates_are_found_among_their_settings(name, others) -> None:
     rows = rows_of(step=STEPS, loss=TRAIN, **dict.fromkeys(others, STEPS), **{name: LRS})
     assert LossRun.read(rows).peak_value == max(LRS)
