@@ -2,11 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from plateau_jax.validation.curve_warning import warn
+
+
+_FEW_REPEATS = 4
+"""Number of steps that may have several losses without a step back, if it is more than 5 % of them."""
 
 
 class LoggedRow(NamedTuple):
@@ -23,7 +27,8 @@ def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
     A run that resumes logs lower steps again. From the first of them on, what was logged before goes.
 
     Raises:
-        ValueError: The steps go back so often that the rows are not in the order of training.
+        ValueError: The steps go back so often that the rows are not in the order of training, or more than a
+            few have several losses without going back.
     """
     resumed, steps = _resumed_rows(rows), [row.step for row in rows]
     _check_order(steps, len(resumed), name)
@@ -34,15 +39,23 @@ def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
             kept.append(rows[index])
         if index in resumed:
             lowest = min(lowest, steps[index])
-    losses = {row.step: row.loss for row in reversed(kept) if row.loss is not None}
-    lrs = {row.step: row.lr for row in reversed(kept) if row.lr is not None}
+    kept.reverse()
+    losses = {row.step: row.loss for row in kept if row.loss is not None}
+    _check_repeats(kept, losses, name)
+    lrs = {row.step: row.lr for row in kept if row.lr is not None}
     replaced = Counter(row.step for row in rows if row.loss is not None) - Counter(list(losses))
+    # Such as the evaluation after the last update, which some trainers make twice.
+    replaced -= Counter(
+        row.step for row, later in pairwise(row for row in kept if row.loss is not None) if row[:2] == later[:2]
+    )
     if replaced:
         are = "loss is" if replaced.total() == 1 else "losses are"
-        warn(
-            f"{name} repeats steps, as the log of a resumed run does: {replaced.total()} earlier {are} left "
-            f"out, at {_listed(sorted(replaced))}"
+        how = (
+            "repeats steps, as the log of a resumed run does"
+            if resumed
+            else "has steps that were logged twice"
         )
+        warn(f"{name} {how}: {replaced.total()} earlier {are} left out, at {_listed(sorted(replaced))}")
     return [LoggedRow(step, losses.get(step), lrs.get(step)) for step in sorted({*losses, *lrs})]
 
 
@@ -67,6 +80,18 @@ def finite_losses(rows: Sequence[LoggedRow], name: str) -> list[tuple[int, float
     return [(step, loss) for step, loss in losses if math.isfinite(loss)]
 
 
+def _check_repeats(rows: Sequence[LoggedRow], losses: Mapping[int, float], name: str) -> None:
+    """Raise if many steps have different losses, such as those of several ranks or splits."""
+    counts = Counter(row.step for row in rows if row.loss is not None)
+    repeated = {row.step for row in rows if row.loss is not None and row.loss != losses[row.step]}
+    if len(repeated) > max(_FEW_REPEATS, len(losses) // 20):
+        where = "each step" if len(repeated) == len(losses) else f"{len(repeated)} of {len(losses)} steps"
+        raise ValueError(
+            f"{name} has {max(counts.values())} losses at {where}: keep those of one split, rank or run, or "
+            "their mean"
+        )
+
+
 def _check_order(steps: Sequence[int], resumes: int, name: str) -> None:
     """Raise if the steps are in another order: the last first, as text, or shuffled."""
     texts = [str(step) for step, _ in groupby(steps)]
@@ -74,7 +99,7 @@ def _check_order(steps: Sequence[int], resumes: int, name: str) -> None:
     if (
         0 < resumes == changes
         or resumes > max(1, len(texts) // 3)
-        or (resumes > 1 and len(set(texts)) == len(texts) and texts == sorted(texts))
+        or (resumes and len(set(texts)) == len(texts) and texts == sorted(texts))
     ):
         order = "from the last to the first" if resumes == changes else "not in the order of training"
         raise ValueError(

@@ -86,14 +86,54 @@ def test_late_evaluations_are_no_resumed_run() -> None:
         ([lr_row(row["step"]) for row in ROWS[::-1] for _ in range(3)], "steps from the last to the first"),
         (random.Random(0).sample(ROWS, 100), "steps not in the order of training: .*; sort the rows by step"),
         (random.Random(1).sample(ROWS[:20], 20), "steps not in the order of training"),
+        (sorted(ROWS[4:], key=as_text), "steps not in the order of training"),
+        (sorted(ROWS[4:50:5], key=as_text), "steps not in the order of training: they go back in 1 of 9"),
         (sorted(ROWS, key=as_text), "steps not in the order of training"),
         (sorted([*ROWS, *map(without_loss, ROWS)], key=as_text), "steps not in the order of training"),
     ],
-    ids=["reversed", "two", "three", "shuffled", "few", "as text", "as text, twice"],
+    ids=[
+        "reversed",
+        "two",
+        "three",
+        "shuffled",
+        "few",
+        "as text from 100",
+        "as text, once",
+        "as text",
+        "as text, twice",
+    ],
 )
 def test_rows_in_another_order_are_refused(rows, message) -> None:
     with pytest.raises(ValueError, match=message):
         LossRun.read(rows, CURVE, PEAK)
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("steps", [STEPS, STEPS[10:25], STEPS[::9]])
+def test_several_losses_per_step_are_refused(steps, count) -> None:
+    """Such as those of ranks, micro-batches, splits in one column, or two runs: the last is not theirs."""
+    rows = [lr_row(step) | {"loss": 3 + k} for step in steps for k in range(count)]
+    with pytest.raises(ValueError, match=f"the log has {count} losses at each step: keep those of one split"):
+        LossRun.read(rows, CURVE, PEAK)
+    half = [row for i, row in enumerate(rows) if i % (2 * count) < count + 1]
+    with pytest.raises(ValueError, match=rf"{count} losses at \d+ of {len(steps)} steps: keep those of one"):
+        LossRun.read(half, CURVE, PEAK)
+    equal = [row | {"loss": 3.0} for row in rows]
+    assert LossRun.read(equal, CURVE, PEAK).steps.tolist() == steps
+
+
+@pytest.mark.parametrize("repeated", [[99], [0, 3, 50, 51]])
+def test_few_repeated_steps_were_logged_twice(repeated) -> None:
+    rows = [
+        row for i, row in enumerate(ROWS) for row in ([row | {"loss": 9.0}, row] if i in repeated else [row])
+    ]
+    are = "loss is" if len(repeated) == 1 else "losses are"
+    with pytest.warns(
+        CurveWarning, match=f"steps that were logged twice: {len(repeated)} earlier {are}"
+    ) as caught:
+        run = LossRun.read(rows, CURVE, PEAK)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert run.losses.tolist() == [row["loss"] for row in ROWS]
 
 
 def write_csv(rows, path) -> None:
