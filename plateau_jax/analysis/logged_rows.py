@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from plateau_jax.validation.curve_warning import warn
 
-
 _FEW_REPEATS = 4
 """Number of steps that may have several losses without a step back, if it is more than 5 % of them."""
 
@@ -46,7 +45,9 @@ def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
     replaced = Counter(row.step for row in rows if row.loss is not None) - Counter(list(losses))
     # Such as the evaluation after the last update, which some trainers make twice.
     replaced -= Counter(
-        row.step for row, later in pairwise(row for row in kept if row.loss is not None) if row[:2] == later[:2]
+        row.step
+        for row, later in pairwise(row for row in kept if row.loss is not None)
+        if row[:2] == later[:2]
     )
     if replaced:
         are = "loss is" if replaced.total() == 1 else "losses are"
