@@ -8,6 +8,8 @@ from pathlib import Path
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.curves.curve import Curve
 
+_ADVICE = "; repeat --fit for a second log"
+
 
 def read_curve(file: str, option: str = "--from") -> Curve:
     """Read a curve that `to_dict` wrote; - is standard input."""
@@ -27,15 +29,24 @@ def read_curve(file: str, option: str = "--from") -> Curve:
         raise ValueError(f"{option} {file}: {error}") from None
 
 
+def _curve_of_log(file: str) -> Curve:
+    try:
+        return read_curve(file, "--fit")
+    except ValueError as error:
+        raise ValueError(f"{error}{_ADVICE if Path(file).is_file() else ''}") from None
+
+
 def read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> list[LossRun]:
     """Read the run of each --fit: a log, and the file of its curve if there is one."""
     runs: list[LossRun] = []
     for file, *curve_files in fits:
         if len(curve_files) > 1:
-            raise ValueError(f"--fit takes a log and at most one curve, not {len(curve_files)} curves")
+            raise ValueError(
+                f"--fit takes a log and at most one curve, not {len(curve_files)} curves{_ADVICE}"
+            )
         try:
             if curve_files:
-                runs.append(LossRun.read(file, read_curve(curve_files[0], "--fit"), peak))
+                runs.append(LossRun.read(file, _curve_of_log(curve_files[0]), peak))
             else:
                 runs.append(LossRun.read(file))
         except OSError as error:

@@ -4,14 +4,15 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from plateau_jax.analysis.log_numbers import parse_float
 from plateau_jax.validation import checks
+from plateau_jax.validation.curve_warning import warn
 
-_SEPARATOR = re.compile(r'"?sep=(.)"?[\s,;]*', re.IGNORECASE)
+_SEPARATOR = re.compile(r'"?sep= *(.)"?[\s,;]*', re.IGNORECASE)
 """A line before the header, for Excel."""
 
 
@@ -26,10 +27,11 @@ def read_file(path: Path) -> list[Mapping[str, Any]]:
 def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
     """Parse the text of a log: CSV, JSON or JSON lines. `name` is that of the file, for messages."""
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
-    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip()]
+    numbered = {number: line for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1) if line.strip()}
+    lines = list(numbered.values())
     if text.lstrip()[:1] in ("{", "["):
         try:
-            return checked_rows(_parse_json(text, lines, name))
+            return checked_rows(_parse_json(text, numbered, name))
         except TypeError as error:
             raise ValueError(f"{name} is not a log: {error}") from None
     separator = _SEPARATOR.fullmatch(lines[0]) if lines else None
@@ -49,7 +51,7 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
         if any(row.get(cast("str", None), [])):
             raise ValueError(f"{name} has a row with more cells than columns: {checks.short_repr(row)}")
     # A resumed run that appends to its file may write the header again.
-    return [row for row in rows if any(row[column] != column for column in columns)]
+    return [row for row in rows if any((row[column] or "").strip() != column.strip() for column in columns)]
 
 
 def check_columns(columns: Iterable[str], name: str) -> None:
@@ -60,11 +62,20 @@ def check_columns(columns: Iterable[str], name: str) -> None:
             raise ValueError(f"{name} has {count} columns named {column!r}: rename or remove all but one")
 
 
-def _parse_json(text: str, lines: Sequence[str], name: str) -> Any:
+def _parse_json(text: str, lines: Mapping[int, str], name: str) -> Any:
     def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(row := dict(pairs)) < len(pairs):
             repeated.append([key for key, _ in pairs])
         return row
+
+    def decode_line(number: int, line: str) -> Any:
+        try:
+            return decode(line)
+        except json.JSONDecodeError as error:
+            if len(lines) > 1 and number == max(lines):  # the trainer was stopped while it wrote
+                warn(f"{name}: the last line, {number}, is incomplete and left out")
+                return None
+            raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from None
 
     repeated: list[list[str]] = []
     decode = json.JSONDecoder(object_pairs_hook=build_object, parse_float=parse_float).decode
@@ -72,7 +83,8 @@ def _parse_json(text: str, lines: Sequence[str], name: str) -> Any:
         try:
             value = decode(text)
         except json.JSONDecodeError:
-            value = [decode(line) for line in lines]
+            value = [decode_line(number, line) for number, line in lines.items()]
+            value = [row for row in value if row is not None]
     except (ValueError, RecursionError) as error:  # an integer may have too many digits
         raise ValueError(f"{name} is neither JSON nor JSON lines: {error}") from None
     for keys in repeated:
@@ -84,8 +96,12 @@ def _parse_json(text: str, lines: Sequence[str], name: str) -> Any:
 
 
 def checked_rows(rows: Any) -> list[Mapping[str, Any]]:
-    if not checks.is_ordered(rows):
-        raise TypeError(f"{checks.short_repr(rows)} must be a path, or rows such as those of a MetricLog")
+    is_rows = checks.is_ordered(rows) and not hasattr(rows, "read") and not hasattr(rows, "to_dict")
+    if not is_rows:
+        advice = "; of a file, give the path" if hasattr(rows, "read") else ""
+        advice = '; of a DataFrame, give df.to_dict("records")' if hasattr(rows, "to_dict") else advice
+        shown = checks.short_repr(rows)
+        raise TypeError(f"{shown} must be a path, or rows such as those of a MetricLog{advice}")
     rows = list(rows)
     for row in rows:
         if not isinstance(row, Mapping):

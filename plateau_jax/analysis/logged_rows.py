@@ -44,11 +44,8 @@ def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
     lrs = {row.step: row.lr for row in kept if row.lr is not None}
     replaced = Counter(row.step for row in rows if row.loss is not None) - Counter(list(losses))
     # Such as the evaluation after the last update, which some trainers make twice.
-    replaced -= Counter(
-        row.step
-        for row, later in pairwise(row for row in kept if row.loss is not None)
-        if row[:2] == later[:2]
-    )
+    logged = [(row.step, row.loss) for row in kept if row.loss is not None]
+    replaced -= Counter(step for (step, loss), later in pairwise(logged) if (step, loss) == later)
     if replaced:
         are = "loss is" if replaced.total() == 1 else "losses are"
         how = (
@@ -60,13 +57,16 @@ def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
     return [LoggedRow(step, losses.get(step), lrs.get(step)) for step in sorted({*losses, *lrs})]
 
 
-def finite_losses(rows: Sequence[LoggedRow], name: str) -> list[tuple[int, float]]:
+def finite_losses(rows: Sequence[LoggedRow], name: str, column: str) -> list[tuple[int, float]]:
     """Return (step, loss) of each finite loss.
 
     Raises:
-        ValueError: More than 5 % are not finite.
+        ValueError: More than 5 % are not finite, or one is not positive.
     """
     losses = [(row.step, row.loss) for row in rows if row.loss is not None]
+    for step, loss in losses:
+        if loss <= 0 and math.isfinite(loss):
+            raise ValueError(f"{name}: {column.strip()} = {loss:g} at step {step} must be positive")
     wrong = [step for step, loss in losses if not math.isfinite(loss)]
     if not wrong:
         return losses

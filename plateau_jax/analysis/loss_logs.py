@@ -26,6 +26,7 @@ class Log(NamedTuple):
     steps: list[int]
     losses: list[float]
     columns: dict[str, str]
+    name: str
 
 
 def read_log(
@@ -61,7 +62,7 @@ def read_log(
         lr_column = None
         rows = table.read_rows(step, loss, None)
     rows = later_rows(rows, table.name)
-    losses = finite_losses(rows, table.name)
+    losses = finite_losses(rows, table.name, loss)
     if not losses:
         raise ValueError(f"{table.name} has no row with both {step!r} and {loss!r}")
     lrs = [(row.step, row.lr) for row in rows if row.lr is not None]
@@ -73,7 +74,7 @@ def read_log(
             if curve is None:
                 argument, advice = "curve", ": give curve= and peak_value="
             if lr_column is None:
-                advice += f", or name their column with lr=; {table.list_columns()}"
+                advice += f"; {table.list_columns()}: name one with lr= if it has them"
             raise UnclearLogError(problem, advice, argument)
     if curve is None:
         curve, peak_value = interpolate_lrs(lrs, losses[-1][0], table.name)
@@ -84,4 +85,4 @@ def read_log(
     if lr_is_used and lr_column is not None:
         columns["lr"] = lr_column
     steps, values = zip(*losses, strict=True)
-    return Log(curve, peak_value, list(steps), list(values), columns)
+    return Log(curve, peak_value, list(steps), list(values), columns, table.name)

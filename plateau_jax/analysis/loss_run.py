@@ -13,11 +13,15 @@ from plateau_jax.analysis import loss_logs
 from plateau_jax.analysis.log_columns import base_name
 from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 _LARGEST_FIRST_LOSS = 15
 """In nats; a uniform distribution over a million tokens has 14."""
+
+_MOST_STAGES = 20
+"""Number of stages of a curve that `repr` shows."""
 
 _PERPLEXITY = re.compile(r"(?<!log)(^|[\W_])(ppl|perplexity)($|[\W_])")
 
@@ -68,11 +72,7 @@ class LossRun:
         values = {"curve": curve, "peak_value": peak, "steps": step_array, "losses": loss_array}
         for name, value in {**values, "_columns": dict[str, str]()}.items():
             object.__setattr__(self, name, value)
-        if loss_array[0] > _LARGEST_FIRST_LOSS:
-            warn(
-                f"the first logged loss is {loss_array[0]:.4g}, as if the losses were perplexities: take the "
-                "logarithm"
-            )
+        self._warn_about_perplexities()
 
     @classmethod
     def read(
@@ -126,16 +126,28 @@ class LossRun:
 
     @classmethod
     def _from_log(cls, log: loss_logs.Log) -> Self:
-        run = cls(log.curve, log.peak_value, log.steps, log.losses)
+        with suppress_warnings():
+            run = cls(log.curve, log.peak_value, log.steps, log.losses)
         object.__setattr__(run, "_columns", log.columns)
-        column = log.columns["loss"]
-        if _PERPLEXITY.search(base_name(column).lower()) and run.losses[0] <= _LARGEST_FIRST_LOSS:
-            warn(f"{column!r} seems to be a perplexity: take the logarithm")
+        run._warn_about_perplexities(f"{log.name}: ")
         return run
 
+    def _warn_about_perplexities(self, prefix: str = "") -> None:
+        first, column = self.losses[0], self._columns.get("loss", "")
+        if first > _LARGEST_FIRST_LOSS:
+            warn(
+                f"{prefix}the first logged loss is {first:.4g}, as if the losses were perplexities: take the "
+                "logarithm"
+            )
+        elif _PERPLEXITY.search(base_name(column).lower()):
+            warn(f"{prefix}{column!r} seems to be a perplexity: take the logarithm")
+
     def __repr__(self) -> str:
+        stages = self.curve.stages if isinstance(self.curve, StagedCurve) else ()
+        is_long = len(stages) > _MOST_STAGES  # such as the learning rates of a log
+        curve = f"<StagedCurve of {len(stages)} stages>" if is_long else repr(self.curve)
         return (
-            f"LossRun({self.curve!r}, {self.peak_value!r}, steps={self.steps[0]}…{self.steps[-1]}, "
+            f"LossRun({curve}, {self.peak_value!r}, steps={self.steps[0]}…{self.steps[-1]}, "
             f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g}{self._origin})"
         )
 

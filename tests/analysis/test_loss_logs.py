@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import io
 import json
 import math
 import pickle
@@ -86,7 +87,7 @@ WRITERS = {
         path,
         ["step", "val/loss", "val/aux_loss", "mtp_loss", "z_loss", "best_val_loss", "val_loss_ema"],
         *(STEPS, VALIDATION, TRAIN, TRAIN, TRAIN, TRAIN, TRAIN)),
-    "header of Excel": lambda path: path.write_text("sep=;\n" + "\n".join(
+    "header of Excel": lambda path: path.write_text("sep= ;\n" + "\n".join(
         ["step;loss", *(f"{step};{loss}" for step, loss in zip(STEPS, VALIDATION, strict=True))])),
     "header again": lambda path: path.write_text("".join(
         f"step, loss\n{step}, {loss}\n" for step, loss in zip(STEPS, VALIDATION, strict=True))),
@@ -328,9 +329,7 @@ def test_learning_rates_are_found_among_their_settings(name, others) -> None:
     rows = rows_of(step=STEPS, loss=TRAIN, **dict.fromkeys(others, STEPS), **{name: LRS})
     assert LossRun.read(rows).peak_value == max(LRS)
     without = [{column: value for column, value in row.items() if column != name} for row in rows]
-    with pytest.raises(
-        UnclearLogError, match=r"no learning rates.*, or name their column with lr=; its columns"
-    ):
+    with pytest.raises(UnclearLogError, match=r"no learning rates.*; its columns are .*: name one with lr="):
         LossRun.read(without)
 
 
@@ -358,13 +357,14 @@ VALUES = [3.0, 2.0]
         (rows_of(step=[1, 2**31], loss=VALUES), {}, r"2147483648 must be an integer up to 2\*\*31 - 1"),
         (rows_of(step=[1, 10**400], loss=VALUES), {}, "step = 1000.* must be a number"),
         (rows_of(step=["1,000", "2,000"], loss=VALUES), {}, "step = '1,000' must be written without a comma"),
-        (rows_of(step=[1, 2], loss=[1, -2.0]), {}, r"losses\[1\] = -2\.0 must be finite and positive"),
+        (rows_of(step=[1, 2], loss=[1, -2.0]), {}, "^the log: loss = -2 at step 2 must be positive"),
+        (rows_of(step=[1, 2], loss=[0, 2.0]), {}, "^the log: loss = 0 at step 1 must be positive"),
         (rows_of(step=[1, ""], loss=["", 1]), {"loss": "loss"}, "has no row with both 'step' and 'loss'"),
         (rows_of(step=[1, 2], loss=VALUES), {"peak_value": None}, "no learning rates: give peak_value="),
         (
             rows_of(step=[1, 2], loss=VALUES),
             {"curve": None, "peak_value": None},
-            "no learning rates: give curve= and peak_value=, or name .* lr=; its columns are 'step', 'loss'",
+            "no learning rates: give curve= and peak_value=; its columns are 'step', 'loss': name one",
         ),
         (rows_of(step=[1, 2], loss=VALUES), {"curve": None}, "peak_value= without curve="),
         (
@@ -415,6 +415,13 @@ def test_ambiguous_logs_are_refused(rows, arguments, message) -> None:
 def test_other_sources_are_refused(source) -> None:
     with pytest.raises(TypeError, match=r"must be a path, or rows|must be a mapping from columns"):
         LossRun.read(source, CURVE, PEAK)
+
+    class Frame(list[Any]):
+        def to_dict(self) -> None: ...
+
+    for other, advice in [(io.StringIO("step,loss\n1,2"), "the path"), (Frame(), r'df\.to_dict\("records"')]:
+        with pytest.raises(TypeError, match=f"must be a path, or rows .*{advice}"):
+            LossRun.read(other, CURVE, PEAK)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="step = 3 must be the name of a column"):
         LossRun.read(rows_of(step=[1], loss=[2.0]), CURVE, PEAK, step=3)  # pyright: ignore[reportArgumentType]
 
@@ -450,6 +457,21 @@ def test_unreadable_files_are_named(tmp_path) -> None:
 def test_broken_text_is_refused(text) -> None:
     with pytest.raises(ValueError, match=r"^log is (neither JSON nor JSON lines|not CSV|not a log): "):
         parse_rows(text, "log")
+
+
+@pytest.mark.parametrize("torn", ['{"step": 3, "lo', '{"step"', "{", "\0\0"])
+def test_incomplete_last_line_of_json_is_left_out(torn, tmp_path) -> None:
+    """A trainer that was stopped while it wrote may have left one."""
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1, "loss": 3}\n\n{"step": 2, "loss": 2}\n' + torn)
+    with pytest.warns(
+        CurveWarning, match=r"log\.jsonl: the last line, 4, is incomplete and left out"
+    ) as caught:
+        assert LossRun.read(path, CURVE, PEAK).steps.tolist() == [1, 2]
+    assert [warning.filename for warning in caught] == [__file__]
+    path.write_text(path.read_text() + '{"step": 4, "loss": 2}\n{"step": 5, "loss": 2}\n')
+    with pytest.raises(ValueError, match=r"log\.jsonl is neither JSON nor JSON lines: line 4, column "):
+        LossRun.read(path, CURVE, PEAK)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -505,6 +527,7 @@ def test_repr_names_the_columns_that_were_read() -> None:
         for same in (run, copy.copy(run), copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
             assert repr(same).endswith(end)
         assert (run == run, run == copy.copy(run)) == (True, False)
+    assert repr(LossRun.read(rows)).startswith("LossRun(<StagedCurve of 50 stages>, ")
     assert "read" not in repr(LossRun(CURVE, PEAK, STEPS, TRAIN))
 
 
@@ -592,9 +615,9 @@ def test_logged_learning_rates_are_those_of_the_curve(steps, first, at_zero) -> 
 @pytest.mark.parametrize(
     ("column", "losses", "message"),
     [
-        ("val/ppl", [14.0, 12.0], "'val/ppl' seems to be a perplexity: take the logarithm"),
-        ("eval_perplexity", [90.0, 12.0], "first logged loss is 90,.*: take the logarithm"),
-        ("loss", [15.1, 12.0], r"first logged loss is 15\.1,.*: take the logarithm"),
+        ("val/ppl", [14.0, 12.0], "the log: 'val/ppl' seems to be a perplexity: take the logarithm"),
+        ("eval_perplexity", [90.0, 12.0], "the log: the first logged loss is 90,.*: take the logarithm"),
+        ("loss", [15.1, 12.0], r"the log: the first logged loss is 15\.1,.*: take the logarithm"),
     ],
 )
 def test_perplexities_warn_once(column, losses, message) -> None:

@@ -149,7 +149,11 @@ def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp
         (["1000", "--compare", "--fit", "SEVERAL", "CURVE"], "in Python, with LossRun.read(…, loss=…)"),
         (["1000", "--compare", "--fit", "none.csv"], "--fit none.csv: No such file or directory"),
         (["1000", "--compare", "--fit", "LOG", "none.json"], "--fit none.json: No such file or directory"),
-        (["1000", "--compare", "--fit", "LOG", "CURVE", "CURVE"], "at most one curve, not 2 curves"),
+        (
+            ["1000", "--compare", "--fit", "LOG", "CURVE", "CURVE"],
+            "at most one curve, not 2 curves; repeat --fit",
+        ),
+        (["1000", "--compare", "--fit", "LOG", "LOG"], "; repeat --fit for a second log"),
         (["9000", "--compare", "--peak", "1", "--fit", "LOG", "CURVE"], "a forecast reaches at most 4 times"),
         (["1000", "--compare", "--peak", "0", "--fit", "LOG", "CURVE"], "--compare takes a --peak above 0"),
         (["1000", "--design", "--fit", "LOG"], "--design opens a page: leave --fit out"),
