@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.analysis.log_files import check_columns
-from plateau_jax.analysis.log_numbers import has_decimal_commas, is_filled, read_number
+from plateau_jax.analysis.log_numbers import has_decimal_commas, is_filled, is_finite, read_number
 from plateau_jax.analysis.logged_lrs import UnclearLogError, first_group
 from plateau_jax.analysis.logged_rows import LoggedRow
 from plateau_jax.validation import checks
@@ -22,6 +23,8 @@ _STEPS = (
 )
 _STEP_PREFIX = re.compile(r"((train|trainer|training|val|valid|validation|eval|test|metrics|global)/)+")
 """With any other word it may be something else, such as tokens/step."""
+
+_ZERO = re.compile(r"0+([.,]0*)?")
 
 _SPLIT = r"(val|valid|validation|eval|evaluation|test|dev|heldout|held[\W_]out)"
 # With any other word, it may be an auxiliary loss, a best one, or a running mean.
@@ -87,8 +90,10 @@ class Table:
 
     def find_loss(self, step: str) -> str:
         # A summary, such as the mean training loss at the end, is not a log.
-        logged = [column for column in self.columns if sum(map(is_filled, self._cells(column))) > 1]
+        counts = {column: sum(map(is_filled, self._cells(column))) for column in self.columns}
+        logged = [column for column, count in counts.items() if count > 1]
         losses = [column for column in logged if _LOSS.fullmatch(base_name(column).lower())]
+        losses = [column for column in losses if self._is_logged(column, step)] or losses
         validation = [column for column in losses if _VALIDATION.search(base_name(column).lower())]
         matching = validation or losses
         if len(matching) == 1:
@@ -97,6 +102,10 @@ class Table:
         similar = [column for column in logged if _ANY_LOSS.search(base_name(column).lower())]
         candidates = matching or similar
         problem = "has no column of losses"
+        if single := [
+            name for name in counts if counts[name] == 1 and _LOSS.fullmatch(base_name(name).lower())
+        ]:
+            problem += f" with several values: {single[0]!r} has one value"
         if len(candidates) > 1:
             problem = f"has several losses, {_listed(candidates)}"
         elif candidates:
@@ -104,6 +113,14 @@ class Table:
         if not matching:
             candidates += [column for column in self.columns if column not in (step, *candidates)]
         raise self._error(problem, "loss", candidates)
+
+    def _is_logged(self, column: str, step: str) -> bool:
+        """Return True if the column has two finite losses or more after step 0."""
+        cells = zip(self._cells(step), self._cells(column), strict=True)
+        finite = (
+            loss for number, loss in cells if is_finite(loss) and not _ZERO.fullmatch(str(number).strip())
+        )
+        return sum(1 for _ in islice(finite, 2)) == 2
 
     def find_lr(self) -> str | None:
         words = {column: re.sub(r"[\W_]+", "_", _snake_case(column)) for column in self.columns}

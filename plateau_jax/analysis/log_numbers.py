@@ -15,14 +15,24 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}((,\d{3})+|(\.\d{3})+)", re.ASCII)
 """Also decimals, if there are three of them: 1,000 and 1.000 are 1 or 1000."""
 
 
+_MISSING = {"", "-", "na", "n/a", "<na>", "null", "none"}
+
+
 def is_filled(value: Any) -> bool:
-    return value is not None and (not isinstance(value, str) or bool(value.strip()))
+    return value is not None and (not isinstance(value, str) or value.strip().lower() not in _MISSING)
+
+
+def is_finite(value: Any) -> bool:
+    """Return True for a cell that is filled, but not with NaN or an infinity."""
+    return is_filled(value) and not _NOT_FINITE.fullmatch(str(value).strip())
 
 
 def has_decimal_commas(steps: Iterable[Any], *columns: Iterable[Any]) -> bool:
     """Return True if a comma cannot separate thousands, or a column but `steps` has one in every number."""
-    texts = [[cell.strip() for cell in cells if isinstance(cell, str)] for cells in (steps, *columns)]
-    numbers = [[text for text in column if text and not _NOT_FINITE.fullmatch(text)] for column in texts]
+    numbers = [
+        [cell.strip() for cell in cells if isinstance(cell, str) and is_finite(cell)]
+        for cells in (steps, *columns)
+    ]
     return any(
         _WITH_COMMA.fullmatch(text) and not _THOUSANDS.fullmatch(text)
         for column in numbers

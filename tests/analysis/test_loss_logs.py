@@ -90,7 +90,8 @@ WRITERS = {
     "header of Excel": lambda path: path.write_text("sep= ;\n" + "\n".join(
         ["step;loss", *(f"{step};{loss}" for step, loss in zip(STEPS, VALIDATION, strict=True))])),
     "header again": lambda path: path.write_text("".join(
-        f"step, loss\n{step}, {loss}\n" for step, loss in zip(STEPS, VALIDATION, strict=True))),
+        f"step,{' ' * (step % 3)}loss\n{step},{loss}\n"
+        for step, loss in zip(STEPS, VALIDATION, strict=True))),
     "points for thousands": lambda path: path.write_text("".join(["step;loss\n", *(
         f"{step:,};{loss}\n".replace(",", "_").replace(".", ",").replace("_", ".")
         for step, loss in zip(STEPS, VALIDATION, strict=True))])),
@@ -200,7 +201,7 @@ def logged(lrs: Any) -> list[dict[str, Any]]:
         [PEAK * CURVE(step + 1) for step in STEPS],
         [float(f"{lr:.4f}") for lr in LRS],
         [f"{lr:.1e}" for lr in LRS],
-        [None, float("nan"), "", *LRS[3:]],
+        [None, float("nan"), "N/A", "", *LRS[4:]],
         [0.0 for _ in LRS],
         ["no number" for _ in LRS],
     ],
@@ -299,6 +300,33 @@ def test_steps_are_not_other_numbers_per_step(step, others) -> None:
     assert LossRun.read(rows, CURVE, PEAK).steps.tolist() == STEPS
 
 
+@pytest.mark.parametrize("marker", ["NA", "N/A", "null", "None", "-", "<NA>", " "])
+def test_missing_markers_are_empty_cells(marker) -> None:
+    shown = [
+        marker if step % 100 else str(loss).replace(".", ",") for step, loss in zip(STEPS, TRAIN, strict=True)
+    ]
+    rows = rows_of(step=STEPS, loss=shown, lr=[marker, *map(str, LRS[1:])])
+    run = LossRun.read(rows, CURVE, PEAK)
+    assert run.steps.tolist() == STEPS[4::5]
+    assert run.losses.tolist() == TRAIN[4::5]
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, "0", "0.0"])
+@pytest.mark.parametrize("validation", [[10.0, *[""] * 49, 3.0], [10.0, "nan", math.nan, "-", *[""] * 47]])
+def test_losses_without_a_log_are_not_preferred(zero, validation) -> None:
+    """Such as an evaluation before training and one at the end: one of them is after an update."""
+    rows = rows_of(step=[zero, *STEPS], loss=[11.0, *TRAIN], val_loss=validation)
+    assert LossRun.read(rows, CURVE, PEAK).losses.tolist() == TRAIN
+    rows = rows_of(step=[zero, *STEPS], loss=[11.0, *TRAIN], val_loss=[10.0, 4.0, *[""] * 48, 3.0])
+    assert LossRun.read(rows, CURVE, PEAK).losses.tolist() == [4.0, 3.0]
+
+
+@pytest.mark.parametrize("rows", [[{"step": 1, "loss": 2.0}], [{"step": [1, 2], "loss": [3.0, 2.0]}]])
+def test_single_rows_are_no_log(rows) -> None:
+    with pytest.raises(UnclearLogError, match="no column of losses with several values: 'loss' has one"):
+        LossRun.read(rows, CURVE, PEAK)
+
+
 def test_columns_with_equal_values_are_one() -> None:
     rows = rows_of(**{"trainer/step": STEPS, "val/step": STEPS}, loss=TRAIN, lr_0=LRS, lr_1=LRS)
     assert repr(LossRun.read(rows, CURVE)).endswith("from step='trainer/step', loss='loss', lr='lr_0')")
@@ -333,12 +361,12 @@ def test_learning_rates_are_found_among_their_settings(name, others) -> None:
         LossRun.read(without)
 
 
+VALUES = [3.0, 2.0]
+
+
 def rows_of(**columns: Any) -> list[dict[str, Any]]:
     names = list(columns)
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-VALUES = [3.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -554,7 +582,7 @@ def test_export_of_tensorboard_asks_for_its_losses(tmp_path) -> None:
         *(
             (column, cell, f"{column} = {cell!r} must be a number")
             for column in ("step", "loss", "lr")
-            for cell in ("true", "True", "1_000", "0x10", "1 000", "١٠", "1'000", "5%", "3.2.1", "1,2,3", "-")
+            for cell in ("true", "True", "1_000", "0x10", "1 000", "١٠", "1'000", "5%", "3.2.1", "1,2,3")
         ),
         ("step", "nan", "step = 'nan' must be an integer"),
         ("step", "inf", "step = 'inf' must be an integer"),
