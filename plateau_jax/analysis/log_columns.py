@@ -86,11 +86,14 @@ class Table:
             known = [column for column in self.columns if _step_name(column) in _STEPS]
             others = [column for column in known if (np.diff(self._numbers(column), axis=0) >= 0).all()]
             problem = f"has no number of updates: the steps of {step!r} begin anew with each epoch"
+            if not others:
+                problem += ": add a column with the number of updates (those of the epochs before, and these)"
             raise self._error(problem, "step", others)
 
     def find_loss(self, step: str) -> str:
         # A summary, such as the mean training loss at the end, is not a log.
-        counts = {column: sum(map(is_filled, self._cells(column))) for column in self.columns}
+        cells = ((column, islice(filter(is_filled, self._cells(column)), 2)) for column in self.columns)
+        counts = {column: len(list(filled)) for column, filled in cells}
         logged = [column for column, count in counts.items() if count > 1]
         losses = [column for column in logged if _LOSS.fullmatch(base_name(column).lower())]
         losses = [column for column in losses if self._is_logged(column, step)] or losses

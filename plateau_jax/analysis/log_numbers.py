@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from plateau_jax.validation import checks
@@ -27,8 +27,10 @@ def is_finite(value: Any) -> bool:
     return is_filled(value) and not _NOT_FINITE.fullmatch(str(value).strip())
 
 
-def has_decimal_commas(steps: Iterable[Any], *columns: Iterable[Any]) -> bool:
+def has_decimal_commas(steps: Sequence[Any], *columns: Sequence[Any]) -> bool:
     """Return True if a comma cannot separate thousands, or a column but `steps` has one in every number."""
+    if not any(isinstance(cell, str) and "," in cell for cells in (steps, *columns) for cell in cells):
+        return False
     numbers = [
         [cell.strip() for cell in cells if isinstance(cell, str) and is_finite(cell)]
         for cells in (steps, *columns)

@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from plateau_jax.validation.curve_warning import warn
 
 _FEW_REPEATS = 4
 """Number of steps that may have several losses without a step back, if it is more than 5 % of them."""
+
+
+_LARGEST_LOSS = float(np.finfo(np.float32).max)
 
 
 class LoggedRow(NamedTuple):
@@ -65,8 +70,9 @@ def finite_losses(rows: Sequence[LoggedRow], name: str, column: str) -> list[tup
     """
     losses = [(row.step, row.loss) for row in rows if row.loss is not None]
     for step, loss in losses:
-        if loss <= 0 and math.isfinite(loss):
-            raise ValueError(f"{name}: {column.strip()} = {loss:g} at step {step} must be positive")
+        if math.isfinite(loss) and not 0 < loss <= _LARGEST_LOSS:
+            shown = f"{column.strip()} = {loss:g} at step {step}"
+            raise ValueError(f"{name}: {shown} must be finite and positive in float32")
     wrong = [step for step, loss in losses if not math.isfinite(loss)]
     if not wrong:
         return losses
@@ -84,7 +90,8 @@ def finite_losses(rows: Sequence[LoggedRow], name: str, column: str) -> list[tup
 def _check_repeats(rows: Sequence[LoggedRow], losses: Mapping[int, float], name: str) -> None:
     """Raise if many steps have different losses, such as those of several ranks or splits."""
     counts = Counter(row.step for row in rows if row.loss is not None)
-    repeated = {row.step for row in rows if row.loss is not None and row.loss != losses[row.step]}
+    several = (row for row in rows if row.loss is not None and counts[row.step] > 1)
+    repeated = {row.step for row in several if row.loss != losses[row.step]}
     if len(repeated) > max(_FEW_REPEATS, len(losses) // 20):
         where = "each step" if len(repeated) == len(losses) else f"{len(repeated)} of {len(losses)} steps"
         raise ValueError(

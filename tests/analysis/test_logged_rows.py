@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.examples import examples
 
@@ -161,6 +161,7 @@ FORMS = {
     ),
     st.sampled_from(list(FORMS)),
 )
+@example(dict.fromkeys(range(8), math.nan), "rows")
 def test_few_losses_may_be_not_finite(wrong, form) -> None:
     """At most 5 %; those that a resumed run logged again do not count."""
     rows = [row | {"loss": wrong.get(index, row["loss"])} for index, row in enumerate(ROWS)]
