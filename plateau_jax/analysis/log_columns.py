@@ -135,6 +135,7 @@ class Table:
 
     def read_rows(self, step: str, loss: str, lr: str | None) -> list[LoggedRow]:
         """Return the rows with a step and a loss or a learning rate, without losses at step 0."""
+        columns: dict[str, Sequence[Any]]
         columns = {column: self._cells(column) for column in (step, loss, lr) if column is not None}
         if lr is not None:
             columns[lr] = first_group(columns[lr], self.name)

@@ -40,7 +40,7 @@ class UnclearLogError(ValueError):
 
 def first_group(cells: Sequence[Any], name: str) -> Sequence[Any]:
     """Return the learning rates of the first parameter group, if a `MetricLog` has lists of several."""
-    lists = [cell for cell in cells if isinstance(cell, list | tuple)]
+    lists: list[Sequence[Any]] = [cell for cell in cells if isinstance(cell, list | tuple)]
     try:
         first, *others = np.array(lists, np.float64).T
         levels = first / (first.max() or 1)

@@ -71,8 +71,8 @@ def finite_losses(rows: Sequence[LoggedRow], name: str, column: str) -> list[tup
     losses = [(row.step, row.loss) for row in rows if row.loss is not None]
     for step, loss in losses:
         if math.isfinite(loss) and not 0 < loss <= _LARGEST_LOSS:
-            shown = f"{column.strip()} = {loss:g} at step {step}"
-            raise ValueError(f"{name}: {shown} must be finite and positive in float32")
+            problem = f"{name}: {column.strip()!r} is {loss:.4g} at step {step}"
+            raise ValueError(f"{problem}; losses must be finite and positive in float32")
     wrong = [step for step, loss in losses if not math.isfinite(loss)]
     if not wrong:
         return losses

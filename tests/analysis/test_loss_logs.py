@@ -385,9 +385,9 @@ def rows_of(**columns: Any) -> list[dict[str, Any]]:
         (rows_of(step=[1, 2**31], loss=VALUES), {}, r"2147483648 must be an integer up to 2\*\*31 - 1"),
         (rows_of(step=[1, 10**400], loss=VALUES), {}, "step = 1000.* must be a number"),
         (rows_of(step=["1,000", "2,000"], loss=VALUES), {}, "step = '1,000' must be written without a comma"),
-        (rows_of(step=[1, 2], loss=[1, -2.0]), {}, "^the log: loss = -2 at step 2 must be finite and"),
-        (rows_of(step=[1, 2], loss=[0, 2.0]), {}, "^the log: loss = 0 at step 1 must be finite and"),
-        (rows_of(step=[1, 2], loss=[1e39, 2.0]), {}, r"loss = 1e\+39 at step 1 must be finite and"),
+        (rows_of(step=[1, 2], loss=[1, -2.0]), {}, "^the log: 'loss' is -2 at step 2; losses must be"),
+        (rows_of(step=[1, 2], loss=[0, 2.0]), {}, "^the log: 'loss' is 0 at step 1; losses must"),
+        (rows_of(step=[1, 2], loss=[1e39, 2.0]), {}, r"^the log: 'loss' is 1e\+39 at"),
         (rows_of(step=[1, ""], loss=["", 1]), {"loss": "loss"}, "has no row with both 'step' and 'loss'"),
         (rows_of(step=[1, 2], loss=VALUES), {"peak_value": None}, "no learning rates: give peak_value="),
         (

@@ -57,7 +57,7 @@ NO_STEP = log(n=STEPS, loss=LOSSES)
 LATE_LR = log(step=[500, 1000], loss=[3, 2], lr=[1, 0])
 TWO_LOSSES = log(step=STEPS, a_loss=LOSSES, b_loss=LOSSES)
 TENSORBOARD = log(**{"Wall time": 1e9 + STEPS, "Step": STEPS, "Value": LOSSES})
-TWO_LRS = log(step=STEPS, loss=LOSSES, a_lr=LOSSES, b_lr=LOSSES)
+TWO_LRS = log(step=STEPS, loss=LOSSES, a_lr=LOSSES, b_lr=2 * LOSSES)
 
 
 def test_opened_log_is_that_of_loss_run(tmp_path) -> None:
@@ -92,8 +92,8 @@ def test_learning_rates_of_a_log_are_its_curve() -> None:
         (NO_STEP, CURVE, PEAK, "step", ["n", "loss"], "no column of steps"),
         (TWO_LRS, None, None, "lr", ["a_lr", "b_lr"], "several learning rates"),
         ("", CURVE, PEAK, None, [], "log.csv has no rows"),
-        (log(step=STEPS, loss=-LOSSES), CURVE, PEAK, None, [], "A loss is -"),
-        (log(step=STEPS, loss=1e300 * LOSSES), CURVE, PEAK, None, [], "A loss is 2."),
+        (log(step=STEPS, loss=-LOSSES), CURVE, PEAK, None, [], "“loss” is -2.987 at step 20;"),
+        (log(step=STEPS, loss=1e300 * LOSSES), CURVE, PEAK, None, [], "“loss” is 2.987e+300 at"),
         (log(step=STEPS, loss=LOSSES, lr=1e42 * LOSSES), None, None, None, [], "than float32 can hold"),
         (TEXT, CURVE, -1, None, [], "The peak, -1, must not be negative"),
         (TEXT, PlateauCurve(900), PEAK, None, [], "at step 1000, lies after the end of the curve"),
