@@ -15,7 +15,7 @@ from support.numerics.oracle import Description
 from support.training.reads import reads_of
 from support.training.steps import skip_patterns
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import Curve, CurveWarning, PlateauCurve
 from torch_bridge.training.clock import clock as clock_module
 from torch_bridge.training.clock.clock import Clock, Counters
 
@@ -103,3 +103,17 @@ def test_end_is_noticed_in_time(total: int) -> None:
             clock.prepare()
             clock.count_update(skip, _LOSS)
     assert [f"total_steps = {total}, but" in str(warning.message) for warning in caught] == [True]
+
+
+def test_start_past_the_end_is_noticed() -> None:
+    """Unlike a saved run, one that begins there has not warned."""
+    clock = Clock([PlateauCurve(100)], [1.0], _CPU, initial_updates=500)
+    with pytest.warns(CurveWarning, match="training continues at step 516"):
+        for _ in range(17):
+            clock.prepare()
+            clock.count_update(torch.tensor(False), _LOSS)
+    resumed = Clock([PlateauCurve(100)], [1.0], _CPU)
+    resumed.resume(clock.read_counters(), clock.peaks, ())
+    for _ in range(33):  # warnings are errors
+        resumed.prepare()
+        resumed.count_update(torch.tensor(False), _LOSS)

@@ -140,10 +140,14 @@ class Clock:
             Counters(initial_updates, 0, initial_updates, initial_updates), peaks, initial_states(rules)
         )
 
+    def resume(self, counters: Counters, peaks: Sequence[float], states: States) -> None:
+        """Continue a saved run, which has warned if it was past the end of its curves."""
+        self._end.resume(counters.clock, counters.applied)
+        self.write_state(counters, peaks, states)
+
     def write_state(self, counters: Counters, peaks: Sequence[float], states: States = ()) -> None:
         """Continue from these counters, peaks and states of the rules."""
         self._start = counters
-        self._end.resume(counters.clock, counters.applied)  # a run that was saved past it has warned
         if self._hold is not None:
             self._hold.write_states(states)
         self._counters.copy_(torch.tensor(counters, device="cpu"))

@@ -97,7 +97,7 @@ class SavedComponents(NamedTuple):
             except KeyError as error:  # torch's own, if an entry is missing
                 raise ValueError(f"state_dict has a damaged entry 'optimizer': it has no {error}") from error
         rules = load_hold_states(state["hold"], self.clock.rules, strict, "TrainStep")
-        self.clock.write_state(self._counters_in(state, strict), self._peaks_in(state), rules)
+        self.clock.resume(self._counters_in(state, strict), self._peaks_in(state), rules)
         self.normalizer.write_state(state["loss_scale"] or ())
         if self.carry is not None:
             self.carry.write(state["carry"])
