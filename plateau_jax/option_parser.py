@@ -110,7 +110,7 @@ def command_line_parser() -> OptionParser:
         "--init-lr-ratio",
         metavar="R",
         type=float,
-        help="initial learning rate of the warmup, as a share of the peak (0)",
+        help="initial learning rate of the warmup, as a fraction of the peak (0)",
     )
     described.add_argument(
         "--plateau",
@@ -136,7 +136,7 @@ def command_line_parser() -> OptionParser:
         help="cosine, linear, 1-sqrt, 1-x^P or (1-x)^P, with a decimal for P, as in 1-x^2 (cosine)",
     )
     described.add_argument(
-        "--min-lr-ratio", metavar="R", type=float, help="final learning rate, as a share of the peak (0)"
+        "--min-lr-ratio", metavar="R", type=float, help="final learning rate, as a fraction of the peak (0)"
     )
     staged = parser.add_argument_group("a StagedCurve")
     staged.add_argument(

@@ -53,14 +53,14 @@ def measure(runs: list[LossRun]) -> Measured:
 
 def read_runs(clone: Path) -> dict[tuple[int, str], list[LossRun]]:
     """Return the runs at the three peaks of each length and kind of curve, if it decays."""
-    found = defaultdict(dict)
+    by_kind = defaultdict(dict)
     for (_, _, layers, width, peak), runs in read_schaipp(clone).items():
         if (layers, width) == (LAYERS, WIDTH) and peak in PEAKS:
             for run in runs:
-                found[run.curve.total_steps, kind_of(run)][peak] = run
+                by_kind[run.curve.total_steps, kind_of(run)][peak] = run
     return {
         key: [runs[peak] for peak in PEAKS]
-        for key, runs in found.items()
+        for key, runs in by_kind.items()
         if len(runs) == len(PEAKS) and key[1] != "constant"
     }
 
@@ -86,20 +86,21 @@ def main() -> None:
     rows = defaultdict(list)
     for (steps, kind), group in runs.items():
         if steps in SHORT:
-            kept = math.exp(measure(group).best)
+            peak_of_short_runs = math.exp(measure(group).best)
             for long_kind, (curve, truth) in truths.items():
-                found = best_peak(group, curve)
+                best = best_peak(group, curve)
                 # A range may end at a peak that was run, and so may the truth.
-                is_held = math.log(found.low) - 1e-9 <= truth.best <= math.log(found.high) + 1e-9
-                moved = kept * compare(group[1].curve, curve).peaks[1]
-                regrets = [truth.regret(peak) for peak in (found.peak, kept, moved)]
+                is_held = math.log(best.low) - 1e-9 <= truth.best <= math.log(best.high) + 1e-9
+                peak_times_ratio = peak_of_short_runs * compare(group[1].curve, curve).peaks[1]
+                regrets = [truth.regret(peak) for peak in (best.peak, peak_of_short_runs, peak_times_ratio)]
                 rows["same curve" if kind == long_kind else "another curve"].append((*regrets, is_held))
     print(f"{len(truths)} curves of {LONG} steps\n")
     print("mean regret (largest)  forecasts        best_peak  short runs' best  times the ratio  range holds")
     for name, results in sorted(rows.items(), reverse=True):
-        *regrets, held = zip(*results, strict=True)
+        *regrets, are_held = zip(*results, strict=True)
+        fraction_held = float(np.mean(are_held))
         cells = [f"{np.mean(column):.4f} ({max(column):.4f})" for column in regrets]
-        print(f"{name:21}  {len(results):9}  " + "  ".join(cells) + f"  {np.mean(held):11.2f}")
+        print(f"{name:21}  {len(results):9}  " + "  ".join(cells) + f"  {fraction_held:11.2f}")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,8 @@ def compare(*curves: Any) -> Comparison:
         peaks[i]  = outlook(curves[i]).peak √T[i] / (outlook(curves[0]).peak √T[0])
 
     T[i] is the total_steps of curve i: peaks are compared at equal length. The peak of `outlook` falls with
-    1/√T, but in training runs a longer curve does better with the peak kept.
+    1/√T, but in the published runs of `docs/choosing.md`, keeping the peak when a run became longer did
+    better.
 
     **What it predicts**: a curve with a lower bound should reach a lower loss, once its peak is tuned. If you
     have tuned the peak of the first curve, try peaks[i] times that peak for curve i.

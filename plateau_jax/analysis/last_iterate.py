@@ -61,8 +61,9 @@ def outlook(curve: Curve) -> Outlook:
     should mean a lower loss, and the ratio of two peaks says how the best peak changes between curves of one
     length.
     **What it does not predict**: the loss itself, how two curves compare at one fixed peak, or how the best
-    peak changes with the length: the theorem's falls with 1/√total_steps, but training runs do better with
-    the peak kept (`docs/choosing.md`). `compare` shows the ratios, those of the peaks at equal length.
+    peak changes with the length: the theorem's falls with 1/√total_steps, but in the published runs of
+    `docs/choosing.md`, keeping the peak when a run became longer did better. `compare` shows the ratios,
+    those of the peaks at equal length.
 
     In published training runs of a language model (124M parameters, AdamW; nothing was fitted) the ranks by
     bound correlate with the ranks by best loss at 0.87 and 0.88 (Spearman; 25 000 and 50 000 steps), and the
@@ -132,8 +133,8 @@ def _parts(curve: Curve) -> tuple[_Steps, _Steps]:
     for row, length in segments:
         parts = 1 if row.holds else 1 + int(per_segment + per_step * length)
         # Shorter parts towards both ends, where the curve may change much within a few steps.
-        shares = (1 - np.cos(np.linspace(0, np.pi, parts + 1))) / 2
-        steps = (length * shares[:-1]).astype(np.int64)
+        fractions = (1 - np.cos(np.linspace(0, np.pi, parts + 1))) / 2
+        steps = (length * fractions[:-1]).astype(np.int64)
         # Without repetitions. `np.unique` would hash them, which takes longer than all the sums.
         begins.append(row.begin + steps[np.diff(steps, prepend=-1) > 0])
     borders = np.append(np.concatenate(begins), curve.total_steps)

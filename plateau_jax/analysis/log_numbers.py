@@ -28,7 +28,11 @@ def is_finite(value: Any) -> bool:
 
 
 def has_decimal_commas(steps: Sequence[Any], *columns: Sequence[Any]) -> bool:
-    """Return True if a comma cannot separate thousands, or a column but `steps` has one in every number."""
+    """Return True if commas are decimal.
+
+    Some number has a comma that cannot separate thousands, or every number of a column other than `steps` has
+    one.
+    """
     if not any(isinstance(cell, str) and "," in cell for cells in (steps, *columns) for cell in cells):
         return False
     numbers = [

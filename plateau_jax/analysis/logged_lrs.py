@@ -13,13 +13,13 @@ from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 _CLEAR_DIFFERENCE = 0.02
-"""Share of the peak by which a logged learning rate differs clearly from a curve's."""
+"""Fraction of the peak by which a logged learning rate differs clearly from a curve's."""
 
 _SAME_LEVEL = 1e-3
 """Fraction of the peak by which parameter groups may differ; they may be rounded, to float32 for example."""
 
 LATEST_FIRST_LR = 0.1
-"""Share of the steps by which a log without a curve must have its first learning rate."""
+"""Fraction of the steps by which a log without a curve must have its first learning rate."""
 
 
 class UnclearLogError(ValueError):

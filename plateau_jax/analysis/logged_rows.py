@@ -28,7 +28,8 @@ class LoggedRow(NamedTuple):
 def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
     """Return the rows that no resumed run replaced, with at most one loss and one learning rate per step.
 
-    A run that resumes logs lower steps again. From the first of them on, what was logged before goes.
+    A run that resumes logs lower steps again. At each return to a lower step, every earlier row at that step
+    or above is dropped.
 
     Raises:
         ValueError: The steps go back so often that the rows are not in the order of training, or more than a

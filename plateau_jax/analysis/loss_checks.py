@@ -1,5 +1,6 @@
 """Checks of the runs and of the fitted law: what cannot be fitted, and what to log instead."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
@@ -23,6 +24,9 @@ MAX_MISFIT_OF_SEVERAL = 0.008
 
 MEANS = "each over the interval since the last logged loss (no EMA, no running mean)"
 
+# The limits below were chosen on published runs of eight sources. `_lags` has one false alarm in 472 fits of
+# raw losses, and catches 0.87 to 0.96 of EMAs with the factors 0.9 and 0.99 and of running means.
+# `_START_FACTOR` rejects none of 776 fits of raw losses, and 0.9 of those without the beginning of the run.
 _LEAST_TO_COMPARE_LAGS = 120
 _LAGS = 60
 _MAX_NOISE_FACTOR = 2.0
@@ -50,8 +54,8 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
     """
     if not any(falls_to_half(run.curve, run._last_step) for run in runs):
         raise ValueError(
-            "no run's learning rate falls to half its peak by its last reading, so the losses cannot tell "
-            "what a decay brings: log a run with a decay, or a cooldown of one of these runs"
+            "no run's learning rate falls to half its peak by its last logged loss, so the losses cannot "
+            "tell what a decay brings: log a run with a decay, or a cooldown of one of these runs"
         )
     advice: list[str] = []
     for run, name in zip(runs, names, strict=True):
@@ -67,7 +71,7 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
         except ValueError as error:
             raise ValueError(f"{name}{error}") from None
         if groups.spikes.size:
-            advice.append(f"{name}the loss spikes at step {_listed(groups.spikes)}: it is left out there")
+            advice.append(f"{name}the loss spikes at {_left_out(groups.spikes)}")
         if lags:
             advice.append(
                 f"{name}the losses seem to lag, like an EMA or a running mean, so the forecasts are wrong: "
@@ -76,9 +80,11 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
     return advice
 
 
-def _listed(steps: NDArray[np.int64]) -> str:
-    shown = ", ".join(map(str, steps[:5]))
-    return shown if len(steps) <= 5 else f"{shown}, …"
+def _left_out(spikes: NDArray[np.int64]) -> str:
+    if len(spikes) == 1:
+        return f"step {spikes[0]}: this logged loss is left out"
+    steps = ", ".join(map(str, spikes[:5]))
+    return f"steps {steps}{', …' if len(spikes) > 5 else ''}: these logged losses are left out"
 
 
 # The five fits take longer than that of all runs, and a run is often fitted both alone and with another.
@@ -94,9 +100,11 @@ def _history(run: LossRun) -> tuple[bool, bool]:
         readings = group_readings([run])
         law = fit_law(readings)
         errors = law.losses(readings.progress, readings.noise) / readings.losses - 1
-        noise = noise_of(second_differences(readings.losses))
-        is_missed = readings.weights @ errors**2 > max(_NOISELESS, _ERROR_FACTOR * noise) ** 2
-        lags = bool(is_missed) and _lags(group_run(run).logged)
+        losses, least = group_run(run).logged, _NOISELESS
+        if len(losses) < _LEAST_TO_COMPARE_LAGS:
+            # They fall so much from one to the next that this alone correlates their second differences.
+            least = max(least, _ERROR_FACTOR * noise_of(second_differences(readings.losses)))
+        lags = bool(readings.weights @ errors**2 > least**2) and _lags(losses)
         _histories[run] = lags, not lags and _begins_late(readings, penalized_error(readings, law))
     return _histories[run]
 
@@ -108,7 +116,7 @@ def _lags(losses: _Floats) -> bool:
     is more than twice that in b(1), or if the autocorrelation of b(1) is above 0.55: independent noise has
     -2/3. Losses of a formula have no noise at all, which their eighth differences show.
     """
-    binomials = 12870  # the sum of the squares of 1, 8, 28, …
+    binomials = math.comb(16, 8)  # the sum of the squares of 1, 8, 28, …
     if np.median(np.abs(np.diff(losses, 8) / losses[4:-4])) < _FORMULA * binomials**0.5:
         return False
     bends = second_differences(losses)
@@ -162,7 +170,7 @@ def _check_losses(run: LossRun, groups: Groups) -> None:
     losses = groups.losses
     if len(losses) + len(groups.spikes) < LEAST_READINGS:
         raise ValueError(
-            f"{len(losses)} of {len(run.steps)} readings come after the warmup, which ends at step "
+            f"{len(losses)} of {len(run.steps)} logged losses come after the warmup, which ends at step "
             f"{end_of_rise(run.curve.rows)}, and another {AFTER_WARMUP:.0%} of the run; a fit needs at least "
             f"{LEAST_READINGS}: log the loss more often"
         )

@@ -14,7 +14,7 @@ from plateau_jax.drawing import notebook
 
 NOTE = (
     "Losses after the last step, and differences to the first curve, with intervals of about 95 %. A curve "
-    "is not told apart from the first if the interval of its difference contains 0."
+    "is not distinguishable from the first if the interval of its difference contains 0."
 )
 
 _PARTS = 16
@@ -59,7 +59,7 @@ class LossDifference(NamedTuple):
         """The remark next to the difference: empty if the curves are distinguishable."""
         if self == (0, 0, 0):
             return "the same curve"
-        return "" if self.is_told_apart else "not told apart"
+        return "" if self.is_told_apart else "not distinguishable"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LossComparison:
     >>> print(str(table).partition("Losses")[0])
              loss   interval       difference  interval
     cosine  3.000  2.980 to 3.020
-    linear  2.990  2.970 to 3.010       -0.010  -0.020 to +0.010  not told apart
+    linear  2.990  2.970 to 3.010       -0.010  -0.020 to +0.010  not distinguishable
     <BLANKLINE>
     <BLANKLINE>
     """

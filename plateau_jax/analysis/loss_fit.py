@@ -41,7 +41,7 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LossFit:
-    """The law of the loss, fitted to the readings of one run or several; see `fit_losses`.
+    """The law of the loss, fitted to the logged losses of one run or several; see `fit_losses`.
 
     Attributes:
         floor, scale, exponent, noise: The law's numbers; floor, scale and noise in units of the loss.
@@ -169,7 +169,7 @@ class LossFit:
         peak_value: float | None = None,
         ax: Any = None,
     ) -> Any:
-        """Plot the readings, the fitted law, and forecasts for curves with their intervals. Needs matplotlib.
+        """Plot the logged losses, the fitted law, and forecasts with their intervals. Needs matplotlib.
 
         Args:
             curves: One curve, several, or a mapping from names to curves, to forecast. Default: none.

@@ -16,18 +16,18 @@ from plateau_jax.validation.curve_warning import warn
 
 
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
-    """Fit the law of the loss to the readings of one run, or of several of the same model, data and peak.
+    """Fit the law of the loss to the logged losses of one run, or of several of one model, data set and peak.
 
-    With s_0 … s_{t-1} the learning rates of the t updates before a reading, those that are 0 left out, and m
-    the largest of them:
+    With s_0 … s_{t-1} the learning rates of the t updates before a logged loss, those that are 0 left out,
+    and m the largest of them:
 
         loss(t) = floor + scale·(S(t)/S₀)^-α + noise·(N(t)/p₀)^0.8,   floor, scale, noise >= 0
         S(t) = Σ s^0.9
         N(t) = Σ s²/(2 Σ s) + ½ Σ_{k<t-1} s_k/(Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
 
-    S₀ is the largest S of the readings and p₀ the largest learning rate of the runs: units only. α in
+    S₀ is the largest S of these losses and p₀ the largest learning rate of the runs: units only. α in
     [0.05, 1.5] minimizes the mean squared relative error plus (0.02·(α - 0.44))², and the other three follow
-    by non-negative least squares. Readings count from 3 % of the run after the warmup on, without spikes (one
+    by non-negative least squares. Losses count from 3 % of the run after the warmup on, without spikes (one
     or two that exceed both neighbors by 1 % plus six times the noise), and are averaged in at most 60 groups
     per run. The weight of a run grows with the square of its last logged step; the last 5 % of its steps
     weigh one half.

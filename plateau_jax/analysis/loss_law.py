@@ -1,4 +1,4 @@
-"""Fit the law of the loss to readings; see `fit_losses`."""
+"""Fit the law of the loss to logged losses; see `fit_losses`."""
 
 from dataclasses import dataclass, replace
 from itertools import combinations

@@ -17,10 +17,10 @@ from plateau_jax.numerics.exact_segments import end_of_rise
 _Floats = NDArray[np.float64]
 
 AFTER_WARMUP = 0.03
-"""Share of a run after its warmup in which the loss still falls too fast for the law."""
+"""Fraction of a run after its warmup in which the loss still falls too fast for the law."""
 
 MOST_GROUPS = 60
-LAST_SHARE = 0.95
+LAST_FRACTION = 0.95
 
 AFTER_FIRST_FIFTH = 0.2
 _LEAST_LATE_GROUPS = 8
@@ -49,7 +49,7 @@ class Groups(NamedTuple):
 
 
 def first_used_step(curve: Curve, last_step: int, fraction: float = AFTER_WARMUP) -> float:
-    """Return the step after which readings count: some time after the learning rate first stops rising."""
+    """Return the step after which losses count: some time after the learning rate first stops rising."""
     return end_of_rise(curve.rows) + fraction * last_step
 
 
@@ -77,7 +77,7 @@ def group_readings(runs: Sequence[LossRun]) -> Readings:
 
 
 def late_readings(runs: Sequence[LossRun]) -> Readings | None:
-    """Group the readings after the first fifth again, or return None if a run has too few of them."""
+    """Group the logged losses after the first fifth again, or return None if a run has too few of them."""
     groups = [group_run(run, AFTER_FIRST_FIFTH) for run in runs]
     if any(len(group.steps) < _LEAST_LATE_GROUPS for group in groups):
         return None
@@ -131,8 +131,8 @@ def _average(run: LossRun, fraction: float) -> Groups:
             np.array([group.mean() for group in np.array_split(values, MOST_GROUPS)])
             for values in (steps, losses)
         )
-    is_last = steps > LAST_SHARE * run._last_step
-    # One half for the end of the run, which a forecast is about, however many readings it has.
+    is_last = steps > LAST_FRACTION * run._last_step
+    # One half for the end of the run, which a forecast is about, however many logged losses it has.
     weights = np.where(is_last, 0.5 / max(1, is_last.sum()), 0.5 / max(1, (~is_last).sum()))
     steps = np.rint(steps).astype(np.int64)
     sums = schedule_sums(run.curve, run.peak_value, steps)

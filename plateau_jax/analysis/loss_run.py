@@ -35,7 +35,7 @@ class LossRun:
     Args:
         curve: The curve of the learning rates.
         peak_value: The peak learning rate, positive; the run used peak_value · curve(step).
-        steps: Integers, shape (n,), increasing: a reading at step t was made after t updates.
+        steps: Integers, shape (n,), increasing: the loss at step t was measured after t updates.
         losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first one above 15 seems
             to be a perplexity and causes a `CurveWarning`.
 
@@ -47,7 +47,7 @@ class LossRun:
     Raises:
         TypeError: An argument of a wrong type.
         ValueError: A loss that is not finite or not positive; steps that do not increase, are below 1, or lie
-            after the curve's end; no readings, or not as many steps as losses; a peak that is not positive.
+            after the curve's end; no losses, or not as many steps as losses; a peak that is not positive.
 
     >>> from plateau_jax import LossRun, PlateauCurve
     >>> run = LossRun(PlateauCurve(1000), 1e-3, steps=[250, 500, 750, 1000], losses=[3.5, 3.2, 3.0, 2.9])
@@ -87,10 +87,10 @@ class LossRun:
     ) -> Self:
         """Read a run from a log.
 
-        Columns are found by their usual names. A loss is called `loss`, alone or after train, training, val,
-        valid, validation, eval, evaluation, test, dev, heldout or metrics. A validation loss is preferred to
-        a training loss, and a step counted by the trainer to the `_step` of Weights & Biases. Rows without a
-        loss are left out.
+        Columns are found by their usual names. A column is taken for the loss only if it is called `loss`,
+        alone or preceded by train, training, val, valid, validation, eval, evaluation, test, dev, heldout or
+        metrics; name any other with `loss=`. A validation loss is preferred to a training loss, and the
+        trainer's step to the `_step` of Weights & Biases. Rows without a loss are left out.
 
         Warns about what it leaves out: losses that are not finite, and what a resumed run logged again. Also
         warns if the log has learning rates that are clearly not those of `curve`.
@@ -164,20 +164,20 @@ class LossRun:
 
     @property
     def _last_step(self) -> int:
-        """The step of the last reading."""
+        """The step of the last logged loss."""
         return int(self.steps[-1])
 
     @property
     def _length(self) -> int:
         """The number of steps that the log covers.
 
-        The last reading of a whole run usually lies less than one interval between readings before its end.
+        The last loss of a whole run is usually logged less than one interval of logging before its end.
         """
         interval = int(self.steps[-1] - self.steps[-2]) if len(self.steps) > 1 else 0
         return min(self._last_step + interval, self.curve.total_steps)
 
     def _largest_learning_rate(self) -> float:
-        """Return the largest learning rate of the updates before the last reading."""
+        """Return the largest learning rate of the updates before the last logged loss."""
         return self.peak_value * largest_multiplier(self.curve, self._last_step)
 
 
@@ -196,16 +196,16 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise TypeError(f"steps = {checks.short_repr(steps)} must be a sequence of integers")
     if not array.size:
-        raise ValueError("there are no readings")
+        raise ValueError("there are no logged losses")
     wrong = np.flatnonzero(array[1:] <= array[:-1])
     if wrong.size:
         index = int(wrong[0])
         raise ValueError(
             f"steps must increase: steps[{index}] = {array[index]}, steps[{index + 1}] = {array[index + 1]}; "
-            "a resumed run logs some steps twice: keep the later readings"
+            "a resumed run logs some steps twice: keep the later losses"
         )
     if array[0] < 1:
-        raise ValueError(f"steps[0] = {array[0]} must be at least 1: a reading needs an update before it")
+        raise ValueError(f"steps[0] = {array[0]} must be at least 1: a logged loss needs an update before it")
     if array[-1] > curve.total_steps:
         raise ValueError(
             f"steps[-1] = {array[-1]} lies after the end of the curve, which has "

@@ -24,7 +24,7 @@ With 1, a cosine makes too little progress relative to a constant learning rate.
 """
 
 _DAMPING = 0.1
-"""Share of the largest learning rate that is added to a denominator of N.
+"""Fraction of the largest learning rate that is added to a denominator of N.
 
 Without it, N jumps where the learning rate drops by orders of magnitude from one step to the next: the sum of
 the learning rates after that step is then almost 0.

@@ -9,6 +9,7 @@ import numpy as np
 
 from plateau_jax.analysis.comparison import NOTE, peak_at_equal_length
 from plateau_jax.analysis.last_iterate import outlook
+from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
@@ -98,6 +99,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "curve": arguments,
         "total": curve.total_steps,
+        "largest": largest_multiplier(curve, curve.total_steps),
         "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
         "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),  # rounded: the picture needs no more

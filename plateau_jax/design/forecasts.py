@@ -21,7 +21,7 @@ from plateau_jax.analysis.logged_lrs import UnclearLogError
 from plateau_jax.analysis.loss_comparison import NOTE
 from plateau_jax.analysis.loss_fit import LossFit
 from plateau_jax.analysis.loss_fitting import fit_named_runs
-from plateau_jax.analysis.loss_logs import read_log
+from plateau_jax.analysis.loss_logs import Log, read_log
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve
@@ -39,8 +39,8 @@ _PAGE_WORDS = [
     (
         r"^steps\[-1\] = (\d+) lies after the end of the curve, which has total_steps = (\d+): .*",
         (
-            r"the last reading, at step \1, lies after the end of the curve, at step \2: choose the run's "
-            "curve, or the unit of its steps"
+            r"the last logged loss, at step \1, lies after the end of the curve, at step \2: choose the "
+            "run's curve, or the unit of its steps"
         ),
     ),
     (
@@ -96,12 +96,12 @@ _fits = _Recent[_Fits]()
 
 
 def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"name", "text", "curve", "peak", "columns", "unit"} -> {"run", "loss", "columns", "advice"}.
+    """{"name", "text", "curve", "peak", "columns", "unit"} -> {"run", "loss", "columns", "advice", …}.
 
-    Without a curve, the learning rates of the log are used. `columns` names those of `step`, `loss` and `lr`
-    that the user chose, and in the answer those that were read. `unit` is that of the steps: see
-    `steps_in_updates`. Or -> {"fault", "argument", "columns"}: the columns to choose from, if an argument is
-    unclear.
+    The answer also has `largest_lr`, the run's largest learning rate. Without a curve, the learning rates of
+    the log are used. `columns` names those of `step`, `loss` and `lr` that the user chose, and in the answer
+    those that were read. `unit` is that of the steps: see `steps_in_updates`. Or -> {"fault", "argument",
+    "columns"}: the columns to choose from, if an argument is unclear.
     """
     name, columns = str(question.get("name")), dict(cast("Mapping[str, Any]", question.get("columns", {})))
     curve = None if question.get("curve") is None else Curve.from_dict(question["curve"])
@@ -110,7 +110,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         peak = None if curve is None or question.get("peak") is None else typed_peak(question)
         with record_warnings() as advice:
             rows = parse_rows(str(question.get("text")), name)
-            rows = steps_in_updates(rows, name, chosen["step"], question.get("unit", {}))
+            rows = steps_in_updates(rows, name, chosen, question.get("unit", {}))
             log = read_log(rows, curve, peak, name=name, **chosen)
             run = LossRun._from_log(log)
     except UnclearLogError as error:
@@ -124,8 +124,10 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
             "argument": None,
             "columns": (),
         }
+    loss, columns = base_name(log.columns["loss"]), list(log.columns.values())
     description = {
         "name": name,
+        "columns": columns,
         "curve": run.curve.to_dict(),
         "peak": run.peak_value,
         "steps": run.steps.tolist(),
@@ -133,8 +135,8 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     }
     # A curve of all logged learning rates takes seconds to build.
     _runs.keep(_digest(description), run)
-    loss, columns = base_name(log.columns["loss"]), list(log.columns.values())
-    return {"run": description, "loss": loss, "columns": columns, "advice": advice}
+    largest = run._largest_learning_rate()
+    return {"run": description, "largest_lr": largest, "loss": loss, "columns": columns, "advice": advice}
 
 
 def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,8 +222,10 @@ def _loss_run(run: Mapping[str, Any]) -> LossRun:
     kept = _runs.get(_digest(run))
     if kept is not None:
         return kept
-    curve = Curve.from_dict(run.get("curve", {}))
-    return LossRun(curve, typed_peak(run), run.get("steps", ()), run.get("losses", ()))
+    curve, names = Curve.from_dict(run.get("curve", {})), ("step", "loss", "lr")
+    columns = dict(zip(names, run.get("columns", names[:2]), strict=False))
+    arguments = typed_peak(run), run.get("steps", ()), run.get("losses", ())
+    return LossRun._from_log(Log(curve, *arguments, columns, str(run.get("name"))))
 
 
 def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[float, LossFit], str]:

@@ -22,7 +22,7 @@ PEAK = 1e-3
 COSINE = PlateauCurve(2000, warmup_steps=50)
 WSD = StagedCurve([(50, 1.0), (1450,), (500, 0.0)])
 CURVES = st.sampled_from([COSINE, WSD, StagedCurve([(50, 1.0), (950,), (1000, 0.1, "cosine")])])
-SPIKE = "the loss spikes at step "
+SPIKE = "the loss spikes at step"
 LAG = "the losses seem to lag"
 LATE = "the log seems to begin at a checkpoint: step 0 must be the first update"
 
@@ -95,6 +95,15 @@ def test_averages_are_not_fitted_in_silence(curve, every, noise, seed) -> None:
         assert isinstance(result, ValueError) or [message.startswith(LAG) for message in messages] == [True]
 
 
+@pytest.mark.parametrize("noise", [1e-3, 1e-2, 3e-2])
+@pytest.mark.parametrize("decay", [0.8, 0.9])
+def test_averages_of_noisy_losses_lag(decay, noise) -> None:
+    """Means of a group are no worse fitted than independent ones."""
+    run = logged(COSINE, 2, noise)
+    _, messages = fitted(changed(run, moving_average(decay)(run.losses)))
+    assert [message.startswith(LAG) for message in messages] == [True]
+
+
 @pytest.mark.parametrize("exponent", [0.35, 0.44, 0.55])
 @pytest.mark.parametrize("every", [4, 20, 40])
 @pytest.mark.parametrize("curve", [COSINE, WSD])
@@ -159,7 +168,9 @@ def test_fit_leaves_spikes_out(curve, every, noise, data) -> None:
     losses = run.losses.copy()
     losses[spikes] *= size
     fit, messages = fitted(changed(run, losses))
-    assert messages == [f"{SPIKE}{', '.join(map(str, run.steps[spikes]))}: it is left out there"]
+    steps = ", ".join(map(str, run.steps[spikes]))
+    several = f"{SPIKE}s {steps}: these logged losses are left out"
+    assert messages == [f"{SPIKE} {steps}: this logged loss is left out" if len(spikes) == 1 else several]
     without = np.delete(np.arange(len(losses)), spikes)
     assert fit.predict(curve) == fit_losses(changed(run, losses, without)).predict(curve)
 

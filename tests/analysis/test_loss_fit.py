@@ -285,9 +285,9 @@ def test_comparison_prints_a_table() -> None:
     assert lines[0].split() == ["loss", "interval", "difference", "interval"]
     assert lines[1].startswith("run ")
     assert lines[2].endswith("the same curve")
-    assert lines[3].endswith("not told apart")
+    assert lines[3].endswith("not distinguishable")
     assert lines[4].startswith("longer")
-    assert "not told apart" not in lines[4]
+    assert "not distinguishable" not in lines[4]
     assert lines[5] == ""
     assert max(map(len, lines)) <= 90
     assert "longer: it has 3 times as many steps" in " ".join(lines)

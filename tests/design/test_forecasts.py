@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
-from plateau_jax.analysis.loss_fit import fit_named_runs
+from plateau_jax.analysis.loss_fitting import fit_named_runs
 from plateau_jax.design import forecasts
 from plateau_jax.design.forecasts import MAX_FITS, fit_runs, forecast_curves, open_log
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -171,7 +171,7 @@ def test_forecasts_are_those_of_the_fit(pairs) -> None:
             is_same = forecast["loss"] == found[0]["loss"]
             contains_0 = difference["low"] <= 0 <= difference["high"]
             assert difference["remark"] == (
-                "the same curve" if is_same else "not told apart" if contains_0 else ""
+                "the same curve" if is_same else "not distinguishable" if contains_0 else ""
             )
         line = forecast["line"]
         assert (line["losses"][-1], line["steps"][-1]) == (
@@ -284,6 +284,24 @@ def test_logs_of_three_peaks_have_best_peaks() -> None:
     assert halved["best"]["peak"] == pytest.approx(2 * best_peak(list(runs.values()), half).peak)
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_logs_that_miss_the_peak_are_fitted_together(is_restarted) -> None:
+    """As `fit_losses` does, and also by a server that has not read them."""
+    logs: list[str] = []
+    for curve, every in ((CURVE, 20), (WSD, 23)):
+        steps = np.arange(every, curve.total_steps + 1, every)
+        losses = 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)
+        logs.append(log(step=steps, loss=losses, lr=PEAK * 0.9997 * curve(steps - 1)))
+    runs = [opened(text, None, None)["run"] | {"name": f"{index}.csv"} for index, text in enumerate(logs)]
+    assert runs[0]["peak"] != runs[1]["peak"]
+    if is_restarted:
+        forecasts._runs.clear()
+    fitted = fit_runs({"runs": runs})
+    question = {"fit": fitted["fit"], "curves": [{"curve": WSD.to_dict(), "peak": PEAK}]}
+    together = fit_losses([LossRun.read(list(csv.DictReader(text.splitlines()))) for text in logs])
+    assert forecast_curves(question)["forecasts"][0]["loss"] == together.predict(WSD, PEAK).loss
+
+
 def test_missing_best_peaks_say_why() -> None:
     fitted, (forecast,) = forecasts_at({1e-3: 0.0, 2e-3: 0.01}, (WSD, 1e-3))
     assert "needs runs at 3 peaks or more" in fitted["best_fault"]
@@ -333,7 +351,43 @@ def test_units_that_do_not_fit_are_faults(unit, fault) -> None:
 def test_large_steps_ask_for_their_unit() -> None:
     answer = opened(log(tokens=STEPS * 2**22, loss=LOSSES), step="tokens")
     assert "is it counted in samples or tokens?" in answer["fault"]
-    assert "must be a number" in opened("step;loss\n32,0;3\n", unit={"name": "samples", "size": 32})["fault"]
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("step,loss\n2.62144e+05,3\n5.24288e+05,2\n", [8192, 16384]),
+        ("step;loss\n32,0;3,5\n1.600;2,5\n", [1, 50]),
+        ("step;loss\n32;3,5\n ;3\n1.600;2,5\n", [1, 50]),
+        ("step,loss\n32,3\n-,\n1000,2\n", [1, 32]),  # the last batch is short
+    ],
+)
+def test_steps_of_samples_are_read_as_other_numbers(text, steps) -> None:
+    answer = opened(text, PlateauCurve(20_000), unit={"name": "samples", "size": 32})
+    assert answer["run"]["steps"] == steps
+
+
+@pytest.mark.parametrize("cell", ["nan", "1.5", "two", "1_000"])
+def test_steps_of_samples_that_are_not_whole_are_faults(cell) -> None:
+    answer = opened(f"step,loss\n{cell},3\n64,2\n", unit={"name": "samples", "size": 32})
+    assert answer["fault"].startswith(f"log.csv: step: “{cell}” must be a")
+
+
+@pytest.mark.parametrize(
+    ("unit", "step", "chosen"), [("samples", "_step", "tokens"), ("epochs", "step", "epoch")]
+)
+def test_unit_asks_for_its_column(unit, step, chosen) -> None:
+    counted = STEPS * 20 if unit == "samples" else STEPS // 20
+    text = log(**{step: STEPS + 7, "val_loss": LOSSES, chosen: counted, f"{chosen}_per_s": LOSSES})
+    of_unit = {"name": unit, "size": 20}
+    answer = opened(text, unit=of_unit)
+    assert (answer["argument"], answer["columns"]) == ("step", [step, chosen])
+    assert opened(text, unit=of_unit, step=chosen)["run"]["steps"] == STEPS.tolist()
+
+
+def test_largest_learning_rate_is_that_of_the_curve() -> None:
+    half = StagedCurve([(1000, 0.5, "linear")], start=0.5)
+    assert opened(TEXT, half)["largest_lr"] == 0.5 * PEAK
 
 
 def test_tensorboard_values_are_asked_for() -> None:

@@ -13,7 +13,16 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 from support.design.design import served
 from support.design.page import wait_until_settled
 
-from plateau_jax import Curve, LossFit, LossForecast, LossRun, PlateauCurve, best_peak, fit_losses
+from plateau_jax import (
+    Curve,
+    LossFit,
+    LossForecast,
+    LossRun,
+    PlateauCurve,
+    StagedCurve,
+    best_peak,
+    fit_losses,
+)
 from plateau_jax.design import forecasts
 from plateau_jax.design.answers import initial_curves
 from plateau_jax.design.server import Server
@@ -93,7 +102,7 @@ def expect_difference(page: Page, name: str, fit: LossFit, first: Curve, curve: 
     shown = cell(page, name, "difference")
     expect(shown).to_contain_text("{}, {} to {}".format(*numbers))
     is_told_apart = comparison.differences[1].is_told_apart
-    assert ("not told apart" in shown.inner_text()) == (not is_told_apart)
+    assert ("not distinguishable" in shown.inner_text()) == (not is_told_apart)
 
 
 def selected_curve(page: Page) -> Curve:
@@ -126,7 +135,9 @@ def test_every_curve_is_forecast(page, log):
     expect(notes).to_contain_text(
         "Long: no forecast, as the curve has 4500 steps; a forecast reaches at most 4"
     )
-    expect(page.locator("#runs")).to_contain_text("run.csv 50 readings of val_loss by step, up to step 1 000")
+    expect(page.locator("#runs")).to_contain_text(
+        "run.csv 50 logged losses (val_loss by step), up to step 1 000"
+    )
 
 
 def test_note_names_all_curves_that_it_is_about(page, log):
@@ -183,7 +194,7 @@ def test_dialog_asks_for_curve_and_peak(page, log):
     expect(dialog.get_by_role("button", name="Use this log")).to_be_disabled()
     expect(dialog.get_by_label("Peak learning rate")).to_be_hidden()
     dialog.get_by_label("Trained with").select_option("Cosine")
-    expect(dialog.get_by_role("status")).to_have_text(re.compile("^50 readings of val_loss"))
+    expect(dialog.get_by_role("status")).to_have_text(re.compile("^50 logged losses .val_loss"))
     peak = dialog.get_by_label("Peak learning rate")
     expect(peak).to_have_value("0.001")
     peak.fill("")
@@ -308,7 +319,7 @@ def test_large_log_is_opened(page, tmp_path):
     log = write_log(tmp_path / "run.csv", step=steps, loss=losses, grad_norm=losses, seconds=losses)
     assert log.stat().st_size > 2**20
     open_log(page, log, "Stable")
-    expect(page.locator("#runs")).to_contain_text("50000 readings of loss")
+    expect(page.locator("#runs")).to_contain_text("50000 logged losses (loss by step)")
     stable = PlateauCurve(50_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear")
     expect_forecast(page, "Stable", fit_losses(LossRun(stable, PEAK, steps, losses)).predict(stable))
 
@@ -320,7 +331,7 @@ SIZES = [(1440, 900), (1280, 800), (1240, 800), (1180, 800), (1024, 768), (720, 
 def test_forecasts_fit_the_window(browser, server, log, width, height):
     page = browser.new_page(viewport={"width": width, "height": height})
     page.goto(server.address)
-    dialog = choose(page, log)
+    dialog = choose(page, log.rename(log.with_stem("run_" * 30)))
     dialog.get_by_label("Trained with").select_option("Cosine")
     assert dialog.evaluate("dialog => dialog.scrollWidth <= dialog.clientWidth")
     accept(dialog)
@@ -369,6 +380,42 @@ def test_dialog_offers_what_a_forecast_needs(page, tmp_path):
     expect_peaks(page, *[2 * PEAK] * 3)
 
 
+def test_peak_is_offered_for_largest_learning_rates(page, tmp_path):
+    """The curve of the run reaches half its peak."""
+    half = StagedCurve([(50, 0.5, "linear"), (950, 0, "cosine")], start=0)
+    page.locator("#open").click()
+    page.locator("#pasted").fill(json.dumps(half.to_dict()))
+    page.get_by_role("dialog").get_by_role("button", name="Open").click()
+    log = write_log(tmp_path / "run.csv", step=STEPS, val_loss=LOSSES)
+    dialog = choose(page, log)
+    dialog.get_by_label("Trained with").select_option(index=4)
+    dialog.get_by_label("Peak learning rate").fill(str(4 * PEAK))
+    dialog.get_by_role("button", name="Use its peak, 0.002").click()
+    expect(dialog.get_by_role("button", name="Use its peak")).to_have_count(0)
+    accept(dialog)
+    expect_peaks(page, *[2 * PEAK] * 3, 4 * PEAK)
+    fit = fit_losses(LossRun(half, 4 * PEAK, STEPS, LOSSES))
+    expect_forecast(page, "Stable", fit.predict(STABLE, 2 * PEAK))
+
+
+def test_warnings_about_a_log_stay_on_the_page(page, tmp_path):
+    log = write_log(tmp_path / "run.csv", step=[*STEPS, 1000], val_loss=[*LOSSES, LOSSES[-1] + 1e-3])
+    open_log(page, log)
+    note = page.locator("#forecast-notes li").filter(has_text="1 earlier loss is left out")
+    expect(note).to_have_text(re.compile("^run.csv(?!.*run.csv)"))
+    page.reload()
+    expect(note).to_have_count(1)
+
+
+def test_dialog_says_that_the_server_does_not_answer(browser, server, log):
+    page = browser.new_page()
+    page.goto(server.address)
+    wait_until_settled(page)
+    page.route("**/log", lambda route: route.abort())
+    expect(choose(page, log).get_by_role("status")).to_contain_text("The server does not answer. Start it")
+    page.close()
+
+
 def test_dialog_says_why_a_log_cannot_be_fitted(page, tmp_path):
     log = write_log(tmp_path / "run.csv", step=STEPS[::5], val_loss=LOSSES[::5])
     dialog = choose(page, log)
@@ -398,7 +445,7 @@ def test_dialog_asks_what_the_steps_count(page, tmp_path):
     expect(dialog.get_by_role("status")).to_contain_text("640 is not a multiple of 30")
     size.fill("32")
     expect(dialog.get_by_role("status")).to_contain_text(
-        re.compile(r"50 readings of Value.*, up to step 1\u202f000")
+        re.compile(r"50 logged losses .Value.*, up to step 1\u202f000")
     )
     accept(dialog)
     expect_forecast(page, "Stable", FIT.predict(STABLE))
@@ -524,4 +571,4 @@ def test_rows_stay_one_line_high(page, log):
     assert max(heights) < 48
     heads = page.locator("#curves th:visible").all_inner_texts()
     assert heads[:4] == ["Curve", "Forecast loss", "Difference", "Bound"]
-    expect(page.locator("#trust")).to_contain_text("trust it rather than the bound")
+    expect(page.locator("#trust")).to_contain_text("Trust a forecast more than the bound")

@@ -1,4 +1,4 @@
-// HTML and SVG elements, found or made in one call, and numbers formatted for the page.
+// HTML and SVG elements, found or made in one call, and texts and numbers formatted for the page.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -24,6 +24,8 @@ function fill(node, properties, children) {
   setProperties(node, properties).append(...children.filter((child) => child !== null));
   return node;
 }
+
+export const sentence = (text) => (/[.?!]$/.test(text) ? text : `${text}.`);
 
 // 12345 with a narrow no-break space before each group of three digits.
 export const formatStep = (step) => String(step).replace(/\B(?=(\d{3})+$)/g, "\u202f");

@@ -1,6 +1,6 @@
 // Forecasts of the loss: the runs whose logs the user opened, the fits of the law to them, and their forecasts.
 
-import { byId, element, formatLearningRate } from "./elements.js";
+import { byId, element, formatLearningRate, sentence } from "./elements.js";
 import { LogDialog, describeRun } from "./logs.js";
 import { LossPicture } from "./losses.js";
 import { ask, latestOnly } from "./requests.js";
@@ -8,6 +8,7 @@ import { loadState, saveState } from "./saved.js";
 
 const PART = "runs";  // of the saved state
 const MAX_STAGES = 400;  // of a curve that can be edited
+const SAME_PEAK = 0.01;  // relative difference of peaks that is not worth a button
 
 export class Forecasts {
   #page;
@@ -20,8 +21,8 @@ export class Forecasts {
 
   // page.entries() returns the valid curves, page.visible() those on the picture, page.question(entry) what the server
   // is asked about one of them; page.settled() resolves once it has described all curves, page.changed() is called
-  // when there is something new to show. page.usePeak(peak) gives all curves a peak, page.add(name, curve, peak) adds
-  // a curve, page.isFull() says that there is no room for one.
+  // when there is something new to show. page.largest(entry) returns a curve's largest
+  // multiplier, page.useLargest(lr) gives all curves a largest learning rate, page.addCurve(name, curve, peak) adds one, page.isFull() says that there is no room for one.
   constructor(page, onError) {
     this.#page = page;
     this.#dialog = new LogDialog(byId("opening-log"), {
@@ -89,7 +90,7 @@ export class Forecasts {
     let fits = before?.fit ? before : null;
     let answer = fits && await forecast(fits);
     if (!answer || answer.forgotten) {
-      fits = await ask("/fit", { runs: runs.map(({ name, curve, peak, steps, losses }) => ({ name, curve, peak, steps, losses })) });
+      fits = await ask("/fit", { runs: runs.map(({ name, columns, curve, peak, steps, losses }) => ({ name, columns, curve, peak, steps, losses })) });
       answer = fits.fault ? { forecasts: [], note: "" } : await forecast(fits);
     }
     return { fits, note: answer.note, answers: new Map(entries.map(({ id }, index) => [id, answer.forecasts[index]])) };
@@ -110,7 +111,7 @@ export class Forecasts {
 
   // Buttons that make the page's curves like a run's.
   #offers(run, again = () => {}) {
-    const questions = this.#page.entries().map(this.#page.question);
+    const entries = this.#page.entries();
     const button = (text, act, problem = null) => element("button", {
       type: "button", "data-key": `runs/${run.name}/${text}`, disabled: problem !== null, title: problem, click: () => {
         act();
@@ -119,10 +120,15 @@ export class Forecasts {
     }, text);
     const runPeak = Number(run.peak.toPrecision(7));  // logs have 0.0010000000474974513
     const offers = [];
-    if (questions.some(({ peak }) => Math.abs(peak / runPeak - 1) > 1e-6)) {
-      offers.push(button(`Use its peak, ${formatLearningRate(runPeak)}`, () => this.#page.usePeak(runPeak)));
+    const largest = Number((run.largest_lr ?? run.peak).toPrecision(7));
+    const differs = (entry) => {
+      const multiplier = this.#page.largest(entry);
+      return multiplier > 0 && Math.abs(this.#page.question(entry).peak * multiplier / largest - 1) > SAME_PEAK;
+    };
+    if (entries.some(differs)) {
+      offers.push(button(`Use its peak, ${formatLearningRate(largest)}`, () => this.#page.useLargest(largest)));
     }
-    if (!questions.some(({ curve }) => JSON.stringify(curve) === JSON.stringify(run.curve))) {
+    if (!entries.some((entry) => JSON.stringify(this.#page.question(entry).curve) === JSON.stringify(run.curve))) {
       const problem = this.#page.isFull() ? "The page has no room for another curve."
         : run.curve.stages?.length > MAX_STAGES ? `It has ${run.curve.stages.length} stages, too many to edit.` : null;
       offers.push(button("Add this run's curve", () => this.#page.addCurve(run.name.replace(/\.\w+$/, "").slice(0, 40), run.curve, runPeak), problem));
@@ -157,7 +163,9 @@ export class Forecasts {
     byId("forecast-note").textContent = this.#isFitted ? note : "";
     byId("forecast-hint").hidden = count > 0;
     byId("open-log").textContent = count ? "Open another log…" : "Open a log…";
-    byId("forecast-notes").replaceChildren(...(count && this.#fits ? this.#notes(this.#fits, this.#answers) : []));
+    byId("forecast-notes").replaceChildren(
+      ...this.#runs.flatMap(({ name, advice = [] }) => advice.map((text) => element("li", {}, text.startsWith(name) ? text : `${name}: ${text}`))),
+      ...(count && this.#fits ? this.#notes(this.#fits, this.#answers) : []));
     this.#page.changed();
   }
 
@@ -187,7 +195,6 @@ export class Forecasts {
   }
 }
 
-const sentence = (text) => (/[.?!]$/.test(text) ? text : `${text}.`);
 const muted = (text) => element("span", { class: "muted" }, ` ${text}`);
 const unseen = (text) => element("span", { class: "unseen" }, text);  // for screen readers; the tooltip says the same
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;

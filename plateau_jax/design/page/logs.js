@@ -1,20 +1,20 @@
 // The dialog that opens logs: it asks what a log leaves open, such as the curve of its run.
 
-import { element, formatStep } from "./elements.js";
-import { ask, latestOnly } from "./requests.js";
+import { element, formatStep, sentence } from "./elements.js";
+import { ask, latestOnly, troubleText } from "./requests.js";
 
 const COLUMNS = { step: "Column of steps", loss: "Column of losses", lr: "Column of learning rates" };
 const UNITS = { updates: "updates", samples: "samples or tokens", epochs: "epochs, 1 after the first", "epochs from 0": "epochs, 0 after the first" };
 const ADVICE = {
   curve: "Choose the curve that this run was trained with. If it is not in the list, add it to the table first.",
   peak_value: "Type the peak learning rate of this run.",
-  step: "Choose its column.", loss: "Choose its column.", lr: "Choose its column, or the curve of the run.",
+  step: "Choose the column of steps.", loss: "Choose its column.", lr: "Choose its column, or the curve of the run.",
   unit: "Choose what the steps are counted in, and type how many are in one update, or how many updates in an epoch.",
 };
 
 // What was read of a log.
 export function describeRun({ steps, loss, columns: [step] }) {
-  return `${steps.length} readings of ${loss} by ${step}, up to step ${formatStep(steps.at(-1))}`;
+  return `${steps.length} logged losses (${loss} by ${step}), up to step ${formatStep(steps.at(-1))}`;
 }
 
 export class LogDialog {
@@ -74,7 +74,7 @@ export class LogDialog {
     if (runs.length) await this.#page.settled();
     const nodes = runs.length ? await this.#page.judge(runs, again) : [];
     if (logs === this.#logs) this.#find(".verdict").replaceChildren(...nodes);
-  }, (error) => this.#find(".verdict").replaceChildren(element("p", { class: "fault" }, error.message)));
+  }, (error) => this.#find(".verdict").replaceChildren(element("p", { class: "fault" }, troubleText(error))));
 
   #setLogs(logs) {
     this.#logs = logs;
@@ -165,7 +165,7 @@ class OpenedLog {
     });
     if (COLUMNS[answer.argument]) this.#addChoice(answer.argument, answer.columns);
     this.#show(answer, entry?.name ?? null);
-  }, (error) => this.#show({ fault: error.message }));
+  }, (error) => this.#show({ fault: troubleText(error) }));
 
   #addChoice(argument, columns) {
     const select = element("select", { "data-argument": argument, change: () => {
@@ -176,12 +176,12 @@ class OpenedLog {
     this.#choices.append(element("label", { class: "field" }, element("span", {}, COLUMNS[argument]), select));
   }
 
-  #show({ run = null, loss, columns, advice = [], fault, argument }, curveName = null) {
-    this.run = run && { ...run, loss, columns, curveName };
+  #show({ run = null, largest_lr, loss, columns, advice = [], fault, argument }, curveName = null) {
+    this.run = run && { ...run, largest_lr, loss, columns, advice, curveName };
     this.#result.className = run ? "muted" : "fault";
     this.#result.replaceChildren(...(run
       ? [`${describeRun(this.run)}${columns[2] ? `; learning rates from ${columns[2]}` : ""}.`, ...advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
-      : [fault && `${fault}. ${ADVICE[argument] ?? ""}`]));
+      : [fault && `${sentence(fault)} ${ADVICE[argument] ?? ""}`]));
     this.#changed();
   }
 }

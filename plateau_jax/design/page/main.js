@@ -12,7 +12,7 @@ import { freeLook } from "./looks.js";
 import { prepareOpening } from "./opening.js";
 import { stepsOf } from "./parts.js";
 import { Picture } from "./picture.js";
-import { ask, latestOnly } from "./requests.js";
+import { ask, latestOnly, troubleText } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
 import { TEMPLATES, distinctName } from "./templates.js";
 import { listenForUndo } from "./undo_keys.js";
@@ -27,11 +27,8 @@ let refreshed = Promise.resolve();  // resolves once the server's answers to the
 let queue = Promise.resolve();  // of key presses on handles
 
 const showTrouble = (error) => {
-  const isUnreachable = error instanceof TypeError;  // by fetch
   byId("trouble").hidden = false;
-  byId("trouble").textContent = isUnreachable
-    ? `The server does not answer. Start it again with the same command, on port ${location.port || 80}, then reload: this tab keeps your curves.`
-    : error.message;
+  byId("trouble").textContent = troubleText(error);
 };
 
 // The state
@@ -108,6 +105,7 @@ const refresh = latestOnly(async () => {
 
 const validEntries = () => entries().filter(({ id }) => known.get(id)?.answer);
 const visibleEntries = () => validEntries().filter(({ id, isHidden }) => !isHidden || id === selected().id);
+const largestOf = ({ id }) => known.get(id)?.answer?.largest ?? 1;  // multiplier
 const asQuestion = ({ id }) => ({ curve: known.get(id).answer.curve, peak: known.get(id).peak });
 
 const compare = latestOnly(async () => {
@@ -121,7 +119,11 @@ const compare = latestOnly(async () => {
 const forecasts = new Forecasts({
   entries: validEntries, question: asQuestion, changed: () => showCurves(), settled: () => started.then(() => refreshed),
   visible: () => visibleEntries().map((entry) => ({ ...entry, isSelected: entry.id === selected().id })),
-  usePeak: (peak) => change(null, { ...history.present, curves: entries().map((entry) => ({ ...entry, peak })) }),
+  largest: largestOf,
+  useLargest: (lr) => change(null, { ...history.present, curves: entries().map((entry) => {
+    const largest = largestOf(entry);
+    return largest > 0 ? { ...entry, peak: Number((lr / largest).toPrecision(7)) } : entry;
+  }) }),
   addCurve: add, isFull: () => entries().length >= maxCurves,
 }, showTrouble);
 

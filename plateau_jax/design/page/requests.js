@@ -16,6 +16,13 @@ export async function ask(path, question) {
   }
 }
 
+// The sentence for an error of ask: fetch throws a TypeError without an answer.
+export function troubleText(error) {
+  return error instanceof TypeError
+    ? `The server does not answer. Start it again with the same command, on port ${location.port || 80}, then reload: this tab keeps your curves.`
+    : error.message;
+}
+
 // Wrap an async function so that it never runs twice at once. Of the calls made during a run, only the last is
 // kept, so that no old answer overwrites a newer one. The returned promise resolves once nothing is left to run.
 export function latestOnly(run, onError) {

@@ -107,13 +107,14 @@ def test_end_is_noticed_in_time(total: int) -> None:
 
 def test_start_past_the_end_is_noticed() -> None:
     """Unlike a saved run, one that begins there has not warned."""
-    clock = Clock([PlateauCurve(100)], [1.0], _CPU, initial_updates=500)
-    with pytest.warns(CurveWarning, match="training continues at step 516"):
-        for _ in range(17):
+
+    def train(clock: Clock, updates: int) -> None:
+        for _ in range(updates):
             clock.prepare()
             clock.count_update(torch.tensor(False), _LOSS)
-    resumed = Clock([PlateauCurve(100)], [1.0], _CPU)
+
+    clock, resumed = (Clock([PlateauCurve(100)], [1.0], _CPU, initial_updates=n) for n in (500, 0))
+    with pytest.warns(CurveWarning, match="training continues at step 516"):
+        train(clock, 17)
     resumed.resume(clock.read_counters(), clock.peaks, ())
-    for _ in range(33):  # warnings are errors
-        resumed.prepare()
-        resumed.count_update(torch.tensor(False), _LOSS)
+    train(resumed, 33)  # warnings are errors
