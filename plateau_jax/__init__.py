@@ -5,9 +5,11 @@
 """
 
 # Each kind of curve registers itself, so that `Curve.from_dict` and `Curve.cooldown` find it.
-from plateau_jax.curves import derived_curves as derived_curves
-from plateau_jax.curves import plateau_curve as plateau_curve
-from plateau_jax.curves import staged_curve as staged_curve
+from plateau_jax.curves import (
+    derived_curves as derived_curves,
+    plateau_curve as plateau_curve,
+    staged_curve as staged_curve,
+)
 from plateau_jax.validation import lazy_names
 
 _JAX = "jax", "jaxlib"

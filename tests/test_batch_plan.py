@@ -9,8 +9,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.refusals import refuses
 from support.training.models import mean_loss
 from support.training.optimizers import make_optimizer

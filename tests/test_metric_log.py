@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.operators import OperatorRecorder
 from support.training.steps import CURVE, make_step

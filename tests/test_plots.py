@@ -8,8 +8,7 @@ import warnings
 import matplotlib as mpl
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 from support.curves.descriptions import build, descriptions

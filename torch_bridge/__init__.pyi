@@ -2,11 +2,7 @@
 
 from plateau_jax import (
     Curve as Curve,
-)
-from plateau_jax import (
     PlateauCurve as PlateauCurve,
-)
-from plateau_jax import (
     StagedCurve as StagedCurve,
 )
 from torch_bridge.batch_size import find_batch_size as find_batch_size
@@ -25,26 +21,16 @@ from torch_bridge.schedulers.curve_lr import (
 from torch_bridge.schedulers.curve_lr_state import CurveLRState as CurveLRState
 from torch_bridge.schedulers.factories import (
     count_updates as count_updates,
-)
-from torch_bridge.schedulers.factories import (
     get_cosine_plateau_schedule_with_warmup as get_cosine_plateau_schedule_with_warmup,
-)
-from torch_bridge.schedulers.factories import (
     lambda_lr as lambda_lr,
 )
 from torch_bridge.schedulers.follower import (
     Follower as Follower,
-)
-from torch_bridge.schedulers.follower import (
     FollowerState as FollowerState,
-)
-from torch_bridge.schedulers.follower import (
     follow as follow,
 )
 from torch_bridge.table import (
     multiplier as multiplier,
-)
-from torch_bridge.table import (
     tensors as tensors,
 )
 from torch_bridge.training.result import StepResult as StepResult
@@ -52,11 +38,7 @@ from torch_bridge.training.state.snapshot import TrainStepState as TrainStepStat
 from torch_bridge.training.step import TrainStep as TrainStep
 from torch_bridge.training.update.loss import (
     CarriedLoss as CarriedLoss,
-)
-from torch_bridge.training.update.loss import (
     MeanLoss as MeanLoss,
-)
-from torch_bridge.training.update.loss import (
     PairLoss as PairLoss,
 )
 

@@ -11,8 +11,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
 from support.analysis.loss_oracle import BestPeakOracle, LossOracle
 from support.examples import examples

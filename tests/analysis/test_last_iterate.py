@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import MAX_STEP
 from support.examples import examples

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from support.analysis import loss_oracle
 from support.analysis.loss_oracle import LossOracle
 from support.examples import examples

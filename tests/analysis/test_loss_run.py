@@ -6,8 +6,7 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.examples import examples
 
 from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses

@@ -4,8 +4,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 

@@ -17,8 +17,7 @@ from weakref import ref
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.checkpointing.checkpoints import Part, Refusing, leftovers, same_bits
 from support.data.loaders import WORKERS
 from support.examples import examples

@@ -7,8 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 from support.checkpointing.checkpoints import Part, same_bits, save_each, state_of
 from support.examples import examples

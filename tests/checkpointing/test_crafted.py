@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from safetensors.torch import save_file
 from support.checkpointing.checkpoints import Part, same_bits, save_each, state_of
 from support.examples import examples

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from safetensors import safe_open
 from support.checkpointing.checkpoints import Part, same_bits
 from support.examples import examples

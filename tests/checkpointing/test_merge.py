@@ -13,8 +13,7 @@ from unittest.mock import Mock, patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.checkpointing import merging as support
 from support.checkpointing.checkpoints import same_bits
 from support.checkpointing.merging import Mixed, state_of, weighted

@@ -11,8 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments as curve_arguments
 from support.examples import examples

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.curves.descriptions import SHAPES, build, descriptions, descriptions_and_steps
 from support.curves.strategies import arguments
 from support.examples import examples

@@ -12,8 +12,7 @@ import numpy as np
 import optax
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions_and_steps
 from support.examples import examples
 from support.jax.jax_cases import CURVE, x64_both_ways

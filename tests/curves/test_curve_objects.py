@@ -9,8 +9,7 @@ from typing import get_type_hints
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from support.curves.descriptions import KINDS, build, descriptions, descriptions_and_steps
 from support.curves.strategies import arguments
 from support.numerics.oracle import Oracle

@@ -9,8 +9,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import MAX_STEP, arguments, magnitudes
 from support.refusals import refuses

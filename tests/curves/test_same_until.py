@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps, steps_of
 from support.curves.strategies import MAX_STEP, Words, words
 from support.examples import examples

@@ -7,8 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.data.loaders import (
     EPOCHS,
     WORKERS,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.data.loaders import Arguments, Counted, ahead, arguments, build, depths, epoch
 from support.examples import examples
 from torch import Tensor

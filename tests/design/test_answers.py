@@ -9,8 +9,7 @@ import numpy as np
 import optax
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.curves.descriptions import build, descriptions
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare

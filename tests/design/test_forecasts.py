@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.examples import examples
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses

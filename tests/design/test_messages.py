@@ -6,8 +6,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.design.answers import describe_curve, open_curve

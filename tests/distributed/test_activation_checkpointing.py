@@ -11,8 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.distributed.blocks import Block, Mixer, Stack, differences, gradients_of, wrapped_differences
 from support.distributed.processes import run
 from support.examples import examples

@@ -14,8 +14,7 @@ import numpy as np
 import optax
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from support.docs.other_schedulers import (
     FOLDER,
     INDEX,

@@ -10,8 +10,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from support.docs.other_schedulers import FOLDER, page_settings, read_pairs, run_configured
 from support.docs.pages import sections
 from support.docs.plans import is_allowed

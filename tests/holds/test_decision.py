@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.examples import examples
 from support.holds.hold_cases import SIZE, metrics, rules
 from support.holds.hold_oracle import clocks

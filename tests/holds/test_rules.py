@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.holds.hold_cases import below, until_flat
 from support.refusals import refuses
 

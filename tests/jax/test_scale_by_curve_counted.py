@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from support.examples import examples
 from support.holds.hold_cases import BELOW
 from support.jax.jax_cases import CURVE, assert_equal_bits, product, x64_both_ways

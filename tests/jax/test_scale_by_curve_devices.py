@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from support.jax.jax_cases import assert_equal_bits, product
 
 from plateau_jax import HoldBelow, HoldUntilFlat, StagedCurve, scale_by_curve

@@ -5,8 +5,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from support.jax.jax_cases import (
     CURVE,
     MANY,

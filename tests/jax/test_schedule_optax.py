@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.curves.strategies import ratios
 from support.examples import examples
 from support.jax.jax_cases import CURVE, MANY, STEPS, assert_equal_bits, product, x64_both_ways

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, x64_both_ways
 
 from plateau_jax import PlateauCurve, multiplier, optax_schedule, scale_by_curve, stack

@@ -6,8 +6,7 @@ from math import floor
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.curves.strategies import MAX_STEP, magnitudes, percentages
 from support.numerics.oracle import exactly, is_nearest_float32
 

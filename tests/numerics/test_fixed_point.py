@@ -5,13 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions_and_steps
 from support.curves.strategies import MAX_STEP, Words, shape_of, words
 from support.examples import examples
-from support.numerics.oracle import as_written, exactly, power_of
-from support.numerics.oracle import share as share_at
+from support.numerics.oracle import as_written, exactly, power_of, share as share_at
 
 from plateau_jax import StagedCurve
 from plateau_jax.numerics import fixed_point, powers

@@ -4,8 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments
 from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float32, power_of

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.damage import damage
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT

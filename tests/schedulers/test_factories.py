@@ -7,8 +7,7 @@ from inspect import signature
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.curves.strategies import magnitudes
 from support.examples import examples
 from support.schedulers.runs import FLOAT32_MAX, lrs_of, optimizer_with

@@ -5,8 +5,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.schedulers.runs import optimizer_with

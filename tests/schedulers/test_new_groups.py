@@ -5,11 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.examples import examples
-from support.holds.held import CURVE as HELD_CURVE
-from support.holds.held import PATIENT
+from support.holds.held import CURVE as HELD_CURVE, PATIENT
 from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with, through_file
 from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 

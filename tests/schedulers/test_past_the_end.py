@@ -5,8 +5,7 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.examples import examples
 from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
 

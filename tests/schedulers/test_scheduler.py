@@ -8,8 +8,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.examples import examples
 from support.numerics.oracle import Oracle, exactly, half_ulp

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT, HeldRun, clocks_of, curves, holds
 from support.holds.hold_cases import metrics

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with, through_file
 

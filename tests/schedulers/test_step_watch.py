@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from support.examples import examples
 from support.schedulers import runs
 from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file

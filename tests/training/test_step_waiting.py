@@ -7,8 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support.holds.held import CURVE as HELD_CURVE
-from support.holds.held import PATIENT
+from support.holds.held import CURVE as HELD_CURVE, PATIENT
 from support.training.models import (
     Batch,
     Net,

@@ -11,8 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from hypothesis import assume
-from hypothesis import strategies as st
+from hypothesis import assume, strategies as st
 from support.curves.descriptions import SHAPES
 from support.curves.strategies import MAX_STEP, Words, shape_of, words
 from support.numerics.oracle import Description, Oracle, Part, exactly, mp, power_of, share

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import assume
-from hypothesis import strategies as st
+from hypothesis import assume, strategies as st
 from support.curves.strategies import SMALLEST_NORMAL, magnitudes
 from support.schedulers.runs import lrs_of, optimizer_with, through_file
 

@@ -7,8 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT, clocks_of, curves, float32_rate, holds, told
 from support.holds.hold_cases import metrics

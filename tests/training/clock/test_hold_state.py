@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT, curves, float32_rate, holds, told
 from support.holds.hold_cases import metrics

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.holds.held import CURVE as HELD_CURVE
-from support.holds.held import PATIENT
+from support.holds.held import CURVE as HELD_CURVE, PATIENT
 from support.training.cuda_graphs.graphs import WARM_UPS, FakeGraph, Sums, capture, graphs_for, without_cuda
 from support.training.models import batches, nonfinite
 from support.training.steps import make_step

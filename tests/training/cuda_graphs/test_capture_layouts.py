@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.training.cuda_graphs.graphs import WARM_UPS, graphs_for, without_cuda
 from support.training.trees import equal_trees
 from torch import Tensor

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.holds.held import CURVE as HELD_CURVE
-from support.holds.held import PATIENT
+from support.holds.held import CURVE as HELD_CURVE, PATIENT
 from support.training.models import Net, batches, counting_loss, mean_loss
 from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees

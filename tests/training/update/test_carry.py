@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.models import Recurrent, batches, carried_loss, mean_loss, nonfinite
 from support.training.steps import CURVE, make_step, state_kept_by_skips, train

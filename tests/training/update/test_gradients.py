@@ -1,8 +1,7 @@
 """Gradients: norms and clipping with the bits of torch.nn.utils."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.training.trees import equal_trees
 from torch import nn
 

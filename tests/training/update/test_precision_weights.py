@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step, set_loss_scale
 from support.training.trees import equal_trees

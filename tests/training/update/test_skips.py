@@ -7,8 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from support.examples import examples
-from support.holds.held import CURVE as HELD_CURVE
-from support.holds.held import PATIENT
+from support.holds.held import CURVE as HELD_CURVE, PATIENT
 from support.training.models import batches, device_pair_loss, nonfinite, pair_loss
 from support.training.optimizers import FUSED, OPTIMIZERS
 from support.training.steps import make_step, skip_patterns, state_kept_by_skips, train
