@@ -83,7 +83,10 @@ def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:
     readings = group_readings(runs)
     law = fit_law(readings)
     errors = law.losses(readings.progress, readings.noise) - readings.losses
-    check_misfit(law, errors / readings.losses, readings)
+    try:
+        check_misfit(law, errors / readings.losses, readings)
+    except ValueError as error:
+        raise ValueError("; ".join([str(error), *advice])) from None
     residual_sd = float(np.sqrt(readings.weights @ errors**2))
     fit = LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, runs)
     vars(fit)["_readings"] = readings  # the value of the cached property, which the first forecast needs

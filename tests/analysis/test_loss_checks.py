@@ -91,6 +91,8 @@ def test_averages_are_not_fitted_in_silence(curve, every, noise, seed) -> None:
     assert messages == []
     for average in AVERAGES.values():
         result, messages = fitted(changed(run, average(run.losses)))
+        is_misfit = isinstance(result, ValueError) and "the law misses" in str(result)
+        assert not is_misfit or f"; {LAG}" in str(result)
         assert isinstance(result, ValueError) or [message.startswith(LAG) for message in messages] == [True]
 
 

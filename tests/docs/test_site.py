@@ -24,6 +24,7 @@ PHONE_WIDTH = 390
 # Public names that do not compute a number, grouped by reason.
 WITHOUT_EQUATION = {
     "a state, a record or a type of function: the function that computes it has the equation": (
+        "plateau_jax.BestPeak",
         "plateau_jax.Comparison",
         "plateau_jax.CurveArguments",
         "plateau_jax.LossComparison",
