@@ -14,7 +14,7 @@ from plateau_jax.analysis.loss_fit import LossFit
 from plateau_jax.analysis.loss_fitting import checked_runs, fit_named_runs
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier
-from plateau_jax.analysis.next_peaks import check_factors, first_peaks, peak_beyond, rounded
+from plateau_jax.analysis.next_peaks import check_factors, first_peaks, parabola_peaks, peak_beyond, rounded
 from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing import notebook
@@ -93,7 +93,7 @@ class BestPeak:
         """
         losses = [forecast.loss for forecast in self.forecasts]
         half_widths = [(forecast.high - forecast.low) / 2 for forecast in self.forecasts]
-        chosen = _chosen(losses)
+        chosen = parabola_peaks(losses)
         fitted_peaks = np.geomspace(self.peaks[chosen][0], self.peaks[chosen][-1], _DRAWN_PEAKS)
         fitted_losses = _Parabola.through(self.peaks[chosen], losses[chosen]).losses(fitted_peaks)
         shown = PeaksToDraw(self.peaks, losses, half_widths, fitted_peaks, fitted_losses)
@@ -185,7 +185,7 @@ def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
         except ValueError as error:
             raise ValueError(f"the runs at the peak {peak:g}: {error}") from None
     losses = [forecast.loss for forecast in forecasts]
-    chosen = _chosen(losses)
+    chosen = parabola_peaks(losses)
     check_factors(peaks, losses)
     parabola = _Parabola.through(peaks[chosen], losses[chosen])
     _check_minimum(parabola, peaks, losses)
@@ -221,15 +221,9 @@ class _Parabola(NamedTuple):
         return self.least + self.curvature * (np.log(peaks) - self.center) ** 2
 
 
-def _chosen(losses: Sequence[float]) -> slice:
-    """Return the three peaks of the parabola: around the lowest loss, or at its end."""
-    first = min(max(int(np.argmin(losses)) - 1, 0), len(losses) - 3)
-    return slice(first, first + 3)
-
-
 def _check_minimum(parabola: _Parabola, peaks: Sequence[float], losses: Sequence[float]) -> None:
     """Reject a parabola whose minimum, if it has one, lies beyond the peaks that were run."""
-    if np.ptp(losses[_chosen(losses)]) <= _ROUNDING:
+    if np.ptp(losses[parabola_peaks(losses)]) <= _ROUNDING:
         raise ValueError(
             "the forecasts of these peaks do not differ: log runs at "
             f"{rounded(peaks[0] / 2)} and {rounded(peaks[-1] * 2)}"

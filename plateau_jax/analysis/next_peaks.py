@@ -13,14 +13,16 @@ _FACTOR, _WIDE_FACTOR = 2, 2.25
 """Between peaks that are advised: about the first, and not above the second, since they are rounded."""
 
 
-def check_factors(peaks: Sequence[float], losses: Sequence[float]) -> None:
-    """Reject neighbors near the lowest loss that are too far apart, or too close for their forecasts' errors.
+def parabola_peaks(losses: Sequence[float]) -> slice:
+    """Return the three peaks of the parabola: around the lowest loss, or at its end."""
+    first = min(max(losses.index(min(losses)) - 1, 0), len(losses) - 3)
+    return slice(first, first + 3)
 
-    The two pairs are those of three peaks: around the lowest, or at the end if the lowest is there.
-    """
+
+def check_factors(peaks: Sequence[float], losses: Sequence[float]) -> None:
+    """Reject neighbors in the parabola that are too far apart, or too close for their forecasts' errors."""
     lowest = losses.index(min(losses))
-    first = min(max(lowest - 1, 0), len(peaks) - 3)
-    pairs = [(first, first + 1), (first + 1, first + 2)]
+    pairs = pairwise(range(len(peaks))[parabola_peaks(losses)])
     for pair in sorted(pairs, key=lambda pair: lowest not in pair):
         low, high = (peaks[index] for index in pair)
         factor = high / low
