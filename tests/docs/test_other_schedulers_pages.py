@@ -4,7 +4,7 @@ import re
 
 import pytest
 from hypothesis import given
-from support.docs.other_schedulers import INDEX, PAGES, page_settings, read_pairs
+from support.docs.other_schedulers import INDEX, PAGES, page_settings, read_pairs, slug
 from support.docs.pages import sections
 from support.docs.plans import LIMITS, plans
 from support.examples import examples
@@ -50,7 +50,7 @@ def test_index_links_every_section_once():
     headings = [
         (page.stem, section.heading) for page in PAGES for section in sections(page) if section.heading
     ]
-    slugs = [(page, re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")) for page, heading in headings]
+    slugs = [(page, slug(heading)) for page, heading in headings]
     assert sorted(linked) == sorted(slugs)
     assert {name: page for name, page, *_ in rows}.keys() == {heading for _, heading in headings}
     titles = {page.stem: page.read_text("utf-8").partition("\n")[0].removeprefix("# From ") for page in PAGES}

@@ -43,6 +43,9 @@ _SECTION = re.compile(
     r"(.+?)\n\n(.+?)\n\nBefore:\n\n```(py|python|sh|yaml)\n(.+?)```\n\nAfter:\n\n```python\n(.+?)```\n*(.*)",
     re.DOTALL,
 )
+_MEGATRON_ROW = re.compile(
+    r"^\| `(\S+)` \| (?:`(\S+)`)? ?\| (?:`\"(\S+)\"`)? ?\| \[.+\]\(#(.+)\) \|$", re.MULTILINE
+)
 
 
 class Pair(NamedTuple):
@@ -113,8 +116,8 @@ def _literal(text: str) -> Any:
 
 
 def read_pairs() -> list[Pair]:
-    """Return every section with a block "before"."""
-    pairs: list[Pair] = []
+    """Return every section with a block "before", and every style in Megatron-LM's table."""
+    pairs: list[Pair] = _megatron_pairs()
     for page in PAGES:
         _, *parts = page.read_text(encoding="utf-8").split("\n## ")
         for part in parts:
@@ -123,6 +126,29 @@ def read_pairs() -> list[Pair]:
                 assert section, part
                 pairs.append(Pair(page, *section.groups()[:-1]))
     return pairs
+
+
+def _megatron_pairs() -> list[Pair]:
+    page = FOLDER / "megatron_lm.md"
+    introduction, *parts = page.read_text(encoding="utf-8").split("\n## ")
+    (before,) = re.findall(r"Before:\n\n```py\n(.+?)```", introduction, re.DOTALL)
+    after = {slug(part.partition("\n")[0]): part for part in parts}
+    rows = _MEGATRON_ROW.findall(introduction)
+    assert after.keys() == {anchor for *_, anchor in rows}
+    pairs: list[Pair] = []
+    for style, wsd_style, shape, anchor in rows:
+        text, _, code = after[anchor].removesuffix("```\n").partition("```python\n")
+        arguments = f"--lr-decay-style {style}" + (wsd_style and f" --lr-wsd-decay-style {wsd_style}")
+        original = before.replace("args.lr_decay_style", repr(style))
+        original = original.replace("args.lr_wsd_decay_style", repr(wsd_style))
+        code = f"shape = {shape!r}\n{code}" if shape else code
+        pairs.append(Pair(page, arguments, text, "py", original, code.removesuffix("```")))
+    return pairs
+
+
+def slug(heading: str) -> str:
+    """Return the anchor of a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def page_settings(page: Path) -> dict[str, Any]:
