@@ -37,7 +37,7 @@ class Cooldown(Curve):
         if at + steps > MAX_STEP:
             raise ValueError(f"at + steps = {at + steps} must be at most 2**31 - 1 = {MAX_STEP}")
         to = checks.ratio("to", self.to)
-        shape = shapes.canonical_shape("shape", self.shape, shapes.WORDS, shapes.FORMULAS)
+        shape = shapes.canonical_shape("shape", self.shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
         start, end = segment_at(curve.rows, at).at(at), as_written(to)
         # The level reached may equal `to` though it is written with irrational terms. One object for both
         # ends makes the segment flat.

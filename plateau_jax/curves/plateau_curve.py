@@ -203,8 +203,8 @@ class PlateauCurve(Curve):
         decay_shape = shapes.canonical_shape(
             "decay_shape",
             self.decay_shape,
-            tuple(shapes.SHARES),
-            shapes.POWERS,
+            tuple(shapes.SHAPES),
+            shapes.POWER_SHAPES,
             hints.for_shape_of_stage(self.decay_shape),
         )
         rows = _rows(

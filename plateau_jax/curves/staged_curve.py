@@ -177,7 +177,7 @@ def _check_stages(stages: Any, total_steps: Any) -> Iterator[Stage]:
         yield Stage(
             steps,
             None if stage.to is None else ratio(f"{label}: to", stage.to),
-            shapes.canonical_shape(f"{label}: shape", stage.shape, shapes.WORDS, shapes.FORMULAS),
+            shapes.canonical_shape(f"{label}: shape", stage.shape, shapes.NAMED_SHAPES, shapes.FORMULAS),
         )
 
 

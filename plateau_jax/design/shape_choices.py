@@ -21,8 +21,8 @@ def choices_per_field() -> dict[str, list[dict[str, Any]]]:
     """Return the shapes that each field can have, in the order of the page."""
     return {
         "warmup_shape": [_choice(name, rises=True) for name in get_args(WarmupShape)],
-        "decay_shape": [_choice(name) for name in (*shapes.SHARES, *shapes.POWERS)],
-        "shape": [_choice(name) for name in (*shapes.WORDS, *shapes.FORMULAS)],
+        "decay_shape": [_choice(name) for name in (*shapes.SHAPES, *shapes.POWER_SHAPES)],
+        "shape": [_choice(name) for name in (*shapes.NAMED_SHAPES, *shapes.FORMULAS)],
     }
 
 
@@ -31,7 +31,9 @@ def levels_of_shapes(arguments: Any) -> dict[str, list[float]]:
     levels: dict[str, list[float]] = {}
     for text in _strings(arguments):
         with suppress(ValueError):  # a kind of curve, such as "staged"
-            levels[text] = _levels(shapes.canonical_shape("shape", text, shapes.WORDS, shapes.FORMULAS))
+            levels[text] = _levels(
+                shapes.canonical_shape("shape", text, shapes.NAMED_SHAPES, shapes.FORMULAS)
+            )
     return levels
 
 
@@ -44,7 +46,7 @@ def _choice(name: str, *, rises: bool = False) -> dict[str, Any]:
 def _levels(shape: str, *, rises: bool = False) -> list[float]:
     """Return the levels of a stage from 1 to 0, or to 0.1 for a shape that cannot reach 0; or from 0 to 1."""
     formula = shapes.parse_formula(shape)
-    reaches_zero = shape in shapes.SHARES or (formula is not None and formula.name in shapes.POWERS)
+    reaches_zero = shape in shapes.SHAPES or (formula is not None and formula.name in shapes.POWER_SHAPES)
     begin, end = (0.0, 1.0) if rises else (1.0, 0.0 if reaches_zero else 0.1)
     stage = StagedCurve([(_STEPS, end, shape)], start=begin)
     return np.round(stage(np.arange(_STEPS + 1)).astype(np.float64), 4).tolist()

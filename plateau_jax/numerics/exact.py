@@ -34,8 +34,8 @@ def as_written(number: float) -> Fraction:
 def percent_of(whole: int, percentage: float) -> int:
     """Return the percentage of the whole, rounded down."""
     # In rationals: 32.3 % of 1000 is 323, but floats give 322.99999999999994, which rounds down to 322.
-    share = as_written(percentage)
-    return whole * share.numerator // (100 * share.denominator)
+    fraction = as_written(percentage)
+    return whole * fraction.numerator // (100 * fraction.denominator)
 
 
 def from_fraction(number: Fraction) -> int:
@@ -100,9 +100,9 @@ def from_decimal(number: Decimal) -> int:
     return round(_DECIMAL.multiply(number, ONE))
 
 
-def interpolate(start: Decimal, end: Decimal, share: Decimal) -> Decimal:
-    """Return start + (end - start)·share."""
-    return _DECIMAL.fma(_DECIMAL.subtract(end, start), share, start)
+def interpolate(start: Decimal, end: Decimal, fraction: Decimal) -> Decimal:
+    """Return start + (end - start)·fraction."""
+    return _DECIMAL.fma(_DECIMAL.subtract(end, start), fraction, start)
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from plateau_jax.numerics import exact, powers
 from plateau_jax.numerics.arithmetic import FIXED_BITS, NUMPY, ONE, PYTHON, DecodedSegments, Operations, ratio
 from plateau_jax.numerics.segments import FROM_START, NEARLY_EQUAL
-from plateau_jax.numerics.shapes import SHARES
+from plateau_jax.numerics.shapes import SHAPES
 
 CHUNK = 3072
 """Steps that NumPy computes at once. A temporary array then takes 24 KiB. From 32 KiB on, glibc returns its
@@ -99,7 +99,7 @@ def evaluate_one(begins: Sequence[int], rows: Sequence[DecodedSegments], step: i
 def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[Any, Any]:
     """Return x = j/L, with j counted from the nearer end, and the multiplier; both in 62 bits.
 
-    After j of the L steps of a segment from a to b, with the share S of its shape, the multiplier is
+    After j of the L steps of a segment from a to b, with the shape S, the multiplier is
 
         m = a - (a - b)·S(j/L)         up to the middle, and all along a shape that is not symmetric
         m = b + (a - b)·S((L - j)/L)   beyond it, for shapes with S(1 - x) = 1 - S(x); all along a "(1-x)^P"
@@ -119,33 +119,33 @@ def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[A
     start, end, multiply = segment.start, segment.end, xp.multiply
     elapsed = step - segment.begin
     remaining = segment.length - elapsed
-    x = share = ratio(xp.int64(xp.minimum(elapsed, remaining)), segment)
+    x = fraction = ratio(xp.int64(xp.minimum(elapsed, remaining)), segment)
     from_start = elapsed < remaining
     for name, column in segment.shapes.items():
-        shape, is_shape = SHARES[name], column != 0
+        shape, is_shape = SHAPES[name], column != 0
         assert shape.fixed
-        share = xp.where(is_shape, shape.fixed(xp, x, elapsed, segment), share)
+        fraction = xp.where(is_shape, shape.fixed(xp, x, elapsed, segment), fraction)
         if not shape.is_symmetric:
             from_start = from_start | is_shape
     power = is_factor = None
     if segment.rate_whole is not None:
         from_high = xp.int64(xp.where(start < end, remaining, elapsed))
         power = _two_to_minus(xp, *powers.exponent(xp, elapsed, remaining, from_high, segment))
-        # 2^(-E) is a share for x^P, and a factor of the higher level for an exponential and for t^-P.
+        # 2^(-E) is a fraction for x^P, and a factor of the higher level for an exponential and for t^-P.
         is_factor = (segment.rate_whole | segment.rate_high | segment.rate_middle | segment.rate_low) != 0
         if segment.power is not None:
-            is_share = segment.power != 0
-            share, is_factor = xp.where(is_share, power, share), is_factor & (segment.power == 0)
-            from_start = xp.where(is_share, segment.power == FROM_START, from_start)
+            is_fraction = segment.power != 0
+            fraction, is_factor = xp.where(is_fraction, power, fraction), is_factor & (segment.power == 0)
+            from_start = xp.where(is_fraction, segment.power == FROM_START, from_start)
         if segment.inverse_power is not None:
             is_parabola = segment.inverse_power == NEARLY_EQUAL
-            share = xp.where(is_parabola, powers.parabola(xp, from_high, segment), share)
+            fraction = xp.where(is_parabola, powers.parabola(xp, from_high, segment), fraction)
             from_start = xp.where(is_parabola, start > end, from_start)
             is_factor = xp.where(segment.inverse_power != 0, segment.inverse_power != NEARLY_EQUAL, is_factor)
 
     # The product of absolute values, because with a negative factor `multiply` is not monotone. With 4-bit
     # limbs -209·255 >> 8 is -210, but -209·256 >> 8 is -209; 209·255 and 209·256 give 208 and 209.
-    distance = multiply(xp.abs(start - end), share)
+    distance = multiply(xp.abs(start - end), fraction)
     distance = xp.where(start < end, -distance, distance)
     value = xp.where(from_start, start - distance, end + distance)
 

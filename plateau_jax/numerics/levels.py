@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from plateau_jax.numerics import exact
-from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHARES, Formula, parse_formula
+from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHAPES, Formula, parse_formula
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ Level = Fraction | Between
 @lru_cache(maxsize=1024)
 def _decimal_share(shape: str, x: Fraction) -> Decimal:
     # Cached, because a curve that is continued by a copy of itself has the same x again.
-    return exact.fixed224_to_decimal(SHARES[shape].exact(x))
+    return exact.fixed224_to_decimal(SHAPES[shape].exact(x))
 
 
 _TOO_NEAR = 1 << 24
@@ -100,8 +100,8 @@ def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     if formula and formula.name == INVERSE_POWER:
         level = _rational_inverse_power(formula.power, start, end, x)
         return Between(shape, start, end, x) if level is None else level
-    share = _rational_share(shape, x)
-    return Between(shape, start, end, x) if share is None else start + (end - start) * share
+    fraction = _rational_fraction(shape, x)
+    return Between(shape, start, end, x) if fraction is None else start + (end - start) * fraction
 
 
 def scaled(level: Level, factor: Fraction) -> Level:
@@ -164,13 +164,13 @@ def _rational_inverse_power(power: Fraction, start: Fraction, end: Fraction, x: 
     return None if factor is None else start * factor
 
 
-def _rational_share(shape: str, x: Fraction) -> Fraction | None:
+def _rational_fraction(shape: str, x: Fraction) -> Fraction | None:
     if formula := parse_formula(shape):
         if formula.name == POWER_FROM_END:
             remaining = _rational_power(1 - x, formula.power)
             return None if remaining is None else 1 - remaining
         return _rational_power(x, formula.power)
-    return SHARES[shape].rational(x)
+    return SHAPES[shape].rational(x)
 
 
 def _rational_power(number: Fraction, power: Fraction) -> Fraction | None:

@@ -74,10 +74,10 @@ def exponent(
 
 
 def parabola(xp: Operations, from_high: Any, segment: DecodedSegments) -> Any:
-    """Return the share of a "t^-P" between nearly equal levels, x + (P + 1)/2·r·j·(1 - x).
+    """Return S of a "t^-P" between nearly equal levels, x + (P + 1)/2·r·j·(1 - x).
 
     With t = 1 + g·x from one level to the other, g < 2⁻²², the omitted terms are below 4·g², and less than
-    2⁻⁶² once multiplied by the difference of the levels, which is 4·g at most. The share grows by about 2³¹
+    2⁻⁶² once multiplied by the difference of the levels, which is 4·g at most. S grows by about 2³¹
     units from step to step, so it is monotone. 2^(-E) itself might not be: its steps may be smaller than its
     error.
     """

@@ -18,7 +18,7 @@ import numpy as np
 from plateau_jax.numerics import exact, levels
 from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB, LIMB_BITS, DecodedSegments, Operations
 from plateau_jax.numerics.exact_segments import ExactSegment
-from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, POWER_FROM_START, SHARES, parse_formula
+from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, POWER_FROM_START, SHAPES, parse_formula
 from plateau_jax.validation import checks
 
 INVERSE_BITS = FIXED_BITS + LIMB_BITS
@@ -128,7 +128,7 @@ _COLUMNS_OF_SHAPES = {
     POWER_FROM_START: (*_RATE, "power", *_EXPONENT),
     POWER_FROM_END: (*_RATE, "power", *_EXPONENT),
     INVERSE_POWER: (*_LONG_RATE, "inverse_power", *_EXPONENT),
-    **{name: (name,) for name, share in SHARES.items() if share.fixed},
+    **{name: (name,) for name, shape in SHAPES.items() if shape.fixed},
 }
 """The columns that a shape needs besides those of a straight line, by the name of the shape or formula."""
 

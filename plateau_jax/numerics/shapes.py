@@ -89,8 +89,8 @@ def _irrational(_: Fraction) -> None:
     return None
 
 
-class Share(NamedTuple):
-    """A shape as the share S(x) of the way from its start level to its end level, at x in [0, 1].
+class Shape(NamedTuple):
+    """A shape as the fraction S(x) of the way from its start level to its end level, at x in [0, 1].
 
     S never decreases from S(0) = 0 to S(1) = 1.
     """
@@ -101,21 +101,21 @@ class Share(NamedTuple):
     """S(x) for 0 < x < 1 if it is known to be rational: levels are then compared exactly."""
     fixed: Callable[[Operations, Any, Any, DecodedSegments], Any] | None = None
     """S in 62 bits, as `fixed(xp, x, elapsed, segment)` after `elapsed` of the L steps of a segment. `x` is
-    the share of the steps from the nearer end, at most 1/2. None for S(x) = x."""
+    the fraction of the steps from the nearer end, at most 1/2. None for S(x) = x."""
     units: int = 0
     """The error bound of `fixed`, in units of 2⁻⁶²."""
     is_symmetric: bool = False
     """True if S(1 - x) = 1 - S(x). Then `fixed` returns S(x) on [0, 1/2], counted from the nearer end."""
 
 
-SHARES = {
-    "linear": Share(exact.from_fraction, _identity, is_symmetric=True),
-    "cosine": Share(_exact_cosine, _RATIONAL_COSINES.get, _half_sine_squared, units=8, is_symmetric=True),
-    "1-sqrt": Share(exact.square_root, _rational_root, _root, units=6),
+SHAPES = {
+    "linear": Shape(exact.from_fraction, _identity, is_symmetric=True),
+    "cosine": Shape(_exact_cosine, _RATIONAL_COSINES.get, _half_sine_squared, units=8, is_symmetric=True),
+    "1-sqrt": Shape(exact.square_root, _rational_root, _root, units=6),
 }
 """The shapes without a parameter that can join any two levels."""
 
-WORDS = (*SHARES, "exponential")
+NAMED_SHAPES = (*SHAPES, "exponential")
 """The shapes without a parameter."""
 
 POWER_FROM_START: Final = "1-x^P"
@@ -130,7 +130,7 @@ _FORMULAS = {
 """The pattern that each formula begins with, and the least and the greatest P, as decimals."""
 
 FORMULAS = tuple(_FORMULAS)
-POWERS = POWER_FROM_START, POWER_FROM_END
+POWER_SHAPES = POWER_FROM_START, POWER_FROM_END
 
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
 _MAX_CHARACTERS = 24

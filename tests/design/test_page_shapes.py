@@ -32,7 +32,7 @@ def test_every_shape_can_be_chosen(page):
         warmup.select_option(shape)
         assert curve_of_json(page).warmup_shape == shape
     names = decay.locator("option").all_text_contents()
-    assert names == [*shapes.SHARES, *shapes.POWERS]
+    assert names == [*shapes.SHAPES, *shapes.POWER_SHAPES]
     for name in names:
         decay.select_option(name)
         expected = PlateauCurve(**{**STABLE.to_dict(), "decay_shape": name.replace("P", "2")})
@@ -41,8 +41,8 @@ def test_every_shape_can_be_chosen(page):
     page.get_by_role("radio", name="Edit Stages").check()
     choice = page.get_by_label("Stage 2, shape")
     page.get_by_label("Stage 2, to").fill("0.5")
-    assert choice.locator("option").all_text_contents() == [*shapes.WORDS, *shapes.FORMULAS]
-    for name in (*shapes.WORDS, *shapes.FORMULAS):
+    assert choice.locator("option").all_text_contents() == [*shapes.NAMED_SHAPES, *shapes.FORMULAS]
+    for name in (*shapes.NAMED_SHAPES, *shapes.FORMULAS):
         choice.select_option(name)
         power = "0.5" if name == "t^-P" else "2"
         first, _, third = STAGED.stages

@@ -15,7 +15,7 @@ from plateau_jax import StagedCurve
 from plateau_jax.numerics import fixed_point, powers
 from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
 from plateau_jax.numerics.segments import NEARLY_EQUAL
-from plateau_jax.numerics.shapes import SHARES
+from plateau_jax.numerics.shapes import SHAPES
 
 ONE = 2**62
 up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))
@@ -43,12 +43,12 @@ def first_segment(curve):
     return curve._decoded_rows[1][0]
 
 
-_FIXED = [name for name, share in SHARES.items() if share.fixed]
+_FIXED = [name for name, share in SHAPES.items() if share.fixed]
 
 
 def _fixed(name, length, elapsed):
     """Return the share in NumPy; check that Python computes the same at the first and the last step."""
-    share, segment = SHARES[name], first_segment(StagedCurve([(length, 0, name)], start=1))
+    share, segment = SHAPES[name], first_segment(StagedCurve([(length, 0, name)], start=1))
     elapsed = np.minimum(elapsed, length - elapsed) if share.is_symmetric else np.array(elapsed)
     x = ratio(np.minimum(elapsed, length - elapsed), segment)
     shares = share.fixed(NUMPY, x, elapsed, segment)
@@ -65,7 +65,7 @@ def test_share_stays_within_its_units(name, drawn):
     length = read.magnitude(2, MAX_STEP)
     shares, elapsed = _fixed(name, length, np.array([read.magnitude(1, length - 1)]))
     expected = share_at(name, exactly(Fraction(int(elapsed[0]), length)))
-    assert abs(int(shares[0]) - expected * ONE) <= SHARES[name].units
+    assert abs(int(shares[0]) - expected * ONE) <= SHAPES[name].units
 
 
 @given(st.sampled_from(_FIXED), st.integers(1, MAX_STEP // 2 - 64))

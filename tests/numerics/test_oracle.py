@@ -9,7 +9,7 @@ from support.examples import examples
 from support.numerics.borders import PROMISED, steps_at_borders
 from support.numerics.oracle import Oracle, complete_stage, exactly, half_ulp, mp
 
-SHARES = {
+SHAPES = {
     "linear": lambda x: x,
     "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
     "1-sqrt": math.sqrt,
@@ -27,7 +27,7 @@ def _between(start, end, shape, x):
     if formula == "t":
         first, last = (level ** (1 / float(power)) for level in (start, end))
         return (first + (last - first) * x) ** float(power)
-    return start + (end - start) * SHARES[shape](x)
+    return start + (end - start) * SHAPES[shape](x)
 
 
 def _total(description):

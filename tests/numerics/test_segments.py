@@ -13,7 +13,7 @@ from plateau_jax import PlateauCurve, Segments, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
 from plateau_jax.numerics.segments import decode_table, join_words, split_words
-from plateau_jax.numerics.shapes import SHARES
+from plateau_jax.numerics.shapes import SHAPES
 
 
 def _plateau_count(chosen):
@@ -26,7 +26,7 @@ def test_table_has_two_rows_per_plateau_and_three_more(chosen):
     table = curve.segments
     assert isinstance(table, Segments)
     shapes = {chosen["warmup_shape"], curve.decay_shape}
-    assert table.shapes.keys() == {shape for shape in shapes if shape in SHARES and shape != "linear"}
+    assert table.shapes.keys() == {shape for shape in shapes if shape in SHAPES and shape != "linear"}
     for column in (table.power, table.exponent_whole, table.rate_whole):
         assert (column is None) == ("^" not in curve.decay_shape)
     assert table.inverse_power is table.rate_top is None

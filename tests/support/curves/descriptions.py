@@ -21,7 +21,7 @@ from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve
 from plateau_jax.numerics import shapes
 
 KINDS = "plateaus", "stages", "cooldown", "then"
-SHAPES = *shapes.WORDS, *shapes.FORMULAS
+SHAPES = *shapes.NAMED_SHAPES, *shapes.FORMULAS
 """Every shape; a formula takes a decimal for P."""
 
 

@@ -174,7 +174,7 @@ def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STE
         "min_lr_ratio": read.ratio(),
         "init_lr_ratio": read.ratio(),
         "warmup_shape": ("linear", "cosine")[flags >> 3 & 1],
-        "decay_shape": shape_of(read, (*shapes.SHARES, *shapes.POWERS)),
+        "decay_shape": shape_of(read, (*shapes.SHAPES, *shapes.POWER_SHAPES)),
     }
 
 

@@ -45,7 +45,7 @@ def are_equal(one: Any, other: Any) -> bool:
     return abs(one - other) <= _SAME
 
 
-_SHARES: dict[str, Callable[[Any], Any]] = {
+_SHAPES: dict[str, Callable[[Any], Any]] = {
     "linear": lambda x: x,
     "cosine": lambda x: (1 - mp.cospi(x)) / 2,
     "1-sqrt": lambda x: mp.sqrt(x),
@@ -60,7 +60,7 @@ def share(shape: str, x: Any) -> Any:
         return x**power
     if formula == "(1-x)^":
         return 1 - (1 - x) ** power
-    return _SHARES[shape](x)
+    return _SHAPES[shape](x)
 
 
 def power_of(shape: str) -> tuple[str, Any]:
