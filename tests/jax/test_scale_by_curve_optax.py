@@ -1,4 +1,4 @@
-"""`scale_by_curve` inside optax's wrappers and chains."""
+"""`scale_by_curve` inside optax's wrappers and chains, with each kind of clock."""
 
 import jax
 import jax.numpy as jnp
@@ -6,54 +6,62 @@ import numpy as np
 import optax
 import pytest
 from support.holds.hold_cases import PEAK, STAIRS, UNTIL, WORST, rates_by_words
-from support.jax.jax_cases import assert_equal_bits
+from support.jax.jax_cases import assert_equal_bits, product
 
 from plateau_jax import PlateauCurve, scale_by_curve
 
-
-def test_inside_a_chain():
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(1.0), optax.scale_by_adam(), scale_by_curve(STAIRS, PEAK, hold=UNTIL)
-    )
-    named = optax.named_chain(
-        ("adam", optax.scale_by_adam()), ("rate", scale_by_curve(STAIRS, PEAK, hold=UNTIL))
-    )
-    params = {"w": jnp.ones(3), "b": jnp.ones((), "bfloat16")}
-    state, named_state = optimizer.init(params), named.init(params)
-    rates, named_rates = [], []
-    for metric in WORST[1]:
-        updates, state = jax.jit(optimizer.update)(params, state, params, value=metric)
-        _, named_state = jax.jit(named.update)(params, named_state, params, value=metric)
-        rates.append(state[-1].learning_rate)
-        named_rates.append(named_state["rate"].learning_rate)
-        assert updates["b"].dtype == "bfloat16"
-    assert_equal_bits(rates, rates_by_words([UNTIL], WORST[1]))
-    assert_equal_bits(named_rates, rates_by_words([UNTIL], WORST[1]))
+COUNTS = np.array([5, 0, 17, 8, 64, 3] * 8)
+CLOCKS = {
+    "hold": ({"hold": UNTIL}, "value", WORST[1], rates_by_words([UNTIL], WORST[1])),
+    "unit": ({"unit": 8}, "count", COUNTS, product(STAIRS, PEAK, (np.cumsum(COUNTS) - COUNTS) // 8, False)),
+}
+"""The options of a clock, the argument that moves it, its values, and the learning rate of each update."""
 
 
-def test_inside_multi_steps_the_clock_counts_updates():
-    optimizer = optax.MultiSteps(scale_by_curve(STAIRS, PEAK, hold=UNTIL), every_k_schedule=2)
-    state = optimizer.init(jnp.ones(2))
-    update = jax.jit(optimizer.update)
+def adam_and(last):
+    return optax.clip_by_global_norm(1.0), optax.scale_by_adam(), last
+
+
+# How to wrap `build(peak)`, and where its state is then.
+WRAPPERS = {
+    "chain": (lambda build: optax.chain(*adam_and(build(PEAK))), lambda state: state[-1]),
+    "named chain": (
+        lambda build: optax.named_chain(("adam", optax.scale_by_adam()), ("rate", build(PEAK))),
+        lambda state: state["rate"],
+    ),
+    "injected peak": (
+        lambda build: optax.inject_hyperparams(build)(peak=PEAK),
+        lambda state: state.inner_state,
+    ),
+    "apply_if_finite": (
+        lambda build: optax.apply_if_finite(build(PEAK), 100),
+        lambda state: state.inner_state,
+    ),
+    "MultiSteps": (
+        lambda build: optax.MultiSteps(build(PEAK), every_k_schedule=3),
+        lambda state: state.inner_opt_state,
+    ),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_wrapped_clock_gives_the_same_learning_rates(clock, wrapper):
+    """A skipped update changes nothing, and only the argument of the last micro-batch counts."""
+    options, name, values, expected = CLOCKS[clock]
+    wrap, inner = WRAPPERS[wrapper]
+    optimizer = wrap(lambda peak: scale_by_curve(STAIRS, peak, **options))
+    state, update = optimizer.init(jnp.ones(2)), jax.jit(optimizer.update)
     rates = []
-    for metric in WORST[2]:
-        for value in (np.float32(0), metric):  # only the metric of the last micro-batch counts
-            _, state = update(jnp.ones(2), state, jnp.ones(2), value=value)
-        rates.append(state.inner_opt_state.learning_rate)
-    assert_equal_bits(rates, rates_by_words([UNTIL], WORST[2]))
-
-
-def test_updates_skipped_by_apply_if_finite_change_nothing():
-    optimizer = optax.apply_if_finite(scale_by_curve(STAIRS, PEAK, hold=UNTIL), 100)
-    state = optimizer.init(jnp.ones(2))
-    update = jax.jit(optimizer.update)
-    rates = []
-    for metric in WORST[3]:
-        _, skipped = update(jnp.array([1, jnp.nan]), state, value=np.float32(0))
-        jax.tree.map(assert_equal_bits, skipped.inner_state, jax.tree.map(np.asarray, state.inner_state))
-        _, state = update(jnp.ones(2), skipped, value=metric)
-        rates.append(state.inner_state.learning_rate)
-    assert_equal_bits(rates, rates_by_words([UNTIL], WORST[3]))
+    for value in values:
+        ignored = {"apply_if_finite": [jnp.array([1, jnp.nan])], "MultiSteps": [jnp.ones(2)] * 2}
+        for gradients in ignored.get(wrapper, []):
+            before = jax.tree.map(np.asarray, inner(state))
+            _, state = update(gradients, state, jnp.ones(2), **{name: values.dtype.type(100)})
+            jax.tree.map(assert_equal_bits, inner(state), before)
+        _, state = update(jnp.ones(2), state, jnp.ones(2), **{name: value})
+        rates.append(inner(state).learning_rate)
+    assert_equal_bits(rates, expected)
 
 
 def test_two_curves_have_two_learning_rates():
