@@ -58,12 +58,6 @@ def test_counted_clock_is_exact_for_any_counts(pairs, total, scale):
     assert plan(plan.consumed(updates)) == plan.consumed(updates + 1) - plan.consumed(updates)
 
 
-def test_threshold_inside_a_batch_is_skipped():
-    plan = BatchPlan([(0, 100), (10, 1), (50, 7)])
-    assert [plan.consumed(updates) for updates in range(4)] == [0, 100, 107, 114]
-    assert plan.updates(101) == 2
-
-
 def test_plan_is_frozen_and_hashable():
     other = BatchPlan(((np.int64(0), np.int8(8)), [160, 16]))
     assert (other, hash(other)) == (RAMP, hash(RAMP))
@@ -82,33 +76,18 @@ def test_json_round_trip_gives_equal_object(pairs):
     assert BatchPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ([(0, 8)], TypeError),
-        (None, TypeError),
-        ({}, ValueError),
-        ({"pairs": [[0, 8]], "unit": 3}, ValueError),
-    ],
-    ids=repr,
-)
-def test_from_dict_refuses_invalid_arguments(arguments, error):
-    with pytest.raises(error, match=r"arguments = .* as to_dict returns it"):
-        BatchPlan.from_dict(arguments)
-
-
 @given(all_pairs(), st.integers(1, 8), st.integers(1, 4))
-def test_micro_batches_divide_batch_or_are_refused(pairs, micro_batch, processes):
-    plan, whole = BatchPlan(pairs), True
+def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processes):
+    plan, divides = BatchPlan(pairs), True
     for threshold, batch in pairs:
         if batch % (micro_batch * processes):
-            whole = False
+            divides = False
             with pytest.raises(ValueError, match=f"batch at consumed = {threshold} is {batch}"):
                 plan.micro_batches(threshold, micro_batch, processes)
         else:
             count = plan.micro_batches(threshold, micro_batch, processes)
             assert count * micro_batch * processes == batch
-    if whole:
+    if divides:
         plan.check(micro_batch, processes)
     else:
         with pytest.raises(ValueError, match=r"of pairs\[\d\] = \(\d+, \d+\) is .* does not divide"):
@@ -122,61 +101,51 @@ def test_processes_default_to_one():
         RAMP.check(16)
 
 
+NOT_INTEGERS = math.nan, 3.0, math.inf, True, "3", None, Fraction(3), np.float32(3)
+NUMBERS = {
+    "consumed": RAMP,
+    "total": RAMP.updates,
+    "updates": RAMP.consumed,
+    "micro_batch": RAMP.check,
+    "processes": lambda processes: RAMP.check(1, processes),
+}
+KEYS = "arguments = .* as to_dict returns it"
+
+
 @pytest.mark.parametrize(
-    ("pairs", "error", "message"),
+    ("call", "argument", "error", "message"),
     [
-        ([], ValueError, "holds no pair"),
-        ([(1, 8)], ValueError, "threshold 0"),
-        ([(-1, 8), (0, 9)], ValueError, "threshold 0"),
-        ([(0, 8), (160, 16), (160, 32)], ValueError, "rising thresholds; 160 follows 160"),
-        ([(0, 8), (160, 16), (20, 32)], ValueError, "rising thresholds; 20 follows 160"),
-        ([(0, 0)], ValueError, "batch = 0 must be at least 1"),
-        ([(0, 8), (160, -16)], ValueError, "batch = -16 must be at least 1"),
-        ([(0, 8.0)], TypeError, "batch = 8.0 must be an integer: write 8"),
-        ([(0.0, 8)], TypeError, "threshold = 0.0 must be an integer"),
-        ([(False, 8)], TypeError, "threshold = False must be an integer"),
-        ([(0, True)], TypeError, "batch = True must be an integer"),
-        ([(0, 8), (math.nan, 16)], TypeError, "threshold = nan must be an integer"),
-        ([0, 8], TypeError, r"did you mean pairs=\[\(0, 8\)\]"),
-        ({0: 8}, TypeError, "sequence of pairs"),
-        (8, TypeError, "sequence of pairs"),
+        (BatchPlan, [], ValueError, "holds no pair"),
+        (BatchPlan, [(1, 8)], ValueError, "threshold 0"),
+        (BatchPlan, [(-1, 8), (0, 9)], ValueError, "threshold 0"),
+        (BatchPlan, [(0, 8), (160, 16), (160, 32)], ValueError, "rising thresholds; 160 follows 160"),
+        (BatchPlan, [(0, 8), (160, 16), (20, 32)], ValueError, "rising thresholds; 20 follows 160"),
+        (BatchPlan, [(0, 0)], ValueError, "batch = 0 must be at least 1"),
+        (BatchPlan, [(0, 8), (160, -16)], ValueError, "batch = -16 must be at least 1"),
+        (BatchPlan, [(0, 8.0)], TypeError, "batch = 8.0 must be an integer: write 8"),
+        (BatchPlan, [(0.0, 8)], TypeError, "threshold = 0.0 must be an integer"),
+        (BatchPlan, [(False, 8)], TypeError, "threshold = False must be an integer"),
+        (BatchPlan, [(0, True)], TypeError, "batch = True must be an integer"),
+        (BatchPlan, [(0, 8), (math.nan, 16)], TypeError, "threshold = nan must be an integer"),
+        (BatchPlan, [0, 8], TypeError, r"did you mean pairs=\[\(0, 8\)\]"),
+        (BatchPlan, {0: 8}, TypeError, "sequence of pairs"),
+        (BatchPlan, 8, TypeError, "sequence of pairs"),
+        (BatchPlan.from_dict, [(0, 8)], TypeError, KEYS),
+        (BatchPlan.from_dict, None, TypeError, KEYS),
+        (BatchPlan.from_dict, {}, ValueError, KEYS),
+        (BatchPlan.from_dict, {"pairs": [[0, 8]], "unit": 3}, ValueError, KEYS),
+        *(
+            (call, value, TypeError, f"{name} = .* must be an integer")
+            for name, call in NUMBERS.items()
+            for value in NOT_INTEGERS
+        ),
+        *((NUMBERS[name], -1, ValueError, f"{name} = -1 must be at least [01]") for name in NUMBERS),
+        *((NUMBERS[name], 0, ValueError, f"{name} = 0 must be at least 1") for name in list(NUMBERS)[3:]),
     ],
-    ids=repr,
 )
-def test_invalid_pairs_are_refused(pairs, error, message):
+def test_wrong_arguments_are_rejected(call, argument, error, message):
     with pytest.raises(error, match=message):
-        BatchPlan(pairs)
-
-
-@pytest.mark.parametrize(
-    "value", [math.nan, 3.0, math.inf, True, "3", None, Fraction(3), np.float32(3)], ids=repr
-)
-def test_numbers_that_are_not_integers_are_refused(value):
-    calls = {
-        "consumed": RAMP,
-        "total": RAMP.updates,
-        "updates": RAMP.consumed,
-        "micro_batch": RAMP.check,
-        "processes": lambda processes: RAMP.check(1, processes),
-    }
-    for name, call in calls.items():
-        with pytest.raises(TypeError, match=f"{name} = .* must be an integer"):
-            call(value)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: RAMP(-1), "consumed = -1 must be at least 0"),
-        (lambda: RAMP.updates(-1), "total = -1 must be at least 0"),
-        (lambda: RAMP.consumed(-1), "updates = -1 must be at least 0"),
-        (lambda: RAMP.check(0), "micro_batch = 0 must be at least 1"),
-        (lambda: RAMP.micro_batches(0, 1, 0), "processes = 0 must be at least 1"),
-    ],
-)
-def test_numbers_below_minimum_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+        call(argument)
 
 
 _UNIT = 8

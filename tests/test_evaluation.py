@@ -26,10 +26,10 @@ from torch_bridge import evaluate
 @pytest.mark.parametrize("loss_fn", [pair_loss, device_pair_loss])
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=6).filter(any))
 def test_pairs_do_not_depend_on_the_split(loss_fn: Any, rows: list[int]) -> None:
-    (whole,) = batches(1, sum(rows))
-    pieces = zip(*(part.split(rows) for part in whole), strict=True)
+    (together,) = batches(1, sum(rows))
+    pieces = zip(*(part.split(rows) for part in together), strict=True)
     with torch.no_grad():
-        exact = (Net()(whole[0]).double() - whole[1]).square().mean().item()
+        exact = (Net()(together[0]).double() - together[1]).square().mean().item()
     assert evaluate(Net(), pieces, loss_fn) == pytest.approx(exact, rel=1e-6)
 
 
@@ -69,8 +69,6 @@ def test_every_module_keeps_its_mode() -> None:
     assert evaluate(model, data, loss_fn) == evaluate(model, data, loss_fn)
     with pytest.raises(KeyError, match="on purpose"):
         evaluate(model, [data[0], None], loss_fn)
-    with pytest.raises(TypeError):
-        evaluate(model, data, lambda model, batch: 1.0)
 
     def interrupted() -> Iterator[Any]:
         yield data[0]
@@ -122,27 +120,46 @@ def test_carry_is_passed_from_batch_to_batch() -> None:
         )
 
 
-def test_wrong_arguments_are_refused() -> None:
-    data = batches(2)
-    for empty in ([], iter(())):
-        with pytest.raises(ValueError, match="empty"):
-            evaluate(Net(), empty, mean_loss)
-    for one, other in ((mean_loss, pair_loss), (pair_loss, mean_loss)):
-        later = iter([data[0], data[1], "not reached"])
-        with pytest.raises(TypeError, match=r"a mean .* a pair"):
-            evaluate(Net(), later, lambda m, b: (one if b is data[0] else other)(m, b))  # noqa: B023 - called before the next turn
-        assert [*later] == ["not reached"]
-    with pytest.raises(ValueError, match="shape"):
-        evaluate(Net(), data, lambda model, batch: model(batch[0]))
-    with pytest.raises(ValueError, match="precision"):
-        evaluate(Net(), data, mean_loss, precision="half")
-    with pytest.raises(TypeError, match="carry"):
-        evaluate(Net(), data, carried_loss, carry=3)
-    recurrent = Recurrent()
-    with pytest.raises(TypeError, match=r"\(loss, carry\)"):
-        evaluate(recurrent, batches(1, time=2), lambda *a: carried_loss(*a)[0], carry=recurrent.initial())
-    with pytest.raises(ValueError, match="carry"):
-        evaluate(recurrent, batches(1, time=2), carried_loss, carry=[*recurrent.initial()])
+def _one_then_other(one: Any, other: Any) -> Any:
+    calls = iter([one])
+    return lambda model, batch: next(calls, other)(model, batch)
+
+
+def _returned(model: nn.Module, batch: Any) -> Any:
+    return batch
+
+
+DATA, TIMED, RECURRENT = batches(2), batches(1, time=2), Recurrent()
+INITIAL = RECURRENT.initial()
+NAMES = "loss_fn returned"
+
+
+@pytest.mark.parametrize(
+    ("data", "loss_fn", "options", "error", "message"),
+    [
+        ([], mean_loss, {}, ValueError, "empty"),
+        (iter(()), mean_loss, {}, ValueError, "empty"),
+        ([*DATA, "not reached"], _one_then_other(mean_loss, pair_loss), {}, TypeError, "a mean .* a pair"),
+        ([*DATA, "not reached"], _one_then_other(pair_loss, mean_loss), {}, TypeError, "a mean .* a pair"),
+        (DATA, lambda model, batch: model(batch[0]), {}, ValueError, "shape"),
+        (DATA, lambda model, batch: 1.0, {}, TypeError, NAMES),
+        (DATA, nn.MSELoss(), {}, TypeError, "wrap the criterion"),
+        (DATA, mean_loss, {"precision": "half"}, ValueError, "precision"),
+        (DATA, carried_loss, {"carry": 3}, TypeError, "carry"),
+        (TIMED, lambda *a: carried_loss(*a)[0], {"carry": INITIAL}, TypeError, r"\(loss, carry\)"),
+        (TIMED, carried_loss, {"carry": [*INITIAL]}, ValueError, "carry"),
+        ([{"a": 1.0}, {"b": 1.0}], _returned, {}, TypeError, NAMES),
+        ([{"a": 1.0}, torch.tensor(1.0)], _returned, {}, TypeError, NAMES),
+        ([{"a": 1.0}, {"a": (1.0, 2)}], _returned, {}, TypeError, NAMES),
+        *([[value], _returned, {}, TypeError, NAMES]
+          for value in ({}, {1: 1.0}, {"a": "1"}, {"a": (1.0, "2")})),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_rejected(data, loss_fn, options, error, message) -> None:
+    model = RECURRENT if data is TIMED else Net()
+    with pytest.raises(error, match=message):
+        evaluate(model, data, loss_fn, **options)
+    assert model.training
 
 
 def test_total_weight_of_zero_is_not_finite() -> None:
@@ -173,26 +190,3 @@ def test_named_means_match_single_evaluations() -> None:
         right = [(model(x).argmax(-1) == y.argmax(-1)).sum().item() for x, y in data]
     assert found["right"] == sum(right) / 14
     assert all(type(value) is float for value in found.values())
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [{"a": 1.0}, {"b": 1.0}],
-        [{"a": 1.0}, torch.tensor(1.0)],
-        [{"a": 1.0}, {"a": (1.0, 2)}],
-        [{}],
-        [{1: 1.0}],
-        [{"a": "1"}],
-        [{"a": (1.0, "2")}],
-    ],
-    ids=str,
-)
-def test_wrong_dictionaries_are_refused(values: Any) -> None:
-    with pytest.raises(TypeError, match="loss_fn returned"):
-        evaluate(Net(), values, lambda model, batch: batch)
-
-
-def test_criterion_as_loss_fn_is_refused() -> None:
-    with pytest.raises(TypeError, match="wrap the criterion"):
-        evaluate(Net(), batches(1), nn.MSELoss())

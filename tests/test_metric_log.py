@@ -32,12 +32,8 @@ def _result(loss: float, norm: float, lrs: list[float], *counts: int) -> StepRes
     st.integers(1, 3).flatmap(
         lambda groups: st.lists(
             st.tuples(
-                _floats,
-                _floats,
-                st.lists(_floats, min_size=groups, max_size=groups),
-                _counts,
-                _counts,
-                _counts,
+                *(_floats, _floats, st.lists(_floats, min_size=groups, max_size=groups)),
+                *[_counts] * 3,
             ),
             max_size=20,
         )
@@ -103,11 +99,28 @@ def test_log_is_bounded_and_drops_aux() -> None:
     assert kept() is None
 
 
-def test_wrong_state_is_refused() -> None:
-    wrong: list[Any] = ["log.pt", {}, {"rows": 3}, {"rows": [3]}]
-    for state in [*wrong, *({"rows": [], "since_flush": count} for count in (-1, 0.5, "1", True))]:
-        with pytest.raises(ValueError, match="not the state of a MetricLog"):
-            MetricLog().load_state_dict(state)
+RESULT = _result(0.5, 0.5, [0.5], 1, 0, 1)
+NOT_POSITIVE = [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("2", TypeError)]
+STATES: list[Any] = [
+    *("log.pt", {}, {"rows": 3}, {"rows": [3]}),
+    *({"rows": [], "since_flush": count} for count in (-1, 0.5, "1", True)),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        *((lambda every=every: MetricLog(every), error, "every") for every, error in NOT_POSITIVE),
+        *((lambda keep=keep: MetricLog(keep=keep), error, "keep") for keep, error in NOT_POSITIVE),
+        *((lambda state=state: MetricLog().load_state_dict(state), ValueError, "not the state of a MetricLog")
+          for state in STATES),
+        *((lambda part=part: MetricLog()(part), TypeError, r"the whole result of an update.*log\(result\)")
+          for part in (RESULT.loss, 0.5, tuple(RESULT), None)),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_rejected(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_each_flush_synchronizes_once() -> None:
@@ -162,16 +175,6 @@ def test_float64_losses_are_exact() -> None:
     assert log(result)["loss"] == result.loss.item()
 
 
-@pytest.mark.parametrize(
-    ("every", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("2", TypeError)]
-)
-def test_wrong_every_or_keep_is_refused(every: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="every"):
-        MetricLog(every)
-    with pytest.raises(error, match="keep"):
-        MetricLog(keep=every)
-
-
 def _log_results(log: MetricLog, skips: str) -> None:
     """Log an update for each letter: applied ("a"), skipped for its loss ("l") or for its norm ("n")."""
     for number, letter in enumerate(skips):
@@ -206,13 +209,3 @@ def test_skipped_updates_count_across_saves() -> None:
     log.state_dict()
     with pytest.warns(CurveWarning, match="the last 12 updates"):
         _log_results(log, "l")
-
-
-def test_part_of_a_result_is_refused() -> None:
-    result = make_step()(*batches(1))
-    parts: list[Any] = [result.loss, 0.5, tuple(result), None]
-    for part in parts:
-        log = MetricLog()
-        with pytest.raises(TypeError, match=r"must be the whole result of an update.*log\(result\)"):
-            log(part)
-        assert log.flush() is None

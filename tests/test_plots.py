@@ -49,13 +49,6 @@ def test_points_lie_on_the_curve_and_include_borders(cases, peak):
     assert top > max(line.get_ydata().max() for line in ax.lines)
 
 
-def test_single_curve_is_one_line():
-    ax = _axes()
-    assert plot(CURVE, ax=ax) is ax
-    assert len(ax.lines) == 1
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("step", "multiplier")
-
-
 def test_plot_without_axes_uses_current_ones():
     import matplotlib.pyplot as plt
 
@@ -68,17 +61,26 @@ def test_plot_without_axes_uses_current_ones():
 
 
 @examples(20)
-@given(descriptions(), st.sampled_from((1.0, 3e-4)))
-def test_method_and_function_draw_the_same(description, peak):
-    curve = build(description)
-    ax, other = _axes(), _axes()
-    assert curve.plot(peak_value=peak, ax=ax) is ax
-    plot(curve, peak_value=peak, ax=other)
-    for line, same in zip(ax.lines, other.lines, strict=True):
-        np.testing.assert_array_equal(_points(line), _points(same))
-        assert line.get_label() == same.get_label()
-    assert len(ax.patches) == len(other.patches)
-    assert (ax.get_ylabel(), ax.get_ylim()) == (other.get_ylabel(), other.get_ylim())
+@given(st.lists(descriptions(), min_size=1, max_size=3), st.sampled_from((1.0, 3e-4)))
+def test_all_forms_of_curves_draw_the_same(cases, peak):
+    curves = list(map(build, cases))
+    named = {f"curve {index}": curve for index, curve in enumerate(curves)}
+    forms = [(curves,), curves, (tuple(curves),), (iter(curves),), (named.values(),), (named,)]
+    drawn = [plot(*form, peak_value=peak, ax=_axes()) for form in forms]
+    if len(curves) == 1:
+        drawn.insert(0, curves[0].plot(peak_value=peak, ax=_axes()))
+    looks = [
+        (*([line.get_xydata().tolist() for line in ax.lines], [span.get_xy() for span in ax.patches]),
+         *(ax.get_xlabel(), ax.get_ylabel(), _labels(ax)))
+        for ax in drawn
+    ]  # fmt: skip
+    *unnamed, with_names = looks
+    assert unnamed == [unnamed[0]] * len(unnamed)
+    assert with_names[:-1] == unnamed[0][:-1]
+    assert with_names[-1][-len(named) :] == list(named) == list(compare(named).names)
+    assert unnamed[0][2:4] == ("step", "multiplier" if peak == 1 else "learning rate")
+    if len(curves) > 1:
+        assert unnamed[0][-1] == list(compare(*curves).names) == list(compare(curves).names)
 
 
 def test_method_and_function_take_the_same_arguments():
@@ -86,93 +88,62 @@ def test_method_and_function_take_the_same_arguments():
     assert list(function.parameters.values())[1:] == list(method.parameters.values())[1:]
 
 
-@pytest.mark.parametrize("of", [list, tuple, iter])
-def test_several_curves_in_any_iterable(of):
-    curves = [CURVE, PlateauCurve(10), PlateauCurve(2**31 - 1, warmup_steps=1)]
-    assert len(plot(of(curves), ax=_axes()).lines) == 3
+def _labels(ax):
+    legend = ax.get_legend()
+    return [text.get_text() for text in legend.get_texts()] if legend else []
 
 
-def test_all_forms_of_curves_draw_the_same():
-    curves = [CURVE, PlateauCurve(10)]
-    named = dict(zip(["first", "b"], curves, strict=True))
-    forms = [(curves,), curves, (named,), (named.values(),)]
-    axes = [plot(*form, peak_value=0.1, ax=_axes()) for form in forms]
-    first, *others = [[line.get_xydata().tolist() for line in ax.lines] for ax in axes]
-    assert all(lines == first for lines in others)
-    labels = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in axes]
-    assert labels[0] == labels[1] == labels[3] == list(compare(*curves).names) == list(compare(curves).names)
-    assert labels[2] == ["first", "b"] == list(compare(named).names)
+def _legend(*curves):
+    return _labels(plot(curves, ax=_axes()))
 
 
-def test_named_curve_alone_has_its_name_in_the_legend():
-    ax = plot({"mine": CURVE}, ax=_axes())
-    assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "mine"
-    assert len(ax.patches) == 2
+STABLE, CYCLE = StagedCurve([(50, 1.0), (950,)]), PlateauCurve(300, warmup_steps=30)
+BRANCH, TWICE = STABLE.cooldown(500, 100), CYCLE.then(CYCLE, scale=0.5)
+LEGENDS = [
+    ((PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])), ["no plateau", "plateau 50–80 %"]),
+    (
+        (STABLE, BRANCH, STABLE.cooldown(500, 200, to=0.1, shape="linear")),
+        ["1000 steps", "1-sqrt cooldown 500–600 to 0", "linear cooldown 500–700 to 0.1"],
+    ),
+    (
+        (BRANCH.cooldown(550, 10), BRANCH.cooldown(560, 10)),
+        ["1-sqrt cooldown 550–560 to 0", "1-sqrt cooldown 560–570 to 0"],
+    ),
+    (
+        (CYCLE, TWICE, TWICE.then(CYCLE), CYCLE.then(StagedCurve([(100,)], start=0.2))),
+        [
+            *("300 steps", "then 300–600 × 0.5", "then 300–600 × 0.5, then 600–900"),
+            "then 300–400: from 0.2, hold 100",
+        ],
+    ),
+    (
+        [StagedCurve([(100,), (steps, 0.5), (100,), (50, 0.1, "cosine")], start=1) for steps in (0, 50)],
+        ["250 steps, jump to 0.5", "300 steps, linear to 0.5 in 50"],
+    ),
+]
 
 
-def test_legend_distinguishes_curves():
-    variants = [
-        PlateauCurve(1000),
-        PlateauCurve(2000),
-        PlateauCurve(1000, warmup_steps=100),
-        PlateauCurve(1000, warmup_steps=100, init_lr_ratio=0.1),
-        PlateauCurve(1000, warmup_steps=100, warmup_shape="cosine"),
-        PlateauCurve(1000, min_lr_ratio=0.1),
-        PlateauCurve(1000, decay_shape="linear"),
-        PlateauCurve(1000, plateaus=[(50, 30)]),
-        PlateauCurve(1000, absolute_plateaus=[(500, 301)]),
-        PlateauCurve(1000, plateaus=[(10 * index, 5) for index in range(9)]),
-    ]
-    ax = plot(variants, ax=_axes())
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert len(set(labels)) == len(labels) == len(variants)
-    assert all(labels)
-
-    pair = plot([PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])], ax=_axes())
-    assert [text.get_text() for text in pair.get_legend().get_texts()] == ["no plateau", "plateau 50–80 %"]
-
-
-def _legend(curves):
-    return [text.get_text() for text in plot(curves, ax=_axes()).get_legend().get_texts()]
-
-
-def test_legend_distinguishes_branches():
-    stable = StagedCurve([(50, 1.0), (950,)])
-    branches = [stable.cooldown(500, 100), stable.cooldown(500, 200, to=0.1, shape="linear")]
-    assert _legend([stable, *branches]) == [
-        "1000 steps",
-        "1-sqrt cooldown 500–600 to 0",
-        "linear cooldown 500–700 to 0.1",
-    ]
-    assert _legend([branches[0].cooldown(550, 10), branches[0].cooldown(560, 10)]) == [
-        "1-sqrt cooldown 550–560 to 0",
-        "1-sqrt cooldown 560–570 to 0",
-    ]
-
-
-def test_legend_distinguishes_continuations():
-    cycle = PlateauCurve(300, warmup_steps=30)
-    twice = cycle.then(cycle, scale=0.5)
-    assert _legend([cycle, twice, twice.then(cycle), cycle.then(StagedCurve([(100,)], start=0.2))]) == [
-        "300 steps",
-        "then 300–600 × 0.5",
-        "then 300–600 × 0.5, then 600–900",
-        "then 300–400: from 0.2, hold 100",
-    ]
-
-
-def test_legend_distinguishes_stages():
-    stairs = StagedCurve([(100,), (0, 0.5), (100,), (50, 0.1, "cosine")], start=1)
-    slope = StagedCurve([(100,), (50, 0.5), (100,), (50, 0.1, "cosine")], start=1)
-    assert _legend([stairs, slope]) == ["250 steps, jump to 0.5", "300 steps, linear to 0.5 in 50"]
+@pytest.mark.parametrize(("curves", "labels"), LEGENDS)
+def test_legend_has_what_sets_curves_apart(curves, labels):
+    assert _legend(*curves) == labels
 
 
 def test_labels_are_short_and_unique():
     saws = [StagedCurve([(20, 0.5), (20, 0.8)] * 20 + [(last, 0.0)]) for last in (10, 20, 30)]
     many = [PlateauCurve(1000, plateaus=[(10 * index, length) for index in range(9)]) for length in (4, 5, 5)]
-    labels = _legend([*saws, *many])
-    assert len(set(labels)) == len(labels)
-    assert max(map(len, labels)) < 90
+    variants = [
+        PlateauCurve(1000, **options)
+        for options in (
+            *({}, {"warmup_steps": 100}, {"warmup_steps": 100, "init_lr_ratio": 0.1}),
+            *({"warmup_steps": 100, "warmup_shape": "cosine"}, {"min_lr_ratio": 0.1}),
+            *({"decay_shape": "linear"}, {"absolute_plateaus": [(500, 301)]}),
+        )
+    ]
+    for curves in ([*saws, *many], variants):
+        labels = _legend(*curves)
+        assert all(labels)
+        assert len(set(labels)) == len(labels) == len(curves)
+        assert max(map(len, labels)) < 90
 
 
 STEEP = [
@@ -206,18 +177,10 @@ def test_legend_names_every_curve_and_covers_none(cases, peak, size):
     if ax.get_legend() is None:
         assert len(cases) == 1
         return
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert len(set(labels)) == len(cases) or len(cases) == 1
+    assert len(set(_labels(ax))) == len(cases) or len(cases) == 1
     legend = ax.get_legend().get_window_extent()
     _, highest = ax.transData.transform((0, max(line.get_ydata().max() for line in ax.lines)))
     assert legend.y0 > highest
-
-
-def test_higher_curve_in_same_axes_stays_visible():
-    ax = plot(CURVE, peak_value=1e-3, ax=_axes())
-    plot(CURVE, peak_value=1.0, ax=ax)
-    plot(CURVE, peak_value=0.1, ax=ax)
-    assert ax.get_ylim()[1] > 1.0
 
 
 def test_logarithmic_axes_are_unchanged():
@@ -229,16 +192,14 @@ def test_logarithmic_axes_are_unchanged():
     assert ax.get_ylim()[0] > 0
 
 
-def test_earlier_and_later_plots_stay_visible():
+def test_earlier_and_later_lines_stay_visible():
     ax = _axes()
     ax.plot([0, 1000], [-3, -1])
-    plot(CURVE, ax=ax)
-    low, high = ax.get_ylim()
-    assert low <= -3
-    assert high > 1
-    plot(CURVE, ax=ax, peak_value=7.0)
-    assert ax.get_ylim()[0] <= -3
-    assert ax.get_ylim()[1] > 7
+    for peak, top in ((1.0, 1.0), (7.0, 7.0), (0.1, 7.0)):
+        plot(CURVE, ax=ax, peak_value=peak)
+        low, high = ax.get_ylim()
+        assert low <= -3
+        assert high > top
     ax.plot([0, 1000], [9, 9])
     ax.figure.draw_without_rendering()
     assert ax.get_ylim()[1] > 9
@@ -263,27 +224,24 @@ def test_formatters_and_locators_set_by_user_stay():
     assert "1.00e+00" in {tick.get_text() for tick in ax.get_yticklabels()}
 
 
-@pytest.mark.parametrize("curves", [None, 5, "curve", [None], [CURVE, 3], CURVE.to_dict()], ids=str)
-def test_value_that_is_not_a_curve_is_refused(curves):
-    with pytest.raises(TypeError, match=r"curves\[.*\] = .* must be a Curve: write plot"):
-        plot(curves, ax=_axes())
+NOT_A_CURVE = r"curves\[.*\] = .* must be a Curve: write plot"
 
 
-def test_empty_list_of_curves_is_refused():
-    with pytest.raises(ValueError, match="there is no curve: write plot"):
-        plot([], ax=_axes())
-
-
-@pytest.mark.parametrize("peak", [-1.0, float("nan"), float("inf"), 1e-40, 1e39])
-def test_peak_out_of_range_is_refused(peak):
-    with pytest.raises(ValueError, match="peak_value = "):
-        plot(CURVE, peak_value=peak, ax=_axes())
-
-
-@pytest.mark.parametrize("peak", [None, "0.1", True])
-def test_peak_that_is_not_a_number_is_refused(peak):
-    with pytest.raises(TypeError, match="peak_value = "):
-        plot(CURVE, peak_value=peak, ax=_axes())
+@pytest.mark.parametrize(
+    ("curves", "peak", "error", "message"),
+    [
+        *((curves, 1.0, TypeError, NOT_A_CURVE) for curves in (None, 5, "curve", [None], [CURVE, 3])),
+        (CURVE.to_dict(), 1.0, TypeError, NOT_A_CURVE),
+        (np.array(3), 1.0, TypeError, r"^curves\[0\] = array\(3\) must be a Curve: write plot"),
+        ([], 1.0, ValueError, "there is no curve: write plot"),
+        *((CURVE, peak, ValueError, "peak_value = ") for peak in (-1.0, np.nan, np.inf, 1e-40, 1e39)),
+        *((CURVE, peak, TypeError, "peak_value = ") for peak in (None, "0.1", True)),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_rejected(curves, peak, error, message):
+    with pytest.raises(error, match=message):
+        plot(curves, peak_value=peak, ax=_axes())
 
 
 def test_given_axes_do_not_need_pyplot():
@@ -296,8 +254,3 @@ assert "matplotlib.pyplot" not in sys.modules
 assert "jax" not in sys.modules and "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_array_without_dimensions_is_refused():
-    with pytest.raises(TypeError, match=r"^curves\[0\] = array\(3\) must be a Curve: write plot"):
-        plot(np.array(3), ax=_axes())

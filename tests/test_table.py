@@ -24,7 +24,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.torch_version import TorchVersion
 
-from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
+from plateau_jax import PlateauCurve, Segments, StagedCurve, stack
 from torch_bridge import multiplier, table, tensors
 
 SIZE = 48
@@ -81,8 +81,9 @@ def test_table_matches_numpy_bits_at_rounding_borders(case):
 def test_table_matches_numpy_bits_at_every_step(table_of, curve):
     steps = torch.from_numpy(STEPS)
     assert_equal_bits(multiplier(table_of(curve.segments), steps), curve(STEPS))
-    nothing = multiplier(table_of(curve.segments), steps[:0].reshape(0, 3))
-    assert (nothing.shape, nothing.dtype) == ((0, 3), torch.float32)
+    for nothing in (steps[:0].reshape(0, 3), torch.tensor([])):
+        values = multiplier(table_of(curve.segments), nothing)
+        assert (values.shape, values.dtype) == (nothing.shape, torch.float32)
 
 
 _stacks = given(
@@ -133,30 +134,36 @@ def test_step_may_have_any_integer_dtype(dtype):
             assert_equal_bits(multiplier(curve.segments, tensor), np.float32(curve(int(step))))
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 3)])
-def test_empty_steps_give_empty_values(shape):
-    for dtype in (torch.float32, torch.int64):
-        values = multiplier(CURVE.segments, torch.zeros(shape, dtype=dtype))
-        assert (values.shape, values.dtype) == (shape, torch.float32)
+NOT_INTEGERS = torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64
+NOT_INT32 = torch.int64, torch.float64, torch.float32, torch.int16
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64])
-def test_step_of_other_dtype_is_refused(dtype):
-    with pytest.raises(TypeError, match=f"step must be a tensor of integers, not of {dtype}"):
-        multiplier(CURVE.segments, torch.ones(3, dtype=dtype))
+def with_dtype(dtype, *names):
+    """Return a table some of whose columns have another dtype."""
+    columns = tensors(NESTED.segments).columns()
+    return Segments.of_columns(columns | {name: columns[name].to(dtype) for name in names or columns})
 
 
-@pytest.mark.parametrize("step", [3, True, 3.0, np.arange(3), [1, 2], None], ids=repr)
-def test_step_must_be_a_tensor(step):
-    with pytest.raises(TypeError, match="must be a tensor of integers; write"):
-        multiplier(CURVE.segments, step)
-
-
-@pytest.mark.parametrize("segments", [CURVE, CURVE.segments.begin, None, tuple(CURVE.segments)], ids=type)
-def test_segments_must_be_a_table(segments):
-    for call in (tensors, partial(multiplier, step=torch.tensor(3))):
-        with pytest.raises(TypeError, match="must be a table"):
-            call(segments)
+@pytest.mark.parametrize(
+    ("segments", "step", "message"),
+    [
+        *((CURVE.segments, torch.ones(3, dtype=dtype), f"step must be a tensor of integers, not of {dtype}")
+          for dtype in NOT_INTEGERS),
+        *((CURVE.segments, step, "step = .* must be a tensor of integers; write")
+          for step in (3, True, 3.0, np.arange(3), [1, 2], None)),
+        *((segments, torch.tensor(3), "segments = .* must be a table")
+          for segments in (CURVE, CURVE.segments.begin, None, tuple(CURVE.segments))),
+        *((with_dtype(dtype, *names), torch.tensor(3), rf"segments\.\w+ is of {dtype}; it must be of ")
+          for dtype in NOT_INT32 for names in ([], ["start_low"])),
+    ],
+    ids=lambda part: type(part).__name__,
+)  # fmt: skip
+def test_wrong_tables_and_steps_are_rejected(segments, step, message):
+    with pytest.raises(TypeError, match=message):
+        multiplier(segments, step)
+    if "must be a table" in message:
+        with pytest.raises(TypeError, match=message):
+            tensors(segments)
 
 
 def test_tensors_copies_every_column():
@@ -181,15 +188,6 @@ def test_equal_tables_are_copied_to_device_once():
         multiplier(StagedCurve([(123, 0.5, "cosine"), (77,)]).segments, torch.tensor(step))
         multiplier(stack([curve, CURVE]), torch.tensor(step))
     assert len(table._DEVICE_TABLES) == before + 2
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float32, torch.int16], ids=str)
-def test_table_of_other_dtype_is_refused(dtype):
-    right = tensors(NESTED.segments)
-    wrong = Segments.of_columns({name: column.to(dtype) for name, column in right.columns().items()})
-    for segments in (wrong, right._replace(start_low=wrong.start_low)):
-        with pytest.raises(TypeError, match=rf"segments\.\w+ is of {dtype}; it must be of torch.int32"):
-            multiplier(segments, torch.arange(3))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by forward-mode derivatives
@@ -319,24 +317,20 @@ def test_constant_table_is_compiled_once_and_not_an_input(compilations):
 
 
 @_has_constants
-def test_constant_tables_are_not_confused(compilations):
+@pytest.mark.parametrize("is_closed_over", [False, True])
+def test_constant_tables_are_not_confused(compilations, is_closed_over):
     graphs, backend = compilations
-    of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
-    for shift in range(1, 5):
-        curve: Curve = shifted_curve(shift)  # the previous one is dropped, and its id may be reused
-        assert_equal_bits(of_table(curve.segments, torch.from_numpy(STEPS)), curve(STEPS))
-    assert len(graphs) == 4
-
-
-def test_replaced_curve_is_recompiled(compilations):
-    _, backend = compilations
-    holder = {"curve": shifted_curve(1)}
+    holder = {}
     of_step = torch.compile(
         lambda step: multiplier(holder["curve"].segments, step), fullgraph=True, backend=backend
     )
-    for shift in (1, 2, 3):
-        holder["curve"] = curve = shifted_curve(shift)
-        assert_equal_bits(of_step(torch.from_numpy(STEPS)), curve(STEPS))
+    of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
+    for length in range(10, 13):
+        # The previous curve is dropped, and its id may be reused.
+        holder["curve"] = curve = StagedCurve([(length, 0.5), (20, 0.1)])
+        steps = torch.from_numpy(STEPS)
+        assert_equal_bits(of_step(steps) if is_closed_over else of_table(curve.segments, steps), curve(STEPS))
+    assert len(graphs) == 3
 
 
 def test_compiled_vmap_matches_numpy_bits(compilations):

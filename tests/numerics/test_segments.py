@@ -15,6 +15,8 @@ from plateau_jax.numerics.arithmetic import NUMPY
 from plateau_jax.numerics.segments import decode_table, join_words, split_words
 from plateau_jax.numerics.shapes import SHAPES
 
+UNORDERED = set, frozenset, dict.fromkeys
+
 
 def _plateau_count(chosen):
     return len(chosen["plateaus"]) + len(chosen["absolute_plateaus"])
@@ -115,23 +117,20 @@ def test_stack_is_as_long_as_longest_table(several):
         assert not column.flags.writeable
 
 
-def test_empty_stack_is_refused():
-    with pytest.raises(ValueError, match="curves"):
-        stack([])
-
-
-def test_single_curve_is_refused():
-    with pytest.raises(TypeError, match=r"^curves = PlateauCurve\(.* must be several Curves"):
-        stack(PlateauCurve(10))
-
-
-@pytest.mark.parametrize("collection", [set, frozenset, dict.fromkeys])
-def test_unordered_curves_are_refused(collection):
-    with pytest.raises(TypeError, match=r"^curves = .* must be several Curves, in order$"):
-        stack(collection([PlateauCurve(10)]))
-
-
-@pytest.mark.parametrize("item", [3, None, PlateauCurve, PlateauCurve(10).segments, [PlateauCurve(10)]])
-def test_stack_refuses_other_objects(item):
-    with pytest.raises(TypeError, match=r"^curves holds .*; it must hold Curves$"):
-        stack([PlateauCurve(10), item])
+@pytest.mark.parametrize(
+    ("curves", "error", "message"),
+    [
+        ([], ValueError, "curves"),
+        *(
+            (curves, TypeError, r"^curves = .* must be several Curves, in order$")
+            for curves in (PlateauCurve(10), *(kind([PlateauCurve(10)]) for kind in UNORDERED))
+        ),
+        *(
+            ([PlateauCurve(10), item], TypeError, r"^curves holds .*; it must hold Curves$")
+            for item in (3, None, PlateauCurve, PlateauCurve(10).segments, [PlateauCurve(10)])
+        ),
+    ],
+)
+def test_stack_rejects_other_objects(curves, error, message):
+    with pytest.raises(error, match=message):
+        stack(curves)
