@@ -171,7 +171,7 @@ def peak(name: str, value: Any) -> np.float32:
     """Return a peak learning rate, rounded to float32: 0, or from 2⁻¹²⁶ to float32's largest number."""
     value = _unwrap_scalar(value)
     try:
-        if isinstance(value, bool | np.bool_ | str | bytes):
+        if is_not_real(value):
             raise TypeError
         lr = float(value)
     except (TypeError, ValueError):

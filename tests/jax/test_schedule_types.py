@@ -1,4 +1,4 @@
-"""`optax_schedule` and `multiplier`: accepted and refused types, and the number of compilations."""
+"""`optax_schedule` and `multiplier`: accepted and rejected types, and the number of compilations."""
 
 import itertools
 import logging
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, x64_both_ways
 
-from plateau_jax import PlateauCurve, multiplier, optax_schedule, scale_by_curve, stack
+from plateau_jax import PlateauCurve, Segments, multiplier, optax_schedule, stack
 
 
 @pytest.mark.slow
@@ -34,20 +34,7 @@ def test_learning_rates_are_strongly_typed(x64, peak):
                 assert found.shape == np.shape(step)
 
 
-INTEGERS = [
-    "int2",
-    "uint2",
-    "int4",
-    "uint4",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-]
+INTEGERS = [f"{kind}{bits}" for bits in (2, 4, 8, 16, 32, 64) for kind in ("int", "uint")]
 
 
 def steps_of(dtype):
@@ -90,58 +77,62 @@ def test_integers_of_any_size_are_clamped_on_host(x64, steps):
             assert_equal_bits(multiplier(CURVE.segments, step), np.float32(CURVE(step)))
 
 
-@pytest.mark.parametrize(
-    "step", [True, np.True_, 3.0, np.float32(3), "3", None, np.arange(3.0), [True, 2.0]], ids=repr
-)
-def test_steps_that_are_not_integers_are_refused(step):
-    for call in (optax_schedule(CURVE, 1.0), partial(multiplier, CURVE.segments)):
-        with pytest.raises(TypeError, match="step must be an integer"):
-            call(step)
-        with pytest.raises(TypeError, match="step must be an integer"):
-            jax.jit(lambda: call(step))()  # noqa: B023 -- called at once
+NOT_INTEGERS = [
+    *(True, np.True_, 3.0, np.float32(3), "3", None, np.arange(3.0), [True, 2.0], jax.random.key(0)),
+    *(jnp.ones((), dtype) for dtype in (bool, "float32", "bfloat16", "float16", "complex64")),
+]
 
 
-@pytest.mark.parametrize(
-    "dtype", [bool, "float32", "bfloat16", "float16", "complex64", jax.random.key(0).dtype], ids=str
-)
-def test_jax_arrays_that_are_not_integers_are_refused(dtype):
-    step = jax.random.key(0) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.ones((), dtype)
+@pytest.mark.parametrize("step", NOT_INTEGERS, ids=lambda step: f"{type(step).__name__}-{step}")
+def test_steps_that_are_not_integers_are_rejected(step):
     for call in (optax_schedule(CURVE, 1.0), partial(multiplier, CURVE.segments)):
-        for run in (call, jax.jit(call), jax.vmap(call, axis_size=1, in_axes=None)):
+        runs = [lambda: call(step), jax.jit(lambda: call(step))]  # noqa: B023 -- called at once
+        if isinstance(step, jax.Array):
+            runs += [partial(run, step) for run in (jax.jit(call), jax.vmap(call, axis_size=1, in_axes=None))]
+        for run in runs:
             with pytest.raises(TypeError, match="step must be an integer"):
-                run(step)
+                run()
 
 
-def test_peaks_that_are_not_real_scalars_are_refused():
-    for peak in (jnp.ones(2), jnp.ones((), bool), jnp.ones((), "complex64")):
-        with pytest.raises(TypeError, match="peak_value"):
-            jax.jit(lambda peak: optax_schedule(CURVE, peak)(3))(peak)
-    with pytest.raises(TypeError, match="curve = 5"):
-        optax_schedule(5, 1.0)
-    with pytest.raises(ValueError, match="peak_value = -1"):
-        optax_schedule(CURVE, -1)
-
-
-@pytest.mark.parametrize("call", [optax_schedule, scale_by_curve])
-def test_missing_peak_is_refused(call):
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'peak_value'"):
-        call(CURVE)
-
-
-@pytest.mark.parametrize("segments", [CURVE, stack([CURVE, CURVE]), CURVE.segments.begin, None], ids=type)
-def test_segments_that_are_not_one_table_are_refused(segments):
-    for step in (3, STEPS):
-        with pytest.raises(TypeError, match="segments must be one table"):
-            multiplier(segments, step)
-
-
-@pytest.mark.parametrize("dtype", ["int64", "float64", "float32", "int16"])
-def test_table_of_other_dtype_is_refused(dtype):
+def with_dtype(dtype):
     with jax.enable_x64(True):
-        table = CURVE.segments._replace(start_low=jnp.asarray(CURVE.segments.start_low, dtype))
-        for call in (multiplier, jax.jit(multiplier)):
-            with pytest.raises(TypeError, match=rf"segments.start_low is of {dtype}; it must"):
-                call(table, 3)
+        return CURVE.segments._replace(start_low=jnp.asarray(CURVE.segments.start_low, dtype))
+
+
+WRONG_TABLES = [
+    *((table, "segments must be one table")
+      for table in (CURVE, stack([CURVE, CURVE]), CURVE.segments.begin, None)),
+    *((with_dtype(dtype), f"segments.start_low is of {dtype}; it must")
+      for dtype in ("int64", "float64", "float32", "int16")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("segments", "message"), WRONG_TABLES, ids=range(len(WRONG_TABLES)))
+def test_wrong_tables_are_rejected(segments, message):
+    with jax.enable_x64(True):
+        for step in (3, STEPS):
+            with pytest.raises(TypeError, match=message):
+                multiplier(segments, step)
+        if isinstance(segments, Segments):
+            with pytest.raises(TypeError, match=message):
+                jax.jit(multiplier)(segments, 3)
+
+
+@pytest.mark.parametrize(
+    ("curve", "peak", "error", "message"),
+    [
+        (5, 1.0, TypeError, "curve = 5"),
+        (CURVE, -1, ValueError, "peak_value = -1"),
+        *((CURVE, jnp.ones(shape, dtype), TypeError, "peak_value")
+          for shape, dtype in ((2, float), ((), bool), ((), "complex64"))),
+    ],
+)  # fmt: skip
+def test_wrong_curves_and_peaks_are_rejected(curve, peak, error, message):
+    with pytest.raises(error, match=message):
+        optax_schedule(curve, peak)
+    if isinstance(peak, jax.Array):
+        with pytest.raises(error, match=message):
+            jax.jit(lambda peak: optax_schedule(curve, peak)(3))(peak)
 
 
 def test_numpy_table_that_jax_narrows_is_accepted():
