@@ -108,10 +108,10 @@ def test_evaluation_waits_for_gpu_once(loss_fn: Any) -> None:
 def test_carry_is_passed_from_batch_to_batch() -> None:
     for kind, precision in (("LSTM", "fp32"), ("LSTM", "bf16"), ("GRU", "fp16")):
         model, initial = Recurrent(kind), Recurrent(kind).initial()
-        (whole,) = batches(1, time=12)
-        pieces = list(zip(*(part.split(4, dim=1) for part in whole), strict=True))
+        (together,) = batches(1, time=12)
+        pieces = list(zip(*(part.split(4, dim=1) for part in together), strict=True))
         with torch.no_grad():
-            exact = carried_loss(model, whole, initial)[0].item()
+            exact = carried_loss(model, together, initial)[0].item()
         for _ in range(2):  # each call starts from the initial state
             found = evaluate(model, pieces, carried_loss, precision=precision, carry=initial)
             assert found == pytest.approx(exact, rel=1e-6 if precision == "fp32" else 0.01)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def _exact(split: list[list[int]], loss: str) -> float:
     """Compute the loss by definition, of a network behind a normalization without statistics yet."""
     model = nn.Sequential(nn.BatchNorm1d(3), Net()).eval()
-    data = [batch for own in batches_of(split) for batch in own]
+    data = [batch for local in batches_of(split) for batch in local]
     with torch.no_grad():
         errors = [(model(inputs).double() - targets).square() for inputs, targets in data]
     if loss == "mean":
@@ -54,7 +54,7 @@ def test_named_means_cover_batches_of_all_ranks() -> None:
     first, *others = processes.run(evaluate_named, processes=3)
     assert all(other == first for other in others)
     for found, split in zip(first, SPLITS, strict=True):
-        each = [named_loss(Net(), batch) for own in batches_of(split) for batch in own]
+        each = [named_loss(Net(), batch) for local in batches_of(split) for batch in local]
         expected = {"mean": sum(one["mean"].item() for one in each) / len(each)}
         for name in ("pair", "large"):
             expected[name] = sum(one[name][0].item() for one in each) / sum(one[name][1] for one in each)
@@ -65,10 +65,10 @@ def test_carry_stays_on_its_rank() -> None:
     pieces = [batches(count, time=4, seed=count) for count in (3, 1)]
     losses = []
     with torch.no_grad():
-        for own in pieces:
+        for local in pieces:
             model = Recurrent()
             carry = model.initial()
-            for batch in own:
+            for batch in local:
                 loss, carry = carried_loss(model, batch, carry)
                 losses.append(loss.item())
     found = processes.run(evaluate_carried, pieces)
@@ -92,7 +92,7 @@ def test_reads_do_not_grow_with_batches() -> None:
         assert few == many
 
 
-def test_refusals_are_raised_on_all_ranks() -> None:
+def test_errors_are_raised_on_all_ranks() -> None:
     empty = "ValueError: batches is empty"
     mixed = "TypeError: loss_fn returned a mean on one rank and a pair (sum, weight) on another"
     names = "TypeError: loss_fn returned other names on one rank than on another"

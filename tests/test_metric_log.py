@@ -49,8 +49,7 @@ def test_rows_hold_every_value(rows: list[Any], every: int, keep: int | None) ->
         lr = lrs[0] if len(lrs) == 1 else lrs
         names, counts = ("applied", "skipped", "clock", "consumed"), [*counts, counts[0]]
         expected.append({"loss": loss, "grad_norm": norm, "lr": lr} | dict(zip(names, counts, strict=True)))
-        returned = log(_result(loss, norm, lrs, *counts[:3]))
-        assert returned == (expected[-1] if number % every == 0 else None)
+        assert log(_result(loss, norm, lrs, *counts[:3])) == (expected[-1] if number % every == 0 else None)
         assert log.rows == expected[: number - number % every][kept]
     assert log.flush() == (expected[-1] if rows else None)
     assert log.rows == expected[kept]

@@ -46,8 +46,8 @@ def test_program_resumes_after_last_whole_epoch(tmp_path):
     before, _ = run_on_two_ranks(interrupted, tmp_path, status=1)
     after, _ = run_on_two_ranks(code, tmp_path)
     again, _ = run_on_two_ranks(code, tmp_path)
-    whole, _ = run_on_two_ranks(code.replace('"run_devices"', '"run_whole"'), tmp_path)
-    assert (len(before), len(whole), again) == (2, 4, [])
-    assert before + after == whole
-    losses = [float(re.search("loss (.+)", line)[1]) for line in whole]
+    uninterrupted, _ = run_on_two_ranks(code.replace('"run_devices"', '"run_uninterrupted"'), tmp_path)
+    assert (len(before), len(uninterrupted), again) == (2, 4, [])
+    assert before + after == uninterrupted
+    losses = [float(re.search("loss (.+)", line)[1]) for line in uninterrupted]
     assert losses[-1] < losses[0]

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from support.programs import EXAMPLES, Program, assert_is_a_picture, assert_refused, number_after, run
+from support.programs import EXAMPLES, Program, assert_is_a_picture, assert_rejected, number_after, run
 
 pytestmark = pytest.mark.slow
 
@@ -115,20 +115,48 @@ def test_branch_cooldowns_compares_merges_with_cooldowns(branched):
     )
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "message"),
-    [
-        ("train_digits.py", ["--plateau", "50", "60"], "past total_steps"),
-        ("train_digits.py", ["--batch-size", "0"], "--batch-size 0"),
-        ("sweep.py", ["--peak", "nan"], "--peak nan"),
-        ("sweep.py", ["--hidden", "0"], "--hidden"),
-        ("sweep.py", ["--output", "sweep.xyz"], "--output sweep.xyz"),
-        ("branch_cooldowns.py", ["--cooldowns", "5", "0", "5"], "steps = 0 must be at least 1"),
-        ("branch_cooldowns.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
-    ],
-)
-def test_invalid_argument_is_named_in_one_line(tmp_path, script, arguments, message):
-    assert_refused(tmp_path, script, arguments, 2, message, device=())
+NO_CHECKPOINT, ON_CPU = "--resume: there is no checkpoint", ["--device", "cpu"]
+WRONG_ARGUMENTS = [
+    ("train_digits.py", ["--plateau", "50", "60"], 2, "past total_steps"),
+    ("train_digits.py", ["--batch-size", "0"], 2, "--batch-size 0"),
+    ("sweep.py", ["--peak", "nan"], 2, "--peak nan"),
+    ("sweep.py", ["--hidden", "0"], 2, "--hidden"),
+    ("sweep.py", ["--output", "sweep.xyz"], 2, "--output sweep.xyz"),
+    ("branch_cooldowns.py", ["--cooldowns", "5", "0", "5"], 2, "steps = 0 must be at least 1"),
+    ("branch_cooldowns.py", ["--output", "/dev/null/a.png"], 2, "a.png can't be written: Not a directory"),
+    ("train_flax.py", ["--resume"], 2, f"{NO_CHECKPOINT} in train_flax"),
+    ("train_flax.py", ["--mesh", 2, 2, "--width", 7], 2, "--width of 2, for --mesh 2 2"),
+    ("train_flax.py", ["--peak", "nan"], 2, "peak_value = nan"),
+    ("batch_plan.py", [*ON_CPU, "--resume"], 2, f"{NO_CHECKPOINT} in batch_plan_checkpoints"),
+    ("batch_plan.py", [*ON_CPU, "--plan", "0:many"], 2, "argument --plan: invalid stage value: '0:many'"),
+    (
+        "batch_plan.py",
+        [*ON_CPU, "--plan", "0:512", "1024:700"],
+        2,
+        "micro_batch · processes = 512 · 1 = 512 does not divide",
+    ),
+    ("batch_plan.py", [*ON_CPU, "--micro-batch", "32"], 2, "--micro-batch 32 must be a multiple of 64"),
+    ("batch_plan.py", ["--device", "nowhere"], 2, "--device nowhere: "),
+    ("batch_plan.py", [*ON_CPU, "--checkpoints", "/dev/null/a"], 2, "--checkpoints /dev/null/a can't be"),
+    ("train_bloom.py", [*ON_CPU, "--resume"], 2, f"{NO_CHECKPOINT} train_bloom.pt"),
+    ("train_bloom.py", [*ON_CPU, "--output", "bloom.xyz"], 2, "--output bloom.xyz must end in .png"),
+    ("train_bloom.py", [*ON_CPU, "--peak", "nan", "--count", "2000"], 1, "Invalid learning rate: nan"),
+    ("train_bloom.py", [*ON_CPU, "--count", "100"], 1, "80 samples give no batch of batch_size = 512"),
+    ("train_gpt.py", [*ON_CPU, "--resume"], 2, f"{NO_CHECKPOINT} in train_gpt_checkpoints"),
+    ("train_gpt.py", [*ON_CPU, "--batch-size", "0"], 2, "--steps, --batch-size, --accumulation,"),
+    ("train_gpt.py", [*ON_CPU, "--global-batch", "0"], 1, "global_batch = 0"),
+    ("train_gpt.py", [*ON_CPU, "--peak", "nan"], 1, "train_gpt.py: Invalid learning rate: nan"),
+    ("train_gpt.py", ["--device", "nowhere"], 2, "--device nowhere: "),
+    ("train_lstm.py", [*ON_CPU, "--resume"], 2, f"{NO_CHECKPOINT} train_lstm.pt"),
+    ("train_lstm.py", [*ON_CPU, "--output", "co2.xyz"], 2, "--output co2.xyz must end in .png"),
+    ("train_lstm.py", [*ON_CPU, "--peak", "nan"], 1, "train_lstm.py: Invalid learning rate: nan"),
+    ("train_lstm.py", [*ON_CPU, "--checkpoint", "/dev/null/a.pt"], 2, "/dev/null/a.pt can't be written: Not"),
+]
+
+
+@pytest.mark.parametrize(("script", "arguments", "status", "message"), WRONG_ARGUMENTS)
+def test_wrong_argument_is_named_in_one_line(tmp_path, script, arguments, status, message):
+    assert_rejected(tmp_path, script, arguments, status, message)
 
 
 def test_benchmark_prints_every_table(tmp_path):

@@ -9,15 +9,7 @@ from orbax import checkpoint
 from support.holds.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
 
-from plateau_jax import (
-    BatchPlan,
-    StagedCurve,
-    check_resume,
-    multiplier,
-    optax_schedule,
-    resume_record,
-    scale_by_curve,
-)
+from plateau_jax import check_resume, multiplier, optax_schedule, resume_record, scale_by_curve
 
 pytestmark = pytest.mark.slow
 
@@ -38,34 +30,42 @@ def test_flax_variables_are_steps_and_peaks(x64, kind):
                 assert_equal_bits(multipliers, np.float32(CURVE(value)))
 
 
-def test_flax_variables_are_checked_as_arrays():
-    with pytest.raises(TypeError, match="step must be an integer"):
-        optax_schedule(CURVE, 1.0)(nnx.Variable(jnp.float32(3)))
-    with pytest.raises(ValueError, match="peak_value = "):
-        optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: optax_schedule(CURVE, 1.0)(nnx.Variable(jnp.float32(3))), TypeError, "step must be an int"),
+        (lambda: optax_schedule(CURVE, nnx.Variable(jnp.float32(-1))), ValueError, "peak_value = "),
+        (lambda: CURVE(nnx.Variable(jnp.int32(3))), TypeError, "optax_schedule"),
+    ],
+)
+def test_flax_variables_are_checked_as_arrays(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
 
 
-def test_curve_called_with_flax_variable_names_jax_function():
-    with pytest.raises(TypeError, match="optax_schedule"):
-        CURVE(nnx.Variable(jnp.int32(3)))
-
-
-@pytest.mark.parametrize("hold", [None, [UNTIL, BELOW]])
-def test_orbax_restores_saved_state(tmp_path, hold):
-    optimizer = scale_by_curve(STAIRS, PEAK, hold=hold)
+@pytest.mark.parametrize(
+    ("options", "name", "values"),
+    [
+        ({}, "value", WORST[4]),
+        ({"hold": [UNTIL, BELOW]}, "value", WORST[4]),
+        ({"unit": 24}, "count", np.resize([8, 8, 16], 60)),
+    ],
+)
+def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, options, name, values):
+    optimizer = scale_by_curve(STAIRS, PEAK, **options)
     update = jax.jit(optimizer.update)
-    state = optimizer.init(None)
-    for metric in WORST[4][:20]:
-        _, state = update(jnp.ones(2), state, value=metric)
-    with checkpoint.StandardCheckpointer() as saver:
-        saver.save(tmp_path / "state", state)
-        saver.wait_until_finished()
-        restored = saver.restore(tmp_path / "state", optimizer.init(None))
-    assert jax.tree.structure(restored) == jax.tree.structure(state)
-    for metric in WORST[4][20:]:
-        _, state = update(jnp.ones(2), state, value=metric)
-        _, restored = update(jnp.ones(2), restored, value=metric)
-        jax.tree.map(assert_equal_bits, restored, jax.tree.map(np.asarray, state))
+    uninterrupted = optimizer.init(None)
+    for step, value in enumerate(values):
+        if step == 20:
+            with checkpoint.StandardCheckpointer() as saver:
+                saver.save(tmp_path / "state", uninterrupted)
+                saver.wait_until_finished()
+                resumed = saver.restore(tmp_path / "state", optimizer.init(None))
+            assert jax.tree.structure(resumed) == jax.tree.structure(uninterrupted)
+        _, uninterrupted = update(jnp.ones(2), uninterrupted, **{name: value})
+        if step >= 20:
+            _, resumed = update(jnp.ones(2), resumed, **{name: value})
+            jax.tree.map(assert_equal_bits, resumed, jax.tree.map(np.asarray, uninterrupted))
 
 
 def test_record_survives_orbax_and_flax(tmp_path):
@@ -78,24 +78,3 @@ def test_record_survives_orbax_and_flax(tmp_path):
         check_resume(saved, STAIRS, jnp.int32(12), hold=[UNTIL, BELOW])
         with pytest.raises(ValueError, match="saved with hold = "):
             check_resume(saved, STAIRS, jnp.int32(12), hold=[UNTIL])
-
-
-def test_orbax_saves_clock_within_a_unit(tmp_path):
-    curve = StagedCurve([(10, 1.0, "linear"), (130,), (40, 0.0, "linear")], start=0.0)
-    plan = BatchPlan([(0, 8), (160, 16)])
-    transformation = scale_by_curve(curve, PEAK, unit=24)
-    update = jax.jit(transformation.update)
-    state = transformation.init(None)
-    for updates in range(17):
-        _, state = update(jnp.ones(()), state, count=plan(plan.consumed(updates)))
-    consumed = plan.consumed(17)
-    with checkpoint.StandardCheckpointer() as saver:
-        saver.save(tmp_path / "state", state)
-        saver.wait_until_finished()
-        restored = saver.restore(tmp_path / "state", transformation.init(None))
-    assert (restored.clock, restored.rest) == divmod(consumed, 24)
-    schedule = jax.jit(optax_schedule(curve, PEAK))
-    for _ in range(300):
-        _, restored = update(jnp.ones(()), restored, count=4)
-        assert restored.learning_rate == schedule(consumed // 24)
-        consumed += 4

@@ -66,31 +66,31 @@ def consumed(updates):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def uninterrupted(tmp_path_factory):
     """The folder and the output of an uninterrupted run."""
-    folder = tmp_path_factory.mktemp("whole")
+    folder = tmp_path_factory.mktemp("uninterrupted")
     (printed, other), errors = run(folder)
     assert printed == other, errors
     return folder, printed
 
 
-def test_processes_share_the_clock_of_their_sum(whole):
-    _, printed = whole
+def test_processes_share_the_clock_of_their_sum(uninterrupted):
+    _, printed = uninterrupted
     assert len(printed) == 5
     for update, line in zip((10, 20, 30, 40), printed, strict=False):
         lr = float(np.float32(0.1) * np.float32(CURVE(consumed(update - 1) // UNIT)))
         assert line.endswith(f"clock {consumed(update) // UNIT}, lr {lr}")
 
 
-def test_resumed_processes_match_uninterrupted(whole, tmp_path):
-    folder, printed = whole
+def test_resumed_processes_match_uninterrupted(uninterrupted, tmp_path):
+    folder, printed = uninterrupted
     shutil.copytree(folder / "saved_processes" / "20", tmp_path / "saved_processes" / "20")
     resumed, errors = run(tmp_path)
     assert [lines[:2] for lines in resumed] == [printed[2:4]] * 2, errors
 
 
-def test_every_process_refuses_another_unit(whole, tmp_path):
-    shutil.copytree(whole[0] / "saved_processes", tmp_path / "saved_processes")
+def test_every_process_rejects_a_different_unit(uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted[0] / "saved_processes", tmp_path / "saved_processes")
     printed, errors = run(tmp_path, [("UNIT, SAVED = 40, 512", "UNIT, SAVED = 40, 256")])
     assert printed == [[], []]
     assert all("saved with unit = 512, but here it is 256" in error for error in errors), errors

@@ -1,4 +1,4 @@
-"""A JAX run resumes under the curve, unit and rules that it has seen, or is refused."""
+"""A JAX run resumes under the curve, unit and rules that it has seen, or is rejected."""
 
 import json
 import math
@@ -63,7 +63,7 @@ every_transport = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=
 STEPS = int, np.int64, np.asarray, jnp.int32
 
 
-def _refused(match: str, *arguments: Any, **options: Any) -> None:
+def _rejected(match: str, *arguments: Any, **options: Any) -> None:
     with pytest.raises(ValueError, match=match):
         check_resume(*arguments, **options)
 
@@ -98,7 +98,7 @@ def test_resumes_exactly_if_steps_so_far_agree(
         else:
             same = new.first_difference(old)
             message = f"saved at step {saved_at} with .* differ from step {same} on; resume"
-            _refused(message, record, new, step, **options)
+            _rejected(message, record, new, step, **options)
     check_resume(record, old.cooldown(saved_at, 7), saved_at, **options)
     if saved_at <= old.total_steps < 2**30:
         check_resume(record, old.then(CURVE), saved_at, **options)
@@ -117,22 +117,22 @@ def test_record_survives(transport: Callable[[Any], Any], options: dict[str, Any
         for step in (0, 100, 2**31 - 1):
             check_resume(record, curve, step, **options)
         check_resume(record, curve.cooldown(120, 7), 120, **options)
-        _refused("differ from step 121 on", record, curve.cooldown(120, 7), 122, **options)
+        _rejected("differ from step 121 on", record, curve.cooldown(120, 7), 122, **options)
         for others in ({}, {"unit": 16}, {"hold": BELOW}, {"hold": [BELOW, UNTIL]}, {"hold": UNTIL}):
             if others != options and not ("hold" in others and not curve.flat_starts):
                 name = "unit" if options.get("unit") != others.get("unit") else "hold"
-                _refused(f"saved with {name} = .*, but here it is", record, curve, 1, **others)
+                _rejected(f"saved with {name} = .*, but here it is", record, curve, 1, **others)
 
 
 def test_message_names_what_changed() -> None:
-    _refused(
+    _rejected(
         "^record was saved at step 200 with total_steps=300, now 400: the learning rates differ from step 31 "
         "on; resume with the old curve, or leave out check_resume to continue under the new one$",
         resume_record(CURVE),
         LONGER,
         200,
     )
-    _refused(
+    _rejected(
         "^record was saved with unit = 64, but here it is 16; resume with the old unit$",
         resume_record(CURVE, unit=np.int64(64)),
         CURVE,
@@ -162,18 +162,32 @@ def test_message_names_what_changed() -> None:
     ids=range(14),
 )
 def test_other_dictionary_is_not_a_record(record: Any) -> None:
-    _refused("^record = .* is not from resume_record: ", record, CURVE, 10)
+    _rejected("^record = .* is not from resume_record: ", record, CURVE, 10)
 
 
-def test_own_arguments_are_named() -> None:
-    record: Any = resume_record(CURVE)
-    wrong: Any
-    for wrong in (1.5, "3", True, jnp.array([1]), jnp.array(True), np.array(1.0)):
-        with pytest.raises(TypeError, match=r"^step = .* must be an integer"):
-            check_resume(record, CURVE, wrong)
-    _refused("step = -1 must be at least 0", record, CURVE, -1)
-    wrong = record["curve"]
-    with pytest.raises(TypeError, match=r"^curve = .* must be a Curve"):
-        resume_record(wrong)
-    with pytest.raises(TypeError, match=r"^curve = .* must be a Curve"):
-        check_resume(record, wrong, 1)
+NOT_A_CURVE: Any = resume_record(CURVE)["curve"]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        *(
+            (
+                lambda wrong=wrong: check_resume(resume_record(CURVE), CURVE, wrong),
+                TypeError,
+                "^step = .* int",
+            )
+            for wrong in (1.5, "3", True, jnp.array([1]), jnp.array(True), np.array(1.0))
+        ),
+        (lambda: check_resume(resume_record(CURVE), CURVE, -1), ValueError, "step = -1 must be at least 0"),
+        (lambda: resume_record(NOT_A_CURVE), TypeError, "^curve = .* must be a Curve"),
+        (
+            lambda: check_resume(resume_record(CURVE), NOT_A_CURVE, 1),
+            TypeError,
+            "^curve = .* must be a Curve",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()

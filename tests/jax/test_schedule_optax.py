@@ -100,28 +100,26 @@ def test_optax_convention_with_plateaus_matches_the_curve(cuts, initial, end):
 
 
 @pytest.mark.parametrize(
-    ("changes", "parts"),
+    ("changes", "message"),
     [
-        ({"init_value": 0.2}, ["init_value = 0.2", "0.1"]),
-        ({"init_value": -0.1}, ["init_value = -0.1"]),
-        ({"end_value": 0.2}, ["end_value = 0.2", "0.1"]),
-        ({"end_value": -1e-9}, ["end_value = -1e-09"]),
-        ({"end_value": float("nan")}, ["end_value = nan"]),
-        ({"peak_value": 1e-40}, ["peak_value = 1e-40"]),
-        ({"peak_value": float("inf")}, ["peak_value = inf"]),
-        ({"peak_value": 0.0, "end_value": 0.1}, ["end_value = 0.1"]),
-        ({"warmup_steps": 100}, ["warmup_steps = 100"]),
-        ({"decay_steps": 0}, ["0"]),
-        ({"plateaus": [(50, 60)]}, ["(50, 60)"]),
+        ({"init_value": 0.2}, "init_value = 0.2 .*0.1"),
+        ({"init_value": -0.1}, "init_value = -0.1"),
+        ({"end_value": 0.2}, "end_value = 0.2 .*0.1"),
+        ({"end_value": -1e-9}, "end_value = -1e-09"),
+        ({"end_value": float("nan")}, "end_value = nan"),
+        ({"peak_value": 1e-40}, "peak_value = 1e-40"),
+        ({"peak_value": float("inf")}, "peak_value = inf"),
+        ({"peak_value": 0.0, "end_value": 0.1}, "end_value = 0.1"),
+        ({"warmup_steps": 100}, "warmup_steps = 100"),
+        ({"decay_steps": 0}, "0"),
+        ({"plateaus": [(50, 60)]}, r"\(50, 60\)"),
     ],
     ids=str,
 )
-def test_optax_convention_refuses_bad_arguments(changes, parts):
+def test_optax_convention_rejects_wrong_arguments(changes, message):
     arguments = {"init_value": 0.0, "peak_value": 0.1, "warmup_steps": 10, "decay_steps": 100} | changes
-    with pytest.raises(ValueError, match=r"must|past") as caught:
+    with pytest.raises(ValueError, match=message):
         cosine_plateau_schedule(**arguments)
-    for part in parts:
-        assert part in str(caught.value)
 
 
 def test_zero_peak_gives_zero_learning_rates():

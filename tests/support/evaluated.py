@@ -42,9 +42,12 @@ class Sized:
 FORMS: dict[str, tuple[Callable[[list[Batch]], Iterable[Batch]], Callable[[int], int]]] = {
     "list": (list, lambda most: most),
     "iterator": (iter, lambda most: most),
-    "one is an iterator": (lambda own: iter(own) if processes.rank() == 1 else own, lambda most: most),
-    "length too small": (lambda own: Sized(own, min(len(own), 1)), lambda most: most),
-    "length too large": (lambda own: Sized(own, len(own) + 2), lambda most: most + 2),
+    "one is an iterator": (
+        lambda batches: iter(batches) if processes.rank() == 1 else batches,
+        lambda most: most,
+    ),
+    "length too small": (lambda batches: Sized(batches, min(len(batches), 1)), lambda most: most),
+    "length too large": (lambda batches: Sized(batches, len(batches) + 2), lambda most: most + 2),
 }
 
 
@@ -82,12 +85,12 @@ def _wrapped(kind: str, model: Model) -> nn.Module:
 def batches_of(split: list[list[int]]) -> list[list[Batch]]:
     """Return batches of these sizes, all with different numbers."""
     return [
-        [batches(1, rows, seed=10 * rank + index)[0] for index, rows in enumerate(own)]
-        for rank, own in enumerate(split)
+        [batches(1, rows, seed=10 * rank + index)[0] for index, rows in enumerate(sizes)]
+        for rank, sizes in enumerate(split)
     ]
 
 
-def _spoiled_after(count: int, loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+def _corrupted_after(count: int, loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a loss function that turns wrong after `count` calls, the number of a process's batches."""
     calls = 0
 
@@ -109,13 +112,13 @@ def evaluate_splits(kind: str) -> list[Evaluation]:
     found: list[Evaluation] = []
     losses = cycle(LOSSES.items())  # two losses and five forms: each form gets each loss
     for (index, split), (form, (given, _)) in product(enumerate(SPLITS), FORMS.items()):
-        own = batches_of(split)[processes.rank()]
+        local = batches_of(split)[processes.rank()]
         name, loss_fn = next(losses)
         inner.passes = 0
         modes = [module.training for module in model.modules()]
         buffers = [buffer.clone() for buffer in model.buffers()]
         parameters = list(map(id, model.parameters()))
-        value = evaluate(model, given(own), _spoiled_after(len(own), loss_fn))
+        value = evaluate(model, given(local), _corrupted_after(len(local), loss_fn))
         as_before = (
             [module.training for module in model.modules()] == modes
             and all(map(torch.equal, model.buffers(), buffers))
@@ -126,7 +129,7 @@ def evaluate_splits(kind: str) -> list[Evaluation]:
 
 
 def named_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
-    """Return a pair, a mean, and the share of rows in which the first output is too large."""
+    """Return a pair, a mean, and the fraction of rows in which the first output is too large."""
     inputs, targets = batch
     outputs = model(inputs)
     errors = (outputs - targets).square()
@@ -139,8 +142,7 @@ def named_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
 
 def evaluate_named() -> list[dict[str, float]]:
     """Evaluate several named means of batches that are split among the ranks."""
-    own = [batches_of(split)[processes.rank()] for split in SPLITS]
-    return [evaluate(Net(), each, named_loss) for each in own]
+    return [evaluate(Net(), batches_of(split)[processes.rank()], named_loss) for split in SPLITS]
 
 
 def evaluate_carried(pieces: list[list[Batch]]) -> float:
@@ -162,8 +164,8 @@ def count_reads() -> list[int]:
     """Return how often an evaluation synchronizes with the device, for few batches and for many."""
     found: list[int] = []
     for most in (2, 20):
-        own = batches(most if processes.rank() else most // 2)
-        found.append(reads_of(lambda own=own: evaluate(Net(), own, pair_loss)))
+        local = batches(most if processes.rank() else most // 2)
+        found.append(reads_of(lambda local=local: evaluate(Net(), local, pair_loss)))
     return found
 
 

@@ -40,23 +40,25 @@ def side_by_side(epochs: list[Epoch]) -> Epoch:
 @st.composite
 def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
     """Draw arguments with a global batch size, and numbers of processes that divide it."""
-    whole = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
-    given: Arguments = {"training": draw(st.booleans()), "seed": draw(seeds), "batch_size": whole}
+    batch_size = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
+    given: Arguments = {"training": draw(st.booleans()), "seed": draw(seeds), "batch_size": batch_size}
     for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
         given[name] = draw(st.booleans())
-    least = whole if given.get("drop_last", given["training"]) else 1
-    divisors = st.sampled_from([processes for processes in range(1, 5) if whole % processes == 0])
+    least = batch_size if given.get("drop_last", given["training"]) else 1
+    divisors = st.sampled_from([processes for processes in range(1, 5) if batch_size % processes == 0])
     counts = draw(st.lists(divisors, min_size=numbers, max_size=numbers))
     # In training every process also needs a sample of the last batch.
     fewest = max(counts) if given["training"] and not given.get("drop_last", True) else 0
-    samples = st.integers(least, 40).filter(lambda samples: samples % whole in {0, *range(fewest, whole)})
+    samples = st.integers(least, 40).filter(
+        lambda samples: samples % batch_size in {0, *range(fewest, batch_size)}
+    )
     given["dataset"] = range(draw(samples))
     return given, counts
 
 
 def expected(arguments: Arguments, epochs: int) -> list[Epoch]:
     """Compute the global batches of each epoch."""
-    samples, whole, training = len(arguments["dataset"]), arguments["batch_size"], arguments["training"]
+    samples, batch_size, training = len(arguments["dataset"]), arguments["batch_size"], arguments["training"]
     generator = torch.Generator().manual_seed(arguments["seed"])
     batches_by_epoch: list[Epoch] = []
     for _ in range(epochs):
@@ -64,8 +66,10 @@ def expected(arguments: Arguments, epochs: int) -> list[Epoch]:
         if arguments.get("shuffle", training):
             order = cast("list[int]", torch.randperm(samples, generator=generator).tolist())
         if arguments.get("drop_last", training):
-            order = order[: samples // whole * whole]
-        batches_by_epoch.append([order[first : first + whole] for first in range(0, len(order), whole)])
+            order = order[: samples // batch_size * batch_size]
+        batches_by_epoch.append(
+            [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
+        )
     return batches_by_epoch
 
 

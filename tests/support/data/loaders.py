@@ -86,9 +86,9 @@ def check_resume(
     arguments: Arguments, first: int, second: int, depths: tuple[int, int], see_end: bool = False, **more: Any
 ) -> None:
     """Compare a run interrupted after `first` batches, and again after `second`, with one that is not."""
-    whole = build(arguments, **more)
-    epochs = [epoch(whole) for _ in range(EPOCHS)]
-    length = len(whole)
+    uninterrupted = build(arguments, **more)
+    epochs = [epoch(uninterrupted) for _ in range(EPOCHS)]
+    length = len(uninterrupted)
     state, done = None, 0
     for count, depth in zip((first, second), depths, strict=True):
         feed = build(arguments, depth, **more)

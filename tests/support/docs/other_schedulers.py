@@ -29,13 +29,9 @@ FOLDER = ROOT / "docs" / "other_schedulers"
 INDEX = FOLDER / "index.md"
 PAGES = tuple(sorted(set(FOLDER.glob("*.md")) - {INDEX}))
 OLMO_SCHEDULERS = [
-    "CosWithWarmup",
-    "LinearWithWarmup",
-    "ConstantWithWarmup",
-    "WSD",
-    "InvSqrtWithWarmup",
-    "PowerLR",
+    *("CosWithWarmup", "LinearWithWarmup", "ConstantWithWarmup", "WSD", "InvSqrtWithWarmup", "PowerLR"),
 ]
+TIMM_SCHEDULERS = "CosineLRScheduler", "PolyLRScheduler", "StepLRScheduler", "MultiStepLRScheduler"
 PAST_THE_END = "climbs again", "restarts again", "keeps falling", "raises"
 """Words by which a section describes an original that differs from the curve past the end."""
 
@@ -252,10 +248,7 @@ def _stand_in_modules(settings: Settings) -> dict[str, ModuleType]:
     modules: dict[str, ModuleType] = {}
     for path, scheduler in {
         "cosine_plateau_scheduler.CosinePlateauScheduler": published.cosine_plateau,
-        "timm.scheduler.CosineLRScheduler": published.timm_cosine,
-        "timm.scheduler.PolyLRScheduler": published.timm_poly,
-        "timm.scheduler.StepLRScheduler": published.timm_step,
-        "timm.scheduler.MultiStepLRScheduler": published.timm_multistep,
+        **{f"timm.scheduler.{kind}": partial(published.timm, kind) for kind in TIMM_SCHEDULERS},
         "torchtitan.components.optimizer.lr_scheduler.LRSchedulersContainer": SimpleNamespace(
             Config=partial(published.torchtitan, peak)
         ),

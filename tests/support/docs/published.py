@@ -69,108 +69,40 @@ def cosine_plateau(
     return lr
 
 
-def timm_cosine(
+def timm(
+    kind: str,
     optimizer: Optimizer,
-    t_initial: int,
-    lr_min: float,
     *,
     warmup_t: int,
     warmup_lr_init: float = 0.0,
     warmup_prefix: bool,
     t_in_epochs: bool,
+    t_initial: int = 0,
+    lr_min: float = 0.0,
+    power: float = 1.0,
     cycle_limit: int = 1,
+    decay_t: int | Sequence[int] = 0,
+    decay_rate: float = 1.0,
 ) -> Formula:
-    """Return the `CosineLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the cosine.
+    """Return a scheduler of timm 1.0.31 under `step_update`, with the warmup before it.
 
-    Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/cosine_lr.py.
+    "MultiStepLRScheduler" drops one step before each milestone, unlike torch's `MultiStepLR`.
+
+    Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/.
     """
     peak = optimizer.param_groups[0]["lr"]
     assert warmup_prefix
     assert not t_in_epochs
 
     def decay(step: int) -> float:
-        cycle, within = divmod(step, t_initial)
-        return _cosine_decay(peak, lr_min, within / t_initial) if cycle < cycle_limit else lr_min
+        if kind == "PolyLRScheduler":
+            return lr_min + (peak - lr_min) * max(0.0, 1 - step / t_initial) ** power
+        if kind == "CosineLRScheduler":
+            cycle, within = divmod(step, t_initial)
+            return _cosine_decay(peak, lr_min, within / t_initial) if cycle < cycle_limit else lr_min
+        drops = step // decay_t if isinstance(decay_t, int) else sum(at <= step + 1 for at in decay_t)
+        return peak * decay_rate**drops
 
-    return _prepend_timm_warmup(decay, peak, warmup_t, warmup_lr_init)
-
-
-def timm_poly(
-    optimizer: Optimizer,
-    t_initial: int,
-    power: float,
-    lr_min: float,
-    *,
-    warmup_t: int,
-    warmup_lr_init: float,
-    warmup_prefix: bool,
-    t_in_epochs: bool,
-) -> Formula:
-    """Return the `PolyLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the polynomial.
-
-    Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/poly_lr.py.
-    """
-    peak = optimizer.param_groups[0]["lr"]
-    assert warmup_prefix
-    assert not t_in_epochs
-
-    def decay(step: int) -> float:
-        return lr_min + (peak - lr_min) * max(0.0, 1 - step / t_initial) ** power
-
-    return _prepend_timm_warmup(decay, peak, warmup_t, warmup_lr_init)
-
-
-def timm_step(
-    optimizer: Optimizer,
-    decay_t: int,
-    decay_rate: float,
-    *,
-    warmup_t: int,
-    warmup_lr_init: float,
-    warmup_prefix: bool,
-    t_in_epochs: bool,
-) -> Formula:
-    """Return the `StepLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the drops.
-
-    Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/step_lr.py.
-    """
-    peak = optimizer.param_groups[0]["lr"]
-    assert warmup_prefix
-    assert not t_in_epochs
-
-    def decay(step: int) -> float:
-        return peak * decay_rate ** (step // decay_t)
-
-    return _prepend_timm_warmup(decay, peak, warmup_t, warmup_lr_init)
-
-
-def timm_multistep(
-    optimizer: Optimizer,
-    decay_t: Sequence[int],
-    decay_rate: float,
-    *,
-    warmup_t: int,
-    warmup_lr_init: float,
-    warmup_prefix: bool,
-    t_in_epochs: bool,
-) -> Formula:
-    """Return the `MultiStepLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the drops.
-
-    It drops one step before each milestone, unlike torch's `MultiStepLR`.
-
-    Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/multistep_lr.py.
-    """
-    peak = optimizer.param_groups[0]["lr"]
-    assert warmup_prefix
-    assert not t_in_epochs
-
-    def decay(step: int) -> float:
-        return peak * decay_rate ** sum(milestone <= step + 1 for milestone in decay_t)
-
-    return _prepend_timm_warmup(decay, peak, warmup_t, warmup_lr_init)
-
-
-def _prepend_timm_warmup(decay: Formula, peak: float, warmup_t: int, warmup_lr_init: float) -> Formula:
     def lr(step: int) -> float:
         if step < warmup_t:
             return warmup_lr_init + step * (peak - warmup_lr_init) / warmup_t

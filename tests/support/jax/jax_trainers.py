@@ -67,12 +67,12 @@ def assert_resumed(
     Returns:
         The final variables of the uninterrupted program.
     """
-    (whole, given), (resumed, given_later) = run_whole_and_resumed(heading, folder, watched)
+    (uninterrupted, given), (resumed, given_later) = run_whole_and_resumed(heading, folder, watched)
     given.assert_given(PAGE_CURVE, PAGE_PEAK, range(200))
     given_later.assert_given(PAGE_CURVE, PAGE_PEAK, range(at, 200))
-    jax.tree.map(np.testing.assert_array_equal, state(resumed.names), state(whole.names))
+    jax.tree.map(np.testing.assert_array_equal, state(resumed.names), state(uninterrupted.names))
     assert_refused_if_longer(heading, folder, "curve")
-    return whole.names
+    return uninterrupted.names
 
 
 def assert_refused_if_longer(heading: str, folder: Path, curve: str) -> None:
