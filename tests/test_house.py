@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
@@ -82,12 +82,11 @@ def _package(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _product_imports() -> Iterator[tuple[Source, Import]]:
-    """Yield each import of one file of the product by another, also inside functions."""
-    for source in sources():
-        for imported in imports(source):
-            if _package(imported.module) in PACKAGES:
-                yield source, imported
+@cache
+def _product_imports() -> list[tuple[Source, Import]]:
+    """Return each import of one file of the product by another, also inside functions."""
+    pairs = ((source, imported) for source in sources() for imported in imports(source))
+    return [(source, imported) for source, imported in pairs if _package(imported.module) in PACKAGES]
 
 
 def _layer(module: str) -> int | None:
@@ -196,12 +195,14 @@ _AWKWARD = {
 """Phrases that read like a translation, and how often docstrings and comments may have them."""
 
 
-@pytest.mark.parametrize("pattern", _AWKWARD)
-def test_awkward_phrases_are_rare(pattern: str) -> None:
-    places = [
-        f"{source.path}:{line}: {text.strip().splitlines()[0]}"
-        for source in sources()
-        for line, text in prose(source)
-        for _ in re.findall(pattern, text)
-    ]
-    assert len(places) <= _AWKWARD[pattern], "\n".join(places)
+def test_awkward_phrases_are_rare() -> None:
+    places: dict[str, list[str]] = {pattern: [] for pattern in _AWKWARD}
+    for source in sources():
+        for line, text in prose(source):
+            for pattern in _AWKWARD:
+                if found := re.findall(pattern, text):
+                    place = f"{pattern} in {source.path}:{line}: {text.strip().splitlines()[0]}"
+                    places[pattern] += [place] * len(found)
+    _assert_none(
+        [place for pattern in places if len(places[pattern]) > _AWKWARD[pattern] for place in places[pattern]]
+    )

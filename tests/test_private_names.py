@@ -171,32 +171,19 @@ def _scheduler(kind: type[LambdaLR] = LambdaLR) -> LambdaLR:
     return kind(optimizer, lambda step: 1 / (1 + step))
 
 
-@_shows("_wrapped_by_lr_sched")
-def test_scheduler_marks_the_step_of_its_optimizer() -> None:
+@_shows("_wrapped_by_lr_sched", "_get_lr_called_within_step", "_opt_called", "_step_count")
+def test_scheduler_marks_and_counts_steps() -> None:
     assert not hasattr(optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0).step, "_wrapped_by_lr_sched")
-    assert hasattr(_scheduler().optimizer.step, "_wrapped_by_lr_sched")
-
-
-@_shows("_get_lr_called_within_step")
-def test_state_of_torchs_lambda_lr_has_an_extra_key() -> None:
-    assert "_get_lr_called_within_step" in _scheduler().state_dict()
-
-
-@_shows("_opt_called")
-def test_scheduler_makes_its_optimizer_record_steps() -> None:
-    optimizer = _scheduler().optimizer
+    scheduler = _scheduler()
+    optimizer = scheduler.optimizer
+    assert hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    assert "_get_lr_called_within_step" in scheduler.state_dict()
     assert not hasattr(optimizer, "_opt_called")
     optimizer.step()
     assert optimizer._opt_called is True
-
-
-@_shows("_step_count")
-def test_scheduler_counts_steps_and_keeps_base_lrs() -> None:
-    scheduler = _scheduler()
-    scheduler.optimizer.step()
     scheduler.step()
     assert (scheduler._step_count, scheduler.last_epoch) == (2, 1)
-    assert scheduler.optimizer.param_groups[0]["initial_lr"] == scheduler.base_lrs[0] == 1.0
+    assert optimizer.param_groups[0]["initial_lr"] == scheduler.base_lrs[0] == 1.0
 
 
 @_shows("_optimizer_step_post_hooks")
@@ -367,11 +354,9 @@ def test_each_private_name_has_a_test() -> None:
     assert missing.keys() == _TEXTS, "\n".join(
         f"{name} needs a test with @_shows: {', '.join(places)}" for name, places in missing.items()
     )
-
-
-def test_each_name_that_is_shown_is_used() -> None:
     text = "\n".join(line for source in sources.sources() for line in source.lines)
-    assert [name for name in _SHOWN if not re.search(rf"\b{name}\b", text)] == []
+    unused = [name for name in _SHOWN if not re.search(rf"\b{name}\b", text)]
+    assert unused == [], "shown, and no longer used"
 
 
 def test_private_names_are_found_in_every_position(tmp_path: Path) -> None:
