@@ -62,7 +62,7 @@ def _long(steps: int) -> dict[str, Curve]:
     """One curve of each kind. Summed one by one, the squares of the last curve's level are 3·10⁻¹² off."""
     warmup = steps // 100
     cosine = PlateauCurve(steps, warmup_steps=warmup)
-    curves = {
+    return {
         "cosine": cosine,
         "wsd": PlateauCurve(steps, warmup_steps=warmup, plateaus=[(0, 80)], decay_shape="linear"),
         "exponential": StagedCurve([(warmup, 1.0), (steps - warmup, 1e-12, "exponential")]),
@@ -74,19 +74,12 @@ def _long(steps: int) -> dict[str, Curve]:
             [(7 * steps // 10,), (3 * steps // 10, 0.0)], start=0.7363739609718323
         ),
     }
-    assert all(curve.total_steps >= 0.9 * steps for curve in curves.values())
-    return curves
 
 
-@pytest.mark.parametrize("curve", _long(100_000).values(), ids=_long(100_000))
-def test_outlook_of_long_curves_matches_formula(curve: Curve) -> None:
-    _assert_near(curve, 1e-13)  # the documentation promises 1e-12
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("curve", _long(2**20).values(), ids=_long(2**20))
-def test_outlook_up_to_2_to_20_steps_matches_formula(curve: Curve) -> None:
-    _assert_near(curve, 1e-12)
+@pytest.mark.parametrize("steps", [100_000, pytest.param(2**20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", _long(100))
+def test_outlook_of_long_curves_matches_formula(kind: str, steps: int) -> None:
+    _assert_near(_long(steps)[kind], 1e-12 if steps == 2**20 else 1e-13)  # the documentation promises 1e-12
 
 
 def _added_up(curve: Curve) -> tuple[float, float]:
@@ -150,9 +143,9 @@ def _assert_within_a_thousandth(curve: Curve) -> None:
     assert (found.bound, found.peak) == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("curve", _long(1_200_001).values(), ids=_long(1_200_001))
-def test_outlook_in_parts_is_within_a_thousandth(curve: Curve) -> None:
-    _assert_within_a_thousandth(curve)
+@pytest.mark.parametrize("kind", _long(100))
+def test_outlook_in_parts_is_within_a_thousandth(kind: str) -> None:
+    _assert_within_a_thousandth(_long(1_200_001)[kind])
 
 
 _LEVELS = st.sampled_from([1.0, 0.7, 0.1, 1e-3, 1e-6, 1e-12])
@@ -195,12 +188,17 @@ def test_one_step_is_exact(level: float, zeros: int) -> None:
     assert outlook(curve) == Outlook(bound=1.0, peak=1 / level)
 
 
-def test_all_zero_curve_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no positive learning rate"):
-        outlook(build({"stages": [(5,)], "start": 0.0}))
-    with pytest.raises(ValueError, match=r"\.\.\. has no positive learning rate") as raised:
-        outlook(build({"stages": [(1,)] * 1000, "start": 0.0}))
-    assert len(str(raised.value)) < 300
-    not_a_curve: Any = [1.0, 0.5]
-    with pytest.raises(TypeError, match="must be a Curve"):
-        outlook(not_a_curve)
+NOT_A_CURVE: Any = [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("curve", "error", "message"),
+    [
+        (build({"stages": [(5,)], "start": 0.0}), ValueError, "has no positive learning rate"),
+        (build({"stages": [(1,)] * 1000, "start": 0.0}), ValueError, r"\.\.\. has no positive learning rate"),
+        (NOT_A_CURVE, TypeError, "must be a Curve"),
+    ],
+)
+def test_wrong_curves_are_rejected(curve: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        outlook(curve)

@@ -214,13 +214,8 @@ def test_stage_lets_a_fit_forecast_longer_decays(run_curve, has_stage) -> None:
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_reasons_name_fits_that_contradict_each_other(sign) -> None:
     def reasons_of(by_start: float, by_runs: float) -> tuple[str, ...]:
-        terms = (
-            np.array(2.0),
-            *[np.array(0.0)] * 3,
-            sign * np.array(by_start),
-            sign * np.array([0.0, by_runs]),
-        )
-        return list_reasons(CURVE, 1e-3, ForecastTerms(*terms), [RUN])
+        terms = 2.0, 0.0, 0.0, 0.0, sign * by_start, [0.0, sign * by_runs]
+        return list_reasons(CURVE, 1e-3, ForecastTerms(*map(np.array, terms)), [RUN])
 
     assert reasons_of(0.00999, 0.01199) == ()
     assert reasons_of(0.0101, 0) == ("it changes by 0.01 nats if the first fifth is left out",)
@@ -351,7 +346,7 @@ def test_runs_of_several_peaks_are_rejected() -> None:
         (lambda step: 1.0, None, TypeError, "curve"),
     ],
 )  # fmt: skip
-def test_bad_forecasts_are_refused(curve, peak, error, message) -> None:
+def test_forecasts_out_of_range_are_rejected(curve, peak, error, message) -> None:
     for call in (
         lambda: FIT.predict(curve, peak),
         lambda: FIT.losses(curve, [5], peak),
@@ -364,14 +359,16 @@ def test_bad_forecasts_are_refused(curve, peak, error, message) -> None:
     FIT.predict(PlateauCurve(101))
 
 
-def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"steps = \[0\] must lie in 1 … total_steps = 1000"):
-        FIT.losses(CURVE, [0])
-    with pytest.raises(ValueError, match="must lie in 1"):
-        FIT.losses(CURVE, 1001)
-    with pytest.raises(TypeError, match=r"steps = 1\.5 must be integers"):
-        FIT.losses(CURVE, 1.5)
-    with pytest.raises(TypeError, match="curves must be a mapping"):
-        FIT.compare([CURVE])  # pyright: ignore[reportArgumentType]  (what is tested)
-    with pytest.raises(ValueError, match="there is no curve"):
-        FIT.compare({})
+@pytest.mark.parametrize(
+    ("call", "argument", "error", "message"),
+    [
+        (FIT.losses, [0], ValueError, r"steps = \[0\] must lie in 1 … total_steps = 1000"),
+        (FIT.losses, 1001, ValueError, "must lie in 1"),
+        (FIT.losses, 1.5, TypeError, r"steps = 1\.5 must be integers"),
+        (FIT.compare, [CURVE], TypeError, "curves must be a mapping"),
+        (FIT.compare, {}, ValueError, "there is no curve"),
+    ],
+)
+def test_wrong_arguments_are_rejected(call, argument, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call(CURVE, argument) if call == FIT.losses else call(argument)

@@ -92,7 +92,7 @@ def test_sums_at_all_steps_agree_with_their_formula(name) -> None:
 
 
 def near_borders(curve: Curve, total: int) -> list[int]:
-    begins = [row.begin + offset for row in curve.rows for offset in (-3, 0, 1, 2, 50, 777)]
+    begins = [row.begin + offset for row in curve.rows for offset in (-1, 1, 50)]
     return [step for step in begins if 0 < step <= total]
 
 
@@ -113,7 +113,7 @@ def test_sums_of_a_log_are_interpolated(monkeypatch) -> None:
     steps = np.arange(1, curve.total_steps + 1)
     found = np.array(sums_at_many_steps(curve, 1e-3, steps)).T
     assert computed.call_count < len(steps) / 10
-    checked = [1, 2, 30, *range(29_960, 30_060), *range(7, 40_000, 1_999), 40_000]
+    checked = [1, 2, 30, *range(29_960, 30_060, 9), *range(7, 40_000, 1_999), 40_000]
     expected = [formula(curve, 1e-3, step) for step in checked]
     np.testing.assert_allclose(found[np.array(checked) - 1], expected, rtol=1e-5)
 
