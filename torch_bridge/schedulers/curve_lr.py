@@ -75,11 +75,12 @@ class CurveLR(GroupCurves, LambdaLR):
         counter = counter_of(optimizer)
         # Before the groups get other values. With a unit or rules, updates don't tell the step of the curves.
         updates_tell = self._unit_clock is None and not self._rules
-        earlier = EarlierRun(optimizer, counter, last_epoch, self.curves if updates_tell else ())
+        curves = self.curves if updates_tell else ()
+        self._earlier_run = EarlierRun(optimizer, counter, last_epoch, curves)
         self._watch = StepWatch()
         self._set_bases(peaks)
         super().__init__(optimizer, list(self.curves), last_epoch)
-        self._watch.attach(self, counter, earlier)
+        self._watch.attach(self, counter)
 
     @property
     def base_lrs(self) -> list[float]:
@@ -121,7 +122,7 @@ class CurveLR(GroupCurves, LambdaLR):
             return
         # The same as torch's own `step` in less time, with warnings that point at the user's line.
         if self._step_count == 1:
-            self._watch.check_first_step()
+            self._earlier_run.check_first_step(self)
         self._watch.before_step(self.last_epoch + 1)
         self._move_to(self.last_epoch + 1)
         self._step_count += 1
@@ -136,10 +137,8 @@ class CurveLR(GroupCurves, LambdaLR):
             consumed = unit_clock.consumed_after(count)
         clock = consumed // unit_clock.unit
         if self._step_count == 1:
-            self._watch.check_first_step()
-        if clock == unit_clock.clock:
-            self._watch.unit_stays_unfilled(clock, consumed)
-        self._watch.before_step(clock)
+            self._earlier_run.check_first_step(self)
+        self._watch.before_step(clock, consumed)
         self._admit_new_groups()  # before anything changes, since it may refuse them
         unit_clock.consumed = consumed
         self._move_to(self.last_epoch + 1)
@@ -164,12 +163,13 @@ class CurveLR(GroupCurves, LambdaLR):
             ) from None
         if epoch == self.last_epoch + 1:
             if self._step_count == 1:
-                self._watch.check_first_step()
+                self._earlier_run.check_first_step(self)
             self._watch.before_step(epoch)
         else:
-            self._watch.restart(epoch, epoch)
+            self._earlier_run.close()
+            self._watch.begin(epoch, epoch)
             if self._step_count == 1:
-                self._watch.check_first_step()
+                self._earlier_run.check_first_step(self)
         warn(
             "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()` without it",
             UserWarning,
@@ -187,7 +187,7 @@ class CurveLR(GroupCurves, LambdaLR):
         epoch = self.last_epoch + 1 if epoch is None else epoch
         self._watch.begin(epoch, epoch)
         self._move_to(epoch)
-        self._watch.check_earlier_run()
+        self._earlier_run.check(self)
 
     def _move_to(self, epoch: int) -> None:
         """Write the learning rates of this step into the groups."""
@@ -251,7 +251,7 @@ class CurveLR(GroupCurves, LambdaLR):
         [0.25]
         """
         self._set_bases(peaks_per_group(peak, len(self._all_bases())))
-        self._watch.choose_peak()
+        self._earlier_run.close()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
             self._move_to(self.last_epoch)
 
@@ -324,7 +324,9 @@ class CurveLR(GroupCurves, LambdaLR):
         self._set_bases(peaks)
         self._resume_at(position, states)
         self._step_count = step_count
-        self._watch.resume(self.clock, self.last_epoch, is_warned)
+        self._earlier_run.close()
+        self._watch.begin(self.clock, self.last_epoch, is_loaded=True)
+        self._watch.warned = is_warned
         # If another scheduler is in charge, as in a SequentialLR, its learning rates come back.
         for group, lr in zip(self.optimizer.param_groups, other_lrs or (), strict=bool(other_lrs)):
             self._option.write(group, lr)

@@ -1,4 +1,4 @@
-"""Warnings about an optimizer that was used before: a stale peak, or a scheduler that lacks its state."""
+"""Warnings at the first step: a stale peak, a scheduler that lacks its state, no update so far."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torch_bridge.curve_api import Curve, warn
+from torch_bridge.schedulers import step_messages as messages
 from torch_bridge.schedulers.param_groups import as_number, is_same, updates_made
 from torch_bridge.schedulers.update_counter import UpdateCounter, innermost
 
@@ -31,6 +32,8 @@ class EarlierRun:
     then the user may load the scheduler's state, or set its peak. A copy does not warn.
     """
 
+    _is_copy = False
+
     def __init__(
         self, optimizer: Optimizer, counter: UpdateCounter, last_epoch: int, curves: Sequence[Curve]
     ) -> None:
@@ -49,17 +52,32 @@ class EarlierRun:
         """Do not warn: the scheduler has loaded its state, or the user has set its peak or its step."""
         self._is_open = False
 
+    def check_first_step(self, scheduler: Any) -> None:
+        """Warn as `check` does; or, as torch does, if there was no optimizer step yet.
+
+        Torch's own `step` would warn at a line of this package, not at the user's.
+
+        Warns:
+            CurveWarning: As `check`.
+            UserWarning: The optimizer has made no step.
+        """
+        # Torch does not note the steps of a copied optimizer.
+        if not (self._is_copy or getattr(scheduler.optimizer, "_opt_called", False)):
+            warn(messages.BEFORE_OPTIMIZER, UserWarning)
+        else:
+            self.check(scheduler)
+
     def check(self, scheduler: Any) -> None:
-        """Warn once, at the scheduler's first step.
+        """Warn of an earlier run, once, at the scheduler's first step or turn.
 
         Warns:
             CurveWarning: The peak is that of an earlier run; or the scheduler lacks its state.
         """
         is_open, self._is_open = self._is_open, False
-        counter = self._counter
         # The user may have set another `last_epoch`, as some scripts resume.
-        if not is_open or scheduler.last_epoch != 0 or counter.has_warned_of_earlier_run:
+        if not is_open or scheduler.last_epoch != 0 or self._counter.has_warned_of_earlier_run:
             return
+        counter = self._counter
         peaks = [_decimal(peak) for peak in scheduler.base_lrs]
         was_loaded_since = self._may_lack_state and counter.loads > self._loads_before
         made = counter.loaded_updates if was_loaded_since else self._made
@@ -87,7 +105,7 @@ class EarlierRun:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _closed, ()
+        return _copied, ()
 
 
 def _is_set_to_start(optimizer: Optimizer, curves: Sequence[Curve], updates: int) -> bool:
@@ -98,10 +116,11 @@ def _is_set_to_start(optimizer: Optimizer, curves: Sequence[Curve], updates: int
     )
 
 
-def _closed() -> EarlierRun:
-    closed = EarlierRun.__new__(EarlierRun)
-    closed.close()
-    return closed
+def _copied() -> EarlierRun:
+    copied = EarlierRun.__new__(EarlierRun)
+    copied._is_copy = True
+    copied.close()
+    return copied
 
 
 def was_loaded(optimizer: Optimizer) -> bool:

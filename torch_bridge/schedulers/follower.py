@@ -187,7 +187,8 @@ class Follower(GroupCurves):
         self._groups_written -= len(new_values)
         for group, value in zip(self._new_groups(), new_values, strict=True):
             self._option.write(group, value)
-        self._watch.resume(self.clock, self.last_epoch, bool(state_dict.get("warned")))
+        self._watch.begin(self.clock, self.last_epoch)
+        self._watch.warned = bool(state_dict.get("warned"))
 
     def _new_groups(self) -> list[dict[str, Any]]:
         """Return the groups that were added since the last step."""

@@ -59,7 +59,7 @@ class HeldCurveLR(CurveLR):
             states, held = decide(HOST, self._rules, self._states, is_flat_start, _metric_number(metric))
         clock = self._clock + (not held)
         if self._step_count == 1:
-            self._watch.check_first_step()
+            self._earlier_run.check_first_step(self)
         self._watch.before_step(clock)
         self._admit_new_groups()  # before anything changes, since it may refuse them
         self._clock, self._states = clock, states

@@ -37,7 +37,7 @@ update that fp16 occasionally skips. A step that a sequence or a load makes begi
 of the steps must be the only one since an update. Compiled optimizer steps are not counted, nor those of an
 optimizer without hooks. A learning rate on a device is read only if all else calls for a warning.
 
-`update_counter` has what an optimizer shows, `curve_end` has R8 and R9, `earlier_run` has R10–R12.
+`update_counter` has what an optimizer shows, `curve_end` has R8 and R9, `earlier_run` has R10–R13.
 """
 
 import math
@@ -47,25 +47,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
 
 from torch_bridge.curve_api import warn
 from torch_bridge.schedulers import step_messages as messages
 from torch_bridge.schedulers.curve_end import CurveEnd, value_range
-from torch_bridge.schedulers.earlier_run import EarlierRun
 from torch_bridge.schedulers.group_curves import map_curves
-from torch_bridge.schedulers.update_counter import FORGOTTEN_STEPS, UpdateCounter, innermost
+from torch_bridge.schedulers.update_counter import STUCK_UPDATES, UpdateCounter, innermost
 
-LATE_STEPS = 10
-"""A step after this many updates, three times in a row, looks like one per epoch."""
+LATE_UPDATES, EPOCH_UPDATES = 10, 50
+"""A step after this many updates, three times in a row or twice, looks like one per epoch."""
 
-EPOCH_STEPS = 50
-"""A step after this many updates, twice in a row, looks like one per epoch."""
-
-NEVER_STEPS = 500
+NEVER_UPDATES = 500
 """After this many updates without a first step, it seems forgotten."""
-
-STUCK_STEPS = 20
-"""After this many updates at learning rate 0 that do not fill a unit, the unit seems too large."""
 
 
 class StepWatch:
@@ -82,87 +76,67 @@ class StepWatch:
         self.peaks: Sequence[float] = ()
         """The scheduler's peaks; empty for a follower."""
         self._owner: Any = lambda: None
+        self._name = ""
         self._counter = UpdateCounter()
-        self._earlier: EarlierRun | None = None
-        """The traces of an earlier run; None for a follower."""
-        self._end: CurveEnd | None = None
         self._unstepped: Any = None
         """The owner until its first step after an update: one that nobody else keeps is not stepped."""
         self._has_checked_moments = False
-        self._forget()
+        self.begin(0, 0)
 
-    def _forget(self) -> None:
-        self._updates = self._counter.updates
-        """The optimizer's updates at the latest step."""
-        self._steps = 2
-        """The steps since the latest update; 2 if a further one would not be the second after an update."""
-        self._has_stepped = False
-        """True once there was a step after an update."""
-        self._late = self._fewest = 0
-        """How many steps in a row came after `LATE_STEPS` updates, and the fewest updates before one."""
-        self._late_from = (0, 0)
-        """The updates and the clock at the step before the first of these steps."""
-        self._repeats = 0
-        """How many updates in a row were each followed by two or more steps."""
-        self._stuck_at: tuple[int, int] = (-1, 0)
-        """The clock after the latest step that did not move it, and the number of such steps."""
-        self._patience = NEVER_STEPS
-        """The number of updates after which to ask again if there was no step."""
-
-    def attach(self, owner: Any, counter: UpdateCounter, earlier: EarlierRun | None = None) -> None:
-        """Watch a follower, or with `earlier` a scheduler, in place of those that no longer exist."""
+    def attach(self, owner: Any, counter: UpdateCounter) -> None:
+        """Watch a scheduler or follower, in place of those that no longer exist."""
         # A weak reference, since the optimizer holds its hooks, and must not keep old schedulers alive.
-        self._owner, self._counter, self._earlier = weakref.ref(owner), counter, earlier
-        self._unstepped = owner
+        self._owner, self._counter, self._unstepped = weakref.ref(owner), counter, owner
+        self._name = "scheduler" if isinstance(owner, LRScheduler) else "follower"
         for watch in counter.watches:
             if (other := watch._owner()) is not None and other._option == owner._option:
                 watch._unstepped = other = None  # replaced by this one
         # A watch can't be removed when its owner is collected: the counter may be iterating over them then.
-        counter.watches = [*(watch for watch in counter.watches if watch.is_live()), self]
+        counter.watches = [*(watch for watch in counter.watches if watch._owner() is not None), self]
         self.begin(owner.clock, owner.last_epoch)
 
-    def is_live(self) -> bool:
-        """Return True unless the scheduler or follower no longer exists."""
-        return self._owner() is not None
+    def begin(self, clock: int, updates: int, *, is_loaded: bool = False) -> None:
+        """Forget the steps so far, and count from this clock, after this number of updates.
 
-    def begin(self, clock: int, updates: int) -> None:
-        """Begin to count at this clock, after this number of updates."""
-        self._forget()
-        counter = self._counter
-        counter.look_at = min(counter.look_at, self._updates + self._patience)
-        if self._earlier is not None and (owner := self._owner()) is not None:
+        `is_loaded` says that a saved run ended there.
+        """
+        counter, owner = self._counter, self._owner()
+        self._updates = counter.updates
+        """The optimizer's updates at the latest step."""
+        self._is_single = False
+        """True if the latest step is the only one since an update."""
+        self._repeats = 0
+        """R5: how many updates in a row were each followed by two or more steps."""
+        self._late: tuple[int, ...] = ()
+        """R4: the numbers of updates before the latest steps in a row that came late, at most three."""
+        self._late_from = (0, 0)
+        """The updates and the clock at the step before the first of all these."""
+        self._unfilled = (-1, 0)
+        """R7: the clock after the latest step that did not move it, and the number of such steps."""
+        self._patience: float = NEVER_UPDATES
+        """R2: the updates after which to ask again if there was no step; infinity once there was one."""
+        self._end: CurveEnd | None = None
+        counter.look_at = min(counter.look_at, self._updates + NEVER_UPDATES)
+        if isinstance(owner, LRScheduler):
             counter.stepped_at = self._updates
             if counter.latest is self:
                 counter.latest = None
             self._end = CurveEnd(owner.curves, owner.unit)
-            if not self._end.is_at_0:  # somebody who moves it there means to
+            if is_loaded or not self._end.is_at_0:  # somebody who moves it to a final 0 means to
                 self._end.resume(clock, updates)
 
-    def restart(self, clock: int, updates: int) -> None:
-        """Forget the steps so far, because the scheduler or follower is moved to another step."""
-        self.begin(clock, updates)
-        self.choose_peak()
+    def before_step(self, clock: int, consumed: int | None = None) -> None:
+        """Count a step that is about to move the curve to this clock.
 
-    def resume(self, clock: int, updates: int, warned: bool) -> None:
-        """Forget the steps so far, because the scheduler has loaded a state."""
-        self.restart(clock, updates)
-        self.warned = warned
-        if self._end is not None:
-            self._end.resume(clock, updates)
-
-    def choose_peak(self) -> None:
-        """Do not warn of an earlier run, because the user has set the peak."""
-        if self._earlier is not None:
-            self._earlier.close()
-
-    def before_step(self, clock: int) -> None:
-        """Count a step that is about to move the curve to this clock."""
-        counter = self._counter
-        updates = counter.updates
+        A scheduler with a unit also gives the sum `consumed`.
+        """
+        counter, updates = self._counter, self._counter.updates
         missed = updates - self._updates
         if missed == 0:
-            self._count_repeat()
+            self._check_repeat()
             return
+        if consumed is not None:
+            self._check_unit(clock, consumed)
         self._updates = updates
         if (end := self._end) is not None:
             counter.stepped_at = updates
@@ -170,98 +144,87 @@ class StepWatch:
                 self._check_turn()
             if clock > end.last_silent_step:
                 self._check_end(end, clock)
-        if missed > 1 or self._steps == 1:
+        if missed > 1 or self._is_single:
             self._repeats = 0
-        self._steps, self._has_stepped, self._unstepped = 1, True, None
-        if missed < LATE_STEPS:
-            self._late = 0
+        self._is_single = True
+        self._patience, self._unstepped = math.inf, None
+        if missed < LATE_UPDATES:
+            self._late = ()
         elif not self.warned:
-            self._count_late(missed, clock)
-
-    def _count_late(self, missed: int, clock: int) -> None:
-        owner = self._owner()
-        if owner is None:
-            return
-        at_0 = 0 if self._end is None else min(missed, self._counter.updates_at_0)
-        if not self._late:
-            self._fewest, self._late_from = missed, (self._updates - missed, owner.clock)
-        self._fewest = min(missed, self._fewest)
-        self._late += 1
-        if self._late > 2 or (self._late == 2 and self._fewest >= EPOCH_STEPS):
-            updates, first = self._late_from
-            moved = clock - owner.clock  # with a hold or a unit, perhaps 0
-            if self._matters(first, (self._updates - updates) * moved):
-                least, times = (LATE_STEPS, "three times") if self._late > 2 else (EPOCH_STEPS, "twice")
-                self._warn(messages.once_per_epoch(self._name, least, times, self._unit()))
-        elif at_0 >= LATE_STEPS and self._is_stuck():
-            self._warn(messages.once_per_epoch_at_0(at_0, self._unit()))
+            self._check_late(missed, clock)
 
     def look(self) -> float:
-        """Check if a step was forgotten; return the number of updates at which to look again."""
-        counter = self._counter
-        missed = counter.updates - self._updates
+        """Check R1 and R2 after an update; return the number of updates at which to look again."""
+        counter, owner = self._counter, self._owner()
+        missed = self.count_missed()
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return counter.updates + 1  # a learning rate on the device can't be read now
-        if self.warned or (owner := self._owner()) is None:
+        if self.warned or owner is None:
             return math.inf
-        if self._end is not None and counter.updates_at_0 == FORGOTTEN_STEPS <= missed and self._is_stuck():
-            self._warn(messages.forgotten_at_0(missed, self._unit()))
-        if self._has_stepped:
-            return math.inf
+        if self._end is not None and counter.updates_at_0 == STUCK_UPDATES <= missed and _is_stuck(owner):
+            self._warn(messages.forgotten_at_0(missed, owner.unit))
         if missed >= self._patience:
             self._patience *= 2
-            latest = counter.latest if self._end is not None else None
-            is_another_stepped = latest not in (None, self) and latest.is_live()
-            if not is_another_stepped and self._matters(owner.clock, missed):
-                self._warn(messages.forgotten(self._name, missed, str(owner._option), self._unit()))
+            other = None if self._end is None else counter.latest
+            is_another_stepped = other not in (None, self) and other._owner() is not None
+            if not is_another_stepped and _matters(owner, owner.clock, missed):
+                self._warn(messages.forgotten(self._name, missed, str(owner._option), owner.unit))
         return self._updates + self._patience
 
-    def _count_repeat(self) -> None:
-        self._late = 0
+    def _check_late(self, missed: int, clock: int) -> None:
+        """R3 and R4."""
+        owner = self._owner()
+        if not self._late:
+            self._late_from = self._updates - missed, owner.clock
+        self._late = (*self._late, missed)[-3:]
+        updates, first = self._late_from
+        at_0 = 0 if self._end is None else min(missed, self._counter.updates_at_0)
+        is_third = len(self._late) == 3
+        if is_third or (len(self._late) == 2 and min(self._late) >= EPOCH_UPDATES):
+            moved = clock - owner.clock  # with a hold or a unit, perhaps 0
+            if _matters(owner, first, (self._updates - updates) * moved):
+                least, times = (LATE_UPDATES, "three times") if is_third else (EPOCH_UPDATES, "twice")
+                self._warn(messages.once_per_epoch(self._name, least, times, owner.unit))
+        elif at_0 >= LATE_UPDATES and _is_stuck(owner):
+            self._warn(messages.once_per_epoch_at_0(at_0, owner.unit))
+
+    def _check_repeat(self) -> None:
+        """R5; or R14, since compiled optimizer steps are not counted."""
+        self._late = ()
         if self._counter.is_compiled:
             self._check_moments()
-            return
-        self._steps += 1
-        if self._steps != 2:
-            return
-        self._repeats += 1
-        if self._repeats == 3:
-            self._warn(messages.too_often(self._name, self._unit()))
+        elif self._is_single:
+            self._is_single = False
+            self._repeats += 1
+            if self._repeats == 3:
+                self._warn(messages.too_often(self._name, self._owner().unit))
 
     def _check_turn(self) -> None:
-        other, self._counter.latest = self._counter.latest, self
-        if (
-            other is not None
-            and other._steps == self._steps == 1
-            and not self._counter.has_warned_of_turns
-            and other._is_before_the_end()
-            and self._is_before_the_end()
-        ):
-            self._counter.has_warned_of_turns = True
+        """R6."""
+        counter, other = self._counter, self._counter.latest
+        counter.latest = self
+        if counter.has_warned_of_turns or other is None or not (other._is_single and self._is_single):
+            return
+        owners = [watch._owner() for watch in (other, self)]
+        if all(owner is not None and _is_before_the_end(owner) for owner in owners):
+            counter.has_warned_of_turns = True
             warn(messages.TURNS)
 
-    def _is_before_the_end(self) -> bool:
+    def _check_unit(self, clock: int, consumed: int) -> None:
+        """R7."""
         owner = self._owner()
-        return owner is not None and any(owner.clock < curve.total_steps for curve in owner.curves)
-
-    def unit_stays_unfilled(self, clock: int, consumed: int) -> None:
-        """Count a step that is about to leave the clock as it is; call it before `before_step`.
-
-        Warns:
-            CurveWarning: The clock has stayed at a step with learning rate 0 for `STUCK_STEPS` updates.
-        """
-        if self._counter.updates == self._updates:  # no optimizer step, as for a plot
+        if clock != owner.clock:
             return
-        stuck_at, steps = self._stuck_at
-        self._stuck_at = clock, steps + 1 if stuck_at == clock else 1
-        if self._stuck_at[1] == STUCK_STEPS and not self.warned and self._is_stuck():
-            self._warn(messages.unfilled(clock, STUCK_STEPS, consumed, self._unit()))
+        stuck_at, steps = self._unfilled
+        self._unfilled = clock, steps + 1 if stuck_at == clock else 1
+        if self._unfilled[1] == STUCK_UPDATES and not self.warned and _is_stuck(owner):
+            self._warn(messages.unfilled(clock, STUCK_UPDATES, consumed, owner.unit))
 
     def _check_end(self, end: CurveEnd, clock: int) -> None:
+        """R8 and R9."""
         owner = self._owner()
         if (
-            owner is not None
-            and end.is_far(clock, owner.last_epoch + 1)
+            end.is_far(clock, owner.last_epoch + 1)
             and owner.clock >= end.total_steps
             and any(owner.base_lrs)
             and owner.is_in_charge()
@@ -269,8 +232,9 @@ class StepWatch:
             end.warn(clock)
 
     def _check_moments(self) -> None:
+        """R14."""
         owner = self._owner()
-        if self._has_checked_moments or owner is None or self._end is None:
+        if self._has_checked_moments or self._end is None:
             return
         optimizer = innermost(owner.optimizer)
         groups = [group for group, lr in zip(optimizer.param_groups, owner.get_lr(), strict=False) if lr == 0]
@@ -281,63 +245,9 @@ class StepWatch:
         if isinstance(optimizer, torch.optim.Adam) and any(_has_moment_at_0(optimizer, g) for g in groups):
             warn(messages.COMPILED)
 
-    def check_first_step(self) -> None:
-        """Warn if the optimizer was used before; or, as torch does, if there was no optimizer step yet.
-
-        Torch's own `step` would warn at a line of this package, not at the user's. Call it before
-        `before_step`.
-
-        Warns:
-            CurveWarning: The optimizer shows an earlier run.
-            UserWarning: The optimizer has made no step.
-        """
-        # None for a copied watch: torch does not note the steps of a copied optimizer.
-        owner = self._owner()
-        if owner is not None and not getattr(owner.optimizer, "_opt_called", False):
-            warn(messages.BEFORE_OPTIMIZER, UserWarning)
-        else:
-            self.check_earlier_run()
-
-    def check_earlier_run(self) -> None:
-        """Warn if the optimizer was used before."""
-        owner = self._owner()
-        if owner is not None and self._earlier is not None:
-            self._earlier.check(owner)
-
     def count_missed(self) -> int:
         """Return the number of updates since the latest step."""
         return self._counter.updates - self._updates
-
-    def _matters(self, first: int, steps: int) -> bool:
-        """Return True if this many steps from a clock on change a value, and nobody else has written one."""
-        owner = self._owner()
-        if owner is None or owner.last_epoch < 0:  # it waits for its turn in a SequentialLR
-            return False
-        ranges = map_curves(owner.curves, lambda curve: value_range(curve, first, first + steps))
-        changes = (
-            base * (highest - lowest) for base, (lowest, highest) in zip(owner._bases, ranges, strict=True)
-        )
-        return any(changes) and owner.is_in_charge()
-
-    def _is_stuck(self) -> bool:
-        """Return True if all learning rates are 0 and further steps would change that."""
-        owner = self._owner()
-        return (
-            owner is not None
-            and owner.last_epoch >= 0
-            and any(owner.base_lrs)
-            and self._is_before_the_end()
-            and not any(owner.get_lr())
-            and owner.is_in_charge()
-        )
-
-    def _unit(self) -> int | None:
-        owner = self._owner()
-        return None if owner is None else owner.unit
-
-    @property
-    def _name(self) -> str:
-        return "follower" if self._end is None else "scheduler"
 
     def _warn(self, message: str) -> None:
         if not self.warned:
@@ -350,9 +260,35 @@ class StepWatch:
         return StepWatch, ()
 
 
-def _has_moment_at_0(optimizer: torch.optim.Adam, group: dict[str, Any]) -> bool:
-    states = (
-        [] if group.get("fused") else [optimizer.state.get(parameter, {}) for parameter in group["params"]]
+def _matters(owner: Any, first: int, steps: int) -> bool:
+    """Return True if this many steps from a clock on change a value, and nobody else has written one."""
+    if owner.last_epoch < 0:  # it waits for its turn in a SequentialLR
+        return False
+    ranges = map_curves(owner.curves, lambda curve: value_range(curve, first, first + steps))
+    changes = (
+        base * (highest - lowest) for base, (lowest, highest) in zip(owner._bases, ranges, strict=True)
     )
+    return any(changes) and owner.is_in_charge()
+
+
+def _is_stuck(owner: Any) -> bool:
+    """Return True if all of a scheduler's learning rates are 0 and further steps would change that."""
+    return (
+        owner.last_epoch >= 0
+        and any(owner.base_lrs)
+        and _is_before_the_end(owner)
+        and not any(owner.get_lr())
+        and owner.is_in_charge()
+    )
+
+
+def _is_before_the_end(owner: Any) -> bool:
+    return any(owner.clock < curve.total_steps for curve in owner.curves)
+
+
+def _has_moment_at_0(optimizer: torch.optim.Adam, group: dict[str, Any]) -> bool:
+    if group.get("fused"):
+        return False
+    states = [optimizer.state.get(parameter, {}) for parameter in group["params"]]
     moments = [state.get("max_exp_avg_sq", state.get("exp_avg_sq")) for state in states]
     return any(isinstance(moment, Tensor) and bool((moment == 0).any()) for moment in moments)

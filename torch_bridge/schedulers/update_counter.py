@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from torch_bridge.schedulers.param_groups import as_number, updates_made
 
-FORGOTTEN_STEPS = 20
-"""After this many updates at learning rate 0 without a scheduler step, it seems forgotten."""
+STUCK_UPDATES = 20
+"""After this many updates at learning rate 0, a step seems forgotten, or a unit too large."""
 
 
 class UpdateCounter:
@@ -57,7 +57,7 @@ class UpdateCounter:
         elif since > 1:
             # The user may have set the learning rate of this update, as in a range test.
             self.updates_at_0 = 0 if _shows_lr_above_0(optimizer) else self.updates_at_0 + 1
-            if self.updates_at_0 == FORGOTTEN_STEPS:
+            if self.updates_at_0 == STUCK_UPDATES:
                 self.look_at = updates
         if updates >= self.look_at:
             self.look_at = min(watch.look() for watch in self.watches)

@@ -13,7 +13,7 @@ from torch_bridge.schedulers.curve_end import CurveEnd
 from torch_bridge.schedulers.group_curves import Multipliers
 from torch_bridge.schedulers.hold_state import States, initial_states
 from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
-from torch_bridge.schedulers.update_counter import FORGOTTEN_STEPS
+from torch_bridge.schedulers.update_counter import STUCK_UPDATES
 from torch_bridge.table import multiplier, tensors
 from torch_bridge.training.clock.hold import Hold
 
@@ -246,7 +246,7 @@ class Clock:
             self.unit is not None
             and not self._has_warned_of_unit
             and clock == self._start.clock < self._end.total_steps
-            and updates >= FORGOTTEN_STEPS
+            and updates >= STUCK_UPDATES
             and any(self.peaks)
             and not any(self.lrs_at(clock))
         ):
