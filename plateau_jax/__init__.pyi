@@ -11,6 +11,7 @@ from plateau_jax.analysis.last_iterate import (
 )
 from plateau_jax.analysis.loss_comparison import (
     LossComparison as LossComparison,
+    LossDifference as LossDifference,
     LossForecast as LossForecast,
 )
 from plateau_jax.analysis.loss_fit import (

@@ -15,9 +15,7 @@ from torch_bridge.distributed.processes import is_main as is_main
 from torch_bridge.evaluation import evaluate as evaluate
 from torch_bridge.metric_log import MetricLog as MetricLog
 from torch_bridge.profiling import profile as profile
-from torch_bridge.schedulers.curve_lr import (
-    CurveLR as CurveLR,
-)
+from torch_bridge.schedulers.curve_lr import CurveLR as CurveLR
 from torch_bridge.schedulers.curve_lr_state import CurveLRState as CurveLRState
 from torch_bridge.schedulers.factories import (
     count_updates as count_updates,
@@ -29,6 +27,7 @@ from torch_bridge.schedulers.follower import (
     FollowerState as FollowerState,
     follow as follow,
 )
+from torch_bridge.schedulers.held_curve_lr import HeldCurveLR as HeldCurveLR
 from torch_bridge.table import (
     multiplier as multiplier,
     tensors as tensors,
@@ -37,6 +36,7 @@ from torch_bridge.training.result import StepResult as StepResult
 from torch_bridge.training.state.snapshot import TrainStepState as TrainStepState
 from torch_bridge.training.step import TrainStep as TrainStep
 from torch_bridge.training.update.loss import (
+    AuxLoss as AuxLoss,
     CarriedLoss as CarriedLoss,
     MeanLoss as MeanLoss,
     PairLoss as PairLoss,

@@ -231,9 +231,9 @@ def measure(groups: list[list[LossRun]], most_pairs: int) -> None:
                 if abs(run.curve.total_steps / first.curve.total_steps - 1) < 0.02:
                     difference = terms.minus(first_terms, fit.residual_sd)
                     true = run.losses[-1] - first.losses[-1]
-                    is_wrong = difference.is_told_apart and difference.difference * true < 0
+                    is_wrong = difference.is_distinguishable and difference.difference * true < 0
                     differences[len(sources)].append(
-                        (difference.low <= true <= difference.high, difference.is_told_apart, is_wrong)
+                        (difference.low <= true <= difference.high, difference.is_distinguishable, is_wrong)
                     )
     print(f"{sum(map(len, groups))} runs in {len(groups)} groups; {fitted} fits, {rejected} rejected\n")
     print(f"{'mean error in nats':20}  forecasts" + "".join(f"{law:>15}" for law in LAWS) + "  covered")

@@ -43,14 +43,23 @@ class LossForecast(NamedTuple):
 
 
 class LossDifference(NamedTuple):
-    """The difference of the forecast losses of two curves, with its interval."""
+    """The difference of the forecast losses of two curves, with its interval; part of a `LossComparison`.
+
+    Attributes:
+        difference: The loss of a curve minus that of the first curve.
+        low, high: The interval, as in `LossForecast`.
+
+    >>> from plateau_jax import LossDifference
+    >>> LossDifference(-0.02, -0.03, -0.01).is_distinguishable
+    True
+    """
 
     difference: float
     low: float
     high: float
 
     @property
-    def is_told_apart(self) -> bool:
+    def is_distinguishable(self) -> bool:
         """True if the interval does not contain 0."""
         return self.low > 0 or self.high < 0
 
@@ -59,7 +68,7 @@ class LossDifference(NamedTuple):
         """The remark next to the difference: empty if the curves are distinguishable."""
         if self == (0, 0, 0):
             return "the same curve"
-        return "" if self.is_told_apart else "not distinguishable"
+        return "" if self.is_distinguishable else "not distinguishable"
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,8 @@ class LossComparison:
     Attributes:
         names: The name of each curve.
         forecasts: A `LossForecast` for each.
-        differences: The difference of each to the first, with its interval: (difference, low, high). It is
-            (0, 0, 0) for the first curve, and for another one with the same learning rates.
+        differences: A `LossDifference` for each, to the first. It is (0, 0, 0) for the first curve, and for
+            a different one with the same learning rates.
 
     >>> from plateau_jax import LossComparison, LossForecast
     >>> forecasts = LossForecast(3.0, 2.98, 3.02), LossForecast(2.99, 2.97, 3.01)

@@ -101,8 +101,8 @@ def expect_difference(page: Page, name: str, fit: LossFit, first: Curve, curve: 
     numbers = [f"{number:+.3f}".replace("-", "−") for number in comparison.differences[1]]
     shown = cell(page, name, "difference")
     expect(shown).to_contain_text("{}, {} to {}".format(*numbers))
-    is_told_apart = comparison.differences[1].is_told_apart
-    assert ("not distinguishable" in shown.inner_text()) == (not is_told_apart)
+    is_distinguishable = comparison.differences[1].is_distinguishable
+    assert ("not distinguishable" in shown.inner_text()) == (not is_distinguishable)
 
 
 def selected_curve(page: Page) -> Curve:

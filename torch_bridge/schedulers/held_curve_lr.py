@@ -14,11 +14,26 @@ from torch_bridge.schedulers.unit_clocks import Position
 
 
 class HeldCurveLR(CurveLR):
-    """The scheduler that `lambda_lr` builds with `hold`.
+    """The scheduler that `lambda_lr` builds with `hold`: rules may hold its clock while updates continue.
 
-    `step(metric)` advances the clock by one step of the curve, unless a rule holds it.
+        lr = float32(peak) · curve(clock)
 
-    `last_epoch` counts the updates; `clock` is the step of the curve.
+    Args:
+        optimizer, curve, hold, last_epoch, strict: As in `lambda_lr`.
+
+    Raises:
+        TypeError, ValueError: As `lambda_lr`.
+
+    >>> import torch
+    >>> from plateau_jax import HoldBelow, PlateauCurve
+    >>> from torch_bridge import HeldCurveLR
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+    >>> scheduler = HeldCurveLR(optimizer, PlateauCurve(100), HoldBelow(0.3, 1))
+    >>> for loss in (0.4, 0.2, 0.1):
+    ...     optimizer.step()
+    ...     scheduler.step(loss)
+    >>> scheduler.last_epoch, scheduler.clock
+    (3, 2)
     """
 
     def __init__(
@@ -38,11 +53,18 @@ class HeldCurveLR(CurveLR):
 
     @property
     def clock(self) -> int:
+        """The current step of the curve: `last_epoch` minus the updates for which a rule has held it."""
         return self._clock
 
     # torch's ReduceLROnPlateau takes a metric in the same place.
     def step(self, metric: float | Tensor | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Write the learning rates of the next update, after an update with this metric.
+
+        The clock advances by one step of the curve, unless a rule holds it.
+
+        Args:
+            metric: The loss of the update, or another metric: a float, or a scalar tensor of a
+                floating-point dtype, the same on all ranks.
 
         Warns:
             CurveWarning: As in `CurveLR.step`.
@@ -67,7 +89,7 @@ class HeldCurveLR(CurveLR):
         self._step_count += 1
 
     def get_lr(self) -> list[float | Tensor]:
-        """Return each group's learning rate at `clock`."""
+        """Return each group's learning rate at `clock`, a scalar: the exact product of two float32."""
         return [
             peak * factor for peak, factor in zip(self._bases, self._multipliers[self._clock], strict=True)
         ]

@@ -79,7 +79,7 @@ class CarriedLoss(Protocol):
 
 
 class AuxLoss(Protocol):
-    """`loss_fn(model, batch)` → (mean or pair, aux), for `has_aux=True`: aux is any pytree of tensors.
+    """`loss_fn(model, batch)` → (mean or pair, aux), with `has_aux=True`: floating-point scalars, a pytree.
 
     >>> def loss_fn(model, batch):
     ...     inputs, targets = batch
