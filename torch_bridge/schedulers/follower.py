@@ -7,9 +7,9 @@ from typing import Any, TypedDict, cast
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, checks
+from torch_bridge.saved_states import reading_state_of
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, base_value
-from torch_bridge.schedulers.resume import reading_state_of
 from torch_bridge.schedulers.step_watch import StepWatch
 from torch_bridge.schedulers.unit_clocks import refuse_count
 from torch_bridge.schedulers.update_counter import counter_of
@@ -48,26 +48,50 @@ class FollowerState(TypedDict):
 
 
 class Follower(GroupCurves):
-    """The object that `follow` builds. Call `step()` after each update; save and load it like a scheduler.
+    """A curve for an option of an optimizer other than the learning rate; `follow` is the same class.
 
-        group[key] = float32(base) · curve(clock)
+    After n calls of `step()` each group has
+
+        group[key] = float32(base) · curve(n)
+
+    The base is the group's value when the follower is built, **rounded to float32**. So the product is exact
+    in a Python float, and rounded to float32 it is the value that JAX computes. If the value is a tensor, the
+    follower writes into that tensor. The base is saved in the follower's state, not in the groups: build the
+    follower while the groups have their initial values, or load its state afterwards.
+
+    An optimizer may have any number of followers, one for each option, next to a scheduler or a `TrainStep`.
+    A follower counts its own `step()` calls: a hold of the scheduler, or a skipped update, does not stop it.
+    New groups join as in `lambda_lr`, and with `unit` the clock is that of `lambda_lr`.
+
+    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)`, updates
+    run eagerly while the value changes, and are captured again once it has stayed the same for three updates.
 
     Args:
-        optimizer, key, curve, strict, unit, count: As in `follow`.
+        optimizer: Any torch optimizer.
+        key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
+        curve: One curve for all parameter groups, or a sequence with one for each.
+        strict, unit, count: As in `lambda_lr`.
 
     Attributes:
         curves: The curve of each group.
 
     Raises:
-        TypeError, ValueError: As `follow`.
+        TypeError: `optimizer`, `key` or `curve` has the wrong type; a value is not a number; `unit` is not an
+            integer; `count` is not a function, or is given without `unit`.
+        ValueError: A group lacks the key; the key is that of the learning rate, which needs `lambda_lr`; the
+            numbers of curves and groups differ; a value is negative, not finite, or positive and below
+            2⁻¹²⁶; `unit` is below 1.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
-    >>> optimizer = torch.optim.Adam(torch.nn.Linear(2, 1).parameters(), betas=(0.5, 0.99))
-    >>> follower = follow(optimizer, ("betas", 0), PlateauCurve(4, decay_shape="linear"))
-    >>> follower.step()
-    >>> optimizer.param_groups[0]["betas"], follower.last_epoch
-    ((0.375, 0.99), 1)
+    >>> from torch_bridge import follow
+    >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), weight_decay=0.5)
+    >>> decay = follow(optimizer, "weight_decay", PlateauCurve(100, decay_shape="linear"))
+    >>> for _ in range(50):
+    ...     optimizer.step()
+    ...     decay.step()
+    >>> optimizer.param_groups[0]["weight_decay"]
+    0.25
     """
 
     _builder = "follow"
@@ -140,7 +164,10 @@ class Follower(GroupCurves):
         return base_value(f"{self._option} of param_groups[{index}]", value)
 
     def state_dict(self) -> FollowerState:
-        """Return the step and the base values, and the key, curves and unit, which a load compares."""
+        """Return the step and the base values, and the key, curves and unit, which a load compares.
+
+        The state consists of plain numbers and lists, and survives `torch.load(weights_only=True)`.
+        """
         if self._common_curve is not None:
             self._admit_new_groups()
         return {
@@ -200,64 +227,8 @@ class Follower(GroupCurves):
         return name if item is None else [name, item]
 
 
-def follow(
-    optimizer: Optimizer,
-    key: str | tuple[str, int],
-    curve: Curve | Sequence[Curve],
-    *,
-    strict: bool = True,
-    unit: int | None = None,
-    count: Callable[[], int] | None = None,
-) -> Follower:
-    """Build a curve for an option of an optimizer other than the learning rate.
-
-    After n calls of `step()` each group has
-
-        group[key] = float32(base) · curve(n)
-
-    The base is the group's value when the follower is built, **rounded to float32**. So the product is exact
-    in a Python float, and rounded to float32 it is the value that JAX computes. If the value is a tensor, the
-    follower writes into that tensor. The base is saved in the follower's state, not in the groups: build the
-    follower while the groups have their initial values, or load its state afterwards.
-
-    An optimizer may have any number of followers, one for each option, next to a scheduler or a `TrainStep`.
-    A follower counts its own `step()` calls: a hold of the scheduler, or a skipped update, does not stop it.
-    New groups join as in `lambda_lr`, and with `unit` the clock is that of `lambda_lr`.
-
-    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)`, updates
-    run eagerly while the value changes, and are captured again once it has stayed the same for three updates.
-
-    Args:
-        optimizer: Any torch optimizer.
-        key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
-        curve: One curve for all parameter groups, or a sequence with one for each.
-        strict: As in `lambda_lr`.
-        unit: As in `lambda_lr`.
-        count: As in `lambda_lr`.
-
-    Returns:
-        A `Follower`, with `step()`, `state_dict()` and `load_state_dict(state)`. Its state consists of plain
-        numbers and lists, and survives `torch.load(weights_only=True)`.
-
-    Raises:
-        TypeError: `optimizer`, `key` or `curve` has the wrong type; a value is not a number; `unit` is not an
-            integer; `count` is not a function, or is given without `unit`.
-        ValueError: A group lacks the key; the key is that of the learning rate, which needs `lambda_lr`; the
-            numbers of curves and groups differ; a value is negative, not finite, or positive and below
-            2⁻¹²⁶; `unit` is below 1.
-
-    >>> import torch
-    >>> from plateau_jax import PlateauCurve
-    >>> from torch_bridge import follow
-    >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), weight_decay=0.5)
-    >>> decay = follow(optimizer, "weight_decay", PlateauCurve(100, decay_shape="linear"))
-    >>> for _ in range(50):
-    ...     optimizer.step()
-    ...     decay.step()
-    >>> optimizer.param_groups[0]["weight_decay"]
-    0.25
-    """
-    return Follower(optimizer, key, curve, strict=strict, unit=unit, count=count)
+follow = Follower
+"""`Follower` under the name of what it does: `follow(optimizer, "weight_decay", curve)`."""
 
 
 def _read_new_values(saved: Any, group_count: int) -> list[float]:

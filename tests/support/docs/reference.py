@@ -19,8 +19,9 @@ NAMES: dict[str, Any] = {
     f"{package.__name__}.{name}": getattr(package, name)
     for package in PACKAGES
     for name in package.__all__
-    # `torch_bridge` re-exports the curves of `plateau_jax`.
+    # `torch_bridge` re-exports the curves of `plateau_jax`, and `follow` is another name of `Follower`.
     if getattr(package, name).__module__.startswith(f"{package.__name__}.")
+    if getattr(package, name).__name__ == name
 }
 
 
