@@ -55,7 +55,7 @@ _LAYERS = [
     "plateau_jax.__main__",
     # torch_bridge
     "torch_bridge.curve_api",
-    "torch_bridge.table",
+    "torch_bridge.table torch_bridge.saved_states",
     "torch_bridge.schedulers",
     "torch_bridge.distributed",
     "torch_bridge.training.clock",

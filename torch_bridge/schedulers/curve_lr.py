@@ -9,12 +9,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.curve_api import Curve, Rule, checks, warn
+from torch_bridge.saved_states import reading_state_of
 from torch_bridge.schedulers.curve_lr_state import CurveLRState, is_of_lambda_lr, lrs_of_another_scheduler
 from torch_bridge.schedulers.earlier_run import EarlierRun
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.hold_state import States, dump_hold_states, load_hold_states
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, peak_of, peaks_of, peaks_per_group
-from torch_bridge.schedulers.resume import reading_state_of
 from torch_bridge.schedulers.step_watch import StepWatch
 from torch_bridge.schedulers.unit_clocks import Position, refuse_count
 from torch_bridge.schedulers.update_counter import counter_of

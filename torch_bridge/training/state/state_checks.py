@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.plain_names import to_plain_names
+from torch_bridge.saved_states import refuse_path
 from torch_bridge.schedulers.param_groups import all_parameters
-from torch_bridge.schedulers.resume import refuse_path
 from torch_bridge.training.state.optimizer_states import (
     check_same_parameters,
     is_of_torch,
