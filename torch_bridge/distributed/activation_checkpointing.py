@@ -55,7 +55,7 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
         The model.
 
     Raises:
-        TypeError: `model` is not a module, or `blocks` is neither a module class nor a sequence of them.
+        TypeError: `blocks` is neither a module class nor a sequence of them.
         ValueError: `blocks` is empty, or has a class that no module of the model has; or a block contains
             BatchNorm, another layer with running statistics, or spectral norm, whose buffers would change
             twice.
@@ -65,8 +65,6 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
     >>> model = checkpoint_activations(nn.TransformerEncoder(layer, 3), nn.TransformerEncoderLayer)
     >>> model(torch.ones(4, 5, 8)).sum().backward()
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {checks.short_repr(model)} must be a torch.nn.Module")
     classes = classes_of(model, blocks)
     if not classes:
         raise ValueError(f"blocks = {checks.short_repr(blocks)} must have a class of modules")

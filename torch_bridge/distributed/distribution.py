@@ -58,8 +58,7 @@ def distribute(
         The model; for `"ddp"` a `DistributedDataParallel` around it.
 
     Raises:
-        TypeError: `model` is not a module, a block is not a module class, or torch's wrapper has no such
-            option.
+        TypeError: A block is not a module class, or torch's wrapper has no such option.
         ValueError: The mode is unknown; no module of the model has a class of `blocks`; the model is already
             wrapped; the device is neither a CPU nor CUDA, or does not exist.
         RuntimeError: torch does not know the device.
@@ -68,8 +67,6 @@ def distribute(
     >>> model is distribute(model, "fsdp", blocks=nn.Linear, device="cpu")  # on one process
     True
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {checks.short_repr(model)} must be a torch.nn.Module")
     if mode is not None:
         checks.one_of("mode", mode, get_args(Mode))
     check_unwrapped(model)

@@ -15,14 +15,11 @@ from torch_bridge.training.optimizers.wrapped_optimizers import unwrap, with_wra
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model that is not a module, or whose backward pass is not torch's own.
+    """Refuse a model whose backward pass is not torch's own.
 
     Raises:
-        TypeError: The model is not a module.
         ValueError: Lightning Fabric wrapped it for mixed precision.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {checks.short_repr(model)} must be a torch.nn.Module")
     for module in model.modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
         precision = cast("Any", module)._strategy.precision if "_FabricModule" in kinds else None
