@@ -106,11 +106,3 @@ def test_users_module_called_module_is_part_of_names() -> None:
     optimizers = [torch.optim.AdamW(named[::order]) for order in (1, -1)]
     with pytest.raises(ValueError, match=r"parameter 0 is weight in the state and module\.weight here"):
         load_optimizer(optimizers[1], optimizers[0].state_dict())
-
-
-def test_damaged_names_of_parameters_are_named() -> None:
-    optimizer = torch.optim.AdamW(list(nn.Linear(2, 2).named_parameters()))
-    state = optimizer.state_dict()
-    state["param_groups"][0]["param_names"] = [1, 2]
-    with pytest.raises(ValueError, match="damaged entry 'param_names'"):
-        load_optimizer(optimizer, state)

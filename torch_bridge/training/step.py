@@ -1,6 +1,6 @@
 """`TrainStep`: one call per training update, with a state to save and restore."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Never
 
 import torch
@@ -18,7 +18,7 @@ from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.optimizers.wrapped_optimizers import lightning_counter
 from torch_bridge.training.result import StepResult, extend_result, read_and_raise_if_nonfinite
 from torch_bridge.training.state import snapshot
-from torch_bridge.training.state.saved_components import SavedComponents
+from torch_bridge.training.state.saved_components import Position, SavedComponents
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
@@ -285,45 +285,62 @@ class TrainStep:
         """Resume, bit for bit, from a snapshot. Copies what it loads.
 
         The peak learning rates and the optimizers' settings become the saved ones, except for those that
-        only choose an implementation (`fused`, `foreach`, `capturable`, `differentiable`). If an optimizer
-        is not one of torch's own, its state is compared with this step's only after the first update.
+        only choose an implementation (`fused`, `foreach`, `capturable`, `differentiable`).
 
         Args:
             state_dict: The state that `state_dict` returned. If this step's parameters are sharded, the
                 saved tensors may be whole.
-            strict: Refuse the state of another plan: a curve that differs at a step so far, as in
-                `CurveLR.load_state_dict`, another hold or another unit. With False the run resumes under
+            strict: Reject the state of a different plan: a curve that differs at a step so far, as in
+                `CurveLR.load_state_dict`, a different hold or unit. With False the run resumes under
                 this step's curve, at the saved clock; rules that were not saved start afresh; with another
                 unit `consumed` is clock · unit, and without one the number of updates is the clock. The
                 default is the step's `strict`.
 
         Raises:
-            ValueError: The state is damaged or not a state; it belongs to another plan (unless `strict` is
-                False), model, optimizer, precision or carry; the parameters are in a different order or in
-                different groups; or a scheduler is attached to the optimizer.
-            Exception: Any error that the `load_state_dict` of the model or an optimizer raises.
+            ValueError: The state is not one of a TrainStep; it belongs to a different plan (unless `strict`
+                is False), optimizer, precision, dtype or carry; the parameters are different ones, in a
+                different order or in different groups; or a scheduler is attached to the optimizer.
+            Exception: Any error that the `load_state_dict` of the model or an optimizer raises, such as
+                torch's RuntimeError for a model of different shapes.
 
         After an error everything is restored.
         """
+        position = self._check_state(state_dict, strict)
+        restore = self._restorer()
+        try:
+            self._write_state(state_dict, position)
+        except BaseException:
+            restore()
+            raise
+
+    def _check_state(self, state_dict: Any, strict: bool | None = None) -> Position:
+        """Check a saved state, and return the position in it. Nothing changes."""
         if self._is_distributed:
             self._refuse_if_partial()
-        strict = self.strict if strict is None else strict
         self._steppers.prepare()
-        parts, was_partial = self._saved_components, self._steppers.is_partial
-        current = parts.read_state()
-        parts.check_state(current, state_dict, strict)
-        before = snapshot.copy_to_host(current)
-        self._steppers.is_partial = True  # while only some parts have the new state
-        try:
-            parts.write_state(state_dict, strict)
-        except BaseException:
-            parts.write_state(before, strict)
-            self._reattach()
-            self._steppers.is_partial = was_partial
-            raise
+        return self._saved_components.check_state(state_dict, self.strict if strict is None else strict)
+
+    def _write_state(self, state_dict: Any, position: Position) -> None:
+        """Load a checked state. After an error only some components have it: see `_restorer`."""
+        self._steppers.is_partial = True
+        self._saved_components.write_state(state_dict, position)
         self._reattach()
         self._is_start_known = True
         self._steppers.is_partial = False
+
+    @torch.inference_mode(False)
+    def _restorer(self) -> Callable[[], None]:
+        """Copy the current state to host memory, and return a function that restores it."""
+        components, position = self._saved_components, self._saved_components.read_position()
+        state = snapshot.copy_to_host(components.read_state())
+        flags = self._is_start_known, self._steppers.is_partial
+
+        def restore() -> None:
+            components.write_state(state, position)
+            self._reattach()
+            self._is_start_known, self._steppers.is_partial = flags
+
+        return restore
 
     def _refuse_if_partial(self) -> None:
         if not self._steppers.is_partial:

@@ -1,51 +1,19 @@
 """An update interrupted at any line took place, changed nothing, or makes the step refuse the next one."""
 
 import itertools
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 import torch
+from support.lines import Lines, Stop
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import CURVE, make_step, state_kept_by_skips, train
 from support.training.trees import equal_trees
 
-import torch_bridge
 from torch_bridge import TrainStep
 
-_TRACED = str(Path(torch.optim.__file__).parent), str(Path(torch_bridge.__file__).parent)
-
-
-class _Stop(BaseException):
-    """Stands in for KeyboardInterrupt, which would end the test run if it escaped."""
-
-
-class _Lines:
-    """Counts the lines of torch.optim and of this project that run inside it, and raises at one of them."""
-
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.count, self._stop_at = 0, stop_at
-
-    def __enter__(self) -> "_Lines":
-        self._before = sys.gettrace()
-        sys.settrace(self._enter)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
-        torch.set_grad_enabled(True)  # torch may have been interrupted before doing so
-
-    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(_TRACED) else None
-
-    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line":
-            self.count += 1
-            if self.count == self._stop_at:
-                raise _Stop
-        return self._line
+_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 
 
 def _fused_and_not() -> TrainStep:
@@ -83,12 +51,12 @@ def test_update_interrupted_at_any_line(kind: str, updates: int, precision: str)
         results.append(uninterrupted(batch))
         wholes.append(state_kept_by_skips(uninterrupted))
     step = trained()
-    with _Lines() as lines:
+    with Lines(None, _OPTIMIZERS) as lines:
         step(data[updates])
     outcomes = set[str]()
     for number in range(1, lines.count + 1):
         step = trained()
-        with pytest.raises(_Stop), _Lines(stop_at=number):
+        with pytest.raises(Stop), Lines(number, _OPTIMIZERS):
             step(data[updates])
         while torch.is_autocast_enabled(
             "cpu"
@@ -115,9 +83,9 @@ def test_set_peak_interrupted_at_any_line() -> None:
         train(step, data[:3])
         state = state or step.state_dict()
         try:
-            with _Lines(stop_at):
+            with Lines(stop_at, _OPTIMIZERS):
                 step.set_peak(0.25)
-        except _Stop:
+        except Stop:
             if step._steppers.is_partial:
                 step.load_state_dict(state)
         else:
@@ -134,9 +102,9 @@ def test_aux_of_update_interrupted_at_any_line() -> None:
     for stop_at in itertools.count(1):
         step = make_step("adamw", loss_fn=loss_fn, has_aux=True)
         try:
-            with _Lines(stop_at):
+            with Lines(stop_at, _OPTIMIZERS):
                 step(*several)
-        except _Stop:
+        except Stop:
             if not step._steppers.is_partial:
                 assert step(last).aux == (last[0].sum(),), f"at line {stop_at}"
         else:

@@ -220,7 +220,7 @@ def test_states_of_other_optimizers_are_refused() -> None:
     ):
         states.append(before | {"optimizer": value})
     for state in states:
-        with pytest.raises(ValueError, match="state_dict"):
+        with pytest.raises(ValueError, match=r"state_dict|zip\(\)"):
             step.load_state_dict(state)
         assert equal_trees(step.state_dict(), before)
     with pytest.raises(ValueError, match="optimizer_type"):

@@ -1,4 +1,4 @@
-"""States that a training step refuses: of another run, of another object, or damaged."""
+"""States that a training step rejects: of another run, of another object, or damaged. Nothing changes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +14,16 @@ from torch import nn
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
 
+Build = Callable[[], TrainStep]
+
+
+def _check_rejected(step: TrainStep, state: Any, message: str, **options: Any) -> None:
+    """Check that the error is this library's ValueError or torch's RuntimeError."""
+    before = step.state_dict()
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        step.load_state_dict(state, **options)
+    assert equal_trees(step.state_dict(), before)
+
 
 def _half() -> TrainStep:
     return make_step(
@@ -21,102 +31,152 @@ def _half() -> TrainStep:
     )
 
 
-_OTHER_STATES: dict[str, tuple[Callable[[], TrainStep], str]] = {
-    "curve": (lambda: make_step(curve=PlateauCurve(41)), "differ from step"),
-    "plateau": (lambda: make_step(curve=PlateauCurve(40, warmup_steps=4)), "differ from step"),
-    "precision": (lambda: make_step(precision="bf16"), "precision"),
-    "fp16": (lambda: make_step(precision="fp16"), "precision"),
-    "model": (lambda: make_step(model=nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))), "model"),
-    "wider model": (lambda: make_step(model=nn.Linear(3, 2)), "model"),
-    "dtype": (_half, "model"),
-    "optimizer": (lambda: make_step("sgd"), "optimizer"),
-    "near optimizer": (lambda: make_step("adam"), "optimizer"),
-    "carry": (lambda: make_step(loss_fn=counting_loss, carry=torch.zeros(3)), "carry"),
-    "groups": (lambda: TrainStep(model := Net(), _two_groups(model), mean_loss, CURVE), "groups"),
+class _Extra(nn.Linear):
+    """Saves a number as extra state."""
+
+    def get_extra_state(self) -> Any:
+        return {"kept": 1}
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+def _layers(width: int) -> TrainStep:
+    return make_step(model=nn.Sequential(nn.Linear(3, width), nn.Linear(width, 2)))
+
+
+def _with_carry(*shape: int) -> TrainStep:
+    return make_step(loss_fn=counting_loss, carry=torch.zeros(shape))
+
+
+def _two_groups() -> TrainStep:
+    model = Net()
+    groups = [{"params": module.parameters()} for module in (model.first, model.last)]
+    return TrainStep(model, torch.optim.AdamW(groups, lr=0.01, fused=True), mean_loss, CURVE)
+
+
+def _frozen() -> TrainStep:
+    model = Net()
+    model.last.bias.requires_grad_(False)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return make_step(model=model, optimizer=torch.optim.AdamW(trained, fused=True))
+
+
+_OTHER_STATES: dict[str, tuple[Build, Build, str]] = {
+    "curve": (make_step, lambda: make_step(curve=PlateauCurve(41)), "differ from step"),
+    "plateau": (make_step, lambda: make_step(curve=PlateauCurve(40, warmup_steps=4)), "differ from step"),
+    "precision": (make_step, lambda: make_step(precision="bf16"), "precision"),
+    "fp16": (make_step, lambda: make_step(precision="fp16"), "precision"),
+    "model": (make_step, lambda: _layers(8), "in group 0, parameter 0 is "),
+    "width": (lambda: _layers(8), lambda: _layers(9), "size mismatch for 0.weight"),
+    "extra state": (
+        lambda: make_step(model=_Extra(3, 2)),
+        lambda: make_step(model=nn.Linear(3, 2)),
+        r"(Missing|Unexpected) key\(s\) in state_dict: \"_extra_state\"",
+    ),
+    "dtype": (make_step, _half, "different dtypes in the model: first.weight: torch.(float32|bfloat16) in"),
+    "optimizer": (make_step, lambda: make_step("sgd"), "optimizer"),
+    "near optimizer": (make_step, lambda: make_step("adam"), "optimizer"),
+    "carry": (make_step, lambda: _with_carry(3), "a different carry: 0: "),
+    "carry's shape": (lambda: _with_carry(1), lambda: _with_carry(3), "a different carry: 0: "),
+    "groups": (make_step, _two_groups, "groups"),
+    "frozen": (make_step, _frozen, "in group 0, parameter 3 is (missing|last.bias) in the state"),
+    "unit": (make_step, lambda: make_step(unit=4, count=lambda batch: len(batch[0])), "unit"),
+    "hold": (
+        lambda: make_step(curve=HELD_CURVE),
+        lambda: make_step(curve=HELD_CURVE, hold=PATIENT),
+        "saved with hold",
+    ),
 }
 
 
-def _two_groups(model: Net) -> torch.optim.Optimizer:
-    groups = [{"params": module.parameters()} for module in (model.first, model.last)]
-    return torch.optim.AdamW(groups, lr=0.01, fused=True)
-
-
-@pytest.mark.parametrize(("build", "named"), _OTHER_STATES.values(), ids=_OTHER_STATES)
-def test_state_of_other_run_is_refused(build: Callable[[], TrainStep], named: str) -> None:
-    steps = make_step(), build()
+@pytest.mark.parametrize(("build", "build_other", "message"), _OTHER_STATES.values(), ids=_OTHER_STATES)
+def test_state_of_other_run_is_rejected(build: Build, build_other: Build, message: str) -> None:
+    steps = build(), build_other()
     (batch,) = batches(1)
     for step in steps:
-        step(batch)
-        step(batch)
+        train(step, [batch, batch])
     for step, other in (steps, steps[::-1]):
-        before, foreign = step.state_dict(), other.state_dict()
-        with pytest.raises(ValueError, match=named):
-            step.load_state_dict(foreign)
-        assert equal_trees(step.state_dict(), before)
+        _check_rejected(step, other.state_dict(), message)
         step(batch)
 
 
-@pytest.mark.parametrize("state", [None, [], {"model": {}}, Net().state_dict()], ids=range(4))
-def test_invalid_state_is_refused(state: Any) -> None:
-    step = make_step()
-    before = step.state_dict()
-    with pytest.raises(ValueError, match="not a state of a TrainStep"):
-        step.load_state_dict(state)
-    assert equal_trees(step.state_dict(), before)
+def _options(**changes: Any) -> Callable[[Any], Any]:
+    """Change the options of the optimizer's group; None removes one."""
+
+    def change(state: Any) -> None:
+        group = state["optimizer"]["param_groups"][0]
+        group.update(changes)
+        for name in [name for name, value in changes.items() if value is None]:
+            del group[name]
+
+    return change
 
 
-def test_carry_of_other_shape_is_refused() -> None:
-    step, other = (make_step(loss_fn=counting_loss, carry=torch.zeros(n)) for n in (2, 3))
-    with pytest.raises(ValueError, match="another carry"):
-        step.load_state_dict(other.state_dict())
+def _entry(**changes: Any) -> Callable[[Any], Any]:
+    return lambda state: state.update(changes)
 
 
-_HELD: dict[str, Any] = {"curve": HELD_CURVE, "hold": PATIENT}
+def _scale(value: float) -> Callable[[Any], Any]:
+    return lambda state: state.update(loss_scale=[torch.tensor(value), state["loss_scale"][1]])
+
+
+def _moment(value: Any) -> Callable[[Any], Any]:
+    return lambda state: state["optimizer"]["state"][1].update(exp_avg=value)
+
+
 _COUNTED: dict[str, Any] = {"unit": 4, "count": lambda batch: len(batch[0])}
+_HELD: dict[str, Any] = {"curve": HELD_CURVE, "hold": PATIENT}
+_FP16: dict[str, Any] = {"precision": "fp16"}
+_DAMAGED: list[tuple[dict[str, Any], Callable[[Any], Any], str]] = [
+    ({}, lambda state: state.clear(), "not a state of a TrainStep"),
+    ({}, lambda state: state.pop("clock"), "not a state of a TrainStep"),
+    ({}, _entry(random={"cpu": torch.zeros(3, dtype=torch.uint8)}), "RNG state size"),
+    ({}, _entry(applied=-5), "applied"),
+    ({}, _entry(applied=1.0), "applied"),
+    ({}, _entry(skipped=-1), "skipped"),
+    ({}, _entry(optimizer={"param_groups": []}), "zip"),
+    ({}, _entry(model={}), "Missing key"),
+    ({}, _entry(carry=3), "not iterable"),
+    ({}, _entry(loss_scale=[1.0, 1.0]), "loss_scale"),
+    ({}, _entry(curves=None), "not iterable"),
+    ({}, _entry(parameters=None), "not iterable"),
+    ({}, _entry(parameters=[["first.weight"]]), "parameter 1 is missing in the state"),
+    ({}, _entry(precision=None), "precision"),
+    ({}, _options(betas=None, unknown=1), "betas: missing in the state.*unknown: .* missing here"),
+    ({}, _options(initial_lr=float("nan")), "initial_lr"),
+    ({}, _moment(torch.zeros(7)), r"exp_avg of parameter 1 has the shape \(7,\), and the parameter \(8,\)"),
+    (_COUNTED, _entry(consumed=-1), "consumed"),
+    (_COUNTED, _entry(consumed=2**62 + 1), "consumed"),
+    (_COUNTED, _entry(consumed=1.5), "consumed"),
+    (_COUNTED, _entry(consumed=100), "consumed"),
+    (_COUNTED, _entry(unit=0), "unit"),
+    (_COUNTED, _entry(unit=True), "unit"),
+    (_HELD, _entry(clock=-1), "clock"),
+    (_HELD, _entry(clock=6), "clock"),
+    (_HELD, _entry(clock=1.0), "clock"),
+    (_HELD, _entry(hold=None), "hold"),
+    (_HELD, _entry(hold=[{}]), "hold"),
+    *((_FP16, _scale(value), "loss_scale") for value in (0.0, -1.0, float("inf"), float("nan"))),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("random", {"cpu": torch.zeros(3, dtype=torch.uint8)}),
-        ("random", {"cpu": torch.zeros(5056)}),
-        ("applied", -5),
-        ("applied", 1.0),
-        ("skipped", -1),
-        ("optimizer", {"param_groups": []}),
-        ("optimizer", {"state": {}, "param_groups": [None]}),
-        ("model", {}),
-        ("carry", 3),
-        ("loss_scale", [1.0]),
-        ("curves", None),
-        ("parameters", None),
-        ("parameters", [["first.weight"]]),
-        ("precision", None),
-        ("consumed", -1),
-        ("consumed", 2**62 + 1),
-        ("consumed", 1.5),
-        ("consumed", 100),
-        ("unit", 0),
-        ("unit", True),
-        ("clock", -1),
-        ("clock", 6),
-        ("clock", 1.0),
-        ("hold", None),
-        ("hold", [{}]),
-    ],
-    ids=lambda value: repr(value)[:40],
-)
-def test_damaged_state_changes_nothing(name: str, value: Any) -> None:
-    options = _COUNTED if name in ("consumed", "unit") else _HELD if name in ("clock", "hold") else {}
-    step, reference = (make_step(**options) for _ in range(2))
-    other = make_step("adamw", Net(seed=1), **options)
+@pytest.mark.parametrize(("options", "damage", "message"), _DAMAGED)
+def test_damaged_state_changes_nothing(
+    options: dict[str, Any], damage: Callable[[Any], Any], message: str
+) -> None:
+    step, reference, other = (make_step(model=Net(seed), **options) for seed in (0, 0, 1))
     (batch,) = batches(1)
     train(other, [batch] * 3)
     assert equal_trees(step(batch), reference(batch))
-    before = step.state_dict()
-    # Without `strict`, other curves and rules are accepted.
-    for strict in (True,) if name in ("curves", "hold") else (True, False):
-        with pytest.raises(ValueError, match=f"{name}|state_dict"):
-            step.load_state_dict(other.state_dict() | {name: value}, strict=strict)
-        assert equal_trees(step.state_dict(), before)
+    state: Any = other.state_dict()
+    damage(state)
+    # Without `strict`, different curves and rules are accepted.
+    for strict in (True,) if message == "hold" or state.get("curves", 1) is None else (True, False):
+        _check_rejected(step, state, message, strict=strict)
     assert equal_trees(step(batch), reference(batch))
+
+
+@pytest.mark.parametrize("state", [None, [], {"model": {}}, Net().state_dict()], ids=range(4))
+def test_invalid_state_is_rejected(state: Any) -> None:
+    _check_rejected(make_step(), state, "not a state of a TrainStep")

@@ -1,8 +1,7 @@
 """Load the states of optimizers: the right parameters get them, in the saved dtypes."""
 
 import copy
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from operator import methodcaller
 from typing import Any, cast
@@ -19,29 +18,20 @@ from torch_bridge.training.optimizers.wrapped_optimizers import unwrap
 _IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 
 
-@contextmanager
-def naming_entry(entry: str) -> Generator[None]:
-    """Raise any error as a ValueError that names this damaged entry of a state."""
-    try:
-        yield
-    except ValueError:
-        raise
-    except Exception as error:
-        message = f"state_dict has a damaged entry {entry!r}: {type(error).__name__}: {error}"
-        raise ValueError(message) from error
-
-
 def load_optimizer(optimizer: Optimizer, state: Any) -> None:
     """Load a state and keep its saved dtypes. The optimizer may keep the state's tensors without a copy.
 
     Raises:
-        ValueError: The groups on both sides name their parameters, and the names differ.
+        ValueError: The groups on both sides name their parameters, and the names differ; or a tensor does not
+            have its parameter's shape.
         Exception: Any error of the optimizer's `load_state_dict`.
     """
     inner = unwrap(optimizer)
     is_standard = _is_standard(inner, state)
     if is_standard:
         check_param_names(inner.param_groups, state["param_groups"])
+        if is_of_torch(inner):
+            _check_moments(inner.param_groups, state)
     optimizer.load_state_dict(state)
     if is_standard:
         _restore_dtypes(inner, state)
@@ -64,17 +54,18 @@ def _is_standard(optimizer: Optimizer, state: Any) -> bool:
 
 def check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> None:
     """Compare the names that torch keeps for `named_parameters()`, if both sides have them."""
-    with naming_entry("param_names"):
-        sides = [[group.get("param_names") for group in side] for side in (groups, saved_groups)]
-        if not any(None in side for side in sides):
-            exact, saved_exact = (sorted(chain.from_iterable(side)) for side in sides)
-            if exact != saved_exact:  # either side may have named the parameters of a wrapped model
-                sides = [[list(map(without_wrappers, group)) for group in side] for side in sides]
-            check_same_parameters(*sides, "param_names")
+    sides = [[group.get("param_names") for group in side] for side in (groups, saved_groups)]
+    if not any(None in side for side in sides):
+        exact, saved_exact = (sorted(chain.from_iterable(side)) for side in sides)
+        if exact != saved_exact:  # either side may have named the parameters of a wrapped model
+            sides = [[list(map(without_wrappers, group)) for group in side] for side in sides]
+        check_same_parameters(*sides, "param_names")
 
 
-def check_same_parameters(names: Iterable[list[str]], saved: Iterable[list[str]], key: str) -> None:
-    """Refuse a state whose groups list the parameters in a different order: moments are saved by position.
+def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]], key: str) -> None:
+    """Reject a state whose groups list different parameters, or in a different order.
+
+    An optimizer's state is saved by position.
 
     Args:
         names: The names of each group's parameters. An empty name is unknown, and fits every other one.
@@ -84,12 +75,32 @@ def check_same_parameters(names: Iterable[list[str]], saved: Iterable[list[str]]
     for index, groups in enumerate(zip_longest(names, saved, fillvalue=())):
         for number, (name, saved_name) in enumerate(zip_longest(*groups, fillvalue="missing")):
             if name != saved_name and name and saved_name:
+                advice = ""
+                if sorted(chain.from_iterable(names)) == sorted(chain.from_iterable(saved)):
+                    advice = (
+                        f". Build the groups in the saved order, which the state has under {key!r}. If they "
+                        "are built from a set, sort it: its order changes with every start of Python"
+                    )
                 raise ValueError(
                     f"state_dict was saved with different parameter groups: in group {index}, parameter "
-                    f"{number} is {saved_name} in the state and {name} here. Build the groups in the saved "
-                    f"order, which the state has under {key!r}. If they are built from a set, sort it: its "
-                    "order changes with every start of Python"
+                    f"{number} is {saved_name} in the state and {name} here{advice}"
                 )
+
+
+def _check_moments(groups: Iterable[Any], state: Any) -> None:
+    """Reject moments of another shape than their parameter for torch's fused optimizers."""
+    # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller tensor.
+    for group, saved in zip(groups, state["param_groups"], strict=True):
+        if not (group.get("fused") or saved.get("fused")):
+            continue
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            for name, value in state["state"].get(number, {}).items():
+                if name != "step" and isinstance(value, Tensor) and value.shape != parameter.shape:
+                    shapes = f"has the shape {tuple(value.shape)}, and the parameter {tuple(parameter.shape)}"
+                    raise ValueError(
+                        "state_dict was saved with a different optimizer or model: "
+                        f"{name} of parameter {number} {shapes}"
+                    )
 
 
 def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:

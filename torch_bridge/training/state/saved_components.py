@@ -10,21 +10,25 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
-from torch_bridge.schedulers.hold_state import dump_hold_states, load_hold_states
+from torch_bridge.schedulers.hold_state import States, dump_hold_states, load_hold_states
 from torch_bridge.schedulers.param_groups import all_groups
-from torch_bridge.schedulers.resume import check_same_past, read_curves
+from torch_bridge.schedulers.resume import check_same_past, read_curves, reading_state_of
 from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
 from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state import snapshot
-from torch_bridge.training.state.optimizer_states import (
-    copy_optimizer_state,
-    load_optimizer,
-    naming_entry,
-)
+from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.state.state_checks import check_saved_state
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
+
+
+class Position(NamedTuple):
+    """The position of a training run on its curves."""
+
+    counters: Counters
+    peaks: Sequence[float]
+    hold_states: States
 
 
 class SavedComponents(NamedTuple):
@@ -40,9 +44,14 @@ class SavedComponents(NamedTuple):
     device: torch.device
     """The device of the parameters."""
 
+    def read_position(self) -> Position:
+        """Return the current position. Synchronizes with the device."""
+        clock = self.clock
+        return Position(clock.read_counters(), clock.peaks, clock.read_hold_states())
+
     def read_state(self) -> TrainStepState:
         """Return the current state, which shares memory with the components. Synchronizes with the device."""
-        counters = self.clock.read_counters()
+        counters, _, hold_states = self.read_position()
         states = snapshot.optimizer_states(self.optimizers, self.clock, counters.clock)
         return {
             "model": plain_state(self.module),
@@ -58,46 +67,45 @@ class SavedComponents(NamedTuple):
             "clock": counters.clock,
             "consumed": counters.consumed,
             "unit": self.clock.unit,
-            "hold": dump_hold_states(self.clock.rules, self.clock.read_hold_states()),
+            "hold": dump_hold_states(self.clock.rules, hold_states),
             "loss_scale": self.normalizer.state_tensors(),
             "carry": None if self.carry is None else self.carry.buffers,
             "random": snapshot.get_random_states(self.device),
         }
 
-    def check_state(self, current: TrainStepState, saved: Any, strict: bool) -> None:
-        """Check that a saved state fits these components, before any of them changes.
+    def check_state(self, saved: Any, strict: bool) -> Position:
+        """Return the position in a saved state, after a check of what torch does not notice.
 
         Raises:
-            ValueError: See `TrainStep.load_state_dict`.
+            ValueError: See `TrainStep.load_state_dict`. Nothing has changed.
         """
-        check_saved_state(current, saved, self.optimizers)
-        with naming_entry("clock"):
-            counters = self._counters_in(saved, strict)
-        with naming_entry("initial_lr"):
-            self._peaks_in(saved)
-        if strict:
-            with naming_entry("curves"):
+        current = self.read_state()
+        with reading_state_of("a TrainStep", saved):
+            check_saved_state(current, saved, self.optimizers)
+            counters, peaks = self._counters_in(saved, strict), self._peaks_in(saved)
+            if strict:
                 curves = read_curves(saved["curves"], self.clock.curves)
-            is_clock_used = counters.consumed > counters.clock * (self.clock.unit or 1)
-            check_same_past(curves, self.clock.curves, counters.clock, is_clock_used, "TrainStep")
-        load_hold_states(saved["hold"], self.clock.rules, strict, "TrainStep")
+                is_clock_used = counters.consumed > counters.clock * (self.clock.unit or 1)
+                check_same_past(curves, self.clock.curves, counters.clock, is_clock_used, "TrainStep")
+            hold_states = load_hold_states(saved["hold"], self.clock.rules, strict, "TrainStep")
+        return Position(counters, peaks, hold_states)
 
-    def write_state(self, state: Mapping[str, Any], strict: bool) -> None:
-        """Load a copy of a state that `check_state` has accepted.
+    def write_state(self, state: Mapping[str, Any], position: Position) -> None:
+        """Load a copy of a state.
+
+        Args:
+            state: The state.
+            position: The position to continue from.
 
         Raises:
-            Exception: The `load_state_dict` of the model or of an optimizer failed. Some components then have
-                the new state and others the old one.
+            Exception: An entry can't be loaded. Some components then have the new state and others the old
+                one.
         """
         load_plain_state(self.module, state["model"])
         states = snapshot.as_list(state["optimizer"], self.optimizers)
         for optimizer, saved in zip(self.optimizers, states, strict=True):
-            try:
-                load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
-            except KeyError as error:  # torch's own, if an entry is missing
-                raise ValueError(f"state_dict has a damaged entry 'optimizer': it has no {error}") from error
-        rules = load_hold_states(state["hold"], self.clock.rules, strict, "TrainStep")
-        self.clock.resume(self._counters_in(state, strict), self._peaks_in(state), rules)
+            load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
+        self.clock.resume(*position)
         self.normalizer.write_state(state["loss_scale"] or ())
         if self.carry is not None:
             self.carry.write(state["carry"])

@@ -1,0 +1,47 @@
+"""Interrupts at a chosen line of the product or of torch."""
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+import torch_bridge
+
+_PRODUCT = str(Path(torch_bridge.__file__).parent)
+
+
+class Stop(BaseException):
+    """Stands in for KeyboardInterrupt, which would end the test run if it escaped."""
+
+
+class Lines:
+    """Counts the lines that run inside it, and raises `Stop` at one of them.
+
+    Args:
+        stop_at: The number of this line, from 1.
+        *traced: Files or folders whose lines count, in addition to those of this project.
+    """
+
+    def __init__(self, stop_at: int | None = None, *traced: str) -> None:
+        self.count, self._stop_at, self._traced = 0, stop_at, (_PRODUCT, *traced)
+
+    def __enter__(self) -> "Lines":
+        self._before = sys.gettrace()
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+        torch.set_grad_enabled(True)  # torch may have been interrupted before doing so
+
+    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(self._traced) else None
+
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            self.count += 1
+            if self.count == self._stop_at:
+                raise Stop
+        return self._line
