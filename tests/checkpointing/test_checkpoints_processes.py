@@ -34,10 +34,9 @@ def test_tied_sharded_weights_are_saved(tmp_path: Path, part: str) -> None:
 
 def test_shards_in_other_orders_are_refused(tmp_path: Path) -> None:
     """Under DDP each rank saves its whole state, and gets it back."""
-    assert processes.run(support.saved_with_other_orders, tmp_path / "ddp", "ddp") == [[""] * 4] * 2
+    assert processes.run(support.saved_with_other_orders, tmp_path / "ddp", "ddp") == [[], []]
     for errors in processes.run(support.saved_with_other_orders, tmp_path / "fsdp", "fsdp"):
-        names = ["step", "step", "optimizer", "optimizer"]
-        for name, error in zip(names, errors, strict=True):
+        for name, error in zip(["step", "optimizer"], errors, strict=True):
             assert error.startswith(f"{name} has its parameters in different orders on rank 0 and rank 1")
 
 

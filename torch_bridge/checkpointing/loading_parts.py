@@ -1,19 +1,20 @@
 """Load a checkpoint into its parts: all get their saved state, or all keep their current one."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.optim import Optimizer
 
 from torch_bridge.checkpointing import encoding, parts
 from torch_bridge.checkpointing.encoding import Reference
-from torch_bridge.checkpointing.parts import Part, Snapshot, Stateful
+from torch_bridge.checkpointing.parts import Part
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import empty_dtensor, local_region, local_shard, mesh_of
-from torch_bridge.distributed.plain_names import plain_state, to_plain_names
+from torch_bridge.distributed.plain_names import to_plain_names
 from torch_bridge.schedulers.param_groups import all_parameters
 from torch_bridge.training.state.optimizer_states import is_of_torch
 from torch_bridge.training.step import TrainStep
@@ -29,7 +30,7 @@ class _ShardedParameter(NamedTuple):
 
 
 class LoadingPart:
-    """A part, its state before the load, and the state that it will get."""
+    """A part and the state that it will get."""
 
     is_per_rank = True
     """True if each rank gets the values that it saved itself; False if all get those of rank 0."""
@@ -37,35 +38,22 @@ class LoadingPart:
     def __init__(self, name: str, part: Part) -> None:
         self.name, self._part = name, part
         self._state: Any = None
-        self._before: Snapshot | None = None
-        self._snapshot_state()
-        # After an error a dictionary or list gets back the very objects that it held, not copies.
-        self._items = None if isinstance(part, Stateful) else parts.get_state(part)
-
-    def _snapshot_state(self) -> None:
-        """Copy the part's current state, to restore it after an error."""
-        try:
-            self._before = Snapshot.take(self.name, self._part)
-        except Exception:  # a training step whose update was interrupted has no state
-            self._before = None
+        self._restore: Callable[[], None] | None = None
 
     def read_state(self, saved: SavedCheckpoint) -> None:
         """Read the state that `load_state` will load.
 
         Raises:
-            ValueError: The part was of another kind, or its shards were saved in different orders.
+            ValueError: The part was of a different kind.
         """
         rank = processes.rank() if self.is_per_rank else 0
         structure = saved.part_record(self.name, rank)
         if structure["of"] != (kind := parts.kind_of(self._part)):
             raise ValueError(f"{self.name} was saved as a {structure['of']}, and here it is a {kind}")
-        if saved.has_shards_of(self.name):  # saves of older releases have not compared the ranks
-            records = [saved.part_record(self.name, owner) for owner in range(saved.world_size)]
-            parts.check_same_order(self.name, list(map(parts.parameter_names, records)))
         self._state = encoding.decode_state(self.name, structure["state"], self.tensor_reader(saved, rank))
-        if rank >= saved.world_size and self._before is not None and self._has_per_rank_values():
-            before = self._before.decode()
-            self._state.update({key: before[key] for key in _PER_RANK_KEYS})
+        if rank >= saved.world_size and self._has_per_rank_values():
+            current = self._current_state()
+            self._state.update({key: current[key] for key in _PER_RANK_KEYS})
 
     def per_rank_keys(self) -> list[str]:
         """Return the keys of the values that stay as they are on a rank that saved nothing."""
@@ -74,20 +62,14 @@ class LoadingPart:
         return [f"{self.name}.{key}" for key in _PER_RANK_KEYS if self._state.get(key) is not None]
 
     def load_state(self) -> None:
+        """Load the state; `restore_state` restores the former one."""
+        # Copied only after everything is read. If memory does not suffice, this part stays as it is.
+        self._restore = parts.restorer(self.name, self._part)
         parts.set_state(self._part, self._state)
 
     def restore_state(self) -> None:
-        """Give the part its former state.
-
-        Raises:
-            RuntimeError: The part had no state that could be copied.
-        """
-        if self._items is not None:
-            parts.set_state(self._part, self._items)
-        elif self._before is not None:
-            parts.set_state(self._part, self._before.decode())
-        else:
-            raise RuntimeError("it had no state to keep")
+        if self._restore is not None:
+            self._restore()
 
     def tensor_reader(self, saved: SavedCheckpoint, rank: int) -> encoding.MakeTensor:
         """Return a function that reads this rank's shard of a DTensor, and any other tensor whole."""
@@ -132,20 +114,26 @@ class LoadingPart:
 
         return make_target
 
+    def _has_per_rank_values(self) -> bool:
+        return isinstance(self._part, TrainStep) and isinstance(self._state, dict)
+
+    def _current_state(self) -> Any:
+        """Return the part's current state, which may share memory with it."""
+        part = self._part
+        return part._saved_components.read_state() if isinstance(part, TrainStep) else parts.get_state(part)
+
     def _current_tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the part's current state by path."""
-        if self._before is None:
-            if not isinstance(self._part, TrainStep):
-                return {}
-            model_state = plain_state(self._part.model)
-            return {f"{self.name}.model.{key}": value for key, value in model_state.items()}
+        if not distributed.is_initialized():
+            return {}  # no DTensors
         by_path: dict[str, Tensor] = {}
-        tensors = self._before.tensors
+        with suppress(Exception):  # the part may have no state yet
+            encoded, tensors = encoding.encode_state(self.name, self._current_state())
 
-        def collect(path: str, reference: Reference) -> Tensor:
-            return by_path.setdefault(path, tensors[reference.key])
+            def collect(path: str, reference: Reference) -> Tensor:
+                return by_path.setdefault(path, tensors[reference.key])
 
-        encoding.decode_state(self.name, self._before.encoded["state"], collect)
+            encoding.decode_state(self.name, encoded, collect)
         return by_path
 
     def _sharded_parameters(self) -> dict[str, _ShardedParameter]:
@@ -168,22 +156,14 @@ class LoadingPart:
                     by_path[f"{path}.state.{number}"] = owner
         return by_path
 
-    def _has_per_rank_values(self) -> bool:
-        return isinstance(self._part, TrainStep) and isinstance(self._state, dict)
-
 
 class LoadingModel(LoadingPart):
     """A module that gets its state from a training step's or a module's state.
 
-    All ranks get the state of rank 0. The module's current state is copied only after everything is read, so
-    that the copy and the memory for reading never exist together.
+    All ranks get the state of rank 0.
     """
 
     is_per_rank = False
-    _is_changed = False
-
-    def _snapshot_state(self) -> None:
-        """Left to `load_state`."""
 
     def current_state(self) -> dict[str, Any]:
         """Return the module's state under plain names: its tensors, not copies of them."""
@@ -222,23 +202,6 @@ class LoadingModel(LoadingPart):
     def stage(self, state: Mapping[str, Any]) -> None:
         """Set the state that `load_state` will load."""
         self._state = state
-
-    def load_state(self) -> None:
-        # If memory does not suffice for a copy, this fails before anything is loaded.
-        self._before = Snapshot.take(self.name, self._part)
-        self._is_changed = True
-        super().load_state()
-
-    def restore_state(self) -> None:
-        if self._is_changed:
-            super().restore_state()
-
-    def _current_tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{self.name}.{key}": value
-            for key, value in self.current_state().items()
-            if isinstance(value, Tensor)
-        }
 
 
 def _sharded_parameter_of(path: str, parameters: Mapping[str, _ShardedParameter]) -> _ShardedParameter | None:

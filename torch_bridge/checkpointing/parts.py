@@ -1,7 +1,8 @@
 """The parts of a checkpoint: stateful objects, dictionaries and lists."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -90,6 +91,8 @@ def set_state(part: Part, state: Any) -> None:
         load_plain_state(part, state)
     elif isinstance(part, Optimizer):
         load_optimizer(part, state)
+    elif isinstance(part, TrainStep):  # `restorer` restores it, and `load_state_dict` would copy it again
+        part._write_state(state, part._check_state(state))
     elif isinstance(part, Stateful):
         part.load_state_dict(state)
     elif isinstance(part, dict):
@@ -126,6 +129,26 @@ class Snapshot:
         return encoding.decode_state(
             "", self.encoded["state"], lambda _, reference: self.tensors[reference.key]
         )
+
+
+def restorer(name: str, part: Part) -> Callable[[], None]:
+    """Copy the current state of a part, and return a function that restores it."""
+    if isinstance(part, TrainStep):
+        return part._restorer()
+    if not isinstance(part, Stateful):  # it gets back the very objects that it held, not copies
+        return partial(set_state, part, get_state(part))
+    try:
+        before = Snapshot.take(name, part)
+    except MemoryError:
+        raise
+    except Exception as error:  # the part may have no state yet
+        reason = f"its state could not be copied: {type(error).__name__}: {error}"
+
+        def fail() -> None:
+            raise RuntimeError(reason)
+
+        return fail
+    return lambda: set_state(part, before.decode())
 
 
 def parameter_names(record: Any) -> Any:

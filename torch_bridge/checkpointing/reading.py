@@ -98,10 +98,6 @@ class SavedCheckpoint:
         record = self._records[rank if rank < self.world_size else 0]
         return record["parts"].get(name) or self._records[0]["parts"][name]
 
-    def has_shards_of(self, name: str) -> bool:
-        """Return True if the part has a tensor of which each rank saved a shard."""
-        return any(key.partition(".")[0] == name for key in self._shards)
-
     def keys_saved_by(self, rank: int) -> list[str]:
         """Return the parts and unsharded tensors that a rank saved because they differ from rank 0's."""
         record = self._records[rank]

@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -23,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from plateau_jax import PlateauCurve
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing import missing_ranks, parts, rank_files
+from torch_bridge.checkpointing import missing_ranks, rank_files
 from torch_bridge.checkpointing.encoding import Reference
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 
@@ -222,7 +221,7 @@ def saved_with_other_orders(directory: Path, wrapper: str) -> list[str]:
     """Save a step, and an optimizer with names, whose parameters have another order on each rank.
 
     Returns:
-        The errors of the saves and, as if a save compared nothing, of loads.
+        The errors of the saves.
     """
     model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
     named = list(model.named_parameters())
@@ -234,19 +233,12 @@ def saved_with_other_orders(directory: Path, wrapper: str) -> list[str]:
     step = TrainStep(wrapped, optimizer, lambda model, batch: model(batch).square().mean(), PlateauCurve(100))
     step(torch.ones(1, 2))
     checkpoints, errors = Checkpoints(directory), list[str]()
-
-    def call(work: Callable[..., Any], **arguments: Any) -> None:
-        errors.append("")
-        try:
-            work(**arguments)
-        except ValueError as error:
-            errors[-1] = str(error)
-
     for part in ({"step": step}, {"optimizer": optimizer}):
-        call(partial(checkpoints.save, 1, wait=True), **part)
-        with patch.object(parts, "check_same_order"):
+        try:
             checkpoints.save(1, wait=True, **part)
-        call(checkpoints.load, **part)
+            checkpoints.load(**part)
+        except ValueError as error:
+            errors.append(str(error))
     return errors
 
 
