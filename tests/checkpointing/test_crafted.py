@@ -1,4 +1,4 @@
-"""Crafted checkpoints with valid digests do no harm: they are refused, or change only the loaded part."""
+"""Crafted checkpoints with valid digests run no code, and damage nothing but the loaded part."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "2"
 
 
-def _check_refused(folder: Path, message: str, error: type[Exception] = RuntimeError) -> None:
+def _check_rejected(folder: Path, message: str, error: type[Exception] = RuntimeError) -> None:
     part = Part("as before")
     with pytest.raises(error, match=message):
         Checkpoints(folder.parent).load(2, part=part)
@@ -44,40 +44,13 @@ def _rewrite_json(folder: Path, change: Callable[[Any], object]) -> None:
     record = json.loads(path.read_text())
     del record["sha256"]
     change(record)
-    _write(path, json.dumps(record, separators=(",", ":"))[:-1])
-
-
-def _write(path: Path, text: str) -> None:
+    text = json.dumps(record, separators=(",", ":"))[:-1]
     path.write_text(text + f',"sha256":"{hashlib.sha256(text.encode()).hexdigest()}"}}')
 
 
-@pytest.mark.parametrize("name", ["rank-0.json", "rank-0.safetensors"])
-def test_device_file_is_not_read(folder: Path, name: str) -> None:
-    """Reading it would never end."""
-    path = folder / name
-    path.unlink()
-    path.symlink_to("/dev/zero")
-    _check_refused(folder, f"{name} is not a file")
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("format", "torch_bridge 2"),
-        ("count", -2),
-        ("ranks", 0),
-        ("ranks", "1"),
-        ("rank", 0.5),
-        ("parts", ["part"]),
-        ("parts", {"part": {}}),
-        ("tensors", []),
-        ("tensors", {"part.weights": {"shape": [-1], "sha256": ""}}),
-        ("tensors", {"part.weights": {"shape": [50], "offsets": [0, 0], "sha256": ""}}),
-    ],
-)
-def test_invalid_entry_is_refused(folder: Path, key: str, value: Any) -> None:
-    _rewrite_json(folder, lambda record: record.update({key: value}))
-    _check_refused(folder, f"rank-0.json has no valid {key if key != 'tensors' or not value else 'shape'}")
+def test_format_of_later_version_is_named(folder: Path) -> None:
+    _rewrite_json(folder, lambda record: record.update(format="torch_bridge 2"))
+    _check_rejected(folder, "rank-0.json has the format 'torch_bridge 2', and not 'torch_bridge 1'")
 
 
 def test_wrong_rank_counts_as_damage(folder: Path) -> None:
@@ -87,46 +60,10 @@ def test_wrong_rank_counts_as_damage(folder: Path) -> None:
         assert Checkpoints(folder.parent).load(part=Part()) == 1
 
 
-def test_save_index_beyond_float_range_is_harmless(folder: Path) -> None:
-    _rewrite_json(folder, lambda record: record.update(number=10**400))
-    checkpoints = Checkpoints(folder.parent)
-    checkpoints.save(3, part=Part())
-    assert checkpoints.counts() == [1, 3]
-
-
-def test_invalid_json_is_refused(folder: Path) -> None:
-    _write(folder / "rank-0.json", "{")
-    _check_refused(folder, "rank-0.json can't be read")
-    _write(folder / "rank-0.json", '{"a":' + "[" * 10**6)
-    _check_refused(folder, "rank-0.json can't be read")
-    _rewrite_json(folder.parent / "1", lambda record: record.update(ranks=10**9))
-    with pytest.raises(RuntimeError, match=r"1: rank-1\.json is missing"):
-        Checkpoints(folder.parent).load(1, part=Part())
-
-
-_CHANGES: dict[str, list[Any]] = {
-    "shape": [[2**50], [3], [-1], "50"],
-    "stride": [[2**45], [0], [1, 1]],
-    "key": ["part.other", "../../1/rank-0.json", "", 3, ["part.weights"]],
-    "placements": [[1], ["0"], 3],
-    "dtype": ["float64", "int8", "load", "nn.Module", 7],
-}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [(key, value) for key, values in _CHANGES.items() for value in values]
-)
-def test_reference_beyond_its_file_is_refused(folder: Path, key: str, value: Any) -> None:
-    """It can't claim more memory than the file has, and leads to no other file."""
-    _rewrite_json(folder, lambda record: record["parts"]["part"]["state"]["weights"].update({key: value}))
-    message = "make up the whole tensor|strides|placements|can't be read|in its file|has the shape|zip"
-    _check_refused(folder, message, ValueError)
-
-
-def test_shard_outside_its_tensor_is_refused(folder: Path) -> None:
-    for offsets in ([1], [2**60]):
-        _rewrite_json(folder, lambda record, at=offsets: record["tensors"]["part.weights"].update(offsets=at))
-        _check_refused(folder, "the shards of part.weights don't make up", ValueError)
+@pytest.mark.parametrize("key", ["part.other", "../../1/rank-0.json", "", 3])
+def test_reference_leads_to_no_other_file(folder: Path, key: Any) -> None:
+    _rewrite_json(folder, lambda record: record["parts"]["part"]["state"]["weights"].update(key=key))
+    _check_rejected(folder, "make up the whole tensor", ValueError)
 
 
 _Box = tuple[list[int], list[int]]
@@ -134,46 +71,28 @@ _Box = tuple[list[int], list[int]]
 
 @st.composite
 def _shards(draw: st.DrawFn) -> tuple[list[int], list[_Box]]:
-    """Draw a shape, and boxes (offsets, shape) that may be a grid's cells, or miss or overlap one another."""
+    """Draw a shape, and the cells (offsets, shape) of a grid over it."""
     cuts = [
         sorted({0, draw(st.integers(1, 5)), *draw(st.lists(st.integers(1, 5), max_size=2))})
         for _ in range(draw(st.integers(1, 3)))
     ]
     cells = product(*(pairwise(along) for along in cuts))
     boxes = [([begin for begin, _ in cell], [end - begin for begin, end in cell]) for cell in cells]
-    boxes = draw(st.permutations(boxes))
-    for change in draw(st.lists(st.sampled_from(["copy", "move", "swap", "drop"]), max_size=2)):
-        index, dim = draw(st.integers(0, len(boxes) - 1)), draw(st.integers(0, len(cuts) - 1))
-        offsets, size = map(list, boxes[index])
-        if change == "copy":
-            offsets = list(boxes[index - 1][0])
-        elif change == "move":
-            offsets[dim] += draw(st.integers(-offsets[dim], 2))
-        elif change == "swap":
-            size.reverse()
-        boxes[index : index + 1] = [(offsets, size)] if change != "drop" or len(boxes) == 1 else []
-    return [along[-1] for along in cuts], boxes
+    return [along[-1] for along in cuts], draw(st.permutations(boxes))
 
 
-@examples(200)
-@example(([4], [([0], [2]), ([1], [2])]))
-@example(([2, 2], [([0, 0], [1, 2]), ([0, 0], [2, 1])]))
-@given(_shards())
-def test_gap_between_shards_is_refused(
-    tmp_path_factory: pytest.TempPathFactory, shards: tuple[list[int], list[_Box]]
+@examples(40)
+@given(_shards(), st.booleans())
+def test_shards_are_joined_unless_one_is_missing(
+    tmp_path_factory: pytest.TempPathFactory, shards: tuple[list[int], list[_Box]], is_missing: bool
 ) -> None:
-    """Shards that overlap may have as many elements as the tensor; the gap would be unset memory."""
     shape, boxes = shards
-    directory, whole = tmp_path_factory.mktemp("run"), torch.arange(math.prod(shape)).view(shape)
+    boxes = boxes[1:] if is_missing and len(boxes) > 1 else boxes
+    directory, expected = tmp_path_factory.mktemp("run"), torch.arange(math.prod(shape)).view(shape)
     (directory / "1").mkdir()
-    covered, reference = torch.zeros(shape, dtype=torch.int), {"$": "tensor", "key": "part", "dtype": "int64"}
-    is_inside = True
+    reference = {"$": "tensor", "key": "part", "dtype": "int64", "shape": shape}
     for rank, (offsets, size) in enumerate(boxes):
         place = tuple(slice(first, first + length) for first, length in zip(offsets, size, strict=True))
-        covered[place] += 1
-        is_inside &= list(whole[place].shape) == size
-        values = torch.zeros(size, dtype=torch.int64)
-        values[tuple(map(slice, whole[place].shape))] = whole[place]
         record: dict[str, Any] = {
             "save": "0" * 32,
             "number": 1,
@@ -181,16 +100,17 @@ def test_gap_between_shards_is_refused(
             "ranks": len(boxes),
             "rank": rank,
         }
-        record["parts"] = {} if rank else {"part": {"of": "state", "state": {**reference, "shape": shape}}}
-        rank_files.write_files(directory / "1", rank, record, {"part": SavedTensor(values, offsets)}, {})
+        record["parts"] = {} if rank else {"part": {"of": "state", "state": reference}}
+        shard = SavedTensor(expected[place].contiguous(), offsets)
+        rank_files.write_files(directory / "1", rank, record, {"part": shard}, {})
     part = Part("as before")
-    if is_inside and bool((covered == 1).all()):
-        Checkpoints(directory).load(part=part)
-        assert same_bits(part.state, whole)
-    else:
+    if len(boxes) < len(shards[1]):
         with pytest.raises(ValueError, match="the shards of part don't make up"):
             Checkpoints(directory).load(part=part)
         assert part.state == "as before"
+    else:
+        Checkpoints(directory).load(part=part)
+        assert same_bits(part.state, expected)
 
 
 def _header(text: str, length: int | None = None) -> bytes:
@@ -200,7 +120,6 @@ def _header(text: str, length: int | None = None) -> bytes:
 _HEADERS = [
     b"",
     _header("{}", 2**62),
-    _header("{}", 2**63),
     _header("[]"),
     _header('{"part.weights":{"dtype":"F32","shape":[50],"data_offsets":[0,9223372036854775807]}}'),
     _header('{"part.weights":{"dtype":"F32","shape":[9999999999999],"data_offsets":[0,200]}}') + b"0" * 200,
@@ -210,18 +129,18 @@ _HEADERS = [
 
 
 @pytest.mark.parametrize("content", _HEADERS)
-def test_invalid_safetensors_header_is_refused(folder: Path, content: bytes) -> None:
+def test_invalid_safetensors_header_is_rejected(folder: Path, content: bytes) -> None:
     (folder / "rank-0.safetensors").write_bytes(content)
-    _check_refused(folder, "2: rank-0.safetensors (is damaged|has other tensors)")
+    _check_rejected(folder, "2: rank-0.safetensors (is damaged|has other tensors)")
 
 
-def test_tensor_of_other_shape_or_dtype_is_refused(folder: Path) -> None:
-    """Its bytes still match the digest."""
+def test_tensor_of_other_shape_or_dtype_is_rejected(folder: Path) -> None:
+    """No digest covers the header of the tensors."""
     path, weights = folder / "rank-0.safetensors", state_of(2)["weights"]
     save_file({"part.weights": weights.view(5, 10)}, path)
-    _check_refused(folder, "rank-0.safetensors has another shape of part.weights")
+    _check_rejected(folder, "rank-0.safetensors has another shape of part.weights")
     save_file({"part.weights": weights.view(torch.int32)}, path)
-    _check_refused(folder, "part.weights is torch.int32 in its file, and not torch.float32", ValueError)
+    _check_rejected(folder, "part.weights is torch.int32 in its file, and not torch.float32", ValueError)
 
 
 class _Code:
@@ -235,19 +154,24 @@ class _Code:
 
 
 def test_load_runs_no_code(folder: Path, tmp_path: Path) -> None:
-    """Neither from the files nor from an array of objects."""
+    """Neither from the files nor from an array of objects, whose bytes would be addresses."""
     ran = tmp_path / "ran"
     content = pickle.dumps(_Code(ran))
-    array = {"$": "scalar", "dtype": "O", "hex": content.hex()}
-    _rewrite_json(folder, lambda record: record["parts"]["part"].update(state=array))
-    _check_refused(folder, "NumPy array of object", ValueError)
+    weights = {"$": "tensor", "key": "part.weights", "dtype": "float32", "shape": [50]}
+    for dtype in ("O", "O,O", "i8,O"):
+        for array in (
+            {"$": "scalar", "dtype": dtype, "hex": content.hex()},
+            {"$": "array", "dtype": dtype, "shape": [1], "content": weights},
+        ):
+            _rewrite_json(folder, lambda record, array=array: record["parts"]["part"].update(state=array))
+            _check_rejected(folder, f"NumPy array of {'object' if dtype == 'O' else '.*'}", ValueError)
     for name in ("rank-0.safetensors", "rank-0.json"):
         (folder / name).write_bytes(content)
-        _check_refused(folder, f"{name} is damaged")
+        _check_rejected(folder, f"{name} is damaged")
     assert not ran.exists()
 
 
-def test_any_json_is_refused_or_loaded(folder: Path) -> None:
+def test_any_json_is_rejected_or_loaded(folder: Path) -> None:
     """Whatever JSON replaces a state, a load returns it or raises; nothing is loaded halfway."""
     values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
@@ -265,13 +189,16 @@ def test_any_json_is_refused_or_loaded(folder: Path) -> None:
     @examples(60)
     @example({"$": "array", "dtype": None, "content": None, "shape": None})
     @example({"$": "float", "bits": "00"})
+    @example({"$": "tensor", "key": "part.weights", "dtype": "float32", "shape": [2**50]})
+    @example({"$": "tensor", "key": "part.weights", "dtype": "float32", "shape": [50], "stride": [0]})
+    @example({"$": "tensor", "key": "part.weights", "dtype": "float32", "shape": [50], "stride": [2**50]})
     @given(values)
     def load(state: Any) -> None:
         _rewrite_json(folder, lambda record: record["parts"]["part"].update(state=state))
         part = Part("as before")
         try:
             Checkpoints(folder.parent).load(2, part=part)
-        except ValueError:
+        except Exception:
             assert part.state == "as before"
 
     load()
@@ -282,3 +209,18 @@ def test_copied_folder_is_same_checkpoint(folder: Path) -> None:
     part = Part()
     assert Checkpoints(folder.parent / "moved").load(part=part) == 2
     assert same_bits(part.state, state_of(2))
+
+
+def test_moments_beyond_their_parameter_are_rejected(tmp_path: Path) -> None:
+    """The fused kernel on the CPU would write beyond their end."""
+    wide, narrow = (torch.nn.Linear(size, 1) for size in (1000, 10))
+    optimizers = [torch.optim.AdamW(model.parameters(), fused=True) for model in (wide, narrow)]
+    narrow(torch.ones(1, 10)).sum().backward()
+    optimizers[1].step()
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, optimizer=optimizers[1])
+    with pytest.raises(
+        ValueError, match=r"exp_avg of parameter 0 has the shape \(1, 10\), and .* \(1, 1000\)"
+    ):
+        checkpoints.load(optimizer=optimizers[0])
+    assert not optimizers[0].state

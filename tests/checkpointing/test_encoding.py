@@ -201,24 +201,8 @@ def test_saved_depth_can_be_loaded(
         assert same_bits(part.state, state)
 
 
-_TENSOR = {"$": "tensor", "key": "k", "dtype": "float32", "shape": [2, 3]}
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        {"$": "code"},
-        {"$": ["tuple"]},
-        {"$": "tuple"},
-        {"$": "tuple", "items": 3},
-        {"$": "dict", "items": [[{"$": "set", "items": []}, 1]]},
-        {"$": "dtype", "name": "nn"},
-        {"$": "device", "name": "?"},
-        {"$": "scalar", "dtype": "O", "hex": "00" * 8},
-        {"$": "array", "dtype": "O", "shape": [1], "content": _TENSOR},
-        {"$": "tensor", "key": "k"},
-    ],
-)
-def test_invalid_structure_is_refused(damaged: Any) -> None:
-    with pytest.raises(ValueError, match=r"can't be read|not a kind of value|NumPy array|has the |zip"):
-        encoding.decode_state("part", [damaged], lambda *_: torch.empty(0))
+@pytest.mark.parametrize("unknown", [{"$": "code"}, {"$": "dtype", "name": "nn"}])
+def test_unknown_kind_is_named(unknown: Any) -> None:
+    """A later version may save it."""
+    with pytest.raises(ValueError, match=f"'{unknown['$']}' is not a kind of value that a checkpoint holds"):
+        encoding.decode_state("part", [unknown], lambda *_: torch.empty(0))
