@@ -95,12 +95,12 @@ def test_listing_sees_old_or_new_checkpoint(tmp_path: Path, moment: int) -> None
     with patch.object(folders, "commit"):
         save_each(tmp_path, [2], keep=1)
     partial = next(path for path in tmp_path.iterdir() if path.name.endswith(".partial"))
-    working, calls = rank_files.read_head, iter(range(99))
+    working, calls = folders.read_head, iter(range(99))
 
     def works(folder: Path) -> Any:
         if next(calls) == moment and partial.exists():
             folders.commit(partial, 1)
         return working(folder)
 
-    with patch.object(rank_files, "read_head", works):
+    with patch.object(folders, "read_head", works):
         assert Checkpoints(tmp_path).load(part=Part()) == 2

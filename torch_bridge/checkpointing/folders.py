@@ -1,4 +1,4 @@
-"""The folders of checkpoints in a directory.
+"""The folders of checkpoints in a directory: their names, their files' names, and whether they are complete.
 
 The ranks write checkpoint 30 into `.30.<save id>.partial`. It is complete as soon as it has the JSON file of
 every rank. The rank that sees them all renames the folder to `30`, or to `30.1` if `30` exists; the older
@@ -15,11 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
+from typing import NamedTuple
 
-from torch_bridge.checkpointing import rank_files
-
+FORMAT = "torch_bridge 1"
 _COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
 _TEMPORARY_NAME = re.compile(r"\.(?P<count>[0-9]+)\.(?P<save>[0-9a-f]{32})\.(?P<state>partial|removed)")
+_RANK_FILE = re.compile(r"rank-[0-9]+\.(json|safetensors)")
+_HEAD = re.compile(
+    rb'\{"format":"%s","save":"[0-9a-f]{32}","number":([0-9]{1,18}),"count":[0-9]+,'
+    rb'"ranks":([0-9]{1,18}),"rank":0,' % FORMAT.encode()
+)
+_HEAD_BYTES = 512  # enough for the longest match
 _LISTING_ATTEMPTS = 10  # while another process changes the directory
 
 
@@ -33,26 +39,30 @@ class CheckpointFolder:
     path: Path
 
 
+class Head(NamedTuple):
+    """The first entries of rank 0's JSON file."""
+
+    save_index: int
+    """The index of the save in this directory; the last save has the highest."""
+    world_size: int
+
+
+def json_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.json"
+
+
+def unfinished_path(path: Path) -> Path:
+    """Return the name of a JSON file while it is written."""
+    return path.with_suffix(".tmp")
+
+
+def tensors_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.safetensors"
+
+
 def partial_folder(directory: Path, count: int, save_id: str) -> Path:
     """Return the path of the folder that the ranks of one save write into."""
     return directory / f".{count}.{save_id}.partial"
-
-
-def check_shared(path: Path) -> None:
-    """Refuse a directory in which this rank does not see the folder that rank 0 created.
-
-    Raises:
-        RuntimeError: The path names a different directory on this rank, such as another machine's local disk.
-    """
-    # mkdir, not path.exists(): a network file system may cache for seconds that a folder is missing.
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        return
-    path.rmdir()
-    raise RuntimeError(
-        f"{path.parent} is not a folder that all ranks share, so no checkpoint in it would become complete"
-    )
 
 
 def list_complete(directory: Path) -> list[CheckpointFolder]:
@@ -75,11 +85,11 @@ def list_with_damaged(directory: Path) -> list[CheckpointFolder]:
 
 def identify_folder(path: Path) -> CheckpointFolder | None:
     """Return the checkpoint in a folder, by its name and rank 0's JSON file; None if there is none."""
-    head = rank_files.read_head(path)
+    head = read_head(path)
     if match := _COMPLETE_NAME.fullmatch(path.name):
         if head is not None:
             return CheckpointFolder(head.save_index, int(match[1]), path)
-        if any(map(rank_files.is_rank_file, _list_entries(path))):
+        if any(_RANK_FILE.fullmatch(entry.name) for entry in _list_entries(path)):
             return CheckpointFolder(inf, int(match[1]), path)
     # A removed folder may have lost its tensors, and still have its JSON files.
     match = _TEMPORARY_NAME.fullmatch(path.name)
@@ -88,12 +98,73 @@ def identify_folder(path: Path) -> CheckpointFolder | None:
     return None
 
 
+def read_head(folder: Path) -> Head | None:
+    """Return the head of rank 0's JSON file; None if this library has not written it."""
+    try:
+        with json_path(folder, 0).open("rb") as file:
+            match = _HEAD.match(file.read(_HEAD_BYTES))
+    except OSError:
+        return None
+    return None if match is None else Head(save_index=int(match[1]), world_size=int(match[2]))
+
+
 def is_complete(path: Path) -> bool:
     """Return True if a partial folder has the files of all ranks."""
-    head = rank_files.read_head(path)
-    return head is not None and all(
-        rank_files.json_path(path, rank).exists() for rank in range(head.world_size)
+    head = read_head(path)
+    return head is not None and all(json_path(path, rank).exists() for rank in range(head.world_size))
+
+
+def begin_save(directory: Path, count: int, save_id: str, rank: int) -> tuple[Path, int]:
+    """Create the folder that the ranks of one save write into; rank 0 first removes those of killed saves.
+
+    Returns:
+        The folder, and the index of the save: one more than that of the last save. Only rank 0's counts; it
+        is 0 on other ranks.
+
+    Raises:
+        RuntimeError: This rank does not see the folder that rank 0 created.
+    """
+    path = partial_folder(directory, count, save_id)
+    if rank > 0:
+        _check_shared(path)
+        return path, 0
+    _clean_up_leftovers(directory, save_id)
+    path.mkdir(parents=True, exist_ok=True)
+    return path, 1 + max((int(folder.save_index) for folder in list_complete(directory)), default=0)
+
+
+def _check_shared(path: Path) -> None:
+    """Refuse a directory in which this rank does not see the folder that rank 0 created.
+
+    Raises:
+        RuntimeError: The path names a different directory on this rank, such as another machine's local disk.
+    """
+    # mkdir, not path.exists(): a network file system may cache for seconds that a folder is missing.
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return
+    path.rmdir()
+    raise RuntimeError(
+        f"{path.parent} is not a folder that all ranks share, so no checkpoint in it would become complete"
     )
+
+
+def discard(path: Path, rank: int, world_size: int) -> None:
+    """Remove the files of a rank that could not write all of them."""
+    with suppress(OSError):
+        for file in (tensors_path(path, rank), unfinished_path(json_path(path, rank))):
+            file.unlink(missing_ok=True)
+        if world_size == 1:  # another rank may be about to write here; the next save removes the folder
+            path.rmdir()
+
+
+def commit_if_complete(path: Path, keep: int) -> None:
+    """Commit a folder if it has the files of all ranks; see `commit`."""
+    # Each rank writes its JSON file and then checks whether all are there. At least the rank that writes the
+    # last one sees all, so no rank waits for another; if two see all, one rename succeeds.
+    if is_complete(path):
+        commit(path, keep)
 
 
 def commit(path: Path, keep: int | None = None) -> None:
@@ -103,8 +174,6 @@ def commit(path: Path, keep: int | None = None) -> None:
         path: A path from `partial_folder`.
         keep: The number of counts to keep, those saved last; None keeps all.
     """
-    # Each rank writes its JSON file and then checks whether all are there. At least the rank that writes the
-    # last one sees all, so no rank waits for another; if two see all, one rename succeeds.
     directory, count = path.parent, path.name.split(".")[1]
     try:
         _fsync_folder(path)
@@ -134,7 +203,7 @@ def _prune(directory: Path, keep: int) -> None:
                 shutil.rmtree(removed, ignore_errors=True)
 
 
-def clean_up_leftovers(directory: Path, save_id: str) -> None:
+def _clean_up_leftovers(directory: Path, save_id: str) -> None:
     """Commit or remove the temporary folders that killed processes left behind.
 
     Args:

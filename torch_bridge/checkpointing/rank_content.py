@@ -9,7 +9,6 @@ import hashlib
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -81,16 +80,7 @@ class RankContent:
         self, directory: Path, save_id: str, count: int, rank: int, ranks: int, keep: int
     ) -> None:
         """Write this rank's files. The rank that completes the checkpoint commits its folder."""
-        save_index = 0  # readers take that of rank 0
-        if rank == 0:
-            folders.clean_up_leftovers(directory, save_id)
-            save_index = 1 + max(
-                (int(folder.save_index) for folder in folders.list_complete(directory)), default=0
-            )
-        path = folders.partial_folder(directory, count, save_id)
-        if rank > 0:
-            folders.check_shared(path)
-        path.mkdir(parents=True, exist_ok=True)
+        path, save_index = folders.begin_save(directory, count, save_id, rank)
         record = {
             "save": save_id,
             "number": save_index,
@@ -102,13 +92,9 @@ class RankContent:
         try:
             rank_files.write_files(path, rank, record, self._tensors, self._digests)
         except BaseException:
-            rank_files.remove_files(path, rank)
-            if ranks == 1:  # another rank may be about to write here; the next save removes the folder
-                with suppress(OSError):
-                    path.rmdir()
+            folders.discard(path, rank, ranks)
             raise
-        if folders.is_complete(path):
-            folders.commit(path, keep)
+        folders.commit_if_complete(path, keep)
 
 
 def _sha256_of_json(structure: Any) -> str:

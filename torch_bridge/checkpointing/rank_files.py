@@ -1,4 +1,4 @@
-"""The two files that each rank writes into a checkpoint: `rank-R.safetensors` and `rank-R.json`.
+"""The content of the two files that each rank writes: `rank-R.safetensors` and `rank-R.json`.
 
 The JSON file comes last, so a rank has written everything if its JSON file exists. The file ends with the
 SHA-256 of all bytes before that entry. It has no line breaks; they are added here for reading:
@@ -18,7 +18,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,13 +27,8 @@ from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariable
 from torch import Tensor
 
 from torch_bridge.checkpointing.encoding import to_json
+from torch_bridge.checkpointing.folders import FORMAT, json_path, tensors_path, unfinished_path
 
-_FORMAT = "torch_bridge 1"
-_HEAD = re.compile(
-    rb'\{"format":"torch_bridge 1","save":"[0-9a-f]{32}","number":([0-9]{1,18}),"count":[0-9]+,'
-    rb'"ranks":([0-9]{1,18}),"rank":0,'
-)
-_HEAD_BYTES = 512  # enough for the longest match
 _DIGEST = ',"sha256":"{}"}}'
 _DIGEST_BYTES = len(_DIGEST.format("0" * 64))
 _STORED_AS_REAL = (torch.complex32, torch.complex128)  # safetensors has only complex64
@@ -44,32 +38,12 @@ class DamagedError(ValueError):
     """Raised if a file is not as it was written."""
 
 
-class Head(NamedTuple):
-    """The first entries of rank 0's JSON file."""
-
-    save_index: int
-    """The index of the save in this directory; the last save has the highest."""
-    world_size: int
-
-
 class SavedTensor(NamedTuple):
     """A tensor to be saved, or this rank's shard of it: contiguous, in host memory."""
 
     tensor: Tensor
     offsets: list[int] | None
     """The position of the shard in the whole tensor; None if this is the whole tensor."""
-
-
-def json_path(folder: Path, rank: int) -> Path:
-    return folder / f"rank-{rank}.json"
-
-
-def tensors_path(folder: Path, rank: int) -> Path:
-    return folder / f"rank-{rank}.safetensors"
-
-
-def is_rank_file(path: Path) -> bool:
-    return re.fullmatch(r"rank-[0-9]+\.(json|safetensors)", path.name) is not None
 
 
 def write_files(
@@ -109,13 +83,13 @@ def write_files(
         if saved.offsets is not None:
             entries[key]["offsets"] = saved.offsets
         entries[key]["sha256"] = digests.get(key) or sha256_of([stored[key]])
-    text = to_json({"format": _FORMAT, **record, "tensors": entries})[:-1]  # the digest closes the brace
+    text = to_json({"format": FORMAT, **record, "tensors": entries})[:-1]  # the digest closes the brace
     _write_json(json_path(folder, rank), text.encode())
 
 
 def _write_json(path: Path, text: bytes) -> None:
     """Write a JSON file with its digest, or no file if the process is killed."""
-    unfinished = path.with_suffix(".tmp")
+    unfinished = unfinished_path(path)
     try:
         with unfinished.open("wb") as file:
             file.write(text + _DIGEST.format(hashlib.sha256(text).hexdigest()).encode())
@@ -124,13 +98,6 @@ def _write_json(path: Path, text: bytes) -> None:
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk's error names no file
     unfinished.rename(path)  # atomic: the file exists as a whole or not at all
-
-
-def remove_files(folder: Path, rank: int) -> None:
-    """Remove the unfinished files of a rank."""
-    with suppress(OSError):
-        for path in (tensors_path(folder, rank), json_path(folder, rank).with_suffix(".tmp")):
-            path.unlink(missing_ok=True)
 
 
 def to_storable(tensor: Tensor) -> Tensor:
@@ -154,17 +121,6 @@ def sha256_of(tensors: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def read_head(folder: Path) -> Head | None:
-    """Return the head of rank 0's JSON file; None if this library has not written it."""
-    try:
-        path = json_path(folder, 0)
-        with path.open("rb") as file:
-            match = _HEAD.match(file.read(_HEAD_BYTES))
-    except OSError:
-        return None
-    return None if match is None else Head(save_index=int(match[1]), world_size=int(match[2]))
-
-
 def read_json(folder: Path, rank: int) -> dict[str, Any]:
     """Return the content of a rank's JSON file.
 
@@ -178,6 +134,6 @@ def read_json(folder: Path, rank: int) -> dict[str, Any]:
     if end != _DIGEST.format(hashlib.sha256(text).hexdigest()).encode():
         raise DamagedError(f"{path.name} is damaged: its SHA-256 differs")
     record = json.loads(content)
-    if record["format"] != _FORMAT:
-        raise DamagedError(f"{path.name} has the format {record['format']!r}, and not {_FORMAT!r}")
+    if record["format"] != FORMAT:
+        raise DamagedError(f"{path.name} has the format {record['format']!r}, and not {FORMAT!r}")
     return record

@@ -57,12 +57,12 @@ class SavedCheckpoint:
         first = rank_files.read_json(folder.path, 0)
         for rank in range(first["ranks"]):
             record = rank_files.read_json(folder.path, rank) if rank else first
-            name = rank_files.json_path(folder.path, rank).name
+            name = folders.json_path(folder.path, rank).name
             if (record["count"], record["ranks"], record["rank"]) != (folder.count, first["ranks"], rank):
                 raise DamagedError(f"{name} is of another checkpoint")
             if record["save"] != first["save"]:
                 raise DamagedError(f"{name} is of another save of {folder.count} than that of rank 0")
-            path = rank_files.tensors_path(folder.path, rank)
+            path = folders.tensors_path(folder.path, rank)
             with path.open("rb"):
                 pass  # a missing permission raises here; safetensors would call the file missing
             try:
