@@ -1,7 +1,5 @@
 """Likely mistakes in building and calling a training step: each message says what to write instead."""
 
-import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,55 +112,6 @@ def test_plausible_micro_batches_do_not_warn(micro_batches: Any) -> None:
     assert make_step(loss_fn=loss_fn)(*micro_batches).applied == 1
 
 
-def test_path_as_state_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "state.pt", "state.pt"):
-        with pytest.raises(ValueError, match="load the file first"):
-            make_step().load_state_dict(path)  # type: ignore[arg-type]  (that is what is tested)
-
-
-@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-def test_clock_past_the_end_warns_once(name: str) -> None:
-    step, (batch,) = make_step(name, curve=PlateauCurve(20)), batches(1)
-    for _ in range(25):
-        step(batch)
-    with pytest.warns(CurveWarning, match="has total_steps = 20, .*so no weight changes") as caught:
-        train(step, [batch] * 30)
-    assert len(caught) == 1
-    assert caught[0].filename == steps.__file__, "the line of the call"
-
-
-@pytest.mark.parametrize("total", [20, 100, 700])
-def test_short_run_past_the_end_warns_soon(total: int) -> None:
-    step, (batch,) = make_step(curve=PlateauCurve(total)), batches(1)
-    train(step, [batch] * (total + 10))
-    with pytest.warns(CurveWarning, match=f"total_steps = {total}, but") as caught:
-        train(step, [batch] * (total + 10))
-    assert len(caught) == 1
-
-
-@pytest.mark.parametrize("unit", [None, 1])
-def test_floor_far_past_the_end_warns_once(unit: int | None) -> None:
-    """More than 1000 updates past the end, and at ten times the steps."""
-    count = None if unit is None else (lambda batch: 3)
-    step = make_step(curve=PlateauCurve(20, min_lr_ratio=0.1), unit=unit, count=count)
-    (batch,) = batches(1)
-    train(step, [batch] * 1000)
-    with pytest.warns(CurveWarning, match="total_steps = 20, .* final value since step 20") as caught:
-        train(step, [batch] * 120)
-    step.state_dict()
-    assert len(caught) == 1
-
-
-@pytest.mark.parametrize("curve", [PlateauCurve(20, min_lr_ratio=0.1), PlateauCurve(200)])
-def test_other_ends_do_not_warn(curve: PlateauCurve) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        step, (batch,) = make_step(curve=curve), batches(1)
-        for _ in range(120):
-            step(batch)
-        step.state_dict()
-
-
 def test_repeated_parameter_is_refused() -> None:
     model = Net()
     with pytest.warns(UserWarning, match="duplicate parameters"):
@@ -172,32 +121,46 @@ def test_repeated_parameter_is_refused() -> None:
     assert "initial_lr" not in optimizer.param_groups[0]
 
 
-def test_weight_that_requires_grad_is_refused() -> None:
-    step, (batch,) = (
-        make_step(loss_fn=lambda model, batch: (mean_loss(model, batch), model(batch[0]).mean())),
-        batches(1),
-    )
-    before = step.state_dict()
-    with pytest.raises(ValueError, match=r"a pair is \(sum, weight\).*has_aux=True"):
-        step(batch)
-    assert equal_trees(step.state_dict(), before)
-
-
+_END, _FLOOR = PlateauCurve(20), PlateauCurve(20, min_lr_ratio=0.1)
 _FROM_0 = PlateauCurve(40, warmup_steps=4)
-_STANDING = r"32 updates consumed {}, which with unit = {} leaves the curve at step 0.*count\("
+_STANDING = r"{} updates consumed {} in all, which with unit = {} leaves the curve at step 0.*count\("
 
 
-@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-@pytest.mark.parametrize(
-    ("unit", "count", "consumed"),
-    [(1000, lambda batch: 5, "160"), (1, lambda batch: 0, "0"), (1, lambda batch: torch.tensor(0), "0")],
-    ids=["a large unit", "no count", "no count on the device"],
-)
-def test_unit_that_is_never_full_warns_once(name: str, unit: int, count: Any, consumed: str) -> None:
-    step, (batch,) = make_step(name, curve=_FROM_0, unit=unit, count=count), batches(1)
-    train(step, [batch] * 32)
-    with pytest.warns(CurveWarning, match=_STANDING.format(f"{consumed} in all", unit)) as caught:
-        train(step, [batch] * 40)
+def _counting(unit: int, count: Any) -> dict[str, Any]:
+    return {"curve": _FROM_0, "unit": unit, "count": count}
+
+
+# (options, silent updates, updates that warn once, message)
+_LATE: list[tuple[dict[str, Any], int, int, str]] = [
+    ({"curve": _END}, 25, 30, "has total_steps = 20, .*so no weight changes"),
+    ({"curve": PlateauCurve(100)}, 110, 110, "total_steps = 100, but"),
+    ({"curve": PlateauCurve(700)}, 710, 710, "total_steps = 700, but"),
+    # More than 1000 updates past the end, and at ten times the steps.
+    ({"curve": _FLOOR}, 1000, 120, "total_steps = 20, .* final value since step 20"),
+    (
+        {"curve": _FLOOR, "unit": 1, "count": lambda batch: 3},
+        1000,
+        120,
+        "total_steps = 20, .* final value since step 20",
+    ),
+    # A unit that is never full.
+    (_counting(1000, lambda batch: 5), 32, 40, _STANDING.format(32, 160, 1000)),
+    (_counting(1, lambda batch: 0), 32, 40, _STANDING.format(32, 0, 1)),
+    (_counting(1, lambda batch: torch.tensor(0)), 32, 40, _STANDING.format(32, 0, 1)),
+]
+
+
+_STEPPERS = [("adamw", *late) for late in _LATE] + [("rmsprop", *late) for late in _LATE if late[1] < 100]
+
+
+@pytest.mark.parametrize(("name", "options", "silent", "updates", "message"), _STEPPERS)
+def test_run_that_stands_still_warns_once(
+    name: str, options: dict[str, Any], silent: int, updates: int, message: str
+) -> None:
+    step, (batch,) = make_step(name, **options), batches(1)
+    train(step, [batch] * silent)
+    with pytest.warns(CurveWarning, match=message) as caught:
+        train(step, [batch] * updates)
     assert len(caught) == 1
     assert caught[0].filename == steps.__file__, "the line of the call"
     step.state_dict()
@@ -207,24 +170,24 @@ def test_save_of_short_run_warns_of_unit() -> None:
     step, (batch,) = make_step(curve=_FROM_0, unit=1000, count=len), batches(1)
     train(step, [batch] * 19)
     step.state_dict()
-    train(step, [batch] * 1)
-    with pytest.warns(CurveWarning, match="20 updates consumed 40 in all"):
+    train(step, [batch])
+    with pytest.warns(CurveWarning, match=_STANDING.format(20, 40, 1000)):
         step.state_dict()
 
 
 @pytest.mark.parametrize(
-    ("curve", "options"),
+    ("options", "peak"),
     [
-        (_FROM_0, {"unit": 40}),  # moves after 20 updates of 2
-        (PlateauCurve(40, warmup_steps=4, init_lr_ratio=0.5), {"unit": 1000}),
-        (PlateauCurve(40), {"unit": 1000}),
+        ({"curve": _FLOOR}, 0.01),
+        ({"curve": PlateauCurve(200)}, 0.01),
+        (_counting(40, len), 0.01),  # moves after 20 updates of 2
+        (_counting(1000, len), 0.0),
+        (_counting(1000, len) | {"curve": PlateauCurve(40, warmup_steps=4, init_lr_ratio=0.5)}, 0.01),
+        (_counting(1000, len) | {"curve": PlateauCurve(40)}, 0.01),
     ],
-    ids=["slow", "from above 0", "without warmup"],
 )
-def test_other_units_do_not_warn(curve: PlateauCurve, options: dict[str, int]) -> None:
-    step, (batch,) = make_step(curve=curve, count=len, **options), batches(1)
-    train(step, [batch] * 50)
+def test_other_runs_do_not_warn(options: dict[str, Any], peak: float) -> None:
+    step, (batch,) = make_step(**options), batches(1)
+    step.set_peak(peak)
+    train(step, [batch] * 120)
     step.state_dict()
-    idle = make_step(curve=_FROM_0, count=len, unit=1000)
-    idle.set_peak(0.0)
-    train(idle, [batch] * 50)

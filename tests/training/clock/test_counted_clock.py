@@ -246,35 +246,6 @@ def test_step_of_a_partly_consumed_unit_is_compared() -> None:
             step.load_state_dict(saved.state_dict())
 
 
-_COUNTS: list[tuple[type[Exception], str, Any]] = [
-    (TypeError, "must be an integer", lambda batch: 2.0),
-    (TypeError, "must be an integer", lambda batch: True),
-    (ValueError, "must be at least 0", lambda batch: -1),
-    (ValueError, r"less than 2\*\*62", lambda batch: 2**62),
-    (TypeError, "torch.float32; it must be of integers", lambda batch: batch[0].sum()),
-    (TypeError, "torch.bool; it must be of integers", lambda batch: (batch[0] > 0).any()),
-    (ValueError, r"shape \(1,\); it must be a scalar", lambda batch: torch.ones(1, dtype=torch.int64)),
-    (ZeroDivisionError, "by zero", lambda batch: 1 // 0),
-]
-
-
-@pytest.mark.parametrize(("error", "message", "count"), _COUNTS)
-@pytest.mark.parametrize("pieces", [1, 2])
-def test_invalid_count_changes_nothing(error: type[Exception], message: str, count: Any, pieces: int) -> None:
-    bad = False
-    step = make_step(unit=3, count=lambda batch: count(batch) if bad else 5)
-    data = batches(6)
-    for batch in data[:3]:
-        step(batch)
-    state, bad = step.state_dict(), True
-    with pytest.raises(error, match=message):
-        step(*data[3 : 3 + pieces])
-    assert equal_trees(step.state_dict(), state)
-    bad = False
-    step(data[4])
-    assert step.state_dict()["consumed"] == 20
-
-
 def test_dtensor_count_is_refused() -> None:
     assert run(counted_as_dtensors, processes=1) == [["count returned a DTensor", 7]]
 

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 from packaging.version import Version
-from support.training.models import Net, mean_loss
-from support.training.optimizers import make_optimizer
 from support.training.steps import make_step
 from torch import nn
 
-from torch_bridge.training.optimizers.optimizers import check_model, device_of, unwrap_optimizers
+from torch_bridge.training.optimizers.optimizers import device_of, unwrap_optimizers
 
 _PINS = (Path(__file__).parents[2] / "versions" / "oldest.txt").read_text(encoding="utf-8")
 _OLDEST = Version(re.findall(r"^torch==(\S+)", _PINS, re.MULTILINE)[0])
@@ -35,29 +33,6 @@ def test_every_torch_optimizer_is_accepted_or_refused(kind: Any) -> None:
     else:
         assert unwrap_optimizers(model, optimizer) == [optimizer]
         assert device_of([optimizer]) == torch.device("cpu")
-
-
-def test_optimizer_with_closure_is_refused() -> None:
-    class LineSearch(torch.optim.Optimizer):
-        def step(self, closure: Any) -> None:
-            closure()
-
-    model = Net()
-    with pytest.raises(TypeError, match="LineSearch needs a closure"):
-        unwrap_optimizers(model, LineSearch(model.parameters(), {"lr": 0.1}))
-
-
-def test_invalid_models_and_optimizers_are_refused() -> None:
-    model = Net()
-    with pytest.raises(AttributeError, match="'function' object"):
-        check_model(mean_loss)
-    with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer"):
-        unwrap_optimizers(model, "adamw")
-    with pytest.raises(ValueError, match="4 of the optimizer's 4 parameters are not the model's"):
-        unwrap_optimizers(model, make_optimizer("adamw", Net()))
-    more = [*model.parameters(), nn.Parameter(torch.ones(1))]
-    with pytest.raises(ValueError, match="1 of the optimizer's 5 parameters are not the model's"):
-        unwrap_optimizers(model, torch.optim.SGD(more))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -129,22 +129,6 @@ def test_curves_are_assigned_to_groups(curve: Any, expected: list[PlateauCurve])
         assert [np.float32(rate) for rate in used] == rates
 
 
-@pytest.mark.parametrize(
-    ("curve", "error", "message"),
-    [
-        ([CURVE], ValueError, "1 entries for 2 optimizers"),
-        ([CURVE] * 3, ValueError, "3 entries for 2 optimizers"),
-        ([CURVE, [CURVE]], ValueError, "1 curves; the optimizer has 2"),
-        ([CURVE, 0.1], TypeError, r"0\.1 must be a Curve"),
-        ("xy", TypeError, "an entry for each optimizer"),
-        (0.1, TypeError, "an entry for each optimizer"),
-    ],
-)
-def test_mismatched_curves_are_refused(curve: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        _step(_muon_and_adamw, curve)
-
-
 @pytest.mark.parametrize("kind", [AdamW, torch.optim.RMSprop])
 def test_list_of_one_equals_single_optimizer(kind: Any) -> None:
     def groups(model: Net) -> Optimizer:
@@ -159,23 +143,6 @@ def test_list_of_one_equals_single_optimizer(kind: Any) -> None:
     assert other.optimizer is other.optimizers[0]
     other.load_state_dict(step.state_dict())
     step.load_state_dict(other.state_dict())
-    with pytest.raises(ValueError, match="2 entries for 1 optimizers"):
-        make_step(model=listed, optimizer=[groups(listed)], curve=[CURVE, _LINEAR])
-
-
-def test_invalid_optimizers_are_refused() -> None:
-    model = Net()
-    whole, part = AdamW(model.parameters(), fused=True), SGD(model.last.parameters())
-    with pytest.raises(ValueError, match="2 parameters belong to several optimizers"):
-        make_step(model=model, optimizer=[whole, part])
-    with pytest.raises(ValueError, match="optimizer is empty"):
-        make_step(model=model, optimizer=[])
-    with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer"):
-        make_step(model=model, optimizer=[part, None])
-    with pytest.raises(TypeError, match="LBFGS needs a closure"):
-        make_step(model=model, optimizer=[part, torch.optim.LBFGS(model.first.parameters())])
-    assert "initial_lr" not in whole.param_groups[0]
-    assert "initial_lr" not in part.param_groups[0]
 
 
 def test_optimizer_attribute_needs_a_single_one() -> None:

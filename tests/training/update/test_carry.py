@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.models import Recurrent, batches, carried_loss, mean_loss, nonfinite
-from support.training.steps import CURVE, make_step, state_kept_by_skips, train
+from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -119,50 +119,6 @@ def test_carry_works_under_bf16_and_fp16() -> None:
         assert int(results[-1].applied) == 12
         torch.testing.assert_close(results[-1].loss, expected[-1].loss, rtol=0.02, atol=0)
         torch.testing.assert_close(_carry(step), _carry(reference), rtol=0, atol=0.05)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda h, c: (h[:, :2], c),
-        lambda h, c: [h, c],
-        lambda h, c: (h, c, c),
-        lambda h, c: (h, 1.0),
-        lambda h, c: (h, c.to("meta")),
-        lambda h, c: None,
-    ],
-)
-def test_refused_carry_changes_nothing(change: Any) -> None:
-    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
-        loss, carry = carried_loss(model, batch, carry)
-        return loss, change(*carry) if bad else carry
-
-    bad, model, data = False, Recurrent(), batches(2, time=3)
-    step = make_step("adamw", model, loss_fn, carry=model.initial())
-    step(*data)
-    before, bad = state_kept_by_skips(step), True
-    for pieces in (data[:1], data):
-        with pytest.raises(ValueError, match="carry"):
-            step(*pieces)
-    assert equal_trees(state_kept_by_skips(step), before)
-    assert all(parameter.grad is None for parameter in model.parameters())
-    bad = False
-    assert step(*data).applied == 2
-
-
-def test_missing_carry_is_refused() -> None:
-    model, (batch,) = Recurrent(), batches(1, time=3)
-    step = make_step("adamw", model, lambda *arguments: carried_loss(*arguments)[0], carry=model.initial())
-    with pytest.raises(TypeError, match=r"must return \(loss, carry\)"):
-        step(batch)
-    with pytest.raises(ValueError, match="without a carry"):
-        make_step(loss_fn=mean_loss).reset_carry()
-
-
-@pytest.mark.parametrize("carry", [(), [], {}, 1.0, (torch.zeros(1), 2), "state", (None,)], ids=repr)
-def test_invalid_carry_is_refused(carry: Any) -> None:
-    with pytest.raises(TypeError, match="carry"):
-        make_step(loss_fn=carried_loss, model=Recurrent(), carry=carry)
 
 
 def test_carry_is_any_pytree_of_tensors() -> None:
