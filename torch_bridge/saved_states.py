@@ -11,7 +11,12 @@ from torch_bridge.curve_api import checks
 @contextmanager
 def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
     """Turn errors from a malformed state into a ValueError that says it is not the state of `owner`."""
-    refuse_path(state_dict)
+    if isinstance(state_dict, str | bytes | PathLike):
+        raise ValueError(
+            f"state_dict = {checks.short_repr(state_dict)} is a path, not a state: load the file first, "
+            "load_state_dict(torch.load(path, weights_only=True)). Checkpoints(folder).load(...) loads what "
+            "Checkpoints saved"
+        )
     try:
         yield
     except ValueError:
@@ -28,13 +33,3 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
         raise ValueError(f"state_dict is not the state of {owner}: {advice}") from None
     except Exception as error:  # a wrong type can raise anything: a tensor in place of a number, for example
         raise ValueError(f"state_dict is not the state of {owner}: {error}") from None
-
-
-def refuse_path(state_dict: Any) -> None:
-    """Refuse the path of a saved state given in place of the state."""
-    if isinstance(state_dict, str | bytes | PathLike):
-        raise ValueError(
-            f"state_dict = {checks.short_repr(state_dict)} is a path, not a state: load the file first, "
-            "load_state_dict(torch.load(path, weights_only=True)). Checkpoints(folder).load(...) loads what "
-            "Checkpoints saved"
-        )

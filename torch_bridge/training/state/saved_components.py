@@ -10,9 +10,10 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
+from torch_bridge.saved_states import reading_state_of
 from torch_bridge.schedulers.hold_state import States, dump_hold_states, load_hold_states
 from torch_bridge.schedulers.param_groups import all_groups
-from torch_bridge.schedulers.resume import check_same_past, read_curves, reading_state_of
+from torch_bridge.schedulers.resume import check_same_past, read_curves
 from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
 from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state import snapshot
