@@ -155,14 +155,14 @@ _CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     ),
     (
         lambda: evaluate(batches(1), Net(), mean_loss),  # type: ignore[call-overload]
-        TypeError,
-        r"evaluate\(model, batches, loss_fn\)",
+        AttributeError,
+        "no attribute 'parameters'",
     ),
     (lambda: evaluate(Net(), batches(1), _LONG), TypeError, "loss_fn"),  # type: ignore[call-overload]
     (lambda: evaluate(Net(), batches(1), mean_loss, carry=_LONG), TypeError, "carry"),
-    (lambda: distribute(_LONG), TypeError, "model"),  # type: ignore[type-var]
-    (lambda: checkpoint_activations(_LONG, nn.Linear), TypeError, "model"),  # type: ignore[type-var]
-    (lambda: find_batch_size(_LONG, len, 8), TypeError, "must be callable"),  # type: ignore[arg-type]
+    (lambda: distribute(_LONG), AttributeError, "no attribute 'modules'"),  # type: ignore[type-var]
+    (lambda: checkpoint_activations(_LONG, nn.Linear), AttributeError, "no attribute 'modules'"),  # type: ignore[type-var]
+    (lambda: find_batch_size(_LONG, len, 8), TypeError, "is not callable"),  # type: ignore[arg-type]
 ]
 
 
