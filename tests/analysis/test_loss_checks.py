@@ -96,23 +96,26 @@ def test_averages_are_not_fitted_in_silence(curve, every, noise, seed) -> None:
         assert isinstance(result, ValueError) or [message.startswith(LAG) for message in messages] == [True]
 
 
-@pytest.mark.parametrize("noise", [1e-3, 1e-2, 3e-2])
-@pytest.mark.parametrize("decay", [0.8, 0.9])
-def test_averages_of_noisy_losses_lag(decay, noise) -> None:
+@examples(12, deadline=None)
+@given(st.sampled_from([1e-3, 1e-2, 3e-2]), st.sampled_from([0.8, 0.9]), st.integers(0, 1000))
+def test_averages_of_noisy_losses_lag(noise, decay, seed) -> None:
     """Means of a group are no worse fitted than independent ones."""
-    run = logged(COSINE, 2, noise)
+    run = logged(COSINE, 2, noise, seed)
     _, messages = fitted(changed(run, moving_average(decay)(run.losses)))
     assert [message.startswith(LAG) for message in messages] == [True]
 
 
-@pytest.mark.parametrize("exponent", [0.35, 0.44, 0.55])
-@pytest.mark.parametrize("every", [4, 20, 40])
-@pytest.mark.parametrize("curve", [COSINE, WSD])
-def test_losses_without_noise_do_not_lag(curve, every, exponent) -> None:
-    assert fitted(logged(curve, every, 0.0, exponent=exponent))[1] == []
-    assert fitted(logged(curve, every, 2e-5))[1] == []
+@examples(24, deadline=None)
+@given(
+    st.sampled_from([COSINE, WSD]),
+    st.sampled_from([4, 20, 40]),
+    st.just((2e-5, 0.44)) | st.tuples(st.just(0.0), st.floats(0.35, 0.55)),
+)
+def test_losses_without_noise_do_not_lag(curve, every, noise_and_exponent) -> None:
+    noise, exponent = noise_and_exponent
+    assert fitted(logged(curve, every, noise, exponent=exponent))[1] == []
     steps = np.arange(every, 2001, every)
-    assert fitted(LossRun(curve, PEAK, steps, 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)))[1] == []
+    assert fitted(LossRun(curve, PEAK, steps, 2.5 + 2 * steps**-exponent + 0.1 * curve(steps)))[1] == []
 
 
 def cut(run: LossRun, first: int, *, reads_lrs: bool = False) -> LossRun:
@@ -179,13 +182,14 @@ def test_fit_leaves_spikes_out(curve, every, noise, data) -> None:
 RESTARTS = StagedCurve([(50, 1.0), *[(200, 0.1, "cosine"), (1, 1.0)] * 9, (200, 0.0, "cosine")])
 
 
-@pytest.mark.parametrize("noise", [0.0, 1e-3, 1e-2])
-@pytest.mark.parametrize("every", [2, 25])
-@pytest.mark.parametrize("curve", [COSINE, WSD, RESTARTS])
-def test_noise_and_restarts_are_not_spikes(curve, every, noise) -> None:
-    for seed in range(3):
-        _, messages = fitted(logged(curve, every, noise, seed))
-        assert not any(SPIKE in message for message in messages)
+@examples(40, deadline=None)
+@given(
+    st.sampled_from([COSINE, WSD, RESTARTS]), st.sampled_from([2, 25]), st.sampled_from([0.0, 1e-3, 1e-2]),
+    st.integers(0, 1000),
+)  # fmt: skip
+def test_noise_and_restarts_are_not_spikes(curve, every, noise, seed) -> None:
+    _, messages = fitted(logged(curve, every, noise, seed))
+    assert not any(SPIKE in message for message in messages)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +212,7 @@ def test_divergence_is_not_a_spike(place, factors) -> None:
 
 
 @pytest.mark.parametrize("place", [-1, 18])  # the last, and the first after a restart at step 452
-def test_rises_at_the_end_and_at_restarts_are_no_spikes(place) -> None:
+def test_rises_at_the_end_and_at_restarts_are_not_spikes(place) -> None:
     run = logged(RESTARTS, 25)
     losses = run.losses.copy()
     losses[[place, 12]] *= 1.5

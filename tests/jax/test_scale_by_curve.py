@@ -155,6 +155,9 @@ def test_clock_stops_at_last_int32(options, arguments):
         assert state.clock == min(consumed, 2**31 - 1)
 
 
+HELD = scale_by_curve(STAIRS, PEAK, hold=[UNTIL, BELOW])  # compiled once
+
+
 @pytest.mark.parametrize(
     "convert",
     [
@@ -170,10 +173,9 @@ def test_clock_stops_at_last_int32(options, arguments):
 def test_metric_may_be_any_real_scalar(convert):
     column = np.array([2, 2, 1, 0.7, 1, 0.1, 0.1, 0.1] * 4)
     converted = [convert(value) for value in column]
-    optimizer = scale_by_curve(STAIRS, PEAK, hold=[UNTIL, BELOW])
-    state, rates = optimizer.init(None), []
+    state, rates = HELD.init(None), []
     for metric in converted:
-        _, state = optimizer.update(jnp.ones(()), state, value=metric)
+        _, state = HELD.update(jnp.ones(()), state, value=metric)
         rates.append(state.learning_rate)
     assert_equal_bits(rates, rates_by_words([UNTIL, BELOW], [float(metric) for metric in converted]))
 

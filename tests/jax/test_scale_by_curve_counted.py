@@ -1,6 +1,6 @@
 """`scale_by_curve` with a unit: the clock is consumed // unit, checked with Python integers."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -60,13 +60,22 @@ def test_many_random_counts_in_scan_are_exact(x64):
 _sizes = st.integers(0, MOST) | st.integers(0, 50) | st.sampled_from([0, 1, MOST - 1, MOST])
 
 
-@examples(20)
+# Few units, since each is compiled.
+_units = st.sampled_from([1, 7, 65_536, MOST - 1, MOST])
+
+
+@cache
+def counted(curve, unit):
+    transformation = scale_by_curve(curve, PEAK, unit=unit)
+    return transformation, jax.jit(transformation.update)
+
+
+@examples(40)
 @example(False, 1, [MOST, MOST, 0])
-@given(st.booleans(), _sizes.filter(bool), st.lists(_sizes, min_size=1, max_size=6))
+@given(st.booleans(), _units, st.lists(_sizes, min_size=1, max_size=6))
 def test_eager_and_jitted_updates_agree(x64, unit, counts):
     with jax.enable_x64(x64):
-        transformation = scale_by_curve(LONG, PEAK, unit=unit)
-        jitted = jax.jit(transformation.update)
+        transformation, jitted = counted(LONG, unit)
         state, found = transformation.init(None), []
         for turn, count in enumerate(counts):
             update = jitted if turn % 2 else transformation.update
@@ -78,10 +87,9 @@ def test_eager_and_jitted_updates_agree(x64, unit, counts):
 
 
 @examples(20)
-@given(st.lists(st.integers(0, 100), min_size=1, max_size=30), st.integers(1, 30), st.randoms())
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=30), st.sampled_from([1, 7, 30]), st.randoms())
 def test_clock_does_not_depend_on_division_into_updates(counts, unit, random):
-    transformation = scale_by_curve(CURVE, PEAK, unit=unit)
-    update = jax.jit(transformation.update)
+    transformation, update = counted(CURVE, unit)
     ends = []
     for several in (counts, [sum(counts)], random.sample(counts, len(counts))):
         state = transformation.init(None)
@@ -105,9 +113,10 @@ def test_count_of_any_integer_type_is_clipped(x64):
         of_arrays = jax.jit(lambda arrays: [jax.vmap(lambda n: advance(count=n)[1])(one) for one in arrays])
         for given, array, traced in zip(counts, arrays, of_arrays(arrays), strict=True):
             expected = [divmod(min(max(count, 0), MOST), 3) for count in given]
-            eager = [advance(count=count)[1] for count in array]
             assert [*zip(traced.clock.tolist(), traced.rest.tolist(), strict=True)] == expected
-            assert [(state.clock, state.rest) for state in eager] == expected
+            if array.dtype.name in ("int8", "uint32", "uint64"):  # each type is compiled
+                eager = [advance(count=count)[1] for count in array]
+                assert [(state.clock, state.rest) for state in eager] == expected
 
 
 def test_new_count_does_not_recompile():

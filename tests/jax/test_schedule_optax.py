@@ -21,29 +21,12 @@ def updates_of(optimizer, count, params, grads):
         yield updates, state
 
 
-@pytest.mark.slow
 @x64_both_ways
-def test_inside_scale_by_schedule_and_sgd(x64):
+def test_sgd_scales_by_the_schedule(x64):
     with jax.enable_x64(x64):
-        schedule = optax_schedule(CURVE, 0.1)
-        one = jnp.ones(())
-        rates = product(CURVE, 0.1, np.arange(150), x64)
-        for rate, (scaled, _) in zip(
-            rates, updates_of(optax.scale_by_schedule(schedule), 150, one, one), strict=True
-        ):
-            assert scaled == rate
-        for rate, (update, _) in zip(rates, updates_of(optax.sgd(schedule), 150, one, one), strict=True):
-            assert update == -rate
-
-
-def test_adamw_scales_by_the_schedule():
-    params, grads = jnp.linspace(0.5, 1, 7), jnp.linspace(-1, 1, 7)
-    rates = product(CURVE, 3e-3, np.arange(120), False)
-    direction = optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-2))
-    scheduled = updates_of(optax.adamw(optax_schedule(CURVE, 3e-3), weight_decay=1e-2), 120, params, grads)
-    unscaled = updates_of(direction, 120, params, grads)
-    for rate, (found, _), (way, _) in zip(rates, scheduled, unscaled, strict=True):
-        np.testing.assert_allclose(found, -rate * way, rtol=3e-7)
+        one, rates = jnp.ones(()), product(CURVE, 0.1, np.arange(150), x64)
+        scheduled = updates_of(optax.sgd(optax_schedule(CURVE, 0.1)), 150, one, one)
+        assert [-update for update, _ in scheduled] == rates.tolist()
 
 
 @pytest.mark.slow
