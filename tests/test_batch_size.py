@@ -18,12 +18,20 @@ from hypothesis import given, strategies as st
 from support.training.models import mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE
-from support.trials import exhaust, rows
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep, find_batch_size
 
 pytestmark = pytest.mark.usefixtures("frozen")
+
+
+def exhaust() -> None:
+    """Raise an error of the allocator itself."""
+    torch.empty(2**60)
+
+
+def rows(count: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(count, 3), torch.randn(count, 2)
 
 
 def _trials(global_batch: int, limit: int | None, fits: Callable[[int], bool]) -> tuple[Any, list[int]]:

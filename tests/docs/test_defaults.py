@@ -10,7 +10,7 @@ import optax
 import pytest
 import torch
 from flax import linen, nnx
-from support.docs.defaults import ACCUMULATES_IN_FLOAT32, differences, optax_weights, torch_weights
+from support.docs.defaults import ACCUMULATES_IN_FLOAT32, differences
 from torch import nn
 from torch.nn import functional
 
@@ -38,6 +38,24 @@ def enable_x64():
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
+
+
+def torch_weights(make_optimizer, weights, gradients):
+    """Return the weights after one update for each of these gradients."""
+    parameter = nn.Parameter(torch.tensor(weights))
+    optimizer = make_optimizer([parameter])
+    for gradient in gradients:
+        parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+    return parameter.detach().numpy()
+
+
+def optax_weights(tx, weights, gradients):
+    state = tx.init(weights)
+    for gradient in gradients:
+        updates, state = tx.update(gradient, state, weights)
+        weights = np.asarray(optax.apply_updates(weights, updates))
+    return weights
 
 
 def differ(first, second):

@@ -1,4 +1,4 @@
-"""Trials of batch sizes, one of them in a process with little memory."""
+"""The search for a batch size, in a process with little memory."""
 
 import resource
 import sys
@@ -8,15 +8,6 @@ from support.training.steps import CURVE
 from torch import nn
 
 from torch_bridge import TrainStep, find_batch_size
-
-
-def exhaust() -> None:
-    """Raise an error of the allocator itself."""
-    torch.empty(2**60)
-
-
-def rows(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(count, 3), torch.randn(count, 2)
 
 
 def find_in_short_memory() -> None:

@@ -1,24 +1,15 @@
-"""The sections of docs/pytorch_and_jax.md, and the updates of an optimizer in torch and in optax."""
-
-# pyright: reportMissingTypeStubs=false
+"""The sections of docs/pytorch_and_jax.md."""
 
 import re
-from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, NamedTuple
 
-import numpy as np
 import optax
-import torch
-from numpy.typing import NDArray
 from support.docs.pages import ROOT, sections
-from torch import nn
-from torch.optim import Optimizer
 
 PAGE = ROOT / "docs" / "pytorch_and_jax.md"
 ACCUMULATES_IN_FLOAT32 = "accumulator_dtype" in signature(optax.MultiSteps).parameters
 """True from optax 0.2.8 on; older versions accumulate in the dtype of the gradients."""
-Array = NDArray[np.float64]
 
 
 class Difference(NamedTuple):
@@ -54,24 +45,3 @@ def _parse_figures(text: str) -> list[float]:
     """Return the numbers with a decimal point or an exponent, except versions and numbers in code."""
     text = re.sub(r"`.*?`|optax [\d.]+", "", text)
     return [float(figure) for figure in re.findall(r"\d+e-\d+|\d+\.\d+(?:e-\d+)?", text)]
-
-
-def torch_weights(
-    make_optimizer: Callable[[list[nn.Parameter]], Optimizer], weights: Array, gradients: Sequence[Array]
-) -> Array:
-    """Return the weights after one update for each of these gradients."""
-    parameter = nn.Parameter(torch.tensor(weights))
-    optimizer = make_optimizer([parameter])
-    for gradient in gradients:
-        parameter.grad = torch.tensor(gradient)
-        optimizer.step()
-    return parameter.detach().numpy()
-
-
-def optax_weights(tx: optax.GradientTransformation, weights: Array, gradients: Sequence[Array]) -> Array:
-    """Return the weights after one update for each of these gradients."""
-    state = tx.init(weights)
-    for gradient in gradients:
-        updates, state = tx.update(gradient, state, weights)
-        weights = np.asarray(optax.apply_updates(weights, updates))
-    return weights
