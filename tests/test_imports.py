@@ -53,6 +53,9 @@ assert "scale_by_curve" not in globals()
 A_SCHEDULE = "import plateau_jax; plateau_jax.optax_schedule(plateau_jax.PlateauCurve(9), 0.1)(3)"
 
 
+HTML = "from plateau_jax import PlateauCurve; assert '<svg' in PlateauCurve(10)._repr_html_()"
+
+
 def run(program: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True
@@ -72,6 +75,7 @@ def run(program: str) -> str:
         ("import plateau_jax.__main__, plateau_jax.drawing.axes, plateau_jax.schedule", ["torch"]),
         (A_SCHEDULER, ["jax", "optax", "matplotlib"]),
         ("from torch_bridge import *; make_loader", ["jax"]),
+        (HTML, ["matplotlib", "IPython", "jax", "torch"]),
     ],
 )
 def test_imports_without(statements, absent):

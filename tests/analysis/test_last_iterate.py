@@ -97,30 +97,6 @@ def _added_up_until(rates: Any, tail: float) -> tuple[float, float]:
     return 2 * float(np.sqrt(first * second)), float(np.sqrt(first / second))
 
 
-_ORDINARY = {
-    **{
-        shape: PlateauCurve(1000, warmup_steps=30, decay_shape=shape)
-        for shape in ("linear", "cosine", "1-sqrt")
-    },
-    "wsd": PlateauCurve(1000, plateaus=[(0, 80)]),
-    "plateaus": PlateauCurve(1000, plateaus=[(50, 30), (85, 10)]),
-    "square": PlateauCurve(1000, decay_shape="(1-x)^2"),
-    "floor": PlateauCurve(1000, min_lr_ratio=1e-4),
-    "short": PlateauCurve(7),
-    "constant": StagedCurve([(1000,)], start=1.0),
-    "exponential": StagedCurve([(1000, 1e-9, "exponential")], start=1.0),
-    "stairs": StagedCurve([(300,), (0, 0.1), (300,), (0, 0.01), (300,)], start=1.0),
-}
-
-
-@pytest.mark.parametrize("curve", _ORDINARY.values(), ids=_ORDINARY)
-def test_ordinary_curves_keep_all_their_steps(curve: Curve) -> None:
-    rates = [Decimal(float(rate)) for rate in curve(np.arange(curve.total_steps)) if rate]
-    bound, peak = _until(rates, Decimal(0))
-    found = outlook(curve)
-    assert (found.bound, found.peak) == pytest.approx((float(bound), float(peak)), rel=1e-12)
-
-
 def _with_tail(level: float, steps: int = 100) -> Outlook:
     return outlook(StagedCurve([(900,), (0, level), (steps,)], start=1.0))
 
