@@ -96,47 +96,6 @@ def test_tensor_is_filled_and_shared_by_curve(
     assert all(map(lambda one, other: one is other, values_of(optimizer, key), held))
 
 
-@pytest.mark.parametrize(
-    ("key", "error", "message"),
-    [
-        ("decay", ValueError, r"param_groups\[0\] has no decay"),
-        (("betas", 2), ValueError, r"has no betas\[2\]"),
-        (("weight_decay", 0), ValueError, r"has no weight_decay\[0\]"),
-        (("betas", -1), TypeError, "must be a key"),
-        (("betas", "0"), TypeError, "must be a key"),
-        (("betas",), TypeError, "must be a key"),
-        ((0, "betas"), TypeError, "must be a key"),
-        (None, TypeError, "must be a key"),
-        (3, TypeError, "must be a key"),
-        ("lr", ValueError, "lambda_lr"),
-        ("initial_lr", ValueError, "lambda_lr"),
-        ("betas", TypeError, "must be a number"),
-        ("params", TypeError, "must be a number"),
-        ("amsgrad", TypeError, "must be a number"),
-        ("foreach", TypeError, "must be a number"),
-    ],
-    ids=str,
-)
-def test_wrong_key_is_refused(key: Any, error: type[Exception], message: str) -> None:
-    optimizer = optimizer_with([0.1], torch.optim.AdamW)
-    before = str(optimizer.param_groups)
-    with pytest.raises(error, match=message):
-        follow(optimizer, key, CURVE)
-    assert str(optimizer.param_groups) == before
-
-
-@pytest.mark.parametrize(
-    "base", [-0.1, float("nan"), float("inf"), 1e-40, "0.1", None, True, torch.tensor(3)]
-)
-def test_wrong_value_is_refused(base: Any) -> None:
-    optimizer = optimizer_with([0.1, 0.1])
-    optimizer.param_groups[1]["momentum"] = base
-    before = str(optimizer.param_groups)
-    with pytest.raises((TypeError, ValueError), match=r"momentum of param_groups\[1\]"):
-        follow(optimizer, "momentum", CURVE)
-    assert str(optimizer.param_groups) == before
-
-
 def test_new_group_needs_one_curve_for_all() -> None:
     optimizer = optimizer_with([0.1], momentum=0.5)
     follower = follow(optimizer, "momentum", [CURVE])

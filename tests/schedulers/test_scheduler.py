@@ -208,18 +208,6 @@ def test_peak_is_initial_lr_in_float32(lr, peak):
     assert again.base_lrs == lrs_of(optimizer) == expected
 
 
-@pytest.mark.parametrize("last_epoch", [1.0, True, None, "3", np.float32(2)])
-def test_last_epoch_of_wrong_type_is_refused(last_epoch):
-    with pytest.raises(TypeError, match=r"last_epoch = .* must be an integer"):
-        lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=last_epoch)
-
-
-@given(st.integers(max_value=-2))
-def test_last_epoch_below_minus_one_is_refused(last_epoch):
-    with pytest.raises(ValueError, match=f"last_epoch = {last_epoch} must be at least -1"):
-        lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=last_epoch)
-
-
 class _TooFew(CurveLR):
     def get_lr(self) -> Any:
         return super().get_lr()[:1]

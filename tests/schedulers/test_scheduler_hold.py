@@ -12,7 +12,7 @@ from support.holds.hold_cases import metrics
 from support.schedulers.runs import lrs_of, optimizer_with, through_file
 from torch.optim.lr_scheduler import SequentialLR
 
-from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
+from plateau_jax import Curve, HoldBelow, HoldUntilFlat, StagedCurve
 from torch_bridge import lambda_lr
 
 pytestmark = [
@@ -121,26 +121,6 @@ def test_warning_as_error_changes_nothing() -> None:
     with pytest.raises(UserWarning, match=r"before `optimizer.step\(\)`"):
         run.scheduler.step(0.5)
     assert run.scheduler.state_dict() == before
-
-
-@pytest.mark.parametrize(
-    ("curve", "hold", "error", "message"),
-    [
-        ([CURVE, PlateauCurve(30)], PATIENT, ValueError, "the same curve"),
-        (PlateauCurve(30), PATIENT, ValueError, "needs a flat part to hold at"),
-        (CURVE, [PATIENT, "wait"], TypeError, "must be a HoldUntilFlat, a HoldBelow"),
-        (CURVE, 3, TypeError, "hold = 3 must be"),
-        (CURVE, True, TypeError, "hold = True must be"),
-        (CURVE, [], ValueError, "no rule"),
-    ],
-)
-def test_wrong_hold_is_refused(curve: Any, hold: Any, error: type[Exception], message: str) -> None:
-    optimizer = optimizer_with([0.1, 0.2])
-    before = str(optimizer.param_groups)
-    with pytest.raises(error, match=message):
-        lambda_lr(optimizer, curve, hold=hold)
-    assert str(optimizer.param_groups) == before
-    lambda_lr(optimizer, [CURVE, CURVE], hold=PATIENT)
 
 
 def test_sequential_lr_cannot_step_it() -> None:

@@ -139,11 +139,3 @@ def test_lr_on_the_device_stays_there(peak, steps):
     assert optimizer.param_groups[0]["lr"] is tensor
     assert tensor.is_cuda
     assert tensor.item() == _expected_lr(peak, CURVE, steps, torch.float32)
-
-
-def test_integer_tensor_is_refused():
-    """It would truncate every learning rate to an integer."""
-    optimizer = optimizer_with([torch.tensor(1)])
-    with pytest.raises(TypeError, match=r"learning rate of param_groups\[0\] .* floating-point tensor"):
-        lambda_lr(optimizer, CURVE)
-    assert optimizer.param_groups[0]["lr"] == 1

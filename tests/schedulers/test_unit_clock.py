@@ -1,4 +1,4 @@
-"""Schedulers and followers on a clock of samples: values and refusals."""
+"""Schedulers and followers on a clock of samples: values, counts and warnings."""
 
 import random
 import warnings
@@ -15,8 +15,8 @@ from support.schedulers.counted import CountedRun, clocks_of, counts, units
 from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
 from torch.optim import lr_scheduler
 
-from plateau_jax import CurveWarning, HoldBelow, PlateauCurve
-from torch_bridge import follow, lambda_lr
+from plateau_jax import CurveWarning, PlateauCurve
+from torch_bridge import lambda_lr
 
 # Short curves, far past their ends.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -179,45 +179,6 @@ def test_count_is_passed_by_keyword(kind: str, unit: int | None) -> None:
         with pytest.raises(TypeError, match="positional"):
             run.part.step(8)
     run.check(0, 0)
-
-
-_REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"unit": 0}, ValueError, "unit = 0 must lie in 1"),
-    ({"unit": -8}, ValueError, "unit = -8 must lie in 1"),
-    ({"unit": 2**62 + 1}, ValueError, "must lie in 1"),
-    ({"unit": True}, TypeError, "unit = True must be an integer"),
-    ({"unit": 8.0}, TypeError, "unit = 8.0 must be an integer"),
-    ({"unit": "8"}, TypeError, "unit = '8' must be an integer"),
-    ({"unit": 8, "count": 3}, TypeError, "count = 3 must be a function without arguments"),
-    ({"count": lambda: 3}, TypeError, "needs unit="),
-    ({"count": 3}, TypeError, "must be a function"),
-]
-
-
-@kinds
-@pytest.mark.parametrize(("arguments", "error", "message"), _REFUSED)
-def test_wrong_unit_or_count_is_refused(
-    kind: str, arguments: Any, error: type[Exception], message: str
-) -> None:
-    optimizer = optimizer_with([0.1], weight_decay=0.5)
-    before = str(optimizer.param_groups)
-    first = (optimizer,) if kind == "scheduler" else (optimizer, "weight_decay")
-    build: Any = {"scheduler": lambda_lr, "follower": follow}[kind]
-    with pytest.raises(error, match=message):
-        build(*first, CURVE, **arguments)
-    assert str(optimizer.param_groups) == before
-
-
-@pytest.mark.parametrize("arguments", [{"unit": 8}, {"unit": 8, "count": lambda: 3}])
-def test_unit_excludes_last_epoch_and_hold(arguments: Any) -> None:
-    optimizer = optimizer_with([0.1])
-    before = str(optimizer.param_groups)
-    for last_epoch in (0, 7):
-        with pytest.raises(ValueError, match=rf"last_epoch = {last_epoch} with unit = 8.*load_state_dict"):
-            lambda_lr(optimizer, CURVE, last_epoch, **arguments)
-    with pytest.raises(ValueError, match=r"^hold= and unit= .*: give one of them$"):
-        lambda_lr(optimizer, CURVE, hold=HoldBelow(0.5, 3), **arguments)
-    assert str(optimizer.param_groups) == before
 
 
 @kinds
