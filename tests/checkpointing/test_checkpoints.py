@@ -1,6 +1,7 @@
 """Checkpoints of one process: contents of a save, pruning, loading of all parts or none."""
 
 import copy
+import itertools
 import os
 import pickle
 import re
@@ -21,15 +22,18 @@ from hypothesis import given, strategies as st
 from support.checkpointing.checkpoints import Part, Refusing, leftovers, same_bits
 from support.data.loaders import WORKERS
 from support.examples import examples
+from support.lines import Lines, Stop
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, make_step
+from support.training.steps import CURVE, make_step, train
+from support.training.trees import equal_trees
 from torch import nn
 
 from plateau_jax import PlateauCurve
 from torch_bridge import Checkpoints, MetricLog, StepResult, TrainStep, follow, lambda_lr, make_loader
-from torch_bridge.checkpointing import background, rank_files
+from torch_bridge.checkpointing import background, checkpoints as checkpoints_module, rank_files
 from torch_bridge.checkpointing.background import BackgroundTask
+from torch_bridge.checkpointing.loading_parts import load_all_or_none
 from torch_bridge.checkpointing.rank_content import RankContent
 
 pytestmark = WORKERS
@@ -400,6 +404,7 @@ def test_program_end_completes_save_and_prints_error(tmp_path: Path) -> None:
 _FORKED = """
 import os, sys, threading, warnings
 from torch_bridge.checkpointing.background import BackgroundTask
+from torch_bridge.checkpointing.loading_parts import load_all_or_none
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, in later Pythons
 go = threading.Event()
 background = BackgroundTask.named("")
@@ -482,6 +487,41 @@ def test_refusing_part_leaves_all_unchanged(
     assert {name: _state_of(part) for name, part in here.items()} == {
         name: _state_of(saved[name]) for name in here
     }
+
+
+@pytest.mark.slow
+def test_load_interrupted_at_any_line(tmp_path: Path) -> None:
+    """No part is loaded."""
+
+    def build(updates: int) -> dict[str, Any]:
+        step, model = make_step("momentum", Net(updates)), Net(updates)
+        train(step, batches(updates))
+        optimizer = copy.deepcopy(step.optimizer.state_dict())
+        parts = {"step": step, "model": model, "optimizer": make_optimizer("momentum", model)}
+        parts["optimizer"].load_state_dict(optimizer)
+        return {**parts, "part": Part(updates), "values": {"a": updates}, "items": [updates]}
+
+    def states() -> list[Any]:
+        return [part.state_dict() if hasattr(part, "state_dict") else part.copy() for part in here.values()]
+
+    checkpoints, here = Checkpoints(tmp_path), build(2)
+    checkpoints.save(1, **build(1), wait=True)
+    before = states()
+    for stop_at in itertools.count(1):
+
+        def load_until(loading: Any, stop_at: int = stop_at) -> None:
+            with Lines(stop_at):
+                load_all_or_none(loading)
+
+        try:
+            with patch.object(checkpoints_module, "load_all_or_none", load_until):
+                checkpoints.load(**here)
+        except Stop:
+            assert equal_trees(states(), before), f"at line {stop_at}"
+        else:
+            break
+    assert states()[3:] == [1, {"a": 1}, [1]]
+    assert stop_at > 1000
 
 
 def test_part_that_is_not_restored_is_named(tmp_path: Path) -> None:
