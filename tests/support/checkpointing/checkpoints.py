@@ -233,7 +233,8 @@ def saved_with_other_orders(directory: Path, wrapper: str) -> list[str]:
     step = TrainStep(wrapped, optimizer, lambda model, batch: model(batch).square().mean(), PlateauCurve(100))
     step(torch.ones(1, 2))
     checkpoints, errors = Checkpoints(directory), list[str]()
-    for part in ({"step": step}, {"optimizer": optimizer}):
+    parts: list[dict[str, Any]] = [{"step": step}, {"optimizer": optimizer}]
+    for part in parts:
         try:
             checkpoints.save(1, wait=True, **part)
             checkpoints.load(**part)

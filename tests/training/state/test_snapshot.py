@@ -1,7 +1,6 @@
 """Resumed runs: from any update on, the same bits as the uninterrupted run."""
 
 import copy
-from collections.abc import Callable
 from itertools import chain, repeat
 from typing import Any
 
@@ -17,7 +16,6 @@ from support.training.models import (
     mean_loss,
     nonfinite,
     pair_loss,
-    seeded,
 )
 from support.training.optimizers import OPTIMIZERS, make_optimizer
 from support.training.steps import CURVE, check_resume, make_step, set_loss_scale, train
@@ -25,7 +23,6 @@ from support.training.trees import equal_trees, through_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, make_loader, prefetch
 
 # Runs may continue past the end of a curve; the warning has its own tests.
@@ -74,20 +71,6 @@ def test_resume_with_adapted_fp16_scale() -> None:
     assert equal_trees(train(step, data), train(other, data))
 
 
-def test_resume_with_buffers_groups_and_frozen_weights() -> None:
-    def build() -> TrainStep:
-        with seeded(2):
-            model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 2))
-        groups = [
-            {"params": model[1].parameters(), "lr": 0.1},
-            {"params": [model[3].weight], "weight_decay": 0.3},
-        ]
-        optimizer = torch.optim.AdamW(groups, lr=0.02, fused=True)
-        return TrainStep(model, optimizer, mean_loss, [CURVE, PlateauCurve(9, decay_shape="linear")])
-
-    check_resume(build, batches(14), (0, 1, 7))
-
-
 def test_later_updates_do_not_change_snapshot() -> None:
     for name in ("adamw", "momentum", "rmsprop"):
         model = Recurrent()
@@ -121,44 +104,6 @@ def test_lrs_are_those_of_loaded_state() -> None:
             assert float(torch.tensor(float(optimizer.param_groups[0]["lr"]))) == rate
         again = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=0)
         assert again(data[0]).lr.item() == float(CURVE(0) * torch.tensor(0.01).numpy())
-
-
-class _Versioned(nn.Linear):
-    """A module in its second version; it scales states of the first by a hundredth."""
-
-    _version = 2
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *more: Any) -> None:
-        if local_metadata.get("version", 1) < 2:
-            state_dict[prefix + "weight"] = 100 * state_dict[prefix + "weight"]
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *more)
-
-
-class _Counting(nn.Linear):
-    """A module whose extra state grows with every call."""
-
-    def __init__(self) -> None:
-        super().__init__(3, 2)
-        self.seen: list[Any] = []
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        self.seen.append(inputs.detach().sum(0))
-        return super().forward(inputs)
-
-    def get_extra_state(self) -> Any:
-        return {"seen": list(self.seen), "sums": torch.stack(self.seen) if self.seen else None}
-
-    def set_extra_state(self, state: Any) -> None:
-        self.seen = list(state["seen"])
-
-
-@pytest.mark.parametrize("kind", [lambda: _Versioned(3, 2), _Counting])
-def test_module_extra_state_is_saved(kind: Callable[[], nn.Module]) -> None:
-    def build() -> TrainStep:
-        with seeded(0):
-            return make_step(model=nn.Sequential(kind()))
-
-    check_resume(build, batches(9), (1, 3, 7))
 
 
 class _Everything(nn.Module):

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support.training.steps import CURVE, check_resume, make_step, train
 from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
 
+from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
 
 
@@ -100,26 +102,104 @@ _KINDS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("kind", _KINDS.values(), ids=_KINDS)
-def test_resume_with_every_kind_of_parameter(kind: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
-    def build() -> TrainStep:
-        model = _Odd()
-        return make_step(optimizer=kind(model), model=model, loss_fn=_own_loss)
+class _Versioned(nn.Linear):
+    """A module in its second version; it scales states of the first by a hundredth."""
 
-    check_resume(build, batches(8))
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *more: Any) -> None:
+        if local_metadata.get("version", 1) < 2:
+            state_dict[prefix + "weight"] = 100 * state_dict[prefix + "weight"]
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *more)
 
 
-def test_resume_with_sparse_adam() -> None:
-    def build() -> TrainStep:
-        with seeded(0):
-            model = nn.Embedding(9, 3, sparse=True)
-        return make_step(
-            optimizer=torch.optim.SparseAdam(model.parameters()),
-            model=model,
-            loss_fn=lambda model, batch: model(batch).square().sum(),
-        )
+class _Counting(nn.Linear):
+    """A module whose extra state grows with every call."""
 
-    check_resume(build, torch.randint(9, (8, 5), generator=torch.Generator().manual_seed(0)))
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.seen: list[Any] = []
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen.append(inputs.detach().sum(0))
+        return super().forward(inputs)
+
+    def get_extra_state(self) -> Any:
+        return {"seen": list(self.seen), "sums": torch.stack(self.seen) if self.seen else None}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.seen = list(state["seen"])
+
+
+def _odd(kind: Callable[[nn.Module], torch.optim.Optimizer]) -> TrainStep:
+    model = _Odd()
+    return make_step(optimizer=kind(model), model=model, loss_fn=_own_loss)
+
+
+def _sparse() -> TrainStep:
+    with seeded(0):
+        model = nn.Embedding(9, 3, sparse=True)
+    optimizer = torch.optim.SparseAdam(model.parameters())
+    return make_step(
+        model=model, optimizer=optimizer, loss_fn=lambda model, batch: model(batch).square().sum()
+    )
+
+
+def _in(dtype: torch.dtype, kind: Any) -> TrainStep:
+    """Return a step whose optimizer may keep a state of another dtype than the parameters."""
+    model = Net().to(dtype)
+
+    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.mse_loss(model(batch[0].to(dtype)).float(), batch[1])
+
+    if isinstance(kind, str):
+        return make_step(kind, model, loss_fn)
+    return make_step(optimizer=kind(model.parameters(), lr=0.01), model=model, loss_fn=loss_fn)
+
+
+def _with_module(kind: Callable[[], nn.Module]) -> TrainStep:
+    with seeded(0):
+        return make_step(model=nn.Sequential(kind()))
+
+
+def _groups() -> TrainStep:
+    """Return a step with buffers, several groups and curves, and frozen weights."""
+    with seeded(2):
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 2))
+    groups = [
+        {"params": model[1].parameters(), "lr": 0.1},
+        {"params": [model[3].weight], "weight_decay": 0.3},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.02, fused=True)
+    return TrainStep(model, optimizer, mean_loss, [CURVE, PlateauCurve(9, decay_shape="linear")])
+
+
+_RUNS: dict[str, Callable[[], TrainStep]] = {
+    **{f"odd parameters, {name}": partial(_odd, kind) for name, kind in _KINDS.items()},
+    **{
+        f"{kind.__name__} in {dtype}": partial(_in, dtype, kind)
+        for kind in (torch.optim.NAdam, torch.optim.ASGD, Foreign)
+        for dtype in (torch.float32, torch.float64, torch.bfloat16)
+    },
+    **{
+        f"{name} in bfloat16": partial(_in, torch.bfloat16, name)
+        for name in ("adamw", "plain momentum", "adagrad", "plain adam")
+    },
+    "sparse adam": _sparse,
+    "versions of modules": partial(_with_module, lambda: _Versioned(3, 2)),
+    "extra state": partial(_with_module, _Counting),
+    "groups": _groups,
+}
+
+
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+@pytest.mark.parametrize("name", _RUNS)
+def test_resumed_run_equals_uninterrupted_run(name: str) -> None:
+    """torch casts a state to the dtype of its parameters when it loads it."""
+    data: Any = batches(9)
+    if name == "sparse adam":
+        data = torch.randint(9, (9, 5), generator=torch.Generator().manual_seed(0))
+    check_resume(_RUNS[name], data, (0, 1, 3, 7))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -133,27 +213,6 @@ def test_load_in_inference_mode_and_on_default_device(name: str) -> None:
         resumed.load_state_dict(step.state_dict())
     assert equal_trees(train(resumed, data[3:]), results[3:])
     assert equal_trees(resumed.state_dict(), uninterrupted.state_dict())
-
-
-def _in(dtype: torch.dtype) -> Callable[[nn.Module, Any], Tensor]:
-    return lambda model, batch: nn.functional.mse_loss(model(batch[0].to(dtype)).float(), batch[1])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD, Foreign])
-def test_state_keeps_other_dtype_than_parameters(kind: Any, dtype: torch.dtype) -> None:
-    """torch casts them to the dtype of the parameters when it loads them."""
-
-    def build() -> TrainStep:
-        model = Net().to(dtype)
-        return make_step(optimizer=kind(model.parameters(), lr=0.01), model=model, loss_fn=_in(dtype))
-
-    check_resume(build, batches(9), (3, 5))
-
-
-@pytest.mark.parametrize("name", ["adamw", "plain momentum", "adagrad", "plain adam"])
-def test_resume_with_bf16_model(name: str) -> None:
-    check_resume(lambda: make_step(name, Net().bfloat16(), _in(torch.bfloat16)), batches(8))
 
 
 def test_groups_of_foreign_optimizer_may_have_other_options() -> None:

@@ -59,7 +59,8 @@ def check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> Non
         exact, saved_exact = (sorted(chain.from_iterable(side)) for side in sides)
         if exact != saved_exact:  # either side may have named the parameters of a wrapped model
             sides = [[list(map(without_wrappers, group)) for group in side] for side in sides]
-        check_same_parameters(*sides, "param_names")
+        names, saved_names = sides
+        check_same_parameters(names, saved_names, "param_names")
 
 
 def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]], key: str) -> None:
