@@ -91,7 +91,7 @@ def set_state(part: Part, state: Any) -> None:
         load_plain_state(part, state)
     elif isinstance(part, Optimizer):
         load_optimizer(part, state)
-    elif isinstance(part, TrainStep):  # `restorer` restores it, and `load_state_dict` would copy it again
+    elif type(part) is TrainStep:  # `restorer` restores it, and `load_state_dict` would copy it again
         part._write_state(state, part._check_state(state))
     elif isinstance(part, Stateful):
         part.load_state_dict(state)
@@ -133,7 +133,7 @@ class Snapshot:
 
 def restorer(name: str, part: Part) -> Callable[[], None]:
     """Copy the current state of a part, and return a function that restores it."""
-    if isinstance(part, TrainStep):
+    if type(part) is TrainStep:  # not a user's subclass, which may have a larger state
         return part._restorer()
     if not isinstance(part, Stateful):  # it gets back the very objects that it held, not copies
         return partial(set_state, part, get_state(part))

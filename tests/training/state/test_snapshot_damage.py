@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, strategies as st
 from support.damage import Change, damage
 from support.examples import examples
+from support.holds.held import CURVE as HELD_CURVE, PATIENT
 from support.lines import Lines, Stop
 from support.training.models import Net, batches, counting_loss
 from support.training.optimizers import OPTIMIZERS
@@ -106,7 +107,7 @@ class _Refusing(torch.optim.SGD):
 
 
 def _trained(updates: int, kept: int = 1) -> TrainStep:
-    """Return a trained step with two optimizers, fp16, a carry and a module with an extra state."""
+    """Return a trained step with two optimizers, fp16, a carry, a hold and a module with an extra state."""
     model = nn.Sequential(nn.Linear(3, 4), _Extra(4, 2))
     model[1].kept = kept
     optimizers: list[Any] = [
@@ -114,6 +115,7 @@ def _trained(updates: int, kept: int = 1) -> TrainStep:
         _Refusing(model[1].parameters(), lr=0.1, momentum=0.9),
     ]
     options: dict[str, Any] = {"precision": "fp16", "carry": torch.zeros(2)}
+    options |= {"curve": HELD_CURVE, "hold": PATIENT}
     step = make_step(model=model, optimizer=optimizers, loss_fn=counting_loss, **options)
     train(step, batches(updates))
     return step

@@ -51,7 +51,7 @@ class Hold:
 
     def read_states(self) -> States:
         """Read the states. Synchronizes with the device."""
-        return tuple(type(state)(*(value.item() for value in state)) for state in self._states)
+        return tuple(type(state)(*(value.cpu().numpy()[()] for value in state)) for state in self._states)
 
     def write_states(self, states: States) -> None:
         for device_state, state in zip(self._states, states, strict=True):
