@@ -1,8 +1,7 @@
-"""Training steps on a GPU, captured and eager, for tests that compare them."""
+"""Training steps on a GPU, and a guard against waiting for it."""
 
-import copy
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from support.training.models import Batch, Net, mean_loss
 from support.training.optimizers import FUSED, make_optimizer
 from support.training.steps import CURVE
-from support.training.trees import equal_trees
 from torch import nn
 from torch.torch_version import TorchVersion
 
@@ -26,32 +24,22 @@ def on_gpu(data: Iterable[Batch]) -> list[Batch]:
 
 
 def gpu_step(
-    name: str = "adamw", model: nn.Module | None = None, loss_fn: Any = mean_loss, **options: Any
+    name: str = "adamw",
+    model: nn.Module | None = None,
+    loss_fn: Any = mean_loss,
+    optimizers: Callable[[nn.Module], Any] | None = None,
+    **options: Any,
 ) -> TrainStep:
     model = (Net() if model is None else model).cuda()
     kind: Any = FUSED[name][0]
     more = {"capturable": True} if "capturable" in kind(model.parameters()).defaults else {}
-    return TrainStep(model, make_optimizer(name, model, **more), loss_fn, CURVE, **options)
-
-
-def captured_and_eager(
-    name: str = "adamw", model: nn.Module | None = None, loss_fn: Any = mean_loss, **options: Any
-) -> tuple[TrainStep, TrainStep]:
-    """Return two equal steps, one with CUDA graphs and one without."""
-    model = Net() if model is None else model
-    captured, eager = (
-        gpu_step(name, copy.deepcopy(model), loss_fn, cuda_graph=flag, **options) for flag in (True, False)
-    )
-    return captured, eager
+    optimizer = optimizers(model) if optimizers else make_optimizer(name, model, **more)
+    return TrainStep(model, optimizer, loss_fn, CURVE, **options)
 
 
 def graphs_of(step: TrainStep) -> GraphedUpdate:
     assert step._graphs is not None
     return step._graphs
-
-
-def assert_same_state(one: TrainStep, other: TrainStep) -> None:
-    assert equal_trees(one.state_dict(), other.state_dict())
 
 
 @contextmanager
