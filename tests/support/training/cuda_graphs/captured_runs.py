@@ -45,7 +45,8 @@ class Run:
         torch.cuda.synchronize()
         torch.manual_seed(0)
         model, self.case, self.number = case.model(), case, 0
-        options = {"precision": precision, "max_norm": 0.5, "cuda_graph": captured} | dict(case.options)
+        options: dict[str, Any] = {"precision": precision, "max_norm": 0.5, "cuda_graph": captured}
+        options |= case.options
         if isinstance(model, Recurrent):
             options["carry"] = model.initial()
         with patch.object(clock, "MAX_TABLE_VALUES", case.table_values):
@@ -158,8 +159,9 @@ class Deep(Net):
 
     def __init__(self) -> None:
         super().__init__()
-        self.more = nn.ModuleList([nn.Linear(2, 2, bias=False)])
-        nn.init.eye_(self.more[0].weight)
+        layer = nn.Linear(2, 2, bias=False)
+        nn.init.eye_(layer.weight)
+        self.more = nn.ModuleList([layer])
         self.register_buffer("shift", torch.zeros(3))
 
     def forward(self, inputs: Tensor) -> Tensor:
