@@ -1,6 +1,8 @@
 """An update over several ranks equals the update of one process over the rows of all ranks."""
 
+from collections.abc import Iterable
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,21 +19,12 @@ from support.distributed.processes import run
 
 pytestmark = pytest.mark.slow
 
-_WRAPPERS = ("ddp", "fsdp")
 _nan, _inf = float("nan"), float("inf")  # rows times inf have a finite loss, but not a finite gradient
 
 
-def _check(found: Run, expected: Run) -> None:
-    assert found.counts == expected.counts
-    assert found.lrs == expected.lrs
-    np.testing.assert_allclose(found.losses, expected.losses, atol=1e-6, rtol=1e-6)
-    np.testing.assert_allclose(found.norms, expected.norms, atol=1e-6, rtol=1e-5)
-    _check_weights(found, expected)
-
-
-def _check_weights(found: Run, expected: Run, atol: float = 1e-5) -> None:
-    for one, other in zip(found.weights, expected.weights, strict=True):
-        np.testing.assert_allclose(one, other, atol=atol)
+def _assert_close(one: Run, other: Run, atol: float) -> None:
+    for weight, expected in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_allclose(weight, expected, atol=atol)
 
 
 def _check_same_on_all_ranks(runs: list[Run]) -> Run:
@@ -43,90 +36,100 @@ def _check_same_on_all_ranks(runs: list[Run]) -> Run:
     return first
 
 
-def test_updates_match_one_process() -> None:
-    cases = [
-        Case(wrapper, optimizer, loss, accumulation, max_norm, "fp32", synchronize, seed=number)
-        for number, (wrapper, optimizer, loss, accumulation, max_norm, synchronize) in enumerate(
-            product(
-                _WRAPPERS,
-                ("adamw", "rmsprop"),
-                ("mean", "pair", "device pair"),
-                (1, 3),
-                (None, 0.05),
-                ("update", "micro"),
+def _cases(**options: Iterable[Any]) -> list[Case]:
+    """Return the cases with every combination of these options."""
+    return [Case(**dict(zip(options, values, strict=True))) for values in product(*options.values())]
+
+
+_EITHER: dict[str, Any] = {"wrapper": ("ddp", "fsdp"), "synchronize": ("update", "micro")}
+_OPTIMIZERS = ("adamw", "rmsprop")
+_MATCHING: dict[str, list[Case]] = {
+    "every loss": [
+        case._replace(seed=number)
+        for number, case in enumerate(
+            _cases(
+                **_EITHER,
+                optimizer=_OPTIMIZERS,
+                loss=("mean", "pair", "device pair"),
+                accumulation=(1, 3),
+                max_norm=(None, 0.05),
             )
         )
-    ]
-    cases.append(Case("static ddp", accumulation=3))
-    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        _check(_check_same_on_all_ranks(runs), train_in_one_process(case))
-
-
-def test_updates_with_carry_match_one_process() -> None:
-    cases = [
-        Case(
-            wrapper,
-            "adamw",
-            "mean",
-            accumulation,
-            0.1,
-            synchronize=synchronize,
-            recurrent=True,
-            spoiled=spoiled,
+    ],
+    "static graph": [Case("static ddp", accumulation=3)],
+    "carry": _cases(
+        **_EITHER,
+        loss=["mean"],
+        accumulation=(1, 2),
+        max_norm=[0.1],
+        recurrent=[True],
+        corrupted=((), ((2, 1, _nan),)),
+    ),
+    "fifty updates": _cases(
+        **_EITHER,
+        optimizer=("adamw", "plain momentum"),
+        loss=["device pair"],
+        accumulation=[2],
+        max_norm=[0.5],
+        updates=[50],
+    ),
+    "not finite on one rank": _cases(
+        **_EITHER,
+        optimizer=_OPTIMIZERS,
+        loss=("mean", "pair"),
+        accumulation=(1, 2),
+        max_norm=[0.1],
+        corrupted=(((0, 0, _nan), (3, 1, _nan)), ((1, 1, _inf), (2, 0, _inf))),
+    ),
+    "ranks and updates without rows": _cases(
+        **_EITHER,
+        optimizer=_OPTIMIZERS,
+        loss=("pair", "device pair"),
+        accumulation=(1, 2),
+        max_norm=[0.1],
+        empty=(((0, 0), (2, 1)), ((1, 0), (1, 1), (3, 1))),
+    ),
+    "hybrid sharding": _cases(
+        wrapper=["hybrid"],
+        optimizer=_OPTIMIZERS,
+        synchronize=("update", "micro"),
+        accumulation=[2],
+        max_norm=[0.05],
+        corrupted=[((3, 2, _nan),)],
+        processes=[4],
+    ),
+    # Sums too large for fp16 do not overflow, because the collective gets values as small as means.
+    "fp16 collectives": [
+        case._replace(accumulation=accumulation, growth=growth)
+        for accumulation, growth in ((1, 1e6), (3, 1e2))
+        for case in _cases(
+            wrapper=("ddp by fp16", "fsdp by fp16"),
+            synchronize=("update", "micro"),
+            loss=("pair", "device pair"),
+            max_norm=[0.1],
         )
-        for wrapper, accumulation, synchronize, spoiled in product(
-            _WRAPPERS, (1, 2), ("update", "micro"), ((), ((2, 1, _nan),))
-        )
-    ]
-    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        _check(_check_same_on_all_ranks(runs), train_in_one_process(case))
+    ],
+}
 
 
-def test_nonfinite_update_is_skipped_on_all_ranks() -> None:
-    cases = [
-        Case(wrapper, optimizer, loss, accumulation, 0.1, synchronize=synchronize, spoiled=spoiled)
-        for wrapper, optimizer, loss, accumulation, synchronize, spoiled in product(
-            _WRAPPERS,
-            ("adamw", "rmsprop"),
-            ("mean", "pair"),
-            (1, 2),
-            ("update", "micro"),
-            (((0, 0, _nan), (3, 1, _nan)), ((1, 1, _inf), (2, 0, _inf))),
-        )
-    ]
-    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        found, expected = _check_same_on_all_ranks(runs), train_in_one_process(case)
-        assert found.counts[-1] == (4, 2)
-        assert found.counts == expected.counts
-        _check_weights(found, expected)
-
-
-def test_ranks_and_updates_without_rows() -> None:
-    cases = [
-        Case(wrapper, optimizer, loss, accumulation, 0.1, synchronize=synchronize, empty=empty)
-        for wrapper, optimizer, loss, accumulation, synchronize, empty in product(
-            _WRAPPERS,
-            ("adamw", "rmsprop"),
-            ("pair", "device pair"),
-            (1, 2),
-            ("update", "micro"),
-            (((0, 0), (2, 1)), ((1, 0), (1, 1), (3, 1))),
-        )
-    ]
-    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        found, expected = _check_same_on_all_ranks(runs), train_in_one_process(case)
-        assert found.counts == expected.counts
-        _check_weights(found, expected)
-
-
-def test_fifty_updates_match_one_process() -> None:
-    cases = [
-        Case(wrapper, optimizer, "device pair", 2, 0.5, synchronize=synchronize, updates=50)
-        for wrapper, synchronize in product(_WRAPPERS, ("update", "micro"))
-        for optimizer in ("adamw", "plain momentum")
-    ]
-    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        _check(_check_same_on_all_ranks(runs), train_in_one_process(case))
+@pytest.mark.parametrize("name", _MATCHING)
+def test_updates_match_one_process(name: str) -> None:
+    cases, is_fp16 = _MATCHING[name], name == "fp16 collectives"
+    for case, *runs in zip(cases, *run(train_all, cases, processes=cases[0].processes), strict=True):
+        actual, expected = _check_same_on_all_ranks(runs), train_in_one_process(case)
+        assert actual.counts == expected.counts
+        assert expected.counts[-1][1] >= len(case.corrupted)
+        _assert_close(actual, expected, 5e-3 if is_fp16 else 1e-5)
+        if not is_fp16:
+            assert actual.lrs == expected.lrs
+            # Without rows or with infinite ones, ranks and process may differ in what is not finite.
+            are_finite = np.isfinite(expected.losses) & np.isfinite(expected.norms)
+            for values, expected_values, rtol in (
+                (actual.losses, expected.losses, 1e-6),
+                (actual.norms, expected.norms, 1e-5),
+            ):
+                finite = np.array(values)[are_finite], np.array(expected_values)[are_finite]
+                np.testing.assert_allclose(*finite, atol=1e-6, rtol=rtol)
 
 
 def test_gradients_are_multiplied_only_as_needed() -> None:
@@ -134,7 +137,7 @@ def test_gradients_are_multiplied_only_as_needed() -> None:
     cases = [
         Case(wrapper, "adamw", loss, accumulation, 0.1, precision)
         for wrapper, loss, accumulation, precision in product(
-            _WRAPPERS, ("mean", "pair", "device pair"), (1, 2), ("fp32", "fp16")
+            _EITHER["wrapper"], ("mean", "pair", "device pair"), (1, 2), ("fp32", "fp16")
         )
     ]
     expected = [
@@ -145,32 +148,20 @@ def test_gradients_are_multiplied_only_as_needed() -> None:
 
 def test_no_update_synchronizes_with_the_device() -> None:
     cases = [
-        Case(wrapper, "adamw", loss, 2, 0.1, precision, synchronize, spoiled=((3, 1, _nan),))
+        Case(wrapper, "adamw", loss, 2, 0.1, precision, synchronize, corrupted=((3, 1, _nan),))
         for wrapper, loss, precision, synchronize in product(
-            _WRAPPERS, ("mean", "device pair"), ("fp32", "fp16"), ("update", "micro")
+            _EITHER["wrapper"], ("mean", "device pair"), ("fp32", "fp16"), ("update", "micro")
         )
     ]
     assert run(reads_of_cases, cases) == [[[]] * len(cases)] * 2
 
 
-def test_hybrid_sharding_matches_one_process() -> None:
-    cases = [
-        Case("hybrid", optimizer, "pair", 2, 0.05, "fp32", synchronize, spoiled=((3, 2, _nan),), processes=4)
-        for optimizer, synchronize in product(("adamw", "rmsprop"), ("update", "micro"))
-    ]
-    for case, *runs in zip(cases, *run(train_all, cases, processes=4), strict=True):
-        found, expected = _check_same_on_all_ranks(runs), train_in_one_process(case)
-        assert found.counts == expected.counts
-        np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5)
-        _check_weights(found, expected)
-
-
 def test_overflow_on_one_rank_is_skipped_on_all() -> None:
     """If one rank overflows, all skip and lower the scale, with averages per micro-batch or per update."""
     cases = [
-        Case(wrapper, optimizer, loss, accumulation, 0.1, "fp16", synchronize, spoiled=spoiled, updates=8)
-        for wrapper, optimizer, loss, accumulation, spoiled in product(
-            _WRAPPERS,
+        Case(wrapper, optimizer, loss, accumulation, 0.1, "fp16", synchronize, corrupted=corrupted, updates=8)
+        for wrapper, optimizer, loss, accumulation, corrupted in product(
+            _EITHER["wrapper"],
             ("adamw", "rmsprop"),
             ("mean", "pair", "device pair"),
             (1, 3),
@@ -178,39 +169,22 @@ def test_overflow_on_one_rank_is_skipped_on_all() -> None:
         )
         for synchronize in ("update", "micro")
     ]
-    found = [_check_same_on_all_ranks(runs) for runs in zip(*run(train_all, cases), strict=True)]
-    for case, one, other in zip(cases[::2], found[::2], found[1::2], strict=True):
+    runs = [_check_same_on_all_ranks(ranks) for ranks in zip(*run(train_all, cases), strict=True)]
+    for case, one, other in zip(cases[::2], runs[::2], runs[1::2], strict=True):
         expected = train_in_one_process(case)
         assert one.counts == other.counts
-        _check_weights(one, other, 2e-4)
+        _assert_close(one, other, 2e-4)
         if one.counts == expected.counts:
-            _check_weights(one, expected, 5e-3)
+            _assert_close(one, expected, 5e-3)
         else:  # a scale that is still too large skips more
             assert one.counts[-1][1] > expected.counts[-1][1]
-
-
-def test_fp16_collectives_do_not_overflow() -> None:
-    """Sums too large for fp16 do not overflow, because the collective gets values as small as means."""
-    cases = [
-        Case(wrapper, "adamw", loss, accumulation, 0.1, synchronize=synchronize, growth=growth)
-        for wrapper, loss, synchronize, (accumulation, growth) in product(
-            ("ddp by fp16", "fsdp by fp16"),
-            ("pair", "device pair"),
-            ("update", "micro"),
-            ((1, 1e6), (3, 1e2)),
-        )
-    ]
-    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        found, expected = _check_same_on_all_ranks(runs), train_in_one_process(case)
-        assert found.counts == expected.counts
-        _check_weights(found, expected, 5e-3)
 
 
 def test_fp16_scale_settles_with_growing_weights() -> None:
     """Sums are divided by the first weight, so the scale falls until the largest sum fits."""
     cases = [
         Case(wrapper, "adamw", loss, 3, 0.1, "fp16", updates=16, growth=10.0)
-        for wrapper, loss in product(_WRAPPERS, ("pair", "device pair"))
+        for wrapper, loss in product(_EITHER["wrapper"], ("pair", "device pair"))
     ]
     for runs in zip(*run(train_all, cases), strict=True):
         applied, skipped = _check_same_on_all_ranks(runs).counts[-1]

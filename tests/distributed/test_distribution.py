@@ -58,7 +58,7 @@ def _equal(one: Any, other: Any) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", models.WRAPPERS)
 def test_every_rank_gets_the_weights_of_rank_0(wrapper: str) -> None:
-    expected = models.whole(dict(models.Blocks(0).state_dict()))
+    expected = models.gather_weights(dict(models.Blocks(0).state_dict()))
     first, second = run(models.weights_of_main, wrapper)
     assert (first[0], second[0]) == (True, False)
     assert _equal(first[1], expected)

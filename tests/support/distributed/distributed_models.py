@@ -1,6 +1,7 @@
 """Models for several ranks, wrapped by `distribute`, and the states of steps over them."""
 
 import io
+from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -71,7 +72,7 @@ def build(wrapper: str, seed: int = 0) -> Any:
     return distribute(Blocks(seed), mode, **options)
 
 
-def whole(tree: Any) -> Any:
+def gather_weights(tree: Any) -> Any:
     """Return the tree with every tensor as an array; DTensors are gathered."""
 
     def array(tensor: Any) -> np.ndarray:
@@ -79,6 +80,15 @@ def whole(tree: Any) -> Any:
         return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).numpy().copy()
 
     return pytree.tree_map_only(Tensor, array, tree)
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    """Return the message of the error that a call raises; empty if it raises none."""
+    try:
+        call()
+    except (TypeError, ValueError, RuntimeError) as error:
+        return str(error)
+    return ""
 
 
 class _Derived(DTensor): ...
@@ -114,7 +124,7 @@ def wrong_local_shards() -> list[str]:
 def weights_of_main(wrapper: str) -> tuple[bool, dict[str, np.ndarray]]:
     """Return `is_main()`, and the state of a model that each rank built from another seed."""
     model = build(wrapper, seed=10 * distributed.get_rank())
-    return is_main(), whole(dict(getattr(model, "module", model).state_dict()))
+    return is_main(), gather_weights(dict(getattr(model, "module", model).state_dict()))
 
 
 def step_over(wrapper: str, kind: Any = torch.optim.AdamW, **options: Any) -> TrainStep:
@@ -181,7 +191,9 @@ def _full(tensor: Any) -> Tensor:
 
 
 def _last_states(*steps: TrainStep) -> Any:
-    return tuple(whole({name: step.state_dict()[name] for name in ("model", "optimizer")}) for step in steps)
+    return tuple(
+        gather_weights({name: step.state_dict()[name] for name in ("model", "optimizer")}) for step in steps
+    )
 
 
 def from_fused_optimizers() -> list[tuple[list[float], list[float]]]:
@@ -199,11 +211,7 @@ def from_fused_optimizers() -> list[tuple[list[float], list[float]]]:
 
 def shards_in_a_plain_step() -> str:
     state = step_over("fsdp").state_dict()
-    try:
-        step_over("ddp").load_state_dict(state)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return error_of(lambda: step_over("ddp").load_state_dict(state))
 
 
 def shards_of_another_rank() -> str:
@@ -214,11 +222,8 @@ def shards_of_another_rank() -> str:
     torch.save(step.state_dict(), file)
     sent = [file.getvalue()]
     distributed.broadcast_object_list(sent)
-    before = whole(dict(step.model.state_dict()))
-    message = ""
-    try:
-        step.load_state_dict(torch.load(io.BytesIO(sent[0]), weights_only=True))
-    except ValueError as error:
-        message = str(error)
-    after = whole(dict(step.model.state_dict()))
+    before = gather_weights(dict(step.model.state_dict()))
+    state = torch.load(io.BytesIO(sent[0]), weights_only=True)
+    message = error_of(lambda: step.load_state_dict(state))
+    after = gather_weights(dict(step.model.state_dict()))
     return message if all(np.array_equal(before[name], after[name]) for name in before) else "it was changed"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from support.distributed import distributed_models
+from support.distributed.distributed_models import gather_weights
 from support.training.models import Net, Recurrent
 from support.training.optimizers import OPTIMIZERS, make_optimizer
 from support.training.reads import Reads
@@ -33,7 +33,7 @@ class Case(NamedTuple):
     precision: Any = "fp32"
     synchronize: Any = "update"
     recurrent: bool = False
-    spoiled: tuple[tuple[int, int, float], ...] = ()
+    corrupted: tuple[tuple[int, int, float], ...] = ()
     """(update, rank, factor): the rank multiplies its rows by the factor."""
     empty: tuple[tuple[int, int], ...] = ()
     """(update, rank): the rank has no rows."""
@@ -65,8 +65,8 @@ def batch_of(case: Case, update: int, rank: int, number: int) -> Batch:
     shape = (rows, 3) if case.recurrent else (rows,)
     inputs, targets = (torch.randn(*shape, width, generator=generator) for width in (3, 2))
     weights = torch.randint(0, 5, (rows,), generator=generator).double() / 2 * case.growth ** (number + 1)
-    for spoiled_update, spoiled_rank, factor in case.spoiled:
-        if (spoiled_update, spoiled_rank) == (update, rank) and number == case.accumulation - 1:
+    for corrupted_update, corrupted_rank, factor in case.corrupted:
+        if (corrupted_update, corrupted_rank) == (update, rank) and number == case.accumulation - 1:
             inputs = inputs * factor
     if (update, rank) in case.empty:
         inputs, targets, weights = inputs[:0], targets[:0], weights[:0]
@@ -139,11 +139,6 @@ def step_of(case: Case) -> TrainStep:
     )
 
 
-def whole(step: TrainStep) -> list[np.ndarray]:
-    """Return the weights; DTensors are gathered."""
-    return distributed_models.whole(list(step.model.parameters()))
-
-
 def train(case: Case) -> Run:
     """Train over all ranks, and return the results on this rank."""
     rank = distributed.get_rank()
@@ -157,7 +152,7 @@ def train(case: Case) -> Run:
         [result.grad_norm.item() for result in results],
         [result.lr[0].item() for result in results],
         [(int(result.applied), int(result.skipped)) for result in results],
-        whole(step),
+        gather_weights(list(step.model.parameters())),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.distributed import distributed_updates
-from support.distributed.distributed_models import Skipping, whole
+from support.distributed.distributed_models import Skipping, error_of, gather_weights
 from support.distributed.distributed_updates import Case
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
@@ -36,7 +36,7 @@ def _step_of(model: nn.Module, loss_fn: Callable[..., Any] = _loss_fn) -> TrainS
 
 
 def _weights(model: nn.Module) -> list[Any]:
-    return [array.tolist() for array in whole(list(model.parameters()))]
+    return [array.tolist() for array in gather_weights(list(model.parameters()))]
 
 
 def errors_after_an_error(cases: Sequence[tuple[str, str]]) -> list[set[str]]:
@@ -67,12 +67,8 @@ def _errors_after_an_error(wrapper: str, place: str) -> set[str]:
     with pytest.raises(KeyboardInterrupt):
         step(_batch(1, 0, True))
     hook.remove()
-    messages: set[str] = set()
-    for call in (lambda: step(_batch(1, 0, True)), step.state_dict, lambda: step.load_state_dict(state)):
-        with pytest.raises(RuntimeError) as caught:
-            call()
-        messages.add(str(caught.value))
-    return messages
+    calls = (lambda: step(_batch(1, 0, True)), step.state_dict, lambda: step.load_state_dict(state))
+    return set(map(error_of, calls))
 
 
 def refused_under_ddp(case: str) -> tuple[str, bool]:
@@ -86,9 +82,8 @@ def refused_under_ddp(case: str) -> tuple[str, bool]:
         step(_batch(0, 0, True))
         plain.around.requires_grad_(False)
     before = _weights(plain)
-    with pytest.raises(RuntimeError) as caught:
-        step(_batch(1, 0, True), _batch(1, 1, case.startswith("frozen")))
-    return str(caught.value), _weights(plain) == before
+    message = error_of(lambda: step(_batch(1, 0, True), _batch(1, 1, case.startswith("frozen"))))
+    return message, _weights(plain) == before
 
 
 def all_kinds_of_losses(cases: Sequence[tuple[str, str, str]]) -> list[tuple[float, int, int, bool]]:
@@ -144,9 +139,8 @@ def updates_without_an_average(wrong: str, is_compiled: bool) -> tuple[str, bool
     step = _step_of(model, torch.compile(loss_fn, backend="eager") if is_compiled else loss_fn)
     step(_batch(0, 0, True))
     before, is_right = _weights(plain), False
-    with pytest.raises(RuntimeError) as caught:
-        step(_batch(1, 0, True), _batch(1, 1, True))
-    return str(caught.value), _weights(plain) == before
+    message = error_of(lambda: step(_batch(1, 0, True), _batch(1, 1, True)))
+    return message, _weights(plain) == before
 
 
 def _mean_of(model: nn.Module, batch: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from support.distributed.distributed_models import error_of
 from support.distributed.distributed_updates import Case, train
 from support.training.models import Net, mean_loss
 from support.training.steps import CURVE, make_step
@@ -16,6 +17,8 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_bridge import TrainStep
+
+_BATCH = torch.ones(4, 3), torch.ones(4, 2)
 
 
 def sharded(model: nn.Module, **options: Any) -> Any:
@@ -51,9 +54,9 @@ def cases_with_other_bits() -> list[Case]:
     """Return the cases whose bits differ from those of the same training without a wrapper."""
     different: list[Case] = []
     for case in cases():
-        found, plain = train(case), train(case._replace(wrapper="plain"))
-        pairs = zip(found.weights, plain.weights, strict=True)
-        if repr(found[:-1]) != repr(plain[:-1]) or not all(np.array_equal(*pair) for pair in pairs):
+        wrapped, plain = train(case), train(case._replace(wrapper="plain"))
+        pairs = zip(wrapped.weights, plain.weights, strict=True)
+        if repr(wrapped[:-1]) != repr(plain[:-1]) or not all(np.array_equal(*pair) for pair in pairs):
             different.append(case)
     return different
 
@@ -122,60 +125,44 @@ def refusals() -> dict[str, str]:
     for name, build in MODELS.items():
         model = build()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        try:
-            TrainStep(model, optimizer, mean_loss, CURVE)
-            messages[name] = ""
-        except ValueError as error:
-            messages[name] = str(error) if optimizer.param_groups[0]["lr"] == 0.1 else "changed"
+        messages[name] = error_of(lambda: TrainStep(model, optimizer, mean_loss, CURVE))  # noqa: B023
+        if optimizer.param_groups[0]["lr"] != 0.1 or "initial_lr" in optimizer.param_groups[0]:
+            messages[name] = "changed"
     return messages
 
 
 def not_averaged() -> list[str]:
     """Return the errors of a step inside `no_sync`, and after a frozen parameter is trained again."""
-    messages: list[str] = []
     model = Net()
     model.first.requires_grad_(False)
     wrapped = DistributedDataParallel(model)
-    batch = torch.ones(4, 3), torch.ones(4, 2)
     with wrapped.no_sync():
-        try:
-            make_step("adamw", wrapped)(batch)
-        except RuntimeError as error:
-            messages.append(str(error))
+        inside = error_of(lambda: make_step("adamw", wrapped)(_BATCH))
     step = make_step("adamw", wrapped)
-    step(batch)
+    step(_BATCH)
     model.first.requires_grad_(True)
-    try:
-        step(batch)
-    except ValueError as error:
-        messages.append(str(error))
-    return messages
+    return [inside, error_of(lambda: step(_BATCH))]
 
 
 def graphs_refused() -> list[str]:
     """Return the error of a step with `cuda_graph=True`, for each wrapper."""
-    messages: list[str] = []
-    for wrap in (DistributedDataParallel, sharded):
-        try:
-            make_step("adamw", wrap(Net()), cuda_graph=True)
-        except ValueError as error:
-            messages.append(str(error))
-    return messages
+    return [
+        error_of(lambda wrap=wrap: make_step("adamw", wrap(Net()), cuda_graph=True))
+        for wrap in (DistributedDataParallel, sharded)
+    ]
 
 
 def optimizers_run(names: list[str]) -> dict[str, str]:
-    """Return for each optimizer the error of a step over a sharded model, or "ran" after three updates."""
-    messages: dict[str, str] = {}
-    for name in names:
-        model = sharded(nn.Sequential(nn.Linear(3, 2, bias=False)) if name == "muon" else Net())
-        try:
-            step = make_step(name, model)
-            for _ in range(3):
-                step((torch.ones(4, 3), torch.ones(4, 2)))
-            messages[name] = "ran"
-        except ValueError as error:
-            messages[name] = str(error)
-    return messages
+    """Return for each optimizer the error of a step over a sharded model; empty if three updates ran."""
+
+    def train(name: str) -> None:
+        step = make_step(
+            name, sharded(nn.Sequential(nn.Linear(3, 2, bias=False)) if name == "muon" else Net())
+        )
+        for _ in range(3):
+            step(_BATCH)
+
+    return {name: error_of(lambda name=name: train(name)) for name in names}
 
 
 def compiled_models() -> list[set[str]]:
@@ -187,6 +174,6 @@ def compiled_models() -> list[set[str]]:
             wrapped: Any = wrap(Net())
             model: Any = torch.compile(wrapped, backend="eager")
             step = make_step("adamw", model)
-            step((torch.ones(4, 3), torch.ones(4, 2)))
+            step(_BATCH)
             names.append(set(step.state_dict()["model"]))
     return names

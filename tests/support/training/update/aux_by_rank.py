@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from support.distributed.distributed_models import build, whole
+from support.distributed.distributed_models import build, gather_weights
 from support.training.models import batches, nonfinite
 from support.training.steps import CURVE
 from support.training.trees import equal_trees
@@ -58,7 +58,7 @@ def aux_of_updates(wrapper: str, loss: str, pieces: int) -> list[str]:
         if int(result.skipped) != (update >= 2):
             wrong.append(f"update {update}: {result.skipped} skipped")
     weights, expected_weights = (
-        [array.tolist() for array in whole(list(trained.model.parameters()))]
+        [array.tolist() for array in gather_weights(list(trained.model.parameters()))]
         for trained in (step, step_without_aux)
     )
     if weights != expected_weights:
