@@ -43,8 +43,11 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         pairs = [
-            (checks.integer(f"{label}: threshold", threshold), checks.at_least(f"{label}: batch", batch, 1))
-            for label, threshold, batch in checks.pairs("pairs", self.pairs, "(threshold, batch)")
+            (
+                checks.integer(place._replace(part="threshold"), threshold),
+                checks.at_least(place._replace(part="batch"), batch, 1),
+            )
+            for place, threshold, batch in checks.pairs("pairs", self.pairs, "(threshold, batch)")
         ]
         if not pairs:
             raise ValueError("pairs holds no pair (threshold, batch); at least one is needed")

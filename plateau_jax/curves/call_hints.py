@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from plateau_jax.validation.checks import did_you_mean, is_ordered, short_repr
+from plateau_jax.validation.messages import Name
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -44,7 +45,7 @@ def _reason(
     names = [parameter.name for parameter in parameters]
     for name in named:
         if name not in names:
-            advice = did_you_mean(name, names, str) or f": its arguments are {', '.join(names)}"
+            advice = did_you_mean(name, names, Name) or f": its arguments are {', '.join(names)}"
             return f"{cls.__name__} has no argument {name}{advice}"
     later = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     positional = [name for name in names if name not in later]

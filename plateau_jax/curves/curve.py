@@ -409,5 +409,5 @@ class _ProtectedDict(dict[str, Any]):
 def check_curve(name: str, value: Any) -> Curve:
     """Return the value if it is a curve, else raise a TypeError."""
     if not isinstance(value, Curve):
-        raise TypeError(f"{name} = {checks.short_repr(value)} must be a Curve")
+        raise TypeError(checks.must(name, value, "be a Curve"))
     return value

@@ -13,6 +13,7 @@ from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment, segm
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.messages import MAX_INT32, Message, Name, Wording, within
 
 
 @final
@@ -35,7 +36,8 @@ class Cooldown(Curve):
         at = checks.at_least("at", self.at, 0)
         steps = checks.at_least("steps", self.steps, 1)
         if at + steps > MAX_STEP:
-            raise ValueError(f"at + steps = {at + steps} must be at most 2**31 - 1 = {MAX_STEP}")
+            subject = Wording(f"at + steps = {at + steps}", f"the last step, {at + steps},")
+            raise ValueError(Message(subject, " must be at most ", MAX_INT32, at="at"))
         to = checks.ratio("to", self.to)
         shape = shapes.canonical_shape("shape", self.shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
         start, end = segment_at(curve.rows, at).at(at), as_written(to)
@@ -45,9 +47,9 @@ class Cooldown(Curve):
             start = end
         elif levels.is_above(end, start):
             level = nearest_float32(levels.fixed224(start))
-            raise ValueError(f"to = {to!r} must not lie above the level at step {at}, {level}")
+            raise ValueError(checks.must("to", to, f"not lie above the level at step {at}, {level}"))
         if reason := levels.why_undefined(shape, "cooldown", start, end, zero="to 0"):
-            raise ValueError(reason)
+            raise ValueError(Message(reason, at="shape"))
         self._freeze(
             [
                 # The number of rows does not depend on `at`, so `at` may move without recompilation. The row
@@ -64,10 +66,8 @@ class Cooldown(Curve):
             shape=shape,
         )
         if start == 0:
-            warn(
-                f"the cooldown at step {at} goes from 0 to 0: the learning rate is 0 there already. Begin it "
-                "at a step at which the curve is above 0"
-            )
+            where = f"the cooldown at step {at} goes from 0 to 0: the learning rate is 0 there already. "
+            warn(Message(where, "Begin it at a step at which the curve is above 0", at="at"))
 
     def _legend_phrases(self) -> list[str]:
         cooldown = f"{self.shape} cooldown {self.at}–{self.total_steps} to {self.to:g}"
@@ -92,12 +92,12 @@ class Then(Curve):
         curve, other = check_curve("curve", self.curve), check_curve("other", self.other)
         scale = checks.number("scale", self.scale)
         if not 0 < scale <= 1:
-            raise ValueError(f"scale = {checks.short_repr(scale)} must lie in (0, 1]")
+            raise ValueError(checks.must("scale", scale, within(0, 1, "(]")))
         first = curve.total_steps
         if first + other.total_steps > MAX_STEP:
-            raise ValueError(
-                f"total_steps = {first} + {other.total_steps} must be at most 2**31 - 1 = {MAX_STEP}"
-            )
+            total = Wording((Name("total_steps"), " = "), "the number of steps, ")
+            sum_of_steps = f"{first} + {other.total_steps}", Wording("", ",")
+            raise ValueError(Message(total, *sum_of_steps, " must be at most ", MAX_INT32))
         rows = [*curve.rows[:-1], *(row.shifted(first, as_written(scale)) for row in other.rows)]
         self._freeze(rows, depth=_depth_above(curve, other), scale=scale)
 

@@ -7,7 +7,21 @@ from typing import Any
 import numpy as np
 
 from plateau_jax.numerics.exact import as_written, percent_of
-from plateau_jax.validation.checks import number, short_repr
+from plateau_jax.validation.checks import number
+from plateau_jax.validation.messages import (
+    WRITE,
+    LearningRate,
+    Message,
+    Name,
+    Part,
+    Setting,
+    Stages,
+    Subject,
+    Wording,
+    code,
+)
+
+_A_SHARE = "for a share of ", Name("total_steps"), " write a percentage, as in '2%'"
 
 
 def for_endless_trainer(total_steps: Any) -> str:
@@ -16,17 +30,19 @@ def for_endless_trainer(total_steps: Any) -> str:
     return "give the Trainer max_steps" if is_infinite else ""
 
 
-def for_warmup_fraction(warmup_steps: Any, total_steps: int) -> str:
+def for_warmup_fraction(warmup_steps: Any, total_steps: int) -> Part:
     """Return the hint for a warmup given as a fraction of the total steps, or as a string without %."""
     if isinstance(warmup_steps, str):
-        return "for a share of total_steps write a percentage, as in '2%'"
+        return code(*_A_SHARE)
     if not isinstance(warmup_steps, float | np.floating) or not 0 < warmup_steps < 1:
         return ""
     percentage = float(as_written(number("warmup_steps", warmup_steps)) * 100)
     steps = percent_of(total_steps, percentage)
-    return (
-        f"a fraction of the total: {percentage:g} % of {total_steps} steps is warmup_steps={steps}, or "
-        f"warmup_steps='{percentage:g}%'"
+    return Message(
+        code("a fraction of the total: "),
+        f"{percentage:g} % of {total_steps} steps is ",
+        Setting("warmup_steps", steps),
+        code(", or ", Setting("warmup_steps", f"{percentage:g}%")),
     )
 
 
@@ -39,9 +55,13 @@ def for_lr_as_ratio(name: str, ratio: float, least: float = 1e-4) -> str:
     if not 0 < ratio < least or math.isclose(ratio, least):
         return ""
     which = "a final" if name == "min_lr_ratio" else "an initial"
-    return (
-        f"{name} = {ratio!r} looks like a learning rate, but is a fraction of the peak. "
-        f"For {which} learning rate of {ratio!r} write {name}={ratio!r} / peak"
+    return Message(
+        Subject(name, ratio),
+        " looks like a learning rate, but is a fraction of the peak. ",
+        f"For {which} learning rate of {ratio!r} ",
+        WRITE,
+        " ",
+        LearningRate(ratio, name),
     )
 
 
@@ -58,7 +78,7 @@ def for_initial_lr_as_ratio(ratio: float, warmup_steps: int) -> str:
 def for_steps_as_shape(warmup_shape: Any) -> str:
     """Return the hint for a number of warmup steps given as the shape."""
     is_number = isinstance(warmup_shape, int | float | np.number) and not isinstance(warmup_shape, bool)
-    return "steps go into warmup_steps" if is_number else ""
+    return Message("steps go into ", Name("warmup_steps")) if is_number else ""
 
 
 def for_shape_of_stage(decay_shape: Any) -> str:
@@ -66,15 +86,16 @@ def for_shape_of_stage(decay_shape: Any) -> str:
     is_formula = isinstance(decay_shape, str) and decay_shape.startswith("t^-")
     if not is_formula and decay_shape != "exponential":
         return ""
-    return f"a stage can have it: StagedCurve([(100, 1.0), (900, 0.01, {short_repr(decay_shape)})])"
+    stages = (100, 1.0), (900, 0.01, str(decay_shape))
+    return Message("a stage can have it", code(": ", Stages(stages)))
 
 
 def for_no_decay(after_warmup: int, warmup_steps: int) -> str:
     """Return the hint for plateaus that leave no step to decay."""
     stages = (
-        f"[({warmup_steps}, 1.0), ({after_warmup},)]" if warmup_steps else f"[({after_warmup},)], start=1.0"
+        Stages(((warmup_steps, 1.0), (after_warmup,))) if warmup_steps else Stages(((after_warmup,),), 1.0)
     )
-    return f"; for a learning rate that never decays write StagedCurve({stages})"
+    return Message("; for a learning rate that never decays ", Wording(("write ", stages), "add stages"))
 
 
 def for_steps_after_level(stage: Sequence[Any]) -> str:
@@ -84,13 +105,15 @@ def for_steps_after_level(stage: Sequence[Any]) -> str:
     is_length = isinstance(steps, int | np.integer) and steps > 1
     if isinstance(steps, str):
         is_length = steps == "rest" or steps.endswith("%")
-    return f"the steps come first: {(steps, level, *shape[:-1])}" if is_level and is_length else ""
+    if not is_level or not is_length:
+        return ""
+    return Message("the steps come first: ", Stages(((steps, level, *shape[:-1]),), is_curve=False))
 
 
-def for_stage_length(steps: Any) -> str:
+def for_stage_length(steps: Any) -> Part:
     """Return the hint for a stage's steps given as a fraction, or as any other string than a share."""
     if isinstance(steps, str):
-        return "for a share of total_steps write a percentage, as in '2%', or 'rest'"
+        return code(*_A_SHARE, ", or 'rest'")
     if not isinstance(steps, float | np.floating) or not 0 < steps < 1:
         return ""
     percentage = float(as_written(number("steps", steps)) * 100)
@@ -101,7 +124,7 @@ def for_steps_as_percent(start: float, duration: float) -> str:
     """Return the hint for a plateau in steps given as percentages."""
     if any(number != int(number) or not 0 <= number < 2**31 for number in (start, duration)):
         return ""
-    return f"; in steps: absolute_plateaus=[({int(start)}, {int(duration)})]"
+    return Message("; in steps: ", Setting("absolute_plateaus", pairs=((int(start), int(duration)),)))
 
 
 def for_end_as_length(argument: str, start: float, end: float, last: float) -> str:
@@ -109,5 +132,12 @@ def for_end_as_length(argument: str, start: float, end: float, last: float) -> s
     if not start < end <= last:
         return ""
     length = float(as_written(end) - as_written(start))
-    unit, second = (" %", "a duration") if argument == "plateaus" else ("", "a number of steps")
-    return f"; the second number is {second}: {start:g}–{end:g}{unit} is ({start:g}, {length:g})"
+    unit, second = ("", "number of steps")
+    if argument == "plateaus":
+        unit, second = " %", "duration"
+    return Message(
+        "; the second number is a ",
+        Wording(second, "length"),
+        f": {start:g}–{end:g}{unit} is ",
+        Wording(f"({start:g}, {length:g})", f"start {start:g}, length {length:g}"),
+    )

@@ -16,8 +16,9 @@ from plateau_jax.numerics import shapes
 from plateau_jax.numerics.exact import as_written
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
 from plateau_jax.numerics.levels import Level, between
-from plateau_jax.validation.checks import integer, one_of, positive_int, ratio
+from plateau_jax.validation.checks import integer, must, one_of, positive_int, ratio
 from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.messages import Name, computed, within
 
 WarmupShape = Literal["linear", "cosine"]
 
@@ -186,10 +187,9 @@ class PlateauCurve(Curve):
                 "warmup_steps", self.warmup_steps, hints.for_warmup_fraction(self.warmup_steps, total)
             )
         if not 0 <= warmup < total:
-            raise ValueError(
-                f"warmup_steps = {warmup} must lie in 0 … total_steps - 1 = {total - 1}, "
-                "so that a step is left to decay"
-            )
+            most = computed(total - 1, Name("total_steps"), " - 1")
+            message = must("warmup_steps", warmup, within(0, most), ", so that a step is left to decay")
+            raise ValueError(message)
         plateaus = check_percentages(self.plateaus)
         absolute_plateaus = check_absolute(self.absolute_plateaus, warmup)
         min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)

@@ -1,6 +1,5 @@
 """The plateaus of a `PlateauCurve`: check them, convert them to steps, and warn of likely mistakes."""
 
-import reprlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -8,6 +7,22 @@ from typing import Any, NamedTuple
 from plateau_jax.curves import hints
 from plateau_jax.numerics import exact
 from plateau_jax.validation.checks import integer, number, pairs
+from plateau_jax.validation.messages import (
+    CAPITAL_WRITE,
+    WRITE,
+    Message,
+    Name,
+    Part,
+    Setting,
+    Subject,
+    Wording,
+    code,
+    computed,
+    within,
+)
+
+LENGTH = Wording("duration", "length")
+NUMBER_OF_STEPS = Wording("number of steps", "length")
 
 
 class _Plateau(NamedTuple):
@@ -22,12 +37,15 @@ class _Plateau(NamedTuple):
 def check_percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
     """Check pairs (start, duration) in percent, and return them sorted."""
     checked: list[tuple[float, float]] = []
-    for label, start, duration in pairs("plateaus", plateaus, "(start %, duration %)"):
-        pair = number(f"{label}: start", start), number(f"{label}: duration", duration)
+    for place, start, duration in pairs("plateaus", plateaus, "(start %, duration %)"):
+        pair = (
+            number(place._replace(part="start"), start),
+            number(place._replace(part="duration"), duration),
+        )
         if not all(0 <= percentage <= 100 for percentage in pair):
-            raise ValueError(
-                f"{label}: start and duration must lie in 0 … 100 %{hints.for_steps_as_percent(*pair)}"
-            )
+            subject = Subject(place, place.item, clause=True)
+            requirement = "start and ", LENGTH, " must ", within(0, 100, unit=" %")
+            raise ValueError(Message(subject, *requirement, hints.for_steps_as_percent(*pair)))
         checked.append(pair)
     return tuple(sorted(checked))
 
@@ -35,12 +53,17 @@ def check_percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
 def check_absolute(plateaus: Any, warmup_steps: int) -> tuple[tuple[int, int], ...]:
     """Check pairs (first step, number of steps), and return them sorted."""
     checked: list[tuple[int, int]] = []
-    for label, start, length in pairs("absolute_plateaus", plateaus, "(start step, number of steps)"):
-        pair = integer(f"{label}: start", start), integer(f"{label}: number of steps", length)
+    for place, start, length in pairs("absolute_plateaus", plateaus, "(start step, number of steps)"):
+        pair = (
+            integer(place._replace(part="start"), start),
+            integer(place._replace(part="number of steps"), length),
+        )
         if pair[0] < warmup_steps:
-            raise ValueError(f"{label} must not start before the warmup ends, at step {warmup_steps}")
+            requirement = f" must not start before the warmup ends, at step {warmup_steps}"
+            raise ValueError(Message(Subject(place, place.item), requirement))
         if pair[1] < 0:
-            raise ValueError(f"{label}: the number of steps must not be negative")
+            subject = Subject(place, place.item, clause=True)
+            raise ValueError(Message(subject, "the ", NUMBER_OF_STEPS, " must not be negative"))
         checked.append(pair)
     return tuple(sorted(checked))
 
@@ -66,23 +89,48 @@ def place_plateaus(
     for start, length, name, pair in placed:
         if start + length > total_steps:
             raise ValueError(
-                f"{name}: {pair} lasts from step {start} to step {start + length}, "
-                f"past total_steps = {total_steps}"
-                f"{hints.for_end_as_length(name, *pair, last=100 if name == 'plateaus' else total_steps)}"
+                Message(
+                    *_lasts(name, pair, start, length),
+                    Wording(", past ", ", past the end at step "),
+                    computed(total_steps, Name("total_steps")),
+                    hints.for_end_as_length(name, *pair, last=100 if name == "plateaus" else total_steps),
+                    at=name,
+                )
             )
     # In steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300 and (30.03, 10) starts there.
     for (start, length, name, pair), (next_start, _, next_name, next_pair) in pairwise(placed):
         if start + length > next_start:
             raise ValueError(
-                f"{name}: {pair} lasts from step {start} to step {start + length} and overlaps "
-                f"{next_pair} of {next_name}, which starts at step {next_start}"
+                Message(
+                    *_lasts(name, pair, start, length),
+                    " and overlaps ",
+                    _plateau(next_name, next_pair),
+                    code(" of ", Name(next_name), ","),
+                    f" which starts at step {next_start}",
+                    at=name,
+                )
             )
     if sum(plateau.length for plateau in placed) >= after_warmup:
         raise ValueError(
-            f"plateaus and absolute_plateaus cover all {after_warmup} steps after the warmup; at least "
-            f"one must be left to decay{hints.for_no_decay(after_warmup, warmup_steps)}"
+            Message(
+                Wording((Name("plateaus"), " and ", Name("absolute_plateaus")), "the plateaus"),
+                f" cover all {after_warmup} steps after the warmup; at least one must be left to decay",
+                hints.for_no_decay(after_warmup, warmup_steps),
+                at="plateaus",
+            )
         )
     return [(plateau.first_step, plateau.length) for plateau in placed]
+
+
+def _plateau(name: str, pair: tuple[float, float]) -> Part:
+    """Return a plateau as a part of a sentence."""
+    unit = "at {} %, {} % long," if name == "plateaus" else "at step {}, {} steps long,"
+    return Wording(f"{pair}", f"the plateau {unit.format(*pair)}")
+
+
+def _lasts(name: str, pair: tuple[float, float], start: int, length: int) -> Sequence[Part]:
+    sentence = f" lasts from step {start} to step {start + length}"
+    return code(Name(name), ": "), _plateau(name, pair), sentence
 
 
 def likely_mistake(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[float, float], ...]) -> str:
@@ -93,20 +141,29 @@ def likely_mistake(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[f
             (float(exact.as_written(start) * 100), float(exact.as_written(duration) * 100))
             for start, duration in plateaus
         ]
-        fits = _are_valid(after_warmup, warmup_steps, percent, [])
-        return (
-            f"plateaus = {reprlib.repr(list(plateaus))} look like fractions of 1, but are percentages: "
-            f"{_length_in_steps(plateaus[0], after_warmup)}"
-        ) + (f". For fractions write plateaus={_as_argument(percent)}" if fits else "")
+        advice = ". For fractions ", WRITE, " ", _setting("plateaus", percent)
+        return Message(
+            Wording(Setting("plateaus", pairs=plateaus, is_given=True), "the plateaus"),
+            " look like fractions of 1, but are percentages: ",
+            *_length_in_steps(plateaus[0], after_warmup),
+            *(advice if _are_valid(after_warmup, warmup_steps, percent, []) else ()),
+            at="plateaus",
+        )
     empty = [pair for pair in plateaus if pair[1] > 0 and not exact.percent_of(after_warmup, pair[1])]
     if empty:
         single_steps = [(warmup_steps + exact.percent_of(after_warmup, start), 1) for start, _ in empty]
         remaining = [pair for pair in plateaus if pair not in empty]
         fits = _are_valid(after_warmup, warmup_steps, remaining, single_steps)
-        advice = _as_argument(single_steps) if fits else "[(start, 1)]"
-        return (
-            f"plateaus has durations that round to 0 steps: {_length_in_steps(empty[0], after_warmup)}. "
-            f"Write longer ones, or a number of steps: absolute_plateaus={advice}"
+        return Message(
+            Wording((Name("plateaus"), " has durations"), "the plateaus have lengths"),
+            " that round to 0 steps: ",
+            *_length_in_steps(empty[0], after_warmup),
+            ". ",
+            CAPITAL_WRITE,
+            " longer ones, or ",
+            Wording("a number of steps: ", "a plateau in steps: "),
+            _setting("absolute_plateaus", single_steps if fits else [("start", 1)]),
+            at="plateaus",
         )
     return ""
 
@@ -125,10 +182,14 @@ def _are_valid(
     return True
 
 
-def _length_in_steps(pair: tuple[float, float], after_warmup: int) -> str:
+def _length_in_steps(pair: tuple[float, float], after_warmup: int) -> Sequence[Part]:
     length = exact.percent_of(after_warmup, pair[1])
-    return f"{pair} lasts {length} of the {after_warmup} steps after the warmup"
+    return _plateau("plateaus", pair), f" lasts {length} of the {after_warmup} steps after the warmup"
 
 
-def _as_argument(pairs: list[Any]) -> str:
-    return reprlib.repr([tuple(int(item) if item == int(item) else item for item in pair) for pair in pairs])
+def _setting(name: str, pairs: Sequence[tuple[Any, Any]]) -> Setting:
+    return Setting(name, pairs=tuple((_plain(first), _plain(second)) for first, second in pairs))
+
+
+def _plain(number: Any) -> Any:
+    return int(number) if isinstance(number, float) and number.is_integer() else number

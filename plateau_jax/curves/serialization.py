@@ -13,8 +13,9 @@ from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar, cast
 
-from plateau_jax.validation.checks import did_you_mean, short_repr
+from plateau_jax.validation.checks import did_you_mean, must
 from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.validation.messages import Message, Part, Wording, choices, message_of, shown
 
 MAX_DEPTH = 64
 """The greatest nesting depth of cooldowns and continuations."""
@@ -89,13 +90,16 @@ def curve_from_dict(cls: type[Any], arguments: Any) -> Any:
         if not path:
             raise
         error_type = TypeError if isinstance(error, TypeError) else ValueError
-        raise error_type(f"{error} (in {'.'.join(path)})") from None
+        message = message_of(error)
+        raise error_type(Message(message, at=message.place, curves=path)) from None
 
 
 def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
     """Build a curve; after an error, `path` has the keys of the curve within a curve that has it."""
     if not isinstance(arguments, Mapping):
-        raise TypeError(f"arguments = {short_repr(arguments)} must be a mapping, as to_dict returns it")
+        subject = Wording(("arguments = ", shown(arguments), " must be"), "this is not a curve: a curve is")
+        mapping = Wording("mapping, as to_dict returns it", "JSON object with keys such as “total_steps”")
+        raise TypeError(Message(subject, " a ", mapping))
     if len(path) > MAX_DEPTH:
         path.clear()
         raise ValueError(f"cooldowns and continuations are nested more than {MAX_DEPTH} deep")
@@ -113,18 +117,30 @@ def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
     missing = [name for name in names if name not in values]
     unknown = [name for name in values if name not in names]
     if missing or unknown:
-        choices = [name for name in _argument_names(cls) if name not in arguments]
-        advice = next(filter(None, (did_you_mean(name, choices, str) for name in unknown)), "")
-        raise ValueError(
-            f"not the arguments of a {cls.__name__}: missing keys {short_repr(missing)}, "
-            f"unknown keys {short_repr(unknown)}{advice}"
+        keys = [name for name in _argument_names(cls) if name not in arguments]
+        advice = next(filter(None, (did_you_mean(name, keys, _key) for name in unknown)), "")
+        wrong = Wording(
+            (f"not the arguments of a {cls.__name__}: missing keys ", shown(missing))
+            + (", unknown keys ", shown(unknown)),
+            ("this is not a curve: ", *_listed(missing, "missing"))
+            + (*([", "] if missing and unknown else []), *_listed(unknown, "unknown")),
         )
+        raise ValueError(Message(wrong, advice))
     for name in kind.curves:
         path.append(name)
         values[name] = _read_curve(object, values[name], path)
         path.pop()
     with suppress_warnings() if is_saved else nullcontext():
         return build_curve(cls, values)
+
+
+def _key(key: str) -> Wording:
+    return Wording(key, f"“{key}”")
+
+
+def _listed(keys: Sequence[str], predicate: str) -> Sequence[Part]:
+    """Say of keys that they are missing or unknown."""
+    return [*choices(keys), f" {'is' if len(keys) == 1 else 'are'} {predicate}"] if keys else []
 
 
 def _argument_names(cls: type[Any]) -> list[str]:
@@ -144,8 +160,8 @@ def _pop_kind(values: dict[str, Any]) -> _Kind:
         return next((kind for kind in _KINDS.values() if kind.key in values), _KINDS[None])
     name = values.pop("kind")
     if not isinstance(name, str) or name not in _KINDS:
-        names = sorted(repr(name) for name in _KINDS if name is not None)
-        raise ValueError(f"kind = {short_repr(name)} must be one of {', '.join(names)}, or left out")
+        names = choices(sorted(name for name in _KINDS if name is not None))
+        raise ValueError(must("kind", name, "be one of ", *names, ", or left out"))
     return _KINDS[name]
 
 

@@ -14,8 +14,21 @@ from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics import levels, shapes
 from plateau_jax.numerics.exact import as_written
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
-from plateau_jax.validation.checks import MAX_STEP, is_ordered, positive_int, ratio, short_repr
+from plateau_jax.validation.checks import MAX_STEP, SEQUENCE, is_ordered, must, positive_int, ratio
 from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.messages import (
+    MAX_INT32,
+    WRITE,
+    LearningRate,
+    Message,
+    Name,
+    Place,
+    Setting,
+    Subject,
+    Wording,
+    code,
+    within,
+)
 
 
 class Stage(NamedTuple):
@@ -143,19 +156,24 @@ class StagedCurve(Curve):
         start = ratio("start", self.start)
         total = sum(stage.steps for stage in stages)
         if not 1 <= total <= MAX_STEP:
-            raise ValueError(f"stages last {total} steps; they must last 1 … 2**31 - 1 = {MAX_STEP}")
+            must_last = f" last {total} steps; their number must ", within(1, MAX_INT32)
+            raise ValueError(Message(Wording(Name("stages"), "the stages"), *must_last, at="stages"))
         self._freeze(_rows(stages, as_written(start)), stages=stages, start=start)
         highest = max(start, *(stage.to or 0 for stage in stages))
         if highest == 0:
+            at_start = Wording(Setting("start", 0, is_given=True), "it starts at 0")
+            advice = ". To begin at the peak ", WRITE, " ", Setting("start", 1.0)
             warn(
-                "the curve is 0 at every step, as start = 0 and no stage rises. To begin at the peak write "
-                "start=1.0"
+                Message(
+                    *("the curve is 0 at every step, as ", at_start, " and no stage rises", *advice),
+                    at="start",
+                )
             )
         elif highest < 0.01:
-            warn(
-                f"the levels look like learning rates, as the highest is {highest!r}, but are fractions of "
-                "the peak. Write each as learning rate / peak"
-            )
+            reason = f"as the highest is {highest!r}, but are fractions of the peak"
+            as_fraction = f"For {highest!r} ", WRITE, " ", LearningRate(highest)
+            advice = Wording("Write each as learning rate / peak", as_fraction)
+            warn(Message(f"the levels look like learning rates, {reason}. ", advice, at="stages"))
 
     def _legend_phrases(self) -> list[str]:
         return [f"from {self.start:g}", *map(_phrase, self.stages)]
@@ -164,28 +182,33 @@ class StagedCurve(Curve):
 def _check_stages(stages: Any, total_steps: Any) -> Iterator[Stage]:
     """Yield the stages with their lengths in steps; they add up to `total_steps` if that is given."""
     if not is_ordered(stages):
-        raise TypeError(f"stages = {short_repr(stages)} must be a sequence of stages (steps, to, shape)")
+        layout = code(" (steps, to, shape)")
+        raise TypeError(must("stages", stages, "be ", SEQUENCE, " of stages", layout))
     total = None
     if total_steps is not None:
         total = positive_int("total_steps", total_steps, hints.for_endless_trainer(total_steps))
-    labeled: dict[str, Stage] = {}
+    placed: list[tuple[Place, Stage]] = []
     for index, stage in enumerate(stages):
-        label = f"stages[{index}] = {short_repr(stage)}"
-        labeled[label] = _items(label, stage)
-    lengths = lengths_in_steps({f"{label}: steps": stage.steps for label, stage in labeled.items()}, total)
-    for (label, stage), steps in zip(labeled.items(), lengths, strict=True):
+        place = Place("stages", index, item=stage)
+        placed.append((place, _items(place, stage)))
+    lengths = [(place._replace(part="steps"), stage.steps) for place, stage in placed]
+    for (place, stage), steps in zip(placed, lengths_in_steps(lengths, total), strict=True):
         yield Stage(
             steps,
-            None if stage.to is None else ratio(f"{label}: to", stage.to),
-            shapes.canonical_shape(f"{label}: shape", stage.shape, shapes.NAMED_SHAPES, shapes.FORMULAS),
+            None if stage.to is None else ratio(place._replace(part="to"), stage.to),
+            shapes.canonical_shape(
+                place._replace(part="shape"), stage.shape, shapes.NAMED_SHAPES, shapes.FORMULAS
+            ),
         )
 
 
-def _items(label: str, value: Any) -> Stage:
+def _items(place: Place, value: Any) -> Stage:
     if not is_ordered(value) or not 1 <= len(items := tuple(value)) <= 3:
-        raise TypeError(f"{label} must be a stage (steps, to, shape); to and shape may be left out")
+        layout = "be a stage (steps, to, shape); to and shape may be left out"
+        plain = "have steps; the level and the shape may be empty"
+        raise TypeError(must(place, value, Wording(layout, plain)))
     if advice := hints.for_steps_after_level(items):
-        raise ValueError(f"{label}: {advice}")
+        raise ValueError(Message(Subject(place, value, clause=True), advice))
     return Stage(*items)
 
 
@@ -202,7 +225,7 @@ def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[ExactSegment]:
             yield flat_segment("jump", begin, 0, target)
         else:
             if reason := levels.why_undefined(shape, "stage", level, target):
-                raise ValueError(f"stages[{index}]: {reason}")
+                raise ValueError(Message(Subject(Place("stages", index), clause=True), reason))
             yield ExactSegment("stage", begin, steps, level, target, shape)
         begin, level = begin + steps, target
     yield flat_segment("end", begin, 0, level)

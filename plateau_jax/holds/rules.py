@@ -7,6 +7,7 @@ from typing import Any, Literal, cast, get_args
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
+from plateau_jax.validation.messages import Place
 
 ThresholdMode = Literal["rel", "abs"]
 
@@ -116,17 +117,20 @@ class HoldBelow:
 
     def __post_init__(self) -> None:
         if self.steps is not None:
-            labelled = [("HoldBelow", self.value, self.steps)]
+            placed = [(Place("HoldBelow"), self.value, self.steps)]
         elif isinstance(self.value, Iterable):
-            labelled = checks.pairs("value", self.value, "(value, steps)")
+            placed = checks.pairs("value", self.value, "(value, steps)")
         else:
             raise TypeError(
                 f"value = {checks.short_repr(self.value)} must be pairs (value, steps), "
                 "or steps must be given"
             )
         pairs = [
-            (checks.float32(f"{label}: value", value), checks.positive_int(f"{label}: steps", steps))
-            for label, value, steps in labelled
+            (
+                checks.float32(place._replace(part="value"), value),
+                checks.positive_int(place._replace(part="steps"), steps),
+            )
+            for place, value, steps in placed
         ]
         if not pairs:
             raise ValueError("value holds no pair (value, steps); at least one is needed")

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHAPES, Formula, parse_formula
+from plateau_jax.validation.messages import Message, Wording
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,11 @@ def why_undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str 
     if start == 0 or end == 0:
         return f"{subject} {zero} is not defined"
     if formula and ratio_of_bases(formula.power, start, end) > _MAX_RATIO:
-        return (
-            f"{subject} between these levels is too steep: the lower one must be at least "
-            f"2**-{62 * float(formula.power):g} times the higher one. Take a larger P or closer levels"
+        exponent = f"-{62 * float(formula.power):g}"
+        return Message(
+            f"{subject} between these levels is too steep: the lower one must be at least ",
+            Wording(f"2**{exponent}", f"2^{exponent}"),
+            " times the higher one. Take a larger P or closer levels",
         )
     return ""
 

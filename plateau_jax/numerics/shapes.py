@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB_BITS, ONE, DecodedSegments, Operations, ratio
-from plateau_jax.validation.checks import did_you_mean, short_repr
+from plateau_jax.validation.checks import did_you_mean, must
+from plateau_jax.validation.messages import WRITE, Message, Place, Subject, choices, shown, within
 
 
 def _sine_coefficients(count: int) -> tuple[int, ...]:
@@ -156,7 +157,7 @@ def parse_formula(shape: str | None) -> Formula | None:
 
 
 def canonical_shape(
-    label: str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...], advice: str = ""
+    place: Place | str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...], advice: str = ""
 ) -> str:
     """Check a shape, and spell equal shapes alike.
 
@@ -164,7 +165,7 @@ def canonical_shape(
     object, so that a curve and its copy have pickles of equal length.
 
     Args:
-        label: The argument's name, for errors.
+        place: The argument, for errors.
         value: The shape that the user wrote.
         words: The words that the argument may be.
         formulas: The names of the formulas that it may be, such as "1-x^P".
@@ -175,26 +176,21 @@ def canonical_shape(
             return intern(words[words.index(value)])
         for name in formulas:
             if match := re.match(_FORMULAS[name][0], value):
-                power = _parse_power(f"{label} = {short_repr(value)}", name, value[match.end() :])
+                power = _parse_power(Subject(place, value, clause=True), name, value[match.end() :])
                 return intern(_spell_formula(name, power))
-    known = ", ".join(map(repr, (*words, *formulas)))
-    advice = f"; {advice}" if advice else did_you_mean(value, words)
-    raise ValueError(
-        f"{label} = {short_repr(value)} must be one of {known}, with a decimal for P, such as '1-x^2'{advice}"
-    )
+    advice = Message("; ", advice) if advice else did_you_mean(value, words)
+    known = *choices((*words, *formulas)), ", with a decimal for P, such as ", shown("1-x^2")
+    raise ValueError(Message(must(place, value, "be one of ", *known), advice))
 
 
-def _parse_power(label: str, name: str, text: str) -> Decimal:
+def _parse_power(subject: Subject, name: str, text: str) -> Decimal:
     _, least, most = _FORMULAS[name]
-    example = name.replace("P", "0.5")
     if len(text) > _MAX_CHARACTERS or not _DECIMAL.fullmatch(text):
-        raise ValueError(
-            f"{label}: write P as a decimal without sign, space or exponent, of at most "
-            f"{_MAX_CHARACTERS} characters, as in {example!r}"
-        )
+        form = f" P as a decimal without sign, space or exponent, of at most {_MAX_CHARACTERS} characters"
+        raise ValueError(Message(subject, WRITE, form, ", as in ", shown(name.replace("P", "0.5"))))
     power = Decimal(text)
     if not Decimal(least) <= power <= Decimal(most):
-        raise ValueError(f"{label}: P = {text} must lie in [{least}, {most}]")
+        raise ValueError(Message(subject, f"P = {text} must ", within(least, most, "[]")))
     return power
 
 

@@ -13,16 +13,48 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from plateau_jax.validation.messages import (
+    INTEGER,
+    MAX_INT32,
+    WRITE,
+    Message,
+    Part,
+    Place,
+    Setting,
+    Subject,
+    Wording,
+    choices,
+    code,
+    short_repr,
+    shown,
+    within,
+)
+
 MAX_STEP = 2**31 - 1
 """The largest int32: tables and traced steps are int32."""
 
 SMALLEST_PEAK = 2.0**-126
 """The smallest normal float32: XLA flushes smaller numbers to 0."""
 
+SEQUENCE = Wording("a sequence", "a list")
+
+_LEAST_PEAK = Wording("finite and at least 2**-126", "at least 1.2e-38")
+_TOO_LARGE = Wording(" is more than float32 can hold", " is too large")
+
 _Choice = TypeVar("_Choice", bound=str)
 
 
-def integer(name: str, value: Any, advice: str = "") -> int:
+def must(place: Place | str, value: Any, *requirement: Part, advice: Part = "") -> Message:
+    """Return the message that a value must be something, with advice on what to write.
+
+    Advice that is not a `Message` is for readers of code.
+    """
+    if advice:
+        advice = Message(": ", advice) if isinstance(advice, Message) else code(": ", advice)
+    return Message(Subject(place, value), " must ", *requirement, advice)
+
+
+def integer(name: Place | str, value: Any, advice: Part = "") -> int:
     """Return the value as a Python int; refuse bool, float and str, with advice on what to write."""
     try:
         if isinstance(value, bool | np.bool_):
@@ -30,8 +62,7 @@ def integer(name: str, value: Any, advice: str = "") -> int:
         return operator.index(value)
     except TypeError:
         advice = advice or _advice_for_float(value)
-        advice = advice and f": {advice}"
-        raise TypeError(f"{name} = {short_repr(value)} must be an integer{advice}") from None
+        raise TypeError(must(name, value, "be ", INTEGER, advice=advice)) from None
 
 
 def _advice_for_float(value: Any) -> str:
@@ -42,19 +73,19 @@ def _advice_for_float(value: Any) -> str:
     return (f"write {int(steps)}, or " if steps.is_integer() else "write ") + "// in place of /"
 
 
-def at_least(name: str, value: Any, least: int, advice: str = "") -> int:
+def at_least(name: Place | str, value: Any, least: int, advice: Part = "") -> int:
     """Return the value as a Python int that is at least `least`."""
     value = integer(name, value, advice)
     if value < least:
-        raise ValueError(f"{name} = {short_repr(value)} must be at least {least}")
+        raise ValueError(must(name, value, "be at least ", least))
     return value
 
 
-def positive_int(name: str, value: Any, advice: str = "") -> int:
+def positive_int(name: Place | str, value: Any, advice: Part = "") -> int:
     """Return the value as a Python int in 1 … 2³¹ - 1."""
     value = integer(name, value, advice)
     if not 1 <= value <= MAX_STEP:
-        raise ValueError(f"{name} = {short_repr(value)} must lie in 1 … 2**31 - 1 = {MAX_STEP}")
+        raise ValueError(must(name, value, within(1, MAX_INT32)))
     return value
 
 
@@ -63,7 +94,7 @@ def _unwrap_scalar(value: Any) -> Any:
     return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
 
 
-def number(name: str, value: Any, advice: str = "") -> int | float:
+def number(name: Place | str, value: Any, advice: Part = "") -> int | float:
     """Return the value as a Python int or float; a NumPy float becomes the decimal that it prints as."""
     value = _unwrap_scalar(value)
     if isinstance(value, np.integer | np.floating):
@@ -72,70 +103,72 @@ def number(name: str, value: Any, advice: str = "") -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         if isinstance(value, Fraction | Decimal):
             advice = f"write float({short_repr(value)})"
-        raise TypeError(f"{name} = {short_repr(value)} must be a number{advice and f': {advice}'}")
+        raise TypeError(must(name, value, "be a number", advice=advice))
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} = {short_repr(value)} must be finite")
+        raise ValueError(must(name, value, "be finite"))
     return value + 0  # no -0.0, no subclass
 
 
-def float32(name: str, value: Any) -> int | float:
+def float32(name: Place | str, value: Any) -> int | float:
     """Return the value as `number` does, if float32 can hold it."""
     value = number(name, value)
     if not abs(value) <= float(np.finfo(np.float32).max):
-        raise ValueError(f"{name} = {short_repr(value)} is more than float32 can hold")
+        raise ValueError(Message(Subject(name, value), _TOO_LARGE))
     return value
 
 
-def ratio(name: str, value: Any) -> int | float:
+def ratio(name: Place | str, value: Any) -> int | float:
     """Return the value as `number` does, if it lies in [0, 1]."""
     value = number(name, value, _advice_for_percentage(value))
     if not 0 <= value <= 1:
-        raise ValueError(f"{name} = {short_repr(value)} must lie in [0, 1]")
+        raise ValueError(must(name, value, within(0, 1, "[]")))
     return value
 
 
 def _advice_for_percentage(value: Any) -> str:
     """Suggest the fraction if a percentage was written, as in "10%"; "" otherwise."""
     written = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,20})?)\s*%\s*", value) if isinstance(value, str) else None
-    return f"write {float(Decimal(written[1]) / 100)!r}" if written and Decimal(written[1]) <= 100 else ""
+    if not written or Decimal(written[1]) > 100:
+        return ""
+    return Message(WRITE, " ", float(Decimal(written[1]) / 100))
 
 
-def one_of(name: str, value: Any, choices: tuple[_Choice, ...], advice: str = "") -> _Choice:
+def one_of(name: Place | str, value: Any, allowed: tuple[_Choice, ...], advice: Part = "") -> _Choice:
     """Return the choice that the value equals, as a plain string."""
-    if not isinstance(value, str) or value not in choices:
-        advice = f"; {advice}" if advice else did_you_mean(value, choices)
-        raise ValueError(
-            f"{name} = {short_repr(value)} must be one of {', '.join(map(repr, choices))}{advice}"
-        )
-    return choices[choices.index(value)]
+    if not isinstance(value, str) or value not in allowed:
+        advice = Message("; ", advice) if advice else did_you_mean(value, allowed)
+        raise ValueError(Message(must(name, value, "be one of ", *choices(allowed)), advice))
+    return allowed[allowed.index(value)]
 
 
-def did_you_mean(written: Any, choices: Sequence[str], show: Callable[[str], str] = repr) -> str:
+def did_you_mean(written: Any, allowed: Sequence[str], show: Callable[[str], Part] = shown) -> str:
     """Suggest the choices that are similar to what was written; "" if none is."""
     if not isinstance(written, str) or not written:
         return ""
     folded = written.casefold()
-    completed = [choice for choice in choices if choice.startswith(folded)]
-    likely = completed[:1] or get_close_matches(folded, choices, n=2)
-    return f": did you mean {' or '.join(map(show, likely))}?" if likely else ""
+    completed = [choice for choice in allowed if choice.startswith(folded)]
+    likely = completed[:1] or get_close_matches(folded, allowed, n=2)
+    return Message(": did you mean ", *choices(likely, " or ", show), "?") if likely else ""
 
 
-def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
-    """Return (label, first, second) for each pair in a sequence; the errors say what a pair means."""
+def pairs(name: str, value: Any, meaning: str) -> list[tuple[Place, Any, Any]]:
+    """Return (place, first, second) for each pair in a sequence; the errors say what a pair means."""
     if not is_ordered(value):
-        raise TypeError(f"{name} = {short_repr(value)} must be a sequence of pairs {meaning}")
+        raise TypeError(must(name, value, "be ", SEQUENCE, " of pairs", code(f" {meaning}")))
     value = list(value)
-    labeled: list[tuple[str, Any, Any]] = []
+    placed: list[tuple[Place, Any, Any]] = []
     for index, pair in enumerate(value):
-        label = f"{name}[{index}] = {short_repr(pair)}"
+        place = Place(name, index, item=pair)
         try:
             if not is_ordered(pair):
                 raise TypeError
             first, second = pair
         except (TypeError, ValueError):
-            raise TypeError(f"{label} must be a pair {meaning}{_advice_for_flat(name, value)}") from None
-        labeled.append((label, first, second))
-    return labeled
+            advice = _advice_for_flat(name, value)
+            a_pair = Wording(f"be a pair {meaning}", "have a start and a length")
+            raise TypeError(must(Place(name, index), pair, a_pair, advice)) from None
+        placed.append((place, first, second))
+    return placed
 
 
 def _advice_for_flat(name: str, values: list[Any]) -> str:
@@ -146,16 +179,8 @@ def _advice_for_flat(name: str, values: list[Any]) -> str:
         return ""
     if len(numbers) % 2:
         return ""
-    return f": did you mean {name}={reprlib.repr(list(zip(numbers[::2], numbers[1::2], strict=True)))}"
-
-
-def short_repr(value: Any) -> str:
-    """Return the repr of a value for an error message, on one line and cut to 200 characters."""
-    try:
-        text = " ".join(repr(value).split())
-    except RecursionError:  # nested too deeply
-        text = f"{type(value).__name__}(...)"
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    meant = tuple(zip(numbers[::2], numbers[1::2], strict=True))
+    return Message(": did you mean ", Setting(name, pairs=meant))
 
 
 def is_ordered(value: Any) -> bool:
@@ -167,7 +192,7 @@ def is_ordered(value: Any) -> bool:
     )
 
 
-def peak(name: str, value: Any) -> np.float32:
+def peak(name: Place | str, value: Any) -> np.float32:
     """Return a peak learning rate, rounded to float32: 0, or from 2⁻¹²⁶ to float32's largest number."""
     value = _unwrap_scalar(value)
     try:
@@ -175,17 +200,17 @@ def peak(name: str, value: Any) -> np.float32:
             raise TypeError
         lr = float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} = {short_repr(value)} must be a number") from None
+        raise TypeError(must(name, value, "be a number")) from None
     except OverflowError:  # from an int
         lr = math.inf
     if lr < 0:
-        raise ValueError(f"{name} = {short_repr(value)} must not be negative")
+        raise ValueError(must(name, value, "not be negative"))
     if not (lr == 0 or SMALLEST_PEAK <= lr < math.inf):
-        raise ValueError(f"{name} = {short_repr(value)} must be 0, or finite and at least 2**-126")
+        raise ValueError(must(name, value, "be 0, or ", _LEAST_PEAK))
     with np.errstate(over="ignore"):
         rounded = np.float32(abs(lr))  # abs, because -0.0 is accepted too
     if np.isinf(rounded):
-        raise ValueError(f"{name} = {short_repr(value)} is more than float32 can hold")
+        raise ValueError(Message(Subject(name, value), _TOO_LARGE))
     return rounded
 
 
