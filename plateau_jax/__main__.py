@@ -27,9 +27,10 @@ from plateau_jax.curves.staged_curve import StagedCurve, read_stages
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.input_files import describe_logs, read_curve, read_runs
 from plateau_jax.numerics import exact_segments
-from plateau_jax.option_parser import OPTIONS, command_line_parser, in_options
+from plateau_jax.option_parser import OPTIONS, OptionWords, command_line_parser
 from plateau_jax.output_files import is_stream, open_for_writing
 from plateau_jax.validation import checks, optional_packages
+from plateau_jax.validation.messages import message_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,10 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.csv not in (None, "-"):
             _write_csv(curves[0], peak, Path(options.csv))
     except (ModuleNotFoundError, OSError, ValueError) as error:
-        message = str(error)
-        if not message.startswith("--from"):  # which speaks of the arguments in a file
-            message = in_options(message)
-        parser.error(_encodable(message, sys.stderr))
+        parser.error(_encodable(OptionWords().text(message_of(error)), sys.stderr))
     for note in notes:
         _print_note(note)
     if options.csv == "-":
@@ -138,7 +136,7 @@ def _describe_curve(described: Mapping[str, Any]) -> Curve:
         try:
             return StagedCurve(**{**described, "stages": read_stages(described["stages"])})
         except TypeError as error:  # a word where a number belongs
-            raise ValueError(str(error)) from None
+            raise ValueError(message_of(error)) from None
     if "start" in described:
         raise ValueError("--start requires --stage")
     if "total_steps" not in described:
@@ -242,7 +240,8 @@ def _encodable(text: str, stream: TextIO | None) -> str:
 
 def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
     """Format a warning without a source line: in a shell, there is none of the user's."""
-    return f"python -m plateau_jax: warning: {_encodable(in_options(str(message)), sys.stderr)}\n"
+    text = OptionWords().text(message_of(message) if isinstance(message, Warning) else message)
+    return f"python -m plateau_jax: warning: {_encodable(text, sys.stderr)}\n"
 
 
 def _exit_on_sigterm(*_: object) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from plateau_jax.curves.config_values import parse_integer
+from plateau_jax.validation.messages import LearningRate, Name, Setting, Stages, Subject, Words
 
 _EXAMPLES = """\
 examples:
@@ -31,34 +32,16 @@ OPTIONS = {
     "absolute_plateaus": "--absolute-plateau",
     "decay_shape": "--decay-shape",
     "min_lr_ratio": "--min-lr-ratio",
+    "stages": "--stage options",
     "start": "--start",
     "peak": "--peak",
+    "peak_value": "--peak",
+    "best_peak(runs, curve)": "--best-peak",
 }
-"""The option for each argument of a `PlateauCurve`, for a `StagedCurve`'s start, and for the peak."""
+"""The option for each argument of a curve, for the peak, and for a function that messages suggest."""
 
-_PAIR = r"[(\[]([^()\[\]]*), ([^()\[\]]*)[)\]]"
-_PAIRS = re.compile(rf"\b((?:absolute_)?plateaus)(?:\[\d+\])? ?= ?(?:\[{_PAIR}(?:, {_PAIR})*\]|{_PAIR})")
-# Words of English too, so only as in "peak = 3" and "start=1.0". A plateau's start has a label before it.
-_NUMBERS = "peak", "start"
-_VALUE = re.compile(
-    rf"\b(?<!--)({'|'.join(name for name in OPTIONS if name not in _NUMBERS)}|peak(?= = )|"
-    r"(?<!: )start(?= ?= ?(?:[\d-]|nan|inf)))\b(?: ?= ?)?"
-)
-_LOG_ARGUMENTS = {
-    r"give curve= and peak_value=": "give the run's curve, as in --fit LOG CURVE, and its --peak",
-    r"\bbest_peak\(runs, curve\)": "--best-peak",
-    r"\bpeak_value = ": "--peak ",
-    r"\bpeak_value=": "--peak",
-    # There are no options for the columns of a log.
-    r"name one with ((?:step|loss|lr)=)": r"name one in Python, with LossRun.read(…, \1…)",
-}
-"""Patterns of the arguments of `LossRun` and `LossFit`, each with what --fit has in their place."""
-
-_STAGED_CURVE = re.compile(r"StagedCurve\(\[\((.*?)\)\](, start=[\d.]+)?\)")
-_STAGE = re.compile(
-    r"(?:\bstages\[\d+\] = |(?<=steps come first: ))[(\[](?P<items>.*?)[)\]](?=:| must|$)|"
-    r"\bstages\[(?P<index>\d+)\]|\bstages(?= (?:last|without) )"
-)
+_IN_LOGS = {"curve": "the run's curve, as in --fit LOG CURVE,", "peak_value": "--peak"}
+"""What to give for the arguments of `LossRun.read`."""
 
 
 class OptionParser(argparse.ArgumentParser):
@@ -80,7 +63,9 @@ class OptionParser(argparse.ArgumentParser):
             return ""
         # The names that a Python user may type, and what they are here.
         meant = {word: word for word in re.findall(r"--[a-z-]+", self.format_usage())}
-        meant |= {f"--{name.replace('_', '-')}": option for name, option in OPTIONS.items()}
+        meant |= {
+            f"--{name.replace('_', '-')}": option for name, option in OPTIONS.items() if name != "stages"
+        }
         begun = [word for word in meant if word.startswith(typed)]
         close = begun or difflib.get_close_matches(typed.replace("_", "-"), meant, 1, 0.75)
         return f"; did you mean {meant[close[0]]}?" if close else ""
@@ -219,50 +204,50 @@ def steps_or_percentage(text: str) -> int | str:
     return text if "%" in text else integer(text)
 
 
-def in_options(message: str) -> str:
-    """Replace the arguments in a message with the options of the command line.
+class OptionWords(Words):
+    """The words of the command line: options in place of arguments.
 
-    >>> in_options("For fractions write plateaus=[(0, 50), (60, 30)]")
-    'For fractions write --plateau 0 50 --plateau 60 30'
-    >>> in_options("warmup_steps = 100 must lie in 0 … total_steps - 1 = 99")
-    '--warmup-steps 100 must lie in 0 … TOTAL - 1 = 99'
-    >>> in_options("stages[1] = ['2%', 3.0]: to = 3.0 must lie in [0, 1]")
-    '--stage 2% 3.0: to = 3.0 must lie in [0, 1]'
-    >>> in_options("stages[0] = ['2,5%', 1.0]: steps = '2,5%' must be a percentage")
-    "--stage 2,5% 1.0: steps = '2,5%' must be a percentage"
-    >>> in_options("write StagedCurve([(100,), (900, 0.1, 'exponential')], start=1.0)")
-    'write --stage 100 --stage 900 0.1 exponential --start 1.0'
-    >>> in_options("fit the runs of one peak, or find the best peak with best_peak(runs, curve)")
-    'fit the runs of one peak, or find the best peak with --best-peak'
+    >>> from plateau_jax import PlateauCurve
+    >>> from plateau_jax.validation.messages import message_of
+    >>> try:
+    ...     PlateauCurve(100, warmup_steps=100)
+    ... except ValueError as error:
+    ...     print(OptionWords().text(message_of(error)))
+    --warmup-steps 100 must lie in 0 … TOTAL - 1 = 99, so that a step is left to decay
     """
-    message = _STAGE.sub(_in_stage, _STAGED_CURVE.sub(_in_stages, message))
-    for pattern, words in _LOG_ARGUMENTS.items():
-        message = re.sub(pattern, words, message)
-    # After --stage, TOTAL would be one of its values.
-    message = message.replace("needs total_steps", "needs total_steps before the first --stage")
-    return _VALUE.sub(_in_option, _PAIRS.sub(_in_pairs, message))
 
+    def name(self, name: Name) -> str:
+        # After --stage, TOTAL would be one of its values.
+        return OPTIONS.get(name.name, name.name) + (" before the first --stage" if name.is_missing else "")
 
-def _in_pairs(found: re.Match[str]) -> str:
-    pairs = re.findall(_PAIR, found[0].partition("=")[2])
-    return " ".join(f"{OPTIONS[found[1]]} {first} {second}" for first, second in pairs)
+    def keyword(self, name: str) -> str:
+        # There are no options for the columns of a log.
+        return _IN_LOGS.get(name) or f"LossRun.read(…, {name}=…) in Python"
 
+    def setting(self, setting: Setting) -> str:
+        option = OPTIONS[setting.name]
+        pairs = [f"{option} {first} {second}" for first, second in setting.pairs]
+        return " ".join(pairs) or f"{option} {setting.value}"
 
-def _in_stages(found: re.Match[str]) -> str:
-    return " ".join(map(_as_stage, found[1].split("), ("))) + (found[2] or "").removeprefix(",")
+    def stages(self, stages: Stages) -> str:
+        words = [" ".join(["--stage", *map(str, stage)]) for stage in stages.stages]
+        return " ".join(words) + ("" if stages.start is None else f" --start {stages.start}")
 
+    def learning_rate(self, rate: LearningRate) -> str:
+        return f"{OPTIONS.get(rate.name or '', '')} {rate.lr!r} / peak".lstrip()
 
-def _in_stage(found: re.Match[str]) -> str:
-    items, index = found["items"], found["index"]
-    if items is not None:
-        return _as_stage(items)
-    return f"--stage number {int(index) + 1}" if index else "--stage options"
-
-
-def _as_stage(items: str) -> str:
-    return "--stage " + re.sub("'|,(?= |$)", "", items)
-
-
-def _in_option(found: re.Match[str]) -> str:
-    option, is_given = OPTIONS[found[1]], "=" in found[0]
-    return f"{option}{' = ' if option == 'TOTAL' else ' '}" if is_given else option
+    def subject(self, subject: Subject) -> str:
+        argument, index, part, _ = subject.place
+        if index is None:
+            option = OPTIONS.get(argument, argument)
+            text = f"{option}{' ' if option.startswith('--') else ' = '}{self.text(subject.value)}"
+        else:
+            option = OPTIONS[argument].partition(" ")[0]
+            text = (
+                f"{option} number {index + 1}"
+                if subject.value is None
+                else " ".join([option, *subject.words])
+            )
+            if part is not None:
+                text += f": {part} = {self.text(subject.value)}"
+        return f"{text}: " if subject.clause else text

@@ -14,6 +14,7 @@ from plateau_jax.analysis.log_numbers import has_decimal_commas, is_filled, is_f
 from plateau_jax.analysis.logged_lrs import UnclearLogError, first_group
 from plateau_jax.analysis.logged_rows import LoggedRow
 from plateau_jax.validation import checks
+from plateau_jax.validation.messages import Keyword, Message, Part, Subject, Wording, choices, code, shown
 
 # The first of these that a log has is its step. Weights & Biases counts calls of `log` in `_step`, which is a
 # number of updates only if nothing else is.
@@ -53,11 +54,11 @@ class Table:
 
     def find_named(self, argument: str, column: Any) -> str:
         if not isinstance(column, str):
-            raise TypeError(f"{argument} = {checks.short_repr(column)} must be the name of a column")
+            raise TypeError(checks.must(argument, column, "be the name of a column"))
         matching = [name for name in self.columns if column in (name, base_name(name))]
         if len(matching) != 1:
-            problem = f"{argument} = {column!r} names {len(matching)} columns"
-            raise self._error(problem, argument, matching)
+            problem = Subject(argument, column), f" names {len(matching)} columns"
+            raise self._error(Message(*problem), argument, matching)
         return matching[0]
 
     def find_step(self) -> str:
@@ -69,10 +70,12 @@ class Table:
             if len(matching) == 1 and not (name == "_step" and self._counts_epochs(matching[0])):
                 return matching[0]
             if len(matching) > 1:
-                raise self._error(f"has several columns of steps, {_listed(matching)}", "step", matching)
-        problem = "has no column of steps"
+                problem = Message("has several columns of steps, ", _listed(matching))
+                raise self._error(problem, "step", matching)
+        problem = Message("has no column of steps")
         if self._epochs() is not None:
-            problem += ", only epochs: add a column with the number of updates (epochs × updates per epoch)"
+            advice = ": add a column with the number of updates (epochs × updates per epoch)"
+            problem = Message(problem, ", only epochs", code(advice))
         raise self._error(problem, "step")
 
     def check_steps(self, step: str) -> None:
@@ -85,10 +88,9 @@ class Table:
         if 2 * np.count_nonzero(rises) > len(rises):  # a late evaluation may go back there too
             known = [column for column in self.columns if _step_name(column) in _STEPS]
             others = [column for column in known if (np.diff(self._numbers(column), axis=0) >= 0).all()]
-            problem = f"has no number of updates: the steps of {step!r} begin anew with each epoch"
-            if not others:
-                problem += ": add a column with the number of updates (those of the epochs before, and these)"
-            raise self._error(problem, "step", others)
+            problem = "has no number of updates: the steps of ", shown(step), " begin anew with each epoch"
+            advice = ": add a column with the number of updates (those of the epochs before, and these)"
+            raise self._error(Message(*problem, "" if others else advice), "step", others)
 
     def find_loss(self, step: str) -> str:
         # A summary, such as the mean training loss at the end, is not a log.
@@ -104,15 +106,16 @@ class Table:
         # Or a name such as "CE loss", which the user has to choose.
         similar = [column for column in logged if _ANY_LOSS.search(base_name(column).lower())]
         candidates = matching or similar
-        problem = "has no column of losses"
+        problem = Message("has no column of losses")
         if single := [
             name for name in counts if counts[name] == 1 and _LOSS.fullmatch(base_name(name).lower())
         ]:
-            problem += f" with several values: {single[0]!r} has one value"
+            problem = Message(problem, " with several values: ", shown(single[0]), " has one value")
         if len(candidates) > 1:
-            problem = f"has several losses, {_listed(candidates)}"
+            problem = Message("has several losses, ", _listed(candidates))
         elif candidates:
-            problem = f"has {candidates[0]!r}, which may be an auxiliary loss, and no other column of losses"
+            reason = ", which may be an auxiliary loss, and no other column of losses"
+            problem = Message("has ", shown(candidates[0]), reason)
         if not matching:
             candidates += [column for column in self.columns if column not in (step, *candidates)]
         raise self._error(problem, "loss", candidates)
@@ -130,7 +133,7 @@ class Table:
         matching = [column for column, name in words.items() if _LR.search(name)]
         matching = self._distinct([name for name in matching if not _OTHER_THAN_LR.search(words[name])])
         if len(matching) > 1:
-            raise self._error(f"has several learning rates, {_listed(matching)}", "lr", matching)
+            raise self._error(Message("has several learning rates, ", _listed(matching)), "lr", matching)
         return matching[0] if matching else None
 
     def read_rows(self, step: str, loss: str, lr: str | None) -> list[LoggedRow]:
@@ -147,9 +150,7 @@ class Table:
             try:
                 return read_number(cell, decimal_commas=decimal_commas, is_step=column == step)
             except ValueError as error:
-                raise ValueError(
-                    f"{self.name}: {column.strip()} = {checks.short_repr(cell)} {error}"
-                ) from None
+                raise self._cell_error(column, cell, str(error)) from None
 
         logged: list[LoggedRow] = []
         skipped = self._skipped_updates()
@@ -161,8 +162,9 @@ class Table:
             if number is None:
                 continue
             if not number.is_integer() or number > checks.MAX_STEP:
-                shown = checks.short_repr(number_cell)
-                raise ValueError(f"{self.name}: {step.strip()} = {shown} must be an integer up to 2**31 - 1")
+                count = " of updates below 2³¹: is it counted in samples or tokens?"
+                kind = Wording("an integer up to 2**31 - 1", f"a whole number{count}")
+                raise self._cell_error(step, number_cell, "must be ", kind)
             read_loss = read(loss, loss_cell) if number >= 1 else None
             read_lr = read(lr, lr_cell) if lr is not None and number >= 0 else None
             if read_loss is not None or read_lr is not None:
@@ -212,12 +214,16 @@ class Table:
         numbers = self._numbers(column, epochs)
         return 1 < len(numbers) == len(self.rows) and len(set(numbers[:, 0] - numbers[:, 1])) == 1
 
-    def list_columns(self) -> str:
-        return f"its columns are {_listed(self.columns)}"
+    def _cell_error(self, column: str, cell: Any, *problem: Part) -> ValueError:
+        equals = Wording(" = ", ": ")
+        return ValueError(Message(f"{self.name}: {column.strip()}", equals, shown(cell), " ", *problem))
 
-    def _error(self, problem: str, argument: str, columns: Sequence[str] = ()) -> UnclearLogError:
-        advice = f"; {self.list_columns()}: name one with {argument}="
-        return UnclearLogError(f"{self.name} {problem}", advice, argument, columns or self.columns)
+    def list_columns(self) -> Message:
+        return Message("its columns are ", _listed(self.columns))
+
+    def _error(self, problem: Part, argument: str, columns: Sequence[str] = ()) -> UnclearLogError:
+        advice = Message("; ", self.list_columns(), ": name one with ", Keyword(argument))
+        return UnclearLogError(Message(f"{self.name} ", problem), advice, argument, columns or self.columns)
 
 
 def base_name(column: str) -> str:
@@ -234,6 +240,5 @@ def _step_name(column: str) -> str:
     return _STEP_PREFIX.sub("", _snake_case(column), count=1)
 
 
-def _listed(columns: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, columns[:12]))
-    return shown if len(columns) <= 12 else f"{shown}, …"
+def _listed(columns: Sequence[str]) -> Message:
+    return Message(*choices(columns[:12]), "" if len(columns) <= 12 else ", …")

@@ -11,6 +11,7 @@ from typing import Any, cast
 from plateau_jax.analysis.log_numbers import parse_float
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.messages import Message, Wording, code, shown
 
 _SEPARATOR = re.compile(r'"?sep= *(.)"?[\s,;]*', re.IGNORECASE)
 """A line before the header, for Excel."""
@@ -33,7 +34,8 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
         try:
             return checked_rows(_parse_json(text, numbered, name))
         except TypeError as error:
-            raise ValueError(f"{name} is not a log: {error}") from None
+            problem = Wording(f": {error}", ", with rows and columns")
+            raise ValueError(Message(f"{name} is not a log", problem)) from None
     separator = _SEPARATOR.fullmatch(lines[0]) if lines else None
     if separator:
         del lines[0]
@@ -49,7 +51,8 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
     for row in rows:
         # Such as a decimal comma in a file with commas: the cells are not those of their columns.
         if any(row.get(cast("str", None), [])):
-            raise ValueError(f"{name} has a row with more cells than columns: {checks.short_repr(row)}")
+            cells = code(": ", shown(row))
+            raise ValueError(Message(f"{name} has a row with more cells than columns", cells))
     # A resumed run that appends to its file may write the header again.
     return [row for row in rows if any((row[column] or "").strip() != column.strip() for column in columns)]
 
@@ -59,7 +62,8 @@ def check_columns(columns: Iterable[str], name: str) -> None:
     counts = Counter(column.strip() for column in columns)
     for column, count in counts.items():
         if count > 1 and column:
-            raise ValueError(f"{name} has {count} columns named {column!r}: rename or remove all but one")
+            advice = ": rename or remove all but one"
+            raise ValueError(Message(f"{name} has {count} columns named ", shown(column), advice))
 
 
 def _parse_json(text: str, lines: Mapping[int, str], name: str) -> Any:
@@ -86,7 +90,8 @@ def _parse_json(text: str, lines: Mapping[int, str], name: str) -> Any:
             value = [decode_line(number, line) for number, line in lines.items()]
             value = [row for row in value if row is not None]
     except (ValueError, RecursionError) as error:  # an integer may have too many digits
-        raise ValueError(f"{name} is neither JSON nor JSON lines: {error}") from None
+        problem = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"{name} is neither JSON nor JSON lines: {problem}") from None
     for keys in repeated:
         check_columns(keys, name)
     if isinstance(value, dict):

@@ -11,6 +11,7 @@ import numpy as np
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
+from plateau_jax.validation.messages import Keyword, Message, Part, Wording
 
 _CLEAR_DIFFERENCE = 0.02
 """Fraction of the peak by which a logged learning rate differs clearly from a curve's."""
@@ -20,6 +21,12 @@ _SAME_LEVEL = 1e-3
 
 LATEST_FIRST_LR = 0.1
 """Fraction of the steps by which a log without a curve must have its first learning rate."""
+
+CURVE_AND_PEAK = Wording(
+    ("give ", Keyword("curve"), " and ", Keyword("peak_value")), "choose the run's curve and its peak"
+)
+GIVE_CURVE = Message(": ", CURVE_AND_PEAK)
+GIVE_PEAK = Message(": give ", Keyword("peak_value"))
 
 
 class UnclearLogError(ValueError):
@@ -31,11 +38,16 @@ class UnclearLogError(ValueError):
         columns: The columns that it may name; empty for `curve` and `peak_value`.
     """
 
-    def __init__(self, problem: str, advice: str, argument: str, columns: Sequence[str] = ()) -> None:
-        super().__init__(f"{problem}{advice}")
-        self.problem = problem
+    def __init__(self, problem: Part, advice: Part, argument: str, columns: Sequence[str] = ()) -> None:
+        super().__init__(Message(problem, advice))
+        self._arguments = problem, advice, argument, columns
+        self.problem = Message(problem)
         self.argument = argument
         self.columns = tuple(columns)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickle would call the class with the message alone.
+        return type(self), self._arguments
 
 
 def first_group(cells: Sequence[Any], name: str) -> Sequence[Any]:
@@ -47,10 +59,8 @@ def first_group(cells: Sequence[Any], name: str) -> Sequence[Any]:
     except (TypeError, ValueError):  # no lists, or not of numbers
         return cells
     if any(np.abs(other / other.max() - levels).max() > _SAME_LEVEL for other in others if other.any()):
-        raise ValueError(
-            f"{name} has parameter groups whose learning rates are not proportional: give curve= and "
-            "peak_value="
-        )
+        problem = f"{name} has parameter groups whose learning rates are not proportional"
+        raise ValueError(Message(problem, GIVE_CURVE))
     return [cell[0] if isinstance(cell, list | tuple) else cell for cell in cells]
 
 
@@ -71,11 +81,11 @@ def interpolate_lrs(logged: list[tuple[int, float]], last_step: int, name: str) 
     first, last = min(lrs), max(last_step, *lrs)
     if first > LATEST_FIRST_LR * last:
         problem = f"{name} has its first learning rate at step {first} of {last}, too late to know the warmup"
-        raise UnclearLogError(problem, ": give curve= and peak_value=", "curve")
+        raise UnclearLogError(problem, GIVE_CURVE, "curve")
     gaps = np.diff([0, *(step for step in lrs if step)])
     if last - max(lrs) > (max(gaps[-1], np.median(gaps)) if len(gaps) else 0):
         problem = f"{name} has its last learning rate at step {max(lrs)} of {last}"
-        advice = ": log it up to the last loss, or give curve= and peak_value="
+        advice = Message(": log it up to the last loss, or ", CURVE_AND_PEAK)
         raise UnclearLogError(problem, advice, "curve")
     peak = max(lrs.values())
     levels = {step: lr / peak for step, lr in ({0: 0.0} | lrs | {last: lrs[max(lrs)]}).items()}
@@ -99,7 +109,7 @@ def peak_of_lrs(logged: list[tuple[int, float]], curve: Curve, name: str) -> flo
             peaks.setdefault(float(np.abs(ratios - peak).mean()), peak)
     if not peaks:
         problem = f"{name} has learning rates only at steps at which the curve is 0"
-        raise UnclearLogError(problem, ": give peak_value=", "peak_value")
+        raise UnclearLogError(problem, GIVE_PEAK, "peak_value")
     return peaks[min(peaks)]
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.messages import Message, shown
 
 _FEW_REPEATS = 4
 """Number of steps that may have several losses without a step back, if it is more than 5 % of them."""
@@ -72,8 +73,8 @@ def finite_losses(rows: Sequence[LoggedRow], name: str, column: str) -> list[tup
     losses = [(row.step, row.loss) for row in rows if row.loss is not None]
     for step, loss in losses:
         if math.isfinite(loss) and not 0 < loss <= _LARGEST_LOSS:
-            problem = f"{name}: {column.strip()!r} is {loss:.4g} at step {step}"
-            raise ValueError(f"{problem}; losses must be finite and positive in float32")
+            problem = f" is {loss:.4g} at step {step}; losses must be finite and positive in float32"
+            raise ValueError(Message(f"{name}: ", shown(column.strip()), problem))
     wrong = [step for step, loss in losses if not math.isfinite(loss)]
     if not wrong:
         return losses

@@ -13,6 +13,7 @@ from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.messages import Message, Name
 
 
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
@@ -69,10 +70,9 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
         raise ValueError("there is no run: write fit_losses([run, ...])")
     peaks = indices_by_peak(runs)
     if len(peaks) > 1:
-        raise ValueError(
-            f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}: fit the runs of one "
-            "peak, or find the best peak with best_peak(runs, curve)"
-        )
+        several = f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}"
+        advice = ": fit the runs of one peak, or find the best peak with ", Name("best_peak(runs, curve)")
+        raise ValueError(Message(several, *advice))
     return fit_named_runs(runs, [f"runs[{index}]: " for index in range(len(runs))] if runs[1:] else [""])
 
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from plateau_jax.analysis.log_columns import Table
 from plateau_jax.analysis.log_files import checked_rows, read_file
 from plateau_jax.analysis.logged_lrs import (
+    GIVE_CURVE,
+    GIVE_PEAK,
     UnclearLogError,
     check_lrs,
     interpolate_lrs,
@@ -16,6 +18,7 @@ from plateau_jax.analysis.logged_lrs import (
 )
 from plateau_jax.analysis.logged_rows import finite_losses, later_rows
 from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.validation.messages import Keyword, Message, choices
 
 
 class Log(NamedTuple):
@@ -64,17 +67,18 @@ def read_log(
     rows = later_rows(rows, table.name)
     losses = finite_losses(rows, table.name, loss)
     if not losses:
-        raise ValueError(f"{table.name} has no row with both {step!r} and {loss!r}")
+        raise ValueError(Message(f"{table.name} has no row with both ", *choices((step, loss), " and ")))
     lrs = [(row.step, row.lr) for row in rows if row.lr is not None]
     if lr_is_used:
         check_lrs(lrs, table.name)
         if not any(value > 0 for _, value in lrs):
             problem, argument = f"{table.name} has no learning rates", "peak_value"
-            advice = ": give peak_value="
+            advice = GIVE_PEAK
             if curve is None:
-                argument, advice = "curve", ": give curve= and peak_value="
+                argument, advice = "curve", GIVE_CURVE
             if lr_column is None:
-                advice += f"; {table.list_columns()}: name one with lr= if it has them"
+                columns = "; ", table.list_columns(), ": name one with ", Keyword("lr"), " if it has them"
+                advice = Message(advice, *columns)
             raise UnclearLogError(problem, advice, argument)
     if curve is None:
         curve, peak_value = interpolate_lrs(lrs, losses[-1][0], table.name)

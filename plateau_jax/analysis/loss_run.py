@@ -16,6 +16,7 @@ from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
+from plateau_jax.validation.messages import Message, Name, Wording, computed, shown
 
 _LARGEST_FIRST_LOSS = 15
 """In nats; a uniform distribution over a million tokens has 14."""
@@ -65,7 +66,7 @@ class LossRun:
         check_curve("curve", curve)
         peak = float(checks.number("peak_value", peak_value))
         if not checks.peak("peak_value", peak) > 0:
-            raise ValueError(f"peak_value = {peak_value!r} must be positive")
+            raise ValueError(checks.must("peak_value", peak_value, "be positive"))
         step_array, loss_array = _checked_steps(steps, curve), _checked_losses(losses)
         if len(step_array) != len(loss_array):
             raise ValueError(f"there are {len(step_array)} steps and {len(loss_array)} losses")
@@ -140,7 +141,7 @@ class LossRun:
                 "logarithm"
             )
         elif _PERPLEXITY.search(base_name(column).lower()):
-            warn(f"{prefix}{column!r} seems to be a perplexity: take the logarithm")
+            warn(Message(prefix, shown(column), " seems to be a perplexity: take the logarithm"))
 
     def __repr__(self) -> str:
         stages = self.curve.stages if isinstance(self.curve, StagedCurve) else ()
@@ -207,9 +208,17 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
     if array[0] < 1:
         raise ValueError(f"steps[0] = {array[0]} must be at least 1: a logged loss needs an update before it")
     if array[-1] > curve.total_steps:
+        last, end = array[-1], curve.total_steps
+        after = " after the end of the curve, which has ", computed(end, Name("total_steps"))
+        after_plain = f" after the end of the curve, at step {end}"
+        choose = ": choose the run's curve, or the unit of its steps"
         raise ValueError(
-            f"steps[-1] = {array[-1]} lies after the end of the curve, which has "
-            f"total_steps = {curve.total_steps}: give the curve that the run was trained with"
+            Message(
+                Wording(f"steps[-1] = {last}", f"the last logged loss, at step {last},"),
+                " lies",
+                Wording(after, after_plain),
+                Wording(": give the curve that the run was trained with", choose),
+            )
         )
     array = array.astype(np.int64)
     array.flags.writeable = False
@@ -237,6 +246,7 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
     wrong = np.flatnonzero(~(np.isfinite(in_float32) & (in_float32 > 0)))
     if wrong.size:
         index = int(wrong[0])
-        raise ValueError(f"losses[{index}] = {array[index]} must be finite and positive in float32")
+        must = f"losses[{index}] = {array[index]} must be finite and positive in float32"
+        raise ValueError(Message(Wording(must, f"a loss is {array[index]}: log finite, positive losses")))
     array.flags.writeable = False
     return array

@@ -21,7 +21,8 @@ from support.schedulers.runs import peaks
 from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
 from plateau_jax.__main__ import main
 from plateau_jax.numerics import exact_segments
-from plateau_jax.option_parser import in_options
+from plateau_jax.option_parser import OptionWords
+from plateau_jax.validation.messages import message_of
 
 COMMAND = [sys.executable, "-m", "plateau_jax"]
 CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
@@ -384,7 +385,7 @@ def test_picture_that_needs_tex_is_refused_in_a_line(tmp_path, capsys, monkeypat
 def test_warnings_name_options(line, written):
     with pytest.warns(CurveWarning) as caught:
         assert main(line.split()) == 0
-    message = in_options(str(caught[0].message))
+    message = OptionWords().text(message_of(caught[0].message))
     assert message.endswith(written)
     assert not re.search("plateaus|stages|_ratio|_steps|=(?! ')", message)
 
