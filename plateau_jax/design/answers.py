@@ -15,7 +15,7 @@ from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
 from plateau_jax.design.forecasts import FORECAST_ANSWERS
 from plateau_jax.design.handles import curve_and_peak_handles
-from plateau_jax.design.messages import Message, advice_about, fault_of, in_json_words, placed_message
+from plateau_jax.design.messages import JsonWords, PlacedMessage, advice_about, in_sentence, placed_message
 from plateau_jax.design.questions import (
     MAX_CURVES,
     curves_and_peaks,
@@ -29,6 +29,7 @@ from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, 
 from plateau_jax.numerics.levels import fixed224
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.validation.messages import message_of
 
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
@@ -77,11 +78,11 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
         with record_warnings() as warnings:  # of a percentage that rounds to no step, too
             curve = Curve.from_dict(cast("Any", arguments))
     except (TypeError, ValueError) as error:
-        return {"fault": asdict(fault_of(arguments, error))}
+        return {"fault": asdict(placed_message(message_of(error), arguments))}
     try:
         peak = typed_peak(question)
     except (TypeError, ValueError) as error:
-        return {"fault": asdict(placed_message(str(error), (), {"peak": question.get("peak")}))}
+        return {"fault": asdict(placed_message(message_of(error), question))}
     steps = steps_to_draw(curve.rows)
     if len(steps) > _MAX_POINTS:
         steps = steps[np.linspace(0, len(steps) - 1, _MAX_POINTS).astype(np.int64)]
@@ -90,7 +91,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     handles = curve_and_peak_handles(curve, peak)
     repeated = list(advice_about(curve, peak))  # and at their place in a curve within a curve
     texts = {message.message for message in repeated}
-    first = (placed_message(warning, (), arguments, peak) for warning in warnings)
+    first = (placed_message(warning, arguments, peak) for warning in warnings)
     advice = [
         *(message for message in first if message.message not in texts),
         *repeated,
@@ -152,7 +153,7 @@ def open_curve(question: Mapping[str, Any]) -> dict[str, Any]:
         with suppress_warnings():  # the page asks for its advice next
             return {"curve": Curve.from_dict(parse_json(question.get("text"))).to_dict()}
     except (TypeError, ValueError) as error:
-        return {"fault": in_json_words(str(error))}
+        return {"fault": in_sentence(JsonWords(), message_of(error))}
 
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
@@ -182,9 +183,9 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
 _cached_outlook = lru_cache(64)(outlook)
 
 
-def _omissions(segments: int, handles: int) -> Iterator[Message]:
+def _omissions(segments: int, handles: int) -> Iterator[PlacedMessage]:
     """Yield a sentence for each thing that the page leaves out because the curve is too long."""
     if segments > _MAX_ROWS:
-        yield Message(f"The table shows the first {_MAX_ROWS} of {segments} segments.")
+        yield PlacedMessage(f"The table shows the first {_MAX_ROWS} of {segments} segments.")
     if handles == 1:  # the peak's handle alone
-        yield Message("The picture has no handles: the curve has too many parts. Use the fields.")
+        yield PlacedMessage("The picture has no handles: the curve has too many parts. Use the fields.")

@@ -9,7 +9,6 @@ moves; the page asks for a fit again if it was forgotten.
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -27,38 +26,30 @@ from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.described_forecasts import CurveForecast, describe_best_peak, describe_run
 from plateau_jax.design.log_units import steps_in_updates
+from plateau_jax.design.messages import PageWords
 from plateau_jax.design.questions import curves_and_peaks, record_warnings, typed_peak
 from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.validation.messages import Message, Name, Subject, message_of
 
 MAX_FITS = 16
 """How many fits, and how many runs, the server keeps."""
 
 _Value = TypeVar("_Value")
 
-_PAGE_WORDS = [
-    (
-        r"^steps\[-1\] = (\d+) lies after the end of the curve, which has total_steps = (\d+): .*",
-        (
-            r"the last logged loss, at step \1, lies after the end of the curve, at step \2: choose the "
-            "run's curve, or the unit of its steps"
-        ),
-    ),
-    (
-        r"must be an integer up to 2\*\*31 - 1",
-        "must be a whole number of updates below 2³¹: is it counted in samples or tokens?",
-    ),
-    (r", only epochs: .*", ", only epochs"),
-    (r"^losses\[\d+\] = (\S+) must be finite and positive.*", r"a loss is \1: log finite, positive losses"),
-    (r" is not a log: .*", " is not a log, with rows and columns"),
-    (r"^peak(?:_value)? = (\S+) (must|is)", r"the peak, \1, \2"),
-    (r"give another peak_value=", "choose another peak"),
-    (r" = (?=.* must be (a number|an integer|written))", ": "),
-    (r"(?<=more cells than columns): .*", ""),
-    (r"maximum recursion depth .*", "it is nested too deep"),
-    (r" \(char \d+\)$", ""),
-    (r"(?<!\w)'([^']*)'", r"“\1”"),  # Python's quotes, but not the apostrophe of "the run's"
-]
-"""What to replace in messages about logs and forecasts: the page has no arguments."""
+
+class _LogWords(PageWords):
+    """The words of messages about logs and forecasts, which have no fields."""
+
+    def name(self, name: Name) -> str:
+        return "the peak" if name.name in ("peak", "peak_value") else name.name
+
+    def subject(self, subject: Subject) -> str:
+        name = self.name(Name(subject.place.argument))
+        value = self.text(subject.value)
+        return f"{name}, {value}," if name == "the peak" else f"{name}: {value}"
+
+
+_WORDS = _LogWords()
 
 
 class _Recent(Generic[_Value]):
@@ -114,10 +105,9 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
             log = read_log(rows, curve, peak, name=name, **chosen)
             run = LossRun._from_log(log)
     except UnclearLogError as error:
-        fault = _in_page_words(error.problem)
-        return {"fault": fault, "argument": error.argument, "columns": error.columns}
+        return {"fault": _WORDS.text(error.problem), "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
-        fault = _in_page_words(str(error))
+        fault = _WORDS.text(message_of(error))
         is_named = fault.startswith(name)
         return {
             "fault": fault if is_named else fault[:1].upper() + fault[1:],
@@ -136,7 +126,13 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     # A curve of all logged learning rates takes seconds to build.
     _runs.keep(_digest(description), run)
     largest = run._largest_learning_rate()
-    return {"run": description, "largest_lr": largest, "loss": loss, "columns": columns, "advice": advice}
+    return {
+        "run": description,
+        "largest_lr": largest,
+        "loss": loss,
+        "columns": columns,
+        "advice": list(map(_WORDS.text, advice)),
+    }
 
 
 def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,12 +154,12 @@ def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
             with record_warnings() as advice:
                 by_peak, best_fault = _fit_peaks(loss_runs, names)
         except ValueError as error:
-            return {"fault": _in_page_words(str(error))}
+            return {"fault": _WORDS.text(message_of(error))}
         drawn = {id(run): describe_run(fit, run) for fit in by_peak.values() for run in fit.runs}
         answer = {
             "fit": key,
             "runs": [drawn.get(id(run)) for run in loss_runs],
-            "advice": [_in_page_words(message) for message in dict.fromkeys(advice)],
+            "advice": list(dict.fromkeys(map(_WORDS.text, advice))),
             "best_fault": best_fault,
         }
         kept = _Fits(by_peak, len(by_peak) > 1 and not best_fault, answer)
@@ -183,11 +179,11 @@ def forecast_curves(question: Mapping[str, Any]) -> dict[str, Any]:
     forecasts: list[dict[str, Any]] = []
     first: CurveForecast | None = None
     for number, (curve, peak) in enumerate(curves_and_peaks(question)):
-        best = describe_best_peak(fits.by_peak, curve, _in_page_words) if fits.have_best else {}
+        best = describe_best_peak(fits.by_peak, curve, _WORDS) if fits.have_best else {}
         try:
             forecast = CurveForecast(fits.by_peak, curve, peak)
         except ValueError as error:
-            forecasts.append({"fault": _in_page_words(str(error))} | best)
+            forecasts.append({"fault": _WORDS.text(message_of(error))} | best)
             continue
         forecasts.append(forecast.describe(first) | best)
         if number == 0:
@@ -204,12 +200,6 @@ FORECAST_ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = 
 
 LARGE_QUESTIONS = "/log", "/fit"
 """Paths whose questions hold a log."""
-
-
-def _in_page_words(text: str) -> str:
-    for pattern, words in _PAGE_WORDS:
-        text = re.sub(pattern, words, text)
-    return text
 
 
 def _digest(value: Any) -> str:
@@ -235,20 +225,22 @@ def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[floa
         ValueError: The runs of no peak can be fitted.
     """
     groups = indices_by_peak(runs)
-    fits, faults = dict[float, LossFit](), list[str]()
+    fits, faults = dict[float, LossFit](), list[Message]()
     for peak, indices in groups.items():
         try:
             fits[peak] = fit_named_runs(
                 [runs[index] for index in indices], [names[index] for index in indices]
             )
         except ValueError as error:
-            faults.append(str(error) if len(groups) == 1 else f"the runs at the peak {peak:g}: {error}")
+            where = "" if len(groups) == 1 else f"the runs at the peak {peak:g}: "
+            faults.append(Message(where, message_of(error)))
+    problems = Message(*[part for fault in faults for part in ("; ", fault)][1:])
     if not fits:
-        raise ValueError("; ".join(faults))
+        raise ValueError(problems)
     if faults or len(groups) == 1:
-        return fits, _in_page_words("; ".join(faults))
+        return fits, _WORDS.text(problems)
     try:
         check_peaks(list(fits))
     except ValueError as error:
-        return fits, _in_page_words(str(error))
+        return fits, _WORDS.text(message_of(error))
     return fits, ""

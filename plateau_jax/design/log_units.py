@@ -10,7 +10,7 @@ import numpy as np
 from plateau_jax.analysis.log_columns import Table, base_name
 from plateau_jax.analysis.log_numbers import has_decimal_commas, is_filled, read_number
 from plateau_jax.analysis.logged_lrs import UnclearLogError
-from plateau_jax.validation import checks
+from plateau_jax.validation.messages import Message, choices, shown
 
 _EPOCHS = "epoch", "epochs"
 
@@ -45,17 +45,17 @@ def steps_in_updates(
     kind = str(unit.get("name", "updates"))
     if kind == "updates":
         if step.strip().lower().rpartition("/")[2] in _EPOCHS:
-            raise UnclearLogError(f"{name}: the column {step!r} counts epochs, not updates", "", "unit")
+            problem = Message(f"{name}: the column ", shown(step), " counts epochs, not updates")
+            raise UnclearLogError(problem, "", "unit")
         return rows
     counted = "samples" if kind == "samples" else "epochs"
     if chosen["step"] is None:
         others = [column for column in table.columns if _COUNTS[counted].search(base_name(column))]
         columns = [step, *(column for column in others if column != step and _rises(rows, column))]
         if len(columns) > 1:
-            listed = ", ".join(map(repr, columns))
             noun = "samples or tokens" if kind == "samples" else "epochs"
-            unclear = f"{name} has several columns that may count {noun}, {listed}"
-            raise UnclearLogError(unclear, "", "step", columns)
+            unclear = f"{name} has several columns that may count {noun}, "
+            raise UnclearLogError(Message(unclear, *choices(columns)), "", "step", columns)
     size = unit.get("size")
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         missing = "samples or tokens per update" if kind == "samples" else "updates per epoch"
@@ -72,7 +72,7 @@ def steps_in_updates(
             if not (number.is_integer() if kind == "samples" else math.isfinite(number)):
                 raise ValueError(f"must be a {'whole' if kind == 'samples' else 'finite'} number")
         except ValueError as error:
-            raise ValueError(f"{name}: {step.strip()}: {checks.short_repr(cell)} {error}") from None
+            raise ValueError(Message(f"{name}: {step.strip()}: ", shown(cell), f" {error}")) from None
         return number
 
     numbers = [read(cell) if is_filled(cell) else None for cell in cells]

@@ -10,6 +10,7 @@ from typing import Any, cast
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import CurveWarning, suppress_warnings
+from plateau_jax.validation.messages import Message, message_of
 
 MAX_CURVES = 12
 
@@ -24,7 +25,10 @@ def parse_json(text: Any) -> Any:
     except RecursionError:
         raise ValueError("this is nested too deep") from None
     except (TypeError, ValueError) as error:
-        raise ValueError(f"this is not JSON: {error}") from None
+        problem = error
+        if isinstance(error, json.JSONDecodeError):
+            problem = f"{error.msg}: line {error.lineno} column {error.colno}"
+        raise ValueError(f"this is not JSON: {problem}") from None
 
 
 def curves_and_peaks(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:
@@ -46,10 +50,10 @@ def typed_peak(question: Mapping[str, Any]) -> float:
 
 
 @contextmanager
-def record_warnings() -> Generator[list[str]]:
+def record_warnings() -> Generator[list[Message]]:
     """Collect the messages of all `CurveWarning`s; the list is filled at the end."""
-    messages: list[str] = []
+    messages: list[Message] = []
     with _warnings, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CurveWarning)
         yield messages
-    messages += [str(warning.message) for warning in caught]
+    messages += [message_of(cast("Warning", warning.message)) for warning in caught]

@@ -194,8 +194,8 @@ GOOD = STABLE.to_dict()
         ({**STAGED.to_dict(), "stages": [[3, 1], [3, 2]]}, [], "stages", 1, "To: 2 must lie between 0 and 1"),
         ({**STAGED.to_dict(), "stages": [[3, 1, "oval"]]}, [], "stages", 0, "Shape: “oval” must be"),
         ({"kind": "oval"}, [], "kind", None, "{kind}: “oval” must be one of"),
-        (None, [], None, None, "must be a JSON object"),
-        ([], [], None, None, "must be a JSON object"),
+        (None, [], None, None, "a curve is a JSON object"),
+        ([], [], None, None, "a curve is a JSON object"),
     ],
 )
 @pytest.mark.parametrize("place", ["alone", "curve", "other", "deep"])

@@ -93,7 +93,7 @@ def test_learning_rates_of_a_log_are_its_curve() -> None:
         ("", CURVE, PEAK, None, [], "log.csv has no rows"),
         (log(step=STEPS, loss=-LOSSES), CURVE, PEAK, None, [], "“loss” is -2.987 at step 20;"),
         (log(step=STEPS, loss=1e300 * LOSSES), CURVE, PEAK, None, [], "“loss” is 2.987e+300 at"),
-        (log(step=STEPS, loss=LOSSES, lr=1e42 * LOSSES), None, None, None, [], "than float32 can hold"),
+        (log(step=STEPS, loss=LOSSES, lr=1e42 * LOSSES), None, None, None, [], "is too large"),
         (TEXT, CURVE, -1, None, [], "The peak, -1, must not be negative"),
         (TEXT, PlateauCurve(900), PEAK, None, [], "at step 1000, lies after the end of the curve"),
         ("step,loss\n2,1\n1,1", CURVE, PEAK, None, [], "its steps from the last to the first"),
