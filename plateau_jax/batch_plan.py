@@ -44,8 +44,8 @@ class BatchPlan:
     def __post_init__(self) -> None:
         pairs = [
             (
-                checks.integer(place._replace(part="threshold"), threshold),
-                checks.at_least(place._replace(part="batch"), batch, 1),
+                checks.integer(place.with_part("threshold"), threshold),
+                checks.at_least(place.with_part("batch"), batch, 1),
             )
             for place, threshold, batch in checks.pairs("pairs", self.pairs, "(threshold, batch)")
         ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from plateau_jax.curves.config_values import parse_integer
-from plateau_jax.validation.messages import LearningRate, Name, Setting, Stages, Subject, Words
+from plateau_jax.validation.messages import LearningRate, Name, Setting, Stages, Subject, Words, unquoted
 
 _EXAMPLES = """\
 examples:
@@ -230,24 +230,21 @@ class OptionWords(Words):
         return " ".join(pairs) or f"{option} {setting.value}"
 
     def stages(self, stages: Stages) -> str:
-        words = [" ".join(["--stage", *map(str, stage)]) for stage in stages.stages]
+        words = [" ".join(["--stage", *map(unquoted, stage)]) for stage in stages.stages]
         return " ".join(words) + ("" if stages.start is None else f" --start {stages.start}")
 
     def learning_rate(self, rate: LearningRate) -> str:
         return f"{OPTIONS.get(rate.name or '', '')} {rate.lr!r} / peak".lstrip()
 
     def subject(self, subject: Subject) -> str:
-        argument, index, part, _ = subject.place
-        if index is None:
-            option = OPTIONS.get(argument, argument)
+        place, option = subject.place, OPTIONS.get(subject.place.argument)
+        if option is None:
+            return super().subject(subject)
+        if place.index is None:
             text = f"{option}{' ' if option.startswith('--') else ' = '}{self.text(subject.value)}"
         else:
-            option = OPTIONS[argument].partition(" ")[0]
-            text = (
-                f"{option} number {index + 1}"
-                if subject.value is None
-                else " ".join([option, *subject.words])
-            )
-            if part is not None:
-                text += f": {part} = {self.text(subject.value)}"
+            words = subject.words if subject.has_value else ("number", str(place.index + 1))
+            text = " ".join([option.partition(" ")[0], *words])
+            if place.part is not None:
+                text += f": {place.part} = {self.text(subject.value)}"
         return f"{text}: " if subject.clause else text

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -105,9 +105,10 @@ def for_steps_after_level(stage: Sequence[Any]) -> str:
     is_length = isinstance(steps, int | np.integer) and steps > 1
     if isinstance(steps, str):
         is_length = steps == "rest" or steps.endswith("%")
-    if not is_level or not is_length:
+    if not (is_level and is_length and all(isinstance(item, str) for item in shape[:-1])):
         return ""
-    return Message("the steps come first: ", Stages(((steps, level, *shape[:-1]),), is_curve=False))
+    stage = cast("tuple[Any, ...]", (steps, level, *shape[:-1]))
+    return Message("the steps come first: ", Stages((stage,), is_curve=False))
 
 
 def for_stage_length(steps: Any) -> Part:

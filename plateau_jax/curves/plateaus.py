@@ -39,8 +39,8 @@ def check_percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
     checked: list[tuple[float, float]] = []
     for place, start, duration in pairs("plateaus", plateaus, "(start %, duration %)"):
         pair = (
-            number(place._replace(part="start"), start),
-            number(place._replace(part="duration"), duration),
+            number(place.with_part("start"), start),
+            number(place.with_part("duration"), duration),
         )
         if not all(0 <= percentage <= 100 for percentage in pair):
             subject = Subject(place, place.item, clause=True)
@@ -55,8 +55,8 @@ def check_absolute(plateaus: Any, warmup_steps: int) -> tuple[tuple[int, int], .
     checked: list[tuple[int, int]] = []
     for place, start, length in pairs("absolute_plateaus", plateaus, "(start step, number of steps)"):
         pair = (
-            integer(place._replace(part="start"), start),
-            integer(place._replace(part="number of steps"), length),
+            integer(place.with_part("start"), start),
+            integer(place.with_part("number of steps"), length),
         )
         if pair[0] < warmup_steps:
             requirement = f" must not start before the warmup ends, at step {warmup_steps}"

@@ -191,13 +191,13 @@ def _check_stages(stages: Any, total_steps: Any) -> Iterator[Stage]:
     for index, stage in enumerate(stages):
         place = Place("stages", index, item=stage)
         placed.append((place, _items(place, stage)))
-    lengths = [(place._replace(part="steps"), stage.steps) for place, stage in placed]
+    lengths = [(place.with_part("steps"), stage.steps) for place, stage in placed]
     for (place, stage), steps in zip(placed, lengths_in_steps(lengths, total), strict=True):
         yield Stage(
             steps,
-            None if stage.to is None else ratio(place._replace(part="to"), stage.to),
+            None if stage.to is None else ratio(place.with_part("to"), stage.to),
             shapes.canonical_shape(
-                place._replace(part="shape"), stage.shape, shapes.NAMED_SHAPES, shapes.FORMULAS
+                place.with_part("shape"), stage.shape, shapes.NAMED_SHAPES, shapes.FORMULAS
             ),
         )
 

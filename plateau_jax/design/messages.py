@@ -10,6 +10,7 @@ from plateau_jax.validation.messages import (
     LearningRate,
     Message,
     Name,
+    Place,
     Setting,
     Stages,
     Subject,
@@ -82,12 +83,11 @@ class PageWords(_PlainWords):
         )
 
     def subject(self, subject: Subject) -> str:
-        argument, index, part, _ = subject.place
-        label = f"{{{argument}}}"
-        if part is not None:
-            label = _head(part)
-        elif index is not None:
-            return "" if subject.clause else _ITEMS[argument]
+        place, label = subject.place, self.name(Name(subject.place.argument))
+        if place.part is not None:
+            label = _head(place.part)
+        elif place.index is not None:
+            return "" if subject.clause else _ITEMS.get(place.argument, label)
         if subject.is_none:
             return f"{label} is empty: it"
         return f"{label}: {self.text(subject.value)}{': ' if subject.clause else ''}"
@@ -103,10 +103,12 @@ class JsonWords(_PlainWords):
         return f"“{name.name}”"
 
     def subject(self, subject: Subject) -> str:
-        argument, index, part, _ = subject.place
-        words = [self.name(Name(argument)) + ("" if index is None else f", item {index + 1}")]
-        words += [_head(part)] if part is not None else []
-        words += [self.text(subject.value)] if subject.value is not None else []
+        place = subject.place
+        words = [
+            self.name(Name(place.argument)) + ("" if place.index is None else f", item {place.index + 1}")
+        ]
+        words += [] if place.part is None else [_head(place.part)]
+        words += [self.text(subject.value)] if subject.has_value else []
         return ": ".join([*words, ""] if subject.clause else words)
 
 
@@ -117,13 +119,13 @@ def placed_message(
     fields = arguments
     for name in message.curves:
         fields = fields[name]
-    argument, index, part, _ = message.place or (None, None, None, None)
+    place = message.place or Place("")
     return PlacedMessage(
         in_sentence(PageWords(peak), message),
         path=(*path, *message.curves),
-        field=argument if isinstance(fields, Mapping) and argument in fields else None,
-        index=index,
-        cell=None if part is None else _CELLS[part],
+        field=place.argument if isinstance(fields, Mapping) and place.argument in fields else None,
+        index=place.index,
+        cell=_CELLS.get(place.part or ""),
     )
 
 

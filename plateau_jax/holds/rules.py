@@ -127,8 +127,8 @@ class HoldBelow:
             )
         pairs = [
             (
-                checks.float32(place._replace(part="value"), value),
-                checks.positive_int(place._replace(part="steps"), steps),
+                checks.float32(place.with_part("value"), value),
+                checks.positive_int(place.with_part("steps"), steps),
             )
             for place, value, steps in placed
         ]

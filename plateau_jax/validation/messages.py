@@ -9,11 +9,12 @@ A check writes a message once:
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """An argument; or an item of one, such as `plateaus[1]`; or a part of an item, such as its `start`."""
 
     argument: str
@@ -21,6 +22,9 @@ class Place(NamedTuple):
     part: str | None = None
     item: Any = None
     """The item, if there is one."""
+
+    def with_part(self, part: str) -> "Place":
+        return replace(self, part=part)
 
 
 @dataclass(frozen=True)
@@ -79,14 +83,16 @@ class Subject:
     """A place and its value, with which a sentence begins; `clause` is True if a colon follows."""
 
     def __init__(self, place: Place | str, *value: Any, clause: bool = False) -> None:
-        self.place = Place(place) if isinstance(place, str) else place._replace(item=None)
+        place = Place(place) if isinstance(place, str) else place
+        item: Any = place.item if place.part is not None else value[0] if value else None
         # As text: an error must not keep the user's objects alive, and can be pickled whatever they are.
-        self.value = shown(value[0]) if value else None
-        self.is_none = bool(value) and value[0] is None
-        is_part = isinstance(place, Place) and place.part is not None
-        item = place.item if is_part else value[0] if value else None
+        self.place = replace(place, item=None)
         self.item = shown(item)
-        self.words = tuple(map(str, item)) if isinstance(item, list | tuple) else (str(item),)
+        items = cast("Sequence[Any]", item) if isinstance(item, list | tuple) else [item]
+        self.words = tuple(map(unquoted, items))
+        self.value = shown(value[0]) if value else Wording("", "")
+        self.has_value = bool(value)
+        self.is_none = self.has_value and value[0] is None
         self.clause = clause
 
 
@@ -175,11 +181,13 @@ class Words:
         return ("" if rate.name is None else self.keyword(rate.name)) + f"{rate.lr!r} / peak"
 
     def subject(self, subject: Subject) -> str:
-        argument, index, part, _ = subject.place
-        text = argument if index is None else f"{argument}[{index}]"
-        if part is not None:
-            text += f": {part}" if index is None else f" = {self.text(subject.item)}: {part}"
-        if subject.value is not None:
+        place = subject.place
+        text = place.argument if place.index is None else f"{place.argument}[{place.index}]"
+        if place.part is not None:
+            text += (
+                f": {place.part}" if place.index is None else f" = {self.text(subject.item)}: {place.part}"
+            )
+        if subject.has_value:
             text += f" = {self.text(subject.value)}"
         return f"{text}: " if subject.clause else text
 
@@ -240,6 +248,11 @@ def short_repr(value: Any) -> str:
         return _shortened(repr(value))
     except RecursionError:  # nested too deeply
         return f"{type(value).__name__}(...)"
+
+
+def unquoted(value: Any) -> str:
+    """Return the same, but of a string the string itself."""
+    return _shortened(value) if isinstance(value, str) else short_repr(value)
 
 
 def _shortened(text: str) -> str:
