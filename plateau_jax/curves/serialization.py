@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from plateau_jax.validation.checks import did_you_mean, must
 from plateau_jax.validation.curve_warning import suppress_warnings
-from plateau_jax.validation.messages import Message, Part, Wording, choices, message_of, shown
+from plateau_jax.validation.messages import Message, Wording, choices, message_of, shown
 
 MAX_DEPTH = 64
 """The greatest nesting depth of cooldowns and continuations."""
@@ -119,12 +119,10 @@ def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
     if missing or unknown:
         keys = [name for name in _argument_names(cls) if name not in arguments]
         advice = next(filter(None, (did_you_mean(name, keys, _key) for name in unknown)), "")
-        wrong = Wording(
-            (f"not the arguments of a {cls.__name__}: missing keys ", shown(missing))
-            + (", unknown keys ", shown(unknown)),
-            ("this is not a curve: ", *_listed(missing, "missing"))
-            + (*([", "] if missing and unknown else []), *_listed(unknown, "unknown")),
-        )
+        in_code = f"not the arguments of a {cls.__name__}: missing keys ", shown(missing), ", unknown keys "
+        separator = ", " if missing and unknown else ""
+        plain = "this is not a curve: ", _listed(missing, "missing"), separator, _listed(unknown, "unknown")
+        wrong = Wording((*in_code, shown(unknown)), plain)
         raise ValueError(Message(wrong, advice))
     for name in kind.curves:
         path.append(name)
@@ -138,9 +136,9 @@ def _key(key: str) -> Wording:
     return Wording(key, f"“{key}”")
 
 
-def _listed(keys: Sequence[str], predicate: str) -> Sequence[Part]:
+def _listed(keys: Sequence[str], predicate: str) -> Message:
     """Say of keys that they are missing or unknown."""
-    return [*choices(keys), f" {'is' if len(keys) == 1 else 'are'} {predicate}"] if keys else []
+    return Message(*choices(keys), f" {'is' if len(keys) == 1 else 'are'} {predicate}" if keys else "")
 
 
 def _argument_names(cls: type[Any]) -> list[str]:
