@@ -47,7 +47,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import LRScheduler
 
 from torch_bridge.curve_api import warn
 from torch_bridge.schedulers import step_messages as messages
@@ -87,7 +86,7 @@ class StepWatch:
         """Watch a scheduler or follower, in place of those that no longer exist."""
         # A weak reference, since the optimizer holds its hooks, and must not keep old schedulers alive.
         self._owner, self._counter, self._unstepped = weakref.ref(owner), counter, owner
-        self._name = "scheduler" if isinstance(owner, LRScheduler) else "follower"
+        self._name = "follower" if owner._builder == "follow" else "scheduler"
         for watch in counter.watches:
             if (other := watch._owner()) is not None and other._option == owner._option:
                 watch._unstepped = other = None  # replaced by this one
@@ -109,15 +108,15 @@ class StepWatch:
         """R5: how many updates in a row were each followed by two or more steps."""
         self._late: tuple[int, ...] = ()
         """R4: the numbers of updates before the latest steps in a row that came late, at most three."""
-        self._late_from = (0, 0)
+        self._late_from: tuple[int, int] = (0, 0)
         """The updates and the clock at the step before the first of all these."""
-        self._unfilled = (-1, 0)
+        self._unfilled: tuple[int, int] = (-1, 0)
         """R7: the clock after the latest step that did not move it, and the number of such steps."""
         self._patience: float = NEVER_UPDATES
         """R2: the updates after which to ask again if there was no step; infinity once there was one."""
         self._end: CurveEnd | None = None
         counter.look_at = min(counter.look_at, self._updates + NEVER_UPDATES)
-        if isinstance(owner, LRScheduler):
+        if owner is not None and self._name == "scheduler":
             counter.stepped_at = self._updates
             if counter.latest is self:
                 counter.latest = None
@@ -216,8 +215,9 @@ class StepWatch:
         if clock != owner.clock:
             return
         stuck_at, steps = self._unfilled
-        self._unfilled = clock, steps + 1 if stuck_at == clock else 1
-        if self._unfilled[1] == STUCK_UPDATES and not self.warned and _is_stuck(owner):
+        steps = steps + 1 if stuck_at == clock else 1
+        self._unfilled = clock, steps
+        if steps == STUCK_UPDATES and not self.warned and _is_stuck(owner):
             self._warn(messages.unfilled(clock, STUCK_UPDATES, consumed, owner.unit))
 
     def _check_end(self, end: CurveEnd, clock: int) -> None:
