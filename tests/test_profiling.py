@@ -35,7 +35,7 @@ def test_profile_writes_trace_and_returns_table(tmp_path: Path) -> None:
     assert profile(step, batches(13), str(directory)).count("\n") == table.count("\n")
 
 
-def test_too_few_batches_are_refused(tmp_path: Path) -> None:
+def test_too_few_batches_are_rejected(tmp_path: Path) -> None:
     for count in (0, 5, 12):
         with pytest.raises(ValueError, match="needs 13"):
             profile(make_step(), batches(count), tmp_path)

@@ -240,7 +240,7 @@ def through_aot_function(of_step, steps):
     ids=["make_fx", "make_fx fake", "make_fx symbolic", "FakeTensorMode", "aot_function"],
 )
 def test_traces_accept_constant_table(traced, is_on_device):
-    """A trace with fake tensors refuses the table on the device, and no table of its own is kept."""
+    """A trace with fake tensors rejects the table on the device, and its own table is not kept."""
     table._DEVICE_TABLES.clear()
     curve, steps = StagedCurve([(321, 0.5, "cosine"), (77,)]), torch.from_numpy(STEPS)
     of_step = partial(multiplier, curve.segments)

@@ -52,7 +52,7 @@ def trained(draw: Any) -> LossRun:
     steps = draw(st.sampled_from([EVENLY, MOSTLY_EARLY]))
     seed = draw(st.integers(0, 1000))
     floor, scale = draw(st.floats(0, 4)), draw(st.floats(0.3, 2))
-    # Far from 0.44 the penalty on the exponent is a misfit, and the fit may be refused.
+    # Far from 0.44 the penalty on the exponent is a misfit, and the fit may be rejected.
     exponent, noise = draw(st.floats(0.3, 0.6)), draw(st.floats(0, 0.01))
     peak = draw(st.sampled_from([1e-3, 1.2e-3]))
     sums = np.array([LossOracle.sums(LossOracle.rates(curve, 1)[:step]) for step in steps]).T

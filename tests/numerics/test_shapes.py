@@ -1,4 +1,4 @@
-"""Shapes written as formulas: their spellings, which of them are equal, and which are refused."""
+"""Shapes written as formulas: their spellings, which of them are equal, and which are rejected."""
 
 import re
 from decimal import Decimal
