@@ -122,6 +122,8 @@ def test_every_step_of_a_curve_matches_numpy(x64, curve):
     with jax.enable_x64(x64):
         assert_equal_bits(multiplier(curve.segments, STEPS), curve(STEPS))
         assert_equal_bits(optax_schedule(curve, 1.0)(STEPS).astype("float32"), curve(STEPS))
+        of_traced_peak = jax.jit(lambda peak: optax_schedule(curve, peak)(STEPS))
+        assert_equal_bits(of_traced_peak(0.1), product(curve, 0.1, STEPS, x64))
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """The sections of docs/pytorch_and_jax.md."""
 
+# pyright: reportMissingTypeStubs=false
+
 import re
 from inspect import signature
 from typing import Any, NamedTuple
