@@ -1,10 +1,12 @@
 """`Checkpoints.merge`: the weighted mean of the models in several checkpoints."""
 
+import copy
 import math
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,6 @@ import torch
 from hypothesis import given, strategies as st
 from support.checkpointing import merging as support
 from support.checkpointing.checkpoints import same_bits
-from support.checkpointing.merging import Mixed, state_of, weighted
 from support.examples import examples
 from support.training.models import Net, batches
 from support.training.steps import make_step
@@ -30,6 +31,45 @@ from torch_bridge.checkpointing.reading import SavedCheckpoint
 COUNTS = [10, 20, 30, 40]
 UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.complex64: 2.0**-24}
 UNITS |= {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+class Mixed(nn.Module):
+    """Parameters and buffers of many dtypes and shapes, drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(seed)
+        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64):
+            name = f"in_{dtype}".replace("torch.", "")
+            wide = torch.complex128 if dtype.is_complex else torch.float64
+            values = torch.randn(5, 3, generator=random, dtype=wide)
+            self.register_parameter(name, nn.Parameter(values.to(dtype)))
+        self.scalar = nn.Parameter(torch.randn((), generator=random))
+        self.nothing = nn.Parameter(torch.empty(0, 3))
+        self.frozen = nn.Parameter(torch.randn(3, generator=random), requires_grad=False)
+        self.register_buffer("mean", torch.randn(3, generator=random))
+        self.register_buffer("count", torch.tensor(seed))
+        self.register_buffer("mask", torch.tensor([seed % 2 == 0, True]))
+        self.register_buffer("hidden", torch.full((2,), float(seed)), persistent=False)
+
+
+def weighted(states: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict[str, tuple[Any, Any]]:
+    """Return the float64 mean of each floating-point tensor, and Σ |weight · tensor|, its rounding scale."""
+    means: dict[str, tuple[Any, Any]] = {}
+    for name, tensor in states[-1].items():
+        if tensor.is_floating_point() or tensor.is_complex():
+            wide = torch.complex128 if tensor.is_complex() else torch.float64
+            terms = [
+                weight * state[name].detach().to(wide).numpy()
+                for weight, state in zip(weights, states, strict=True)
+            ]
+            means[name] = np.sum(terms, axis=0), np.sum(np.abs(terms), axis=0)
+    return means
+
+
+def state_of(module: nn.Module) -> dict[str, Any]:
+    """Return a copy of the module's state."""
+    return copy.deepcopy(dict(module.state_dict()))
 
 
 @pytest.fixture(scope="module")

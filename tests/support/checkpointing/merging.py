@@ -1,6 +1,5 @@
-"""Models of all dtypes, their checkpoints, and merges on several ranks."""
+"""Checkpoints of models, and merges of them on several ranks."""
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,45 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torch_bridge import Checkpoints
 from torch_bridge.distributed.plain_names import plain_state
-
-
-class Mixed(nn.Module):
-    """Parameters and buffers of many dtypes and shapes, drawn from a seed."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        random = torch.Generator().manual_seed(seed)
-        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64):
-            name = f"in_{dtype}".replace("torch.", "")
-            wide = torch.complex128 if dtype.is_complex else torch.float64
-            values = torch.randn(5, 3, generator=random, dtype=wide)
-            self.register_parameter(name, nn.Parameter(values.to(dtype)))
-        self.scalar = nn.Parameter(torch.randn((), generator=random))
-        self.nothing = nn.Parameter(torch.empty(0, 3))
-        self.frozen = nn.Parameter(torch.randn(3, generator=random), requires_grad=False)
-        self.register_buffer("mean", torch.randn(3, generator=random))
-        self.register_buffer("count", torch.tensor(seed))
-        self.register_buffer("mask", torch.tensor([seed % 2 == 0, True]))
-        self.register_buffer("hidden", torch.full((2,), float(seed)), persistent=False)
-
-
-def weighted(states: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict[str, tuple[Any, Any]]:
-    """Return the float64 mean of each floating-point tensor, and Σ |weight · tensor|, its rounding scale."""
-    means: dict[str, tuple[Any, Any]] = {}
-    for name, tensor in states[-1].items():
-        if tensor.is_floating_point() or tensor.is_complex():
-            wide = torch.complex128 if tensor.is_complex() else torch.float64
-            terms = [
-                weight * state[name].detach().to(wide).numpy()
-                for weight, state in zip(weights, states, strict=True)
-            ]
-            means[name] = np.sum(terms, axis=0), np.sum(np.abs(terms), axis=0)
-    return means
-
-
-def state_of(module: nn.Module) -> dict[str, Any]:
-    """Return a copy of the module's state."""
-    return copy.deepcopy(dict(module.state_dict()))
 
 
 def net(seed: int) -> nn.Sequential:
