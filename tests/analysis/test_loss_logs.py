@@ -433,7 +433,6 @@ class Frame(list[Any]):
         (TWO, {"step": 3}, TypeError, "step = 3 must be the name of a column"),
         ("missing.csv", {}, FileNotFoundError, "missing"),
     ],
-    ids=str,
 )
 def test_sources_that_are_no_logs_are_rejected(source, arguments, error, message) -> None:
     with pytest.raises(error, match=message):

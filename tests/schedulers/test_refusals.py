@@ -116,7 +116,7 @@ def _refuses_and_changes_nothing(
     assert str(optimizer.param_groups) == before
 
 
-@pytest.mark.parametrize(("build", "name", "value", "error", "message"), _rows(_WRONG_OPTIONS), ids=str)
+@pytest.mark.parametrize(("build", "name", "value", "error", "message"), _rows(_WRONG_OPTIONS))
 def test_wrong_argument_changes_nothing(
     build: Callable[..., Any], name: str, value: Any, error: type[Exception], message: str
 ) -> None:
@@ -124,7 +124,7 @@ def test_wrong_argument_changes_nothing(
     _refuses_and_changes_nothing(optimizer, partial(build, **{name: value}), error, message)
 
 
-@pytest.mark.parametrize(("key", "value", "error", "message"), _rows(_WRONG_VALUES), ids=str)
+@pytest.mark.parametrize(("key", "value", "error", "message"), _rows(_WRONG_VALUES))
 def test_wrong_value_in_a_group_changes_nothing(
     key: str, value: Any, error: type[Exception], message: str
 ) -> None:
@@ -173,7 +173,6 @@ def test_wrong_number_of_curves_is_refused(groups: int, curves: int) -> None:
             for value in (2.0, "2", True, None)
         ),
     ],
-    ids=str,
 )
 def test_wrong_argument_of_count_updates_is_refused(
     call: Callable[[], int], error: type[Exception], message: str
