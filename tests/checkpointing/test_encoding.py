@@ -110,6 +110,8 @@ def test_tied_tensors_are_written_once(tmp_path: Path, is_tied: bool) -> None:
     """Both names refer to it. Tensors with equal values that are not tied are each written."""
     weight = torch.arange(1000.0)
     state = {"a": weight, "b": weight if is_tied else weight.clone(), "part of it": weight[:500]}
+    square = torch.arange(9.0).view(3, 3)
+    state |= {"square": square, "transposed": square.t()}  # the same memory in a different order
     checkpoints, part = Checkpoints(tmp_path), Part()
     checkpoints.save(1, part=Part(state), wait=True)
     size = (tmp_path / "1" / "rank-0.safetensors").stat().st_size

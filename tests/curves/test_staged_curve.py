@@ -8,6 +8,7 @@ import pytest
 from support.curves.strategies import MAX_STEP
 
 from plateau_jax import PlateauCurve, Stage, StagedCurve, multiplier, stack
+from plateau_jax.validation.curve_warning import suppress_warnings
 
 NAN, INF = float("nan"), float("inf")
 NO_LEVELS = True, "0.5", 0j, [0.5]
@@ -173,6 +174,13 @@ def test_tiny_levels_are_monotone_in_both_directions(shape, low, high, length):
             assert (np.sign(end - start) * np.diff(values) >= 0).all()
         assert curve(0) == np.float32(start)
         assert curve(length) == np.float32(end)
+
+
+def test_border_of_tiny_levels_does_not_rise():
+    """The first stage ends where the second begins, to the last bit of both."""
+    with suppress_warnings():
+        curve = StagedCurve([(130, 2.034716295652536e-16), (130, 0.0)], start=2.182832815997069e-16)
+    assert np.diff(curve(np.arange(261))).max() <= 0
 
 
 @pytest.mark.parametrize("power", [1.5, 2, 3, 7, 12.5, 16, 20])

@@ -45,6 +45,10 @@ def steps_of(dtype):
     return list(itertools.islice(itertools.cycle(fitting), 12))
 
 
+def test_unsigned_step_does_not_wrap_around():
+    assert multiplier(CURVE.segments, jnp.uint32(2**32 - 1)) == CURVE(2**31 - 1) != CURVE(0)
+
+
 @pytest.mark.slow
 @x64_both_ways
 def test_every_integer_type_is_a_step(x64):

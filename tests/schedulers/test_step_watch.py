@@ -346,13 +346,17 @@ def _curve_counts_epochs(optimizer: Any) -> None:
         _repeat("o" * 30 + "s", optimizer, lambda_lr(optimizer, CURVE).step, 5)
 
 
+def _late_now_and_then(optimizer: Any) -> None:
+    _repeat(("o" * 12 + "s" + "os") * 5, optimizer, lambda_lr(optimizer, PlateauCurve(100)).step, 1)
+
+
 @pytest.mark.parametrize(
     "program",
     [
         _accumulation, _a_unit_that_takes_long_to_fill, _a_unit_that_is_plotted, _range_tests, _gan,
         _two_schedulers_on_one_optimizer, _plots,
         _resumed_sequence, _waits_for_its_turn, _fp16, _above_0, _frozen, _steps_are_not_seen,
-        _curve_counts_epochs,
+        _curve_counts_epochs, _late_now_and_then,
     ],
 )  # fmt: skip
 def test_legitimate_programs_do_not_warn(program: Any) -> None:
