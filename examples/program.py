@@ -72,7 +72,7 @@ def forever(loader):
 
 
 def check_positive(parser: ArgumentParser, args: Namespace, *names: str) -> None:
-    """Refuse options below 1."""
+    """Reject options below 1."""
     if min(getattr(args, name) for name in names) < 1:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in names)
         parser.error(f"{options} must be at least 1")
@@ -85,7 +85,7 @@ def with_resume_hint(error: Exception, options: str) -> str:
 
 
 def check_writable(parser: ArgumentParser, option: str, path: Path) -> None:
-    """Refuse a file or folder that cannot be written, before training rather than after it."""
+    """Reject a file or folder that cannot be written, before training rather than after it."""
     nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
     try:
         if path.is_file():
@@ -97,7 +97,7 @@ def check_writable(parser: ArgumentParser, option: str, path: Path) -> None:
 
 
 def check_picture(parser: ArgumentParser, file: Path) -> None:
-    """Refuse a picture that cannot be written, or whose suffix is not a known format."""
+    """Reject a picture that cannot be written, or whose suffix is not a known format."""
     import matplotlib.pyplot as plt  # takes a second, and only pictures need it
 
     if file.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
@@ -112,7 +112,7 @@ def save_picture(figure, file: Path) -> None:
 
 
 def check_device(parser: ArgumentParser, device: str) -> None:
-    """Refuse a device that torch does not know or does not have."""
+    """Reject a device that torch does not know or does not have."""
     import torch  # takes seconds, and some examples use only JAX
 
     try:

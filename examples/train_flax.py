@@ -6,7 +6,7 @@ Adam's moments for them. The same run on one device has the same learning rates,
 losses up to rounding in float32. The baseline is how often a word follows the previous one.
 
 The curve is a warmup, a stable phase and a cooldown. A checkpoint holds the curve and the state: a run can
-be resumed on another mesh, and under any curve with the same past. Ctrl-C saves too.
+be resumed on another mesh, and under any curve with the same history. Ctrl-C saves too.
 
 The network is that of Bengio et al., 2003, "A Neural Probabilistic Language Model", sharded as in Shoeybi
 et al., 2019, "Megatron-LM", arXiv:1909.08053.

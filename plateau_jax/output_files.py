@@ -29,7 +29,7 @@ def _replace_atomically(path: Path) -> Generator[Path]:
         return
     target = path.resolve()  # replace what a link points to, not the link
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {target.parent}")
+        raise FileNotFoundError(f"there is no directory {target.parent}")
     # In the same folder, because a rename is atomic only within one file system. Without the file's own name,
     # which may already have the maximum length.
     temporary = target.with_name(f".plateau_jax.{os.getpid()}.part")

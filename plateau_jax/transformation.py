@@ -80,7 +80,7 @@ def scale_by_curve(
     Pass the count of each update to `update` as `count=`: an integer from 0 to 2³⁰, traced or not. An array
     is not read on the host; instead it is clipped to 0 … 2³⁰. The clock depends only on the total consumed,
     not on its division into updates; it stops at 2³¹ - 1. Nothing needs x64. Without `unit`,
-    a `count` is refused.
+    a `count` is rejected.
 
     Inside `optax.MultiSteps`, only the `count` and the `value` passed with the last micro-batch are used:
     pass the sum of the counts and the mean of the values over all micro-batches of the update there.
@@ -105,8 +105,8 @@ def scale_by_curve(
             with rules, `value` is missing or not a real scalar; with `unit`, `count` is missing or not a
             single integer; without `unit`, there is a `count`.
         ValueError: As for `optax_schedule`; a `HoldUntilFlat` is used with a curve without a flat part;
-            `unit` is out of range, or combined with `hold`. From `update`: the state belongs to other rules
-            or to the other kind of clock; `count` is out of range and not an array.
+            `unit` is out of range, or combined with `hold`. From `update`: the state belongs to different
+            rules or to the other kind of clock; `count` is out of range and not an array.
 
     >>> import optax
     >>> from plateau_jax import HoldUntilFlat, PlateauCurve, scale_by_curve

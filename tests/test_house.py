@@ -38,7 +38,7 @@ _LAYERS = [
     "plateau_jax.analysis.loss_logs",
     "plateau_jax.analysis.loss_run",
     "plateau_jax.analysis.loss_spikes plateau_jax.analysis.run_peaks",
-    "plateau_jax.analysis.loss_readings",
+    "plateau_jax.analysis.logged_losses",
     "plateau_jax.analysis.loss_checks",
     "plateau_jax.analysis.loss_interval",
     "plateau_jax.analysis.forecast_reasons",

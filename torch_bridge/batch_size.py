@@ -103,7 +103,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _check_model_is_new(make_step: Callable[[], Any]) -> None:
-    """Refuse a `make_step` whose model something else holds, because trials would train it."""
+    """Reject a `make_step` whose model something else holds, because trials would train it."""
     model = getattr(make_step(), "model", None)
     parameters = [] if model is None else [weakref.ref(parameter) for parameter in model.parameters()]
     del model

@@ -12,7 +12,7 @@ from torch_bridge.distributed import processes
 from torch_bridge.training.update.loss import Loss, check_same_kind, check_weight, is_pair, parse_loss
 
 _LOSS = ""
-"""The name of a loss that is not in a dictionary; as a key of a dictionary it is refused."""
+"""The name of a loss that is not in a dictionary; as a key of a dictionary it is rejected."""
 
 
 class MetricsFunction(Protocol):

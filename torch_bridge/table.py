@@ -165,7 +165,7 @@ def _constants(segments: Segments, device: torch.device) -> Tensor:
 def _makes_placeholders() -> bool:
     """Return True under `FakeTensorMode` and in traces that use it, such as `make_fx` and `aot_function`.
 
-    There a real table is refused, and a new one is a placeholder that is valid for this trace only.
+    There a real table is rejected, and a new one is a placeholder that is valid for this trace only.
     """
     return type(torch.empty(0, device="cpu")) is not Tensor
 

@@ -163,19 +163,17 @@ class AnnealingLaw:
     """The annealing law, fitted to the losses that `fit_losses` uses."""
 
     def __init__(self, fit: LossFit) -> None:
-        readings = fit._readings
-        sums, falls = np.empty_like(readings.progress), np.empty_like(readings.progress)
+        logged = fit._logged
+        sums, falls = np.empty_like(logged.progress), np.empty_like(logged.progress)
         for index, run in enumerate(fit.runs):
             run_sums, run_falls, progress = annealing_sums(run)
-            is_own = readings.runs == index
+            is_own = logged.runs == index
             # The step of a group follows from its S.
-            steps = np.searchsorted(progress, readings.progress[is_own] * (1 - 1e-9))
+            steps = np.searchsorted(progress, logged.progress[is_own] * (1 - 1e-9))
             sums[is_own], falls[is_own] = run_sums[steps], run_falls[steps]
         # The fit keeps the coefficient at 0 or above, and S2 lowers the loss.
-        readings = replace(
-            readings, progress=sums, noise=-falls, progress_unit=float(sums.max()), noise_unit=1.0
-        )
-        self.law = fit_law(readings, power=1.0)
+        logged = replace(logged, progress=sums, noise=-falls, progress_unit=float(sums.max()), noise_unit=1.0)
+        self.law = fit_law(logged, power=1.0)
 
     def final_loss(self, run: LossRun) -> float:
         sums, falls, _ = annealing_sums(run)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from plateau_jax.analysis.logged_losses import falls_to_half
 from plateau_jax.analysis.loss_interval import ForecastTerms
-from plateau_jax.analysis.loss_readings import falls_to_half
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import steps_at_borders
 from plateau_jax.analysis.run_peaks import is_one_peak, octaves_to_runs

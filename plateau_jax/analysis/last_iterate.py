@@ -27,7 +27,7 @@ keep all of their steps."""
 class Outlook:
     """The last-iterate bound of a curve at its best peak; the result of `outlook`.
 
-    Only ratios to the numbers of another curve are meaningful.
+    Only ratios to the numbers of a different curve are meaningful.
 
     Attributes:
         bound: The bound on the last iterate's loss at the best peak, for G = D = 1.

@@ -103,7 +103,7 @@ def _check_repeats(rows: Sequence[LoggedRow], losses: Mapping[int, float], name:
 
 
 def _check_order(steps: Sequence[int], resumes: int, name: str) -> None:
-    """Raise if the steps are in another order: the last first, as text, or shuffled."""
+    """Raise if the steps are in a different order: the last first, as text, or shuffled."""
     texts = [str(step) for step, _ in groupby(steps)]
     changes = len(texts) - 1
     if (

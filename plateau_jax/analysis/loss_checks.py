@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.loss_law import Law, Readings, fit_law, penalized_error
-from plateau_jax.analysis.loss_readings import AFTER_WARMUP, Groups, falls_to_half, group_readings, group_run
+from plateau_jax.analysis.logged_losses import AFTER_WARMUP, Groups, falls_to_half, group_losses, group_run
+from plateau_jax.analysis.loss_law import Law, LoggedLosses, fit_law, penalized_error
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.loss_spikes import noise_of, second_differences
 from plateau_jax.numerics.exact_segments import end_of_rise
@@ -97,15 +97,15 @@ def _history(run: LossRun) -> tuple[bool, bool]:
     An average that lags is large at first, as that of a log with earlier updates is small.
     """
     if run not in _histories:
-        readings = group_readings([run])
-        law = fit_law(readings)
-        errors = law.losses(readings.progress, readings.noise) / readings.losses - 1
+        logged = group_losses([run])
+        law = fit_law(logged)
+        errors = law.losses(logged.progress, logged.noise) / logged.losses - 1
         losses, least = group_run(run).logged, _NOISELESS
         if len(losses) < _LEAST_TO_COMPARE_LAGS:
             # They fall so much from one to the next that this alone correlates their second differences.
-            least = max(least, _ERROR_FACTOR * noise_of(second_differences(readings.losses)))
-        lags = bool(readings.weights @ errors**2 > least**2) and _lags(losses)
-        _histories[run] = lags, not lags and _begins_late(readings, penalized_error(readings, law))
+            least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))
+        lags = bool(logged.weights @ errors**2 > least**2) and _lags(losses)
+        _histories[run] = lags, not lags and _begins_late(logged, penalized_error(logged, law))
     return _histories[run]
 
 
@@ -128,19 +128,19 @@ def _lags(losses: _Floats) -> bool:
     return bool(centered[1:] @ centered[:-1] > _MAX_AUTOCORRELATION * (centered @ centered))
 
 
-def _begins_late(readings: Readings, error: float) -> bool:
+def _begins_late(logged: LoggedLosses, error: float) -> bool:
     """Return True if the losses of a run suggest a larger S at step 0 than 0.
 
     The law is fitted again with S + x·S_last for some x, and its least error compared with that of x = 0.
     """
     for fraction in _EARLIER_UPDATES:
-        later = replace(readings, progress=readings.progress + fraction * readings.progress_unit)
+        later = replace(logged, progress=logged.progress + fraction * logged.progress_unit)
         if error > _START_FACTOR * penalized_error(later, fit_law(later)) + _LEAST_ERROR:
             return True
     return False
 
 
-def check_misfit(law: Law, relative_errors: _Floats, readings: Readings) -> None:
+def check_misfit(law: Law, relative_errors: _Floats, logged: LoggedLosses) -> None:
     """Reject a law that does not describe the logged losses.
 
     Autocorrelated errors are a misfit: noise has no memory. Their size is the root of the mean product of
@@ -151,10 +151,10 @@ def check_misfit(law: Law, relative_errors: _Floats, readings: Readings) -> None
             "the losses do not fall with training as the law says (its scale is 0): log a longer run, or a "
             "validation loss"
         )
-    is_neighbor = readings.runs[1:] == readings.runs[:-1]
+    is_neighbor = logged.runs[1:] == logged.runs[:-1]
     products = (relative_errors[1:] * relative_errors[:-1])[is_neighbor]
     misfit = float(np.sqrt(max(0.0, products.mean())))
-    is_one = readings.runs[-1] == 0
+    is_one = logged.runs[-1] == 0
     if misfit > (MAX_MISFIT_OF_ONE if is_one else MAX_MISFIT_OF_SEVERAL):
         raise ValueError(
             f"the law misses these losses by {misfit:.2%}, which is more than noise: "

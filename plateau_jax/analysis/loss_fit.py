@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.analysis.forecast_reasons import check_length, list_reasons
 from plateau_jax.analysis.interpolated_sums import sums_at_many_steps
+from plateau_jax.analysis.logged_losses import first_used_step, group_losses
 from plateau_jax.analysis.loss_comparison import LossComparison, LossDifference, LossForecast, are_equal
 from plateau_jax.analysis.loss_interval import ForecastTerms, RefittedLaws, refit_laws
-from plateau_jax.analysis.loss_law import Law, Readings
-from plateau_jax.analysis.loss_readings import first_used_step, group_readings
+from plateau_jax.analysis.loss_law import Law, LoggedLosses
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier, schedule_sums
 from plateau_jax.analysis.run_peaks import octaves_to_runs, peak_value_of
@@ -67,17 +67,17 @@ class LossFit:
     runs: tuple[LossRun, ...]
 
     @cached_property
-    def _readings(self) -> Readings:
-        return group_readings(self.runs)
+    def _logged(self) -> LoggedLosses:
+        return group_losses(self.runs)
 
     @cached_property
     def _law(self) -> Law:
-        units = self._readings.progress_unit, self._readings.noise_unit
+        units = self._logged.progress_unit, self._logged.noise_unit
         return Law(self.floor, self.scale, self.exponent, self.noise, *units)
 
     @cached_property
     def _laws(self) -> RefittedLaws:
-        return refit_laws(self._law, self._readings, self.runs)
+        return refit_laws(self._law, self._logged, self.runs)
 
     def predict(self, curve: Curve, peak_value: float | None = None) -> LossForecast:
         """Forecast the loss after the last step of a curve.

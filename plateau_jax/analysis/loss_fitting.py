@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from plateau_jax.analysis.logged_losses import distinct_runs, group_losses
 from plateau_jax.analysis.loss_checks import check_misfit, check_runs
 from plateau_jax.analysis.loss_fit import LossFit
 from plateau_jax.analysis.loss_law import fit_law
-from plateau_jax.analysis.loss_readings import distinct_runs, group_readings
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.validation import checks
@@ -80,16 +80,16 @@ def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:
     """Fit runs of one peak; messages about a run begin with its name."""
     runs, names = distinct_runs(runs, names)
     advice = check_runs(runs, names)
-    readings = group_readings(runs)
-    law = fit_law(readings)
-    errors = law.losses(readings.progress, readings.noise) - readings.losses
+    logged = group_losses(runs)
+    law = fit_law(logged)
+    errors = law.losses(logged.progress, logged.noise) - logged.losses
     try:
-        check_misfit(law, errors / readings.losses, readings)
+        check_misfit(law, errors / logged.losses, logged)
     except ValueError as error:
         raise ValueError("; ".join([str(error), *advice])) from None
-    residual_sd = float(np.sqrt(readings.weights @ errors**2))
+    residual_sd = float(np.sqrt(logged.weights @ errors**2))
     fit = LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, runs)
-    vars(fit)["_readings"] = readings  # the value of the cached property, which the first forecast needs
+    vars(fit)["_logged"] = logged  # the value of the cached property, which the first forecast needs
     for message in advice:
         warn(message)
     return fit

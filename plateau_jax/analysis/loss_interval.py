@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.analysis.logged_losses import falls_to_half, late_losses
 from plateau_jax.analysis.loss_comparison import LossDifference
-from plateau_jax.analysis.loss_law import Law, Readings, fit_law, fit_law_at
-from plateau_jax.analysis.loss_readings import falls_to_half, late_readings
+from plateau_jax.analysis.loss_law import Law, LoggedLosses, fit_law, fit_law_at
 from plateau_jax.analysis.loss_run import LossRun
 
 _Floats = NDArray[np.float64]
@@ -86,16 +86,16 @@ class RefittedLaws(NamedTuple):
         return ForecastTerms(loss, by_alpha, by_power, by_peak, late - loss, by_run)
 
 
-def refit_laws(law: Law, readings: Readings, runs: Sequence[LossRun]) -> RefittedLaws:
+def refit_laws(law: Law, logged: LoggedLosses, runs: Sequence[LossRun]) -> RefittedLaws:
     """Refit a law that was fitted to these logged losses of some runs."""
-    low, high = (fit_law_at(readings, law.alpha + step) for step in (-_ALPHA_STEP, _ALPHA_STEP))
-    by_power = fit_law(readings, _OTHER_POWERS[0]), fit_law(readings, _OTHER_POWERS[1])
-    late = late_readings(runs)
+    low, high = (fit_law_at(logged, law.alpha + step) for step in (-_ALPHA_STEP, _ALPHA_STEP))
+    by_power = fit_law(logged, _OTHER_POWERS[0]), fit_law(logged, _OTHER_POWERS[1])
+    late = late_losses(runs)
     alone = [index for index, run in enumerate(runs) if falls_to_half(run.curve, run._last_step)]
     return RefittedLaws(
         law,
         (low, high),
         by_power,
         law if late is None else fit_law(late),
-        tuple(fit_law(readings.of_run(index)) for index in alone) if len(runs) > 1 else (),
+        tuple(fit_law(logged.of_run(index)) for index in alone) if len(runs) > 1 else (),
     )

@@ -20,7 +20,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True)
-class Readings:
+class LoggedLosses:
     """Logged losses, with S and N at their steps.
 
     Attributes:
@@ -41,7 +41,7 @@ class Readings:
     progress_unit: float
     noise_unit: float
 
-    def of_run(self, run: int) -> "Readings":
+    def of_run(self, run: int) -> "LoggedLosses":
         """Return the logged losses of one run."""
         is_its = self.runs == run
         weights = self.weights[is_its]
@@ -73,7 +73,7 @@ class Law:
         return self.floor + self.scale * decrease + self.noise * (noise / self.noise_unit) ** self.power
 
 
-def fit_law(readings: Readings, power: float = NOISE_POWER) -> Law:
+def fit_law(logged: LoggedLosses, power: float = NOISE_POWER) -> Law:
     """Minimize the mean squared relative error plus a penalty that draws α towards its center.
 
         Σ weight · (law/loss - 1)² + (0.02·(α - 0.44))²,   α in [0.05, 1.5];  floor, scale, noise >= 0
@@ -83,7 +83,7 @@ def fit_law(readings: Readings, power: float = NOISE_POWER) -> Law:
     """
 
     def error(alpha: float) -> float:
-        return penalized_error(readings, fit_law_at(readings, alpha, power))
+        return penalized_error(logged, fit_law_at(logged, alpha, power))
 
     grid = np.linspace(*ALPHA_RANGE, _GRID)
     best = int(np.argmin([error(alpha) for alpha in grid]))
@@ -99,23 +99,23 @@ def fit_law(readings: Readings, power: float = NOISE_POWER) -> Law:
             low, left, left_error = left, right, right_error
             right = low + _GOLDEN * (high - low)
             right_error = error(right)
-    return fit_law_at(readings, (low + high) / 2, power)
+    return fit_law_at(logged, (low + high) / 2, power)
 
 
-def penalized_error(readings: Readings, law: Law) -> float:
+def penalized_error(logged: LoggedLosses, law: Law) -> float:
     """Return what `fit_law` minimizes."""
-    relative = law.losses(readings.progress, readings.noise) / readings.losses - 1
+    relative = law.losses(logged.progress, logged.noise) / logged.losses - 1
     penalty = (_ALPHA_WEIGHT * (law.alpha - _ALPHA_CENTER)) ** 2
-    return float(readings.weights @ relative**2) + penalty
+    return float(logged.weights @ relative**2) + penalty
 
 
-def fit_law_at(readings: Readings, alpha: float, power: float = NOISE_POWER) -> Law:
+def fit_law_at(logged: LoggedLosses, alpha: float, power: float = NOISE_POWER) -> Law:
     """Fit floor, scale and noise for one α, by non-negative least squares of the relative errors."""
-    units = readings.progress_unit, readings.noise_unit
-    progress, noise = readings.progress / units[0], readings.noise / units[1]
+    units = logged.progress_unit, logged.noise_unit
+    progress, noise = logged.progress / units[0], logged.noise / units[1]
     columns = np.stack([np.ones_like(progress), progress**-alpha, noise**power], axis=1)
-    roots = np.sqrt(readings.weights)
-    floor, scale, coefficient = _nonnegative((roots / readings.losses)[:, None] * columns, roots)
+    roots = np.sqrt(logged.weights)
+    floor, scale, coefficient = _nonnegative((roots / logged.losses)[:, None] * columns, roots)
     return Law(floor, scale, alpha, coefficient, *units, power)
 
 

@@ -102,8 +102,8 @@ class Server(socketserver.ThreadingTCPServer):
             traceback.print_exc()
 
 
-class _Refusal(Exception):
-    """A refused request, with the status and the message of its answer."""
+class _Rejection(Exception):
+    """A rejected request, with the status and the message of its answer."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -127,13 +127,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _respond(self, handle: Callable[[bytes], tuple[str, bytes]]) -> None:
         """Send what `handle` makes of the body: a content type and the content."""
         try:
-            # Read the body before refusing anything: closing a socket with unread data resets the connection,
-            # and the browser would not see the answer.
+            # Read the body before rejecting anything: closing a socket with unread data resets the
+            # connection, and the browser would not see the answer.
             body = self._read_body()
             self._check_host()
             content_type, content = handle(body)
-        except _Refusal as refusal:
-            self.send_error(refusal.status, str(refusal))
+        except _Rejection as rejection:
+            self.send_error(rejection.status, str(rejection))
         except (ConnectionError, TimeoutError):
             raise
         except Exception:  # a bug: the page shows the message, and the server continues
@@ -145,22 +145,22 @@ class _Handler(BaseHTTPRequestHandler):
     def _read_body(self) -> bytes:
         length = self.headers.get("Content-Length")
         if "Transfer-Encoding" in self.headers or (length is None and self.command == "POST"):
-            raise _Refusal(
+            raise _Rejection(
                 HTTPStatus.LENGTH_REQUIRED, "send the body with a Content-Length, without Transfer-Encoding"
             )
         length = "0" if length is None else length
         if not (length.isascii() and length.isdigit() and len(length) < 20):
-            raise _Refusal(HTTPStatus.BAD_REQUEST, f"Content-Length = {length!r} must be a number of bytes")
+            raise _Rejection(HTTPStatus.BAD_REQUEST, f"Content-Length = {length!r} must be a number of bytes")
         size, limit = int(length), self._body_limit()
         if size <= limit:
             body = self.rfile.read(size)
             if len(body) < size:
-                raise _Refusal(HTTPStatus.BAD_REQUEST, f"the body ended after {len(body)} of {size} bytes")
+                raise _Rejection(HTTPStatus.BAD_REQUEST, f"the body ended after {len(body)} of {size} bytes")
             return body
         remaining = min(size, _MAX_DISCARDED_BYTES)
         while remaining > 0 and (part := self.rfile.read(min(remaining, 1 << 16))):
             remaining -= len(part)
-        raise _Refusal(
+        raise _Rejection(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             f"a body of {size} bytes is too large: at most {limit}",
         )
@@ -170,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._check_host()
             self._check_origin()
-        except _Refusal:
+        except _Rejection:
             return MAX_BODY_BYTES
         return MAX_LOG_BYTES if self._route() in LARGE_QUESTIONS else MAX_BODY_BYTES
 
@@ -178,47 +178,53 @@ class _Handler(BaseHTTPRequestHandler):
         return self.path.partition("?")[0]
 
     def _check_host(self) -> None:
-        """Refuse other hosts: an attacker's domain may resolve to this address (DNS rebinding)."""
+        """Reject other hosts: an attacker's domain may resolve to this address (DNS rebinding)."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
-            raise _Refusal(
+            raise _Rejection(
                 HTTPStatus.FORBIDDEN, f"this server answers to {self.server.address} only: open that address"
             )
 
     def _check_origin(self) -> None:
         origin = self.headers.get("Origin")
         if origin is not None and origin not in [f"http://{host}" for host in self.server.hosts]:
-            raise _Refusal(HTTPStatus.FORBIDDEN, f"this server answers to its own page only, not to {origin}")
+            raise _Rejection(
+                HTTPStatus.FORBIDDEN, f"this server answers to its own page only, not to {origin}"
+            )
 
     def _file(self, _: bytes) -> tuple[str, bytes]:
         path = self._route()
         if path == "/start":
             return "application/json", json.dumps(self.server.initial_state).encode()
         if path in ANSWERS:
-            raise _Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes POST")
+            raise _Rejection(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes POST")
         if path not in self.server.files:
-            raise _Refusal(HTTPStatus.NOT_FOUND, f"there is no {path}; the page is at {self.server.address}")
+            raise _Rejection(
+                HTTPStatus.NOT_FOUND, f"there is no {path}; the page is at {self.server.address}"
+            )
         return _TYPES["html" if path == "/" else path.rpartition(".")[2]], self.server.files[path]
 
     def _answer(self, body: bytes) -> tuple[str, bytes]:
         self._check_origin()
         path = self._route()
         if path in self.server.files or path == "/start":
-            raise _Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes GET")
+            raise _Rejection(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes GET")
         if path not in ANSWERS:
-            raise _Refusal(HTTPStatus.NOT_FOUND, f"there is no {path}; the page is at {self.server.address}")
+            raise _Rejection(
+                HTTPStatus.NOT_FOUND, f"there is no {path}; the page is at {self.server.address}"
+            )
         if self.headers.get_content_type() != "application/json":
-            raise _Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be application/json")
+            raise _Rejection(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be application/json")
         try:
             return "application/json", json.dumps(answer_request(path, body)).encode()
         except (TypeError, ValueError) as error:
-            raise _Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
+            raise _Rejection(HTTPStatus.BAD_REQUEST, str(error)) from None
 
     def _refuse_method(self) -> None:
-        def refuse(_: bytes) -> tuple[str, bytes]:
-            raise _Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"{self.command} is not allowed: use GET or POST")
+        def reject(_: bytes) -> tuple[str, bytes]:
+            raise _Rejection(HTTPStatus.METHOD_NOT_ALLOWED, f"{self.command} is not allowed: use GET or POST")
 
-        self._respond(refuse)
+        self._respond(reject)
 
     do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse_method
 

@@ -10,7 +10,7 @@ from plateau_jax.drawing.axes import LINE_STYLES, current_axes
 
 
 class RunToDraw(NamedTuple):
-    """A run's readings, and the law at steps of the run."""
+    """A run's logged losses, and the law at steps of the run."""
 
     steps: NDArray[Any]
     losses: NDArray[Any]
@@ -42,7 +42,7 @@ def draw_losses(runs: Sequence[RunToDraw], lines: Sequence[LossLine], ax: Any) -
     ax = current_axes() if ax is None else ax
     for index, run in enumerate(runs):
         # One entry in the legend for all runs.
-        labels = ("_", "_") if index else ("readings", "fitted law")
+        labels = ("_", "_") if index else ("logged losses", "fitted law")
         ax.plot(run.steps, run.losses, ".", color="0.6", markersize=4, label=labels[0], zorder=1)
         ax.plot(run.fitted_steps, run.fitted_losses, color="0.2", linewidth=1, label=labels[1])
     for line, style in zip(lines, cycle(LINE_STYLES), strict=False):

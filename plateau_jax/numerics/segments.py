@@ -259,8 +259,8 @@ def python_rows(table: DecodedSegments) -> tuple[list[int], list[DecodedSegments
     rows: list[DecodedSegments] = []
     for index, values in enumerate(zip(*columns.values(), strict=True)):
         row: dict[str, Any] = dict(zip(columns, values, strict=True))
-        # In the columns a row with another shape has 0 here. In a single row this becomes None, because the
-        # arithmetic skips what is None.
+        # In the columns a row with a different shape has 0 here. In a single row this becomes None, because
+        # the arithmetic skips what is None.
         if "rate_whole" in row and not any(row.get(name) for name in _LONG_RATE):
             row["rate_whole"] = None
         for name in ("power", "inverse_power"):

@@ -55,7 +55,7 @@ def must(place: Place | str, value: Any, *requirement: Part, advice: Part = "") 
 
 
 def integer(name: Place | str, value: Any, advice: Part = "") -> int:
-    """Return the value as a Python int; refuse bool, float and str, with advice on what to write."""
+    """Return the value as a Python int; reject bool, float and str, with advice on what to write."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError

@@ -12,9 +12,9 @@ from support.analysis.loss_oracle import LossOracle
 from support.examples import examples
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax.analysis.logged_losses import group_run
 from plateau_jax.analysis.loss_checks import _lags
 from plateau_jax.analysis.loss_fitting import fit_named_runs
-from plateau_jax.analysis.loss_readings import group_run
 from plateau_jax.analysis.lr_sums import schedule_sums
 
 PEAK = 1e-3

@@ -152,7 +152,7 @@ def test_copies_forecast_the_same() -> None:
 def test_forecasts_use_the_readings_of_the_fit(monkeypatch) -> None:
     """Grouping and summing them takes as long as the fit."""
     fit = fit_losses([RUN])
-    monkeypatch.setattr(loss_fit, "group_readings", None)
+    monkeypatch.setattr(loss_fit, "group_losses", None)
     assert fit.predict(WSD) == FIT.predict(WSD)
 
 
@@ -302,7 +302,7 @@ def test_plot_shows_readings_and_forecasts(drawn) -> None:
     ax = Figure().subplots()
     assert FIT.plot(drawn, ax=ax) is ax
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels[:2] == ["readings", "fitted law"]
+    assert labels[:2] == ["logged", "fitted law"]
     count = {None: 0}.get(drawn) if drawn is None else len(drawn) if isinstance(drawn, list | dict) else 1
     assert len(ax.collections) == len(labels) - 2 == count
     if count:
@@ -340,7 +340,7 @@ def test_runs_of_several_peaks_are_rejected() -> None:
         (PlateauCurve(100), None, ValueError, "this curve has 10 % of the run's steps: are they counted in"),
         (PlateauCurve(4), None, ValueError, r"has 0\.4 % of the run's steps: .* in samples or tokens\?"),
         (CURVE, 0.66e-3, ValueError, r"more than a factor of 1\.5"),
-        (CURVE, -1.0, ValueError, "peak_value = -1 must be positive"),
+        (CURVE, -1.0, ValueError, r"peak_value = -1\.0 must be positive"),
         (CURVE, "high", TypeError, "peak_value = 'high' must be a number"),
         (ZERO, None, ValueError, "has no positive learning rate"),
         (lambda step: 1.0, None, TypeError, "curve"),

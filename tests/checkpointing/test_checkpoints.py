@@ -19,7 +19,7 @@ from weakref import ref
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.checkpointing.checkpoints import Part, Refusing, leftovers, same_bits
+from support.checkpointing.checkpoints import Part, Rejecting, leftovers, same_bits
 from support.data.loaders import WORKERS
 from support.examples import examples
 from support.lines import Lines, Stop
@@ -214,7 +214,7 @@ def test_default_device_does_not_hold_states(tmp_path: Path) -> None:
 def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "missing" / "folder")
-    for name, what in (("file", "not a folder"), ("link", "a link to a missing folder")):
+    for name, what in (("file", "not a folder"), ("link", "a link to a missing directory")):
         for directory in (tmp_path / name, tmp_path / name / "new" / "run"):
             message = f"directory = '{directory}': {tmp_path / name} is {what}"
             with pytest.raises(NotADirectoryError, match=re.escape(message)):
@@ -304,7 +304,7 @@ def test_next_call_raises_background_error(tmp_path: Path, call: str) -> None:
 
 
 def test_each_failed_save_is_reported(tmp_path: Path) -> None:
-    """Also if the next one is refused, or fails as well."""
+    """Also if the next one is rejected, or fails as well."""
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
     with patch.object(
         rank_files, "save_file", side_effect=[OSError("one"), OSError("two"), OSError("three")]
@@ -470,19 +470,19 @@ def test_refusing_part_leaves_all_unchanged(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[str], data: st.DataObject
 ) -> None:
     """At any position among the parts, and after it has changed itself; without it all are loaded."""
-    checkpoints = Checkpoints(tmp_path_factory.mktemp("refused"))
+    checkpoints = Checkpoints(tmp_path_factory.mktemp("rejected"))
 
     def parts(state: int) -> dict[str, Any]:
         return {f"{kind}{number}": _KINDS[kind](state) for number, kind in enumerate(kinds)}
 
-    saved, here = {**parts(1), "refusing": Part(1)}, {**parts(0), "refusing": Refusing(0)}
+    saved, here = {**parts(1), "rejecting": Part(1)}, {**parts(0), "rejecting": Rejecting(0)}
     checkpoints.save(1, **saved)
     here = {name: here[name] for name in data.draw(st.permutations(list(here)))}
     before = {name: _state_of(part) for name, part in here.items()}
     with pytest.raises(KeyError, match="another one"):
         checkpoints.load(**here)  # type: ignore[arg-type]  (none of them is called count)
     assert {name: _state_of(part) for name, part in here.items()} == before
-    here["refusing"] = Part(0)
+    here["rejecting"] = Part(0)
     assert checkpoints.load(**here) == 1  # type: ignore[arg-type]  (the same)
     assert {name: _state_of(part) for name, part in here.items()} == {
         name: _state_of(saved[name]) for name in here
@@ -527,12 +527,12 @@ def test_load_interrupted_at_any_line(tmp_path: Path) -> None:
 def test_part_that_is_not_restored_is_named(tmp_path: Path) -> None:
     """The part had no state before, like an interrupted training step."""
     checkpoints, without = Checkpoints(tmp_path), Part(0)
-    checkpoints.save(1, without=Part(1), refusing=Part(1))
+    checkpoints.save(1, without=Part(1), rejecting=Part(1))
     with (
         patch.object(without, "state_dict", side_effect=RuntimeError),
         pytest.raises(KeyError, match="another one") as caught,
     ):
-        checkpoints.load(without=without, refusing=Refusing(0))
+        checkpoints.load(without=without, rejecting=Rejecting(0))
     *_, note = caught.value.__notes__  # the last: parts are restored in reverse order
     assert note.startswith("without could not be restored: ")
 

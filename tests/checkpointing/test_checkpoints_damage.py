@@ -32,7 +32,7 @@ def copied(saved: Path, tmp_path: Path) -> Path:
 
 
 def _check_refused(directory: Path, message: str) -> None:
-    """Check that checkpoint 2 is refused if requested, and skipped otherwise."""
+    """Check that checkpoint 2 is rejected if requested, and skipped otherwise."""
     part = Part("as before")
     with pytest.raises(RuntimeError, match=rf"a damaged checkpoint: 2: .*{message}"):
         Checkpoints(directory).load(2, part=part)

@@ -108,7 +108,7 @@ def _check_warnings(before: int, now: int, warned: list[str]) -> None:
         ("names", None, "ValueError: rank 0 asks for checkpoint None of the parts"),
         ("writing", 1, "OSError: the disk is full"),
         ("earlier", 1, "OSError: the disk is full"),
-        ("refusal", 1, "KeyError: 'another one'"),
+        ("rejection", 1, "KeyError: 'another one'"),
     ],
 )
 def test_failure_on_one_rank_raises_on_all(tmp_path: Path, how: str, who: int | None, message: str) -> None:
@@ -122,7 +122,7 @@ def test_failure_on_one_rank_raises_on_all(tmp_path: Path, how: str, who: int | 
     ):
         assert message in raised
         assert raised.startswith("RuntimeError: rank 1 failed") == (who is not None and who != rank)
-        assert state == (({"a": 7}, {"b": 7}) if how == "refusal" else ({"a": rank}, {"b": 1}))
+        assert state == (({"a": 7}, {"b": 7}) if how == "rejection" else ({"a": rank}, {"b": 1}))
         assert (counts, later) == (saved, sorted([*saved, 3]))
     assert support.leftovers(tmp_path, [*saved, 3]) == []
 
@@ -151,7 +151,7 @@ def test_rank_files_of_two_saves_are_refused(tmp_path: Path) -> None:
 def test_unshared_folder_is_refused(tmp_path: Path) -> None:
     """As on several machines without a shared file system: no checkpoint would ever be complete."""
     for raised in processes.run(support.unshared, tmp_path):
-        assert f"{tmp_path / '1'} is not a folder that all ranks share" in raised
+        assert f"{tmp_path / '1'} is not a directory that all ranks share" in raised
 
 
 @pytest.mark.parametrize("call", ["save", "load"])

@@ -138,7 +138,7 @@ def test_tensor_of_other_shape_or_dtype_is_rejected(folder: Path) -> None:
     """No digest covers the header of the tensors."""
     path, weights = folder / "rank-0.safetensors", state_of(2)["weights"]
     save_file({"part.weights": weights.view(5, 10)}, path)
-    _check_rejected(folder, "rank-0.safetensors has another shape of part.weights")
+    _check_rejected(folder, "rank-0.safetensors has a different shape for part.weights")
     save_file({"part.weights": weights.view(torch.int32)}, path)
     _check_rejected(folder, "part.weights is torch.int32 in its file, and not torch.float32", ValueError)
 

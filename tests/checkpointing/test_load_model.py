@@ -52,14 +52,18 @@ def test_model_loads_from_step_and_from_module(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (nn.Linear(3, 3), {"part": "net"}, r"net was saved with another model: weight: missing in the check"),
+        (
+            nn.Linear(3, 3),
+            {"part": "net"},
+            r"net was saved with a different model: weight: missing in the check",
+        ),
         (
             nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)),
             {"part": "net"},
             r"0.weight: \(2, 3\) in the checkpoint, \(2, 4\) here",
         ),
-        (_normed(1), {}, "step was saved with another model"),
-        (_normed(1), {"part": "optimizer"}, "optimizer was saved with another model"),
+        (_normed(1), {}, "step was saved with a different model"),
+        (_normed(1), {"part": "optimizer"}, "optimizer was saved with a different model"),
         (_normed(1), {"part": "none"}, r"has the parts .*, and not \['none'\]"),
         (_normed(1), {"count": 8, "part": "net"}, r"no checkpoint 8; it has \[7\]"),
         (nn.Linear(3, 2, device="meta"), {"part": "net"}, r"model is on the meta device, .*to_empty"),

@@ -248,7 +248,7 @@ _GOOD = [0.25, 0.25, 0.25, 0.25]
         (COUNTS, _GOOD, {"part": "a b"}, ValueError, "part = 'a b' must be a valid variable name"),
         (COUNTS, _GOOD, {"part": "step"}, ValueError, r"10 has the parts \['model'\], and not \['step'\]"),
         ([50], [1.0], {"part": "values"}, ValueError, "values is neither a TrainStep nor a module"),
-        ([50], [1.0], {"part": "optimizer"}, ValueError, "optimizer was saved with another model"),
+        ([50], [1.0], {"part": "optimizer"}, ValueError, "optimizer was saved with a different model"),
         (
             [10, 50],
             [0.5, 0.5],

@@ -55,7 +55,7 @@ def test_merge_has_same_bits_on_any_world_size(saved: list[Path]) -> None:
 )
 def test_refusal_on_one_rank_raises_on_all(saved: list[Path], how: str, message: str) -> None:
     """And the module is as before on all."""
-    for rank, (raised, is_as_before) in enumerate(processes.run(support.refused, saved[2], how)):
+    for rank, (raised, is_as_before) in enumerate(processes.run(support.rejected, saved[2], how)):
         assert message in raised
         if how in ("sum", "into", "loading"):
             assert raised.startswith("RuntimeError: rank 1 failed: ") == (rank == 0)
@@ -67,7 +67,7 @@ def test_damage_is_known_to_all_ranks(saved: list[Path]) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     try:
-        for raised, is_as_before in processes.run(support.refused, saved[2], "damage"):
+        for raised, is_as_before in processes.run(support.rejected, saved[2], "damage"):
             assert "a damaged checkpoint: 2: rank-1.safetensors is damaged" in raised
             assert is_as_before
     finally:

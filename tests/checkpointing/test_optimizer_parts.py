@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.checkpointing.checkpoints import Refusing, same_bits
+from support.checkpointing.checkpoints import Rejecting, same_bits
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import Foreign
 from support.training.steps import check_resume, make_step
@@ -37,11 +37,11 @@ def _check_part(directory: Path, kind: Callable[[Any], Optimizer]) -> None:
 
     uninterrupted, saved, fresh, used = (trained(_BATCHES[:count]) for count in (9, 6, 0, 2))
     checkpoints = Checkpoints(directory)
-    checkpoints.save(6, model=saved[0], optimizer=saved[1], refusing=Refusing(1))
+    checkpoints.save(6, model=saved[0], optimizer=saved[1], rejecting=Rejecting(1))
     for model, optimizer in (fresh, used):
         checkpoints.load(model=model, optimizer=optimizer)
     with pytest.raises(KeyError):
-        checkpoints.load(model=saved[0], optimizer=saved[1], refusing=Refusing(2))
+        checkpoints.load(model=saved[0], optimizer=saved[1], rejecting=Rejecting(2))
     for resumed in (fresh, used, saved):
         _train(*resumed, _BATCHES[6:])
         for one, other in zip(resumed, uninterrupted, strict=True):

@@ -1,4 +1,4 @@
-"""An optimizer's own DTensors, in lists and dictionaries or of another shape than the parameter."""
+"""An optimizer's own DTensors, in lists and dictionaries or of a different shape than the parameter."""
 
 from pathlib import Path
 from typing import Any

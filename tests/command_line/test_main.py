@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments as curve_arguments
 from support.examples import examples
-from support.refusals import refused
+from support.rejections import rejected
 from support.schedulers.runs import peaks
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
@@ -113,7 +113,7 @@ def test_failed_output_keeps_the_old_file(tmp_path, capsys, monkeypatch, option,
 
     monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: fail(file))
     monkeypatch.setattr(PlateauCurve, "__call__", PlateauCurve.__call__ if option == "--plot" else fail)
-    assert "no space left" in refused(capsys, ["100", option, str(path)])
+    assert "no space left" in rejected(capsys, ["100", option, str(path)])
     assert [(file, file.read_text()) for file in tmp_path.iterdir()] == [(path, "what was there")]
 
 
@@ -345,7 +345,7 @@ def test_longest_curve_can_be_drawn(tmp_path):
 )
 def test_invalid_arguments_write_no_file(tmp_path, capsys, arguments, message):
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.png")]
-    (line,) = refused(capsys, [*files, *arguments.split()]).splitlines(keepends=True)
+    (line,) = rejected(capsys, [*files, *arguments.split()]).splitlines(keepends=True)
     assert line.startswith("python -m plateau_jax: error: ")
     assert message in line
     assert list(tmp_path.iterdir()) == []
@@ -365,7 +365,7 @@ def test_picture_that_needs_tex_is_refused_in_a_line(tmp_path, capsys, monkeypat
     monkeypatch.setitem(rcParams, "pgf.texsystem", "lualatex")
     monkeypatch.setenv("PATH", "")  # without TeX
     path = tmp_path / "curve.pgf"
-    (line,) = refused(capsys, ["100", "--plot", str(path)]).splitlines()
+    (line,) = rejected(capsys, ["100", "--plot", str(path)]).splitlines()
     assert f"{path} cannot be written: 'lualatex' not found" in line
     assert list(tmp_path.iterdir()) == []
 
@@ -392,7 +392,7 @@ def test_warnings_name_options(line, written):
 
 def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.xyz")]
-    assert "xyz" in refused(capsys, ["100", *files])
+    assert "xyz" in rejected(capsys, ["100", *files])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -401,17 +401,17 @@ def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):
 def test_unwritable_file_is_refused(tmp_path, capsys, option, name):
     (tmp_path / "folder.png").mkdir()
     path = tmp_path / name
-    message = refused(capsys, ["100", option, str(path)])
+    message = rejected(capsys, ["100", option, str(path)])
     assert str(path) in message
     assert ".part" not in message
-    assert path.parent.is_dir() or f"there is no folder {path.parent}\n" in message
+    assert path.parent.is_dir() or f"there is no directory {path.parent}\n" in message
     assert [file.name for file in tmp_path.rglob("*")] == ["folder.png"]
 
 
 def test_only_pictures_need_matplotlib(tmp_path, capsys, monkeypatch):
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert "--plot needs matplotlib: pip install 'plateau-jax[plot]'" in refused(
+    assert "--plot needs matplotlib: pip install 'plateau-jax[plot]'" in rejected(
         capsys, ["100", "--plot", str(tmp_path / "curve.png")]
     )
     assert main(["100"]) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.curves.descriptions import build
-from support.refusals import refused
+from support.rejections import rejected
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
 from plateau_jax.__main__ import main
@@ -96,5 +96,5 @@ def test_invalid_comparisons_are_refused(saved, tmp_path, capsys, arguments: lis
     files = {"cosine": saved(COSINE), "zero": saved(build({"stages": [(5,)], "start": 0.0}))}
     picture = tmp_path / "curves.png"
     arguments = [files.get(word, word) for word in arguments]
-    assert message in refused(capsys, [*arguments, "--compare", "--plot", str(picture)])
+    assert message in rejected(capsys, [*arguments, "--compare", "--plot", str(picture)])
     assert not picture.exists()

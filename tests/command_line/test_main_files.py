@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.refusals import refused
+from support.rejections import rejected
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, plot, plots
 from plateau_jax.__main__ import main
@@ -83,7 +83,7 @@ def test_several_files_are_drawn_together(tmp_path, capsys, monkeypatch):
 def test_single_curve_options_refuse_two_curves(tmp_path, capsys, option):
     file, rates = _write_curve(tmp_path / "curve.json", STAIRS), tmp_path / "rates.csv"
     value = [str(rates)] if option == "--csv" else []
-    message = refused(capsys, ["--from", file, "--from", file, option, *value])
+    message = rejected(capsys, ["--from", file, "--from", file, option, *value])
     assert f"{option} takes one curve, not 2" in message
     assert not rates.exists()
 
@@ -111,7 +111,7 @@ NO_CURVE = {
 def test_file_without_a_curve_is_refused(tmp_path, capsys, text):
     path = tmp_path / "curve.json"
     path.write_text(text, errors="surrogateescape")
-    message = refused(capsys, ["--from", str(path)]).splitlines()[-1]
+    message = rejected(capsys, ["--from", str(path)]).splitlines()[-1]
     assert f"--from {path}" in message
     assert NO_CURVE[text] in message
 
@@ -122,7 +122,7 @@ def test_too_deeply_nested_curve_is_refused(tmp_path, capsys):
         nested = {"kind": "cooldown", "curve": nested, "at": 1, "steps": 1, "to": 0, "shape": "linear"}
     path = tmp_path / "curve.json"
     path.write_text(json.dumps(nested))
-    assert f"--from {path}: " in refused(capsys, ["--from", str(path)])
+    assert f"--from {path}: " in rejected(capsys, ["--from", str(path)])
 
 
 single = st.none() | st.booleans() | st.integers() | st.floats() | st.text()

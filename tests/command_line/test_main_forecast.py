@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.refusals import refused
+from support.rejections import rejected
 
 from plateau_jax import Curve, LossRun, PlateauCurve, best_peak, fit_losses
 from plateau_jax.__main__ import main
@@ -132,7 +132,7 @@ def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp
     files["LATE"] = str(tmp_path / "late.csv")
     rows = [f"{step},{loss},{1e-3 if step > 500 else ''}" for step, loss in zip(STEPS, LOSSES, strict=True)]
     Path(files["LATE"]).write_text("\n".join(["step,val_loss,lr", *rows]))
-    error = refused(capsys, [files.get(word, word) for word in arguments])
+    error = rejected(capsys, [files.get(word, word) for word in arguments])
     assert message in error
     assert len(error.splitlines()) == 1
 
@@ -162,4 +162,4 @@ def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp
 def test_bad_fits_are_refused(arguments, message, log, tmp_path, capsys) -> None:
     files = {"LOG": log, "CURVE": save(RUN, tmp_path / "run.json"), "SEVERAL": str(tmp_path / "several.csv")}
     Path(files["SEVERAL"]).write_text("step,val_loss,eval_loss\n10,3,3\n")
-    assert message in refused(capsys, [files.get(word, word) for word in arguments])
+    assert message in rejected(capsys, [files.get(word, word) for word in arguments])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.refusals import refused
+from support.rejections import rejected
 from support.schedulers.runs import peaks
 
 from plateau_jax import PlateauCurve
@@ -34,7 +34,7 @@ NUMBERS = "warmup-steps warmup-shape init-lr-ratio plateau absolute-plateau deca
 )
 def test_no_option_is_abbreviated(capsys, option):
     for short in {option[:-1], option[:2], option.rpartition("-")[0]} - {""}:
-        assert f"unrecognized arguments: --{short}" in refused(capsys, ["100", f"--{short}", "5"])
+        assert f"unrecognized arguments: --{short}" in rejected(capsys, ["100", f"--{short}", "5"])
 
 
 @examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -76,7 +76,7 @@ def test_messages_do_not_mix_with_values(tmp_path):
 
 
 def test_csv_and_json_on_stdout_are_refused(capsys):
-    assert "--json" in refused(capsys, ["100", "--csv", "-", "--json"])
+    assert "--json" in rejected(capsys, ["100", "--csv", "-", "--json"])
 
 
 @pytest.mark.parametrize("data", [[], ["--json"]])
@@ -132,15 +132,15 @@ def test_examples_in_help_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
 def test_unwritable_files_are_named(tmp_path, capsys, option):
     long = tmp_path / f"{'n' * 300}.png"
-    message = refused(capsys, ["9", option, str(long)])
+    message = rejected(capsys, ["9", option, str(long)])
     assert f"{long} cannot be written: File name too long\n" in message
-    assert "/dev/full cannot be written: No space left" in refused(capsys, ["9", option, "/dev/full"])
+    assert "/dev/full cannot be written: No space left" in rejected(capsys, ["9", option, "/dev/full"])
     assert main(["9", option, str(tmp_path / f"{'n' * 251}.png")]) == 0  # the maximum length
 
 
 def test_unknown_picture_format_is_named(tmp_path, capsys):
     path = tmp_path / "curve.xyz"
-    assert f"{path} cannot be written: Format 'xyz'" in refused(capsys, ["100", "--plot", str(path)])
+    assert f"{path} cannot be written: Format 'xyz'" in rejected(capsys, ["100", "--plot", str(path)])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
@@ -166,4 +166,4 @@ def test_closed_stream_is_reported(line, message):
 
 def test_empty_file_name_is_refused(capsys):
     for option in ("--csv", "--plot"):
-        assert ". cannot be written" in refused(capsys, ["100", option, ""])
+        assert ". cannot be written" in rejected(capsys, ["100", option, ""])

@@ -29,7 +29,7 @@ def _expected(values: list[Fraction], steps: list[int]) -> list[Fraction]:
 @given(descriptions_and_steps(counts=range(6), size=24, depth=2))
 @examples(400)
 def test_weights_match_definition_on_generated_curves(drawn):
-    """A curve that rises or begins at 0 is refused."""
+    """A curve that rises or begins at 0 is rejected."""
     description, steps = drawn
     read = Words([abs(step) * 2654435761 for step in steps])
     start = min(max(steps[0], 0), MAX_STEP - 3000)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.refusals import refuses
+from support.rejections import rejects
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
 
@@ -145,7 +145,7 @@ STAGED = {"kind": "staged", "stages": [[5, 1.0]]}
     ids=str,
 )
 def test_errors_name_the_key(arguments, error, parts):
-    refuses(error, *parts, call=Curve.from_dict, arguments=arguments)
+    rejects(error, *parts, call=Curve.from_dict, arguments=arguments)
 
 
 @pytest.mark.parametrize("arguments", [{"warmup_steps": "0.5%"}, {"stages": [["0.5%", 1.0], ["rest"]]}])

@@ -1,4 +1,4 @@
-"""Calls of a curve with single integers and with JAX arrays, which are refused with a hint."""
+"""Calls of a curve with single integers and with JAX arrays, which are rejected with a hint."""
 
 import pickle
 import subprocess

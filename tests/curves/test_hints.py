@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.refusals import refuses
+from support.rejections import rejects
 
 from plateau_jax import (
     BatchPlan,
@@ -58,7 +58,7 @@ INITIAL = scale_by_curve(PlateauCurve(9), 3e-4).init(None)
     ids=str,
 )
 def test_message_says_what_to_write_instead(kind, arguments, parts):
-    refuses(kind, *parts, call=PlateauCurve, **{"total_steps": 1000, **arguments})
+    rejects(kind, *parts, call=PlateauCurve, **{"total_steps": 1000, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -173,19 +173,19 @@ def test_advice_for_no_decay_is_a_constant_curve(warmup, plateaus):
     ],
 )
 def test_unknown_decay_shape_names_a_known_one(shape, advice):
-    refuses(ValueError, advice, call=PlateauCurve, total_steps=9, decay_shape=shape)
+    rejects(ValueError, advice, call=PlateauCurve, total_steps=9, decay_shape=shape)
     if advice.startswith("StagedCurve"):
         assert eval(advice).stages[-1].shape == shape
 
 
 def test_rule_values_without_pairs_are_refused():
-    refuses(TypeError, "did you mean value=[(0.5, 3)]", call=HoldBelow, value=[0.5, 3])
+    rejects(TypeError, "did you mean value=[(0.5, 3)]", call=HoldBelow, value=[0.5, 3])
 
 
 @pytest.mark.parametrize("curve", [PlateauCurve(9), StagedCurve([(9, 1.0)])])
 def test_curve_without_flat_part_is_refused(curve):
     parts = "needs a flat part", "add plateaus=[(start %, duration %)]", "(steps,)"
-    refuses(ValueError, *parts, call=check_rules, hold=HoldUntilFlat(2, limit=9), curve=curve)
+    rejects(ValueError, *parts, call=check_rules, hold=HoldUntilFlat(2, limit=9), curve=curve)
 
 
 LONG = StagedCurve([(9, 1.0 - i / 1000) for i in range(900)])
@@ -281,4 +281,4 @@ def test_missing_keys_get_defaults(written, curve):
     needed = written.keys() & {"total_steps", "stages", "curve", "other", "at", "steps"}
     for name in needed:
         rest = {key: value for key, value in written.items() if key != name}
-        refuses(ValueError, f"missing keys ['{name}']", call=type(curve).from_dict, arguments=rest)
+        rejects(ValueError, f"missing keys ['{name}']", call=type(curve).from_dict, arguments=rest)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import MAX_STEP, arguments, magnitudes
-from support.refusals import refuses
+from support.rejections import rejects
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve
 
@@ -148,7 +148,7 @@ SHARES = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
     ids=str,
 )
 def test_lengths_that_do_not_fit_are_refused(stages, total, error, parts):
-    refuses(error, *parts, call=StagedCurve, stages=stages, total_steps=total)
+    rejects(error, *parts, call=StagedCurve, stages=stages, total_steps=total)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,14 @@ def test_lengths_that_do_not_fit_are_refused(stages, total, error, parts):
 def test_other_percentages_are_refused(text):
     part = "must be a percentage from 0% to 100%, as in '2.5%'"
     stages = [(text, 1.0), ("rest",)]
-    refuses(ValueError, "stages[0] = (", part, call=StagedCurve, stages=stages, total_steps=9)
-    refuses(ValueError, "warmup_steps = ", part, call=PlateauCurve, total_steps=9, warmup_steps=text)
+    rejects(ValueError, "stages[0] = (", part, call=StagedCurve, stages=stages, total_steps=9)
+    rejects(ValueError, "warmup_steps = ", part, call=PlateauCurve, total_steps=9, warmup_steps=text)
 
 
 @pytest.mark.parametrize("warmup", ["100%", "rest", "half", "10", b"10%"], ids=str)
 def test_warmup_without_decay_or_percentage_is_refused(warmup):
     error = ValueError if warmup == "100%" else TypeError
-    refuses(error, "warmup_steps = ", call=PlateauCurve, total_steps=9, warmup_steps=warmup)
+    rejects(error, "warmup_steps = ", call=PlateauCurve, total_steps=9, warmup_steps=warmup)
 
 
 @pytest.mark.parametrize(

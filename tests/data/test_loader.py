@@ -1,4 +1,4 @@
-"""The loader: its epochs, its settings, and what it refuses."""
+"""The loader: its epochs, its settings, and what it rejects."""
 
 import random
 from collections.abc import Callable, Iterator

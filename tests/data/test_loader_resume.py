@@ -63,7 +63,7 @@ def test_resume_with_spawned_workers() -> None:
 @given(st.integers(0, 9), st.integers(0, 9), depths)
 @examples(15)
 def test_undone_load_loses_no_batch(seen: int, loaded: int, depth: int) -> None:
-    """If another part refuses its state after the loader loaded its own, the old position is restored."""
+    """If another part rejects its state after the loader loaded its own, the old position is restored."""
 
     def build_one() -> Any:
         return build({"dataset": range(7), "batch_size": 2, "drop_last": False}, depth, num_workers=0)

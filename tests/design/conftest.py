@@ -52,10 +52,10 @@ def page(
     page.on("request", lambda request: requested.append(request.url))
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text))  # such as of the content security policy
-    refusal = "Failed to load resource: the server responded"  # Chromium logs this if the server refuses
+    rejection = "Failed to load resource: the server responded"  # Chromium logs this if the server rejects
     page.goto(server.address)
     wait_until_settled(page)
     yield page
-    assert [text for text in errors if not text.startswith(refusal)] == []
+    assert [text for text in errors if not text.startswith(rejection)] == []
     assert all(address.startswith(server.address) for address in requested)
     context.close()

@@ -1,4 +1,4 @@
-"""The table of curves on the design page, in a browser: what is compared, and how it is told apart."""
+"""The table of curves on the design page, in a browser: what is compared, and how it is distinguished."""
 
 import pytest
 from playwright.sync_api import expect

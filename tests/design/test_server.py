@@ -1,4 +1,4 @@
-"""The design page's server: what it serves, what it refuses, and that it survives each refusal."""
+"""The design page's server: what it serves, what it rejects, and that it survives each rejection."""
 
 import json
 import re

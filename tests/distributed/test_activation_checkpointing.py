@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from support.distributed.blocks import Block, Mixer, Stack, differences, gradients_of, wrapped_differences
 from support.distributed.processes import run
 from support.examples import examples
-from support.refusals import refuses
+from support.rejections import rejects
 from support.training.models import batches
 from support.training.steps import CURVE
 from torch import Tensor, nn
@@ -175,12 +175,12 @@ def test_layers_that_change_buffers_are_refused(layer: nn.Module) -> None:
     block = Block(4)
     model = nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
     block.extra = layer
-    refuses(
+    rejects(
         ValueError, "deep.1.extra", "inside a block", call=checkpoint_activations, model=model, blocks=Block
     )
     assert not vars(block).get("forward")
     checkpoint_activations(model, Mixer)  # then the layer is not inside a block
-    refuses(
+    rejects(
         ValueError,
         "the model (BatchNorm1d)",
         call=checkpoint_activations,
@@ -204,7 +204,7 @@ def test_cuda_graph_refuses_checkpointed_model() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    refusals = [
+    rejections = [
         (AttributeError, "'str' object", {"model": "Block", "blocks": Block}),
         (TypeError, "blocks", {"blocks": Block(4)}),
         (TypeError, "blocks", {"blocks": "Block"}),
@@ -214,5 +214,5 @@ def test_wrong_arguments_are_refused() -> None:
         (ValueError, "blocks", {"blocks": ()}),
         (ValueError, "GRU", {"blocks": (Block, nn.GRU)}),
     ]
-    for kind, part, arguments in refusals:
-        refuses(kind, part, call=checkpoint_activations, **{"model": Stack(), **arguments})
+    for kind, part, arguments in rejections:
+        rejects(kind, part, call=checkpoint_activations, **{"model": Stack(), **arguments})

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.distributed import distributed_models as models
 from support.distributed.processes import run
-from support.refusals import refuses
+from support.rejections import rejects
 from support.training.models import Net
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -29,16 +29,16 @@ def test_wrong_arguments_are_refused(mode: Any) -> None:
     def call(model: Any = None, **more: Any) -> None:
         distribute(Net() if model is None else model, more.pop("mode", mode), **{"device": "cpu"} | more)
 
-    refuses(AttributeError, "'int' object", call=call, model=3)
-    refuses(ValueError, "mode = 'dp'", call=call, mode="dp")
-    refuses(TypeError, "blocks has 'Linear'", call=call, blocks=["Linear"])
-    refuses(TypeError, "blocks has <class 'int'>", call=call, blocks=int)
-    refuses(TypeError, "blocks = 3", call=call, blocks=3)
-    refuses(ValueError, "blocks has LSTM, but no module", call=call, blocks=[nn.Linear, nn.LSTM])
-    refuses(TypeError, "['unused']", call=call, unused=True)
-    refuses(ValueError, "device = 'meta'", call=call, device="meta")
+    rejects(AttributeError, "'int' object", call=call, model=3)
+    rejects(ValueError, "mode = 'dp'", call=call, mode="dp")
+    rejects(TypeError, "blocks has 'Linear'", call=call, blocks=["Linear"])
+    rejects(TypeError, "blocks has <class 'int'>", call=call, blocks=int)
+    rejects(TypeError, "blocks = 3", call=call, blocks=3)
+    rejects(ValueError, "blocks has LSTM, but no module", call=call, blocks=[nn.Linear, nn.LSTM])
+    rejects(TypeError, "['unused']", call=call, unused=True)
+    rejects(ValueError, "device = 'meta'", call=call, device="meta")
     if not torch.cuda.is_available():
-        refuses(ValueError, "device = 'cuda'", "no CUDA", call=call, device="cuda")
+        rejects(ValueError, "device = 'cuda'", "no CUDA", call=call, device="cuda")
 
 
 def test_options_are_those_of_the_wrapper() -> None:
@@ -46,7 +46,7 @@ def test_options_are_those_of_the_wrapper() -> None:
     distribute(Net(), "fsdp", device="cpu", reshard_after_forward=False)
     for options in ({"find_unused_parameters": True}, {"reshard_after_forward": False}):
         distribute(Net(), None, device="cpu", **options)
-    refuses(TypeError, "find_unused", call=lambda: distribute(Net(), "fsdp", find_unused_parameters=True))
+    rejects(TypeError, "find_unused", call=lambda: distribute(Net(), "fsdp", find_unused_parameters=True))
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Wrapped models: in a group of one process, wrapping changes nothing; unsupported wrapping is refused."""
+"""Wrapped models: in a group of one process, wrapping changes nothing; unsupported wrapping is rejected."""
 
 import pytest
 from support.distributed.processes import run
@@ -9,7 +9,7 @@ from support.distributed.wrapped_models import (
     graphs_refused,
     not_averaged,
     optimizers_run,
-    refusals,
+    rejections,
 )
 from support.training.models import Net
 from support.training.optimizers import FUSED, OPTIMIZERS
@@ -22,7 +22,7 @@ def test_wrapped_model_has_bits_of_plain_model() -> None:
 
 
 def test_unsupported_wrapping_is_refused() -> None:
-    (messages,) = run(refusals, processes=1)
+    (messages,) = run(rejections, processes=1)
     parts = {
         "a part in DDP": "DistributedDataParallel",
         "all sharded, in another module": "FSDPModule",
@@ -53,9 +53,9 @@ def test_cuda_graph_refuses_wrapped_model() -> None:
 def test_optimizers_on_sharded_parameters() -> None:
     names = [*FUSED, *(name for name in OPTIMIZERS if name not in FUSED)]
     (messages,) = run(optimizers_run, names, processes=1)
-    refused = {"sgd", "momentum", "nesterov", "adagrad", "adafactor", "rprop", "muon"}
-    assert {name for name in names if "torch cannot run" in messages[name]} == refused
-    assert {name for name in names if not messages[name]} == set(names) - refused
+    rejected = {"sgd", "momentum", "nesterov", "adagrad", "adafactor", "rprop", "muon"}
+    assert {name for name in names if "torch cannot run" in messages[name]} == rejected
+    assert {name for name in names if not messages[name]} == set(names) - rejected
 
 
 def test_compiled_wrappers_keep_plain_names() -> None:

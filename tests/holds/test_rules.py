@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.holds.hold_cases import below, until_flat
-from support.refusals import refuses
+from support.rejections import rejects
 
 from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve
 from plateau_jax.holds.rules import check_rules
@@ -69,7 +69,7 @@ def test_arguments_become_plain_numbers():
     ids=str,
 )
 def test_hold_until_flat_refuses_bad_arguments(kind, changes, parts):
-    refuses(kind, *parts, call=HoldUntilFlat, **{"patience": 2, "limit": 9, **changes})
+    rejects(kind, *parts, call=HoldUntilFlat, **{"patience": 2, "limit": 9, **changes})
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_hold_until_flat_refuses_bad_arguments(kind, changes, parts):
     ids=str,
 )
 def test_hold_below_refuses_bad_arguments(kind, arguments, parts):
-    refuses(kind, *parts, call=HoldBelow, **arguments)
+    rejects(kind, *parts, call=HoldBelow, **arguments)
 
 
 def test_check_rules_accepts_rules_and_refuses_others():
@@ -105,11 +105,11 @@ def test_check_rules_accepts_rules_and_refuses_others():
     assert check_rules(until, curve) == (until,)
     assert check_rules([until, other], curve) == check_rules((until, other), curve) == (until, other)
     assert check_rules(other, falling) == (other,)
-    refuses(ValueError, "HoldUntilFlat", "flat part", "(50, 0)", call=check_rules, hold=until, curve=falling)
-    refuses(ValueError, "flat part", call=check_rules, hold=[other, until], curve=falling)
-    refuses(ValueError, "hold", "None", call=check_rules, hold=[], curve=curve)
+    rejects(ValueError, "HoldUntilFlat", "flat part", "(50, 0)", call=check_rules, hold=until, curve=falling)
+    rejects(ValueError, "flat part", call=check_rules, hold=[other, until], curve=falling)
+    rejects(ValueError, "hold", "None", call=check_rules, hold=[], curve=curve)
     for wrong in (3, "flat", HoldBelow, [other, 3], {"kind": "hold_below"}):
-        refuses(TypeError, f"hold = {wrong!r}", call=check_rules, hold=wrong, curve=curve)
+        rejects(TypeError, f"hold = {wrong!r}", call=check_rules, hold=wrong, curve=curve)
 
 
 @pytest.mark.parametrize(
@@ -155,4 +155,4 @@ def test_metric_is_rounded_to_nearest_float32(value, wanted):
     ids=str,
 )
 def test_bad_metric_is_refused(value):
-    refuses(TypeError, "loss = ", "must be a real scalar", call=checks.metric, name="loss", value=value)
+    rejects(TypeError, "loss = ", "must be a real scalar", call=checks.metric, name="loss", value=value)

@@ -1,4 +1,4 @@
-"""Damaged states, and objects that are not states, are refused and change nothing."""
+"""Damaged states, and objects that are not states, are rejected and change nothing."""
 
 import copy
 from pathlib import Path

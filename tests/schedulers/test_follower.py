@@ -1,4 +1,4 @@
-"""Followers: values of options under a curve, states, refusals."""
+"""Followers: values of options under a curve, states, rejections."""
 
 from fractions import Fraction
 from typing import Any

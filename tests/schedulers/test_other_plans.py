@@ -70,7 +70,7 @@ def test_scheduler_resumes_under_branch(branch: Callable[[int], Curve], at: int,
 def test_refusal_names_first_different_step(
     description: Description, other: Description, at: int, saved_at: int
 ) -> None:
-    """A state with the same past is accepted; a refusal names the first step at which the pasts differ."""
+    """A state with the same history is accepted; a rejection names the first step that differs."""
     old = build(description)
     if old.total_steps > 2**30:
         old = old.cooldown(at, 20)

@@ -1,4 +1,4 @@
-"""The learning rates of `lambda_lr`, step by step, and its refusals."""
+"""The learning rates of `lambda_lr`, step by step, and its rejections."""
 
 import re
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""A scheduler whose clock is held by rules: learning rates, states, refusals."""
+"""A scheduler whose clock is held by rules: learning rates, states, rejections."""
 
 from typing import Any
 

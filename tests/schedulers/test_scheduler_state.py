@@ -1,4 +1,4 @@
-"""A scheduler's state is plain, small and tied to its curve; refusals on loading."""
+"""A scheduler's state is plain, small and tied to its curve; rejections on loading."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""States of schedulers and followers on a clock of samples: every way to resume, and refusals."""
+"""States of schedulers and followers on a clock of samples: every way to resume, and rejections."""
 
 import copy
 import math

@@ -8,7 +8,7 @@ import pytest
 from plateau_jax.__main__ import main
 
 
-def refuses(kind: type[Exception], *parts: str, call: Callable[..., Any], **arguments: Any) -> None:
+def rejects(kind: type[Exception], *parts: str, call: Callable[..., Any], **arguments: Any) -> None:
     """Check that a call raises this very error, with these parts in its message."""
     with pytest.raises(kind) as caught:
         call(**arguments)
@@ -17,8 +17,8 @@ def refuses(kind: type[Exception], *parts: str, call: Callable[..., Any], **argu
         assert part in str(caught.value)
 
 
-def refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
-    """Return what `python -m plateau_jax` prints when it refuses its arguments."""
+def rejected(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+    """Return what `python -m plateau_jax` prints when it rejects its arguments."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2

@@ -205,7 +205,7 @@ class Interrupted(ByStep):
 
 
 def test_failed_update_does_not_count(tmp_path: Path) -> None:
-    """Nor does it start an action in Lightning's profiler, which refuses to start one twice."""
+    """Nor does it start an action in Lightning's profiler, which rejects to start one twice."""
     profiler = SimpleProfiler()
     module = Interrupted()
     _, trainer = fit(module, tmp_path, max_steps=4, profiler=profiler)

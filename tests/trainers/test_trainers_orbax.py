@@ -90,7 +90,7 @@ def test_resume_in_any_sharding_matches_whole_run(page, manager, parts):
     for actual, expected in zip(*map(jax.tree.leaves, (resumed.state, whole.state)), strict=True):
         if parts == 4:
             np.testing.assert_array_equal(actual, expected)
-        else:  # sums over rows are added in another order
+        else:  # sums over rows are added in a different order
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
 
 

@@ -66,7 +66,7 @@ def fit(curve, folder, resume_from=None, overflow_at=0, trainer_class=None):
         names = {"Trainer": Trainer, "model": model, "arguments": settings, "dataset": dataset}
         names |= {"optimizer": AdamW(model.parameters(), PEAK), "lambda_lr": lambda_lr, "curve": curve}
         trainer = eval(UNCHANGED_TRAINER, names)
-    if overflow_at:  # with a gradient scaler; accelerate refuses fp16 itself on a CPU
+    if overflow_at:  # with a gradient scaler; accelerate rejects fp16 itself on a CPU
         trainer.accelerator.scaler = torch.amp.GradScaler("cpu")
         trainer.model.overflow_at = overflow_at
     with record_lrs() as used:

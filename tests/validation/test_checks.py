@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from support.curves.strategies import MAX_STEP
-from support.refusals import refuses
+from support.rejections import rejects
 
 from plateau_jax import PlateauCurve
 from plateau_jax.validation import checks
@@ -46,7 +46,7 @@ def test_error_names_argument_and_shows_value(error, wrong, part):
     shown = (
         re.sub(r"^np\.(float32|int64)\((.*)\)$", r"\2", repr(value)) if error is ValueError else repr(value)
     )
-    refuses(error, f"{name} = {shown}", part, call=PlateauCurve, **{"total_steps": 100} | wrong)
+    rejects(error, f"{name} = {shown}", part, call=PlateauCurve, **{"total_steps": 100} | wrong)
 
 
 @given(st.integers(1, MAX_STEP), st.integers())
@@ -55,7 +55,7 @@ def test_warmup_must_leave_a_step(total, warmup):
         assert PlateauCurve(total, warmup_steps=warmup)(warmup) == 1
         return
     wrong = f"warmup_steps = {warmup}"
-    refuses(ValueError, wrong, str(total - 1), call=PlateauCurve, total_steps=total, warmup_steps=warmup)
+    rejects(ValueError, wrong, str(total - 1), call=PlateauCurve, total_steps=total, warmup_steps=warmup)
 
 
 PAIRS_REFUSED = [
@@ -75,7 +75,7 @@ PAIRS_REFUSED = [
 def test_error_names_and_shows_pair(error, name, pair):
     right = (20, 5)
     arguments = {"total_steps": 100, "warmup_steps": 10, name: [right, pair]}
-    refuses(error, f"{name}[1] = {pair!r}", call=PlateauCurve, **arguments)
+    rejects(error, f"{name}[1] = {pair!r}", call=PlateauCurve, **arguments)
 
 
 @pytest.mark.parametrize("name", PLATEAUS)
@@ -101,7 +101,7 @@ def test_any_ordered_pair_is_accepted(name, pair):
 )
 def test_overlapping_or_late_plateaus_are_named(plateaus, part):
     pairs = [str(pair) for several in plateaus.values() for pair in several]
-    refuses(ValueError, *plateaus, *pairs, part, call=PlateauCurve, total_steps=100, **plateaus)
+    rejects(ValueError, *plateaus, *pairs, part, call=PlateauCurve, total_steps=100, **plateaus)
 
 
 @given(st.integers(1, MAX_STEP), st.data())
@@ -111,7 +111,7 @@ def test_plateaus_must_leave_a_step_to_decay(total, data):
     cut = data.draw(st.integers(0, length))
     plateaus = [(warmup, cut), (warmup + cut, length - cut)]
     arguments = {"total_steps": total, "warmup_steps": warmup, "absolute_plateaus": plateaus}
-    refuses(ValueError, "plateaus", "decay", str(length), call=PlateauCurve, **arguments)
+    rejects(ValueError, "plateaus", "decay", str(length), call=PlateauCurve, **arguments)
 
 
 OBJECTS = [np.array(items, object) for items in ([1, True], [1, 2.0], [1, None])]
@@ -121,12 +121,12 @@ SCALARS = [True, np.True_, 3.0, 2.5, np.float32(3), NAN, "3", b"3", None, 3j, De
 
 @pytest.mark.parametrize("step", SCALARS + ARRAYS, ids=repr)
 def test_step_must_be_an_integer(step):
-    refuses(TypeError, "step", "integer", call=PlateauCurve(10), step=step)
+    rejects(TypeError, "step", "integer", call=PlateauCurve(10), step=step)
 
 
 @pytest.mark.parametrize("step", [True, 3.0, "3", [1.0, 2.0], [1, 2.0], [True, 2], [[1], [2, 3]]])
 def test_error_shows_step(step):
-    refuses(
+    rejects(
         TypeError,
         f"step must be an integer or an array of integers, not {step!r}",
         call=PlateauCurve(10),
@@ -143,20 +143,20 @@ def _changed(**changes):
 def test_missing_key_has_default_except_total_steps(name):
     if name == "total_steps":
         missing = "missing keys ['total_steps']"
-        refuses(ValueError, missing, call=PlateauCurve.from_dict, arguments=_changed(total_steps=...))
+        rejects(ValueError, missing, call=PlateauCurve.from_dict, arguments=_changed(total_steps=...))
     else:
         assert PlateauCurve.from_dict(_changed(**{name: ...})) == PlateauCurve(100)
 
 
 def test_unknown_key_is_refused():
-    refuses(ValueError, "unknown", "'min_lr'", call=PlateauCurve.from_dict, arguments=_changed(min_lr=0.1))
+    rejects(ValueError, "unknown", "'min_lr'", call=PlateauCurve.from_dict, arguments=_changed(min_lr=0.1))
 
 
 def test_from_dict_checks_values():
-    refuses(
+    rejects(
         TypeError, "total_steps = 100.0", call=PlateauCurve.from_dict, arguments=_changed(total_steps=100.0)
     )
-    refuses(
+    rejects(
         ValueError,
         "plateaus[0] = [50, 200]",
         call=PlateauCurve.from_dict,
@@ -194,12 +194,12 @@ def test_error_for_fraction_suggests_float(value):
 def test_peak_out_of_range_is_refused(value):
     reason = "must not be negative" if value < 0 else ""
     shown = f"peak_value = {checks.short_repr(value)}"
-    refuses(ValueError, shown, reason, call=checks.peak, name="peak_value", value=value)
+    rejects(ValueError, shown, reason, call=checks.peak, name="peak_value", value=value)
 
 
 @pytest.mark.parametrize("value", [True, np.True_, "0.1", b"1", None, 1j, [0.1], np.ones(2)])
 def test_peak_must_be_a_number(value):
-    refuses(TypeError, f"peak_value = {value!r}", call=checks.peak, name="peak_value", value=value)
+    rejects(TypeError, f"peak_value = {value!r}", call=checks.peak, name="peak_value", value=value)
 
 
 @given(st.floats(2.0**-126, float(np.finfo(np.float32).max)) | st.sampled_from((0, 1, -0.0, 2.0**-126)))
@@ -218,7 +218,7 @@ def test_ratio_to_peak_recovers_value(value, peak):
         assert 0 <= ratio <= 1
         assert ratio * peak == pytest.approx(value, rel=1e-15, abs=peak * 2.0**-1074)
     else:
-        refuses(
+        rejects(
             ValueError,
             f"end_value = {value!r}",
             repr(peak),

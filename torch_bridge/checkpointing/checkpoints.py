@@ -77,7 +77,7 @@ class Checkpoints:
         self.directory = Path(directory).absolute()
         existing = next(filter(os.path.lexists, (self.directory, *self.directory.parents)), self.directory)
         if not existing.is_dir():
-            what = "not a folder" if existing.exists() else "a link to a missing folder"
+            what = "not a directory" if existing.exists() else "a link to a missing directory"
             raise NotADirectoryError(f"directory = {str(directory)!r}: {existing} is {what}")
         self._background = BackgroundTask.named(os.path.realpath(self.directory))
 
@@ -166,7 +166,7 @@ class Checkpoints:
             ValueError: There are no parts; no checkpoint has this count; it has no parts of these
                 names, or parts of another kind; the arguments differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
-            Exception: An error of a part that refuses its state. After any error all parts are as before.
+            Exception: An error of a part that rejects its state. After any error all parts are as before.
         """
         return self._load(count, parts.check_parts, parts_by_name, LoadingPart)
 
@@ -187,7 +187,7 @@ class Checkpoints:
         Raises:
             TypeError: `model` is not a module; `count` is not an integer.
             ValueError: The folder has no checkpoint, or none of this count; it has no such part; the part is
-                neither a `TrainStep` nor a module, or of another model; the model has no memory; the
+                neither a `TrainStep` nor a module, or of a different model; the model has no memory; the
                 arguments differ between ranks. The model is as before.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
@@ -210,8 +210,8 @@ class Checkpoints:
         loaded = self._load(count, check, {part: model}, LoadingModel)
         if loaded is None:  # a new training run may start without a checkpoint, but a model would stay random
             raise ValueError(
-                f"{self.directory} has no checkpoint to load: Checkpoints takes the folder given to the run "
-                "that saved them"
+                f"{self.directory} has no checkpoint to load: Checkpoints takes the directory given to the "
+                "run that saved them"
             )
         return loaded
 
@@ -243,11 +243,11 @@ class Checkpoints:
                 `into` is not a module.
             ValueError: `counts` is empty or names a checkpoint twice; there are more or fewer weights than
                 counts, one is not finite, or they don't add up to 1; a checkpoint is missing, or has no such
-                part; the part is neither a `TrainStep` nor a module, or of another model; a tensor is
+                part; the part is neither a `TrainStep` nor a module, or of a different model; a tensor is
                 floating-point in one checkpoint, but not in another or in the module; the module has no
                 memory; the arguments differ between ranks.
             RuntimeError: A checkpoint is damaged; or another rank has failed.
-            Exception: An error of the module that refuses the state. After any error it is as before.
+            Exception: An error of the module that rejects the state. After any error it is as before.
 
         >>> import tempfile, torch
         >>> from torch_bridge import Checkpoints
@@ -324,7 +324,7 @@ class Checkpoints:
             return saved.count
 
     def __reduce__(self) -> Never:
-        raise TypeError("Checkpoints can't be copied or pickled: build others on the same folder")
+        raise TypeError("Checkpoints can't be copied or pickled: build others on the same directory")
 
 
 def _check_same_on_all_ranks(arguments: Sequence[tuple[int | None, list[str]]]) -> None:

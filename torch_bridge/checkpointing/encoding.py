@@ -30,7 +30,7 @@ from torch_bridge.distributed.dtensors import local_shard, mesh_of, placements_o
 
 _TAG = "$"  # a dictionary that has this key itself is encoded as items, so the two never mix
 _MAX_DEPTH = 100  # fixed, because the depth that Python's stack allows differs between a save and a load
-_INT_LIMIT = 2**63  # larger ones as hex: Python refuses to parse decimals of several thousand digits
+_INT_LIMIT = 2**63  # larger ones as hex: Python does not parse decimals of several thousand digits
 _DICT_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
 _SEQUENCE_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (tuple, torch.Size, set, frozenset)}
 _ARRAY_KINDS = "?biufcSUMm"  # the kinds of NumPy dtypes whose bytes are their values, unlike those of objects
@@ -220,7 +220,7 @@ class _Encoder:
             return {_TAG: "numpy bytes", "hex": value.hex()}
         if isinstance(value, np.generic):
             return {_TAG: "scalar", "dtype": array.dtype.str, "hex": content.hex()}
-        # torch.frombuffer refuses an empty buffer, so it always gets a byte.
+        # torch.frombuffer rejects an empty buffer, so it always gets a byte.
         values = torch.frombuffer(bytearray(content or b"-"), dtype=torch.uint8)[: len(content)]
         return {
             _TAG: "array",

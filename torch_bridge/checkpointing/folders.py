@@ -134,7 +134,7 @@ def begin_save(directory: Path, count: int, save_id: str, rank: int) -> tuple[Pa
 
 
 def _check_shared(path: Path) -> None:
-    """Refuse a directory in which this rank does not see the folder that rank 0 created.
+    """Reject a directory in which this rank does not see the folder that rank 0 created.
 
     Raises:
         RuntimeError: The path names a different directory on this rank, such as another machine's local disk.
@@ -146,7 +146,7 @@ def _check_shared(path: Path) -> None:
         return
     path.rmdir()
     raise RuntimeError(
-        f"{path.parent} is not a folder that all ranks share, so no checkpoint in it would become complete"
+        f"{path.parent} is not a directory that all ranks share, so no checkpoint in it would become complete"
     )
 
 

@@ -77,7 +77,7 @@ class LoadingPart:
 
         def read(path: str, reference: Reference) -> Tensor:
             if (target := make_target(path, reference)) is not None:
-                saved.pieces_of(reference, rank)  # a rank without a share also refuses an incomplete tensor
+                saved.pieces_of(reference, rank)  # a rank without a share also rejects an incomplete tensor
                 local = local_shard(target)
                 if local.numel():
                     local.copy_(saved.read_tensor(reference, rank, *local_region(target)))
@@ -196,7 +196,7 @@ class LoadingModel(LoadingPart):
             if _shape_in(named, name) != _shape_in(current, name)
         ]
         if different:
-            raise ValueError(f"{self.name} was saved with another model: {'; '.join(different[:5])}")
+            raise ValueError(f"{self.name} was saved with a different model: {'; '.join(different[:5])}")
         return named
 
     def stage(self, state: Mapping[str, Any]) -> None:

@@ -101,7 +101,7 @@ def _model_references(saved: SavedCheckpoint, model: LoadingModel) -> dict[str, 
     """Return the reference to each tensor of the model in a checkpoint.
 
     Raises:
-        ValueError: The checkpoint is of another model.
+        ValueError: The checkpoint is of a different model.
     """
     made: dict[int, Reference] = {}
 

@@ -42,7 +42,7 @@ def check_parts(parts: Mapping[str, Any]) -> None:
 
 
 def check_not_a_part(name: str, value: Any) -> None:
-    """Refuse a part in place of a flag: it was passed without a name, and would not be saved."""
+    """Reject a part in place of a flag: it was passed without a name, and would not be saved."""
     if isinstance(value, Stateful | dict | list):
         raise TypeError(
             f"{name} = {checks.short_repr(value)} must be True or False: pass parts by name, such as "
@@ -163,7 +163,7 @@ def parameter_names(record: Any) -> Any:
 
 
 def check_same_order(name: str, names_by_rank: Sequence[Any]) -> None:
-    """Refuse a part whose ranks name its parameters differently: shards are joined by position, not by name.
+    """Reject a part whose ranks name its parameters differently: shards are joined by position, not by name.
 
     Args:
         name: The name of the part, which has DTensors.

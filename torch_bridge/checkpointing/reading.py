@@ -114,7 +114,7 @@ class SavedCheckpoint:
             entry, saved = self._records[rank]["tensors"][key], self._files[rank].get_slice(key)
             shape = saved.get_shape()
             if shape[: len(entry["shape"])] != entry["shape"]:
-                raise DamagedError(f"rank-{rank}.safetensors has another shape of {key}")
+                raise DamagedError(f"rank-{rank}.safetensors has a different shape for {key}")
             if rank_files.sha256_of(_row_blocks(saved, shape)) != entry["sha256"]:
                 raise DamagedError(f"rank-{rank}.safetensors is damaged: the SHA-256 of {key} differs")
 

@@ -72,7 +72,7 @@ def make_loader(
             workers, a script needs `if __name__ == "__main__":`.
         seed: The seed of the orders, 0 to 2³² - 1.
         **overrides: Other keyword arguments of `torch.utils.data.DataLoader`, such as `shuffle`,
-            `drop_last`, `collate_fn` or `prefetch_factor`. For another order pass
+            `drop_last`, `collate_fn` or `prefetch_factor`. For a different order pass
             `torch.utils.data.Subset(dataset, indices)` and `shuffle=False`.
 
     Returns:

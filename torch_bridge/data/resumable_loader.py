@@ -67,7 +67,7 @@ class GlobalBatches(BatchSampler):
         self._generator, self._orders_drawn = torch.Generator("cpu").manual_seed(seed), 0
 
     def check_sizes(self, training: bool) -> None:
-        """Refuse a dataset without a single batch, and in training one whose last batch misses a rank."""
+        """Reject a dataset without a single batch, and in training one whose last batch misses a rank."""
         ranks = f" in each of {self.world_size} processes" if self.world_size > 1 else ""
         if not self.count:
             raise ValueError(
@@ -136,7 +136,7 @@ class ResumableLoader(DataLoader[Any]):
         super().__init__(
             dataset, batches.batch_size, drop_last=batches.drop_last, generator=seeds, **settings
         )
-        # As an argument it would hide batch_size and drop_last, and DataLoader refuses an assignment.
+        # As an argument it would hide batch_size and drop_last, and DataLoader rejects an assignment.
         object.__setattr__(self, "batch_sampler", batches)
         # `state_dict` saves `_position`; the next iteration begins at `_next_start`. With 3 batches per epoch
         # they are (0, 2) and (1, 0) once batches 0 and 1 of epoch 0 were handed out: a new iteration is the

@@ -78,8 +78,8 @@ def empty_dtensor(
 ) -> Tensor:
     """Create an uninitialized DTensor in host memory, over the mesh of a parameter.
 
-    `placements` come from `placements_of` a tensor in another run. If the mesh of that run had another number
-    of dimensions, the tensor is sharded over those mesh dimensions that the parameter is sharded over.
+    `placements` come from `placements_of` a tensor in a different run. If the mesh of that run had another
+    number of dimensions, the tensor is sharded over those mesh dimensions that the parameter is sharded over.
     """
     from torch.distributed import tensor  # start-up: a third of a second
 

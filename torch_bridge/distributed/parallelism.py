@@ -28,7 +28,7 @@ class Parallelism:
         return False
 
     def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Refuse optimized parameters whose gradients are not averaged over the ranks.
+        """Reject optimized parameters whose gradients are not averaged over the ranks.
 
         Raises:
             ValueError: There is such a parameter.

@@ -79,7 +79,7 @@ def to_plain_names(state: Mapping[str, Any], plain_names: Collection[str]) -> Ma
         return _without(uncompiled(name), "module")
 
     if not all(isinstance(name, str) for name in state):
-        return state  # not a module's state: the load refuses it
+        return state  # not a module's state: the load rejects it
     # The saved wrappers are unknown. So take the first of these changes that gives the module's names; "str"
     # changes nothing.
     expected = set(plain_names)

@@ -63,7 +63,7 @@ class Sharded(Parallelism):
 
 
 def check_sharded(model: nn.Module) -> None:
-    """Refuse a model that `fully_shard` has sharded in a way that an update does not support.
+    """Reject a model that `fully_shard` has sharded in a way that an update does not support.
 
     Raises:
         ValueError: Only a part of the model is sharded, or it is sharded over several meshes or with another
@@ -100,7 +100,7 @@ def check_sharded(model: nn.Module) -> None:
 
 
 def check_shardable(optimizer: Optimizer) -> None:
-    """Refuse an optimizer that torch cannot run on sharded parameters.
+    """Reject an optimizer that torch cannot run on sharded parameters.
 
     Raises:
         ValueError: Torch cannot run it; the message names the optimizer.

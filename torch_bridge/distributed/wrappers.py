@@ -53,7 +53,7 @@ def mark_independent(model: nn.Module) -> None:
 
 
 def check_unwrapped(model: nn.Module) -> None:
-    """Refuse a model that is wrapped for several ranks, or has a part that is.
+    """Reject a model that is wrapped for several ranks, or has a part that is.
 
     Raises:
         ValueError: The model is wrapped, or a part is; the message names the wrapper.

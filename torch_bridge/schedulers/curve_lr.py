@@ -16,7 +16,7 @@ from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.hold_state import States, dump_hold_states, load_hold_states
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, peak_of, peaks_of, peaks_per_group
 from torch_bridge.schedulers.step_watch import StepWatch
-from torch_bridge.schedulers.unit_clocks import Position, refuse_count
+from torch_bridge.schedulers.unit_clocks import Position, reject_count
 from torch_bridge.schedulers.update_counter import counter_of
 
 
@@ -130,7 +130,7 @@ class CurveLR(GroupCurves, LambdaLR):
     def _step_by_count(self, count: int | None) -> None:
         unit_clock = self._unit_clock
         if unit_clock is None:
-            raise refuse_count(count, "lambda_lr")
+            raise reject_count(count, "lambda_lr")
         consumed = unit_clock.consumed
         # LambdaLR's constructor calls step() once, before any update; at that call nothing was consumed.
         if count is not None or self.last_epoch >= 0:
@@ -139,7 +139,7 @@ class CurveLR(GroupCurves, LambdaLR):
         if self._step_count == 1:
             self._earlier_run.check_first_step(self)
         self._watch.before_step(clock, consumed)
-        self._admit_new_groups()  # before anything changes, since it may refuse them
+        self._admit_new_groups()  # before anything changes, since it may reject them
         unit_clock.consumed = consumed
         self._move_to(self.last_epoch + 1)
         self._step_count += 1
@@ -151,7 +151,7 @@ class CurveLR(GroupCurves, LambdaLR):
                 "where n is what the update consumed; to move to another step, call load_state_dict(state)"
             )
         if count is not None:
-            raise refuse_count(count, "lambda_lr")
+            raise reject_count(count, "lambda_lr")
         try:
             if isinstance(epoch, Tensor):  # certainly a loss, even if it holds an integer
                 raise TypeError
@@ -230,8 +230,8 @@ class CurveLR(GroupCurves, LambdaLR):
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak from the next update on. The new peak is part of the state.
 
-        Every learning rate is a share of its group's peak, including the final one. Called before the first
-        `step()`, it also silences the warning about an optimizer that was used before.
+        Every learning rate is a fraction of its group's peak, including the final one. Called before the
+        first `step()`, it also silences the warning about an optimizer that was used before.
 
         Args:
             peak: The learning rate at multiplier 1: one number for all groups, or one for each.
@@ -293,25 +293,25 @@ class CurveLR(GroupCurves, LambdaLR):
         The optimizer's own state may be loaded before or after. Torch's own `LambdaLR`, as some trainers
         build it, loads the state of a `CurveLR` too, unless that has a unit or a hold.
 
-        The state of another curve is accepted if both curves have the same past: the same values at every
-        step before the saved clock (`Curve.same_until`), and at the clock too if a unit is partly consumed or
-        a rule has held it, unless the saved curve ends there. The learning rates are then those of the new
-        curve, and the optimizer's state, which holds the old ones, must be loaded first.
+        The state of a different curve is accepted if both curves have the same history: the same values at
+        every step before the saved clock (`Curve.same_until`), and at the clock too if a unit is partly
+        consumed or a rule has held it, unless the saved curve ends there. The learning rates are then those
+        of the new curve, and the optimizer's state, which holds the old ones, must be loaded first.
 
         Args:
             state_dict: A state that `state_dict` returned.
-            strict: If True, refuse a state whose curve has another past, or whose hold or unit differs. If
-                False, the run resumes under this scheduler's curve from the saved clock and peaks; rules that
-                differ from the saved ones start afresh; with another unit `consumed` becomes clock · unit,
-                and without a unit the number of updates becomes the clock; the state of a plain `LambdaLR` is
-                accepted too. By default, the value that the scheduler was built with.
+            strict: If True, reject a state whose curve has a different history, or whose hold or unit
+                differs. If False, the run resumes under this scheduler's curve from the saved clock and
+                peaks; rules that differ from the saved ones start afresh; with a different unit `consumed`
+                becomes clock · unit, and without a unit the number of updates becomes the clock; the state of
+                a plain `LambdaLR` is accepted too. By default, the value that the scheduler was built with.
 
         Raises:
-            ValueError: The saved curve has another past, or the saved hold or unit differs (unless `strict`
-                is False); the numbers of groups differ; or it is not a state. Nothing was changed.
+            ValueError: The saved curve has a different history, or the saved hold or unit differs (unless
+                `strict` is False); the numbers of groups differ; or it is not a state. Nothing was changed.
         """
         strict = self.strict if strict is None else strict
-        # Everything is read and checked before anything is written, so that a refused state changes nothing.
+        # Everything is read and checked before anything is written, so that a rejected state changes nothing.
         with reading_state_of("a LambdaLR", state_dict):
             if is_of_lambda_lr(state_dict):
                 names = ("last_epoch", "_step_count", "base_lrs")

@@ -44,7 +44,8 @@ class CurveLRState(TypedDict):
     lr_lambdas: NotRequired[list[None]]
     """None for each group, so that torch's own `LambdaLR`, if it loads this state, keeps its functions.
 
-    Missing with a unit or rules: torch would resume at `last_epoch`, which is not the clock, so it refuses.
+    Missing with a unit or rules: torch would resume at `last_epoch`, which is not the clock, so it raises an
+    error.
     """
 
 

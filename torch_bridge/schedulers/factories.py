@@ -56,7 +56,7 @@ def lambda_lr(
     writes into that tensor.
 
     A group that is added to the optimizer later follows the curve if one was given for all groups, from the
-    next `step()` on, with its own learning rate as its peak; with one curve for each group it is refused.
+    next `step()` on, with its own learning rate as its peak; with one curve for each group it is rejected.
 
     With `hold` the learning rate is peak · curve(clock), and rules may hold the clock while updates continue.
     After each update call `step(metric)`, with a float or a scalar tensor, the same on all ranks; reading a
@@ -78,9 +78,10 @@ def lambda_lr(
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence with one for each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
-        strict: If True, `load_state_dict(state)` refuses the state of a curve with another past, that is,
-            with other values at the steps so far. If False, the run resumes under this curve. This argument
-            is for trainers, which call `load_state_dict` themselves; your own calls may pass `strict` there.
+        strict: If True, `load_state_dict(state)` rejects the state of a curve with a different history, that
+            is, with other values at the steps so far. If False, the run resumes under this curve. This
+            argument is for trainers, which call `load_state_dict` themselves; your own calls may pass
+            `strict` there.
         hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. It excludes
             `unit`.
         unit: The number of samples or tokens in one step of the curve, 1 … 2⁶². By default a step is an
@@ -159,9 +160,9 @@ def get_cosine_plateau_schedule_with_warmup(
         num_warmup_steps: Steps of the linear warmup.
         num_training_steps: Steps of the whole curve, warmup included.
         plateaus: Pairs (start, duration) in percent of the steps after the warmup.
-        min_lr_ratio: The final learning rate as a share of the peak.
+        min_lr_ratio: The final learning rate as a fraction of the peak.
         min_lr: The final learning rate itself, the same for every group; it excludes `min_lr_ratio`. In
-            transformers each group ends at the same share of its peak.
+            transformers each group ends at the same fraction of its peak.
         last_epoch: As in `lambda_lr`.
         strict: As in `lambda_lr`.
 
@@ -188,7 +189,7 @@ def get_cosine_plateau_schedule_with_warmup(
         raise ValueError(f"min_lr_ratio = {min_lr_ratio!r} and min_lr = {min_lr!r}: give one of them")
     floor = checks.peak("min_lr", min_lr)
     # The peaks are rounded to float32. A min_lr that rounds to the peak stands for the peak, although the
-    # number itself may lie a little above it, and then be refused, or below.
+    # number itself may lie a little above it, and then be rejected, or below.
     ratios = [
         checks.ratio_to_peak("min_lr", peak if peak == floor else min_lr, peak)
         for peak in peaks_of(optimizer, last_epoch)

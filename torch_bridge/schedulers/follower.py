@@ -11,7 +11,7 @@ from torch_bridge.saved_states import reading_state_of
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, base_value
 from torch_bridge.schedulers.step_watch import StepWatch
-from torch_bridge.schedulers.unit_clocks import refuse_count
+from torch_bridge.schedulers.unit_clocks import reject_count
 from torch_bridge.schedulers.update_counter import counter_of
 
 
@@ -141,10 +141,10 @@ class Follower(GroupCurves):
             self._watch.before_step(self.last_epoch + 1)
             self._move_to(self.last_epoch + 1, 0)
         else:
-            raise refuse_count(count, "follow")
+            raise reject_count(count, "follow")
 
     def _move_to(self, updates: int, consumed: int) -> None:
-        self._admit_new_groups()  # before anything changes, since it may refuse them
+        self._admit_new_groups()  # before anything changes, since it may reject them
         self.last_epoch = updates
         if self._unit_clock is not None:
             self._unit_clock.consumed = consumed
@@ -185,18 +185,18 @@ class Follower(GroupCurves):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Resume from the saved step, and write the saved values into the groups.
 
-        The optimizer's own state may be loaded before or after. The state of another curve is accepted if
+        The optimizer's own state may be loaded before or after. The state of a different curve is accepted if
         both have the same values at every step so far, as in `CurveLR.load_state_dict`; then the optimizer's
         state must be loaded first.
 
         Args:
             state_dict: A state that `state_dict` returned.
-            strict: If True, refuse a state whose curve has another past, or whose unit differs. If False, the
-                follower resumes from the saved clock, as in `CurveLR.load_state_dict`. By default, the value
-                that the follower was built with.
+            strict: If True, reject a state whose curve has a different history, or whose unit differs. If
+                False, the follower resumes from the saved clock, as in `CurveLR.load_state_dict`. By default,
+                the value that the follower was built with.
 
         Raises:
-            ValueError: The saved curve has another past, or the saved unit differs (unless `strict` is
+            ValueError: The saved curve has a different history, or the saved unit differs (unless `strict` is
                 False); the keys or the numbers of groups differ; or it is not a state. Nothing was changed.
         """
         strict = self.strict if strict is None else strict

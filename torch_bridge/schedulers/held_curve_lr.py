@@ -83,7 +83,7 @@ class HeldCurveLR(CurveLR):
         if self._step_count == 1:
             self._earlier_run.check_first_step(self)
         self._watch.before_step(clock)
-        self._admit_new_groups()  # before anything changes, since it may refuse them
+        self._admit_new_groups()  # before anything changes, since it may reject them
         self._clock, self._states = clock, states
         self._move_to(self.last_epoch + 1)
         self._step_count += 1

@@ -48,7 +48,7 @@ def dump_hold_states(rules: Sequence[Rule], states: States) -> list[HoldState] |
 def load_hold_states(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) -> States:
     """Return the states of these rules from what `dump_hold_states` returned.
 
-    Without `strict`, the rules start afresh if the saved states are damaged or belong to other rules.
+    Without `strict`, the rules start afresh if the saved states are damaged or belong to different rules.
     """
     try:
         saved = [] if saved is None else saved

@@ -76,7 +76,7 @@ def peaks_of(optimizer: Optimizer, last_epoch: int = -1) -> list[float]:
 
 
 def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str = "") -> None:
-    """Refuse to resume a curve in mid-run if a decayed learning rate could be mistaken for the peak.
+    """Reject a curve that resumes in mid-run if a decayed learning rate could be mistaken for the peak.
 
     The message names `argument`, which resumes the curve, and ends with an `alternative` to it.
     """

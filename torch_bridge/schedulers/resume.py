@@ -1,4 +1,4 @@
-"""Read saved curves and bases, and refuse to resume under curves with another past."""
+"""Read saved curves and bases, and reject resuming under curves with a different history."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def how_to_override(builder: str) -> str:
 def check_same_past(
     saved: Sequence[Curve], current: Sequence[Curve], clock: int, is_clock_used: bool, builder: str
 ) -> None:
-    """Refuse curves that differ from the saved ones at a step so far, as `describe_difference` says."""
+    """Reject curves that differ from the saved ones at a step so far, as `describe_difference` says."""
     driven = "values" if builder == "follow" else "learning rates"
     for index, (old, new) in enumerate(zip(saved, current, strict=True)):
         group = f" of param_groups[{index}]" if len(current) > 1 else ""

@@ -65,7 +65,7 @@ def checked_unit(unit: Any) -> int:
     return checked
 
 
-def refuse_count(count: Any, builder: str) -> TypeError:
+def reject_count(count: Any, builder: str) -> TypeError:
     """Return the error for `step(count=...)` on a clock that counts updates."""
     return TypeError(
         f"step(count={checks.short_repr(count)}), but the curve counts updates: write step(), or build it "
@@ -87,7 +87,7 @@ def read_saved_clock(
 ) -> SavedClock:
     """Read the clock of a state that was saved after `updates` updates.
 
-    With `strict`, a unit other than `expected_unit` is refused; the message names `builder`, which takes
+    With `strict`, a unit other than `expected_unit` is rejected; the message names `builder`, which takes
     `strict`.
     """
     unit = state_dict.get("unit")

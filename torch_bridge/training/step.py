@@ -176,7 +176,7 @@ class TrainStep:
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not finite.
             TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of another form;
-                `count` did not return an integer; the optimizer has a scheduler, or other parameters than
+                `count` did not return an integer; the optimizer has a scheduler, or different parameters from
                 before. Unless the model is wrapped, the step stays usable: after an error in `loss_fn` only
                 random numbers that it drew, and buffers that it changed, such as BatchNorm's, differ.
             RuntimeError: An earlier update was interrupted after the optimizer's step began and before the
@@ -236,7 +236,7 @@ class TrainStep:
 
     @torch.inference_mode(False)
     def set_peak(self, peak: float | Sequence[float]) -> None:
-        """Use another peak learning rate from the next update on.
+        """Use a different peak learning rate from the next update on.
 
         The state includes it. A learning rate written into a parameter group is overwritten by the next
         update.
@@ -273,7 +273,7 @@ class TrainStep:
         torch, non-persistent buffers are not saved, so a buffer that forward changes must be persistent.
 
         On several ranks, each rank calls it and gets its own state: its random numbers and carry, and under
-        `fully_shard` its shards. `Checkpoints` resumes from such states with another number of ranks.
+        `fully_shard` its shards. `Checkpoints` resumes from such states with a different number of ranks.
         """
         self._refuse_if_partial()
         return snapshot.copy_to_host(self._saved_components.read_state())

@@ -125,7 +125,7 @@ export class Controls {
       this.#field([...path, "start"]),
       element("fieldset", {}, element("legend", {}, "Stages"), this.#slot([...path, "stages"]),
         this.#table(["", "Steps", "To", "Shape", ""], rows),
-        element("p", { class: "caveat" }, "“To” is a share of the peak; if it is empty, the stage holds its level."),
+        element("p", { class: "caveat" }, "“To” is a fraction of the peak; if it is empty, the stage holds its level."),
         element("div", { class: "actions" },
           this.#button("+ Stage", [...path, "stages", "add"], () => this.#addItem(path, "stages", newStage)))),
     ];
@@ -284,7 +284,7 @@ function structureOf(curve) {
 }
 
 // A number, with separators between digits allowed; null for an empty field; else the text itself, which the
-// constructor refuses with a message.
+// constructor rejects with a message.
 function parseField(text) {
   const plain = text.trim().replace(/(?<=\d)[_\s\u202f](?=\d)/g, "");
   if (plain === "") return null;

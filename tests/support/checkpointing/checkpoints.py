@@ -40,8 +40,8 @@ class Part:
         self.state = state_dict
 
 
-class Refusing(Part):
-    """A part that takes a state first, and then refuses it unless it is the former one."""
+class Rejecting(Part):
+    """A part that takes a state first, and then rejects it unless it is the former one."""
 
     def load_state_dict(self, state_dict: Any) -> None:
         before, self.state = self.state, state_dict
@@ -315,10 +315,10 @@ def fail_on_one_rank(directory: Path, how: str) -> Any:
                 checkpoints.save(2, part=failing, second=second, wait=wait)
                 checkpoints._background.wait()
             checkpoints.save(4, part=part, second=second, wait=True)
-        elif how == "refusal":
+        elif how == "rejection":
             part.state, second.state = {"a": 7}, {"b": 7}
-            refusing = Refusing({"a": 7}) if rank() == 1 else part
-            checkpoints.load(second=second, part=refusing)
+            rejecting = Rejecting({"a": 7}) if rank() == 1 else part
+            checkpoints.load(second=second, part=rejecting)
         else:
             checkpoints.save(2, part=part, second=second)
     except Exception as error:

@@ -54,7 +54,7 @@ def merged(
     return states
 
 
-def refused(directory: Path, how: str) -> tuple[str, bool]:
+def rejected(directory: Path, how: str) -> tuple[str, bool]:
     """Return the error of a merge that fails on rank 1, and whether the model is unchanged."""
     rank = distributed.get_rank()
     model: Any = wrapped(99, "fsdp")
@@ -71,10 +71,10 @@ def refused(directory: Path, how: str) -> tuple[str, bool]:
         into = None
     elif rank == 1 and how == "loading":
 
-        def refuse(*_: object) -> None:
+        def reject(*_: object) -> None:
             raise KeyError("not this one")
 
-        model[2].register_load_state_dict_post_hook(refuse)
+        model[2].register_load_state_dict_post_hook(reject)
     raised = ""
     try:
         Checkpoints(directory).merge(counts, weights, into=into, part="model")

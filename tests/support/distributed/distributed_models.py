@@ -163,7 +163,7 @@ def from_whole_tensors(wrapper: str) -> tuple[Any, Any]:
 
 
 def restored_after_an_error(wrapper: str) -> tuple[Any, Any]:
-    """Return the last states of a step whose optimizer first refused a state, and of an undisturbed one."""
+    """Return the last states of a step whose optimizer first rejected a state, and of an undisturbed one."""
     step, undisturbed, other = step_over(wrapper), step_over(wrapper), step_over(wrapper)
     for number in range(2):
         for trained in (step, undisturbed, other):

@@ -1,4 +1,4 @@
-"""Wrapped models in a group of one process, and the refusals of steps over them."""
+"""Wrapped models in a group of one process, and the rejections of steps over them."""
 
 import warnings
 from itertools import product
@@ -119,7 +119,7 @@ MODELS: dict[str, Any] = {
 }
 
 
-def refusals() -> dict[str, str]:
+def rejections() -> dict[str, str]:
     """Return the error of a step over each of `MODELS`; empty if there is none."""
     messages: dict[str, str] = {}
     for name, build in MODELS.items():

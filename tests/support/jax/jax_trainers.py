@@ -56,7 +56,7 @@ def assert_resumed(
 ) -> dict[str, Any]:
     """Compare a program of the page with the same program interrupted and resumed at update `at`.
 
-    Checks too that it refuses to resume under a longer curve.
+    Checks too that it rejects to resume under a longer curve.
 
     Args:
         heading: The heading of the program on the page.
@@ -76,7 +76,7 @@ def assert_resumed(
 
 
 def assert_refused_if_longer(heading: str, folder: Path, curve: str) -> None:
-    """Check that a program that `run_whole_and_resumed` has run is refused if this curve becomes longer."""
+    """Check that a program that `run_whole_and_resumed` has run is rejected if this curve becomes longer."""
     changes = {f"\n{curve} = PlateauCurve(UPDATES, ": f"\n{curve} = PlateauCurve(UPDATES + 40, "}
     with pytest.raises(ValueError, match=r"^record was saved at step \d+ with total_steps=200, now 240: "):
         train(heading, folder / "interrupted", changes=changes)

@@ -110,7 +110,7 @@ class CountedRun:
         self.optimizer.load_state_dict(saved[0])
 
     def by_file_built_after_loading(self) -> None:
-        # A new follower takes the loaded values as its bases at first, and refuses those that are too small.
+        # A new follower takes the loaded values as its bases at first, and rejects those that are too small.
         assume(all(value == 0 or value >= SMALLEST_NORMAL for value in self.values()))
         saved = through_file([self.optimizer.state_dict(), self.part.state_dict()])
         self.start(saved[0])

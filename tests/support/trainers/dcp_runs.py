@@ -72,7 +72,7 @@ class Run:
 def compare_resumed(
     folder: str, wrapper: str, as_tensor: bool, branch: Curve, lose_lrs: bool
 ) -> dict[str, Any]:
-    """Make three runs: uninterrupted, resumed after five updates, and resumed there under another curve.
+    """Make three runs: uninterrupted, resumed after five updates, and resumed there under a different curve.
 
     Returns the learning rates of each, and True if the first two end with the same weights.
     """

@@ -1,4 +1,4 @@
-"""A held clock in a training step's state: resumes as if uninterrupted; invalid states are refused."""
+"""A held clock in a training step's state: resumes as if uninterrupted; invalid states are rejected."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def test_state_without_rules_loads() -> None:
 
 
 def test_other_curve_must_agree_up_to_the_clock() -> None:
-    """A held run made more updates than its clock counts, so a branch between the two has the same past."""
+    """A held run made more updates than its clock counts, so a branch between has the same history."""
     saved = make_step(loss_fn=told, curve=CURVE, hold=PATIENT)
     train(saved, [torch.tensor(0.75)] * 6)
     state = saved.state_dict()

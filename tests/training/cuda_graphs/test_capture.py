@@ -87,7 +87,7 @@ def test_capture_waits_for_steady_state(kept: list[Tensor]) -> None:
 
 
 def test_each_shape_needs_its_steady_warm_ups(kept: list[Tensor]) -> None:
-    """Synchronizing warm-ups of one shape do not count, whatever those of another shape did."""
+    """Synchronizing warm-ups of one shape do not count, whatever those of a different shape did."""
     sums = Sums(kept)
     for _ in range(WARM_UPS + 1):
         sums.steady = False

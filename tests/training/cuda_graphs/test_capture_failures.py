@@ -127,7 +127,7 @@ def test_keyboard_interrupt_is_raised(kept: list[Tensor]) -> None:
 
 
 def test_pool_of_failed_capture_is_not_reused(kept: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tensor may still live in it: torch's allocator then refuses the pool."""
+    """A tensor may still live in it: torch's allocator then rejects the pool."""
     pools = iter(range(100))
     used: list[int] = []
 

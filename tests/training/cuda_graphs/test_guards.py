@@ -72,7 +72,7 @@ _CHANGES: dict[str, Callable[[Any, Any], Any]] = {
     "another part": lambda model, optimizer: setattr(model, "last", nn.Linear(8, 2)),
     "a part more": lambda model, optimizer: model.more.append(nn.Identity()),
     "a part less": lambda model, optimizer: model.more.pop(1),
-    "parts in another order": lambda model, optimizer: model.more.insert(0, model.more.pop(1)),
+    "parts in a different order": lambda model, optimizer: model.more.insert(0, model.more.pop(1)),
     "tied": lambda model, optimizer: setattr(model.more[0], "bias", model.more[0].weight),
     "another moment": lambda model, optimizer: _replace_moment(optimizer),
     "cleared states": lambda model, optimizer: optimizer.state.clear(),

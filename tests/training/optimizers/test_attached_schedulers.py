@@ -1,4 +1,4 @@
-"""Schedulers attached to a training step's optimizer, before or after, are refused; no weight changes."""
+"""Schedulers attached to a training step's optimizer, before or after, are rejected; no weight changes."""
 
 from collections.abc import Callable
 from typing import Any

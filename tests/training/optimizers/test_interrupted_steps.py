@@ -1,4 +1,4 @@
-"""An update interrupted at any line took place, changed nothing, or makes the step refuse the next one."""
+"""An update interrupted at any line took place, changed nothing, or makes the step reject the next one."""
 
 import itertools
 from pathlib import Path
@@ -69,10 +69,10 @@ def test_update_interrupted_at_any_line(kind: str, updates: int, precision: str)
                     call()
             step.load_state_dict(state)
         took_place = sum(step.state_dict()[count] for count in ("applied", "skipped")) > updates
-        outcomes.add("refused" if is_refused else "took place" if took_place else "nothing changed")
+        outcomes.add("rejected" if is_refused else "took place" if took_place else "nothing changed")
         assert equal_trees(state_kept_by_skips(step), wholes[took_place]), f"at line {number}"
         assert equal_trees(step(data[updates + took_place]), results[took_place]), f"at line {number}"
-    assert outcomes == {"took place", "nothing changed", "refused"}
+    assert outcomes == {"took place", "nothing changed", "rejected"}
 
 
 def test_set_peak_interrupted_at_any_line() -> None:

@@ -41,7 +41,7 @@ def _step(layout: Layout, prefix: str | None = None) -> TrainStep:
 
 @st.composite
 def _layouts(draw: st.DrawFn) -> tuple[Layout, Layout]:
-    """Draw a layout, and the same one or one with names, groups or optimizers in another order."""
+    """Draw a layout, and the same one or one with names, groups or optimizers in a different order."""
     names = draw(st.permutations(_NAMES))
     sizes = draw(st.sampled_from([[[8]], [[4, 4]], [[1, 7]], [[2, 2], [4]], [[4], [4]], [[3, 1], [3, 1]]]))
 
@@ -106,7 +106,7 @@ def test_names_are_looked_up_once() -> None:
 
 
 def test_tied_parameter_has_one_name_in_any_order() -> None:
-    """Modules in another order, and an optimizer over the same parameters."""
+    """Modules in a different order, and an optimizer over the same parameters."""
     steps: list[TrainStep] = []
     for names in (("a", "b"), ("b", "a")):
         with seeded(0):

@@ -37,7 +37,7 @@ class BatchCounts:
         Raises:
             TypeError: `count` returned something other than an integer, or a DTensor.
             ValueError: A count on the host is negative or too large; a tensor is not a scalar, or is on
-                another device than the parameters.
+                a different device from the parameters.
         """
         host_total, device_counts = 0, list[Tensor]()
         for batch in micro_batches:
@@ -47,7 +47,7 @@ class BatchCounts:
             else:
                 host_total += _checked_int(count)
         total = torch.full((), min(host_total, MAX_COUNT), dtype=torch.int64, device=self._device)
-        # The host does not see these counts, so they are clamped, not refused: each sum too, since a sum of
+        # The host does not see these counts, so they are clamped, not rejected: each sum too, since a sum of
         # three could overflow.
         for count in device_counts:
             total = (total + count.to(torch.int64).clamp(0, MAX_COUNT)).clamp_(max=MAX_COUNT)

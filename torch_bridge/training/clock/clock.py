@@ -157,7 +157,7 @@ class Clock:
         self._is_copying = False  # a copy that has not arrived has the old counters
 
     def set_peaks(self, peaks: Sequence[float]) -> None:
-        """Use other peaks from the next update on."""
+        """Use different peaks from the next update on."""
         self.peaks = list(peaks)
         for device_peak, peak in zip(self._device_peaks.unbind(), self.peaks, strict=True):
             device_peak.fill_(peak)  # unlike a copy from pageable memory, fill_ waits for nothing

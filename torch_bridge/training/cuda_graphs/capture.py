@@ -144,7 +144,7 @@ class GraphedUpdate:
         finally:
             self._steppers.is_partial = False  # capture has moved nothing
         if failure is not None:
-            # A tensor may still live in this pool, and torch refuses to reuse such a pool.
+            # A tensor may still live in this pool, and torch does not reuse such a pool.
             self._pool = torch.cuda.graph_pool_handle()
             failure.add_note(_NOTE)
             try:
@@ -159,7 +159,7 @@ def _clone_tensor(output: Any) -> Any:
 
 
 def _check_leaf(leaf: Any, device: torch.device) -> None:
-    """Refuse a leaf whose first value a graph would keep, or whose gradients it would cut off."""
+    """Reject a leaf whose first value a graph would keep, or whose gradients it would cut off."""
     if not isinstance(leaf, Tensor):
         if not isinstance(leaf, _PLAIN_TYPES):
             raise TypeError(

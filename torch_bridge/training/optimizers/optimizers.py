@@ -15,7 +15,7 @@ from torch_bridge.training.optimizers.wrapped_optimizers import unwrap, with_wra
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model whose backward pass is not torch's own.
+    """Reject a model whose backward pass is not torch's own.
 
     Raises:
         ValueError: Lightning Fabric wrapped it for mixed precision.
@@ -62,7 +62,7 @@ def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
         if foreign := sum(parameter not in model_parameters for parameter in parameters):
             raise ValueError(
                 f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's; "
-                "after fully_shard a model has other parameters than before"
+                "after fully_shard a model has different parameters from before"
             )
         if repeated := len(parameters) - len(set(parameters)):
             raise ValueError(
@@ -78,7 +78,7 @@ def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
 
 
 def check_no_scheduler(optimizers: Iterable[Any]) -> None:
-    """Refuse optimizers, or wrappers of them, with a scheduler attached.
+    """Reject optimizers, or wrappers of them, with a scheduler attached.
 
     Raises:
         ValueError: A scheduler is attached; the message says how to remove it.
@@ -98,7 +98,7 @@ def _refuse_closure(optimizer: Optimizer) -> None:
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise TypeError(
             f"{type(optimizer).__name__} needs a closure, which a TrainStep cannot give; "
-            "use another optimizer"
+            "use a different optimizer"
         )
 
 

@@ -152,7 +152,7 @@ class OptimizerSteppers:
                 f"the step was built for {len(self._parameter_ids)}"
             )
         if current != self._parameter_ids:
-            raise ValueError("the optimizer has other parameters than those that the step was built for")
+            raise ValueError("the optimizer has different parameters from those that the step was built for")
         if self._cuda_graph:
             self._check_capturable()
         self._steppers: list[OptimizerStepper] = []
@@ -244,7 +244,7 @@ def takes_found_inf(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> b
 
 
 def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
-    """Refuse an optimizer that a CUDA graph cannot capture.
+    """Reject an optimizer that a CUDA graph cannot capture.
 
     Raises:
         ValueError: The optimizer is not fused, or not capturable.

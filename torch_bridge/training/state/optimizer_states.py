@@ -89,7 +89,7 @@ def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]]
 
 
 def _check_moments(groups: Iterable[Any], state: Any) -> None:
-    """Reject moments of another shape than their parameter for torch's fused optimizers."""
+    """Reject moments of a different shape than their parameter for torch's fused optimizers."""
     # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller tensor.
     for group, saved in zip(groups, state["param_groups"], strict=True):
         if not (group.get("fused") or saved.get("fused")):

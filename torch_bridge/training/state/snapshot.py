@@ -74,7 +74,7 @@ def optimizer_states(optimizers: Sequence[Optimizer], clock: Clock, step: int) -
     """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
-    # Not strict: a group added after the step was built has no learning rate; the next update refuses it.
+    # Not strict: a group added after the step was built has no learning rate; the next update rejects it.
     for group, peak, lr in zip(groups, clock.peaks, clock.lrs_at(step), strict=False):
         is_tensor = isinstance(group["lr"], Tensor)
         group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu") if is_tensor else lr

@@ -68,14 +68,14 @@ def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) ->
 
 
 def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:
-    """Reject shards of another rank or of another number of ranks. Whole tensors fit everywhere."""
+    """Reject shards of a different rank or of a different number of ranks. Whole tensors fit everywhere."""
     current_places = {_mesh_coordinates(value) for value in current["model"].values()} | {None}
     for value in pytree.tree_leaves([dict(saved["model"]), saved["optimizer"]]):
         if (place := _mesh_coordinates(value)) not in current_places:
             raise ValueError(
                 f"state_dict has shards of tensors, placed as {value.placements} over {place}, but the "
                 "model's are placed differently: each rank must load its own state; save and load through "
-                "Checkpoints to resume with another number of ranks"
+                "Checkpoints to resume with a different number of ranks"
             )
 
 

@@ -110,7 +110,7 @@ _TORCH_LOSS_MODULES = ("torch.nn.modules.loss", "torch.nn.functional")
 
 
 def check_loss_fn(loss_fn: Any) -> None:
-    """Refuse objects that are not callable, and torch's own criteria, which take outputs and targets.
+    """Reject objects that are not callable, and torch's own criteria, which take outputs and targets.
 
     Raises:
         TypeError: `loss_fn` is one of these.
@@ -245,7 +245,7 @@ def call_loss_fn(
 
 
 def check_same_kind(loss: Loss, is_pair: bool) -> None:
-    """Refuse a mean after pairs, and a pair after means."""
+    """Reject a mean after pairs, and a pair after means."""
     if (loss.weight is not None) != is_pair:
         raise TypeError("loss_fn returned a mean for one batch and a pair (sum, weight) for another")
 

@@ -192,7 +192,7 @@ class LossNormalizer:
 
 
 def _nonzero_on_host(total_weight: Tensor | float) -> Tensor | float:
-    """Refuse a zero on the host. A zero on the device makes the loss nonfinite, so the update is skipped."""
+    """Reject a zero on the host. A zero on the device makes the loss nonfinite, so the update is skipped."""
     if not isinstance(total_weight, Tensor) and total_weight == 0:
         raise ValueError("the total weight of the micro-batches is zero")
     return total_weight

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.loss_law import Readings
+from plateau_jax.analysis.loss_law import LoggedLosses
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.loss_spikes import find_spikes
 from plateau_jax.analysis.lr_sums import schedule_sums, steps_at_borders
@@ -33,7 +33,7 @@ class Groups(NamedTuple):
     """Means of consecutive logged losses of a run, with S and N at their steps.
 
     Attributes:
-        losses, weights, progress, noise: As in `Readings`.
+        losses, weights, progress, noise: As in `LoggedLosses`.
         steps: The mean steps.
         logged: The logged losses, before they are averaged.
         spikes: The steps of those that were left out.
@@ -71,12 +71,12 @@ def _is_same(run: LossRun, other: LossRun) -> bool:
     return bool(is_same_lr and np.allclose(run.losses, other.losses, rtol=_ROUNDED_LOSS, atol=0))
 
 
-def group_readings(runs: Sequence[LossRun]) -> Readings:
+def group_losses(runs: Sequence[LossRun]) -> LoggedLosses:
     """Cut, group and weigh the logged losses of all runs."""
     return _join(runs, [group_run(run) for run in runs])
 
 
-def late_readings(runs: Sequence[LossRun]) -> Readings | None:
+def late_losses(runs: Sequence[LossRun]) -> LoggedLosses | None:
     """Group the logged losses after the first fifth again, or return None if a run has too few of them."""
     groups = [group_run(run, AFTER_FIRST_FIFTH) for run in runs]
     if any(len(group.steps) < _LEAST_LATE_GROUPS for group in groups):
@@ -84,9 +84,9 @@ def late_readings(runs: Sequence[LossRun]) -> Readings | None:
     return _join(runs, groups)
 
 
-def _join(runs: Sequence[LossRun], groups: Sequence[Groups]) -> Readings:
+def _join(runs: Sequence[LossRun], groups: Sequence[Groups]) -> LoggedLosses:
     progress = np.concatenate([group.progress for group in groups])
-    return Readings(
+    return LoggedLosses(
         progress,
         np.concatenate([group.noise for group in groups]),
         np.concatenate([group.losses for group in groups]),
