@@ -64,6 +64,7 @@ def test_values_follow_many_random_counts(kind: str, unit: int, most: int) -> No
     assert run.part.consumed == sum(given_counts)
 
 
+@pytest.mark.filterwarnings("ignore:the curve stayed at step 0:plateau_jax.CurveWarning")  # counts of 0
 @kinds
 @examples(60)
 @given(units, counts, st.randoms(use_true_random=False))
