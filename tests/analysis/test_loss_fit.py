@@ -298,11 +298,11 @@ def test_notebook_shows_the_same_table() -> None:
 
 
 @pytest.mark.parametrize("drawn", [None, CURVE, [CURVE, WSD], {"mine": WSD}])
-def test_plot_shows_readings_and_forecasts(drawn) -> None:
+def test_plot_shows_losses_and_forecasts(drawn) -> None:
     ax = Figure().subplots()
     assert FIT.plot(drawn, ax=ax) is ax
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels[:2] == ["logged", "fitted law"]
+    assert labels[:2] == ["logged losses", "fitted law"]
     count = {None: 0}.get(drawn) if drawn is None else len(drawn) if isinstance(drawn, list | dict) else 1
     assert len(ax.collections) == len(labels) - 2 == count
     if count:

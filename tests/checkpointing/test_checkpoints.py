@@ -214,7 +214,7 @@ def test_default_device_does_not_hold_states(tmp_path: Path) -> None:
 def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "missing" / "folder")
-    for name, what in (("file", "not a folder"), ("link", "a link to a missing directory")):
+    for name, what in (("file", "not a directory"), ("link", "a link to a missing directory")):
         for directory in (tmp_path / name, tmp_path / name / "new" / "run"):
             message = f"directory = '{directory}': {tmp_path / name} is {what}"
             with pytest.raises(NotADirectoryError, match=re.escape(message)):

@@ -256,7 +256,13 @@ _GOOD = [0.25, 0.25, 0.25, 0.25]
             ValueError,
             r"checkpoint 50: model was saved with .*: in_float32: \(5, 4\) in the checkpoint, \(5, 3\) here",
         ),
-        (COUNTS, _GOOD, {"into": nn.Linear(3, 3)}, ValueError, "checkpoint 10: model was saved with another"),
+        (
+            COUNTS,
+            _GOOD,
+            {"into": nn.Linear(3, 3)},
+            ValueError,
+            "checkpoint 10: model was saved with a different",
+        ),
     ],
 )
 def test_refused_merge_leaves_module_unchanged(

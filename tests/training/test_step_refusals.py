@@ -281,9 +281,9 @@ def _saved(value: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda optimizer, more: optimizer.param_groups[0]["params"].append(more), "other parameters"),
-        (lambda optimizer, more: optimizer.param_groups[0]["params"].pop(), "other parameters"),
-        (lambda optimizer, more: optimizer.param_groups[0].update(params=[more]), "other parameters"),
+        (lambda optimizer, more: optimizer.param_groups[0]["params"].append(more), "different parameters"),
+        (lambda optimizer, more: optimizer.param_groups[0]["params"].pop(), "different parameters"),
+        (lambda optimizer, more: optimizer.param_groups[0].update(params=[more]), "different parameters"),
         (lambda optimizer, more: optimizer.add_param_group({"params": more}), "has 2 parameter groups"),
     ],
     ids=["a parameter more", "a parameter less", "another list", "a group more"],

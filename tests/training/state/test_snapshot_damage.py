@@ -103,7 +103,7 @@ class _Refusing(torch.optim.SGD):
         super().load_state_dict(state_dict)
         if self.failures:
             self.failures -= 1
-            raise LookupError("a different optimizer")
+            raise LookupError("another optimizer")
 
 
 def _trained(updates: int, kept: int = 1) -> TrainStep:
