@@ -69,7 +69,7 @@ class LossRun:
             raise ValueError(checks.must("peak_value", peak_value, "be positive"))
         step_array, loss_array = _checked_steps(steps, curve), _checked_losses(losses)
         if len(step_array) != len(loss_array):
-            raise ValueError(f"there are {len(step_array)} steps and {len(loss_array)} losses")
+            raise ValueError(f"steps has {len(step_array)} items and losses has {len(loss_array)}")
         values = {"curve": curve, "peak_value": peak, "steps": step_array, "losses": loss_array}
         for name, value in {**values, "_columns": dict[str, str]()}.items():
             object.__setattr__(self, name, value)

@@ -19,9 +19,10 @@ from plateau_jax.validation.messages import (
     Subject,
     Wording,
     code,
+    plain,
 )
 
-_A_SHARE = "for a share of ", Name("total_steps"), " write a percentage, as in '2%'"
+_A_PERCENTAGE = "for a fraction of ", Name("total_steps"), " write a percentage, as in '2%'"
 
 
 def for_endless_trainer(total_steps: Any) -> str:
@@ -33,16 +34,16 @@ def for_endless_trainer(total_steps: Any) -> str:
 def for_warmup_fraction(warmup_steps: Any, total_steps: int) -> Part:
     """Return the hint for a warmup given as a fraction of the total steps, or as a string without %."""
     if isinstance(warmup_steps, str):
-        return code(*_A_SHARE)
+        return code(*_A_PERCENTAGE)
     if not isinstance(warmup_steps, float | np.floating) or not 0 < warmup_steps < 1:
         return ""
     percentage = float(as_written(number("warmup_steps", warmup_steps)) * 100)
     steps = percent_of(total_steps, percentage)
     return Message(
         code("a fraction of the total: "),
-        f"{percentage:g} % of {total_steps} steps is ",
+        f"{plain(percentage)} % of {total_steps} steps is ",
         Setting("warmup_steps", steps),
-        code(", or ", Setting("warmup_steps", f"{percentage:g}%")),
+        code(", or ", Setting("warmup_steps", f"{plain(percentage)}%")),
     )
 
 
@@ -112,13 +113,13 @@ def for_steps_after_level(stage: Sequence[Any]) -> str:
 
 
 def for_stage_length(steps: Any) -> Part:
-    """Return the hint for a stage's steps given as a fraction, or as any other string than a share."""
+    """Return the hint for a stage's steps given as a fraction, or as any other string than a percentage."""
     if isinstance(steps, str):
-        return code(*_A_SHARE, ", or 'rest'")
+        return code(*_A_PERCENTAGE, "; for what the other stages leave, 'rest'")
     if not isinstance(steps, float | np.floating) or not 0 < steps < 1:
         return ""
     percentage = float(as_written(number("steps", steps)) * 100)
-    return f"for a fraction of all steps write '{percentage:g}%', and total_steps=…"
+    return f"for a fraction of all steps write '{plain(percentage)}%', and total_steps=…"
 
 
 def for_steps_as_percent(start: float, duration: float) -> str:
@@ -132,13 +133,13 @@ def for_end_as_length(argument: str, start: float, end: float, last: float) -> s
     """Return the hint for a plateau given as (start, end) instead of (start, length)."""
     if not start < end <= last:
         return ""
-    length = float(as_written(end) - as_written(start))
+    start, end, length = map(plain, (start, end, float(as_written(end) - as_written(start))))
     unit, second = ("", "number of steps")
     if argument == "plateaus":
         unit, second = " %", "duration"
     return Message(
         "; the second number is a ",
         Wording(second, "length"),
-        f": {start:g}–{end:g}{unit} is ",
-        Wording(f"({start:g}, {length:g})", f"start {start:g}, length {length:g}"),
+        f": {start}–{end}{unit} is ",
+        Wording(f"({start}, {length})", f"start {start}, length {length}"),
     )

@@ -18,6 +18,7 @@ from plateau_jax.validation.messages import (
     Wording,
     code,
     computed,
+    plain,
     within,
 )
 
@@ -188,8 +189,4 @@ def _length_in_steps(pair: tuple[float, float], after_warmup: int) -> Sequence[P
 
 
 def _setting(name: str, pairs: Sequence[tuple[Any, Any]]) -> Setting:
-    return Setting(name, pairs=tuple((_plain(first), _plain(second)) for first, second in pairs))
-
-
-def _plain(number: Any) -> Any:
-    return int(number) if isinstance(number, float) and number.is_integer() else number
+    return Setting(name, pairs=tuple((plain(first), plain(second)) for first, second in pairs))

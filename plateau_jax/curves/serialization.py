@@ -2,7 +2,7 @@
 
 A curve is a frozen dataclass whose fields are its arguments. Each kind of curve registers its class:
 
-    @register_kind("staged")
+    @register_kind("staged", read=_read, key="stages")
     @dataclass(frozen=True)
     class StagedCurve(Curve): ...
 """
@@ -95,7 +95,7 @@ def curve_from_dict(cls: type[Any], arguments: Any) -> Any:
 
 
 def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
-    """Build a curve; after an error, `path` has the keys of the curve within a curve that has it."""
+    """Build a curve; after an error, `path` holds the keys that lead to the nested curve at fault."""
     if not isinstance(arguments, Mapping):
         subject = Wording(("arguments = ", shown(arguments), " must be"), "this is not a curve: a curve is")
         mapping = Wording("mapping, as to_dict returns it", "JSON object with keys such as “total_steps”")

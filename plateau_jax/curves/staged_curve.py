@@ -130,8 +130,8 @@ class StagedCurve(Curve):
     >>> stairs = StagedCurve([(30,), (0, 0.1), (30,), (0, 0.01), (30,)], start=1.0)
     >>> stairs([0, 30, 60]), stairs.total_steps
     (array([1.  , 0.1 , 0.01], dtype=float32), 90)
-    >>> shares = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
-    >>> [stage.steps for stage in StagedCurve(shares, total_steps=10_000).stages]
+    >>> stages = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
+    >>> [stage.steps for stage in StagedCurve(stages, total_steps=10_000).stages]
     [200, 7800, 2000]
     """
 

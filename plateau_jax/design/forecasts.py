@@ -136,10 +136,10 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"runs": [the run of an answer of `open_log`, …]} -> {"fit": key, "runs", "advice"} or {"fault"}.
+    """{"runs": [the run of each `open_log`]} -> {"fit", "runs", "advice", "best_fault"}, or {"fault"}.
 
-    A run of the answer has the logged losses and the fitted law, as `LossFit.plot` draws them. It is null if
-    it was not fitted.
+    `fit` is a key for `forecast`. A run of the answer has the logged losses and the fitted law, as
+    `LossFit.plot` draws them. It is null if it was not fitted.
     """
     runs = cast("list[Mapping[str, Any]]", question.get("runs"))
     if not isinstance(runs, list) or not all(isinstance(run, Mapping) for run in runs):

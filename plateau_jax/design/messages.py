@@ -15,6 +15,7 @@ from plateau_jax.validation.messages import (
     Stages,
     Subject,
     Words,
+    plain,
     shown,
 )
 
@@ -53,7 +54,7 @@ class _PlainWords(Words):
             f"length {length}" if start == "start" else f"start {start}, length {length}"
             for start, length in setting.pairs
         )
-        return "; ".join(pairs) or f"{setting.value:g}"
+        return "; ".join(pairs) or str(plain(setting.value))
 
     def stages(self, stages: Stages) -> str:
         return ", ".join(self.text(shown(item)) for item in stages.stages[0])

@@ -65,12 +65,14 @@ def integer(name: Place | str, value: Any, advice: Part = "") -> int:
         raise TypeError(must(name, value, "be ", INTEGER, advice=advice)) from None
 
 
-def _advice_for_float(value: Any) -> str:
+def _advice_for_float(value: Any) -> Part:
     """Suggest what to write if a number of steps is a float; "" if it is not a finite one."""
     steps = float(cast("Any", value)) if isinstance(value, float | np.floating) else math.nan
     if not math.isfinite(steps):
         return ""
-    return (f"write {int(steps)}, or " if steps.is_integer() else "write ") + "// in place of /"
+    if steps.is_integer():
+        return Message(WRITE, " ", int(steps), code(", or // in place of /"))
+    return code("write // in place of /")
 
 
 def at_least(name: Place | str, value: Any, least: int, advice: Part = "") -> int:
@@ -180,7 +182,7 @@ def _advice_for_flat(name: str, values: list[Any]) -> str:
     if len(numbers) % 2:
         return ""
     meant = tuple(zip(numbers[::2], numbers[1::2], strict=True))
-    return Message(": did you mean ", Setting(name, pairs=meant))
+    return Message(": did you mean ", Setting(name, pairs=meant), "?")
 
 
 def is_ordered(value: Any) -> bool:

@@ -1,10 +1,10 @@
-"""Messages as data: parts that Python, the command line, the design page and JSON texts word each in its way.
+"""Messages as data: Python, the command line, the design page and JSON texts each word their parts.
 
 A check writes a message once:
 
     raise ValueError(Message(Subject("warmup_steps", 9), " must ", within(0, 8)))
 
-`str(error)` is Python's wording; `message_of(error)` is the data, which any `Words` turn into text.
+`str(error)` is Python's wording; `message_of(error)` is the data, which any `Words` turns into text.
 """
 
 import json
@@ -29,7 +29,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Wording:
-    """Two wordings of the same: for readers of code, and for those who fill in fields or read JSON."""
+    """Two wordings of one part: for readers of code, and for those who fill in fields or read JSON."""
 
     code: "Parts"
     plain: "Parts"
@@ -59,7 +59,7 @@ class Setting:
     value: Any = None
     pairs: tuple[tuple[Any, Any], ...] = ()
     is_given: bool = False
-    """True if a sentence begins with it, as in `plateaus = [(0.5, 0.3)] look like`."""
+    """True for what the user has given, as in `start = 0 and`; False for what to write."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +248,11 @@ def short_repr(value: Any) -> str:
         return _shortened(repr(value))
     except RecursionError:  # nested too deeply
         return f"{type(value).__name__}(...)"
+
+
+def plain(number: Any) -> Any:
+    """Return a whole float as an int, and any other number as it is."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def unquoted(value: Any) -> str:

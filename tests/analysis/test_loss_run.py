@@ -50,7 +50,7 @@ def test_run_copies_its_arrays() -> None:
         ({"curve": 3}, TypeError, "curve = 3 must be a Curve"),
         ({"peak_value": 0}, ValueError, "peak_value = 0 must be positive"),
         ({"peak_value": "1"}, TypeError, "peak_value = '1' must be a number"),
-        ({"steps": [1, 2]}, ValueError, "there are 2 steps and 3 losses"),
+        ({"steps": [1, 2]}, ValueError, "steps has 2 items and losses has 3"),
         ({"steps": []}, ValueError, "there are no logged losses"),
         ({"steps": [1, 3, 3]}, ValueError, r"steps must increase: steps\[1\] = 3, steps\[2\] = 3; a "),
         ({"steps": [1, 3, 2]}, ValueError, "steps must increase"),

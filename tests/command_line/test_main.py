@@ -318,8 +318,11 @@ def test_longest_curve_can_be_drawn(tmp_path):
         ("100 --warmup-steps 100%", "--warmup-steps 100 must lie in 0 … TOTAL"),
         ("100 --warmup-steps half", "argument --warmup-steps: 'half' must be an integer"),
         ("--warmup-steps 2%", "required: TOTAL"),
-        ("--stage 2% 1.0", "--stage 2% 1.0: steps = '2%' is a share of all steps, and needs TOTAL before"),
-        ("--stage rest 100", "--stage rest 100: steps = 'rest' is a share of all steps, and needs TOTAL bef"),
+        ("--stage 2% 1.0", "--stage 2% 1.0: steps = '2%' is a fraction of all steps, and needs TOTAL before"),
+        (
+            "--stage rest 100",
+            "--stage rest 100: steps = 'rest' is a fraction of all steps, and needs TOTAL bef",
+        ),
         ("--stage 0 1", "--stage options last 0 steps"),
         ("--stage 5 1 --stage 5 0.5 (1-x)^2 100", "--stage 5 0.5 (1-x)^2 100 must be a stage (steps, to, sh"),
         ("100 --stage", "argument --stage: expected at least one argument"),

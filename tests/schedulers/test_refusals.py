@@ -51,7 +51,7 @@ _GIVE_ONE = r"^hold= and unit= .*: give one of them$"
 _WRONG_OPTIONS: list[tuple[Callable[..., Any], str, list[Any], type[Exception], str]] = [
     (
         lambda_lr, "curve", [None, 3, "curve", CURVE.to_dict(), [CURVE, None], iter([CURVE, CURVE])],
-        TypeError, r"curve = .* must be a Curve, as PlateauCurve\(",
+        TypeError, r"curve = .* must be a Curve, such as PlateauCurve\(",
     ),
     (_scheduler, "last_epoch", [1.0, True, None, "3", np.float32(2)], TypeError, "last_epoch = .* integer"),
     (_scheduler, "last_epoch", [-2, -(2**80)], ValueError, "last_epoch = -.* must be at least -1"),

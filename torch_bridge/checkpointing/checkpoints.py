@@ -37,22 +37,22 @@ class Checkpoints:
     files. If a process is killed, the last complete checkpoint survives, and a later save removes the
     unfinished files. A program that ends normally completes a pending save first. The next call raises an
     error from the background (if that call is a `save`, it starts first); if there is no next call, the error
-    is printed when the program ends. Several threads of a single process may save: each
-    waits for the others. With several ranks, save from one thread.
+    is printed when the program ends. Several threads of a single process may save: each waits for the others.
+    With several ranks, save from one thread.
 
     `load` verifies the SHA-256 of every tensor first, and never runs code from a checkpoint. One run at a
     time may save to a directory; others may load from it meanwhile.
 
-    With several processes, each of them calls `save` and `load`, with the same arguments, on a folder that
-    they share. Each rank writes its shards of DTensors; rank 0 writes everything else, and other ranks only
-    what differs from rank 0 (random numbers, for instance). Any number of processes can load, under DDP,
+    With several processes, each of them calls `save` and `load`, with the same arguments, on a directory
+    that they share. Each rank writes its shards of DTensors; rank 0 writes everything else, and other ranks
+    only what differs from rank 0 (random numbers, for instance). Any number of processes can load, under DDP,
     FSDP2 or on one process: each rank reads its shards of what is sharded now. If fewer processes load than
     saved, the values of the missing ranks are dropped. If more load, a `TrainStep` on a new rank keeps its
     random numbers and carry, and gets every other value from rank 0. A warning says so.
 
     Args:
-        directory: The folder; the first save creates it.
-        keep: Number of checkpoints to keep: the last saved ones. Anything in the folder that this library
+        directory: The directory; the first save creates it.
+        keep: Number of checkpoints to keep: the last saved ones. Anything in the directory that this library
             has not written is left alone.
 
     Raises:

@@ -115,7 +115,7 @@ def is_complete(path: Path) -> bool:
 
 
 def begin_save(directory: Path, count: int, save_id: str, rank: int) -> tuple[Path, int]:
-    """Create the folder that the ranks of one save write into; rank 0 first removes those of killed saves.
+    """Create the folder of one save; rank 0 first commits or removes those of killed saves.
 
     Returns:
         The folder, and the index of the save: one more than that of the last save. Only rank 0's counts; it

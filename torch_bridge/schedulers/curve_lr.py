@@ -159,7 +159,7 @@ class CurveLR(GroupCurves, LambdaLR):
         except TypeError:
             raise TypeError(
                 f"epoch = {checks.short_repr(epoch)} must be an integer: step() takes a loss only "
-                "with hold=, as lambda_lr(optimizer, curve, hold=...)"
+                "with hold=, as in lambda_lr(optimizer, curve, hold=...)"
             ) from None
         if epoch == self.last_epoch + 1:
             if self._step_count == 1:

@@ -35,8 +35,8 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
     if not isinstance(curve, Sequence) or not all(isinstance(item, Curve) for item in curve):
         example = curve if isinstance(curve, int) and not isinstance(curve, bool) else "total_steps"
         raise TypeError(
-            f"curve = {checks.short_repr(curve)} must be a Curve, as PlateauCurve({example}), or one for "
-            "each parameter group"
+            f"curve = {checks.short_repr(curve)} must be a Curve, such as PlateauCurve({example}), or one "
+            "for each parameter group"
         )
     if len(curve) != group_count:
         raise ValueError(f"curve has {len(curve)} curves; the optimizer has {group_count} parameter groups")

@@ -5,16 +5,18 @@
     step() of schedulers and followers:
     R1  no step in 20 updates, all at learning rate 0 *         forgotten                      call it
     R2  no step in the first 500 (1000, 2000, …) updates **     forgotten                      call it
-    R3  a step after 10 or more updates, all at rate 0 *        once per epoch                 each update
+    R3  a step after 10 or more updates, all at learning        once per epoch                 each update
+        rate 0 *
     R4  after 50 or more, twice in a row;                       once per epoch                 each update
         after 10 or more, three times in a row **
     R5  two or more steps after one update, three times         once per process               once
-    R6  a curve stepped after another one was, which was        one curve wins in              curve=[…]
-        stepped after this one; neither is at its end           all groups
+    R6  two curves are stepped in turn, and neither is at its   one curve wins in              curve=[…]
+        end                                                     all groups
 
     the clock:
     R7  20 updates do not fill a unit, at learning rate 0 *     unit too large                 smaller unit
-    R8  more than 10 steps and 1 % past the end, at rate 0      curve too short                more steps
+    R8  more than 10 steps and 1 % past the end, at learning    curve too short                more steps
+        rate 0
     R9  past 10 times the steps, and 1000 updates past the      it counts epochs, or the       more steps,
         end, unless that is the highest level                   unit is too small              larger unit
 
@@ -25,7 +27,8 @@
     R13 no update so far                                        wrong order                    as torch
 
     a compiled optimizer step:
-    R14 Adam, learning rate 0, a second moment still 0          0 · ∞ = NaN                    start above 0
+    R14 Adam, not fused, learning rate 0, a second moment       0 · ∞ = NaN                    start above 0
+        still 0
 
 *  Further steps would raise the learning rate.
 ** A step for each of these updates would have changed a value, and the groups hold the values that this
@@ -78,7 +81,8 @@ class StepWatch:
         self._name = ""
         self._counter = UpdateCounter()
         self._unstepped: Any = None
-        """The owner until its first step after an update: one that nobody else keeps is not stepped."""
+        """The owner, kept alive until its first step after an update. Otherwise one that nobody else keeps
+        would vanish before the warning that it is never stepped."""
         self._has_checked_moments = False
         self.begin(0, 0)
 

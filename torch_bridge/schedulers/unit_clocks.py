@@ -69,7 +69,7 @@ def reject_count(count: Any, builder: str) -> TypeError:
     """Return the error for `step(count=...)` on a clock that counts updates."""
     return TypeError(
         f"step(count={checks.short_repr(count)}), but the curve counts updates: write step(), or build it "
-        f"with unit=, as {builder}(..., unit=n)"
+        f"with unit=, as in {builder}(..., unit=n)"
     )
 
 

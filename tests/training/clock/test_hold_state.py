@@ -69,7 +69,7 @@ def test_state_without_rules_loads() -> None:
     held.load_state_dict(state, strict=False)
     assert held.state_dict()["clock"] == 8
     for name in ("applied", "clock", "hold", "model", "parameters"):
-        with pytest.raises(ValueError, match="not a state of a TrainStep"):
+        with pytest.raises(ValueError, match="not the state of a TrainStep"):
             step.load_state_dict({key: value for key, value in state.items() if key != name})
 
 

@@ -129,9 +129,10 @@ _COUNTED: dict[str, Any] = {"unit": 4, "count": lambda batch: len(batch[0])}
 _HELD: dict[str, Any] = {"curve": HELD_CURVE, "hold": PATIENT}
 _FP16: dict[str, Any] = {"precision": "fp16"}
 _DAMAGED: list[tuple[dict[str, Any], Callable[[Any], Any], str]] = [
-    ({}, lambda state: state.clear(), "not a state of a TrainStep"),
-    ({}, lambda state: state.pop("clock"), "not a state of a TrainStep"),
+    ({}, lambda state: state.clear(), "not the state of a TrainStep"),
+    ({}, lambda state: state.pop("clock"), "not the state of a TrainStep"),
     ({}, _entry(random={"cpu": torch.zeros(3, dtype=torch.uint8)}), "RNG state size"),
+    ({}, _entry(random={}), "random state of the CPU"),
     ({}, _entry(applied=-5), "applied"),
     ({}, _entry(applied=1.0), "applied"),
     ({}, _entry(skipped=-1), "skipped"),
@@ -179,4 +180,4 @@ def test_damaged_state_changes_nothing(
 
 @pytest.mark.parametrize("state", [None, [], {"model": {}}, Net().state_dict()], ids=range(4))
 def test_invalid_state_is_rejected(state: Any) -> None:
-    _check_rejected(make_step(), state, "not a state of a TrainStep")
+    _check_rejected(make_step(), state, "not the state of a TrainStep")

@@ -22,8 +22,8 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
     """Load a state and keep its saved dtypes. The optimizer may keep the state's tensors without a copy.
 
     Raises:
-        ValueError: The groups on both sides name their parameters, and the names differ; or a tensor does not
-            have its parameter's shape.
+        ValueError: The groups on both sides name their parameters, and the names differ; or a fused
+            torch optimizer's moment does not have its parameter's shape.
         Exception: Any error of the optimizer's `load_state_dict`.
     """
     inner = unwrap(optimizer)
@@ -42,7 +42,7 @@ def is_of_torch(optimizer: Optimizer) -> bool:
 
 
 def _is_standard(optimizer: Optimizer, state: Any) -> bool:
-    """Return False if an optimizer saves a different form than torch's, or has other groups."""
+    """Return False if an optimizer saves a different form than torch's, or has groups of different sizes."""
     try:
         sizes = [len(group["params"]) for group in state["param_groups"]]
         return isinstance(state["state"], dict) and sizes == [
@@ -79,7 +79,7 @@ def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]]
                 advice = ""
                 if sorted(chain.from_iterable(names)) == sorted(chain.from_iterable(saved)):
                     advice = (
-                        f". Build the groups in the saved order, which the state has under {key!r}. If they "
+                        f". Build the same groups in the same order as in the state, under {key!r}. If they "
                         "are built from a set, sort it: its order changes with every start of Python"
                     )
                 raise ValueError(

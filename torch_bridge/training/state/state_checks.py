@@ -30,18 +30,20 @@ def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[
     """
     if isinstance(saved, Mapping) and "base_lrs" in saved:
         raise ValueError(
-            "state_dict is not a state of a TrainStep: it is the state of a scheduler. Load model and "
+            "state_dict is not the state of a TrainStep: it is the state of a scheduler. Load model and "
             "optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); with unit= or hold=, "
             "see docs/training_step.md, From a TrainStep to a scheduler, and back"
         )
     if not isinstance(saved, Mapping) or current.keys() != saved.keys():
-        raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(current)}")
+        raise ValueError(f"state_dict is not the state of a TrainStep, which has the keys {list(current)}")
     saved = cast("Mapping[str, Any]", saved)
     for name in ("precision", "optimizer_type"):
         if current[name] != saved[name]:
             raise ValueError(
                 f"state_dict was saved with {name} = {saved[name]}, and this step has {current[name]}"
             )
+    if "cpu" not in saved["random"]:
+        raise ValueError("state_dict has no random state of the CPU")
     check_same_parameters(current["parameters"], saved["parameters"], "parameters")
     _check_shards(current, saved)
     _check_dtypes(current["model"], to_plain_names(saved["model"], current["model"]))
@@ -87,7 +89,7 @@ def _mesh_coordinates(value: Any) -> str | None:
 
 
 def _check_dtypes(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Reject a model in another dtype; the names and the shapes are compared by torch."""
+    """Reject a model with different dtypes; torch compares the names and shapes."""
     dtypes, saved_dtypes = (
         {
             name: str(state[name].dtype)
@@ -115,5 +117,5 @@ def _check_loss_scale(precision: str, saved: Sequence[Tensor]) -> None:
 
 def _check_options(groups: Sequence[Mapping[str, Any]], saved_groups: Sequence[Mapping[str, Any]]) -> None:
     for index, pair in enumerate(zip(groups, saved_groups, strict=True)):
-        options = (dict.fromkeys(group.keys() - {"param_names"}, "an option") for group in pair)
+        options = (dict.fromkeys(group.keys() - {"param_names"}, "present") for group in pair)
         _check_equal(f"different options in param_groups[{index}]", *options)

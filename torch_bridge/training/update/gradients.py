@@ -14,7 +14,7 @@ _vector_norm = cast("Callable[[Tensor], Tensor]", torch.linalg.vector_norm)  # u
 def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
     """Return the parameters' gradients, skipping None, to be changed in place.
 
-    Of a sparse gradient these are the values, of a DTensor this rank's shard.
+    For a sparse gradient, its values; for a DTensor, this rank's shard.
     """
     gradients: list[Tensor] = []
     for parameter in parameters:
