@@ -211,10 +211,14 @@ def test_copied_folder_is_same_checkpoint(folder: Path) -> None:
     assert same_bits(part.state, state_of(2))
 
 
-def test_moments_beyond_their_parameter_are_rejected(tmp_path: Path) -> None:
+class _Derived(torch.optim.AdamW): ...
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, _Derived])
+def test_moments_beyond_their_parameter_are_rejected(tmp_path: Path, kind: type[torch.optim.AdamW]) -> None:
     """The fused kernel on the CPU would write beyond their end."""
     wide, narrow = (torch.nn.Linear(size, 1) for size in (1000, 10))
-    optimizers = [torch.optim.AdamW(model.parameters(), fused=True) for model in (wide, narrow)]
+    optimizers = [kind(model.parameters(), fused=True) for model in (wide, narrow)]
     narrow(torch.ones(1, 10)).sum().backward()
     optimizers[1].step()
     checkpoints = Checkpoints(tmp_path)

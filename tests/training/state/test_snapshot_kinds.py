@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep
+from torch_bridge import Checkpoints, TrainStep
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
@@ -47,6 +48,26 @@ def test_state_loads_into_other_memory_format(name: str) -> None:
     assert equal_trees(steps[1].state_dict(), steps[0].state_dict())
     for step in steps:
         train(step, data[4:])
+    torch.testing.assert_close(plain.weight, strided.weight.contiguous(), rtol=1e-5, atol=1e-6)
+
+
+def test_separate_optimizer_loads_into_other_memory_format(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    strided = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    plain, checkpoints, data = nn.Conv2d(3, 4, 3), Checkpoints(tmp_path), torch.randn(8, 2, 3, 5, 5)
+
+    def update(model: nn.Module, optimizer: Any) -> None:
+        for batch in data[4:]:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+    optimizers = [torch.optim.AdamW(model.parameters(), fused=True) for model in (strided, plain)]
+    update(strided, optimizers[0])
+    checkpoints.save(1, model=strided, optimizer=optimizers[0])
+    checkpoints.load(model=plain, optimizer=optimizers[1])
+    for model, optimizer in zip((strided, plain), optimizers, strict=True):
+        update(model, optimizer)
     torch.testing.assert_close(plain.weight, strided.weight.contiguous(), rtol=1e-5, atol=1e-6)
 
 

@@ -9,7 +9,7 @@ from support.holds.held import CURVE as HELD_CURVE, PATIENT
 from support.training.models import Net, batches, counting_loss, mean_loss
 from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees
-from torch import nn
+from torch import Tensor, nn
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
@@ -62,19 +62,34 @@ def _frozen() -> TrainStep:
     return make_step(model=model, optimizer=torch.optim.AdamW(trained, fused=True))
 
 
+class _Scaled(Net):
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(shape))
+
+
+def _scaled_loss(model: Any, batch: Any) -> Tensor:
+    return mean_loss(model, batch) * model.scale.sum()
+
+
 _OTHER_STATES: dict[str, tuple[Build, Build, str]] = {
     "curve": (make_step, lambda: make_step(curve=PlateauCurve(41)), "differ from step"),
     "plateau": (make_step, lambda: make_step(curve=PlateauCurve(40, warmup_steps=4)), "differ from step"),
     "precision": (make_step, lambda: make_step(precision="bf16"), "precision"),
     "fp16": (make_step, lambda: make_step(precision="fp16"), "precision"),
     "model": (make_step, lambda: _layers(8), "in group 0, parameter 0 is "),
-    "width": (lambda: _layers(8), lambda: _layers(9), "size mismatch for 0.weight"),
+    "width": (lambda: _layers(8), lambda: _layers(9), "a different model: 0.weight: torch.float32 of"),
+    "scalar": (
+        lambda: make_step(model=_Scaled(()), loss_fn=_scaled_loss),
+        lambda: make_step(model=_Scaled((1,)), loss_fn=_scaled_loss),
+        r"a different model: scale: torch.float32 of \(1?,?\) in",
+    ),
     "extra state": (
         lambda: make_step(model=_Extra(3, 2)),
         lambda: make_step(model=nn.Linear(3, 2)),
         r"(Missing|Unexpected) key\(s\) in state_dict: \"_extra_state\"",
     ),
-    "dtype": (make_step, _half, "different dtypes in the model: first.weight: torch.(float32|bfloat16) in"),
+    "dtype": (make_step, _half, "a different model: first.weight: torch.(float32|bfloat16) of .* in"),
     "optimizer": (make_step, lambda: make_step("sgd"), "optimizer"),
     "near optimizer": (make_step, lambda: make_step("adam"), "optimizer"),
     "carry": (make_step, lambda: _with_carry(3), "a different carry: 0: "),

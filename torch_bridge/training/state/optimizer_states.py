@@ -30,15 +30,23 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
     is_standard = _is_standard(inner, state)
     if is_standard:
         check_param_names(inner.param_groups, state["param_groups"])
-        if is_of_torch(inner):
+        if is_derived := _is_derived_from_torchs(inner):
             _check_moments(inner.param_groups, state)
     optimizer.load_state_dict(state)
     if is_standard:
         _restore_dtypes(inner, state)
+        if is_derived:
+            _lay_out_fused(inner)
 
 
 def is_of_torch(optimizer: Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.optim")
+
+
+def _is_derived_from_torchs(optimizer: Optimizer) -> bool:
+    """Return True for torch's optimizers and their subclasses, which may run torch's fused kernels."""
+    kinds = type(optimizer).__mro__
+    return any(kind.__module__.startswith("torch.optim") and kind is not Optimizer for kind in kinds)
 
 
 def _is_standard(optimizer: Optimizer, state: Any) -> bool:
@@ -102,6 +110,17 @@ def _check_moments(groups: Iterable[Any], state: Any) -> None:
                         "state_dict was saved with a different optimizer or model: "
                         f"{name} of parameter {number} {shapes}"
                     )
+
+
+def _lay_out_fused(optimizer: Optimizer) -> None:
+    """Lay loaded moments out like their parameters, as fused kernels need: see `copy_optimizer_state`."""
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            for parameter in group["params"]:
+                values = optimizer.state.get(parameter, {})
+                for name, value in values.items():
+                    if isinstance(value, Tensor) and value.shape == parameter.shape:
+                        values[name] = _like_parameter(parameter, value)
 
 
 def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:

@@ -16,8 +16,8 @@ from torch_bridge.training.state.snapshot import TrainStepState, as_list
 def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[Optimizer]) -> None:
     """Reject a state that torch would load, and that a run can't continue from.
 
-    Torch itself rejects different names and shapes in a model, and different sizes of parameter groups. It
-    casts a model's dtypes, broadcasts a carry, and takes whatever options and moments an optimizer's state
+    Torch itself rejects different names in a model, and different sizes of parameter groups. It casts a
+    model's dtypes, broadcasts a carry, and takes whatever options and moments an optimizer's state
     has.
 
     Args:
@@ -46,7 +46,7 @@ def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[
         raise ValueError("state_dict has no random state of the CPU")
     check_same_parameters(current["parameters"], saved["parameters"], "parameters")
     _check_shards(current, saved)
-    _check_dtypes(current["model"], to_plain_names(saved["model"], current["model"]))
+    _check_tensors(current["model"], to_plain_names(saved["model"], current["model"]))
     carry, saved_carry = (
         {index: f"{leaf.dtype} of {tuple(leaf.shape)}" for index, leaf in enumerate(state["carry"] or ())}
         for state in (current, saved)
@@ -88,11 +88,11 @@ def _mesh_coordinates(value: Any) -> str | None:
     return None if mesh is None else f"{tuple(mesh.shape)} ranks at {mesh.get_coordinate()}"
 
 
-def _check_dtypes(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Reject a model with different dtypes; torch compares the names and shapes."""
-    dtypes, saved_dtypes = (
+def _check_tensors(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Reject a model with different dtypes or shapes: torch casts the former, and loads (1,) into ()."""
+    kinds, saved_kinds = (
         {
-            name: str(state[name].dtype)
+            name: f"{state[name].dtype} of {tuple(state[name].shape)}"
             for name in current
             # A module's extra state may be of any type, and change it.
             if "_extra_state" not in name
@@ -100,7 +100,7 @@ def _check_dtypes(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
         }
         for state in (current, saved)
     )
-    _check_equal("different dtypes in the model", dtypes, saved_dtypes)
+    _check_equal("a different model", kinds, saved_kinds)
 
 
 def _check_loss_scale(precision: str, saved: Sequence[Tensor]) -> None:
