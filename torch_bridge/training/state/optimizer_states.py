@@ -28,15 +28,16 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
     """
     inner = unwrap(optimizer)
     is_standard = _is_standard(inner, state)
+    is_derived = is_standard and _is_derived_from_torchs(inner)
     if is_standard:
         check_param_names(inner.param_groups, state["param_groups"])
-        if is_derived := _is_derived_from_torchs(inner):
+        if is_derived:
             _check_moments(inner.param_groups, state)
     optimizer.load_state_dict(state)
     if is_standard:
         _restore_dtypes(inner, state)
-        if is_derived:
-            _lay_out_fused(inner)
+    if is_derived:
+        _lay_out_fused(inner)
 
 
 def is_of_torch(optimizer: Optimizer) -> bool:
