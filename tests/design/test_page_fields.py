@@ -147,6 +147,6 @@ def test_late_answers_are_superseded(page):
 
 
 def test_likely_mistakes_are_reported(page):
-    page.get_by_label("Final LR, fraction of peak").fill("3e-5")
+    page.get_by_label("Final LR / peak").fill("3e-5")
     wait_until_settled(page)
     expect(page.get_by_role("status").filter(has_text="looks like a learning rate")).to_be_visible()

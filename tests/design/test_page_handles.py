@@ -133,7 +133,7 @@ def test_successive_keys_add_up(page):
 
 
 def test_keys_before_an_answer_are_not_lost(page):
-    page.get_by_label("Final LR, fraction of peak").fill("0.25")
+    page.get_by_label("Final LR / peak").fill("0.25")
     handle(page, "Plateau 1, end").focus()
     for _ in range(6):
         page.keyboard.press("ArrowRight")

@@ -25,7 +25,7 @@ def test_added_curve_has_the_selected_warmup(page, button, shape):
 
 
 def test_added_stages_have_the_selected_warmup(page):
-    page.get_by_label("Initial LR, fraction of peak").fill("0.25")
+    page.get_by_label("Initial LR / peak").fill("0.25")
     page.get_by_label("Warmup shape").select_option("cosine")
     wait_until_settled(page)
     page.get_by_role("button", name="stages", exact=True).click()

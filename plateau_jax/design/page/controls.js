@@ -7,8 +7,8 @@ import { ShapeField } from "./shape_field.js";
 
 const LABELS = {
   total_steps: "Total steps", warmup_steps: "Warmup steps", warmup_shape: "Warmup shape",
-  init_lr_ratio: "Initial LR, fraction of peak", decay_shape: "Decay shape", min_lr_ratio: "Final LR, fraction of peak",
-  start: "Start, fraction of peak", at: "First step", steps: "Steps", to: "To, fraction of peak", shape: "Shape",
+  init_lr_ratio: "Initial LR / peak", decay_shape: "Decay shape", min_lr_ratio: "Final LR / peak",
+  start: "Start / peak", at: "First step", steps: "Steps", to: "To / peak", shape: "Shape",
   scale: "Scale", peak: "Peak learning rate",
 };
 // The labels of the field for P next to a shape, by the shape's argument.
