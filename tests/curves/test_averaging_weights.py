@@ -48,6 +48,7 @@ def test_weights_match_definition_on_generated_curves(drawn):
         assert not np.signbit(found).any()
         for order in (found, found[::-1], np.sort(found)):
             assert sum(order) == 1  # in any order, not a bit is lost
+        assert not (found * 2**53 % 1).any()
         for weight, exact in zip(found, expected, strict=True):
             assert abs(Fraction(float(weight)) - exact) < Fraction(1, 2**51)
 
