@@ -76,6 +76,7 @@ def choose(page: Page, *paths: Path) -> Locator:
 
 
 def accept(dialog: Locator) -> None:
+    expect(dialog.locator(".verdict")).not_to_be_empty()  # it moves the button
     dialog.get_by_role("button", name="Use th").click()
     expect(dialog).to_be_hidden()
 
