@@ -298,12 +298,13 @@ class TrainStep:
 
         Raises:
             ValueError: The state is not one of a TrainStep; it belongs to a different plan (unless `strict`
-                is False), optimizer, precision, dtype or carry; the parameters are different ones, in a
-                different order or in different groups; or a scheduler is attached to the optimizer.
+                is False), optimizer, precision or carry, or to a model of different shapes or dtypes; the
+                parameters are different ones, in a different order or in different groups; or a scheduler
+                is attached to the optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises, such as
-                torch's RuntimeError for a model of different shapes.
+                torch's RuntimeError for missing keys.
 
-        After an error everything is restored.
+        After an error the state is as before.
         """
         position = self._check_state(state_dict, strict)
         restore = self._restorer()
