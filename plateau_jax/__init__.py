@@ -8,6 +8,7 @@
 from plateau_jax.curves import (
     derived_curves as derived_curves,
     plateau_curve as plateau_curve,
+    scaled_curve as scaled_curve,
     staged_curve as staged_curve,
 )
 from plateau_jax.validation import lazy_names

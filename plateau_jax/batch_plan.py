@@ -1,10 +1,13 @@
 """Batch-size schedules: pure functions of the number of samples or tokens consumed."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, cast
 
+from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
+from plateau_jax.numerics.exact_segments import nonempty_segments
 from plateau_jax.validation import checks
 
 
@@ -42,24 +45,7 @@ class BatchPlan:
     pairs: Sequence[tuple[int, int]]
 
     def __post_init__(self) -> None:
-        pairs = [
-            (
-                checks.integer(place.with_part("threshold"), threshold),
-                checks.at_least(place.with_part("batch"), batch, 1),
-            )
-            for place, threshold, batch in checks.pairs("pairs", self.pairs, "(threshold, batch)")
-        ]
-        if not pairs:
-            raise ValueError("pairs holds no pair (threshold, batch); at least one is needed")
-        if pairs[0][0] != 0:
-            raise ValueError(f"pairs[0] = {pairs[0]!r} must have the threshold 0: the plan begins there")
-        for (threshold, _), (following, _) in pairwise(pairs):
-            if following <= threshold:
-                raise ValueError(
-                    f"pairs = {checks.short_repr(self.pairs)} must hold rising thresholds; "
-                    f"{following} follows {threshold}"
-                )
-        object.__setattr__(self, "pairs", tuple(pairs))
+        object.__setattr__(self, "pairs", check_pairs(self.pairs))
 
     def __call__(self, consumed: int) -> int:
         """Return the batch of the next update.
@@ -126,6 +112,94 @@ class BatchPlan:
         """Return each batch with the threshold that ends its part; None for the last."""
         ends = [threshold for threshold, _ in self.pairs[1:]]
         return zip((batch for _, batch in self.pairs), [*ends, None], strict=True)
+
+    def scale(self, curve: Curve, unit: int, *, reference: int, exponent: float = 0.5) -> Curve:
+        """Return the curve with its learning rates scaled by the batch sizes of the plan.
+
+            scaled(step) = curve(step) · (plan(step · unit) / reference)^exponent
+
+        Use it with a clock of `unit` samples or tokens, which makes the thresholds steps of the curve. Each
+        factor is the float64 nearest to the exact power, read as the decimal that it prints as. The level
+        held past the end is scaled for the last batch of the plan.
+
+        Where the factor is at most 1, values are as accurate as those of any curve; where it is above 1, they
+        are within half a unit in the last place plus 2⁻⁵⁸ times the factor.
+
+        Sources: the square root, for Adam and similar optimizers, Malladi et al. 2022 (arXiv:2205.10287); the
+        exponent 1, for SGD, Goyal et al. 2017 (arXiv:1706.02677).
+
+        Args:
+            curve: The curve, in steps of `unit` samples or tokens.
+            unit: Samples or tokens per step, at least 1; every threshold must be a multiple of it.
+            reference: The batch at which the peak was tuned, at least 1.
+            exponent: Above 0 and at most 2, read as the decimal that you write.
+
+        Returns:
+            A curve of `curve.total_steps` steps. Its `unit` is `unit`, and the functions that take `unit=`
+            reject any other.
+
+        Raises:
+            TypeError: `curve` is not a curve; another argument is not a number, or not an integer.
+            ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product is above
+                1, the message says which `reference` to write; the curve has a different unit.
+
+        >>> from plateau_jax import PlateauCurve
+        >>> plan = BatchPlan([(0, 8), (400, 32)])
+        >>> scaled = plan.scale(PlateauCurve(100, decay_shape="linear"), 8, reference=32)
+        >>> scaled([0, 49, 50, 75]), scaled.unit
+        (array([0.5  , 0.255, 0.5  , 0.25 ], dtype=float32), 8)
+        """
+        return ScaledCurve(curve, self.pairs, unit, reference=reference, exponent=exponent)
+
+    @classmethod
+    def seesaw(cls, curve: Curve, batch: int, *, unit: int, largest: int) -> "BatchPlan":
+        """Return a plan that doubles the batch each time the curve has halved.
+
+        The batch doubles for the k-th time at the first step from which the curve, the level held past its
+        end included, stays at or below 2⁻ᵏ of its largest value, as long as it is at most `largest`. Several
+        doublings at one step are one jump; doublings at or past the end are left out.
+
+        `plan.scale(curve, unit, reference=batch)` is the curve to train with: its learning rate falls by √2
+        where the batch doubles, so that lr/√batch, the same as the curve's at every sample, halves in fewer
+        updates.
+
+        Source: Seesaw, Meterez et al. 2025 (arXiv:2510.14717), which finds the loss of a cosine at equal
+        FLOPs, below the critical batch size.
+
+        Args:
+            curve: The curve, in steps of `unit` samples or tokens.
+            batch: The first batch, in samples or tokens, at least 1.
+            unit: Samples or tokens per step, at least 1.
+            largest: The largest batch allowed, at least `batch`.
+
+        Returns:
+            A plan whose thresholds are multiples of `unit`.
+
+        Raises:
+            TypeError: `curve` is not a curve, or another argument is not an integer.
+            ValueError: A number is below 1; `largest` is below `batch`; the curve is 0 everywhere.
+
+        >>> from plateau_jax import PlateauCurve
+        >>> plan = BatchPlan.seesaw(PlateauCurve(10_000), 32, unit=32, largest=256)
+        >>> [(threshold // 32, batch) for threshold, batch in plan.pairs]
+        [(0, 32), (5000, 64), (6667, 128), (7700, 256)]
+        """
+        curve = check_curve("curve", curve)
+        batch = checks.at_least("batch", batch, 1)
+        unit = checks.at_least("unit", unit, 1)
+        largest = checks.at_least("largest", largest, batch)
+        highest = max(curve(step) for piece in _ranges(curve) for step in piece)
+        if highest == 0:
+            raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
+        batches = {0: batch}
+        doubled, level = 2 * batch, highest / 2
+        while doubled <= largest:
+            step = _first_step_within(curve, level)
+            if step is None or step >= curve.total_steps:
+                break
+            batches[step * unit] = doubled
+            doubled, level = 2 * doubled, level / 2
+        return cls(list(batches.items()))
 
     def micro_batches(self, consumed: int, micro_batch: int, processes: int = 1) -> int:
         """Return the number of micro-batches per process in the next update.
@@ -214,3 +288,23 @@ def _micro_batches_of(batch: int, label: str, micro_batch: int, processes: int) 
             f"{micro_batch * processes} does not divide"
         )
     return count
+
+
+def _first_step_within(curve: Curve, level: float) -> int | None:
+    """Return the first step from which the curve stays at or below a level; None if it ends above it."""
+    if curve(curve.total_steps) > level:
+        return None
+    for first, last in reversed(_ranges(curve)):
+        if curve(last) > level:
+            return last + 1
+        if curve(first) > level:  # The segment falls; search for its first step at or below the level.
+            return first + bisect_left(range(first, last), True, key=lambda step: curve(step) <= level)
+    return 0
+
+
+def _ranges(curve: Curve) -> list[tuple[int, int]]:
+    """Return the first and the last step of each segment; the end is one step."""
+    return [
+        (segment.begin, segment.begin if after is None else after - 1)
+        for segment, after in nonempty_segments(curve.rows)
+    ]

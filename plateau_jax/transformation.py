@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.curve import Curve, check_unit
 from plateau_jax.holds.decision import decide, initial_state
 from plateau_jax.holds.rules import Rule, check_rules
 from plateau_jax.schedule import check_real_scalar, optax_schedule, unwrap_array
@@ -105,8 +105,9 @@ def scale_by_curve(
             with rules, `value` is missing or not a real scalar; with `unit`, `count` is missing or not a
             single integer; without `unit`, there is a `count`.
         ValueError: As for `optax_schedule`; a `HoldUntilFlat` is used with a curve without a flat part;
-            `unit` is out of range, or combined with `hold`. From `update`: the state belongs to different
-            rules or to the other kind of clock; `count` is out of range and not an array.
+            `unit` is out of range, combined with `hold`, or not the unit of a curve from `BatchPlan.scale`.
+            From `update`: the state belongs to different rules or to the other kind of clock; `count` is out
+            of range and not an array.
 
     >>> import optax
     >>> from plateau_jax import HoldUntilFlat, PlateauCurve, scale_by_curve
@@ -130,6 +131,7 @@ def scale_by_curve(
     (Array(2, dtype=int32), Array(5, dtype=int32), Array(0.025, dtype=float32))
     """
     schedule = optax_schedule(curve, peak_value)
+    check_unit([curve], unit)
     if unit is not None:
         if hold is not None:
             raise ValueError(

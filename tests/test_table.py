@@ -29,7 +29,7 @@ from torch_bridge import multiplier, table, tensors
 
 SIZE = 48
 VERSION = TorchVersion(torch.__version__)
-cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE)
+cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE, scaled=True)
 _each = pytest.mark.parametrize("curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"])
 _compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 """The import of torch's compiler gives this warning."""
@@ -87,8 +87,8 @@ def test_table_matches_numpy_bits_at_every_step(table_of, curve):
 
 
 _stacks = given(
-    descriptions_and_steps(range(5)),
-    st.lists(descriptions(range(5), depth=1), max_size=4),
+    descriptions_and_steps(range(5), scaled=True),
+    st.lists(descriptions(range(5), depth=1, scaled=True), max_size=4),
     st.sampled_from((30, 60)),
     st.sampled_from(((), (1,), (3, 2))),
 )
@@ -351,7 +351,7 @@ def compiled():
 @_compiles
 @pytest.mark.slow
 @examples(50)
-@given(descriptions_and_steps((0, 1, 2, 16), SIZE))
+@given(descriptions_and_steps((0, 1, 2, 16), SIZE, scaled=True))
 def test_compiled_table_matches_numpy_bits(compiled, case):
     curve, steps = curve_and_steps(case)
     if len(curve.segments.begin) < 40:

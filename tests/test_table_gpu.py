@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 
 
 @examples(40)
-@given(descriptions_and_steps((0, 1, 2, 18, 19, 30), 48))
+@given(descriptions_and_steps((0, 1, 2, 18, 19, 30), 48, scaled=True))
 def test_gpu_matches_numpy_bits(case):
     curve, steps = build(case[0]), np.array(case[1], np.int32)
     for segments in (curve.segments, tensors(curve.segments, "cuda")):

@@ -1,6 +1,7 @@
 """Everything that this package imports from `plateau_jax`."""
 
 from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
+from plateau_jax.curves.curve import check_unit
 from plateau_jax.curves.saved_curves import describe_difference, read_saved_curve
 from plateau_jax.holds.decision import HOST, decide, initial_state
 from plateau_jax.holds.rules import Rule, check_rules
@@ -20,6 +21,7 @@ __all__ = [
     "Segments",
     "StagedCurve",
     "check_rules",
+    "check_unit",
     "checks",
     "decide",
     "decode_table",

@@ -48,7 +48,10 @@ class Curve(ABC):
     """The segments in exact numbers; the last is the end."""
 
     depth: int
-    """Nesting depth of cooldowns and continuations."""
+    """Nesting depth of derived curves."""
+
+    unit: int | None
+    """Samples or tokens per step, for a curve that `BatchPlan.scale` returned or that is derived from one."""
 
     def __init_subclass__(cls) -> None:
         if cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
@@ -67,10 +70,12 @@ class Curve(ABC):
             object.__setattr__(self, name, value)
         self.__post_init__()
 
-    def _freeze(self, rows: Iterable[ExactSegment], *, depth: int = 0, **arguments: Any) -> None:
+    def _freeze(
+        self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None, **arguments: Any
+    ) -> None:
         """Set the attributes of a curve whose arguments have been checked."""
         rows = tuple(rows)
-        values = {**arguments, "rows": rows, "depth": depth, "total_steps": rows[-1].begin}
+        values = {**arguments, "rows": rows, "depth": depth, "unit": unit, "total_steps": rows[-1].begin}
         object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -157,8 +162,7 @@ class Curve(ABC):
         Raises:
             TypeError: `at` or `steps` is not an integer, `to` not a number.
             ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"` cooldown to 0;
-                a `"t^-P"` cooldown between levels too far apart; cooldowns and continuations nested more
-                than 64 deep.
+                a `"t^-P"` cooldown between levels too far apart; derived curves nested more than 64 deep.
 
         Warns:
             CurveWarning: The curve is 0 at step `at` already.
@@ -189,8 +193,8 @@ class Curve(ABC):
 
         Raises:
             TypeError: `other` is not a curve, `scale` not a number.
-            ValueError: A `scale` outside (0, 1]; more than 2³¹ - 1 steps in all; cooldowns and
-                continuations nested more than 64 deep.
+            ValueError: A `scale` outside (0, 1]; more than 2³¹ - 1 steps in all; curves with different
+                units; derived curves nested more than 64 deep.
 
         >>> from plateau_jax import PlateauCurve
         >>> cycle = PlateauCurve(100, warmup_steps=10)
@@ -199,6 +203,38 @@ class Curve(ABC):
         (array([1. , 0. , 0.5, 0. ], dtype=float32), 200)
         """
         return serialization.curve_class("then")(self, other, scale=scale)
+
+    def part(self, start: int = 0, stop: int | None = None) -> "Curve":
+        """Return the steps `start` … `stop` - 1 of this curve, as a curve of `stop` - `start` steps.
+
+            part(step) = curve(start + step)      for 0 <= step < stop - start
+
+        These values have the bits of the curve's. After them the part holds the level at `stop`: where the
+        curve jumps there, the level after the jump.
+
+        Use it for a run that ends before its decay does, or to stretch a decay that is running: continue at
+        step s on a longer curve, from the step at which that has come down to the same level.
+
+        Args:
+            start: First step of the part.
+            stop: First step after the part; `total_steps` by default.
+
+        Returns:
+            A curve of `stop - start` steps.
+
+        Raises:
+            TypeError: `start` or `stop` is not an integer.
+            ValueError: 0 <= start < stop <= total_steps is false; derived curves nested more than 64 deep.
+
+        >>> from plateau_jax import PlateauCurve
+        >>> cosine = PlateauCurve(1000)
+        >>> half = cosine.part(0, 500)
+        >>> half([0, 250, 500, 900]), half.total_steps
+        (array([1.       , 0.8535534, 0.5      , 0.5      ], dtype=float32), 500)
+        >>> half.then(cosine.part(500)).same_until(cosine, 2000)
+        True
+        """
+        return serialization.curve_class("part")(self, start, stop)
 
     def merge_weights(self, steps: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Return the averaging weights that turn checkpoints of a constant learning rate into a cooldown.
@@ -334,7 +370,7 @@ class Curve(ABC):
         return axes.draw([self._to_draw()], peak_value, ax)
 
     def _to_draw(self) -> sampling.CurveToDraw:
-        # Cooldowns and continuations name their last step in a phrase already.
+        # Derived curves name their last step in a phrase already.
         length = [] if self.depth else [f"{self.total_steps} steps"]
         return sampling.CurveToDraw(self.rows, self, [*length, *self._legend_phrases()])
 
@@ -369,8 +405,8 @@ class Curve(ABC):
         Raises:
             TypeError: `arguments` is not a mapping, or a value has the wrong type.
             ValueError: The kind is unknown, or is not the kind of this class. A key is unknown. A key without
-                a default is missing, such as `total_steps`. Cooldowns and continuations are nested more than
-                64 deep. The constructor rejects a value: the message names its key, as in `stages[1]`.
+                a default is missing, such as `total_steps`. Derived curves are nested more than 64 deep. The
+                constructor rejects a value: the message names its key, as in `stages[1]`.
 
         Warns:
             CurveWarning: As the constructor. A mapping with the keys that `to_dict` writes, all of them and
@@ -411,3 +447,11 @@ def check_curve(name: str, value: Any) -> Curve:
     if not isinstance(value, Curve):
         raise TypeError(checks.must(name, value, "be a Curve"))
     return value
+
+
+def check_unit(curves: Iterable[Curve], unit: int | None) -> None:
+    """Raise a ValueError if a curve is scaled by a batch plan for a clock with a different unit."""
+    for curve in curves:
+        if curve.unit is not None and unit != curve.unit:
+            plan = f"be {curve.unit}, the unit for which the curve was scaled by a batch plan"
+            raise ValueError(checks.must("unit", unit, plan))

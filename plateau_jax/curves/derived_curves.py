@@ -1,4 +1,4 @@
-"""Curves that are derived from other curves: cooldowns and continuations."""
+"""Curves that are derived from other curves: cooldowns, continuations and parts."""
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -9,11 +9,11 @@ from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.serialization import MAX_DEPTH, register_kind
 from plateau_jax.numerics import levels, shapes
 from plateau_jax.numerics.exact import as_written, nearest_float32
-from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment, segment_at
+from plateau_jax.numerics.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.messages import MAX_INT32, Message, Name, Wording, within
+from plateau_jax.validation.messages import MAX_INT32, Message, Name, Setting, Wording, code, within
 
 
 @final
@@ -59,7 +59,8 @@ class Cooldown(Curve):
                 ExactSegment("cooldown", at, steps, start, end, shape),
                 flat_segment("end", at + steps, 0, end),
             ],
-            depth=_depth_above(curve),
+            depth=depth_above(curve),
+            unit=curve.unit,
             at=at,
             steps=steps,
             to=to,
@@ -99,7 +100,7 @@ class Then(Curve):
             sum_of_steps = f"{first} + {other.total_steps}", Wording("", ",")
             raise ValueError(Message(total, *sum_of_steps, " must be at most ", MAX_INT32))
         rows = [*curve.rows[:-1], *(row.shifted(first, as_written(scale)) for row in other.rows)]
-        self._freeze(rows, depth=_depth_above(curve, other), scale=scale)
+        self._freeze(rows, depth=depth_above(curve, other), unit=common_unit(curve, other), scale=scale)
 
     def _legend_phrases(self) -> list[str]:
         phrases = self.curve._legend_phrases()
@@ -113,9 +114,51 @@ class Then(Curve):
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
 
 
-def _depth_above(*curves: Curve) -> int:
+@final
+@register_kind("part", read=partial(read_numbers, steps=("start", "stop")), curves=["curve"])
+@dataclass(frozen=True, repr=False)
+class Part(Curve):
+    """The result of `Curve.part`."""
+
+    curve: Curve
+    start: int = 0
+    stop: int | None = None
+
+    def __post_init__(self) -> None:
+        curve = check_curve("curve", self.curve)
+        total = curve.total_steps
+        stop = total if self.stop is None else checks.at_least("stop", self.stop, 1)
+        start = checks.at_least("start", self.start, 0)
+        past_end = f" {total}, the number of steps of the curve", code("; use then to continue past its end")
+        if stop > total:
+            raise ValueError(checks.must("stop", stop, "be at most", *past_end))
+        if start >= total:
+            raise ValueError(checks.must("start", start, "be below", *past_end))
+        if start >= stop:
+            raise ValueError(checks.must("start", start, "be below ", Setting("stop", stop, is_given=True)))
+        rows = [row._replace(begin=row.begin - start) for row in cut_segments(curve.rows, start, stop)]
+        end = flat_segment("end", stop - start, 0, segment_at(curve.rows, stop).at(stop))
+        self._freeze([*rows, end], depth=depth_above(curve), unit=curve.unit, start=start, stop=stop)
+
+    def _legend_phrases(self) -> list[str]:
+        return [*self.curve._legend_phrases(), f"steps {self.start}–{self.stop}"]
+
+    def __repr__(self) -> str:
+        return f"{self.curve!r}.part({self.start}, {self.stop})"
+
+
+def depth_above(*curves: Curve) -> int:
     """Return the depth of a curve that is derived from these."""
     depth = 1 + max(curve.depth for curve in curves)
     if depth > MAX_DEPTH:
-        raise ValueError(f"cooldowns and continuations are nested {depth} deep; at most {MAX_DEPTH} may be")
+        raise ValueError(f"derived curves are nested {depth} deep; at most {MAX_DEPTH} may be")
     return depth
+
+
+def common_unit(*units: int | Curve) -> int | None:
+    """Return the unit of a curve that is derived from these; None if none of them has a unit."""
+    known = [unit.unit if isinstance(unit, Curve) else unit for unit in units]
+    first, *others = dict.fromkeys(unit for unit in known if unit is not None) or [None]
+    if others:
+        raise ValueError(f"curves with different units cannot be combined: unit = {first} and {others[0]}")
+    return first

@@ -18,7 +18,7 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 from plateau_jax.validation.messages import Message, Wording, choices, message_of, shown
 
 MAX_DEPTH = 64
-"""The greatest nesting depth of cooldowns and continuations."""
+"""The greatest nesting depth of derived curves."""
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -102,7 +102,7 @@ def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
         raise TypeError(Message(subject, " a ", mapping))
     if len(path) > MAX_DEPTH:
         path.clear()
-        raise ValueError(f"cooldowns and continuations are nested more than {MAX_DEPTH} deep")
+        raise ValueError(f"derived curves are nested more than {MAX_DEPTH} deep")
     values = dict(cast("Mapping[str, Any]", arguments))
     kind = _pop_kind(values)
     if not issubclass(kind.cls, cls):

@@ -112,6 +112,10 @@ class DecodedSegments(NamedTuple):
     """P: the whole part."""
     exponent_fraction: Any = None
     """P·2⁶²: bits 0 to 61."""
+    phase_begin: Any = None
+    """The step at which the segment would be at its start level; it may lie before the first step."""
+    shift: Any = None
+    """n, int64: `start` and `end` are levels divided by 2ⁿ."""
 
     def map(self, change: Callable[[Any], Any]) -> "DecodedSegments":
         """Apply a function to each column."""

@@ -9,7 +9,7 @@ are, since even an exponential that ends near 0 passes through all the levels ab
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from math import isqrt
+from math import inf, isqrt
 
 import numpy as np
 
@@ -70,6 +70,22 @@ def rational_root(number: Fraction, degree: int) -> Fraction | None:
     """Return the root of a fraction above 0; None if it is irrational."""
     numerator, denominator = (_integer_root(part, degree) for part in number.as_integer_ratio())
     return None if numerator is None or denominator is None else Fraction(numerator, denominator)
+
+
+def rational_power(number: Fraction, power: Fraction) -> Fraction | None:
+    """Raise a fraction above 0 to a power; None if the result is irrational."""
+    root = rational_root(number, power.denominator)
+    return None if root is None else root**power.numerator
+
+
+def nearest_power(number: Fraction, exponent: Fraction) -> float:
+    """Return the float64 nearest to a fraction above 0 raised to a power; infinity if it is too large."""
+    # To 100 digits an irrational power is never too near to the middle between two float64.
+    result = rational_power(number, exponent)
+    try:
+        return float(power(to_decimal(number), exponent) if result is None else result)
+    except OverflowError:
+        return inf
 
 
 def _integer_root(number: int, degree: int) -> int | None:

@@ -12,7 +12,11 @@ from plateau_jax.numerics.levels import Level, between, fixed224, is_above, scal
 
 
 class ExactSegment(NamedTuple):
-    """A segment from `start` at step `begin` to `end`, `length` steps later; the next may begin earlier."""
+    """A segment from `start` to `end`, `length` steps later; the next may begin earlier.
+
+    Its first `skipped` steps may be missing: at step `begin` it is where it would be `skipped` steps after
+    `start`.
+    """
 
     kind: str
     begin: int
@@ -21,6 +25,8 @@ class ExactSegment(NamedTuple):
     end: Level
     shape: str | None
     """None if the segment was described as one that holds its level."""
+    skipped: int = 0
+    """Steps from `start` to the level at step `begin`; 0 if the segment holds its level."""
 
     @property
     def holds(self) -> bool:
@@ -30,7 +36,13 @@ class ExactSegment(NamedTuple):
         """Return the exact level at a step of the segment, or at its end."""
         if self.holds or self.shape is None:
             return self.start
-        return between(self.shape, self.start, self.end, Fraction(step - self.begin, self.length))
+        x = Fraction(self.skipped + step - self.begin, self.length)
+        return between(self.shape, self.start, self.end, x)
+
+    def rest(self, step: int) -> "ExactSegment":
+        """Return the segment without its steps before `step`."""
+        skipped = 0 if self.holds else self.skipped + step - self.begin
+        return self._replace(begin=step, skipped=skipped)
 
     def shifted(self, steps: int, scale: Fraction) -> "ExactSegment":
         """Shift the segment by `steps` and multiply its levels by `scale`."""
@@ -52,6 +64,16 @@ def nonempty_segments(segments: Sequence[ExactSegment]) -> Iterator[tuple[ExactS
     yield segments[-1], None
 
 
+def cut_segments(segments: Sequence[ExactSegment], start: int, stop: int) -> Iterator[ExactSegment]:
+    """Yield each segment but the last, cut to the steps start … stop - 1; those without a step are empty."""
+    for segment, following in pairwise(segments):
+        begin = max(segment.begin, start)
+        if begin < min(following.begin, stop):
+            yield segment.rest(begin)
+        else:
+            yield segment._replace(begin=min(begin, stop), skipped=0)
+
+
 def describe_segments(
     segments: Sequence[ExactSegment], peak: np.float32 | None = None
 ) -> list[tuple[str, str, str, str, str]]:
@@ -64,7 +86,7 @@ def describe_segments(
     for segment, after in nonempty_segments(segments):
         kind = segment.kind if segment.shape is None else f"{segment.shape} {segment.kind}"
         last = "…" if after is None else str(after - 1)
-        ends = segment.start, segment.start if after is None else segment.at(after)
+        ends = segment.at(segment.begin), segment.start if after is None else segment.at(after)
         start, end = (_format_level(level, peak) for level in ends)
         lines.append((str(segment.begin), last, kind, start, end))
     return lines
@@ -131,12 +153,17 @@ def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | Exa
 
         cosine from 1 at step 10  →  (10, 1), (11, the segment)
         linear from 1 at step 10  →  (10, 1), (11, another segment)
+
+    A segment without its first steps is the piece that the whole segment would be.
     """
     last: Level | ExactSegment | None = None
     for segment, after in nonempty_segments(segments):
-        pieces: list[tuple[int, Level | ExactSegment]] = [(segment.begin, segment.start)]
-        if not segment.holds and segment.begin + 1 != after:
-            pieces.append((segment.begin + 1, segment._replace(kind="")))
+        pieces: list[tuple[int, Level | ExactSegment]] = []
+        if not segment.skipped:
+            pieces.append((segment.begin, segment.start))
+        if not segment.holds and (segment.skipped or segment.begin + 1 != after):
+            moving = segment._replace(kind="", begin=segment.begin - segment.skipped, skipped=0)
+            pieces.append((segment.begin + (not segment.skipped), moving))
         for begin, piece in pieces:
             if piece != last:
                 yield begin, piece

@@ -160,23 +160,17 @@ def _decimal_of_formula(formula: Formula, start: Decimal, end: Decimal, x: Fract
 
 
 def _rational_inverse_power(power: Fraction, start: Fraction, end: Fraction, x: Fraction) -> Fraction | None:
-    ratio = _rational_power(end / start, -1 / power)
+    ratio = exact.rational_power(end / start, -1 / power)
     if ratio is None:
         return None
-    factor = _rational_power(1 + (ratio - 1) * x, -power)
+    factor = exact.rational_power(1 + (ratio - 1) * x, -power)
     return None if factor is None else start * factor
 
 
 def _rational_fraction(shape: str, x: Fraction) -> Fraction | None:
     if formula := parse_formula(shape):
         if formula.name == POWER_FROM_END:
-            remaining = _rational_power(1 - x, formula.power)
+            remaining = exact.rational_power(1 - x, formula.power)
             return None if remaining is None else 1 - remaining
-        return _rational_power(x, formula.power)
+        return exact.rational_power(x, formula.power)
     return SHAPES[shape].rational(x)
-
-
-def _rational_power(number: Fraction, power: Fraction) -> Fraction | None:
-    """Raise a fraction above 0 to a power; None if the result is irrational."""
-    root = exact.rational_root(number, power.denominator)
-    return None if root is None else root**power.numerator

@@ -100,6 +100,11 @@ class Segments(NamedTuple):
     """P·2⁶²: bits 31 to 61."""
     exponent_low: Any = None
     """P·2⁶²: bits 0 to 30."""
+    skipped: Any = None
+    """Steps of the segment that lie before its first step, at which it has left its start level."""
+    shift: Any = None
+    """n: start level and end level are stored divided by 2ⁿ. Above 0 only for a segment that was cut to its
+    levels below 1, and then multiplied by a factor above 1."""
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that the table has by name, those of `shapes` by the name of their shape."""
@@ -142,7 +147,7 @@ def encode_table(segments: Sequence[ExactSegment]) -> Segments:
     }
     needed = {name for shape in shapes if shape for name in _COLUMNS_OF_SHAPES.get(shape, ())}
     rows = list(map(_words, segments))
-    columns = {name: [row.get(name, 0) for row in rows] for name in sorted(needed.union(rows[0]))}
+    columns = {name: [row.get(name, 0) for row in rows] for name in sorted(needed.union(*rows))}
     return Segments.of_columns(
         {name: _frozen(np.array(column, np.int32)) for name, column in columns.items()}
     )
@@ -155,7 +160,9 @@ def _words(segment: ExactSegment) -> dict[str, int]:
     # segment from 0.8 = 12.8/16 to 0.3 = 4.8/16 goes from 12 to 5. So no value between them passes the exact
     # level at either end; otherwise a curve could rise by one unit in the last place at the border of two
     # falling segments. If no number of 62 bits lies between the levels, the row is flat.
-    low, high = -(-min(start, end) >> _DROPPED_BITS), max(start, end) >> _DROPPED_BITS
+    shift = max(0, (max(start, end) - 1).bit_length() - exact.BITS)
+    dropped = _DROPPED_BITS + shift
+    low, high = -(-min(start, end) >> dropped), max(start, end) >> dropped
     first, last = (high, low) if start >= end else (low, high)
     moves = segment.length > 0 and not segment.holds and low <= high
     inverse = (1 << INVERSE_BITS) // segment.length if moves else 0
@@ -173,6 +180,8 @@ def _words(segment: ExactSegment) -> dict[str, int]:
         "end_high": end_high,
         "end_low": end_low,
         "start_float32": int(exact.nearest_float32(start).view(np.int32)),
+        **({"skipped": segment.skipped} if moves and segment.skipped else {}),
+        **({"shift": shift} if moves and shift else {}),
         **(_words_of_shape(segment) if moves else {}),
     }
 
@@ -234,6 +243,8 @@ def decode_table(xp: Operations, table: Segments) -> DecodedSegments:
 
     return DecodedSegments(
         begin=table.begin,
+        phase_begin=None if table.skipped is None else table.begin - table.skipped,
+        shift=to_int64(table.shift),
         length=table.length,
         inverse_high=join_words(xp, table.inverse_high, table.inverse_middle),
         inverse_low=xp.int64(table.inverse_low),

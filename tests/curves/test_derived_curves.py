@@ -1,4 +1,4 @@
-"""Cooldowns and continuations: their checks, descriptions, and nesting depth."""
+"""Cooldowns, continuations and parts: their checks, descriptions, and nesting depth."""
 
 import copy
 import json
@@ -28,7 +28,11 @@ def then(other=CURVE, **more):
     return lambda: CURVE.then(other, **more)
 
 
-REFUSED = [
+def part(*steps):
+    return lambda: CURVE.part(*steps)
+
+
+REJECTED = [
     *((TypeError, cooldown(at=at), f"at = {at!r} must be an integer") for at in NO_INTEGERS),
     *((TypeError, cooldown(steps=steps), f"steps = {steps!r} must be an integer") for steps in NO_INTEGERS),
     (ValueError, cooldown(-1), "at = -1 must be at least 0"),
@@ -47,6 +51,17 @@ REFUSED = [
         for scale in (0, 0.0, -0.5, 1.0000000000000002, float("nan"), float("inf"))
     ),
     *((TypeError, then(scale=scale), f"scale = {scale!r} must be a number") for scale in NO_NUMBERS),
+    *((TypeError, part(start), f"start = {start!r} must be an integer") for start in NO_INTEGERS),
+    *((TypeError, part(0, stop), f"stop = {stop!r} must be an integer") for stop in NO_INTEGERS[:-1]),
+    (ValueError, part(-1), "start = -1 must be at least 0"),
+    (ValueError, part(0, 0), "stop = 0 must be at least 1"),
+    (ValueError, part(5, 5), "start = 5 must be below stop = 5"),
+    (ValueError, part(1000), "start = 1000 must be below 1000, the number of steps of the curve; use then"),
+    (
+        ValueError,
+        part(5, 1001),
+        "stop = 1001 must be at most 1000, the number of steps of the curve; use then",
+    ),
     (ValueError, lambda: LONG.then(LONG), f"total_steps = {2**30} + {2**30} must be at most"),
     (TypeError, lambda: CURVE.same_until(None, 5), "other = None must be a Curve"),
     (ValueError, lambda: CURVE.same_until(CURVE, -1), "step = -1 must be"),
@@ -57,8 +72,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("error", "call", "message"), REFUSED)
-def test_invalid_cooldown_or_continuation_is_refused(error, call, message):
+@pytest.mark.parametrize(("error", "call", "message"), REJECTED)
+def test_invalid_derivation_is_rejected(error, call, message):
     with pytest.raises(error, match=f"^{re.escape(message)}"):
         call()
 
@@ -111,7 +126,12 @@ def test_nesting_stops_at_depth_64():
         assert hash(copied) == hash(curve)
     assert eval(repr(curve)) == curve
     assert Curve.from_dict(json.loads(json.dumps(curve.to_dict()))) == curve
-    for deeper in (lambda: curve.cooldown(5, 5), lambda: curve.then(CURVE), lambda: CURVE.then(curve)):
+    for deeper in (
+        lambda: curve.cooldown(5, 5),
+        lambda: curve.part(5),
+        lambda: curve.then(CURVE),
+        lambda: CURVE.then(curve),
+    ):
         with pytest.raises(ValueError, match="nested 65 deep"):
             deeper()
     deeper = {"kind": "cooldown", "curve": curve.to_dict(), "at": 5, "steps": 5, "to": 0.0, "shape": "linear"}
@@ -130,7 +150,8 @@ def test_json_nested_beyond_recursion_limit_is_refused():
 @pytest.mark.parametrize("kind", ["plateau", "Staged", None, 5, ["staged"], {}], ids=str)
 def test_unknown_kind_is_refused(kind):
     with pytest.raises(
-        ValueError, match=r"^kind = .* must be one of 'cooldown', 'staged', 'then', or left out"
+        ValueError,
+        match=r"^kind = .* must be one of 'cooldown', 'part', 'scaled', 'staged', 'then', or left out",
     ):
         Curve.from_dict({"kind": kind, "stages": [], "start": 0})
 
@@ -149,7 +170,7 @@ def test_missing_and_unknown_keys_are_refused():
 
 
 def test_each_kind_is_read_by_its_class_alone():
-    curves = [CURVE, StagedCurve([(5, 1)]), CURVE.cooldown(5, 5), CURVE.then(CURVE)]
+    curves = [CURVE, StagedCurve([(5, 1)]), CURVE.cooldown(5, 5), CURVE.then(CURVE), CURVE.part(5)]
     for curve in curves:
         assert Curve.from_dict(curve.to_dict()) == curve
         for kind in map(type, curves):

@@ -1,11 +1,11 @@
-"""`cooldown` and `then` keep the bits of the curves they are derived from."""
+"""`cooldown`, `then` and `part` keep the bits of the curves they are derived from."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from support.curves.descriptions import build, descriptions, descriptions_and_steps, steps_of
 from support.curves.strategies import words
-from support.numerics.oracle import Oracle
+from support.numerics.oracle import Oracle, is_nearest_float32
 
 from plateau_jax import PlateauCurve, StagedCurve
 
@@ -34,6 +34,33 @@ def test_then_keeps_unscaled_second_curves_bits(first, case):
         both = build(first).then(build(description))
         steps = np.clip(steps, 0, 2**31 - 1 - total)
         np.testing.assert_array_equal(both(steps + total), build(description)(steps))
+
+
+@given(descriptions_and_steps(kind="part"), words(16))
+def test_part_keeps_bits_and_holds_level_at_stop(case, more):
+    description, steps = case
+    parent, start, stop = description["part"], description["start"], description["stop"]
+    part, curve, oracle = build(description), build(parent), Oracle(parent)
+    inside = np.clip([*steps, *(step - start for step in steps_of(parent, more))], 0, stop - start - 1)
+    np.testing.assert_array_equal(part(inside), curve(inside + start))
+    assert part.total_steps == stop - start
+    assert is_nearest_float32(part(stop - start), oracle(stop))
+    assert curve.part(start, None if stop == curve.total_steps else stop) == part
+
+
+@given(descriptions(scaled=True), words(4))
+def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, drawn):
+    curve = build(description)
+    first, second, at, stop = sorted(word % (curve.total_steps + 1) for word in drawn)
+    if 0 < at < curve.total_steps:
+        assert curve.part(0, at).then(curve.part(at)).first_difference(curve) is None
+        assert curve.part(0, at).same_until(curve, at)
+    if first < second < stop:
+        nested = curve.part(first).part(second - first, stop - first)
+        assert nested.first_difference(curve.part(second, stop)) is None
+    if first < at and curve(at):
+        cooled = curve.part(first).cooldown(at - first, 10)
+        assert cooled.first_difference(curve.cooldown(at, 10).part(first)) is None
 
 
 @pytest.mark.parametrize(

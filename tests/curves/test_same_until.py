@@ -31,6 +31,8 @@ def _otherwise(description, read):
             return {**description, "cooldown": _otherwise(parent, read)}
         case {"curve": first, "then": other}:
             return {**description, "curve": _otherwise(first, read), "then": _otherwise(other, read)}
+        case {"part": parent}:
+            return {**description, "part": _otherwise(parent, read)}
     # Each plateau becomes two that touch; one of them may be empty.
     absolute = description["absolute_plateaus"]
     split = [(start, read.magnitude(0, length)) for start, length in absolute]
@@ -59,6 +61,10 @@ def _changed(description, read):
         case {"curve": _, "then": _}:
             name = read.one_of(("curve", "then"))
             return {**description, name: _changed(description[name], read)}
+        case {"part": parent, "start": start, "stop": stop}:
+            changed = _changed(parent, read)
+            stop = min(stop, Oracle(changed).total_steps)
+            return {"part": changed, "start": start, "stop": stop} if start < stop else changed
     changes = {"min_lr_ratio": 0.1, "init_lr_ratio": 0.1, "decay_shape": "linear", "warmup_shape": "cosine"}
     name = read.one_of(list(changes))
     return {**description, name: changes[name]}

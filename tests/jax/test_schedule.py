@@ -29,7 +29,7 @@ LARGEST_PEAK = float(np.finfo(np.float32).max)
 
 # Few table lengths, since each is compiled, on both sides of 40 rows, at which the search changes.
 counts = 0, 1, 2, 18, 19, 30
-cases = descriptions_and_steps(counts, SIZE)
+cases = descriptions_and_steps(counts, SIZE, scaled=True)
 
 peaks = st.one_of(
     st.floats(SMALLEST_NORMAL, LARGEST_PEAK),
@@ -179,7 +179,10 @@ def of_each_table(tables, steps):
 
 
 @examples(10)
-@given(descriptions_and_steps(range(5)), st.lists(descriptions(range(5), depth=1), min_size=4, max_size=4))
+@given(
+    descriptions_and_steps(range(5), scaled=True),
+    st.lists(descriptions(range(5), depth=1, scaled=True), min_size=4, max_size=4),
+)
 def test_stack_under_vmap_matches_each_curve(case, others):
     first, steps = curve_and_steps(case)
     # The last is the longest and has every shape, so that all stacks have the same columns and lengths.

@@ -38,6 +38,10 @@ def _total(description):
             return at + steps
         case {"curve": first, "then": other}:
             return _total(first) + _total(other)
+        case {"part": _, "start": start, "stop": stop}:
+            return stop - start
+        case {"scaled": parent}:
+            return _total(parent)
     return description["total_steps"]
 
 
@@ -58,11 +62,17 @@ def _value(description, step):
         case {"curve": first, "then": other, "scale": scale}:
             total = _total(first)
             return _value(first, step) if step < total else scale * _value(other, step - total)
+        case {"part": parent, "start": start, "stop": stop}:
+            return _value(parent, min(start + step, stop))
+        case {"scaled": parent, "pairs": pairs, "unit": unit, "reference": reference, "exponent": exponent}:
+            is_past = step >= _total(parent)
+            batch = [batch for threshold, batch in pairs if is_past or threshold <= step * unit][-1]
+            return _value(parent, step) * (batch / reference) ** exponent
     return float(Oracle(description)(step))
 
 
 @examples(200)
-@given(descriptions_and_steps(range(1), size=16))
+@given(descriptions_and_steps(range(1), size=16, scaled=True))
 def test_oracle_follows_definitions(case):
     description, steps = case
     oracle = Oracle(description)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import CHUNK, Curve, Rule, checks
+from torch_bridge.curve_api import CHUNK, Curve, Rule, check_unit, checks
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, curves_of, is_same, unshare_tensors
 from torch_bridge.schedulers.resume import check_same_past, how_to_override, read_bases, read_curves
 from torch_bridge.schedulers.unit_clocks import Position, UnitClock, make_unit_clock, read_position
@@ -85,6 +85,7 @@ class GroupCurves:
         self._unit_clock: UnitClock | None = make_unit_clock(unit, count)
         self.optimizer = optimizer
         self.curves: list[Curve] = curves_of(optimizer, curve)
+        check_unit(self.curves, self.unit)
         self.strict = strict
         self._common_curve = curve if isinstance(curve, Curve) else None
         self._option = option

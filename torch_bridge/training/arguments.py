@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve, Rule, checks
+from torch_bridge.curve_api import Curve, Rule, check_unit, checks
 from torch_bridge.distributed.activation_checkpointing import is_checkpointed
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.distributed.sharded import Sharded, check_shardable
@@ -123,6 +123,7 @@ class TrainStepArguments:
         return rules_for(self.hold, self.curves)
 
     def _check_unit(self, rules: Sequence[Rule]) -> None:
+        check_unit(self.curves, self.unit)
         if self.unit is None and self.count is None:
             return
         if self.unit is None:

@@ -17,10 +17,12 @@ from support.curves.strategies import (
 )
 from support.numerics.oracle import Description, Oracle, are_equal, as_written, mp, power_of
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve
+from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, Stage, StagedCurve
 from plateau_jax.numerics import shapes
 
-KINDS = "plateaus", "stages", "cooldown", "then"
+KINDS = "plateaus", "stages", "cooldown", "then", "part"
+UNIT = 4
+"""The unit of every scaled curve, so that any two can be combined."""
 SHAPES = *shapes.NAMED_SHAPES, *shapes.FORMULAS
 """Every shape; a formula takes a decimal for P."""
 
@@ -41,6 +43,10 @@ def build(description: Description) -> Curve:
                 return build(parent).cooldown(at, steps, to=to, shape=shape)
         case {"curve": first, "then": other, "scale": scale}:
             return build(first).then(build(other), scale=scale)
+        case {"part": parent, "start": start, "stop": stop}:
+            return build(parent).part(start, stop)
+        case {"scaled": parent, "pairs": pairs, "unit": unit, **rest}:
+            return BatchPlan(pairs).scale(build(parent), unit, **rest)
         case _:
             with warnings.catch_warnings():
                 # Drawn percentages may look like fractions or round to no step, a ratio like a learning rate.
@@ -125,19 +131,63 @@ def _one_after_another(read: Words, first: Description, other: Description) -> D
     return {"curve": first, "then": other, "scale": scale}
 
 
+def _part(read: Words, parent: Description) -> Description:
+    oracle = Oracle(parent)
+    steps = {min(max(_step(read(), oracle), 0), oracle.total_steps) for _ in range(2)}
+    start, stop = sorted(steps) if len(steps) == 2 else (0, oracle.total_steps)
+    return {"part": parent, "start": start, "stop": stop}
+
+
+def _scaled(read: Words, parent: Description) -> Description:
+    oracle = Oracle(parent)
+    thresholds = {0, *(max(_step(read(), oracle), 0) for _ in range(read.below(4)))}
+    pairs = [(UNIT * step, read.magnitude(1, 1000)) for step in sorted(thresholds)]
+    exponent = read.one_of((0.5, 1, 2, 0.25, 0.3333333333333333, 1.7))
+    batches = [batch for _, batch in pairs]
+    for reference in sorted({read.magnitude(1, 1000), *batches}):
+        scaled = {
+            "scaled": parent,
+            "pairs": pairs,
+            "unit": UNIT,
+            "reference": reference,
+            "exponent": exponent,
+        }
+        oracle = Oracle(scaled)
+        used = [level for begin, end, part in oracle.spans() for level in (part.at(begin), part.at(end - 1))]
+        ends = [level for part in oracle.parts for level in (part.start, part.end)]
+        # A level above 1 may not be used.
+        if all(map(_promised, [*used, oracle.parts[-1].start])) and all(
+            level == 0 or level >= SMALLEST_NORMAL for level in ends
+        ):
+            return scaled
+    return {"scaled": parent, "pairs": [(0, 1)], "unit": UNIT, "reference": 1, "exponent": exponent}
+
+
 def _description(
-    read: Words, counts: Sequence[int], depth: int, most_steps: int = MAX_STEP, kind: str | None = None
+    read: Words,
+    counts: Sequence[int],
+    depth: int,
+    most_steps: int = MAX_STEP,
+    kind: str | None = None,
+    *,
+    scaled: bool = False,
 ) -> Description:
-    drawn = read.one_of(KINDS if depth else KINDS[:2])
+    kinds = KINDS if depth else KINDS[:2]
+    drawn = read.one_of((*kinds, "scaled") if depth and scaled else kinds)
     kind = kind or drawn
+    if kind == "part":
+        return _part(read, _description(read, _FEW, depth - 1, most_steps, scaled=scaled))
+    if kind == "scaled":
+        return _scaled(read, _description(read, _FEW, depth - 1, most_steps, scaled=scaled))
     if kind == "cooldown":
-        return _cooldown(read, _description(read, _FEW, depth - 1), most_steps)
+        return _cooldown(read, _description(read, _FEW, depth - 1, scaled=scaled), most_steps)
     if kind == "then" and most_steps > 1:
         # One of the two nests further.
         depths = (depth - 1, 0) if read.below(2) else (0, depth - 1)
-        first = _description(read, _FEW, depths[0], read.magnitude(1, most_steps - 1))
+        first = _description(read, _FEW, depths[0], read.magnitude(1, most_steps - 1), scaled=scaled)
         left = most_steps - Oracle(first).total_steps
-        return _one_after_another(read, first, _description(read, _FEW, depths[1], left))
+        other = _description(read, _FEW, depths[1], left, scaled=scaled)
+        return _one_after_another(read, first, other)
     if kind == "plateaus":
         return read_arguments(read, counts, most_steps)
     return _stages(read, most_steps, 6)
@@ -152,14 +202,15 @@ def _count(counts: Sequence[int], depth: int) -> int:
 
 
 def descriptions(
-    counts: Sequence[int] = range(31), depth: int = 3, kind: str | None = None
+    counts: Sequence[int] = range(31), depth: int = 3, kind: str | None = None, *, scaled: bool = False
 ) -> st.SearchStrategy[Description]:
     """Draw curves of every kind, or of one of `KINDS`, nested up to `depth` deep.
 
-    `counts` holds the numbers of plateaus that a `PlateauCurve` that is not nested may have.
+    `counts` holds the numbers of plateaus that a `PlateauCurve` that is not nested may have. With `scaled`
+    batch plans scale some of the curves, which then need a clock with the unit `UNIT`.
     """
     return words(_count(counts, depth)).map(
-        lambda drawn: _description(Words(drawn), counts, depth, kind=kind)
+        lambda drawn: _description(Words(drawn), counts, depth, kind=kind, scaled=scaled)
     )
 
 
@@ -189,12 +240,17 @@ def steps_of(description: Description, drawn: list[int]) -> list[int]:
 
 
 def descriptions_and_steps(
-    counts: Sequence[int] = range(31), size: int = 48, depth: int = 3, kind: str | None = None
+    counts: Sequence[int] = range(31),
+    size: int = 48,
+    depth: int = 3,
+    kind: str | None = None,
+    *,
+    scaled: bool = False,
 ) -> st.SearchStrategy[tuple[Description, list[int]]]:
     """Draw `descriptions`, each with `size` int32 steps worth testing."""
 
     def read(drawn: list[int]) -> tuple[Description, list[int]]:
-        description = _description(Words(drawn[size:]), counts, depth, kind=kind)
+        description = _description(Words(drawn[size:]), counts, depth, kind=kind, scaled=scaled)
         return description, steps_of(description, drawn[:size])
 
     return words(size + _count(counts, depth)).map(read)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from support.curves.descriptions import SHAPES
 from support.curves.strategies import SMALLEST_NORMAL
 
-from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
+from plateau_jax import BatchPlan, Curve, PlateauCurve, Segments, StagedCurve, stack
 
 CURVE = PlateauCurve(
     1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1, init_lr_ratio=0.01
@@ -41,11 +41,13 @@ both_searches = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["compared"
 _EVERY_SHAPE = [shape.replace("P", "1.5") for shape in SHAPES]
 
 
-def every_shape(rows: int) -> StagedCurve:
-    """Build a curve of `rows` rows with every shape, so that tables stacked with it have one form."""
-    return StagedCurve(
-        [(1, 0.5 + row % 2 / 4, _EVERY_SHAPE[row % len(_EVERY_SHAPE)]) for row in range(rows - 1)], start=0.5
+def every_shape(rows: int) -> Curve:
+    """Build a curve of `rows` rows with every column, so that tables stacked with it have one form."""
+    shapes = StagedCurve(
+        [(1, 0.5 + row % 2 / 4, _EVERY_SHAPE[row % len(_EVERY_SHAPE)]) for row in range(rows - 3)], start=0.5
     )
+    doubled = BatchPlan([(0, 1), (2, 2)]).scale(StagedCurve([(4, 0.2)], start=1.0), 1, reference=1)
+    return shapes.then(doubled)
 
 
 def in_one_of_two_forms(curve: Curve) -> Segments:

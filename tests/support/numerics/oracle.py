@@ -6,7 +6,9 @@ It shares no code with the product, and is slow. A curve is described in plain d
 - the arguments of a `PlateauCurve`: `{"total_steps": …, …}`;
 - stages: `{"stages": [(steps, to, shape), …], "start": level}`; `to` and `shape` may be left out;
 - a cooldown: `{"cooldown": description, "at": …, "steps": …, "to": …, "shape": …}`;
-- one after another: `{"curve": description, "then": description, "scale": …}`.
+- one after another: `{"curve": description, "then": description, "scale": …}`;
+- some of the steps: `{"part": description, "start": …, "stop": …}`;
+- scaled by a batch plan: `{"scaled": description, "pairs": …, "unit": …, "reference": …, "exponent": …}`.
 """
 
 from bisect import bisect_right
@@ -80,11 +82,15 @@ class Part:
     start: Any
     end: Any
     shape: str
+    skipped: int = 0
+    """Steps of the part that are missing at its beginning."""
+    factor: Any = 1
+    """By how much errors were multiplied; at least 1."""
 
     def at(self, step: int) -> Any:
         if self.shape == "flat":
             return self.start
-        x = exactly(Fraction(step - self.begin, self.length))
+        x = exactly(Fraction(step - self.begin + self.skipped, self.length))
         if self.shape == "exponential":
             return self.start * (self.end / self.start) ** x
         formula, power = power_of(self.shape)
@@ -94,6 +100,10 @@ class Part:
         if formula == "(1-x)^":  # counted from the end, which is exact to the last digit even if it is 0
             return self.end + (self.start - self.end) * (1 - x) ** power
         return self.start + (self.end - self.start) * share(self.shape, x)
+
+    def times(self, factor: Any) -> "Part":
+        above_1 = max(factor * self.factor, self.factor)
+        return replace(self, start=self.start * factor, end=self.end * factor, factor=above_1)
 
     @property
     def is_flat(self) -> bool:
@@ -114,8 +124,15 @@ class Oracle:
         """First step of every part, empty ones included."""
 
     def __call__(self, step: int) -> Any:
-        step = max(step, 0)
-        return self.parts[bisect_right(self.borders, step) - 1].at(step)
+        return self.part_at(step).at(max(step, 0))
+
+    def part_at(self, step: int) -> Part:
+        """Return the part that a step lies in."""
+        return self.parts[bisect_right(self.borders, max(step, 0)) - 1]
+
+    def largest_error(self, step: int) -> Any:
+        """Return the promised bound: half a unit in the last place, plus 2⁻⁵⁸ times a factor above 1."""
+        return half_ulp(self(step)) + self.part_at(step).factor * exactly(2.0**-58)
 
     def spans(self) -> list[tuple[int, int, Part]]:
         """Return (first step, first step after it, part) of each nonempty part below `total_steps`."""
@@ -144,6 +161,10 @@ def _parse_description(description: Description) -> tuple[int, list[Part]]:
             return _cooldown_parts(Oracle(parent), at, steps, as_written(to), shape)
         case {"curve": first, "then": other, "scale": scale}:
             return _continued_parts(Oracle(first), Oracle(other), as_written(scale))
+        case {"part": parent, "start": start, "stop": stop}:
+            return stop - start, _cut_parts(Oracle(parent), start, stop)
+        case {"scaled": parent, "pairs": pairs, "unit": unit, **rest}:
+            return _scaled_parts(Oracle(parent), [(at // unit, batch) for at, batch in pairs], **rest)
         case _:
             return description["total_steps"], _plateau_parts(**description)
 
@@ -181,6 +202,37 @@ def _continued_parts(first: Oracle, other: Oracle, scale: Any) -> tuple[int, lis
         for part in other.parts
     ]
     return shift + other.total_steps, before + after
+
+
+def _cut_parts(parent: Oracle, start: int, stop: int) -> list[Part]:
+    parts: list[Part] = []
+    for begin, end, part in parent.spans():
+        first = max(begin, start)
+        if first < min(end, stop):
+            parts.append(replace(part, begin=first - start, skipped=part.skipped + first - begin))
+    return [*parts, _flat_part(stop - start, parent(stop))]
+
+
+def _scaled_parts(
+    parent: Oracle, batches: list[tuple[int, int]], reference: int, exponent: float
+) -> tuple[int, list[Part]]:
+    total, parts = parent.total_steps, list[Part]()
+    ends = [*(step for step, _ in batches[1:]), None]
+    for (start, batch), end in zip(batches, ends, strict=True):
+        stop = total if end is None else min(end, total)
+        factor = scale_factor(batch, reference, exponent)
+        if start < stop:
+            parts += [
+                replace(part, begin=part.begin + start).times(factor)
+                for part in _cut_parts(parent, start, stop)[:-1]
+            ]
+    return total, [*parts, parent.parts[-1].times(scale_factor(batches[-1][1], reference, exponent))]
+
+
+def scale_factor(batch: int, reference: int, exponent: float) -> Any:
+    """Return (batch/reference)^exponent as the decimal that the nearest float64 prints as."""
+    power = exactly(Fraction(batch, reference)) ** as_written(exponent)
+    return as_written(float(Fraction(int(mp.ldexp(power, 280)), 2**280)))
 
 
 def _plateau_parts(

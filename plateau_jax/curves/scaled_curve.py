@@ -1,0 +1,168 @@
+"""`ScaledCurve`: a curve that follows a schedule of batch sizes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from typing import Any, final
+
+from plateau_jax.curves.config_values import read_numbers
+from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.derived_curves import common_unit, depth_above
+from plateau_jax.curves.serialization import register_kind
+from plateau_jax.numerics import levels
+from plateau_jax.numerics.exact import as_written, nearest_power
+from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
+from plateau_jax.numerics.levels import Level
+from plateau_jax.validation import checks
+from plateau_jax.validation.messages import WRITE, Message, Place, Setting, plain, within
+
+_ONE = Fraction(1)
+_MAX_FACTOR = 2**31
+
+
+@final
+@register_kind(
+    "scaled",
+    read=partial(read_numbers, steps=("pairs", "unit", "reference"), numbers=("exponent",)),
+    curves=["curve"],
+)
+@dataclass(frozen=True, repr=False)
+class ScaledCurve(Curve):
+    """The result of `BatchPlan.scale`."""
+
+    curve: Curve
+    pairs: Sequence[tuple[int, int]]
+    unit: int | None  # never None: the type is that of `Curve.unit`
+    _: KW_ONLY
+    reference: int
+    exponent: float = 0.5
+
+    def __post_init__(self) -> None:
+        curve, pairs = check_curve("curve", self.curve), check_pairs(self.pairs)
+        unit = checks.at_least("unit", self.unit, 1)
+        reference = checks.at_least("reference", self.reference, 1)
+        exponent = checks.number("exponent", self.exponent)
+        if not 0 < exponent <= 2:
+            raise ValueError(checks.must("exponent", exponent, within(0, 2, "(]")))
+        for index, (threshold, _) in enumerate(pairs):
+            if threshold % unit:
+                place = Place("pairs", index, "threshold", item=pairs[index])
+                multiple = "be a multiple of ", Setting("unit", unit, is_given=True)
+                advice = Message(WRITE, f" {-(-threshold // unit) * unit}")
+                raise ValueError(checks.must(place, threshold, *multiple, advice=advice))
+        pieces = list(_cut(curve, [threshold // unit for threshold, _ in pairs]))
+        batches = [batch for _, batch in pairs]
+        factors = [_factor(batch, reference, exponent) for batch in batches]
+        _check_factors(pieces, batches, factors, reference, exponent)
+        self._freeze(
+            [piece.shifted(0, as_written(factors[index])) for piece, _, index in pieces],
+            depth=depth_above(curve),
+            unit=common_unit(unit, curve),
+            pairs=pairs,
+            reference=reference,
+            exponent=exponent,
+        )
+
+    def _legend_phrases(self) -> list[str]:
+        batches = "–".join(str(batch) for _, batch in (self.pairs[0], *self.pairs[1:][-1:]))
+        return [*self.curve._legend_phrases(), f"scaled for batches of {batches}"]
+
+    def __repr__(self) -> str:
+        scale = f"scale({self.curve!r}, {self.unit}, reference={self.reference}, exponent={self.exponent!r})"
+        return f"BatchPlan({self.pairs!r}).{scale}"
+
+
+def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
+    """Return the pairs (threshold, batch) of a schedule of batch sizes."""
+    checked = [
+        (
+            checks.integer(place.with_part("threshold"), threshold),
+            checks.at_least(place.with_part("batch"), batch, 1),
+        )
+        for place, threshold, batch in checks.pairs("pairs", pairs, "(threshold, batch)")
+    ]
+    if not checked:
+        raise ValueError("pairs holds no pair (threshold, batch); at least one is needed")
+    if checked[0][0] != 0:
+        raise ValueError(f"pairs[0] = {checked[0]!r} must have the threshold 0: the plan begins there")
+    for (threshold, _), (following, _) in pairwise(checked):
+        if following <= threshold:
+            raise ValueError(
+                f"pairs = {checks.short_repr(pairs)} must hold rising thresholds; "
+                f"{following} follows {threshold}"
+            )
+    return tuple(checked)
+
+
+def _cut(curve: Curve, steps: Sequence[int]) -> Iterator[tuple[ExactSegment, int | None, int]]:
+    """Yield (piece, first step after it, index of its batch) for each segment, cut where a batch begins."""
+    for row, after in nonempty_segments(curve.rows):
+        if after is None:
+            # One level is held past the end: that of the last batch.
+            yield row, None, len(steps) - 1
+            return
+        begins = [row.begin, *(step for step in steps if row.begin < step < after)]
+        for begin, end in pairwise([*begins, after]):
+            yield row.rest(begin), end, sum(step <= begin for step in steps) - 1
+
+
+def _factor(batch: int, reference: int, exponent: float) -> float:
+    """Return the float64 nearest to (batch/reference)^exponent."""
+    return nearest_power(Fraction(batch, reference), as_written(exponent))
+
+
+def _check_factors(
+    pieces: Sequence[tuple[ExactSegment, int | None, int]],
+    batches: Sequence[int],
+    factors: Sequence[float],
+    reference: int,
+    exponent: float,
+) -> None:
+    """Raise a ValueError if a level times its factor exceeds 1."""
+    if max(factors) > _MAX_FACTOR:
+        batch = batches[factors.index(max(factors))]
+        raise ValueError(
+            Message(
+                checks.must("reference", reference, "not be so far below the batch ", batch),
+                f": the learning rate would be multiplied by {max(factors):.3g}, more than 2**31",
+            )
+        )
+    if max(factors) <= 1:
+        return
+    highest = [(*_highest(piece, after), index) for piece, after, index in pieces]
+
+    def is_too_high(level: Level, factor: float) -> bool:
+        product = levels.scaled(level, as_written(factor))
+        return levels.is_above(product, _ONE) and not levels.are_equal(product, _ONE)
+
+    def are_allowed(reference: int) -> bool:
+        factors = [_factor(batch, reference, exponent) for batch in batches]
+        return not any(is_too_high(level, factors[index]) for level, _, index in highest)
+
+    for level, step, index in highest:
+        if is_too_high(level, factors[index]):
+            product = float(levels.to_decimal(level)) * factors[index]
+            allowed = next(batch for batch in sorted(batches) if batch > reference and are_allowed(batch))
+            peak = plain(_factor(allowed, reference, exponent))
+            raise ValueError(
+                Message(
+                    checks.must(
+                        "reference", reference, f"keep every multiplier at most 1; it is {product:.6g} "
+                    ),
+                    f"at step {step}, with the batch {batches[index]}: ",
+                    WRITE,
+                    " ",
+                    Setting("reference", allowed),
+                    f", and multiply the peak by {peak}, which leaves the learning rates as they are",
+                )
+            )
+
+
+def _highest(piece: ExactSegment, after: int | None) -> tuple[Level, int]:
+    """Return the highest level of a piece, with its step."""
+    first = piece.at(piece.begin)
+    if after is None or not levels.is_above(piece.end, piece.start):
+        return first, piece.begin
+    return piece.at(after - 1), after - 1
