@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.derived_curves import Cooldown, Then
+from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.plateaus import place_plateaus
 from plateau_jax.curves.staged_curve import StagedCurve
@@ -101,6 +101,10 @@ def _curve_handles(curve: Curve, path: _Path) -> Iterator[Handle]:
         case Then():
             yield from _curve_handles(curve.curve, (*path, "curve"))
             yield from _continuation_handles(curve, path)
+        case Part():
+            for handle in _curve_handles(curve.curve, (*path, "curve")):
+                if curve.start <= handle.step < curve.start + curve.total_steps:
+                    yield replace(handle, step=handle.step - curve.start)
         case _:
             pass
 

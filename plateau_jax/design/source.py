@@ -7,29 +7,43 @@ from itertools import count
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.derived_curves import Cooldown, Then
+from plateau_jax.curves.derived_curves import Cooldown, Part, Then
+from plateau_jax.curves.scaled_curve import ScaledCurve
 from plateau_jax.curves.staged_curve import Stage
 
 _WIDTH = 88
 
 
 def optax_code(curve: Curve, peak: float) -> str:
-    use = f"tx = optax.adamw(optax_schedule(curve, peak_value={peak!r}))"
-    return _program("optax", "plateau_jax", "optax_schedule", curve, use)
+    if curve.unit is None:
+        use = f"tx = optax.adamw(optax_schedule(curve, peak_value={peak!r}))"
+        return _program("optax", "plateau_jax", "optax_schedule", curve, use)
+    scale = f"scale_by_curve(curve, {peak!r}, unit={curve.unit})"
+    use = (
+        f"tx = optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-4), {scale})",
+        "# tx.update(grads, state, params, count=...)  # samples or tokens of the update",
+    )
+    return _program("optax", "plateau_jax", "scale_by_curve", curve, *use)
 
 
 def torch_code(curve: Curve, peak: float) -> str:
     use = (
         f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak",
-        "scheduler = lambda_lr(optimizer, curve)  # scheduler.step() after each optimizer.step()",
+        "scheduler = lambda_lr(optimizer, curve)  # scheduler.step() after each optimizer.step()"
+        if curve.unit is None
+        else f"scheduler = lambda_lr(optimizer, curve, unit={curve.unit})  # scheduler.step(count=samples)",
     )
     return _program("torch", "torch_bridge", "lambda_lr", curve, *use)
 
 
 def _program(framework: str, package: str, function: str, curve: Curve, *use: str) -> str:
     """Return a program that imports what it needs, builds the curve and uses it."""
-    names = sorted({function, *_class_names(curve)})
-    imports = f"import {framework}", f"from {package} import {', '.join(names)}"
+    names = {function, *_class_names(curve)}
+    imports = [f"import {framework}"]
+    if "BatchPlan" in names and package != "plateau_jax":
+        names.remove("BatchPlan")
+        imports.append("from plateau_jax import BatchPlan")
+    imports.append(f"from {package} import {', '.join(sorted(names))}")
     return "\n".join([*imports, "", *_statements(curve), *use, ""])
 
 
@@ -46,8 +60,10 @@ def as_json(value: Any, indent: str = "") -> str:
 def _class_names(curve: Curve) -> set[str]:
     """Return the names of the classes that the program must import."""
     match curve:
-        case Cooldown():
+        case Cooldown() | Part():
             return _class_names(curve.curve)
+        case ScaledCurve():
+            return _class_names(curve.curve) | {"BatchPlan"}
         case Then():
             return _class_names(curve.curve) | _class_names(curve.other)
         case _:
@@ -64,6 +80,15 @@ def _assignments(name: str, curve: Curve, free_names: Iterator[str]) -> Iterator
         case Cooldown():
             yield from _assignments(name, curve.curve, free_names)
             yield _call(f"{name} = {name}.cooldown", _arguments(curve))
+        case Part():
+            yield from _assignments(name, curve.curve, free_names)
+            yield _call(
+                f"{name} = {name}.part", [_literal(curve.start, _WIDTH), _literal(curve.stop, _WIDTH)]
+            )
+        case ScaledCurve():
+            yield from _assignments(name, curve.curve, free_names)
+            pairs, *arguments = _arguments(curve)
+            yield _call(f"{name} = BatchPlan({pairs}).scale", [name, *arguments])
         case Then():
             other = next(free_names)
             yield from _assignments(name, curve.curve, free_names)

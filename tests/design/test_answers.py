@@ -33,6 +33,7 @@ CURVES = [
     STAGED,
     STABLE.cooldown(150, 60, to=0.05, shape="linear"),
     STABLE.cooldown(150, 60).then(STAGED.then(STABLE, scale=0.3).cooldown(100, 5), scale=0.5),
+    STAGED.part(0, 150).then(STABLE.part(40)),
 ]
 
 
@@ -47,7 +48,7 @@ def execute(text: str, **names: Any) -> dict[str, Any]:
     return names
 
 
-@given(descriptions(counts=range(5)))
+@given(descriptions(counts=range(5), scaled=True))
 def test_copied_code_builds_the_curve(description):
     curve = build(description)
     answer = describe(curve)
@@ -85,7 +86,7 @@ def test_copied_code_is_short():
     )
 
 
-@given(descriptions(counts=range(5)))
+@given(descriptions(counts=range(5), scaled=True))
 def test_picture_points_lie_on_the_curve(description):
     curve = build(description)
     answer = describe(curve)

@@ -1,11 +1,13 @@
 """The fields of the selected curve."""
 
+import json
+
 import pytest
 from playwright.sync_api import Route, expect
 from support.design.design import ask
 from support.design.page import PEAK, STABLE, STAGED, assert_shown, curve_of_json, drag, wait_until_settled
 
-from plateau_jax import PlateauCurve, StagedCurve
+from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
 
 pytestmark = pytest.mark.slow
 
@@ -129,6 +131,27 @@ def test_derived_curves_can_be_edited_and_dragged(page):
     expect(page.locator("[id='fault-curve-scale']")).to_contain_text("Scale: 2 must be above 0 and at most 1")
     page.get_by_role("button", name="Remove the continuation").click()
     page.get_by_role("button", name="Remove the cooldown").click()
+    assert curve_of_json(page) == STABLE
+
+
+def test_parts_and_scaled_curves_can_be_edited(page):
+    plan = BatchPlan([(0, 8), (40_000, 32)])
+    scaled = plan.scale(STABLE, 8, reference=32)
+    page.get_by_role("button", name="Open…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox").fill(json.dumps(scaled.part(100, 9000).to_dict()))
+    dialog.get_by_role("button", name="Open").click()
+    expect(dialog).to_be_hidden()
+    page.get_by_label("Part: First step", exact=True).fill("200")
+    page.get_by_label("Batch plan: Reference batch").fill("64")
+    expected = plan.scale(STABLE, 8, reference=64).part(200, 9000)
+    assert_shown(page, expected)
+    assert curve_of_json(page) == expected
+    page.get_by_label("Part: First step", exact=True).fill("9000")
+    wait_until_settled(page)
+    expect(page.locator("[id='fault-curve-start']")).to_contain_text("First step: 9000 must be below")
+    page.get_by_role("button", name="Remove the part").click()
+    page.get_by_role("button", name="Remove the batch plan").click()
     assert curve_of_json(page) == STABLE
 
 

@@ -10,7 +10,9 @@ const LABELS = {
   init_lr_ratio: "Initial LR / peak", decay_shape: "Decay shape", min_lr_ratio: "Final LR / peak",
   start: "Start / peak", at: "First step", steps: "Steps", to: "To / peak", shape: "Shape",
   scale: "Scale", peak: "Peak learning rate",
+  stop: "First step after", unit: "Unit", reference: "Reference batch", exponent: "Exponent",
 };
+const labelOf = (name, kind) => (kind === "part" && name === "start" ? LABELS.at : LABELS[name] ?? name);
 // The labels of the field for P next to a shape, by the shape's argument.
 const POWER_LABELS = { warmup_shape: "P of the warmup", decay_shape: "P of the decay", shape: "P of the shape" };
 
@@ -78,7 +80,8 @@ export class Controls {
   // The fields of a curve and, recursively, of the curves it is derived from.
   #block(curve, path, isOutermost = false) {
     const fields = { undefined: () => this.#plateauCurve(curve, path), staged: () => this.#staged(curve, path),
-      cooldown: () => this.#cooldown(curve, path), then: () => this.#continuation(curve, path) };
+      cooldown: () => this.#cooldown(curve, path), then: () => this.#continuation(curve, path),
+      part: () => this.#part(curve, path), scaled: () => this.#scaled(curve, path) };
     const block = [this.#slot(path), ...(fields[curve?.kind] ?? (() => []))()];
     if (!isOutermost && path.at(-1) === "curve") return block;
     return [...block, element("div", { class: "actions" },
@@ -144,18 +147,32 @@ export class Controls {
       ])];
   }
 
+  #part(curve, path) {
+    return [...this.#block(curve.curve, [...path, "curve"]),
+      this.#group("Part", path, ["start", "stop"].map((name) => this.#field([...path, name], "Part", "part")))];
+  }
+
+  #scaled(curve, path) {
+    const batches = curve.pairs.map(([threshold, batch]) => `${batch} from ${threshold}`).join(", ");
+    return [...this.#block(curve.curve, [...path, "curve"]),
+      this.#group("Batch plan", path, [
+        element("p", { class: "caveat" }, `Batches: ${batches}. Change them in the JSON.`),
+        ...["unit", "reference", "exponent"].map((name) => this.#field([...path, name], "Batch plan")),
+      ])];
+  }
+
   #group(title, path, children) {
     const remove = this.#button("×", [...path, "remove"], () => this.#listeners.restructure((entry) => withValue(entry, path, valueAt(entry, path).curve)), `Remove the ${title.toLowerCase()}`);
     return element("fieldset", {}, element("legend", {}, element("span", { class: "legend" }, title, remove)), ...children);
   }
 
-  #field(path, group = "") {
+  #field(path, group = "", kind = null) {
     const name = path.at(-1);
-    const label = element("span", {}, LABELS[name]);
+    const label = element("span", {}, labelOf(name, kind));
     const inGroup = (text) => (group ? `${group}: ${text}` : null);
     const input = name in POWER_LABELS
       ? this.#shape(path, this.choices[name], { "aria-label": inGroup(LABELS[name]) ?? LABELS[name] }, { "aria-label": inGroup("P") ?? POWER_LABELS[name] })
-      : this.#input(path, { "aria-label": inGroup(LABELS[name]) });
+      : this.#input(path, { "aria-label": inGroup(labelOf(name, kind)) });
     return element("label", { class: "field" }, label, input, this.#slot(path));
   }
 
@@ -213,7 +230,7 @@ export class Controls {
     for (const slot of this.#slots.values()) {
       const isFault = slot === faultPlace?.slot;
       const messages = isFault ? [fault] : places.filter((place) => place.slot === slot).map(({ message }) => message);
-      const text = messages.map(({ message }) => inLabels(message)).join(" ");
+      const text = messages.map(({ message, path }) => inLabels(message, this.#kindAt(path))).join(" ");
       setProperties(slot, { class: isFault || !text ? "fault" : "advice", role: isFault || !text ? "alert" : "status" });
       // Screen readers would announce an unchanged message again if it were set.
       if (slot.textContent !== text) slot.textContent = text;
@@ -225,6 +242,10 @@ export class Controls {
       const slot = isInvalid ? faultPlace.slot : places.find(covers)?.slot;
       setProperties(input, { "aria-invalid": isInvalid ? "true" : null, "aria-describedby": slot?.id });
     }
+  }
+
+  #kindAt(path) {
+    return valueAt(this.#listeners.entry(), ["curve", ...path])?.kind;
   }
 
   // The slot next to the field at fault, or else the nearest one around it: of the list's item, of the field, of the
@@ -274,12 +295,12 @@ export class Controls {
 }
 
 // The message with the labels of the fields that it names, as in "{warmup_steps}: 20 must be …".
-const inLabels = (message) => message.replace(/\{(\w+)\}/g, (_, name) => LABELS[name] ?? name);
+const inLabels = (message, kind) => message.replace(/\{(\w+)\}/g, (_, name) => labelOf(name, kind));
 
 // Two curves of the same structure have the same fields.
 function structureOf(curve) {
   if (curve === null || typeof curve !== "object") return null;
-  return [curve.kind, curve.plateaus?.length, curve.absolute_plateaus?.length, curve.stages?.length,
+  return [curve.kind, curve.pairs, curve.plateaus?.length, curve.absolute_plateaus?.length, curve.stages?.length,
     "curve" in curve ? structureOf(curve.curve) : 0, "other" in curve ? structureOf(curve.other) : 0];
 }
 

@@ -4,7 +4,8 @@
 export function stepsOf(curve) {
   const sum = (steps) => steps.reduce((total, step) => total + (Number(step) || 0), 0);
   const counts = { undefined: () => Number(curve.total_steps) || 0, staged: () => sum(curve.stages.map(([steps]) => steps)),
-    cooldown: () => sum([curve.at, curve.steps]), then: () => stepsOf(curve.curve) + stepsOf(curve.other) };
+    cooldown: () => sum([curve.at, curve.steps]), then: () => stepsOf(curve.curve) + stepsOf(curve.other),
+    part: () => curve.stop - curve.start || 0, scaled: () => stepsOf(curve.curve) };
   return counts[curve?.kind]?.() ?? 0;
 }
 
