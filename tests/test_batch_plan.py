@@ -3,13 +3,16 @@
 import json
 import math
 import pickle
+import warnings
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
+from support.curves.descriptions import build, descriptions
+from support.numerics.oracle import Oracle
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 
@@ -109,6 +112,29 @@ NUMBERS = {
     "micro_batch": RAMP.check,
     "processes": lambda processes: RAMP.check(1, processes),
 }
+FLAT = StagedCurve([(100,)], start=1.0)
+with warnings.catch_warnings(action="ignore"):
+    ZERO = StagedCurve([(100,)])
+
+
+def scaled(changes):
+    return RAMP.scale(**{"curve": FLAT, "unit": 8, "reference": 16} | changes)
+
+
+def scale_from_1(pairs):
+    return BatchPlan(pairs).scale(FLAT, 1, reference=1, exponent=1)
+
+
+def seesaw(changes):
+    return BatchPlan.seesaw(**{"curve": FLAT, "batch": 8, "unit": 8, "largest": 16} | changes)
+
+
+SCALING = {
+    "unit": lambda unit: scaled({"unit": unit}),
+    "reference": lambda reference: scaled({"reference": reference}),
+    "batch": lambda batch: seesaw({"batch": batch}),
+    "largest": lambda largest: seesaw({"largest": largest}),
+}
 KEYS = "arguments = .* as to_dict returns it"
 
 
@@ -141,6 +167,38 @@ KEYS = "arguments = .* as to_dict returns it"
         ),
         *((NUMBERS[name], -1, ValueError, f"{name} = -1 must be at least [01]") for name in NUMBERS),
         *((NUMBERS[name], 0, ValueError, f"{name} = 0 must be at least 1") for name in list(NUMBERS)[3:]),
+        *(
+            (call, value, TypeError, f"{name} = .* must be an integer")
+            for name, call in SCALING.items()
+            for value in (8.0, True, "8", None)
+        ),
+        *((call, 0, ValueError, f"{name} = 0 must be at least [18]") for name, call in SCALING.items()),
+        (scaled, {"curve": 0.5}, TypeError, "curve = 0.5 must be a Curve"),
+        (scaled, {"exponent": "half"}, TypeError, "exponent = 'half' must be a number"),
+        (scaled, {"exponent": 0}, ValueError, r"exponent = 0 must lie in \(0, 2\]"),
+        (scaled, {"exponent": 2.5}, ValueError, r"exponent = 2.5 must lie in \(0, 2\]"),
+        (
+            scaled,
+            {"unit": 64},
+            ValueError,
+            r"pairs\[1\] .*threshold = 160 must be a multiple of unit = 64: write 192",
+        ),
+        (
+            scaled,
+            {"reference": 8},
+            ValueError,
+            "1.41421 at step 20, .* 16: write reference=16, .* by 1.41421356237",
+        ),
+        (
+            scaled,
+            {"reference": 1, "exponent": 2},
+            ValueError,
+            "64 at step 0.* write reference=16, .* by 256,",
+        ),
+        (scale_from_1, [(0, 2**40)], ValueError, r"reference = 1 .* by 1.1e\+12, more than 2\*\*31"),
+        (seesaw, {"curve": ZERO}, ValueError, r"curve = StagedCurve\(.*\) is 0 at every step"),
+        (seesaw, {"curve": None}, TypeError, "curve = None must be a Curve"),
+        (seesaw, {"batch": 17}, ValueError, "largest = 16 must be at least 17"),
     ],
 )
 def test_wrong_arguments_are_rejected(call, argument, error, message):
@@ -167,3 +225,39 @@ def test_batch_ramp_keeps_length_of_every_phase(curve):
     assert (rates[10:81] == 1).all()
     np.testing.assert_array_equal(rates[80:], (np.arange(20, -1, -1) / np.float32(20)).astype(np.float32))
     assert (np.diff(rates[80:]) < 0).all()
+
+
+@given(descriptions(), st.integers(1, 5), st.integers(1, 3), st.integers(0, 40))
+def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublings):
+    curve = build(description)
+    assume(any(curve(oracle_border) for oracle_border in (*Oracle(description).borders, 0)))
+    plan = BatchPlan.seesaw(curve, batch, unit=unit, largest=batch << doublings)
+    ends = {step for begin, end, _ in Oracle(description).spans() for step in (begin, end - 1)}
+    highest = max(curve(step) for step in (*ends, curve.total_steps))
+    for (threshold, size), following in zip(plan.pairs, [*plan.pairs[1:], None], strict=True):
+        step, doubled = threshold // unit, int(math.log2(size / batch))
+        assert (size, threshold) == (batch << doubled, step * unit)
+        assert step < curve.total_steps
+        # Every doubling so far is due at this step, and was not due for good at the step before.
+        bound, after = highest / 2**doubled, {*ends, curve.total_steps}
+        assert all(curve(later) <= bound for later in (step, *after) if later >= step)
+        if step:
+            assert curve(step - 1) > bound
+        # The next one is due at the next threshold: before it, the curve is above that bound.
+        if following:
+            first_doubling = 2 * size
+            assert curve(following[0] // unit - 1) > highest / (first_doubling // batch)
+        elif doubled < doublings:
+            assert curve(curve.total_steps - 1) > bound / 2 or curve(curve.total_steps) > bound / 2
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1])
+def test_seesaw_and_its_scaled_curve_keep_ratio_at_every_sample(exponent):
+    curve = PlateauCurve(10_000)
+    plan = BatchPlan.seesaw(curve, 32, unit=32, largest=2**40)
+    assert [threshold // 32 for threshold, _ in plan.pairs[:4]] == [0, 5000, 6667, 7700]
+    assert 1 - plan.updates(320_000) / 10_000 == pytest.approx(0.377, abs=5e-4)
+    scaled = plan.scale(curve, 32, reference=32, exponent=exponent)
+    for step in range(0, 10_000, 7):
+        batch = plan(32 * step)
+        assert scaled(step) / (batch / 32) ** exponent == pytest.approx(curve(step), rel=2e-7)
