@@ -43,20 +43,15 @@ def evaluate(xp: Operations, table: DecodedSegments, step: Any, first: Any = 0) 
         float32, of the shape of `step`.
     """
     index = _row_index(xp, table.begin, step, first)
-    table = _from_phase_begin(table)
+    # The first step has found the row; from here on, steps count from the beginning of the phase.
+    if table.phase_begin is not None:
+        table = table._replace(begin=table.phase_begin, phase_begin=None)
     # Column by column: a gather of whole rows is several times slower in XLA.
     segment = table.map(lambda column: xp.take(column, index, mode="clip"))
     x, value = _interpolate(xp, segment, step)
     # int64 to float32 rounds to nearest even, and the power of two is exact.
     multiplier = xp.asarray(value, dtype=xp.float32) * 2.0**-FIXED_BITS
     return xp.where(x == 0, segment.level, multiplier)
-
-
-def _from_phase_begin(table: DecodedSegments) -> DecodedSegments:
-    """Let steps be counted from the beginning of the phase. The first step served to find the row."""
-    if table.phase_begin is None:
-        return table
-    return table._replace(begin=table.phase_begin, phase_begin=None)
 
 
 def _row_index(xp: Operations, begin: Any, step: Any, first: Any) -> Any:
@@ -99,7 +94,7 @@ def evaluate_one(begins: Sequence[int], rows: Sequence[DecodedSegments], step: i
     while end - index > 1:
         middle = (index + end) // 2
         index, end = (middle, end) if begins[middle] <= step else (index, middle)
-    segment = _from_phase_begin(rows[index])
+    segment = rows[index]
     x, value = _interpolate(PYTHON, segment, step)
     return segment.level if x == 0 else exact.round_to_float32(value, FIXED_BITS)
 

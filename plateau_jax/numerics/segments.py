@@ -263,7 +263,7 @@ def decode_table(xp: Operations, table: Segments) -> DecodedSegments:
 
 
 def python_rows(table: DecodedSegments) -> tuple[list[int], list[DecodedSegments]]:
-    """Return the first step of each row, and each row in Python numbers."""
+    """Return the first step of each row, and each row in Python numbers, which counts from its phase."""
     fields = table._asdict()
     shapes = {name: column.tolist() for name, column in fields.pop("shapes").items()}
     columns = {name: column.tolist() for name, column in fields.items() if column is not None}
@@ -277,6 +277,7 @@ def python_rows(table: DecodedSegments) -> tuple[list[int], list[DecodedSegments
         for name in ("power", "inverse_power"):
             if not row.get(name):
                 row[name] = None
+        row["begin"] = row.pop("phase_begin", row["begin"])
         row["shapes"] = {name: 1 for name, column in shapes.items() if column[index]}
         rows.append(DecodedSegments(**row))
     return columns["begin"], rows
