@@ -135,8 +135,9 @@ class BatchPlan:
             exponent: Above 0 and at most 2, read as the decimal that you write.
 
         Returns:
-            A curve of `curve.total_steps` steps. Its `unit` is `unit`, and the functions that take `unit=`
-            reject any other.
+            A curve of `curve.total_steps` steps. Its `unit` is `unit`: `lambda_lr`, `TrainStep`, `follow` and
+            `scale_by_curve` reject any other. `optax_schedule` has no unit; give it the clock, not optax's
+            count of updates.
 
         Raises:
             TypeError: `curve` is not a curve; another argument is not a number, or not an integer.
