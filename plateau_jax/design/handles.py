@@ -11,6 +11,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.plateaus import place_plateaus
+from plateau_jax.curves.scaled_curve import ScaledCurve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation.checks import MAX_STEP
 
@@ -105,6 +106,10 @@ def _curve_handles(curve: Curve, path: _Path) -> Iterator[Handle]:
             for handle in _curve_handles(curve.curve, (*path, "curve")):
                 if curve.start <= handle.step < curve.start + curve.total_steps:
                     yield replace(handle, step=handle.step - curve.start)
+        case ScaledCurve():
+            for handle in _curve_handles(curve.curve, (*path, "curve")):
+                level = curve.curve(handle.step)
+                yield _scaled(handle, curve(handle.step) / level) if level else handle
         case _:
             pass
 
@@ -248,15 +253,17 @@ def _continuation_handles(curve: Then, path: _Path) -> Iterator[Handle]:
         handle = _level_handle("Continuation, scale", first + highest, scale * level, (*path, "scale"))
         yield replace(handle, value=scale, value_per_unit=1 / level)
     for handle in _curve_handles(other, (*path, "other")):
-        per_unit = handle.value_per_unit
-        yield replace(
-            handle,
-            name=f"Continuation, {handle.name[0].lower()}{handle.name[1:]}",
-            step=first + handle.step,
-            level=scale * handle.level,
-            # A tiny scale would make this infinite, and JSON has no infinity.
-            value_per_unit=min(per_unit / scale, sys.float_info.max) if handle.axis == "level" else per_unit,
-        )
+        name = f"Continuation, {handle.name[0].lower()}{handle.name[1:]}"
+        yield replace(_scaled(handle, scale), name=name, step=first + handle.step)
+
+
+def _scaled(handle: Handle, scale: float) -> Handle:
+    """Return a handle of a curve whose levels are multiplied by a factor."""
+    if handle.axis != "level":
+        return replace(handle, level=scale * handle.level)
+    # A tiny scale would make this infinite, and JSON has no infinity.
+    per_unit = min(handle.value_per_unit / scale, sys.float_info.max)
+    return replace(handle, level=scale * handle.level, value_per_unit=per_unit)
 
 
 def _step_handle(

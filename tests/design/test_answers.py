@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from support.curves.descriptions import build, descriptions
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
+from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
 from plateau_jax.design.answers import (
     compare_curves,
     describe_curve,
@@ -35,6 +35,7 @@ CURVES = [
     STABLE.cooldown(150, 60).then(STAGED.then(STABLE, scale=0.3).cooldown(100, 5), scale=0.5),
     STAGED.part(0, 150).then(STABLE.part(40)),
 ]
+SCALED = BatchPlan([(0, 8), (400, 16)]).scale(STAGED, 4, reference=16)
 
 
 def describe(curve: Curve, peak: float = PEAK) -> dict[str, Any]:
@@ -73,6 +74,19 @@ def test_copied_code_gives_the_learning_rates(curve, peak, monkeypatch):
         names["optimizer"].step()
         names["scheduler"].step()
     assert np.array_equal(np.float32(used), expected)
+
+
+def test_copied_code_of_scaled_curve_counts_samples():
+    answer, expected = describe(SCALED), np.float32(PEAK) * SCALED(np.arange(SCALED.total_steps + 3))
+    names = execute(answer["torch"], model=torch.nn.Linear(1, 1))
+    tx = execute(answer["optax"])["tx"]
+    state = tx.init(0.0)
+    for lr in expected:
+        assert np.float32(names["optimizer"].param_groups[0]["lr"]) == lr
+        names["optimizer"].step()
+        names["scheduler"].step(count=4)
+        _, state = tx.update(0.0, state, 0.0, count=4)
+        assert state[-1].learning_rate == lr
 
 
 def test_copied_code_is_short():
@@ -115,7 +129,7 @@ def find_handle(handles: list[Handle], wanted: Handle) -> Handle | None:
     return next((handle for handle in handles if (handle.name, handle.moves) == key), None)
 
 
-@given(descriptions(counts=range(4), depth=2), st.integers(0, 3))
+@given(descriptions(counts=range(4), depth=2, scaled=True), st.integers(0, 3))
 @settings(max_examples=50)
 def test_handle_moves_to_the_dragged_value(description, aim_index):
     curve = build(description)
@@ -152,7 +166,7 @@ def test_plateau_limits_give_valid_curves(description):
                 Curve.from_dict(arguments_after_move(curve, handle, value))
 
 
-@pytest.mark.parametrize("curve", CURVES, ids=repr)
+@pytest.mark.parametrize("curve", [*CURVES, SCALED], ids=repr)
 def test_handles_have_unique_names_and_texts(curve):
     handles = curve_and_peak_handles(curve, PEAK)
     assert handles[0].name == "Peak learning rate"
@@ -291,7 +305,7 @@ def test_learning_rates_match_the_curves():
     assert values == [pytest.approx(PEAK * curve(120), rel=1e-5) for curve in CURVES]
 
 
-@given(descriptions(counts=range(4)))
+@given(descriptions(counts=range(4), scaled=True))
 def test_opened_json_gives_the_curve(description):
     curve = build(description)
     assert open_curve({"text": json.dumps(curve.to_dict())}) == {"curve": curve.to_dict()}
