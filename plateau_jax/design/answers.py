@@ -18,6 +18,7 @@ from plateau_jax.design.handles import curve_and_peak_handles
 from plateau_jax.design.messages import JsonWords, PlacedMessage, advice_about, in_sentence, placed_message
 from plateau_jax.design.questions import (
     MAX_CURVES,
+    check_size,
     curves_and_peaks,
     parse_json,
     record_warnings,
@@ -75,6 +76,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curve": JSON, "peak": number} -> everything the page shows of the curve, or {"fault"}."""
     arguments = question.get("curve")
     try:
+        check_size(arguments)
         with record_warnings() as warnings:  # of a percentage that rounds to no step, too
             curve = Curve.from_dict(cast("Any", arguments))
     except (TypeError, ValueError) as error:
@@ -151,7 +153,9 @@ def open_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"text": JSON for from_dict} -> {"curve": the curve's to_dict}, or {"fault"}."""
     try:
         with suppress_warnings():  # the page asks for its advice next
-            return {"curve": Curve.from_dict(parse_json(question.get("text"))).to_dict()}
+            arguments = parse_json(question.get("text"))
+            check_size(arguments)
+            return {"curve": Curve.from_dict(arguments).to_dict()}
     except (TypeError, ValueError) as error:
         return {"fault": in_sentence(JsonWords(), message_of(error))}
 

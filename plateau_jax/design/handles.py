@@ -39,9 +39,9 @@ class Handle:
     low: float
     high: float
     drag_unit: float
-    """Dragging rounds the value to multiples of this unit."""
+    """Dragging with Shift rounds the value to multiples of this unit."""
     arrow_change: float
-    """Change of the value per arrow key."""
+    """Change of the value per arrow key; dragging rounds the value to its multiples."""
     page_change: float
     """Change of the value per Page Up or Page Down."""
     value_per_unit: float
@@ -182,7 +182,7 @@ def _plateau_handles(
     ) -> Handle:
         return Handle(
             name=f"Plateau {number + 1}, {part}",
-            text=f"{value:.6g} %, step {step}" if is_percent else f"step {step}",
+            text=f"{value:.6g} %, step {_grouped(step)}" if is_percent else f"step {_grouped(step)}",
             look="knob",
             axis="step",
             step=step,
@@ -201,14 +201,13 @@ def _plateau_handles(
     end = float(start + duration)
     lowest, highest = from_step(room.begin), from_step(room.end)
     longest = max(duration, room.max_length * per_step)
+    steps = f"steps {_grouped(first)} to {_grouped(first + length)}"
     # The pair is (start, duration): the start moves at the cost of the duration, so that the end stays.
     yield handle("start", first, start, max(lowest, end - longest), end, (0, 1), (1, -1))
     yield replace(
         handle("place", first + length // 2, start, lowest, highest - duration, (0, 1)),
         look="bar",
-        text=f"{start:.6g} %, steps {first} to {first + length}"
-        if is_percent
-        else f"steps {first} to {first + length}",
+        text=f"{start:.6g} %, {steps}" if is_percent else steps,
     )
     yield handle("end", first + length, end, start, min(highest, start + longest), (1, 1))
 
@@ -280,7 +279,7 @@ def _step_handle(
     unit = _drag_unit(total)
     return Handle(
         name=name,
-        text=f"step {step}",
+        text=f"step {_grouped(step)}",
         look="knob",
         axis="step",
         step=step,
@@ -313,6 +312,11 @@ def _level_handle(name: str, step: int, level: float, path: _Path, *, high: floa
         value_per_unit=1.0,
         moves=((path, 1),),
     )
+
+
+def _grouped(step: int) -> str:
+    """Return the step as the page shows it, with a narrow space before each group of three digits."""
+    return f"{step:,}".replace(",", "\u202f")
 
 
 def _drag_unit(total: int) -> int:

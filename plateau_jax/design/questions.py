@@ -13,6 +13,7 @@ from plateau_jax.validation.curve_warning import CurveWarning, suppress_warnings
 from plateau_jax.validation.messages import Message, message_of
 
 MAX_CURVES = 12
+MAX_ITEMS = 5000
 
 _warnings = Lock()
 """Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
@@ -28,7 +29,27 @@ def parse_json(text: Any) -> Any:
         problem = error
         if isinstance(error, json.JSONDecodeError):
             problem = f"{error.msg}: line {error.lineno} column {error.colno}"
+            if error.pos == 0:
+                problem += ". Paste the text of the JSON tab, or what json.dumps(curve.to_dict()) returns"
         raise ValueError(f"this is not JSON: {problem}") from None
+
+
+def check_size(arguments: Any) -> None:
+    """Reject a curve with so many stages and plateaus that the page would wait for it for seconds.
+
+    Raises:
+        ValueError: It has more than `MAX_ITEMS`.
+    """
+    items, curves = 0, [arguments]
+    while curves:
+        curve = curves.pop()
+        if isinstance(curve, Mapping):
+            values = cast("Mapping[str, Any]", curve)
+            lists = (values.get(name) for name in ("stages", "plateaus", "absolute_plateaus"))
+            items += sum(len(cast("list[Any]", value)) for value in lists if isinstance(value, list))
+            curves += [values.get("curve"), values.get("other")]
+    if items > MAX_ITEMS:
+        raise ValueError(f"this curve has {items} stages and plateaus; this page takes at most {MAX_ITEMS}")
 
 
 def curves_and_peaks(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:

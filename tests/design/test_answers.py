@@ -182,6 +182,14 @@ def test_too_many_handles_are_omitted():
 GOOD = STABLE.to_dict()
 
 
+def test_curve_of_too_many_stages_is_rejected_at_once():
+    many = {"stages": [[10, 0.5]] * 3000, "start": 1.0}
+    both = {"kind": "then", "curve": many, "other": {"kind": "part", "curve": many}}
+    message = "his curve has 6000 stages and plateaus; this page takes at most 5000"
+    assert message in describe_curve({"curve": both, "peak": PEAK})["fault"]["message"]
+    assert message in open_curve({"text": json.dumps(both)})["fault"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "path", "field", "index", "message"),
     [

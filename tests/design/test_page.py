@@ -77,7 +77,7 @@ def test_curves_are_compared_with_the_first(page):
     drag(page, "Plateau 1, end", 40, 0)
     moved = curve_of_json(page)
     assert figures() == expected(COSINE, STAGED, moved)
-    page.get_by_role("button", name="Compare the others with Stages").click()
+    page.get_by_role("button", name="Make reference: Stages").click()
     assert figures() == expected(STAGED, COSINE, moved)
     page.get_by_role("button", name="Hide Cosine").click()
     expect(page.locator("polyline")).to_have_count(2)

@@ -86,7 +86,7 @@ PRESSED = {
     ],
     "undo and redo": [("a copy", "a copy"), ("Undo", "Redo"), ("Redo", "Undo")],
     "curves": [
-        ("Compare the others with Stages", "reference"),
+        ("Make reference: Stages", "reference"),
         ("Hide Cosine", "Show Cosine"),
         ("Use the best peak for Stable", "Use the best peak for Stable"),
         ("Remove Cosine", "Remove Stable"),

@@ -52,7 +52,7 @@ def test_curves_of_other_length_are_marked(page):
     expect(marks).to_have_text(["7\u202f000 steps"])
     expect(page.get_by_role("row").filter(has=marks)).to_have_attribute("data-id", "3")
     expect(page.locator("#lengths")).to_be_visible()
-    page.get_by_role("button", name="Compare the others with Stable").click()
+    page.get_by_role("button", name="Make reference: Stable").click()
     wait_until_settled(page)
     expect(marks).to_have_text(["10\u202f000 steps"] * 2)
     page.get_by_role("radio", name="Edit Cosine").check()

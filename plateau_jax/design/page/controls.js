@@ -43,7 +43,7 @@ export class Controls {
     if (structure !== this.#structure) this.#build(entry, structure);
     for (const { input, path } of this.#inputs) {
       const value = valueAt(entry, path);
-      if ((input !== document.activeElement || isUndone) && parseField(input.value) !== value) input.value = value ?? "";
+      if ((input !== document.activeElement || isUndone) && parseField(input.value, path) !== value) input.value = value ?? "";
       input.defaultValue = input.value;
     }
     for (const { field, path } of this.#shapes) field.draw(valueAt(entry, path), shapes, isUndone);
@@ -178,7 +178,7 @@ export class Controls {
 
   #table(heads, rows) {
     const body = rows.flatMap(({ cells, labels, path, actions }) => [
-      element("tr", { "data-row": path.join("/") }, element("td"),
+      element("tr", { "data-row": path.join("/") }, element("th", { scope: "row" }),
         ...cells.map((cell, item) => element("td", {}, item === 2
           ? this.#shape(cell, this.choices.shape, { "data-label": labels[item] }, { "data-label": labels[item].replace("shape", "P") })
           : this.#input(cell, { "data-label": labels[item] }))),
@@ -186,7 +186,7 @@ export class Controls {
       element("tr", {}, element("td", { colspan: heads.length }, this.#slot(path))),
     ]);
     return element("table", { class: "rows" },
-      element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))),
+      element("thead", {}, element("tr", {}, ...heads.map((text) => (text ? element("th", { scope: "col" }, text) : element("td"))))),
       element("tbody", {}, ...body));
   }
 
@@ -196,7 +196,7 @@ export class Controls {
       inputmode: "decimal",
       input: () => {
         input.defaultValue = input.value;
-        this.#listeners.edit(path, parseField(input.value));
+        this.#listeners.edit(path, parseField(input.value, path));
       },
     });
     this.#inputs.push({ input, path });
@@ -306,8 +306,9 @@ function structureOf(curve) {
 
 // A number, with separators between digits allowed; null for an empty field; else the text itself, which the
 // constructor rejects with a message.
-function parseField(text) {
-  const plain = text.trim().replace(/(?<=\d)[_\s\u202f](?=\d)/g, "");
+function parseField(text, path) {
+  const isPercentage = path.includes("plateaus");
+  const plain = text.trim().replace(/(?<=\d)[_\s\u202f](?=\d)/g, "").replace(isPercentage ? /\s*%$/ : /$^/, "");
   if (plain === "") return null;
   const isNumber = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(plain) && Number.isFinite(Number(plain));
   return isNumber ? Number(plain) : text.trim();

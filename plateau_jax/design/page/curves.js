@@ -25,9 +25,12 @@ function newRow(id, listeners) {
       name.defaultValue = name.value;
       listeners.rename(id, name.value);
     },
+    keydown: ({ key }) => {
+      if (key === "Escape") name.value = name.defaultValue;
+    },
   });
   const select = ({ target }) => target.closest("button, a, [type=radio]") || listeners.select(id);
-  return element("tr", { "data-id": id, click: select }, element("td", {}, element("div", { class: "name" },
+  return element("tr", { "data-id": id, click: select }, element("th", { scope: "row" }, element("div", { class: "name" },
     element("input", { type: "radio", name: "selected", "data-key": `curves/${id}/select`, change: () => listeners.select(id) }),
     svgElement("svg", { class: "swatch", width: 26, height: 8, "aria-hidden": "true" }, svgElement("line", { x1: 0, x2: 26, y1: 4, y2: 4 })),
     name)));
@@ -56,7 +59,7 @@ function updateRow(row, entry, index, isSelected, outlook, forecasts, entries, l
     ...forecasts.cells(entry.id),
     ...figures(entry, index, outlook, forecasts.best(entry.id), listeners, key),
     element("td", { class: "row-actions" },
-      index ? button("make reference", "Compare the others with", "makeReference")
+      index ? button("make reference", "Make reference:", "makeReference")
         : element("span", { class: "muted reference", tabindex: -1, "data-key": key("makeReference") }, "reference"),
       button(entry.isHidden ? "show" : "hide", entry.isHidden ? "Show" : "Hide", "hide", isSelected),
       button("×", "Remove", "remove", entries.length === 1)));

@@ -27,7 +27,8 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
       : drag.handles.find(({ axis }) => (axis === "step") === Math.abs(right) > Math.abs(up)) ?? drag.handles[0];
     if (drag.handle === null) return;
     picture.showValue(drag.handle);
-    const value = valueAfterDrag(drag.handle, right * picture.stepsPerPixel, up * picture.learningRatePerPixel, picture.peak);
+    const unit = event.shiftKey ? drag.handle.drag_unit : drag.handle.arrow_change;
+    const value = valueAfterDrag(drag.handle, right * picture.stepsPerPixel, up * picture.learningRatePerPixel, picture.peak, unit);
     move({ handle: drag.handle, value }, false);
   });
 
@@ -44,6 +45,10 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
   mark.node.addEventListener("focus", () => mark.node.matches(":focus-visible") && picture.showValue(mark.handle));
   mark.node.addEventListener("blur", () => picture.showValue(null));
   mark.node.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && drag !== null) {
+      move({ handle: drag.handles[0], value: drag.handles[0].value }, false);  // back to the beginning
+      return end();
+    }
     if (valueAfterKey(mark.handle, event) === null) return;
     event.preventDefault();
     picture.showValue(mark.handle);
@@ -59,11 +64,11 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
   });
 }
 
-function valueAfterDrag(handle, steps, learningRate, peak) {
+function valueAfterDrag(handle, steps, learningRate, peak, unit) {
   const distance = { step: steps, learning_rate: learningRate, level: peak ? learningRate / peak : 0 }[handle.axis];
   const change = distance * handle.value_per_unit;
-  if (Math.abs(change) < handle.drag_unit / 2) return handle.value;
-  return clamp(handle, Math.round((handle.value + change) / handle.drag_unit) * handle.drag_unit);
+  if (Math.abs(change) < unit / 2) return handle.value;
+  return clamp(handle, Math.round((handle.value + change) / unit) * unit);
 }
 
 function valueAfterKey(handle, { key, shiftKey }) {

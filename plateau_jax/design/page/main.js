@@ -3,7 +3,7 @@
 import { showCode } from "./code.js";
 import { Controls } from "./controls.js";
 import { drawCurves } from "./curves.js";
-import { byId, element, formatLearningRate, formatStep } from "./elements.js";
+import { byId, element, formatLearningRate, formatStep, setProperties } from "./elements.js";
 import { keepFocus } from "./focus.js";
 import { Forecasts } from "./forecast.js";
 import { addDecimals } from "./handles.js";
@@ -152,7 +152,10 @@ const show = (isUndone = false) => keepFocus(() => {
   byId("stale").hidden = fault === null;
   byId("undo").disabled = !history.canUndo;
   byId("redo").disabled = !history.canRedo;
-  for (const button of document.querySelectorAll("#open, [data-add]")) button.disabled = entries().length >= maxCurves;
+  const isFull = entries().length >= maxCurves;
+  for (const button of document.querySelectorAll("#open, [data-add]")) {
+    setProperties(button, { disabled: isFull, title: isFull ? `The page holds at most ${maxCurves} curves: remove one` : null });
+  }
   showCurves();
   showSegments(answer);
   showCode(answer);

@@ -1,6 +1,7 @@
 // The dialog that opens a curve from JSON.
 
 import { byId } from "./elements.js";
+import { troubleText } from "./requests.js";
 
 // listeners.open(text, name) adds the curve that the text describes, or returns the fault of an invalid one;
 // listeners.close() is called once the dialog is closed.
@@ -22,7 +23,7 @@ export function prepareOpening(listeners) {
       byId("opening").close();
       listeners.close();
     } catch (error) {
-      byId("opening-fault").textContent = error.message;
+      byId("opening-fault").textContent = troubleText(error);
     }
   });
 }

@@ -9,8 +9,11 @@ export function stepsOf(curve) {
   return counts[curve?.kind]?.() ?? 0;
 }
 
-export const cooldown = (curve) => ({ kind: "cooldown", curve, at: Math.round(stepsOf(curve) * 0.6),
-  steps: Math.max(1, Math.round(stepsOf(curve) * 0.2)), to: 0, shape: "1-sqrt" });
+// A fifth of the run, so that the run keeps its length.
+const cooldownSteps = (curve) => Math.max(1, Math.round(stepsOf(curve) / 5));
+
+export const cooldown = (curve) => ({ kind: "cooldown", curve, at: stepsOf(curve) - cooldownSteps(curve),
+  steps: cooldownSteps(curve), to: 0, shape: "1-sqrt" });
 
 export const continuation = (curve) => ({ kind: "then", curve, other: structuredClone(curve), scale: 0.5 });
 
@@ -20,7 +23,10 @@ export const newPlateau = (curve) => middleOfWidestGap(curve, 20).map((percent) 
 
 export function newAbsolutePlateau(curve) {
   const [start, length] = middleOfWidestGap(curve, 5).map((percent) => Math.round((percent * stepsAfterWarmup(curve)) / 100));
-  return [(Number(curve.warmup_steps) || 0) + start, Math.max(1, length)];
+  // Round numbers, such as 5 000 and 400 instead of 5 013 and 475; a gap leaves half of the length on both sides.
+  const unit = 10 ** Math.floor(Math.log10(Math.max(1, length)));
+  const round = (steps) => Math.round(steps / unit) * unit;
+  return [round((Number(curve.warmup_steps) || 0) + start), Math.max(1, Math.floor(length / unit) * unit)];
 }
 
 const stepsAfterWarmup = (curve) => Math.max(1, stepsOf(curve) - (Number(curve.warmup_steps) || 0));
