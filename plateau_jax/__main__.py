@@ -229,12 +229,15 @@ def _write_values(curve: Curve, peak: np.float32, file: TextIO) -> None:
         writer.writerows(zip(steps, map(str, peak * curve(steps)), strict=True))
 
 
+_IN_ASCII = str.maketrans("–×“”", '-x""')
+
+
 def _encodable(text: str, stream: TextIO | None) -> str:
     """Replace characters that the stream's encoding lacks; the columns stay aligned."""
     try:
         text.encode((stream and stream.encoding) or "utf-8")
     except UnicodeEncodeError:
-        return text.replace("  …", "...").replace("…", "...").replace("–", "-").replace("×", "x")
+        return text.replace("  …", "...").replace("…", "...").translate(_IN_ASCII)
     return text
 
 

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from plateau_jax.curves.config_values import parse_integer
-from plateau_jax.validation.messages import LearningRate, Name, Setting, Stages, Subject, Words, unquoted
+from plateau_jax.validation.messages import (
+    LearningRate,
+    Name,
+    Pair,
+    Setting,
+    Stages,
+    Subject,
+    Words,
+    plain,
+    unquoted,
+)
 
 _EXAMPLES = """\
 examples:
@@ -36,9 +46,12 @@ OPTIONS = {
     "start": "--start",
     "peak": "--peak",
     "peak_value": "--peak",
+    "runs": "--fit",
     "best_peak(runs, curve)": "--best-peak",
 }
-"""The option for each argument of a curve, for the peak, and for a function that messages suggest."""
+"""The option for each argument of a curve, the peak, the runs, and a function that messages suggest."""
+
+_OF_COOLDOWNS = {"at": "AT of --cooldown", "steps": "STEPS of --cooldown"}
 
 _IN_LOGS = {"curve": "the run's curve, as in --fit LOG CURVE,", "peak_value": "--peak"}
 """What to give for the arguments of `LossRun.read`."""
@@ -216,28 +229,34 @@ class OptionWords(Words):
     --warmup-steps 100 must lie in 0 … TOTAL - 1 = 99, so that a step is left to decay
     """
 
+    def __init__(self) -> None:
+        super().__init__(OPTIONS | _OF_COOLDOWNS)
+
     def name(self, name: Name) -> str:
         # After --stage, TOTAL would be one of its values.
-        return OPTIONS.get(name.name, name.name) + (" before the first --stage" if name.is_missing else "")
+        return super().name(name) + (" before the first --stage" if name.is_missing else "")
 
     def keyword(self, name: str) -> str:
         # There are no options for the columns of a log.
         return _IN_LOGS.get(name) or f"LossRun.read(…, {name}=…) in Python"
 
     def setting(self, setting: Setting) -> str:
-        option = OPTIONS[setting.name]
-        pairs = [f"{option} {first} {second}" for first, second in setting.pairs]
-        return " ".join(pairs) or f"{option} {setting.value}"
+        pairs = [self.pair(Pair(setting.name, pair)) for pair in setting.pairs]
+        return " ".join(pairs) or f"{self.names[setting.name]} {setting.value}"
+
+    def pair(self, pair: Pair) -> str:
+        return " ".join([self.names[pair.argument], *(str(plain(number)) for number in pair.pair)])
 
     def stages(self, stages: Stages) -> str:
         words = [" ".join(["--stage", *map(unquoted, stage)]) for stage in stages.stages]
         return " ".join(words) + ("" if stages.start is None else f" --start {stages.start}")
 
     def learning_rate(self, rate: LearningRate) -> str:
-        return f"{OPTIONS.get(rate.name or '', '')} {rate.lr!r} / peak".lstrip()
+        value = f"the value of {rate.lr!r} / peak"
+        return value if rate.name is None else f"{self.names[rate.name]} with {value}"
 
     def subject(self, subject: Subject) -> str:
-        place, option = subject.place, OPTIONS.get(subject.place.argument)
+        place, option = subject.place, self.names.get(subject.place.argument)
         if option is None:
             return super().subject(subject)
         if place.index is None:

@@ -150,7 +150,8 @@ def cosine_plateau_schedule(
     checks.peak("peak_value", peak_value)
     end = checks.ratio_to_peak("end_value", end_value, peak_value)
     init = checks.ratio_to_peak("init_value", init_value, peak_value)
-    curve = PlateauCurve(decay_steps, warmup_steps=warmup_steps, plateaus=plateaus)
+    with checks.renamed_arguments(total_steps="decay_steps"):
+        curve = PlateauCurve(decay_steps, warmup_steps=warmup_steps, plateaus=plateaus)
     with suppress_warnings():  # already warned about plateaus; these ratios are not learning rates
         curve = replace(curve, init_lr_ratio=init, min_lr_ratio=end)
     return optax_schedule(curve, peak_value)

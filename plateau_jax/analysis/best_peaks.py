@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plateau_jax.analysis.loss_comparison import LossForecast
 from plateau_jax.analysis.loss_fit import LossFit
-from plateau_jax.analysis.loss_fitting import checked_runs, fit_named_runs
+from plateau_jax.analysis.loss_fitting import checked_runs, fit_named_runs, run_names
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.analysis.next_peaks import check_factors, first_peaks, parabola_peaks, peak_beyond, rounded
@@ -150,9 +150,7 @@ def fit_peaks(runs: Iterable[LossRun]) -> dict[float, LossFit]:
     fits: dict[float, LossFit] = {}
     for peak, indices in groups.items():
         try:
-            fits[peak] = fit_named_runs(
-                [runs[index] for index in indices], [f"runs[{index}]: " for index in indices]
-            )
+            fits[peak] = fit_named_runs([runs[index] for index in indices], run_names(indices))
         except ValueError as error:
             advice = "; or leave this peak out" if len(groups) > _LEAST_PEAKS else ""
             where = f"the runs at the peak {peak:g}: "

@@ -13,6 +13,7 @@ from plateau_jax.analysis.loss_law import Law, LoggedLosses, fit_law, penalized_
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.loss_spikes import noise_of, second_differences
 from plateau_jax.numerics.exact_segments import end_of_rise
+from plateau_jax.validation.messages import Message, Part, message_of
 
 _Floats = NDArray[np.float64]
 
@@ -42,7 +43,7 @@ _START_FACTOR = 1.5
 _LEAST_ERROR = 1e-12
 
 
-def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
+def check_runs(runs: Sequence[LossRun], names: Sequence[Part]) -> list[Message]:
     """Reject runs that cannot be fitted.
 
     Args:
@@ -57,7 +58,7 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
             "no run's learning rate falls to half its peak by its last logged loss, so the losses cannot "
             "tell what a decay brings: log a run with a decay, or a cooldown of one of these runs"
         )
-    advice: list[str] = []
+    advice: list[Message] = []
     for run, name in zip(runs, names, strict=True):
         groups = group_run(run)
         try:
@@ -69,14 +70,12 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
                     "it is, log a longer run, because the law fails in the first fast phase of a small model"
                 )
         except ValueError as error:
-            raise ValueError(f"{name}{error}") from None
+            raise ValueError(Message(name, message_of(error))) from None
         if groups.spikes.size:
-            advice.append(f"{name}the loss spikes at {_left_out(groups.spikes)}")
+            advice.append(Message(name, f"the loss spikes at {_left_out(groups.spikes)}"))
         if lags:
-            advice.append(
-                f"{name}the losses seem to lag, like an EMA or a running mean, so the forecasts are wrong: "
-                f"log a validation loss, or means of training losses, {MEANS}"
-            )
+            lag = "the losses seem to lag, like an EMA or a running mean, so the forecasts are wrong: "
+            advice.append(Message(name, lag, f"log a validation loss, or means of training losses, {MEANS}"))
     return advice
 
 

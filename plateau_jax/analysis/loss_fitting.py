@@ -13,7 +13,7 @@ from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.messages import Message, Name
+from plateau_jax.validation.messages import Message, Name, Part, Place, Subject, message_of
 
 
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
@@ -73,10 +73,15 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
         several = f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}"
         advice = ": fit the runs of one peak, or find the best peak with ", Name("best_peak(runs, curve)")
         raise ValueError(Message(several, *advice))
-    return fit_named_runs(runs, [f"runs[{index}]: " for index in range(len(runs))] if runs[1:] else [""])
+    return fit_named_runs(runs, [""] if len(runs) == 1 else run_names(range(len(runs))))
 
 
-def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:
+def run_names(indices: Iterable[int]) -> list[Subject]:
+    """Return the names of runs in a list."""
+    return [Subject(Place("runs", index), clause=True) for index in indices]
+
+
+def fit_named_runs(runs: Sequence[LossRun], names: Sequence[Part]) -> LossFit:
     """Fit runs of one peak; messages about a run begin with its name."""
     runs, names = distinct_runs(runs, names)
     advice = check_runs(runs, names)
@@ -86,7 +91,8 @@ def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:
     try:
         check_misfit(law, errors / logged.losses, logged)
     except ValueError as error:
-        raise ValueError("; ".join([str(error), *advice])) from None
+        also = [part for message in advice for part in ("; ", message)]
+        raise ValueError(Message(message_of(error), *also)) from None
     residual_sd = float(np.sqrt(logged.weights @ errors**2))
     fit = LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, runs)
     vars(fit)["_logged"] = logged  # the value of the cached property, which the first forecast needs

@@ -36,7 +36,8 @@ class Cooldown(Curve):
         at = checks.at_least("at", self.at, 0)
         steps = checks.at_least("steps", self.steps, 1)
         if at + steps > MAX_STEP:
-            subject = Wording(f"at + steps = {at + steps}", f"the last step, {at + steps},")
+            in_code = Name("at"), " + ", Name("steps"), f" = {at + steps}"
+            subject = Wording(in_code, f"the last step, {at + steps},")
             raise ValueError(Message(subject, " must be at most ", MAX_INT32, at="at"))
         to = checks.ratio("to", self.to)
         shape = shapes.canonical_shape("shape", self.shape, shapes.NAMED_SHAPES, shapes.FORMULAS)

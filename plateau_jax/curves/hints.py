@@ -25,10 +25,10 @@ from plateau_jax.validation.messages import (
 _A_PERCENTAGE = "for a fraction of ", Name("total_steps"), " write a percentage, as in '2%'"
 
 
-def for_endless_trainer(total_steps: Any) -> str:
+def for_endless_trainer(total_steps: Any) -> Part:
     """Return the hint for infinite total steps, which Lightning estimates for a Trainer without an end."""
     is_infinite = isinstance(total_steps, float | np.floating) and total_steps == math.inf
-    return "give the Trainer max_steps" if is_infinite else ""
+    return code("give the Trainer max_steps") if is_infinite else ""
 
 
 def for_warmup_fraction(warmup_steps: Any, total_steps: int) -> Part:
@@ -119,7 +119,7 @@ def for_stage_length(steps: Any) -> Part:
     if not isinstance(steps, float | np.floating) or not 0 < steps < 1:
         return ""
     percentage = float(as_written(number("steps", steps)) * 100)
-    return f"for a fraction of all steps write '{plain(percentage)}%', and total_steps=…"
+    return code(f"for a fraction of all steps write '{plain(percentage)}%', and total_steps=…")
 
 
 def for_steps_as_percent(start: float, duration: float) -> str:
@@ -137,9 +137,5 @@ def for_end_as_length(argument: str, start: float, end: float, last: float) -> s
     unit, second = ("", "number of steps")
     if argument == "plateaus":
         unit, second = " %", "duration"
-    return Message(
-        "; the second number is a ",
-        Wording(second, "length"),
-        f": {start}–{end}{unit} is ",
-        Wording(f"({start}, {length})", f"start {start}, length {length}"),
-    )
+    meant = f": {start}–{end}{unit} is ", Setting(argument, pairs=((start, length),))
+    return Message("; the second number is a ", Wording(second, "length"), *meant)

@@ -99,7 +99,8 @@ def _length_in_steps(place: Place, value: Any, total_steps: int | None) -> int |
     is_rest = isinstance(value, str) and value == REST
     if is_rest or is_percentage(value):
         if total_steps is None:
-            needs = " is a fraction of all steps, and needs ", Name("total_steps", is_missing=True)
-            raise ValueError(Message(Subject(place, value), Wording(needs, (" must be ", INTEGER))))
+            total = Name("total_steps", is_missing=True)
+            needs = " is a fraction of all steps, and needs ", total
+            raise ValueError(Message(Subject(place, value), Wording(needs, (" must be ", INTEGER, total))))
         return None if is_rest else percentage_in_steps(place, value, total_steps)
     return at_least(place, value, 0, hints.for_stage_length(value))

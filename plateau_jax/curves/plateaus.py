@@ -12,6 +12,7 @@ from plateau_jax.validation.messages import (
     WRITE,
     Message,
     Name,
+    Pair,
     Part,
     Setting,
     Subject,
@@ -106,7 +107,7 @@ def place_plateaus(
                     *_lasts(name, pair, start, length),
                     " and overlaps ",
                     _plateau(next_name, next_pair),
-                    code(" of ", Name(next_name), ","),
+                    code(","),
                     f" which starts at step {next_start}",
                     at=name,
                 )
@@ -126,12 +127,11 @@ def place_plateaus(
 def _plateau(name: str, pair: tuple[float, float]) -> Part:
     """Return a plateau as a part of a sentence."""
     unit = "at {} %, {} % long," if name == "plateaus" else "at step {}, {} steps long,"
-    return Wording(f"{pair}", f"the plateau {unit.format(*pair)}")
+    return Wording(Pair(name, pair), f"the plateau {unit.format(*pair)}")
 
 
 def _lasts(name: str, pair: tuple[float, float], start: int, length: int) -> Sequence[Part]:
-    sentence = f" lasts from step {start} to step {start + length}"
-    return code(Name(name), ": "), _plateau(name, pair), sentence
+    return _plateau(name, pair), f" lasts from step {start} to step {start + length}"
 
 
 def likely_mistake(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[float, float], ...]) -> str:

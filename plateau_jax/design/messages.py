@@ -56,6 +56,9 @@ class _PlainWords(Words):
         )
         return "; ".join(pairs) or str(plain(setting.value))
 
+    def learning_rate(self, rate: LearningRate) -> str:
+        return f"the value of {rate.lr!r} / peak"
+
     def stages(self, stages: Stages) -> str:
         return ", ".join(self.text(shown(item)) for item in stages.stages[0])
 
@@ -73,15 +76,15 @@ class PageWords(_PlainWords):
     """
 
     def __init__(self, peak: float = 0.0) -> None:
+        super().__init__()
         self._peak = peak
 
     def name(self, name: Name) -> str:
-        return f"{{{name.name}}}"
+        # No field holds what is missing.
+        return "" if name.is_missing else f"{{{name.name}}}"
 
     def learning_rate(self, rate: LearningRate) -> str:
-        return (
-            f"{rate.lr / self._peak:.4g}" if self._peak else super().learning_rate(replace(rate, name=None))
-        )
+        return f"{rate.lr / self._peak:.4g}" if self._peak else super().learning_rate(rate)
 
     def subject(self, subject: Subject) -> str:
         place, label = subject.place, self.name(Name(subject.place.argument))
@@ -101,7 +104,7 @@ class JsonWords(_PlainWords):
     """The words of a JSON text: its keys are the arguments' names."""
 
     def name(self, name: Name) -> str:
-        return f"“{name.name}”"
+        return f" unless “{name.name}” is given" if name.is_missing else f"“{name.name}”"
 
     def subject(self, subject: Subject) -> str:
         place = subject.place

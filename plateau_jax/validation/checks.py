@@ -5,7 +5,8 @@ import operator
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Mapping, MappingView, Sequence, Set
+from contextlib import contextmanager
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
@@ -23,8 +24,10 @@ from plateau_jax.validation.messages import (
     Setting,
     Subject,
     Wording,
+    Words,
     choices,
     code,
+    message_of,
     short_repr,
     shown,
     within,
@@ -45,13 +48,28 @@ _Choice = TypeVar("_Choice", bound=str)
 
 
 def must(place: Place | str, value: Any, *requirement: Part, advice: Part = "") -> Message:
-    """Return the message that a value must be something, with advice on what to write.
-
-    Advice that is not a `Message` is for readers of code.
-    """
+    """Return the message that a value must be something, with advice on what to write, if there is some."""
     if advice:
-        advice = Message(": ", advice) if isinstance(advice, Message) else code(": ", advice)
+        # Advice for readers of code only has no colon for the others either.
+        is_code = isinstance(advice, Wording) and not advice.plain
+        advice = code(": ", advice) if is_code else Message(": ", advice)
     return Message(Subject(place, value), " must ", *requirement, advice)
+
+
+@contextmanager
+def renamed_arguments(**names: str) -> Generator[None]:
+    """Name the arguments in errors as the calling function does.
+
+    >>> with renamed_arguments(total_steps="decay_steps"):
+    ...     positive_int("total_steps", 10.5)
+    Traceback (most recent call last):
+        ...
+    TypeError: decay_steps = 10.5 must be an integer: write // in place of /
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(Words(names).text(message_of(error))) from None
 
 
 def integer(name: Place | str, value: Any, advice: Part = "") -> int:
@@ -104,7 +122,7 @@ def number(name: Place | str, value: Any, advice: Part = "") -> int | float:
         value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
     if isinstance(value, bool) or not isinstance(value, int | float):
         if isinstance(value, Fraction | Decimal):
-            advice = f"write float({short_repr(value)})"
+            advice = code(f"write float({short_repr(value)})")
         raise TypeError(must(name, value, "be a number", advice=advice))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(must(name, value, "be finite"))

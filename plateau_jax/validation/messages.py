@@ -8,7 +8,7 @@ A check writes a message once:
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -41,7 +41,7 @@ class Name:
 
     name: str
     is_missing: bool = False
-    """True if it must be given in addition to the others."""
+    """True if the value needs it, and it was not given."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,14 @@ class Setting:
     pairs: tuple[tuple[Any, Any], ...] = ()
     is_given: bool = False
     """True for what the user has given, as in `start = 0 and`; False for what to write."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One pair of an argument that holds several, such as a plateau."""
+
+    argument: str
+    pair: tuple[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class Subject:
         self.clause = clause
 
 
-Part = str | float | Wording | Name | Keyword | Setting | Stages | LearningRate | Subject
+Part = str | float | Wording | Name | Keyword | Setting | Pair | Stages | LearningRate | Subject
 Parts = Part | Sequence[Part]
 
 
@@ -131,10 +139,17 @@ def message_of(error: BaseException) -> Message:
 
 
 class Words:
-    """Python's words for the data in a message. Subclasses are those of other surfaces."""
+    """Python's words for the data in a message. Subclasses are those of other surfaces.
+
+    Args:
+        names: The surface's names for arguments, if they differ.
+    """
 
     is_plain = False
     """True for the second of two wordings."""
+
+    def __init__(self, names: Mapping[str, str] | None = None) -> None:
+        self.names = names or {}
 
     def text(self, parts: Parts) -> str:
         """Return the parts as one text."""
@@ -151,6 +166,8 @@ class Words:
                 return self.keyword(parts.name)
             case Setting():
                 return self.setting(parts)
+            case Pair():
+                return self.pair(parts)
             case Stages():
                 return self.stages(parts)
             case LearningRate():
@@ -161,15 +178,18 @@ class Words:
                 return "".join(map(self.text, parts))
 
     def name(self, name: Name) -> str:
-        return name.name
+        return self.names.get(name.name, name.name)
 
     def keyword(self, name: str) -> str:
-        return f"{name}="
+        return f"{self.name(Name(name))}="
 
     def setting(self, setting: Setting) -> str:
         pairs = f"[{listed(f'({first}, {second})' for first, second in setting.pairs)}]"
-        name = f"{setting.name} = " if setting.is_given else self.keyword(setting.name)
+        name = f"{self.name(Name(setting.name))} = " if setting.is_given else self.keyword(setting.name)
         return name + (pairs if setting.pairs else repr(setting.value))
+
+    def pair(self, pair: Pair) -> str:
+        return f"{pair.pair} of {self.name(Name(pair.argument))}"
 
     def stages(self, stages: Stages) -> str:
         if not stages.is_curve:
@@ -182,7 +202,7 @@ class Words:
 
     def subject(self, subject: Subject) -> str:
         place = subject.place
-        text = place.argument if place.index is None else f"{place.argument}[{place.index}]"
+        text = self.name(Name(place.argument)) + ("" if place.index is None else f"[{place.index}]")
         if place.part is not None:
             text += (
                 f": {place.part}" if place.index is None else f" = {self.text(subject.item)}: {place.part}"
@@ -197,6 +217,7 @@ class Words:
 
 
 PYTHON = Words()
+
 
 INTEGER = Wording("an integer", "a whole number")
 WRITE = Wording("write", "type")

@@ -17,7 +17,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.rejections import rejected
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve, plot, plots
+from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve, plot, plots
 from plateau_jax.__main__ import main
 
 PLATEAUS = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
@@ -93,15 +93,18 @@ NO_CURVE = {
     "curve": "is not JSON: Expecting value",
     '{"kind": "staged"': "is not JSON: ",
     "\0\x01\udcff": "is not JSON: ",
-    "[]": "arguments = [] must be a mapping",
-    "null": "arguments = None must be a mapping",
-    "{}": "missing keys ['total_steps']",
-    '{"kind": "stairs"}': "kind = 'stairs' must be one of",
-    '{"kind": {}}': "kind = {} must be one of",
-    '{"kind": "staged", "start": 0}': "missing keys ['stages']",
-    '{"kind": "staged", "start": 0, "stages": [[NaN]]}': "steps = nan must be an integer",
-    '{"kind": "staged", "start": 1e999, "stages": [[1]]}': "start = inf must be finite",
-    '{"kind": "then", "curve": 1, "other": 2, "scale": 1}': "arguments = 1 must be a mapping",
+    "[]": "a curve is a JSON object with keys such as “total_steps”",
+    "null": "a curve is a JSON object",
+    "{}": "“total_steps” is missing",
+    '{"total_steps": 9, "warmup_steps": 9}': "“warmup_steps”: 9 must lie between 0 and 8, so that a",
+    '{"total_steps": 9, "warmup_step": 3}': "“warmup_step” is unknown: did you mean “warmup_steps”?",
+    '{"kind": "stairs"}': "“kind”: “stairs” must be one of “cooldown”, ",
+    '{"kind": {}}': "“kind”: {} must be one of",
+    '{"kind": "staged", "start": 0}': "“stages” is missing",
+    '{"stages": [[9], ["2%", 0]]}': "item 2: steps: “2%” must be a whole number unless “total_steps” is",
+    '{"kind": "staged", "start": 0, "stages": [[NaN]]}': "“stages”, item 1: steps: NaN must be a whole",
+    '{"kind": "staged", "start": 1e999, "stages": [[1]]}': "“start”: Infinity must be finite",
+    '{"kind": "then", "curve": 1, "other": 2, "scale": 1}': "a curve is a JSON object",
     "[" * 100_000: "is nested too deep",
     '{"kind": "cooldown", "curve": ' * 100_000: "is nested too deep",
 }
@@ -114,6 +117,23 @@ def test_file_without_a_curve_is_refused(tmp_path, capsys, text):
     message = rejected(capsys, ["--from", str(path)]).splitlines()[-1]
     assert f"--from {path}" in message
     assert NO_CURVE[text] in message
+
+
+HAND_WRITTEN = {
+    '{"total_steps": 100, "plateaus": [[0, 0.7]]}': "For fractions type start 0, length 70",
+    '{"total_steps": 100, "min_lr_ratio": 1e-6}': "of 1e-06 type the value of 1e-06 / peak",
+}
+
+
+@pytest.mark.parametrize("text", HAND_WRITTEN)
+def test_warnings_about_a_file_name_its_keys(tmp_path, text):
+    path = tmp_path / "curve.json"
+    path.write_text(text)
+    with pytest.warns(CurveWarning) as caught:
+        assert main(["--from", str(path)]) == 0
+    (message,) = (str(warning.message) for warning in caught)
+    assert message.startswith(f"--from {path}: ")
+    assert message.endswith(HAND_WRITTEN[text])
 
 
 def test_too_deeply_nested_curve_is_refused(tmp_path, capsys):

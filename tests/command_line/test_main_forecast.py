@@ -108,6 +108,10 @@ THREE = ["--fit", "0", "--fit", "1", "--fit", "2"]
             "at 3 peaks or more, about a factor of 2 apart, and these have 0.00049",
         ),
         (["9000", "--best-peak", *THREE], "at most 4 times the 1000 steps"),
+        (
+            ["1000", "--best-peak", *THREE[:4], "--fit", "FEW"],
+            "the peak 0.004: --fit number 3: ",
+        ),
         (["1000", "--best-peak", "--fit", "LOG"], "with --best-peak a log needs its learning rates, from"),
         (["1000", "--best-peak", "--fit", "LOG", "CURVE"], "with --best-peak a log needs its learning rates"),
         (["1000", "--compare", "--fit", "0", "--fit", "1"], "or find the best peak with --best-peak"),
@@ -129,6 +133,8 @@ def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp
         zip("012", logs_of_peaks, strict=True)
     )
     files["9000 steps"] = save(PlateauCurve(9000), tmp_path / "9000.json")
+    files["FEW"] = str(tmp_path / "few.csv")
+    Path(files["FEW"]).write_text("step,val_loss,lr\n0,3.0,4e-3\n1,3.0,1e-3\n2,2.9,1e-3\n")
     files["LATE"] = str(tmp_path / "late.csv")
     rows = [f"{step},{loss},{1e-3 if step > 500 else ''}" for step, loss in zip(STEPS, LOSSES, strict=True)]
     Path(files["LATE"]).write_text("\n".join(["step,val_loss,lr", *rows]))

@@ -87,7 +87,7 @@ def test_written_files_are_reported(tmp_path, capsys, data):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "cp1252"])
-def test_table_in_any_encoding(encoding):
+def test_table_in_any_encoding(tmp_path, encoding):
     done = _run(*ARGUMENTS, PYTHONIOENCODING=encoding)
     table = CURVE.describe() + "\n"
     if encoding in ("ascii", "latin-1"):
@@ -96,6 +96,10 @@ def test_table_in_any_encoding(encoding):
     wrong = _run("0", PYTHONIOENCODING=encoding)
     assert wrong.returncode == 2
     assert "must lie in 1 ... 2**31" in wrong.stderr.decode(encoding).replace("…", "...")
+    path = tmp_path / "empty.json"
+    path.write_text("{}")
+    wrong = _run("--from", str(path), PYTHONIOENCODING=encoding)
+    assert re.search('["“]total_steps["”] is missing', wrong.stderr.decode(encoding))
 
 
 def test_table_in_the_c_locale():

@@ -51,9 +51,13 @@ INITIAL = scale_by_curve(PlateauCurve(9), 3e-4).init(None)
         (TypeError, {"absolute_plateaus": [50, 30]}, ["did you mean absolute_plateaus=[(50, 30)]?"]),
         (ValueError, {"plateaus": [(500, 300)]}, ["0 … 100 %", "in steps: absolute_plateaus=[(500, 300)]"]),
         (ValueError, {"plateaus": [(50, 300.0)]}, ["in steps: absolute_plateaus=[(50, 300)]"]),
-        (ValueError, {"plateaus": [(50, 80)]}, ["duration: 50–80 % is (50, 30)"]),
-        (ValueError, {"plateaus": [(32.3, 80)]}, ["duration: 32.3–80 % is (32.3, 47.7)"]),
-        (ValueError, {"absolute_plateaus": [(500, 800)]}, ["number of steps: 500–800 is (500, 300)"]),
+        (ValueError, {"plateaus": [(50, 80)]}, ["duration: 50–80 % is plateaus=[(50, 30)]"]),
+        (ValueError, {"plateaus": [(32.3, 80)]}, ["32.3–80 % is plateaus=[(32.3, 47.7)]"]),
+        (
+            ValueError,
+            {"absolute_plateaus": [(500, 800)]},
+            ["number of steps: 500–800 is absolute_plateaus=[(500, 300)]"],
+        ),
     ],
     ids=str,
 )

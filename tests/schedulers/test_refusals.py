@@ -43,6 +43,7 @@ def _scheduler(optimizer: Optimizer, **options: Any) -> Any:
 
 _UNIT = r"unit = .* must lie in 1"
 _FOLLOW = partial(follow, curve=CURVE)
+_COSINE = partial(get_cosine_plateau_schedule_with_warmup, num_warmup_steps=1, num_training_steps=10)
 _HELD = partial(lambda_lr, hold=PATIENT)
 _KEY = "must be a key of the parameter groups"
 _GIVE_ONE = r"^hold= and unit= .*: give one of them$"
@@ -86,6 +87,10 @@ _WRONG_OPTIONS: list[tuple[Callable[..., Any], str, list[Any], type[Exception], 
         _FOLLOW, "key", ["betas", "params", "amsgrad", "foreach"],
         TypeError, "must be a number",
     ),
+    (_COSINE, "num_warmup_steps", [10], ValueError, "^num_warmup_steps = 10 .* num_training_steps - 1 = 9"),
+    (_COSINE, "num_warmup_steps", [0.5], TypeError, "is num_warmup_steps=5, or num_warmup_steps='50%"),
+    (_COSINE, "num_training_steps", [0], ValueError, "^num_training_steps = 0 must lie in 1"),
+    (_COSINE, "plateaus", [[(40, 90)]], ValueError, "past num_training_steps = 10"),
     (partial(_cosine, min_lr_ratio=0.1), "min_lr", [0.0, 0.05], ValueError, "min_lr_ratio = 0.1 and min_lr"),
     (partial(_cosine, min_lr_ratio=1.0), "min_lr", [0.0, 0.05], ValueError, "min_lr_ratio = 1.0 and min_lr"),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from plateau_jax.design.answers import describe_curve, open_curve
 from plateau_jax.design.messages import JsonWords, PageWords
 from plateau_jax.option_parser import OptionWords
 from plateau_jax.validation.checks import must, ratio
-from plateau_jax.validation.messages import PYTHON, Name, computed, message_of, within
+from plateau_jax.validation.messages import PYTHON, WRITE, Name, code, computed, message_of, within
 
 WORDS = PYTHON, OptionWords(), PageWords(3e-4), JsonWords()
 CURVE = PlateauCurve(1000, warmup_steps=100)
@@ -56,6 +56,25 @@ def test_errors_survive_pickle_and_copy(call):
         assert [words.text(message_of(other)) for words in WORDS] == texts
         assert message_of(other).place == message.place
         assert getattr(other, "columns", None) == getattr(error, "columns", None)
+
+
+@pytest.mark.parametrize(
+    ("advice", "in_code", "plain"),
+    [
+        ("", "", ""),
+        ("give 4", ": give 4", ": give 4"),
+        (code("// 2"), ": // 2", ""),
+        (WRITE, ": write", ": type"),
+    ],
+)
+def test_advice_is_for_all_unless_it_is_code(advice, in_code, plain):
+    message = must("peak", 3, "be even", advice=advice)
+    assert [words.text(message) for words in WORDS] == [
+        f"peak = 3 must be even{in_code}",
+        f"--peak 3 must be even{in_code}",
+        f"{{peak}}: 3 must be even{plain}",
+        f"“peak”: 3 must be even{plain}",
+    ]
 
 
 def test_new_check_is_one_line_in_one_place(monkeypatch, capsys):

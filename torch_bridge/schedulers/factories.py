@@ -6,7 +6,13 @@ from typing import Any, overload
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve, PlateauCurve, Rule, checks, suppress_warnings
+from torch_bridge.curve_api import (
+    Curve,
+    PlateauCurve,
+    Rule,
+    checks,
+    suppress_warnings,
+)
 from torch_bridge.schedulers.curve_lr import CurveLR
 from torch_bridge.schedulers.held_curve_lr import HeldCurveLR
 from torch_bridge.schedulers.param_groups import peaks_of
@@ -180,9 +186,10 @@ def get_cosine_plateau_schedule_with_warmup(
     >>> scheduler.get_last_lr()
     [0.0]
     """
-    curve = PlateauCurve(
-        num_training_steps, warmup_steps=num_warmup_steps, plateaus=plateaus, min_lr_ratio=min_lr_ratio
-    )
+    with checks.renamed_arguments(total_steps="num_training_steps", warmup_steps="num_warmup_steps"):
+        curve = PlateauCurve(
+            num_training_steps, warmup_steps=num_warmup_steps, plateaus=plateaus, min_lr_ratio=min_lr_ratio
+        )
     if min_lr is None:
         return lambda_lr(optimizer, curve, last_epoch, strict=strict)
     if min_lr_ratio != 0.0:
