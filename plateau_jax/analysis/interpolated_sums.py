@@ -5,13 +5,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.lr_sums import (
-    MAX_SINGLE_STEPS,
-    ScheduleSums,
-    scale_sums,
-    schedule_sums,
-    segment_begins,
-)
+from plateau_jax.analysis.curve_parts import segment_begins
+from plateau_jax.analysis.lr_sums import MAX_SINGLE_STEPS, ScheduleSums, scale_sums, schedule_sums
 from plateau_jax.curves.curve import Curve
 
 _Floats = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""`outlook` against its formula in 50 digits, and within 10⁻³ for long curves."""
+"""`outlook` against its formula in 50 digits, and within 10⁻⁵ for long curves."""
 
 import tracemalloc
 from decimal import Decimal, localcontext
@@ -113,15 +113,15 @@ def test_tiny_tail_counts_as_little_as_none() -> None:
     assert max(one.bound for one in found) < 1.5 * without.bound
 
 
-def _assert_within_a_thousandth(curve: Curve) -> None:
-    assert curve.total_steps > last_iterate.MAX_PARTS
+def _assert_within_1e_5(curve: Curve) -> None:
+    assert curve.total_steps > last_iterate.MAX_SINGLE_STEPS
     found, expected = outlook(curve), _added_up(curve)
-    assert (found.bound, found.peak) == pytest.approx(expected, rel=1e-3)
+    assert (found.bound, found.peak) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", _long(100))
-def test_outlook_in_parts_is_within_a_thousandth(kind: str) -> None:
-    _assert_within_a_thousandth(_long(1_200_001)[kind])
+def test_outlook_in_parts_is_within_1e_5(kind: str) -> None:
+    _assert_within_1e_5(_long(1_200_001)[kind])
 
 
 _LEVELS = st.sampled_from([1.0, 0.7, 0.1, 1e-3, 1e-6, 1e-12])
@@ -135,14 +135,14 @@ _STAGES = st.lists(_HELD | _MOVING, max_size=4)
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")  # levels that look like learning rates
 @examples(60)
 @given(_LEVELS, _STAGES, _LEVELS, st.sampled_from([1.0, 1e-4]), st.booleans())
-def test_outlook_of_any_stages_is_within_a_thousandth(
+def test_outlook_of_any_stages_is_within_1e_5(
     start: float, stages: Any, end: float, scale: float, last: bool
 ) -> None:
     """Even if the curve jumps to a level that it holds for a step or two."""
     first = StagedCurve([(50_000, end, "cosine"), *stages], start=start)
     other = StagedCurve([*stages, (2,)] if last else [(3,), (800, 1e-12, "exponential")], start=1.0)
-    with patch.object(last_iterate, "MAX_PARTS", 2**14):
-        _assert_within_a_thousandth(first.then(other, scale=scale))
+    with patch.object(last_iterate, "MAX_SINGLE_STEPS", 2**14):
+        _assert_within_1e_5(first.then(other, scale=scale))
 
 
 @pytest.mark.parametrize("level", [1.0, 0.3])
@@ -150,7 +150,7 @@ def test_outlook_of_longest_curves_is_fast_and_small(level: float) -> None:
     harmonic = np.log(MAX_STEP - 1) + np.euler_gamma
     held = StagedCurve([(MAX_STEP,)], start=level)
     expected = np.sqrt(1 / MAX_STEP * (1 + harmonic))
-    assert outlook(held).bound == pytest.approx(expected, rel=1e-8)
+    assert outlook(held).bound == pytest.approx(expected, rel=1e-5)
     tracemalloc.start()
     outlook(PlateauCurve(MAX_STEP, plateaus=[(0, 50)]))
     _, most = tracemalloc.get_traced_memory()

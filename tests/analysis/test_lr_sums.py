@@ -9,7 +9,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax.analysis import lr_sums
+from plateau_jax.analysis import curve_parts, lr_sums
 from plateau_jax.analysis.interpolated_sums import sums_at_many_steps
 from plateau_jax.analysis.lr_sums import MAX_SINGLE_STEPS, largest_multiplier, schedule_sums
 from plateau_jax.validation.curve_warning import suppress_warnings
@@ -108,8 +108,9 @@ def test_sums_of_a_log_are_interpolated(monkeypatch) -> None:
     """The segments between logged learning rates are shorter than a panel; panels are halved at a drop."""
     lrs = np.cos(np.linspace(0, 1.5, 2_000)) * np.where(np.arange(2_000) < 1_500, 1, 0.1)
     curve = StagedCurve([(20, lr) for lr in lrs.tolist()])
-    computed = Mock(wraps=lr_sums._noise_terms)
-    monkeypatch.setattr(lr_sums, "_noise_terms", computed)
+    computed = Mock(wraps=curve_parts.double_sum)
+    for module in (curve_parts, lr_sums):
+        monkeypatch.setattr(module, "double_sum", computed)
     steps = np.arange(1, curve.total_steps + 1)
     found = np.array(sums_at_many_steps(curve, 1e-3, steps)).T
     assert computed.call_count < len(steps) / 10

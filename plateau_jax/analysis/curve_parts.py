@@ -1,0 +1,123 @@
+"""Curves in parts of several steps at one learning rate, and sums over the steps after each part."""
+
+from functools import cache, lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plateau_jax.curves.curve import Curve
+from plateau_jax.numerics.exact_segments import nonempty_segments
+from plateau_jax.validation.checks import MAX_STEP
+
+_Floats = NDArray[np.float64]
+_Steps = NDArray[np.int64]
+
+NEAREST = 512
+"""How many steps at the end are single parts; before them, parts grow with the distance from the end."""
+
+_NEAREST_IN_SEGMENT = 128
+_BLOCK = 1024  # of the suffix sums
+
+
+def parts_before(curve: Curve, step: int, most_single: int) -> tuple[_Floats, _Floats]:
+    """Cut the steps before a step into parts with a positive learning rate at the peak 1.
+
+    Args:
+        curve: The curve.
+        step: The step.
+        most_single: Up to this many steps, each is a part.
+
+    Returns:
+        The learning rates of the parts, and their numbers of steps, float64.
+    """
+    if step <= most_single:
+        s = np.asarray(curve(np.arange(step)), np.float64)
+        return s[s > 0], np.ones(np.count_nonzero(s))
+    borders = _borders(curve, step)
+    lengths = np.diff(borders)
+    # The two steps in the middle of a part are one if its length is odd.
+    middles = borders[:-1] + np.stack([(lengths - 1) // 2, lengths // 2])
+    s = np.mean(np.asarray(curve(middles), np.float64), axis=0)
+    return s[s > 0], lengths[s > 0].astype(np.float64)
+
+
+def _borders(curve: Curve, step: int) -> _Steps:
+    """Return the first step of each part, and `step`.
+
+    The sums after a step change fastest right before `step`, and before a segment with much lower learning
+    rates; some shapes are steep at their start. So parts grow with the distance from these places.
+    """
+    borders = [step - distances(step, NEAREST)]
+    begins = segment_begins(curve)
+    for begin, end in pairwise([*begins[begins < step].tolist(), step]):
+        in_segment = distances(end - begin, _NEAREST_IN_SEGMENT)
+        borders += [begin + in_segment, end - in_segment]
+    return sorted_unique(np.concatenate(borders))
+
+
+@lru_cache(64)
+def segment_begins(curve: Curve) -> _Steps:
+    """Return the first step of each segment that is not empty."""
+    begins = np.array([segment.begin for segment, _ in nonempty_segments(curve.rows)], np.int64)
+    begins.flags.writeable = False
+    return begins
+
+
+def sorted_unique(steps: _Steps) -> _Steps:
+    """Return the different steps in order."""
+    # np.unique takes seconds where a log has thousands of learning rates: it hashes all steps.
+    steps = np.sort(steps)
+    return steps[np.append(True, np.diff(steps) > 0)]
+
+
+def distances(length: int, nearest: int) -> _Steps:
+    """Return 0 … length: single steps up to `nearest`, then steps of 1/nearest of the distance."""
+    grid = _distance_grid(nearest)
+    return np.append(grid[: np.searchsorted(grid, length)], length)
+
+
+@cache
+def _distance_grid(nearest: int) -> _Steps:
+    grid = [0]
+    while grid[-1] < MAX_STEP:
+        grid.append(grid[-1] + max(1, grid[-1] // nearest))
+    return np.array(grid)
+
+
+def sums_of_parts(s: _Floats, n: _Floats, damping: float = 0.0) -> tuple[float, float, float]:
+    """Return Σ s, Σ s² and the `double_sum` over the steps of parts of n steps at the learning rate s."""
+    sums, squares = suffix_sums(s * n), suffix_sums(s * s * n)
+    return float(sums[0]), float(squares[0]), double_sum(s, s * s, n, sums[1:], squares[1:], damping)
+
+
+def suffix_sums(values: _Floats) -> _Floats:
+    """Return, for each index, the sum of the values from there to the end; the last sum, of none, is 0."""
+    # Summed from the end, since total minus prefix cancels when the last values are small. And in blocks,
+    # since the rounding errors of 2²⁰ equal values, added one by one, would all have the same sign.
+    backwards = np.pad(values[::-1], (1, -(len(values) + 1) % _BLOCK)).reshape(-1, _BLOCK)
+    sums = np.cumsum(backwards, axis=1)
+    sums[1:] += np.cumsum(sums[:-1, -1])[:, None]
+    return sums.ravel()[: len(values) + 1][::-1]
+
+
+def double_sum(
+    s: _Floats, squares: _Floats, n: _Floats, after: _Floats, squares_after: _Floats, damping: float
+) -> float:
+    """Return Σ_{k<T-1} s_k / (Σ_{j>k} s_j + damping) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j) over T steps in parts.
+
+    The terms of a part are that of its middle.
+
+    Args:
+        s: The mean learning rate of each part.
+        squares: Its mean square.
+        n: The number of steps.
+        after: The sum of the learning rates after the part.
+        squares_after: The sum of their squares.
+        damping: A learning rate.
+    """
+    after = after + s * (n - 1) / 2
+    terms = np.append(n[:-1], n[-1] - 1)  # the last step has none
+    # Without damping, nothing is left to divide by after the last step.
+    shares = terms * s / np.where(terms > 0, after + damping, 1.0)
+    return float(np.sum(shares * (squares_after + squares * (n + 1) / 2) / (after + s)))
