@@ -28,16 +28,13 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
     """
     inner = unwrap(optimizer)
     is_standard = _is_standard(inner, state)
-    is_derived = is_standard and _is_derived_from_torchs(inner)
     if is_standard:
         check_param_names(inner.param_groups, state["param_groups"])
-        if is_derived:
-            _check_moments(inner.param_groups, state)
+        _check_moments(inner, state)
     optimizer.load_state_dict(state)
     if is_standard:
         _restore_dtypes(inner, state)
-    if is_derived:
-        _lay_out_fused(inner)
+        _lay_out_moments(inner)
 
 
 def is_of_torch(optimizer: Optimizer) -> bool:
@@ -97,10 +94,12 @@ def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]]
                 )
 
 
-def _check_moments(groups: Iterable[Any], state: Any) -> None:
+def _check_moments(optimizer: Optimizer, state: Any) -> None:
     """Reject moments of a different shape than their parameter for torch's fused optimizers."""
+    if not _is_derived_from_torchs(optimizer):
+        return
     # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller tensor.
-    for group, saved in zip(groups, state["param_groups"], strict=True):
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         if not (group.get("fused") or saved.get("fused")):
             continue
         for parameter, number in zip(group["params"], saved["params"], strict=True):
@@ -113,24 +112,24 @@ def _check_moments(groups: Iterable[Any], state: Any) -> None:
                     )
 
 
-def _lay_out_fused(optimizer: Optimizer) -> None:
-    """Lay loaded moments out like their parameters, as fused kernels need: see `copy_optimizer_state`."""
-    for group in optimizer.param_groups:
-        if group.get("fused"):
-            for parameter in group["params"]:
-                values = optimizer.state.get(parameter, {})
-                for name, value in values.items():
-                    if isinstance(value, Tensor) and value.shape == parameter.shape:
-                        values[name] = _like_parameter(parameter, value)
-
-
-def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
-    """Copy a saved state, with its tensors sharded like the parameters, and torch's laid out like them."""
+def _lay_out_moments(optimizer: Optimizer) -> None:
+    """Lay the moments of torch's optimizers out like their parameters."""
     # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides. If the
     # layouts differed, such as channels_last and contiguous, an element would get another one's moments: a
     # 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10, 01, 11. Other optimizers may
     # keep a tensor that merely has the parameter's shape, and whose layout changes the bits of its products.
-    place = _like_parameter if is_of_torch(optimizer) else shard_like
+    for group in optimizer.param_groups:
+        if not (is_of_torch(optimizer) or (group.get("fused") and _is_derived_from_torchs(optimizer))):
+            continue
+        for parameter in group["params"]:
+            values = optimizer.state.get(parameter, {})
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    values[name] = _like_parameter(parameter, value)
+
+
+def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
+    """Copy a saved state, with its tensors sharded like the parameters."""
     copied = pytree.tree_map(_copy_leaf, state)
     for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
@@ -142,7 +141,7 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
             values = copied["state"].get(number, {})
             for name, value in values.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    values[name] = place(parameter, value)
+                    values[name] = shard_like(parameter, value)
     return copied
 
 
