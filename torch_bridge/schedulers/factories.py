@@ -84,10 +84,8 @@ def lambda_lr(
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence with one for each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
-        strict: If True, `load_state_dict(state)` rejects the state of a curve with a different history, that
-            is, with other values at the steps so far. If False, the run resumes under this curve. This
-            argument is for trainers, which call `load_state_dict` themselves; your own calls may pass
-            `strict` there.
+        strict: The default of `strict` in `CurveLR.load_state_dict`. It is for trainers, which call that
+            method themselves: with False, the run resumes under this curve, whatever the saved one was.
         hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. It excludes
             `unit`.
         unit: The number of samples or tokens in one step of the curve, 1 … 2⁶². By default a step is an

@@ -128,10 +128,7 @@ class Follower(GroupCurves):
             CurveWarning: Once, if the calls do not alternate with optimizer steps, as in `CurveLR.step`.
 
         Raises:
-            TypeError: `count` is not an integer, or is given without `unit`; with `unit` there is neither a
-                count nor a `count` function. Nothing was changed.
-            ValueError: `count` is negative, or raises the total consumed above 2⁶²; the optimizer no longer
-                has the groups that it had at first. Nothing was changed.
+            TypeError, ValueError: As in `CurveLR.step`. Nothing was changed.
         """
         if self._unit_clock is not None:
             consumed = self._unit_clock.consumed_after(count)
@@ -191,13 +188,10 @@ class Follower(GroupCurves):
 
         Args:
             state_dict: A state that `state_dict` returned.
-            strict: If True, reject a state whose curve has a different history, or whose unit differs. If
-                False, the follower resumes from the saved clock, as in `CurveLR.load_state_dict`. By default,
-                the value that the follower was built with.
+            strict: As in `CurveLR.load_state_dict`.
 
         Raises:
-            ValueError: The saved curve has a different history, or the saved unit differs (unless `strict` is
-                False); the keys or the numbers of groups differ; or it is not a state. Nothing was changed.
+            ValueError: As in `CurveLR.load_state_dict`, or the keys differ. Nothing was changed.
         """
         strict = self.strict if strict is None else strict
         with reading_state_of("a follower", state_dict):
