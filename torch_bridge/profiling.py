@@ -22,7 +22,7 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
     Args:
         step: A `TrainStep`, or another function of a batch.
         batches: At least 13 batches. The step is called with the first 13.
-        directory: The folder for the trace, which is created if necessary.
+        directory: The directory for the trace, which is created if necessary.
 
     Returns:
         A short table of averages per update: wall time; the host's time in the step; the time that the
@@ -35,9 +35,9 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
 
     >>> import tempfile
     >>> from torch_bridge import profile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     table = profile(torch.sum, [torch.ones(2)] * 13, folder)
-    ...     sorted(path.name for path in Path(folder).iterdir())
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     table = profile(torch.sum, [torch.ones(2)] * 13, directory)
+    ...     sorted(path.name for path in Path(directory).iterdir())
     ['trace.json']
     >>> print(table.splitlines()[0])
     per update               count        ms

@@ -12,7 +12,7 @@ import torch
 from support.checkpointing.checkpoints import Part, leftovers
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import folders, rank_files
+from torch_bridge.checkpointing import checkpoint_dirs, rank_files
 from torch_bridge.checkpointing.parts import Snapshot
 from torch_bridge.checkpointing.rank_content import RankContent
 
@@ -57,7 +57,7 @@ def test_failed_rank_leaves_the_folder_to_other_ranks(
         raise OSError("the disk is full")
 
     save_id = "0" * 32
-    folder = folders.partial_folder(tmp_path, 1, save_id)
+    folder = checkpoint_dirs.partial_path(tmp_path, 1, save_id)
     folder.mkdir()
     content = RankContent({"part": Snapshot.take("part", Part(torch.ones(2)))})
     monkeypatch.setattr(rank_files, "save_file", fail)

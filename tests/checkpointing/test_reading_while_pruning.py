@@ -8,7 +8,7 @@ import pytest
 from support.checkpointing.checkpoints import Part, leftovers, same_bits, save_each, state_of
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import folders, rank_files, reading
+from torch_bridge.checkpointing import checkpoint_dirs, rank_files, reading
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 
@@ -50,13 +50,13 @@ def test_checkpoint_is_replaced_during_load(tmp_path: Path) -> None:
 
 def test_folder_is_renamed_during_load(tmp_path: Path) -> None:
     """The last rank renames the folder, which a reader may have listed under its temporary name."""
-    with patch.object(folders, "commit"):
+    with patch.object(checkpoint_dirs, "commit"):
         save_each(tmp_path, [1], keep=1)
     (partial,) = tmp_path.iterdir()
     part, working = Part(), rank_files.read_json
 
     def works(*arguments: Any) -> Any:
-        folders.commit(partial)
+        checkpoint_dirs.commit(partial)
         return working(*arguments)
 
     with patch.object(rank_files, "read_json", works):
@@ -67,7 +67,7 @@ def test_folder_is_renamed_during_load(tmp_path: Path) -> None:
 def test_uncommitted_folder_is_complete(tmp_path: Path) -> None:
     """Its last rank was killed before the rename; the next save does it."""
     for count in (1, 2):
-        with patch.object(folders, "commit"):
+        with patch.object(checkpoint_dirs, "commit"):
             save_each(tmp_path, [count], keep=1)
         part = Part()
         assert Checkpoints(tmp_path).load(part=part) == count
@@ -79,11 +79,11 @@ def test_uncommitted_folder_is_complete(tmp_path: Path) -> None:
 
 def test_two_ranks_commit_at_once(tmp_path: Path) -> None:
     """Both see all files, and one of them renames the folder."""
-    with patch.object(folders, "commit"):
+    with patch.object(checkpoint_dirs, "commit"):
         save_each(tmp_path, [1], keep=1)
     (partial,) = tmp_path.iterdir()
     for _ in range(2):
-        folders.commit(partial, 1)
+        checkpoint_dirs.commit(partial, 1)
     assert leftovers(tmp_path, [1]) == []
     assert Checkpoints(tmp_path).load(part=Part()) == 1
 
@@ -92,15 +92,15 @@ def test_two_ranks_commit_at_once(tmp_path: Path) -> None:
 def test_listing_sees_old_or_new_checkpoint(tmp_path: Path, moment: int) -> None:
     """Even if the newer one is renamed and the older one removed during the listing."""
     save_each(tmp_path, [1], keep=1)
-    with patch.object(folders, "commit"):
+    with patch.object(checkpoint_dirs, "commit"):
         save_each(tmp_path, [2], keep=1)
     partial = next(path for path in tmp_path.iterdir() if path.name.endswith(".partial"))
-    working, calls = folders.read_head, iter(range(99))
+    working, calls = checkpoint_dirs.read_head, iter(range(99))
 
     def works(folder: Path) -> Any:
         if next(calls) == moment and partial.exists():
-            folders.commit(partial, 1)
+            checkpoint_dirs.commit(partial, 1)
         return working(folder)
 
-    with patch.object(folders, "read_head", works):
+    with patch.object(checkpoint_dirs, "read_head", works):
         assert Checkpoints(tmp_path).load(part=Part()) == 2

@@ -14,13 +14,13 @@ _tasks_by_name: "dict[str, BackgroundTask]" = {}
 class BackgroundTask:
     """A task in a thread, completed before the program ends.
 
-    >>> task, done = BackgroundTask.named("a folder"), []
+    >>> task, done = BackgroundTask.named("a directory"), []
     >>> task.start(lambda: done.append(1))
     >>> task.finish()
     >>> done
     [1]
     >>> task.start(lambda: done[1])
-    >>> task is BackgroundTask.named("a folder")
+    >>> task is BackgroundTask.named("a directory")
     True
     >>> task.finish()
     Traceback (most recent call last):

@@ -12,7 +12,7 @@ from typing import Any, Never
 import torch
 from torch import nn
 
-from torch_bridge.checkpointing import folders, merging, parts, reading
+from torch_bridge.checkpointing import checkpoint_dirs, merging, parts, reading
 from torch_bridge.checkpointing.background import BackgroundTask
 from torch_bridge.checkpointing.loading_parts import LoadingModel, LoadingPart, load_all_or_none
 from torch_bridge.checkpointing.missing_ranks import warn_of_missing_ranks
@@ -25,7 +25,7 @@ from torch_bridge.distributed.processes import collective_call, describe_error, 
 
 
 class Checkpoints:
-    """The checkpoints of a training run in a folder. Each has a count, usually that of updates.
+    """The checkpoints of a training run in a directory. Each has a count, usually that of updates.
 
     A checkpoint holds parts, given by name. A part is an object with `state_dict` and `load_state_dict` (a
     `TrainStep`, a loader, a `MetricLog`, a module, an optimizer, a scheduler), or a dictionary or a list of
@@ -61,15 +61,15 @@ class Checkpoints:
 
     >>> import tempfile, torch
     >>> from torch_bridge import Checkpoints
-    >>> folder, model, progress = tempfile.TemporaryDirectory(), torch.nn.Linear(2, 1), {"epoch": 1}
-    >>> checkpoints = Checkpoints(folder.name)
+    >>> directory, model, progress = tempfile.TemporaryDirectory(), torch.nn.Linear(2, 1), {"epoch": 1}
+    >>> checkpoints = Checkpoints(directory.name)
     >>> checkpoints.save(10, model=model, progress=progress)
     >>> progress["epoch"] = 2
     >>> checkpoints.load(model=model, progress=progress)
     10
     >>> progress
     {'epoch': 1}
-    >>> folder.cleanup()
+    >>> directory.cleanup()
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 3) -> None:
@@ -87,7 +87,7 @@ class Checkpoints:
         This waits for this rank only: call `save(..., wait=True)` to wait for all.
         """
         self._background.finish()
-        return sorted({folder.count for folder in folders.list_complete(self.directory)})
+        return sorted({checkpoint.count for checkpoint in checkpoint_dirs.list_complete(self.directory)})
 
     def save(self, /, count: int, wait: bool = False, **parts_by_name: Part) -> None:
         """Save the parts as they are now, after waiting for a pending save.
@@ -121,7 +121,7 @@ class Checkpoints:
             if processes.is_main():
                 main = (uuid.uuid4().hex, content.summarize())
                 if processes.world_size() > 1:  # created before other ranks check that they share it
-                    folders.partial_folder(self.directory, checked_count, main[0]).mkdir(parents=True)
+                    checkpoint_dirs.partial_path(self.directory, checked_count, main[0]).mkdir(parents=True)
             earlier = describe_error(earlier_error)
             return checked_count, list(parts_by_name), content.name_digests, main, earlier
 
@@ -159,7 +159,7 @@ class Checkpoints:
             **parts_by_name: The parts, or some of them, under the names that they were saved under.
 
         Returns:
-            The count of the checkpoint; None if the folder has no checkpoint and `count` is None.
+            The count of the checkpoint; None if the directory has no checkpoint and `count` is None.
 
         Raises:
             TypeError: `count` is not an integer; a part has no state.
@@ -186,21 +186,21 @@ class Checkpoints:
 
         Raises:
             TypeError: `model` is not a module; `count` is not an integer.
-            ValueError: The folder has no checkpoint, or none of this count; it has no such part; the part is
-                neither a `TrainStep` nor a module, or of a different model; the model has no memory; the
+            ValueError: The directory has no checkpoint, or none of this count; it has no such part; the part
+                is neither a `TrainStep` nor a module, or of a different model; the model has no memory; the
                 arguments differ between ranks. The model is as before.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
         >>> import tempfile, torch
         >>> from torch_bridge import Checkpoints
-        >>> folder = tempfile.TemporaryDirectory()
+        >>> directory = tempfile.TemporaryDirectory()
         >>> trained, model = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
-        >>> Checkpoints(folder.name).save(10, model=trained, wait=True)
-        >>> Checkpoints(folder.name).load_model(model, part="model")
+        >>> Checkpoints(directory.name).save(10, model=trained, wait=True)
+        >>> Checkpoints(directory.name).load_model(model, part="model")
         10
         >>> torch.equal(model.weight, trained.weight)
         True
-        >>> folder.cleanup()
+        >>> directory.cleanup()
         """
 
         def check(parts_by_name: Mapping[str, Any]) -> None:
@@ -251,15 +251,15 @@ class Checkpoints:
 
         >>> import tempfile, torch
         >>> from torch_bridge import Checkpoints
-        >>> folder, model = tempfile.TemporaryDirectory(), torch.nn.Linear(1, 1, bias=False)
-        >>> checkpoints = Checkpoints(folder.name)
+        >>> directory, model = tempfile.TemporaryDirectory(), torch.nn.Linear(1, 1, bias=False)
+        >>> checkpoints = Checkpoints(directory.name)
         >>> for count in (10, 20):
         ...     _ = model.weight.data.fill_(count)
         ...     checkpoints.save(count, model=model)
         >>> checkpoints.merge([10, 20], [0.25, 0.75], into=model, part="model")
         >>> model.weight.item()
         17.5
-        >>> folder.cleanup()
+        >>> directory.cleanup()
         """
 
         def check_arguments() -> tuple[list[int], list[float], str]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 
-from torch_bridge.checkpointing import folders, rank_files
+from torch_bridge.checkpointing import checkpoint_dirs, rank_files
 from torch_bridge.checkpointing.encoding import to_json
 from torch_bridge.checkpointing.parts import Snapshot, parameter_names
 from torch_bridge.checkpointing.rank_files import SavedTensor
@@ -79,8 +79,8 @@ class RankContent:
     def write_files(
         self, directory: Path, save_id: str, count: int, rank: int, ranks: int, keep: int
     ) -> None:
-        """Write this rank's files. The rank that completes the checkpoint commits its folder."""
-        path, save_index = folders.begin_save(directory, count, save_id, rank)
+        """Write this rank's files. The rank that completes the checkpoint commits it."""
+        path, save_index = checkpoint_dirs.begin_save(directory, count, save_id, rank)
         record = {
             "save": save_id,
             "number": save_index,
@@ -92,9 +92,9 @@ class RankContent:
         try:
             rank_files.write_files(path, rank, record, self._tensors, self._digests)
         except BaseException:
-            folders.discard(path, rank, ranks)
+            checkpoint_dirs.discard(path, rank, ranks)
             raise
-        folders.commit_if_complete(path, keep)
+        checkpoint_dirs.commit_if_complete(path, keep)
 
 
 def _sha256_of_json(structure: Any) -> str:

@@ -26,8 +26,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]  (typed in part)
 from torch import Tensor
 
+from torch_bridge.checkpointing.checkpoint_dirs import FORMAT, json_path, tensors_path, unfinished_path
 from torch_bridge.checkpointing.encoding import to_json
-from torch_bridge.checkpointing.folders import FORMAT, json_path, tensors_path, unfinished_path
 
 _DIGEST = ',"sha256":"{}"}}'
 _DIGEST_BYTES = len(_DIGEST.format("0" * 64))
@@ -47,7 +47,7 @@ class SavedTensor(NamedTuple):
 
 
 def write_files(
-    folder: Path,
+    checkpoint: Path,
     rank: int,
     record: Mapping[str, Any],
     tensors: Mapping[str, SavedTensor],
@@ -56,13 +56,13 @@ def write_files(
     """Write both files of a rank, and flush them to disk.
 
     Args:
-        folder: The folder of the checkpoint.
+        checkpoint: Its directory.
         rank: The rank.
         record: The entries of the JSON file from `save` to `parts`.
         tensors: The tensors by key.
         digests: The SHA-256 of those tensors for which it is already known.
     """
-    path = tensors_path(folder, rank)
+    path = tensors_path(checkpoint, rank)
     stored = {key: to_storable(saved.tensor) for key, saved in tensors.items()}
     # safetensors creates files that nobody else may read. Take the usual mode from a file made by Python.
     path.touch()
@@ -84,7 +84,7 @@ def write_files(
             entries[key]["offsets"] = saved.offsets
         entries[key]["sha256"] = digests.get(key) or sha256_of([stored[key]])
     text = to_json({"format": FORMAT, **record, "tensors": entries})[:-1]  # the digest closes the brace
-    _write_json(json_path(folder, rank), text.encode())
+    _write_json(json_path(checkpoint, rank), text.encode())
 
 
 def _write_json(path: Path, text: bytes) -> None:
@@ -121,14 +121,14 @@ def sha256_of(tensors: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def read_json(folder: Path, rank: int) -> dict[str, Any]:
+def read_json(checkpoint: Path, rank: int) -> dict[str, Any]:
     """Return the content of a rank's JSON file.
 
     Raises:
         DamagedError: The file was changed after it was written.
         OSError: It can't be read.
     """
-    path = json_path(folder, rank)
+    path = json_path(checkpoint, rank)
     content = path.read_bytes()
     text, end = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     if end != _DIGEST.format(hashlib.sha256(text).hexdigest()).encode():

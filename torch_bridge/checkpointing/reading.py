@@ -12,9 +12,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from torch_bridge.checkpointing import folders, rank_files
+from torch_bridge.checkpointing import checkpoint_dirs, rank_files
+from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir
 from torch_bridge.checkpointing.encoding import Reference
-from torch_bridge.checkpointing.folders import CheckpointFolder
 from torch_bridge.checkpointing.rank_files import DamagedError
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
@@ -22,11 +22,11 @@ from torch_bridge.distributed import processes
 Value = TypeVar("Value")
 
 _BLOCK_ELEMENTS = 2**21  # elements read at once for a digest
-_LISTING_ATTEMPTS = 5  # a running save may rename or remove a listed folder before it is opened
+_LISTING_ATTEMPTS = 5  # a running save may rename or remove a listed checkpoint before it is opened
 
 
 class RemovedError(Exception):
-    """Raised if a folder was renamed or removed after it was listed."""
+    """Raised if a checkpoint was renamed or removed after it was listed."""
 
 
 class _Piece(NamedTuple):
@@ -38,10 +38,10 @@ class _Piece(NamedTuple):
 
 
 class SavedCheckpoint:
-    """A checkpoint with open files, which stay readable even if the folder is removed.
+    """A checkpoint with open files, which stay readable even if it is removed.
 
     Args:
-        folder: The folder.
+        checkpoint: Its directory.
         opened: The exit stack that closes the files.
 
     Raises:
@@ -49,20 +49,20 @@ class SavedCheckpoint:
         OSError: A file can't be read.
     """
 
-    def __init__(self, folder: CheckpointFolder, opened: ExitStack) -> None:
-        self.path, self.count = folder.path, folder.count
+    def __init__(self, checkpoint: CheckpointDir, opened: ExitStack) -> None:
+        self.path, self.count = checkpoint.path, checkpoint.count
         self._records: list[dict[str, Any]] = []
         self._files: list[Any] = []
         self._shards: dict[str, list[_Piece]] = {}
-        first = rank_files.read_json(folder.path, 0)
+        first = rank_files.read_json(checkpoint.path, 0)
         for rank in range(first["ranks"]):
-            record = rank_files.read_json(folder.path, rank) if rank else first
-            name = folders.json_path(folder.path, rank).name
-            if (record["count"], record["ranks"], record["rank"]) != (folder.count, first["ranks"], rank):
+            record = rank_files.read_json(checkpoint.path, rank) if rank else first
+            name = checkpoint_dirs.json_path(checkpoint.path, rank).name
+            if (record["count"], record["ranks"], record["rank"]) != (checkpoint.count, first["ranks"], rank):
                 raise DamagedError(f"{name} is of another checkpoint")
             if record["save"] != first["save"]:
-                raise DamagedError(f"{name} is of another save of {folder.count} than that of rank 0")
-            path = folders.tensors_path(folder.path, rank)
+                raise DamagedError(f"{name} is of another save of {checkpoint.count} than that of rank 0")
+            path = checkpoint_dirs.tensors_path(checkpoint.path, rank)
             with path.open("rb"):
                 pass  # a missing permission raises here; safetensors would call the file missing
             try:
@@ -217,15 +217,16 @@ def _open_listed(
     directory: Path, count: int | None, opened: ExitStack
 ) -> tuple[SavedCheckpoint | None, list[str]]:
     # All ranks use rank 0's listing: theirs may already differ.
-    listed = processes.collective_call(lambda: folders.list_with_damaged(directory))[0]
+    listed = processes.collective_call(lambda: checkpoint_dirs.list_with_damaged(directory))[0]
     if count is not None:
-        if not any(folder.count == count for folder in listed):
-            counts = sorted({folder.count for folder in listed})
+        if not any(checkpoint.count == count for checkpoint in listed):
+            counts = sorted({checkpoint.count for checkpoint in listed})
             raise ValueError(f"{directory} has no checkpoint {count}; it has {checks.short_repr(counts)}")
-        listed = [folder for folder in listed if folder.count == count]
+        listed = [checkpoint for checkpoint in listed if checkpoint.count == count]
     damage: list[str] = []
-    for folder in reversed(listed):
-        here = replace(folder, path=directory / folder.path.name)  # the directory's path may differ by rank
+    for checkpoint in reversed(listed):
+        # The path of the checkpoints directory may differ by rank.
+        here = replace(checkpoint, path=directory / checkpoint.path.name)
         with ExitStack() as attempt:
             saved, problem = _run_on_all_ranks(
                 here, lambda here=here, attempt=attempt: SavedCheckpoint(here, attempt)
@@ -235,18 +236,20 @@ def _open_listed(
             if problem is None:
                 opened.enter_context(attempt.pop_all())
                 return saved, damage
-        damage.append(f"{folder.count}: {problem}")
+        damage.append(f"{checkpoint.count}: {problem}")
     if listed:
         what = "only damaged checkpoints" if count is None else "a damaged checkpoint"
         raise RuntimeError(f"{directory} has {what}: {'; '.join(damage)}")
     return None, []
 
 
-def _run_on_all_ranks(folder: CheckpointFolder, work: Callable[[], Value]) -> tuple[Value | None, str | None]:
+def _run_on_all_ranks(
+    checkpoint: CheckpointDir, work: Callable[[], Value]
+) -> tuple[Value | None, str | None]:
     """Return this rank's result, and the error of the first rank that has one.
 
     Raises:
-        RemovedError: The folder has changed since it was listed, which explains an error.
+        RemovedError: The checkpoint has changed since it was listed, which explains an error.
     """
     value, problem = None, None
     try:
@@ -256,7 +259,7 @@ def _run_on_all_ranks(folder: CheckpointFolder, work: Callable[[], Value]) -> tu
     except Exception as error:
         problem = str(error) or type(error).__name__
     # It may have been removed, renamed, or replaced by a later save that got the same name.
-    is_removed = problem is not None and folders.identify_folder(folder.path) != folder
+    is_removed = problem is not None and checkpoint_dirs.identify_checkpoint(checkpoint.path) != checkpoint
     gathered = processes.gather((problem, is_removed))
     if any(removed for _, removed in gathered):
         raise RemovedError

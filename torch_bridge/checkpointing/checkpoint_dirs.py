@@ -1,9 +1,9 @@
-"""The folders of checkpoints in a directory: their names, their files' names, and whether they are complete.
+"""Checkpoints in a directory: their names, their files' names, and whether they are complete.
 
 The ranks write checkpoint 30 into `.30.<save id>.partial`. It is complete as soon as it has the JSON file of
-every rank. The rank that sees them all renames the folder to `30`, or to `30.1` if `30` exists; the older
+every rank. The rank that sees them all renames the directory to `30`, or to `30.1` if `30` exists; the older
 checkpoint of the same count is removed afterwards. If that rank is killed before the rename, a later save
-renames the folder; until then it is read under its temporary name.
+renames the directory; until then it is read under its temporary name.
 """
 
 import itertools
@@ -30,11 +30,11 @@ _LISTING_ATTEMPTS = 10  # while another process changes the directory
 
 
 @dataclass(frozen=True, order=True)
-class CheckpointFolder:
-    """The folder of a checkpoint. Folders sort in the order in which they were saved."""
+class CheckpointDir:
+    """The directory of one checkpoint. They sort in the order in which they were saved."""
 
     save_index: float
-    """The index of the save in this directory. Infinite if damage hides it: it could be the newest."""
+    """The index of the save. Infinite if damage hides it: it could be the newest."""
     count: int
     path: Path
 
@@ -43,12 +43,12 @@ class Head(NamedTuple):
     """The first entries of rank 0's JSON file."""
 
     save_index: int
-    """The index of the save in this directory; the last save has the highest."""
+    """The index of the save in the checkpoints directory; the newest has the highest."""
     world_size: int
 
 
-def json_path(folder: Path, rank: int) -> Path:
-    return folder / f"rank-{rank}.json"
+def json_path(checkpoint: Path, rank: int) -> Path:
+    return checkpoint / f"rank-{rank}.json"
 
 
 def unfinished_path(path: Path) -> Path:
@@ -56,52 +56,53 @@ def unfinished_path(path: Path) -> Path:
     return path.with_suffix(".tmp")
 
 
-def tensors_path(folder: Path, rank: int) -> Path:
-    return folder / f"rank-{rank}.safetensors"
+def tensors_path(checkpoint: Path, rank: int) -> Path:
+    return checkpoint / f"rank-{rank}.safetensors"
 
 
-def partial_folder(directory: Path, count: int, save_id: str) -> Path:
-    """Return the path of the folder that the ranks of one save write into."""
+def partial_path(directory: Path, count: int, save_id: str) -> Path:
+    """Return the directory that the ranks of one save write into."""
     return directory / f".{count}.{save_id}.partial"
 
 
-def list_complete(directory: Path) -> list[CheckpointFolder]:
+def list_complete(directory: Path) -> list[CheckpointDir]:
     """Return the complete checkpoints that this library has written, in the order of their saves."""
-    return [folder for folder in list_with_damaged(directory) if isfinite(folder.save_index)]
+    return [item for item in list_with_damaged(directory) if isfinite(item.save_index)]
 
 
-def list_with_damaged(directory: Path) -> list[CheckpointFolder]:
-    """Return the complete checkpoints, and folders of rank files whose rank 0 has no readable JSON file."""
-    checkpoints: list[CheckpointFolder] = []
+def list_with_damaged(directory: Path) -> list[CheckpointDir]:
+    """Return the complete checkpoints, and those of which rank 0's JSON file is damaged."""
+    checkpoints: list[CheckpointDir] = []
     for _ in range(_LISTING_ATTEMPTS):
         paths = _list_entries(directory)
-        checkpoints = [folder for path in paths if (folder := identify_folder(path)) is not None]
-        # A save renames the new folder and then removes the old one. A listing that runs meanwhile could miss
-        # both: the new one under its old name, and the old one once it is gone. So list until nothing moves.
+        checkpoints = [item for path in paths if (item := identify_checkpoint(path)) is not None]
+        # A save renames the new directory and then removes the old one. A listing that runs meanwhile could
+        # miss both: the new one under its old name, and the old one once it is gone. So list until nothing
+        # moves.
         if _list_entries(directory) == paths:
             break
     return sorted(checkpoints)
 
 
-def identify_folder(path: Path) -> CheckpointFolder | None:
-    """Return the checkpoint in a folder, by its name and rank 0's JSON file; None if there is none."""
+def identify_checkpoint(path: Path) -> CheckpointDir | None:
+    """Identify a checkpoint by its directory's name and rank 0's JSON file; None if it is not one."""
     head = read_head(path)
     if match := _COMPLETE_NAME.fullmatch(path.name):
         if head is not None:
-            return CheckpointFolder(head.save_index, int(match[1]), path)
+            return CheckpointDir(head.save_index, int(match[1]), path)
         if any(_RANK_FILE.fullmatch(entry.name) for entry in _list_entries(path)):
-            return CheckpointFolder(inf, int(match[1]), path)
-    # A removed folder may have lost its tensors, and still have its JSON files.
+            return CheckpointDir(inf, int(match[1]), path)
+    # A removed checkpoint may have lost its tensors, and still have its JSON files.
     match = _TEMPORARY_NAME.fullmatch(path.name)
     if match and match["state"] == "partial" and head is not None and is_complete(path):
-        return CheckpointFolder(head.save_index, int(match["count"]), path)
+        return CheckpointDir(head.save_index, int(match["count"]), path)
     return None
 
 
-def read_head(folder: Path) -> Head | None:
+def read_head(checkpoint: Path) -> Head | None:
     """Return the head of rank 0's JSON file; None if this library has not written it."""
     try:
-        with json_path(folder, 0).open("rb") as file:
+        with json_path(checkpoint, 0).open("rb") as file:
             match = _HEAD.match(file.read(_HEAD_BYTES))
     except OSError:
         return None
@@ -109,37 +110,37 @@ def read_head(folder: Path) -> Head | None:
 
 
 def is_complete(path: Path) -> bool:
-    """Return True if a partial folder has the files of all ranks."""
+    """Return True if a partial checkpoint has the files of all ranks."""
     head = read_head(path)
     return head is not None and all(json_path(path, rank).exists() for rank in range(head.world_size))
 
 
 def begin_save(directory: Path, count: int, save_id: str, rank: int) -> tuple[Path, int]:
-    """Create the folder of one save; rank 0 first commits or removes those of killed saves.
+    """Create the directory of one save; rank 0 first commits or removes those of killed saves.
 
     Returns:
-        The folder, and the index of the save: one more than that of the last save. Only rank 0's counts; it
-        is 0 on other ranks.
+        The directory, and the index of the save: one more than that of the last save. Only rank 0's counts;
+        it is 0 on other ranks.
 
     Raises:
-        RuntimeError: This rank does not see the folder that rank 0 created.
+        RuntimeError: This rank does not see the directory that rank 0 created.
     """
-    path = partial_folder(directory, count, save_id)
+    path = partial_path(directory, count, save_id)
     if rank > 0:
         _check_shared(path)
         return path, 0
     _clean_up_leftovers(directory, save_id)
     path.mkdir(parents=True, exist_ok=True)
-    return path, 1 + max((int(folder.save_index) for folder in list_complete(directory)), default=0)
+    return path, 1 + max((int(item.save_index) for item in list_complete(directory)), default=0)
 
 
 def _check_shared(path: Path) -> None:
-    """Reject a directory in which this rank does not see the folder that rank 0 created.
+    """Reject a checkpoints directory in which this rank does not see what rank 0 created.
 
     Raises:
         RuntimeError: The path names a different directory on this rank, such as another machine's local disk.
     """
-    # mkdir, not path.exists(): a network file system may cache for seconds that a folder is missing.
+    # mkdir, not path.exists(): a network file system may cache for seconds that a directory is missing.
     try:
         path.mkdir(parents=True)
     except FileExistsError:
@@ -155,12 +156,12 @@ def discard(path: Path, rank: int, world_size: int) -> None:
     with suppress(OSError):
         for file in (tensors_path(path, rank), unfinished_path(json_path(path, rank))):
             file.unlink(missing_ok=True)
-        if world_size == 1:  # another rank may be about to write here; the next save removes the folder
+        if world_size == 1:  # another rank may be about to write here; the next save removes the directory
             path.rmdir()
 
 
 def commit_if_complete(path: Path, keep: int) -> None:
-    """Commit a folder if it has the files of all ranks; see `commit`."""
+    """Commit a checkpoint if it has the files of all ranks; see `commit`."""
     # Each rank writes its JSON file and then checks whether all are there. At least the rank that writes the
     # last one sees all, so no rank waits for another; if two see all, one rename succeeds.
     if is_complete(path):
@@ -168,47 +169,47 @@ def commit_if_complete(path: Path, keep: int) -> None:
 
 
 def commit(path: Path, keep: int | None = None) -> None:
-    """Give a complete folder its final name, unless another rank did so first, then prune older checkpoints.
+    """Give a complete checkpoint its final name, unless another rank did so first, then prune older ones.
 
     Args:
-        path: A path from `partial_folder`.
+        path: Its path from `partial_path`.
         keep: The number of counts to keep, those saved last; None keeps all.
     """
     directory, count = path.parent, path.name.split(".")[1]
     try:
-        _fsync_folder(path)
+        _fsync_directory(path)
         for number in itertools.count():
             target = directory / (f"{count}.{number}" if number else count)
-            if not os.path.lexists(target):  # a rename would replace an empty folder
+            if not os.path.lexists(target):  # a rename would replace an empty directory
                 path.rename(target)
                 break
     except FileNotFoundError:
         return  # another rank also saw all files, and was first
     # The rename reaches the disk before the older checkpoint of this count is removed.
-    _fsync_folder(directory)
+    _fsync_directory(directory)
     if keep is not None:
         _prune(directory, keep)
 
 
 def _prune(directory: Path, keep: int) -> None:
     checkpoints = list_complete(directory)
-    latest = {folder.count: folder for folder in checkpoints}  # the last save wins
+    latest = {checkpoint.count: checkpoint for checkpoint in checkpoints}  # the last save wins
     kept = sorted(latest.values())[-keep:]
-    for folder in checkpoints:
-        if folder not in kept and not folder.path.is_symlink():
+    for checkpoint in checkpoints:
+        if checkpoint not in kept and not checkpoint.path.is_symlink():
             # Rename first: a checkpoint must never be seen with only some of its files.
-            removed = directory / f".{folder.count}.{uuid.uuid4().hex}.removed"
+            removed = directory / f".{checkpoint.count}.{uuid.uuid4().hex}.removed"
             with suppress(FileNotFoundError):
-                folder.path.rename(removed)
+                checkpoint.path.rename(removed)
                 shutil.rmtree(removed, ignore_errors=True)
 
 
 def _clean_up_leftovers(directory: Path, save_id: str) -> None:
-    """Commit or remove the temporary folders that killed processes left behind.
+    """Commit or remove the temporary directories that killed processes left behind.
 
     Args:
-        directory: The directory.
-        save_id: The save in progress, whose folder stays.
+        directory: The checkpoints directory.
+        save_id: The save in progress, whose directory stays.
     """
     for path in _list_entries(directory):
         if (match := _TEMPORARY_NAME.fullmatch(path.name)) and match["save"] != save_id:
@@ -218,10 +219,10 @@ def _clean_up_leftovers(directory: Path, save_id: str) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _fsync_folder(folder: Path) -> None:
-    """Flush the names in a folder to disk, on systems that can open folders."""
+def _fsync_directory(directory: Path) -> None:
+    """Flush the names in a directory to disk, on systems that can open directories."""
     with suppress(PermissionError):
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
