@@ -16,7 +16,7 @@ _ADVICE = "; repeat --fit for a second log"
 
 
 def read_curve(file: str, option: str = "--from") -> Curve:
-    """Read a curve that `to_dict` wrote; - is standard input."""
+    """Read a curve that `to_dict` wrote. The file "-" is standard input."""
     if file == "-" and sys.stdin is None:
         raise ValueError(f"{option} -: standard input is closed")
     try:

@@ -18,7 +18,7 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     """Plot learning rates, peak_value · curve(step), against the step. Needs matplotlib.
 
     A single curve in Axes without lines is drawn with its warmup and plateaus shaded. For several curves, a
-    legend has their names, or else what sets each apart. Both are readable in black and white.
+    legend shows their names, or without names what sets each apart. Both are readable in black and white.
 
     Args:
         curves: Curves, or one list of curves, or one mapping from names to curves.

@@ -95,7 +95,7 @@ def test_reads_do_not_grow_with_batches() -> None:
 def test_errors_are_raised_on_all_ranks() -> None:
     empty = "ValueError: batches is empty"
     mixed = "TypeError: loss_fn returned a mean on one rank and a pair (sum, weight) on another"
-    names = "TypeError: loss_fn returned other names on one rank than on another"
+    names = "TypeError: loss_fn returned different names on different ranks"
     assert processes.run(errors) == [[empty, empty, mixed, names, names]] * 2
 
 

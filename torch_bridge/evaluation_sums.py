@@ -38,7 +38,7 @@ def parse_named_losses(value: Any) -> dict[str, Loss]:
     named = cast("Mapping[Any, Any]", value)
     if not named or not all(isinstance(name, str) and name for name in named):
         raise TypeError(
-            f"loss_fn returned a dictionary with the keys {checks.short_repr([*named])}; they must be names"
+            f"loss_fn returned a dictionary with the keys {checks.short_repr([*named])}; they must be strings"
         )
     losses: dict[str, Loss] = {}
     for name, item in named.items():
@@ -71,7 +71,7 @@ class LossSums:
     """The sums and weights of one rank's batches, in float64 because they run over a whole data set.
 
     Args:
-        first: The losses of the first batch. Those of the others must have the same names and kinds.
+        first: The losses of the first batch. Later batches must have losses of the same names and kinds.
     """
 
     def __init__(self, first: Mapping[str, Loss]) -> None:
@@ -126,7 +126,7 @@ def read_means(sums: LossSums | None) -> Any:
         raise ValueError("batches is empty")
     names = ranks[0].keys()
     if any(rank_sums.keys() != names for rank_sums in ranks):
-        raise TypeError("loss_fn returned other names on one rank than on another")
+        raise TypeError("loss_fn returned different names on different ranks")
     means: dict[str, float] = {}
     for name in names:
         are_means, totals, weights = zip(*(rank_sums[name] for rank_sums in ranks), strict=True)

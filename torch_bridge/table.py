@@ -23,8 +23,8 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
     error, so call `multiplier` once before. Code compiled for one curve is recompiled for another. (In torch
     2.11 compiled code has no such constants and copies the columns at each call: pass a table of tensors.)
 
-    A table of tensors, from `tensors`, is an ordinary input. Compiled code accepts another table with as many
-    rows and the same columns without a recompilation.
+    A table of tensors, from `tensors`, is an ordinary input. Compiled code accepts a different
+    table with as many rows and the same columns without a recompilation.
 
     Args:
         segments: `curve.segments`, or int32 tensors of shape (rows,) on the device of the step; from `stack`,
@@ -137,7 +137,7 @@ _HAS_CONSTANTS = TorchVersion(torch.__version__) >= "2.12"
 
 # Code that torch compiles must not touch a table of NumPy arrays: each array would become an input, copied to
 # the device at every call. torch runs the two functions below uncompiled, once, and takes their results as
-# constants. It recompiles for a table with another id.
+# constants. It recompiles for a table with a different id.
 @torch.compiler.assume_constant_result
 def _column_names(segments: Segments) -> tuple[str, ...]:
     return tuple(segments.columns())
@@ -210,7 +210,7 @@ def _to_float(value: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert an int64 from 0 to 2⁶² to float32, rounded to nearest even."""
     # AVX2 cannot convert int64 to float32, so code compiled for it goes by way of float64, which would round
     # twice. The sticky bit prevents that: the bits that float64 cannot hold are replaced by one bit that says
-    # whether any of them was set. The same for 8 bits by way of 5 digits to 3:
+    # whether any of them was set. The same with 8 bits, rounded to 5 binary digits and then to 3:
     #     0b10101111 rounds to 101·2⁵, but by way of 10110·2³, a tie, it would round to 110·2⁵
     #     0b10101000, with the low 4 bits replaced by the sticky bit, is 10101·2³ and rounds to 101·2⁵
     low = value & _LOW_BITS

@@ -16,8 +16,8 @@ MAX_SINGLE_STEPS = 2**20
 """Up to this many steps, every step is summed; above, parts of several steps at one learning rate."""
 
 _TAIL_COST = 4
-"""The factor of a tail's sum in T₂. The bound is valid from 1 on. From 2.6 on, linear and cosine decays to 0
-keep all of their steps."""
+"""The factor of a tail's sum in T₂. The bound is valid for factors from 1 on; with 2.6 or more, linear and
+cosine decays to 0 keep all of their steps."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ def outlook(curve: Curve) -> Outlook:
     should mean a lower loss, and the ratio of two peaks says how the best peak changes between curves of one
     length.
     **What it does not predict**: the loss itself, how two curves compare at one fixed peak, or how the best
-    peak changes with the length: the theorem's falls with 1/√total_steps, but in the published runs of
-    `docs/choosing.md`, keeping the peak when a run became longer did better. `compare` shows the ratios,
-    those of the peaks at equal length.
+    peak changes with the length: the theorem's peak falls with 1/√total_steps, but in the published runs of
+    `docs/choosing.md`, longer runs did better with an unchanged peak. `compare` shows both ratios, that of
+    the peaks for curves of equal length.
 
     In published training runs of a language model (124M parameters, AdamW; nothing was fitted) the ranks by
     bound correlate with the ranks by best loss at 0.87 and 0.88 (Spearman; 25 000 and 50 000 steps), and the
-    logarithm of the peak with that of the best learning rate at 0.95 and 0.93. At 50 000 steps these count
-    all curves but the cosine to 10 %. The runs are those of fabian-sp/lr-scheduling, the code of Schaipp et
-    al.
+    logarithm of the peak with that of the best learning rate at 0.95 and 0.93. The figures at 50 000 steps
+    leave out the cosine that ends at 10 % of its peak. The runs are those of fabian-sp/lr-scheduling, the
+    code of Schaipp et al.
 
     Sums are float64. Up to 2²⁰ steps every step is summed, and the result is within 10⁻¹¹ of the formula; up
     to 10⁵ steps, within 10⁻¹². Longer curves are summed in parts of several steps, within 10⁻⁵.

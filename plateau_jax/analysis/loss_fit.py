@@ -32,7 +32,7 @@ _DRAWN_STEPS = 100
 
 
 class Prediction(NamedTuple):
-    """A forecast, and what a difference to another one needs."""
+    """A forecast, and what its difference to another forecast needs."""
 
     forecast: LossForecast
     terms: ForecastTerms
@@ -47,7 +47,7 @@ class LossFit:
     Attributes:
         floor, scale, exponent, noise: The law's numbers; floor, scale and noise in units of the loss.
         residual_sd: Weighted root mean square of the fit's errors, in units of the loss.
-        runs: The runs, a tuple; a run that was given twice is one.
+        runs: The runs, a tuple without repetitions.
 
     >>> import numpy as np
     >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
@@ -85,10 +85,11 @@ class LossFit:
             loss ± 2 √(sd² + a² + q² + (1.5 c)² + d² + (0.003 loss)² + k²)
 
         sd is the fit's residual; a and q are half the difference of two forecasts, with the exponent ± 0.06
-        and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the law is fitted to the
-        losses from 20 % of each run after its warmup on, 0 if a run has fewer than 8 groups of them; d is the
-        largest abs(δ) of a run with a decay, with δ the forecast of this run alone minus that of all, or 0
-        with one run; `k = 0.01 loss |log₂(peak/peak of a run)|`, with the nearest run.
+        and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the law is fitted without the
+        first 20 % of each run after its warmup, or 0 if a run then has fewer than 8 groups of losses; d is
+        the largest abs(δ) of the runs with a decay, where δ is the forecast of a fit to this run alone minus
+        that of the fit to all runs, or 0 with one run; `k = 0.01 loss |log₂(peak/peak of a run)|`, with the
+        nearest run.
 
         Args:
             curve: Any curve, of more than a tenth and at most four times the steps of the longest run.

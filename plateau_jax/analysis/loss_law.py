@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 _Floats = NDArray[np.float64]
 
 NOISE_POWER = 0.8
-"""Chosen on published runs, without a theory; so are the center and the weight of α's penalty."""
+"""Chosen on published runs, not derived, as are the center and the weight of α's penalty."""
 
 ALPHA_RANGE = 0.05, 1.5
 _ALPHA_CENTER = 0.44
@@ -28,7 +28,7 @@ class LoggedLosses:
         noise: N at each.
         losses: The losses.
         weights: Their weights, with the sum 1.
-        runs: The index of the run of each.
+        runs: The index of each loss's run.
         progress_unit: S₀, the unit of S in the law.
         noise_unit: p₀, the unit of N.
     """
@@ -43,15 +43,15 @@ class LoggedLosses:
 
     def of_run(self, run: int) -> "LoggedLosses":
         """Return the logged losses of one run."""
-        is_its = self.runs == run
-        weights = self.weights[is_its]
+        is_of_run = self.runs == run
+        weights = self.weights[is_of_run]
         return replace(
             self,
-            progress=self.progress[is_its],
-            noise=self.noise[is_its],
-            losses=self.losses[is_its],
+            progress=self.progress[is_of_run],
+            noise=self.noise[is_of_run],
+            losses=self.losses[is_of_run],
             weights=weights / weights.sum(),
-            runs=self.runs[is_its],
+            runs=self.runs[is_of_run],
         )
 
 
@@ -78,8 +78,8 @@ def fit_law(logged: LoggedLosses, power: float = NOISE_POWER) -> Law:
 
         Σ weight · (law/loss - 1)² + (0.02·(α - 0.44))²,   α in [0.05, 1.5];  floor, scale, noise >= 0
 
-    The error has a single minimum in practice, but not by theory: a grid finds the best interval, and a
-    golden-section search the minimum in it.
+    The error has a single minimum in practice, though no theory guarantees it: a grid finds the best
+    interval, and a golden-section search the minimum in it.
     """
 
     def error(alpha: float) -> float:
@@ -120,7 +120,7 @@ def fit_law_at(logged: LoggedLosses, alpha: float, power: float = NOISE_POWER) -
 
 
 def _nonnegative(matrix: _Floats, target: _Floats) -> tuple[float, float, float]:
-    """Return the least squares over three coefficients >= 0.
+    """Return the three coefficients >= 0 with the least squared error.
 
     At the minimum some coefficients are 0, and the others are the ordinary least squares of their columns. So
     the best of those solutions, over all sets of columns, whose coefficients are all >= 0 is the minimum.

@@ -42,7 +42,7 @@ class PlacedMessage:
 
 
 class _PlainWords(Words):
-    """The words of those who write no code."""
+    """The words for readers who write no code."""
 
     is_plain = True
 
@@ -64,7 +64,7 @@ class _PlainWords(Words):
 
 
 def _head(part: str) -> str:
-    """Return the head of the column of a part."""
+    """Return the heading of a part's column."""
     return "length" if part in ("duration", "number of steps") else part
 
 

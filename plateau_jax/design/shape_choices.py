@@ -44,7 +44,7 @@ def _choice(name: str, *, rises: bool = False) -> dict[str, Any]:
 
 @lru_cache(256)
 def _levels(shape: str, *, rises: bool = False) -> list[float]:
-    """Return the levels of a stage from 1 to 0, or to 0.1 for a shape that cannot reach 0; or from 0 to 1."""
+    """Return the levels of a stage from 1 to 0, or to 0.1 if the shape cannot reach 0; a rise is 0 to 1."""
     formula = shapes.parse_formula(shape)
     reaches_zero = shape in shapes.SHAPES or (formula is not None and formula.name in shapes.POWER_SHAPES)
     begin, end = (0.0, 1.0) if rises else (1.0, 0.0 if reaches_zero else 0.1)

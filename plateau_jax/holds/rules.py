@@ -161,7 +161,7 @@ Rule = HoldUntilFlat | HoldBelow
 
 
 def check_rules(hold: Any, curve: Curve) -> tuple[Rule, ...]:
-    """Check the argument `hold`, None, a rule or a list of rules, and return its rules.
+    """Check the argument `hold` (None, a rule, or a list of rules), and return its rules.
 
     Raises:
         TypeError: An item is not a rule.

@@ -75,7 +75,7 @@ def test_truncated_or_missing_file_is_detected(copied: Path, name: str) -> None:
 def test_files_of_other_checkpoint_are_detected(copied: Path) -> None:
     for path in (copied / "1").iterdir():
         shutil.copy(path, copied / "2")
-    _check_refused(copied, "rank-0.json is of another checkpoint")
+    _check_refused(copied, "rank-0.json belongs to a different checkpoint")
 
 
 def test_checkpoint_with_damaged_head_may_be_newest(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_rank_files_of_two_saves_are_refused(tmp_path: Path) -> None:
     for run in ("one", "other"):
         processes.run(support.own_and_common, tmp_path / run)
     shutil.copy(tmp_path / "other" / "1" / "rank-1.json", tmp_path / "one" / "1")
-    message = "1: rank-1.json is of another save of 1 than that of rank 0"
+    message = "1: rank-1.json and rank 0's file are of different saves of 1"
     assert [message in raised for raised in processes.run(support.load_any, tmp_path / "one")] == [True] * 2
 
 

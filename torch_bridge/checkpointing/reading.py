@@ -59,9 +59,9 @@ class SavedCheckpoint:
             record = rank_files.read_json(checkpoint.path, rank) if rank else first
             name = checkpoint_dirs.json_path(checkpoint.path, rank).name
             if (record["count"], record["ranks"], record["rank"]) != (checkpoint.count, first["ranks"], rank):
-                raise DamagedError(f"{name} is of another checkpoint")
+                raise DamagedError(f"{name} belongs to a different checkpoint")
             if record["save"] != first["save"]:
-                raise DamagedError(f"{name} is of another save of {checkpoint.count} than that of rank 0")
+                raise DamagedError(f"{name} and rank 0's file are of different saves of {checkpoint.count}")
             path = checkpoint_dirs.tensors_path(checkpoint.path, rank)
             with path.open("rb"):
                 pass  # a missing permission raises here; safetensors would call the file missing
@@ -73,7 +73,7 @@ class SavedCheckpoint:
             except Exception as error:
                 raise DamagedError(f"{path.name} is damaged: {error}") from error
             if set(file.keys()) != record["tensors"].keys():
-                raise DamagedError(f"{path.name} has other tensors than {name}")
+                raise DamagedError(f"{path.name} and {name} list different tensors")
             self._records.append(record)
             self._files.append(file)
             for key, entry in record["tensors"].items():
@@ -147,9 +147,9 @@ class SavedCheckpoint:
             offsets: The position of the region; None for the whole tensor.
             shape: The shape of the region.
         """
-        # The ranks that load may hold other regions than the ranks that saved. So of each stored piece read
-        # only its intersection with the region. Two ranks saved 3 rows each, and this rank of three needs
-        # rows [2, 4):
+        # The ranks that load may hold different regions from the ranks that saved. So read only the
+        # intersection of each stored piece with the region. Two ranks saved 3 rows each, and this rank of
+        # three needs rows [2, 4):
         #     piece [0, 3) of rank 0: intersection [2, 3), its rows [2, 3), our rows [0, 1)
         #     piece [3, 6) of rank 1: intersection [3, 4), its rows [0, 1), our rows [1, 2)
         pieces = self.pieces_of(reference, rank)

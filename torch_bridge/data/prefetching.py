@@ -29,7 +29,7 @@ class prefetch(Generic[Batch]):
 
     Each iteration iterates over the loader once. An error in the loader is raised after the batches before
     it. The state is the loader's state after the last batch handed out, however many were fetched ahead. A
-    loader with a state has one position: a new iteration, or loading a state, ends the iteration before.
+    loader with a state has one position: a new iteration, or loading a state, ends the previous one.
 
     Args:
         loader: Any iterable of batches. A batch is a pytree (tuples, lists, dicts, named tuples) of dense
@@ -44,7 +44,8 @@ class prefetch(Generic[Batch]):
             loader has no such method.
         ValueError: `depth` is below 1; the device is neither a CUDA device nor the CPU, or CUDA is not
             available.
-        RuntimeError: torch does not know the device. From an iteration: another one has ended it.
+        RuntimeError: torch does not know the device. From an iteration: a newer one, or a loaded state, has
+            ended it.
 
     >>> from torch_bridge import make_loader, prefetch
     >>> feed = prefetch(make_loader(range(6), 2, training=False, num_workers=0), "cpu")

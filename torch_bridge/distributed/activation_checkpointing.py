@@ -34,13 +34,13 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
 
     It composes with `torch.compile`, autocast, accumulation, and a carry that blocks take and return. It
     composes with `DistributedDataParallel` and `fully_shard`, before or after wrapping, for the same
-    classes of blocks or others; a block that is sharded separately is gathered once for both passes.
+    classes of blocks or different ones; a block that is sharded separately is gathered once for both passes.
 
     It does not compose with
 
     - `cuda_graph=True`, since torch's checkpoint reads the random state;
-    - dropout under `torch.compile(backend="eager")`, which is for debugging: the second pass draws other
-      random numbers;
+    - dropout under `torch.compile(backend="eager")`, which is for debugging: the second pass draws
+      different random numbers;
     - on CUDA the dropout of `nn.LSTM`, `nn.GRU` and `nn.RNN`, since cuDNN has a separate random state.
 
     A block must compute the same result twice. Its side effects, such as a list that it appends to, happen
@@ -109,8 +109,8 @@ class CheckpointedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.__wrapped__(*args, **kwargs)
-        # All by position: torch's checkpoint takes keywords itself, and a block may have the same ones, such
-        # as `debug`. It also looks for devices, and for inputs changed in place, only among positional
+        # All by position: torch's checkpoint takes keywords such as `debug` for itself, which a block may
+        # have too. And it looks for devices, and for inputs changed in place, only among positional
         # arguments.
         values = *kwargs.values(), *args
         return _checkpoint(self._run, tuple(kwargs), *values, use_reentrant=False)

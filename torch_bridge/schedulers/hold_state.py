@@ -79,7 +79,7 @@ def load_hold_states(saved: Any, rules: Sequence[Rule], strict: bool, builder: s
 def _read_rule_state(saved: Any, initial: Any) -> Any:
     """Check a rule's saved state against its initial one: same names, and no count below its start."""
     if set(saved) != set(initial._fields):
-        raise ValueError(f"state_dict has a hold's state of {sorted(saved)}; it must be of {initial._fields}")
+        raise ValueError(f"a hold's state has the entries {sorted(saved)}; they must be {initial._fields}")
     values: dict[str, Any] = {}
     for name, start_value in zip(initial._fields, initial, strict=True):
         value = saved[name]

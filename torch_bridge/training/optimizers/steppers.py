@@ -138,9 +138,9 @@ class OptimizerSteppers:
         """Choose the steppers, and give the groups their peaks and the clock's learning-rate tensors.
 
         Raises:
-            ValueError: A scheduler is attached; the optimizers have other groups or parameters than at first;
-                torch's fused SGD does not train parameters of this dtype; or a CUDA graph cannot capture
-                them.
+            ValueError: A scheduler is attached; the optimizers' groups or parameters are not those that the
+                step was built for; torch's fused SGD does not train parameters of this dtype; or a CUDA graph
+                cannot capture them.
         """
         check_no_scheduler(self._with_wrappers)
         for optimizer in self._optimizers:

@@ -33,7 +33,7 @@ class Precision:
         self.name = checks.one_of("precision", name, get_args(PrecisionName))
         if name == "fp16" and any(parameter.dtype == torch.float16 for parameter in parameters):
             raise ValueError(
-                'precision="fp16" needs parameters in fp32, which it casts itself; some are fp16'
+                'precision="fp16" casts fp32 parameters to fp16 itself; some of these are fp16 already'
             )
         dtype = _DTYPES.get(name)
         self._autocast = None if dtype is None else torch.autocast(device.type, dtype=dtype)
