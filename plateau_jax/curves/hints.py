@@ -20,9 +20,13 @@ from plateau_jax.validation.messages import (
     Wording,
     code,
     plain,
+    shown,
 )
 
-_A_PERCENTAGE = "for a fraction of ", Name("total_steps"), " write a percentage, as in '2%'"
+_A_PERCENTAGE = Message(
+    *("for a fraction of ", Wording(Name("total_steps"), "all steps"), " ", WRITE),
+    *(" a percentage, as in ", shown("2%")),
+)
 
 
 def for_endless_trainer(total_steps: Any) -> Part:
@@ -34,7 +38,7 @@ def for_endless_trainer(total_steps: Any) -> Part:
 def for_warmup_fraction(warmup_steps: Any, total_steps: int) -> Part:
     """Return the hint for a warmup given as a fraction of the total steps, or as a string without %."""
     if isinstance(warmup_steps, str):
-        return code(*_A_PERCENTAGE)
+        return _A_PERCENTAGE
     if not isinstance(warmup_steps, float | np.floating) or not 0 < warmup_steps < 1:
         return ""
     percentage = float(as_written(number("warmup_steps", warmup_steps)) * 100)
@@ -115,7 +119,7 @@ def for_steps_after_level(stage: Sequence[Any]) -> str:
 def for_stage_length(steps: Any) -> Part:
     """Return the hint for a stage's steps given as a fraction, or as any other string than a percentage."""
     if isinstance(steps, str):
-        return code(*_A_PERCENTAGE, "; for what the other stages leave, 'rest'")
+        return code(_A_PERCENTAGE, "; for what the other stages leave, 'rest'")
     if not isinstance(steps, float | np.floating) or not 0 < steps < 1:
         return ""
     percentage = float(as_written(number("steps", steps)) * 100)

@@ -97,6 +97,7 @@ NO_CURVE = {
     "null": "a curve is a JSON object",
     "{}": "“total_steps” is missing",
     '{"total_steps": 9, "warmup_steps": 9}': "“warmup_steps”: 9 must lie between 0 and 8, so that a",
+    '{"total_steps": 9, "warmup_steps": "few"}': "“few” must be a whole number: for a fraction of all steps",
     '{"total_steps": 9, "warmup_step": 3}': "“warmup_step” is unknown: did you mean “warmup_steps”?",
     '{"kind": "stairs"}': "“kind”: “stairs” must be one of “cooldown”, ",
     '{"kind": {}}': "“kind”: {} must be one of",
