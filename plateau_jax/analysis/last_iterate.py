@@ -94,7 +94,7 @@ def outlook(curve: Curve) -> Outlook:
     tails = suffix_sums(s * n)[1:]
     # Few: the sum from a step on halves at least at each of them.
     ends = np.flatnonzero(s > tails) + 1
-    outlooks = [_outlook_until(s[:end], n[:end], tails[end - 1]) for end in ends[::-1]]
+    outlooks = [_outlook_until(s[:end], n[:end], float(tails[end - 1])) for end in ends[::-1]]
     return min(outlooks, key=lambda outlook: outlook.bound)
 
 
