@@ -82,11 +82,8 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.name().removeprefix("aten::")
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        on_device = any(map(self._reads.is_on_device, tensors))
-        if on_device and (
-            name.startswith(_OPERATORS) or _takes_a_mask(name, args) or self._copies(name, args, kwargs)
-        ):
+        waits = name.startswith(_OPERATORS) or _takes_a_mask(name, args) or self._copies(name, args, kwargs)
+        if waits and any(map(self._reads.is_on_device, pytree.tree_leaves((args, kwargs)))):
             self._reads.names.append(name)
         return func(*args, **kwargs)
 
