@@ -74,44 +74,54 @@ class LossOracle:
         noise += 0.5 * sum(s[:-1] / (after[1:] + 0.1 * max(s)) * (squares[:-1] / after[:-1]))
         return sum(s**0.9), noise
 
+    @cache  # noqa: B019  (an oracle lives as long as its test)
+    def fixed_columns(self, power: float) -> tuple[list[Any], list[Any]]:
+        """Return the equations' columns of the floor and of the noise."""
+        losses = [mp.mpf(y) for y, _ in self.parts]
+        noise = [mp.mpf(n) ** power / y for (_, n), y in zip(self.points, losses, strict=True)]
+        return [1 / y for y in losses], noise
+
     def solve(self, alpha: Any, power: float) -> tuple[Any, list[Any]]:
         """Return the least error and its three coefficients, over all sets of coefficients that are not 0."""
-        shares, columns = [share for _, share in self.parts], list(zip(*(
-            [1 / mp.mpf(y), mp.mpf(s) ** -alpha / y, mp.mpf(n) ** power / y]
-            for (s, n), (y, _) in zip(self.points, self.parts, strict=True)
-        ), strict=True))  # fmt: skip
-        right = [mp.fdot(shares, column) for column in columns]
+        floor, noise = self.fixed_columns(power)
+        progress = [mp.mpf(s) ** -alpha * inverse for (s, _), inverse in zip(self.points, floor, strict=True)]
+        columns, shares = (floor, progress, noise), [share for _, share in self.parts]
         weighted = [[w * value for w, value in zip(shares, column, strict=True)] for column in columns]
-        gram = [[mp.fdot(column, other) for other in columns] for column in weighted]
-        best = None
-        for size in (1, 2, 3):
+        right = [mp.fsum(column) for column in weighted]
+        gram = mp.matrix(3)
+        for i, j in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)):
+            gram[i, j] = gram[j, i] = mp.fdot(weighted[i], columns[j])
+        candidates: list[tuple[Any, list[Any]]] = []
+        for size in (3, 2, 1):
             for chosen in itertools.combinations(range(3), size):
-                matrix = mp.matrix([[gram[i][j] for j in chosen] for i in chosen])
+                matrix = mp.matrix([[gram[i, j] for j in chosen] for i in chosen])
                 solution = mp.lu_solve(matrix, mp.matrix([right[i] for i in chosen]))
                 if all(value >= 0 for value in solution):
                     error = 1 - mp.fsum(solution[k] * right[i] for k, i in enumerate(chosen))
-                    if best is None or error < best[0]:
-                        values = dict(zip(chosen, solution, strict=True))
-                        best = error, [values.get(i, mp.mpf(0)) for i in range(3)]
-        assert best is not None
-        return best
+                    values = dict(zip(chosen, solution, strict=True))
+                    candidates.append((error, [values.get(i, mp.mpf(0)) for i in range(3)]))
+            if size == 3 and candidates:
+                break  # no smaller set has a smaller error
+        return min(candidates, key=operator.itemgetter(0))
 
-    @cache  # noqa: B019  (an oracle lives as long as its test)
+    @cache  # noqa: B019
     def fit(self, power: float = 0.8, alpha: Any = None) -> tuple[list[Any], Any, float]:
-        """Return the coefficients, α and the power; a bisection by slopes around the best of a grid."""
+        """Return the coefficients, α and the power; α is a root of the slope near the best of a grid."""
         with mp.workdps(30):
 
             def error(alpha: Any) -> Any:
                 return self.solve(alpha, power)[0] + (0.02 * (alpha - 0.44)) ** 2
 
+            def slope(alpha: Any) -> Any:
+                return error(alpha + 1e-10) - error(alpha - 1e-10)
+
             if alpha is None:
                 grid = [mp.mpf(k) / 20 for k in range(1, 31)]
                 center = min(grid, key=error)
                 low, high = max(grid[0], center - 0.05), min(grid[-1], center + 0.05)
-                while high - low > 1e-8:
-                    alpha = (low + high) / 2
-                    low, high = (alpha, high) if error(alpha - 1e-10) > error(alpha + 1e-10) else (low, alpha)
-                alpha = (low + high) / 2
+                alpha = low if slope(low) > 0 else high
+                if slope(low) < 0 < slope(high):
+                    alpha = mp.findroot(slope, (low, high), solver="anderson", tol=1e-25, verify=False)
             return self.solve(alpha, power)[1], alpha, power
 
     def least_error(self, earlier: float) -> float:
