@@ -76,7 +76,7 @@ def _long(steps: int) -> dict[str, Curve]:
     }
 
 
-@pytest.mark.parametrize("steps", [100_000, pytest.param(2**20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [30_000, pytest.param(2**20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", _long(100))
 def test_outlook_of_long_curves_matches_formula(kind: str, steps: int) -> None:
     _assert_near(_long(steps)[kind], 1e-12 if steps == 2**20 else 1e-13)  # the documentation promises 1e-12
@@ -121,7 +121,8 @@ def _assert_within_1e_5(curve: Curve) -> None:
 
 @pytest.mark.parametrize("kind", _long(100))
 def test_outlook_in_parts_is_within_1e_5(kind: str) -> None:
-    _assert_within_1e_5(_long(1_200_001)[kind])
+    with patch.object(last_iterate, "MAX_SINGLE_STEPS", 2**17):
+        _assert_within_1e_5(_long(150_001)[kind])
 
 
 _LEVELS = st.sampled_from([1.0, 0.7, 0.1, 1e-3, 1e-6, 1e-12])
@@ -146,11 +147,13 @@ def test_outlook_of_any_stages_is_within_1e_5(
 
 
 @pytest.mark.parametrize("level", [1.0, 0.3])
-def test_outlook_of_longest_curves_is_fast_and_small(level: float) -> None:
+def test_outlook_of_longest_held_curve_follows_its_sum(level: float) -> None:
     harmonic = np.log(MAX_STEP - 1) + np.euler_gamma
-    held = StagedCurve([(MAX_STEP,)], start=level)
     expected = np.sqrt(1 / MAX_STEP * (1 + harmonic))
-    assert outlook(held).bound == pytest.approx(expected, rel=1e-5)
+    assert outlook(StagedCurve([(MAX_STEP,)], start=level)).bound == pytest.approx(expected, rel=1e-5)
+
+
+def test_outlook_of_longest_curve_needs_little_memory() -> None:
     tracemalloc.start()
     outlook(PlateauCurve(MAX_STEP, plateaus=[(0, 50)]))
     _, most = tracemalloc.get_traced_memory()

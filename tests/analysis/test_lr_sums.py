@@ -1,5 +1,7 @@
 """The sums of the law of the loss: equal to their formulas, summed term by term."""
 
+from collections.abc import Iterable
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -17,16 +19,22 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 LONGEST = 2**31 - 1
 
 
-def formula(curve: Curve, peak: float, step: int) -> tuple[float, float]:
-    """Sum term by term, from the formula, in extended precision."""
-    s = peak * np.asarray(curve(np.arange(step)), np.longdouble)
-    s = s[s > 0]
+def formula(curve: Curve, peak: float, steps: Iterable[int]) -> list[tuple[float, float]]:
+    """Sum up to each step term by term, from the formula, in extended precision."""
+    steps = [int(step) for step in steps]
+    rates = peak * np.asarray(curve(np.arange(max(steps))), np.longdouble)
+    powers = rates ** np.longdouble(0.9)
+    return [_formula(rates[:step], powers[:step]) for step in steps]
+
+
+def _formula(rates: Any, powers: Any) -> tuple[float, float]:
+    s = rates[rates > 0]
     if not len(s):
         return 0.0, 0.0
     sums, squares = np.cumsum(s[::-1])[::-1], np.cumsum((s * s)[::-1])[::-1]
     noise = squares[0] / (2 * sums[0])
     noise += (s[:-1] / (sums[1:] + s.max() / 10) * squares[:-1] / sums[:-1]).sum() / 2
-    return float((s ** np.longdouble(0.9)).sum()), float(noise)
+    return float(powers.sum()), float(noise)
 
 
 @examples(60)
@@ -36,7 +44,7 @@ def test_sums_equal_their_formula(description, shares, peak) -> None:
     assume(curve.total_steps <= 20_000)
     steps = np.array([max(1, round(share * curve.total_steps)) for share in shares])
     found = np.array(schedule_sums(curve, peak, steps)).T
-    expected = [formula(curve, peak, step) for step in steps]
+    expected = formula(curve, peak, steps)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -57,7 +65,7 @@ def test_long_curves_agree_with_their_formula(name) -> None:
     shares = np.array([0.6, 0.8, 0.999, 1.0])
     steps = np.maximum(MAX_SINGLE_STEPS + 1, (shares * curve.total_steps).astype(int))
     found = np.array(schedule_sums(curve, 2e-3, steps)).T
-    np.testing.assert_allclose(found, [formula(curve, 2e-3, step) for step in steps], rtol=1e-5)
+    np.testing.assert_allclose(found, formula(curve, 2e-3, steps), rtol=1e-5)
 
 
 def logged(total: int, stages: int, seed: int) -> StagedCurve:
@@ -76,7 +84,7 @@ def test_curves_of_many_segments_agree_with_their_formula(total, stages) -> None
         curve = logged(total, stages, seed=0)
     steps = np.array([MAX_SINGLE_STEPS + 1, total // 2 + 70_000, total])
     found = np.array(schedule_sums(curve, 2e-3, steps)).T
-    np.testing.assert_allclose(found, [formula(curve, 2e-3, step) for step in steps], rtol=1e-5)
+    np.testing.assert_allclose(found, formula(curve, 2e-3, steps), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", CURVES)
@@ -84,11 +92,11 @@ def test_sums_at_all_steps_agree_with_their_formula(name) -> None:
     curve = CURVES[name]
     total = 150_000
     checked = np.unique(
-        [*range(1, 40), *np.geomspace(40, total, 25).astype(int), *near_borders(curve, total)]
+        [*range(1, 40), *np.geomspace(40, total, 12).astype(int), *near_borders(curve, total)]
     )
     steps = np.arange(1, total + 1)
     found = np.array(sums_at_many_steps(curve, 2e-3, steps)).T[checked - 1]
-    np.testing.assert_allclose(found, [formula(curve, 2e-3, step) for step in checked], rtol=1e-5)
+    np.testing.assert_allclose(found, formula(curve, 2e-3, checked), rtol=1e-5)
 
 
 def near_borders(curve: Curve, total: int) -> list[int]:
@@ -115,7 +123,7 @@ def test_sums_of_a_log_are_interpolated(monkeypatch) -> None:
     found = np.array(sums_at_many_steps(curve, 1e-3, steps)).T
     assert computed.call_count < len(steps) / 10
     checked = [1, 2, 30, *range(29_960, 30_060, 9), *range(7, 40_000, 1_999), 40_000]
-    expected = [formula(curve, 1e-3, step) for step in checked]
+    expected = formula(curve, 1e-3, checked)
     np.testing.assert_allclose(found[np.array(checked) - 1], expected, rtol=1e-5)
 
 
