@@ -60,7 +60,7 @@ def test_plot_without_axes_uses_current_ones():
         plt.close(figure)
 
 
-@examples(20)
+@examples(8)
 @given(st.lists(descriptions(), min_size=1, max_size=3), st.sampled_from((1.0, 3e-4)))
 def test_all_forms_of_curves_draw_the_same(cases, peak):
     curves = list(map(build, cases))
