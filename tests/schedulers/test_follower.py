@@ -1,5 +1,6 @@
 """Followers: values of options under a curve, states, rejections."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -9,15 +10,15 @@ import torch
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.schedulers.followed import Key, expected_values, optimizer_of, put, value, values_of
-from support.schedulers.runs import lrs_of, modest_peaks, optimizer_with, peaks, through_file
+from support.schedulers.runs import lrs_of, modest_peaks, optimizer_with, peaks
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.steps import make_step
-from support.training.trees import equal_trees
+from support.training.trees import equal_trees, through_file
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve
 from torch_bridge import follow, lambda_lr
 
+Key = str | tuple[str, int]
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(50, 20)], min_lr_ratio=0.25)
 OTHER = PlateauCurve(60, decay_shape="linear", min_lr_ratio=0.5)
 _KEYS: list[tuple[Any, Key]] = [
@@ -28,6 +29,34 @@ _KEYS: list[tuple[Any, Key]] = [
     (torch.optim.RMSprop, "alpha"),
 ]
 every_key = pytest.mark.parametrize(("kind", "key"), _KEYS, ids=str)
+
+
+def value(group: dict[str, Any], key: Key) -> Any:
+    return group[key] if isinstance(key, str) else group[key[0]][key[1]]
+
+
+def put(group: dict[str, Any], key: Key, value: Any) -> None:
+    if isinstance(key, str):
+        group[key] = value
+    else:
+        items = list(group[key[0]])
+        items[key[1]] = value
+        group[key[0]] = tuple(items)
+
+
+def optimizer_of(kind: Any, key: Key, values: Sequence[Any]) -> torch.optim.Optimizer:
+    optimizer = optimizer_with([0.1] * len(values), kind)
+    for group, value in zip(optimizer.param_groups, values, strict=True):
+        put(group, key, value)
+    return optimizer
+
+
+def values_of(optimizer: torch.optim.Optimizer, key: Key) -> list[float]:
+    return [value(group, key) for group in optimizer.param_groups]
+
+
+def expected_values(curves: Sequence[Curve], bases: Sequence[float], step: int) -> list[float]:
+    return [float(np.float32(base)) * curve(step) for base, curve in zip(bases, curves, strict=True)]
 
 
 @every_key

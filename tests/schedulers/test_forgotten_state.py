@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from support.schedulers import runs
-from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with
+from support.training.trees import through_file
 from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, LinearLR, SequentialLR
 

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.holds.held import CURVE as HELD_CURVE, PATIENT
-from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with, through_file
+from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with
+from support.training.trees import through_file
 from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 
 from plateau_jax import PlateauCurve

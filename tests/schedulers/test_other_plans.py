@@ -10,11 +10,11 @@ from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
-from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with
 from support.training.models import batches, nonfinite
 from support.training.optimizers import FUSED
 from support.training.steps import make_step, train
-from support.training.trees import equal_trees
+from support.training.trees import equal_trees, through_file
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve

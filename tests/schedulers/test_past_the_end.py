@@ -7,7 +7,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with
+from support.training.trees import through_file
 
 from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr

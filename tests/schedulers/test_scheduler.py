@@ -12,7 +12,8 @@ from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.examples import examples
 from support.numerics.oracle import Oracle, exactly, half_ulp
-from support.schedulers.runs import advance, lrs_of, optimizer_with, peaks, through_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with, peaks
+from support.training.trees import through_file
 from torch.optim.lr_scheduler import LambdaLR, _warn_get_lr_called_within_step
 
 from plateau_jax import Curve, PlateauCurve, optax_schedule

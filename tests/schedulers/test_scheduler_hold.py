@@ -9,7 +9,8 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT, HeldRun, clocks_of, curves, holds
 from support.holds.hold_cases import metrics
-from support.schedulers.runs import lrs_of, optimizer_with, through_file
+from support.schedulers.runs import lrs_of, optimizer_with
+from support.training.trees import through_file
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, StagedCurve

@@ -6,15 +6,8 @@ from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import magnitudes
 from support.examples import examples
-from support.schedulers.runs import (
-    ROUTES,
-    Run,
-    expected_lrs,
-    lrs_of,
-    modest_peaks,
-    optimizer_with,
-    through_file,
-)
+from support.schedulers.runs import ROUTES, Run, expected_lrs, lrs_of, modest_peaks, optimizer_with
+from support.training.trees import through_file
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 

@@ -10,15 +10,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.schedulers.runs import (
-    Run,
-    advance,
-    expected_lrs,
-    lrs_of,
-    modest_peaks,
-    optimizer_with,
-    through_file,
-)
+from support.schedulers.runs import Run, advance, expected_lrs, lrs_of, modest_peaks, optimizer_with
+from support.training.trees import through_file
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
 from plateau_jax import HoldUntilFlat, PlateauCurve, StagedCurve

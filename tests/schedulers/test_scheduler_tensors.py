@@ -5,7 +5,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with, through_file
+from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with
+from support.training.trees import through_file
 
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr

@@ -15,7 +15,8 @@ import torch
 from hypothesis import example, given, strategies as st
 from support.examples import examples
 from support.schedulers import runs
-from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with
+from support.training.trees import through_file
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, LinearLR, SequentialLR
 from torch.optim.swa_utils import SWALR
 

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with, through_file
+from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with
+from support.training.trees import through_file
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import HoldUntilFlat, PlateauCurve

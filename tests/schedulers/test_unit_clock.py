@@ -12,7 +12,8 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
 from support.schedulers.counted import CountedRun, clocks_of, counts, units
-from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with
+from support.training.trees import through_file
 from torch.optim import lr_scheduler
 
 from plateau_jax import CurveWarning, PlateauCurve

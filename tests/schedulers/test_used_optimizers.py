@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from support.schedulers import runs
-from support.schedulers.runs import advance, through_file
+from support.schedulers.runs import advance
+from support.training.trees import through_file
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,

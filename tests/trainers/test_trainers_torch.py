@@ -4,7 +4,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from support.schedulers.runs import through_file
 from support.trainers import trainers
 from support.trainers.trainers import (
     CURVE,
@@ -19,6 +18,7 @@ from support.trainers.trainers import (
     same_weights,
     train,
 )
+from support.training.trees import through_file
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, LambdaLR
 from torch.optim.swa_utils import SWALR

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.curves.descriptions import build
 from support.holds.hold_cases import rules
 from support.holds.hold_oracle import clocks
-from support.schedulers.runs import lrs_of, optimizer_with, through_file
+from support.schedulers.runs import lrs_of, optimizer_with
+from support.training.trees import through_file
 from torch import Tensor, nn
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, StagedCurve

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from hypothesis import assume, strategies as st
 from support.curves.strategies import SMALLEST_NORMAL, magnitudes
-from support.schedulers.runs import lrs_of, optimizer_with, through_file
+from support.schedulers.runs import lrs_of, optimizer_with
+from support.training.trees import through_file
 
 from plateau_jax import Curve
 from torch_bridge import follow, lambda_lr

@@ -1,7 +1,6 @@
 """Minimal PyTorch runs: optimizers with a scheduler, and their steps."""
 
 import copy
-import io
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from support.training.trees import through_file
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -49,13 +49,6 @@ def advance(optimizer: Optimizer, scheduler: LRScheduler, steps: int = 1) -> Non
 
 def lrs_of(optimizer: Optimizer) -> list[float]:
     return [float(group["lr"]) for group in optimizer.param_groups]
-
-
-def through_file(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 class Run:

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from support.docs.pages import ROOT, sections
+from support.training.trees import equal_trees
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -162,7 +163,4 @@ def expected_lrs(curve: Curve, steps: range, peak: float = PEAK, groups: int = 1
 
 
 def same_weights(one: nn.Module, other: nn.Module) -> bool:
-    states = one.state_dict(), other.state_dict()
-    return states[0].keys() == states[1].keys() and all(
-        torch.equal(states[0][name], states[1][name]) for name in states[0]
-    )
+    return equal_trees(one.state_dict(), other.state_dict())
