@@ -210,14 +210,14 @@ def test_trials_free_their_memory() -> None:
 @pytest.mark.slow
 def test_process_with_little_memory() -> None:
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "support.trials", "find_in_short_memory"],
         env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | _MMAP,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert found.stdout.split() == ["16", "4", "True"]
+    assert completed.stdout.split() == ["16", "4", "True"]
 
 
 def test_random_states_are_restored() -> None:

@@ -113,9 +113,9 @@ def test_carry_is_passed_from_batch_to_batch() -> None:
         with torch.no_grad():
             exact = carried_loss(model, together, initial)[0].item()
         for _ in range(2):  # each call starts from the initial state
-            found = evaluate(model, pieces, carried_loss, precision=precision, carry=initial)
-            assert found == pytest.approx(exact, rel=1e-6 if precision == "fp32" else 0.01)
-        assert found != pytest.approx(
+            loss = evaluate(model, pieces, carried_loss, precision=precision, carry=initial)
+            assert loss == pytest.approx(exact, rel=1e-6 if precision == "fp32" else 0.01)
+        assert loss != pytest.approx(
             sum(evaluate(model, [piece], carried_loss, carry=initial) for piece in pieces) / 3, rel=1e-3
         )
 
@@ -182,11 +182,11 @@ def test_named_means_match_single_evaluations() -> None:
             "right": (right.sum(), len(right)),
         }
 
-    found = evaluate(model, data, measures)
-    assert list(found) == ["mean", "pair", "right"]
-    assert found["mean"] == evaluate(model, data, mean_loss)
-    assert found["pair"] == evaluate(model, data, pair_loss)
+    means = evaluate(model, data, measures)
+    assert list(means) == ["mean", "pair", "right"]
+    assert means["mean"] == evaluate(model, data, mean_loss)
+    assert means["pair"] == evaluate(model, data, pair_loss)
     with torch.no_grad():
         right = [(model(x).argmax(-1) == y.argmax(-1)).sum().item() for x, y in data]
-    assert found["right"] == sum(right) / 14
-    assert all(type(value) is float for value in found.values())
+    assert means["right"] == sum(right) / 14
+    assert all(type(value) is float for value in means.values())

@@ -42,23 +42,23 @@ def test_every_sample_counts_once_despite_fillers(kind: str) -> None:
     first, *others = processes.run(evaluate_splits, kind, processes=3)
     assert all(other == first for other in others)
     assert len(first) == len(SPLITS) * len(FORMS)
-    for found in first:
-        split = SPLITS[found.split]
-        assert found.value == pytest.approx(_exact(split, found.loss), rel=1e-6)
-        assert found.passes == FORMS[found.form][1](max(map(len, split)))
-        assert found.as_before
+    for evaluation in first:
+        split = SPLITS[evaluation.split]
+        assert evaluation.value == pytest.approx(_exact(split, evaluation.loss), rel=1e-6)
+        assert evaluation.passes == FORMS[evaluation.form][1](max(map(len, split)))
+        assert evaluation.as_before
 
 
 def test_named_means_cover_batches_of_all_ranks() -> None:
     """Pairs by their weights, means by batch; a rank may have no batch at all."""
     first, *others = processes.run(evaluate_named, processes=3)
     assert all(other == first for other in others)
-    for found, split in zip(first, SPLITS, strict=True):
+    for mean, split in zip(first, SPLITS, strict=True):
         each = [named_loss(Net(), batch) for local in batches_of(split) for batch in local]
         expected = {"mean": sum(one["mean"].item() for one in each) / len(each)}
         for name in ("pair", "large"):
             expected[name] = sum(one[name][0].item() for one in each) / sum(one[name][1] for one in each)
-        assert found == pytest.approx(expected, rel=1e-6)
+        assert mean == pytest.approx(expected, rel=1e-6)
 
 
 def test_carry_stays_on_its_rank() -> None:
@@ -71,9 +71,9 @@ def test_carry_stays_on_its_rank() -> None:
             for batch in local:
                 loss, carry = carried_loss(model, batch, carry)
                 losses.append(loss.item())
-    found = processes.run(evaluate_carried, pieces)
-    assert found == [pytest.approx(sum(losses) / 4, rel=1e-6)] * 2
-    assert found[0] == found[1]
+    means = processes.run(evaluate_carried, pieces)
+    assert means == [pytest.approx(sum(losses) / 4, rel=1e-6)] * 2
+    assert means[0] == means[1]
 
 
 def test_loaders_of_all_ranks_cover_the_data_once() -> None:
@@ -82,9 +82,9 @@ def test_loaders_of_all_ranks_cover_the_data_once() -> None:
         (samples,) = batches(1, rows)
         with torch.no_grad():
             exact.append((Net()(samples[0]).double() - samples[1]).square().mean().item())
-    found = processes.run(evaluate_loaded, numbers, 2)
-    assert found[0] == pytest.approx(exact, rel=1e-6)
-    assert found[0] == found[1]
+    means = processes.run(evaluate_loaded, numbers, 2)
+    assert means[0] == pytest.approx(exact, rel=1e-6)
+    assert means[0] == means[1]
 
 
 def test_reads_do_not_grow_with_batches() -> None:

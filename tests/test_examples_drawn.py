@@ -9,15 +9,15 @@ from hypothesis import given, settings, strategies as st
 
 
 def drawn() -> list[int]:
-    found = []
+    numbers = []
 
     @settings(max_examples=300, derandomize=True, database=None)
     @given(st.integers())
     def collect(number: int) -> None:
-        found.append(number)
+        numbers.append(number)
 
     collect()
-    return found
+    return numbers
 
 
 def test_examples_do_not_depend_on_imported_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,9 +200,9 @@ def test_awkward_phrases_are_rare() -> None:
     for source in sources():
         for line, text in prose(source):
             for pattern in _AWKWARD:
-                if found := re.findall(pattern, text):
+                if matches := re.findall(pattern, text):
                     place = f"{pattern} in {source.path}:{line}: {text.strip().splitlines()[0]}"
-                    places[pattern] += [place] * len(found)
+                    places[pattern] += [place] * len(matches)
     _assert_none(
         [place for pattern in places if len(places[pattern]) > _AWKWARD[pattern] for place in places[pattern]]
     )

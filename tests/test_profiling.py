@@ -76,8 +76,8 @@ def test_table_counts_device_work_and_waits_in_updates() -> None:
     events = EventList(events, use_device="cuda")
     events._tree_built = True
     table = _table(SimpleNamespace(events=lambda: events, key_averages=events.key_averages))
-    found = {line[:22].strip(): line[22:].split() for line in table.splitlines()[1:]}
-    assert found == {
+    rows = {line[:22].strip(): line[22:].split() for line in table.splitlines()[1:]}
+    assert rows == {
         "wall time": ["1.000"],
         "host time in the step": ["0.200"],
         "device time": ["0.800"],

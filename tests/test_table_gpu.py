@@ -73,7 +73,7 @@ def test_cuda_graph_replays_table(curve, constant):
         assert multipliers.item() == curve(number)
 
 
-def test_capture_refuses_to_copy_table():
+def test_capture_rejects_to_copy_table():
     curve = StagedCurve([(439, 0.5, "cosine"), (77,)])
     step = torch.zeros((), dtype=torch.int64, device="cuda")
     with torch.cuda.graph(torch.cuda.CUDAGraph()):

@@ -66,13 +66,13 @@ def test_best_peak_equals_that_of_the_oracle(factors, center, bend, runs_per_pea
         with pytest.raises(ValueError, match="log a run at"):
             best_peak(runs, curve)
         return
-    found = best_peak(iter(runs), curve)
-    assert found.peaks == pytest.approx(peaks)
-    assert (found.peak, found.low, found.high) == pytest.approx(expected[:3], rel=1e-4)
-    assert found.forecast.loss == pytest.approx(expected.loss, rel=1e-6)
+    result = best_peak(iter(runs), curve)
+    assert result.peaks == pytest.approx(peaks)
+    assert (result.peak, result.low, result.high) == pytest.approx(expected[:3], rel=1e-4)
+    assert result.forecast.loss == pytest.approx(expected.loss, rel=1e-6)
     lowest = min(max(int(np.argmin([loss for loss, _ in forecasts])), 1), len(peaks) - 2)
     half = max(half for _, half in forecasts[lowest - 1 : lowest + 2])
-    assert found.forecast[1:3] == pytest.approx((expected.loss - half, expected.loss + half), rel=1e-6)
+    assert result.forecast[1:3] == pytest.approx((expected.loss - half, expected.loss + half), rel=1e-6)
 
 
 def from_forecasts(peaks: Any, forecasts: Any) -> BestPeak:
@@ -99,11 +99,11 @@ def test_parabola_equals_that_of_the_oracle(data) -> None:
         with pytest.raises(ValueError, match=r"log |leave "):
             from_forecasts(peaks, forecasts)
         return
-    found = from_forecasts(peaks, forecasts)
-    assert (found.peak, found.low, found.high) == pytest.approx(expected[:3], rel=1e-6)
-    assert found.forecast.loss == pytest.approx(expected.loss)
-    assert peaks[0] <= found.low <= found.peak <= found.high <= peaks[-1]
-    assert (found.peaks, found.forecasts) == (tuple(peaks), tuple(forecasts))
+    result = from_forecasts(peaks, forecasts)
+    assert (result.peak, result.low, result.high) == pytest.approx(expected[:3], rel=1e-6)
+    assert result.forecast.loss == pytest.approx(expected.loss)
+    assert peaks[0] <= result.low <= result.peak <= result.high <= peaks[-1]
+    assert (result.peaks, result.forecasts) == (tuple(peaks), tuple(forecasts))
 
 
 def test_interval_is_the_widest_and_reasons_come_once() -> None:
@@ -123,15 +123,15 @@ def test_peak_is_the_largest_learning_rate() -> None:
     half = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
     runs = [LossRun(half, 2 * run.peak_value, run.steps, run.losses) for run in RUNS]
     low = StagedCurve([(50, 0.25), (1950, 0.0)])
-    found, expected = best_peak(runs, low), best_peak(RUNS, StagedCurve([(50, 1.0), (1950, 0.0)]))
-    assert found.peaks == expected.peaks == PEAKS
-    assert found.forecast.loss == pytest.approx(expected.forecast.loss)
-    assert found.peak == pytest.approx(expected.peak)
-    assert found.forecast.reasons == expected.forecast.reasons
+    result, expected = best_peak(runs, low), best_peak(RUNS, StagedCurve([(50, 1.0), (1950, 0.0)]))
+    assert result.peaks == expected.peaks == PEAKS
+    assert result.forecast.loss == pytest.approx(expected.forecast.loss)
+    assert result.peak == pytest.approx(expected.peak)
+    assert result.forecast.reasons == expected.forecast.reasons
     more = LossRun(half, 2e-3 * (1 + 9e-7), STEPS, 1.001 * RUNS[1].losses)
-    found = best_peak([more, *RUNS], LONGER)
-    assert found.peaks == (5e-4, more._largest_learning_rate(), 2e-3)  # the largest of its runs
-    assert found.forecasts[1] == fit_losses([more, RUNS[1]]).predict(LONGER, found.peaks[1])
+    result = best_peak([more, *RUNS], LONGER)
+    assert result.peaks == (5e-4, more._largest_learning_rate(), 2e-3)  # the largest of its runs
+    assert result.forecasts[1] == fit_losses([more, RUNS[1]]).predict(LONGER, result.peaks[1])
 
 
 def test_best_peak_prints_one_line() -> None:
@@ -207,11 +207,11 @@ def test_advice_leads_to_a_best_peak(factors, center, limit) -> None:
     for _ in range(12):
         losses = [2.5 + 0.01 * math.log2(peak / best) ** 2 for peak in peaks]
         try:
-            found = from_forecasts(peaks, [LossForecast(loss, loss, loss) for loss in losses])
+            result = from_forecasts(peaks, [LossForecast(loss, loss, loss) for loss in losses])
         except ValueError as error:
             advice, _, other = str(error).rpartition(": ")[2].partition(", or at ")
         else:
-            assert found.peak == pytest.approx(best)
+            assert result.peak == pytest.approx(best)
             return
         left_out = re.match(r"leave ([\d.e-]+) out", advice)
         if left_out:
@@ -277,9 +277,9 @@ def test_logs_of_one_peak_are_fitted_together(is_next, has_curve) -> None:
     ]
     peaks = [run._largest_learning_rate() for run in runs]
     longer = PlateauCurve(10_000, warmup_steps=300)
-    found = best_peak(runs, longer)
-    assert found.peaks == tuple(max(peaks[i : i + 2]) for i in (0, 2, 4)) == pytest.approx(PEAKS, rel=0.05)
-    assert not any("peak" in reason for forecast in found.forecasts for reason in forecast.reasons)
+    result = best_peak(runs, longer)
+    assert result.peaks == tuple(max(peaks[i : i + 2]) for i in (0, 2, 4)) == pytest.approx(PEAKS, rel=0.05)
+    assert not any("peak" in reason for forecast in result.forecasts for reason in forecast.reasons)
     fit = fit_losses(runs[2:4])
     for peak in (None, *peaks[2:4]):
         assert not any("peak" in reason for reason in fit.predict(longer, peak).reasons)

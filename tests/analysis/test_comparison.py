@@ -22,17 +22,17 @@ def test_ratios_are_relative_to_first_curve(described: Any) -> None:
     curves = [build(description) for description in described]
     assume(all(curve.total_steps <= 10**6 for curve in curves))
     assume(all(curve(np.arange(curve.total_steps)).any() for curve in curves))
-    found = compare(*curves)
+    comparison = compare(*curves)
     outlooks = [outlook(curve) for curve in curves]
-    assert found.bounds == tuple(one.bound / outlooks[0].bound for one in outlooks)
+    assert comparison.bounds == tuple(one.bound / outlooks[0].bound for one in outlooks)
     peaks = [one.peak * curve.total_steps**0.5 for one, curve in zip(outlooks, curves, strict=True)]
-    assert found.peaks == pytest.approx([peak / peaks[0] for peak in peaks], rel=1e-12)
-    assert len(set(found.names)) == len(curves)
+    assert comparison.peaks == pytest.approx([peak / peaks[0] for peak in peaks], rel=1e-12)
+    assert len(set(comparison.names)) == len(curves)
     with pytest.raises(FrozenInstanceError):
-        found.names = ()  # pyright: ignore[reportAttributeAccessIssue]  (what is tested)
-    named = compare(dict(zip(found.names, curves, strict=True)))
-    assert named == found
-    assert hash(named) == hash(found)
+        comparison.names = ()  # pyright: ignore[reportAttributeAccessIssue]  (what is tested)
+    named = compare(dict(zip(comparison.names, curves, strict=True)))
+    assert named == comparison
+    assert hash(named) == hash(comparison)
 
 
 @examples(20)
@@ -53,8 +53,8 @@ def test_names_match_the_legend() -> None:
 
 
 def test_comparison_prints_table_and_note() -> None:
-    found = Comparison(("first", "a long name"), (1.0, 1.03219), (1.0, 0.0123456))
-    first, second, third, empty, *note = str(found).splitlines()
+    comparison = Comparison(("first", "a long name"), (1.0, 1.03219), (1.0, 0.0123456))
+    first, second, third, empty, *note = str(comparison).splitlines()
     assert [first, second, third, empty] == [
         "             bound  best peak",
         "first        1.000       1.00",
@@ -66,8 +66,8 @@ def test_comparison_prints_table_and_note() -> None:
 
 
 def test_notebook_shows_same_table() -> None:
-    found = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.5))
-    root = ElementTree.fromstring(found._repr_html_())
+    comparison = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.5))
+    root = ElementTree.fromstring(comparison._repr_html_())
     cells = [[cell.text or "" for cell in row] for row in root.iter("tr")]
     assert cells == [["", "bound", "best peak"], ["a < b", "1.000", "1.00"], ["c", "1.032", "0.500"]]
     assert all(limit in "".join(root.itertext()) for limit in LIMITS)

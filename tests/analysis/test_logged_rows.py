@@ -58,9 +58,9 @@ def test_later_rows_replace_earlier_ones(rows, is_split) -> None:
         run = LossRun.read(rows)
     assert [warning.filename for warning in caught] == [__file__] * bool(replaced)
     if replaced:
-        found = re.search(r": (\d+) earlier loss.* left out, at .*?(\d+)(.* (\d+))?$", str(caught[0].message))
-        assert found
-        assert tuple(map(int, (found[1], found[2], found[4] or found[2]))) == (
+        match = re.search(r": (\d+) earlier loss.* left out, at .*?(\d+)(.* (\d+))?$", str(caught[0].message))
+        assert match
+        assert tuple(map(int, (match[1], match[2], match[4] or match[2]))) == (
             len(replaced), min(replaced), max(replaced),
         )  # fmt: skip
     assert run.steps.tolist() == [row["step"] for row in kept[1:]]

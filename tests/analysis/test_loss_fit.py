@@ -62,8 +62,8 @@ def trained(draw: Any) -> LossRun:
         return LossRun(curve, peak, steps, losses * (1 + errors))
 
 
-def close(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+def close(actual: Any, expected: Any) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -224,10 +224,10 @@ def test_reasons_name_fits_that_contradict_each_other(sign) -> None:
 
 def test_losses_keep_the_shape_of_steps() -> None:
     steps = np.arange(60, 1000, 47).reshape(4, 5)
-    found = FIT.losses(CURVE, steps)
-    assert found.shape == (4, 5)
-    assert found.dtype == np.float64
-    np.testing.assert_array_equal(found.ravel(), FIT.losses(CURVE, steps.ravel()))
+    actual = FIT.losses(CURVE, steps)
+    assert actual.shape == (4, 5)
+    assert actual.dtype == np.float64
+    np.testing.assert_array_equal(actual.ravel(), FIT.losses(CURVE, steps.ravel()))
     assert FIT.losses(CURVE, 1000).shape == ()
     for empty in ([], range(0), np.zeros((2, 0)), np.array([], object)):
         values = FIT.losses(CURVE, empty)

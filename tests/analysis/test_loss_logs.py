@@ -258,10 +258,10 @@ def test_fit_without_curve_is_close_to_fit_with_it() -> None:
     losses = 2 + np.sqrt(100 / np.array(STEPS)) + 0.05 * np.array(LRS) / PEAK
     rows = [{"step": step, "loss": loss, "lr": lr} for step, loss, lr in zip(STEPS, losses, LRS, strict=True)]
     longer = PlateauCurve(2000, warmup_steps=100)
-    found, expected = (
+    forecast, expected = (
         fit_losses(run).predict(longer, PEAK) for run in (LossRun.read(rows), LossRun.read(rows, CURVE, PEAK))
     )
-    assert found.loss == pytest.approx(expected.loss, abs=2e-3)
+    assert forecast.loss == pytest.approx(expected.loss, abs=2e-3)
 
 
 def test_columns_can_be_named() -> None:

@@ -118,8 +118,8 @@ def test_early_losses_do_not_count() -> None:
     with_early = np.r_[early, STEPS[STEPS > 80]]
     losses = np.r_[np.linspace(11, 7, len(early)), LOSSES[STEPS > 80]]
     expected = fit_losses(run_with(STEPS[STEPS > 80], LOSSES[STEPS > 80]))
-    found = fit_losses(run_with(with_early, losses))
-    assert found.predict(CURVE) == expected.predict(CURVE)
+    fit = fit_losses(run_with(with_early, losses))
+    assert fit.predict(CURVE) == expected.predict(CURVE)
 
 
 def test_zeros_at_the_start_are_no_warmup() -> None:
@@ -127,11 +127,11 @@ def test_zeros_at_the_start_are_no_warmup() -> None:
     delayed = StagedCurve([(100,), (50, 1.0), (950, 0.0, "cosine")], start=0.0)
     plain = StagedCurve([(50, 1.0), (950, 0.0, "cosine")], start=0.0)
     losses = losses_of(plain, STEPS, 5e-4)
-    found, expected = (
+    fit, expected = (
         fit_losses(LossRun(curve, 1e-3, steps, losses))
         for curve, steps in ((delayed, STEPS + 100), (plain, STEPS))
     )
-    assert found.predict(delayed).loss == pytest.approx(expected.predict(plain).loss, rel=1e-3)
+    assert fit.predict(delayed).loss == pytest.approx(expected.predict(plain).loss, rel=1e-3)
 
 
 @examples(20, deadline=None)

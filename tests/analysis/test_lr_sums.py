@@ -43,9 +43,9 @@ def test_sums_equal_their_formula(description, shares, peak) -> None:
     curve = build(description)
     assume(curve.total_steps <= 20_000)
     steps = np.array([max(1, round(share * curve.total_steps)) for share in shares])
-    found = np.array(schedule_sums(curve, peak, steps)).T
+    actual = np.array(schedule_sums(curve, peak, steps)).T
     expected = formula(curve, peak, steps)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 CURVES = {
@@ -64,8 +64,8 @@ def test_long_curves_agree_with_their_formula(name) -> None:
     curve = CURVES[name]
     shares = np.array([0.6, 0.8, 0.999, 1.0])
     steps = np.maximum(MAX_SINGLE_STEPS + 1, (shares * curve.total_steps).astype(int))
-    found = np.array(schedule_sums(curve, 2e-3, steps)).T
-    np.testing.assert_allclose(found, formula(curve, 2e-3, steps), rtol=1e-5)
+    actual = np.array(schedule_sums(curve, 2e-3, steps)).T
+    np.testing.assert_allclose(actual, formula(curve, 2e-3, steps), rtol=1e-5)
 
 
 def logged(total: int, stages: int, seed: int) -> StagedCurve:
@@ -83,8 +83,8 @@ def test_curves_of_many_segments_agree_with_their_formula(total, stages) -> None
     with suppress_warnings():
         curve = logged(total, stages, seed=0)
     steps = np.array([MAX_SINGLE_STEPS + 1, total // 2 + 70_000, total])
-    found = np.array(schedule_sums(curve, 2e-3, steps)).T
-    np.testing.assert_allclose(found, formula(curve, 2e-3, steps), rtol=1e-5)
+    actual = np.array(schedule_sums(curve, 2e-3, steps)).T
+    np.testing.assert_allclose(actual, formula(curve, 2e-3, steps), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", CURVES)
@@ -95,8 +95,8 @@ def test_sums_at_all_steps_agree_with_their_formula(name) -> None:
         [*range(1, 40), *np.geomspace(40, total, 12).astype(int), *near_borders(curve, total)]
     )
     steps = np.arange(1, total + 1)
-    found = np.array(sums_at_many_steps(curve, 2e-3, steps)).T[checked - 1]
-    np.testing.assert_allclose(found, formula(curve, 2e-3, checked), rtol=1e-5)
+    actual = np.array(sums_at_many_steps(curve, 2e-3, steps)).T[checked - 1]
+    np.testing.assert_allclose(actual, formula(curve, 2e-3, checked), rtol=1e-5)
 
 
 def near_borders(curve: Curve, total: int) -> list[int]:
@@ -107,9 +107,9 @@ def near_borders(curve: Curve, total: int) -> list[int]:
 def test_many_steps_keep_their_order_and_shape() -> None:
     curve = PlateauCurve(3_000, warmup_steps=100, plateaus=[(0, 60)])
     steps = np.random.default_rng(0).integers(1, 3_001, (3, 2_000))
-    found = np.array(sums_at_many_steps(curve, 1e-3, steps))
-    assert found.shape == (2, 3, 2_000)
-    np.testing.assert_allclose(found, schedule_sums(curve, 1e-3, steps), rtol=1e-6)
+    actual = np.array(sums_at_many_steps(curve, 1e-3, steps))
+    assert actual.shape == (2, 3, 2_000)
+    np.testing.assert_allclose(actual, schedule_sums(curve, 1e-3, steps), rtol=1e-6)
 
 
 def test_sums_of_a_log_are_interpolated(monkeypatch) -> None:
@@ -120,11 +120,11 @@ def test_sums_of_a_log_are_interpolated(monkeypatch) -> None:
     for module in (curve_parts, lr_sums):
         monkeypatch.setattr(module, "double_sum", computed)
     steps = np.arange(1, curve.total_steps + 1)
-    found = np.array(sums_at_many_steps(curve, 1e-3, steps)).T
+    actual = np.array(sums_at_many_steps(curve, 1e-3, steps)).T
     assert computed.call_count < len(steps) / 10
     checked = [1, 2, 30, *range(29_960, 30_060, 9), *range(7, 40_000, 1_999), 40_000]
     expected = formula(curve, 1e-3, checked)
-    np.testing.assert_allclose(found[np.array(checked) - 1], expected, rtol=1e-5)
+    np.testing.assert_allclose(actual[np.array(checked) - 1], expected, rtol=1e-5)
 
 
 def test_both_ways_of_summing_agree() -> None:

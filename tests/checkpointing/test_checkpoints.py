@@ -156,7 +156,7 @@ def test_two_objects_share_one_folder(tmp_path: Path) -> None:
     assert leftovers(tmp_path / "folder", [1, 2]) == []
 
 
-def test_refusing_module_gets_tensors_back(tmp_path: Path) -> None:
+def test_rejecting_module_gets_tensors_back(tmp_path: Path) -> None:
     """The module has already loaded other tensors when it finds one missing."""
     checkpoints, first = Checkpoints(tmp_path), Part(2)
     checkpoints.save(1, first=Part(1), model=nn.Sequential(nn.Linear(2, 2)))
@@ -211,7 +211,7 @@ def test_default_device_does_not_hold_states(tmp_path: Path) -> None:
     assert same_bits(part.state, {"a": torch.ones(2, 3).t(), "b": torch.ones(2)})
 
 
-def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "missing" / "folder")
     for name, what in (("file", "not a directory"), ("link", "a link to a missing directory")):
@@ -268,7 +268,7 @@ def test_part_may_have_any_name(tmp_path: Path) -> None:
     assert parts == {"self": [1], "directory": [2], "Self": [3]}
 
 
-def test_refused_save_leaves_no_files(tmp_path: Path) -> None:
+def test_rejected_save_leaves_no_files(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, values=[1])
     with pytest.raises(TypeError, match=r"part.a is of builtins.object"):
@@ -466,7 +466,7 @@ def _state_of(part: Any) -> Any:
 
 @examples(15)
 @given(st.lists(st.sampled_from(list(_KINDS)), max_size=4), st.data())
-def test_refusing_part_leaves_all_unchanged(
+def test_rejecting_part_leaves_all_unchanged(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[str], data: st.DataObject
 ) -> None:
     """At any position among the parts, and after it has changed itself; without it all are loaded."""

@@ -32,7 +32,7 @@ def test_tied_sharded_weights_are_saved(tmp_path: Path, part: str) -> None:
     assert all(torch.equal(layer.weight, torch.full((1, 3), 7.0)) for layer in model)
 
 
-def test_shards_in_other_orders_are_refused(tmp_path: Path) -> None:
+def test_shards_in_other_orders_are_rejected(tmp_path: Path) -> None:
     """Under DDP each rank saves its whole state, and gets it back."""
     assert processes.run(support.saved_with_other_orders, tmp_path / "ddp", "ddp") == [[], []]
     for errors in processes.run(support.saved_with_other_orders, tmp_path / "fsdp", "fsdp"):
@@ -85,8 +85,8 @@ def test_load_under_other_world_size_and_wrapper(tmp_path: Path) -> None:
                     else:
                         assert is_kept
                     _check_warnings(before, now, warned)
-                    whole = sum(value.size for value in expected.values())
-                    assert (elements < 0.8 * whole) == (case.wrapper == "fsdp"), (elements, whole)
+                    total = sum(value.size for value in expected.values())
+                    assert (elements < 0.8 * total) == (case.wrapper == "fsdp"), (elements, total)
 
 
 def _check_warnings(before: int, now: int, warned: list[str]) -> None:
@@ -139,7 +139,7 @@ def test_damage_is_known_to_all_ranks(tmp_path: Path) -> None:
         path.write_bytes(content)
 
 
-def test_rank_files_of_two_saves_are_refused(tmp_path: Path) -> None:
+def test_rank_files_of_two_saves_are_rejected(tmp_path: Path) -> None:
     """An interrupted copy may leave a file of one save next to that of another save of the same count."""
     for run in ("one", "other"):
         processes.run(support.own_and_common, tmp_path / run)
@@ -148,7 +148,7 @@ def test_rank_files_of_two_saves_are_refused(tmp_path: Path) -> None:
     assert [message in raised for raised in processes.run(support.load_any, tmp_path / "one")] == [True] * 2
 
 
-def test_unshared_folder_is_refused(tmp_path: Path) -> None:
+def test_unshared_folder_is_rejected(tmp_path: Path) -> None:
     """As on several machines without a shared file system: no checkpoint would ever be complete."""
     for raised in processes.run(support.unshared, tmp_path):
         assert f"{tmp_path / '1'} is not a directory that all ranks share" in raised

@@ -19,7 +19,7 @@ from torch_bridge.checkpointing.rank_content import RankContent
 
 @contextmanager
 def _file_size_limit(size: int) -> Generator[None]:
-    """Make the system refuse to write beyond `size` bytes of a file, as on a full disk."""
+    """Make the system reject to write beyond `size` bytes of a file, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))

@@ -43,10 +43,10 @@ def last_state(folder):
 
 @pytest.mark.parametrize(("way", "kills", "seed"), [(None, 14, 0), ("ddp", 3, 1), ("fsdp", 3, 2)])
 def test_killed_runs_match_uninterrupted_run(tmp_path, way, kills, seed):
-    whole, interrupted = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
+    uninterrupted, interrupted = tmp_path / "whole", tmp_path / "killed"
+    uninterrupted.mkdir()
     interrupted.mkdir()
-    expected, *_ = [finish(program) for program in run(whole, way, *GPT)]
+    expected, *_ = [finish(program) for program in run(uninterrupted, way, *GPT)]
     moments = random.Random(seed)
     for _ in range(kills):
         programs = run(
@@ -63,7 +63,7 @@ def test_killed_runs_match_uninterrupted_run(tmp_path, way, kills, seed):
     resumed, *_ = [finish(program) for program in run(interrupted, way, *GPT, "--resume")]
     assert resumed[0].startswith(f"resumed from {FOLDER} after update ")
     assert resumed[-2:] == expected[-2:]
-    ours, theirs = (pytree.tree_leaves(last_state(folder)) for folder in (interrupted, whole))
+    ours, theirs = (pytree.tree_leaves(last_state(folder)) for folder in (interrupted, uninterrupted))
     assert len(ours) == len(theirs)
     for leaf, expected in zip(ours, theirs, strict=True):
         assert torch.equal(leaf, expected) if isinstance(leaf, torch.Tensor) else leaf == expected

@@ -79,7 +79,7 @@ def test_mismatch_leaves_model_unchanged(
         assert same_bits(dict(model.state_dict()), dict(before))
 
 
-def test_damage_and_wrong_types_are_refused(saved: Path) -> None:
+def test_damage_and_wrong_types_are_rejected(saved: Path) -> None:
     model: Any = Net(2)
     before = copy.deepcopy(model.state_dict())
     path = saved / "7" / "rank-0.safetensors"
@@ -93,7 +93,7 @@ def test_damage_and_wrong_types_are_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_folder_without_checkpoint_is_refused(
+def test_folder_without_checkpoint_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
 ) -> None:
     """A run may start without a checkpoint, but a model would keep its random weights."""

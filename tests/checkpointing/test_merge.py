@@ -265,7 +265,7 @@ _GOOD = [0.25, 0.25, 0.25, 0.25]
         ),
     ],
 )
-def test_refused_merge_leaves_module_unchanged(
+def test_rejected_merge_leaves_module_unchanged(
     saved: Path, counts: Any, weights: Any, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     module = options.get("into", Mixed(99))

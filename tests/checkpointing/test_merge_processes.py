@@ -53,7 +53,7 @@ def test_merge_has_same_bits_on_any_world_size(saved: list[Path]) -> None:
         ("loading", "KeyError: 'not this one'"),
     ],
 )
-def test_refusal_on_one_rank_raises_on_all(saved: list[Path], how: str, message: str) -> None:
+def test_rejection_on_one_rank_raises_on_all(saved: list[Path], how: str, message: str) -> None:
     """And the module is as before on all."""
     for rank, (raised, is_as_before) in enumerate(processes.run(support.rejected, saved[2], how)):
         assert message in raised

@@ -366,7 +366,7 @@ def test_integers_have_the_forms_of_the_page(capsys, text):
     assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
 
 
-def test_picture_that_needs_tex_is_refused_in_a_line(tmp_path, capsys, monkeypatch):
+def test_picture_that_needs_tex_is_rejected_in_a_line(tmp_path, capsys, monkeypatch):
     from matplotlib import rcParams
 
     monkeypatch.setitem(rcParams, "pgf.texsystem", "lualatex")
@@ -405,7 +405,7 @@ def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):
 
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
 @pytest.mark.parametrize("name", ["missing/file.png", "folder.png"])
-def test_unwritable_file_is_refused(tmp_path, capsys, option, name):
+def test_unwritable_file_is_rejected(tmp_path, capsys, option, name):
     (tmp_path / "folder.png").mkdir()
     path = tmp_path / name
     message = rejected(capsys, ["100", option, str(path)])

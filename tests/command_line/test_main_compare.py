@@ -92,7 +92,9 @@ def test_compare_can_also_draw_a_picture(saved, tmp_path, capsys) -> None:
         (["--from", "cosine", "--from", "cosine", "--csv", "-"], "--csv takes one curve, not 2"),
     ],
 )
-def test_invalid_comparisons_are_refused(saved, tmp_path, capsys, arguments: list[str], message: str) -> None:
+def test_invalid_comparisons_are_rejected(
+    saved, tmp_path, capsys, arguments: list[str], message: str
+) -> None:
     files = {"cosine": saved(COSINE), "zero": saved(build({"stages": [(5,)], "start": 0.0}))}
     picture = tmp_path / "curves.png"
     arguments = [files.get(word, word) for word in arguments]

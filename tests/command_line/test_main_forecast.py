@@ -165,7 +165,7 @@ def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp
         (["1000", "--design", "--fit", "LOG"], "--design opens a page: leave --fit out"),
     ],
 )
-def test_bad_fits_are_refused(arguments, message, log, tmp_path, capsys) -> None:
+def test_bad_fits_are_rejected(arguments, message, log, tmp_path, capsys) -> None:
     files = {"LOG": log, "CURVE": save(RUN, tmp_path / "run.json"), "SEVERAL": str(tmp_path / "several.csv")}
     Path(files["SEVERAL"]).write_text("step,val_loss,eval_loss\n10,3,3\n")
     assert message in rejected(capsys, [files.get(word, word) for word in arguments])

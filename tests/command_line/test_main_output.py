@@ -75,7 +75,7 @@ def test_messages_do_not_mix_with_values(tmp_path):
     assert done.stderr.decode() == f"wrote {tmp_path / 'curve.png'}\n"
 
 
-def test_csv_and_json_on_stdout_are_refused(capsys):
+def test_csv_and_json_on_stdout_are_rejected(capsys):
     assert "--json" in rejected(capsys, ["100", "--csv", "-", "--json"])
 
 
@@ -168,6 +168,6 @@ def test_closed_stream_is_reported(line, message):
     assert done.returncode == 2
 
 
-def test_empty_file_name_is_refused(capsys):
+def test_empty_file_name_is_rejected(capsys):
     for option in ("--csv", "--plot"):
         assert ". cannot be written" in rejected(capsys, ["100", option, ""])

@@ -43,13 +43,13 @@ def test_weights_match_definition_on_generated_curves(drawn):
         with pytest.raises(ValueError, match=rf"the curve rises from step \d+ to step \d+, .* = {start} to"):
             curve.merge_weights(taken)
     else:
-        found, expected = curve.merge_weights(taken), _expected(values, taken)
-        assert found.dtype == np.float64
-        assert not np.signbit(found).any()
-        for order in (found, found[::-1], np.sort(found)):
+        weights, expected = curve.merge_weights(taken), _expected(values, taken)
+        assert weights.dtype == np.float64
+        assert not np.signbit(weights).any()
+        for order in (weights, weights[::-1], np.sort(weights)):
             assert sum(order) == 1  # in any order, not a bit is lost
-        assert not (found * 2**53 % 1).any()
-        for weight, exact in zip(found, expected, strict=True):
+        assert not (weights * 2**53 % 1).any()
+        for weight, exact in zip(weights, expected, strict=True):
             assert abs(Fraction(float(weight)) - exact) < Fraction(1, 2**51)
 
 
@@ -119,6 +119,6 @@ def test_curve_may_rise_outside_checkpoints():
         ([1000, 1001], ValueError, r"the curve is 0 at steps\[0\] = 1000"),
     ],
 )
-def test_invalid_merge_steps_are_refused(steps, error, message):
+def test_invalid_merge_steps_are_rejected(steps, error, message):
     with pytest.raises(error, match=message):
         BRANCH.merge_weights(steps)

@@ -182,12 +182,12 @@ def test_unknown_decay_shape_names_a_known_one(shape, advice):
         assert eval(advice).stages[-1].shape == shape
 
 
-def test_rule_values_without_pairs_are_refused():
+def test_rule_values_without_pairs_are_rejected():
     rejects(TypeError, "did you mean value=[(0.5, 3)]", call=HoldBelow, value=[0.5, 3])
 
 
 @pytest.mark.parametrize("curve", [PlateauCurve(9), StagedCurve([(9, 1.0)])])
-def test_curve_without_flat_part_is_refused(curve):
+def test_curve_without_flat_part_is_rejected(curve):
     parts = "needs a flat part", "add plateaus=[(start %, duration %)]", "(steps,)"
     rejects(ValueError, *parts, call=check_rules, hold=HoldUntilFlat(2, limit=9), curve=curve)
 

@@ -157,7 +157,7 @@ SHARES = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
     ],
     ids=str,
 )
-def test_lengths_that_do_not_fit_are_refused(stages, total, error, parts):
+def test_lengths_that_do_not_fit_are_rejected(stages, total, error, parts):
     rejects(error, *parts, call=StagedCurve, stages=stages, total_steps=total)
 
 
@@ -178,7 +178,7 @@ def test_lengths_that_do_not_fit_are_refused(stages, total, error, parts):
         f"{'9' * 5000}%",
     ],
 )
-def test_other_percentages_are_refused(text):
+def test_other_percentages_are_rejected(text):
     part = "must be a percentage from 0% to 100%, as in '2.5%'"
     stages = [(text, 1.0), ("rest",)]
     rejects(ValueError, "stages[0] = (", part, call=StagedCurve, stages=stages, total_steps=9)
@@ -186,7 +186,7 @@ def test_other_percentages_are_refused(text):
 
 
 @pytest.mark.parametrize("warmup", ["100%", "rest", "half", "10", b"10%"], ids=str)
-def test_warmup_without_decay_or_percentage_is_refused(warmup):
+def test_warmup_without_decay_or_percentage_is_rejected(warmup):
     error = ValueError if warmup == "100%" else TypeError
     rejects(error, "warmup_steps = ", call=PlateauCurve, total_steps=9, warmup_steps=warmup)
 

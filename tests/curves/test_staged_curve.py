@@ -16,7 +16,7 @@ NO_LEVELS = True, "0.5", 0j, [0.5]
 
 
 NO_STAGES = [None, 5, "stages", {10, 20}, {10: 0.5}, [5], ["ab"], [None], [()], [(1, 0.5, "linear", 2)]]
-REFUSED = [
+REJECTED = [
     *((TypeError, stages, 0.0, "stages") for stages in (*NO_STAGES, [{10, 0.5}], np.array(5), [np.array(5)])),
     *(
         (TypeError, [(5,), (steps, 0.5)], 0.0, rf"stages\[1\] = .*: steps = {steps!r} must be an integer")
@@ -48,8 +48,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("error", "stages", "start", "message"), REFUSED, ids=str)
-def test_invalid_stages_are_refused(error, stages, start, message):
+@pytest.mark.parametrize(("error", "stages", "start", "message"), REJECTED, ids=str)
+def test_invalid_stages_are_rejected(error, stages, start, message):
     with pytest.raises(error, match=f"^{message}"):
         StagedCurve(stages, start=start)
 
@@ -143,8 +143,8 @@ def test_stack_may_mix_shapes():
     ]
     steps = np.arange(120, dtype=np.int32)
     values = jax.vmap(multiplier, (0, None))(stack(curves), steps)
-    for curve, found in zip(curves, values, strict=True):
-        np.testing.assert_array_equal(found, curve(steps))
+    for curve, actual in zip(curves, values, strict=True):
+        np.testing.assert_array_equal(actual, curve(steps))
 
 
 @pytest.mark.parametrize(

@@ -203,12 +203,12 @@ class Stream(IterableDataset[int]):
         ({"nonsense": 1}, TypeError, "nonsense"),
     ],
 )
-def test_invalid_arguments_are_refused(wrong: Arguments, error: type[Exception], says: str) -> None:
+def test_invalid_arguments_are_rejected(wrong: Arguments, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         make_loader(**{"dataset": range(8), "batch_size": 4, **wrong})
 
 
-def test_long_value_is_cut_in_refusal() -> None:
+def test_long_value_is_cut_in_rejection() -> None:
     numbers = torch.arange(1000.0)
     feed = prefetch([numbers] * 100, "cpu")
     calls: tuple[Callable[[], object], ...] = (

@@ -39,13 +39,15 @@ def _epochs(arguments: Arguments) -> tuple[list[Any], int]:
 def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
     arguments, (count,) = case
     by_rank = in_each(_epochs, split(arguments, count), processes=count)
-    for index, whole in enumerate(expected(arguments, 2)):
+    for index, expected_epoch in enumerate(expected(arguments, 2)):
         shares = [epochs[index] for epochs, _ in by_rank]
-        assert side_by_side(shares) == whole
+        assert side_by_side(shares) == expected_epoch
         for rank, (_, length) in enumerate(by_rank):
             assert length == len(shares[rank])
-            assert length == len(whole) or (not arguments["training"] and len(whole[-1]) < count)
-        for batch in range(len(whole)):
+            assert length == len(expected_epoch) or (
+                not arguments["training"] and len(expected_epoch[-1]) < count
+            )
+        for batch in range(len(expected_epoch)):
             sizes = [len(share[batch]) if batch < len(share) else 0 for share in shares]
             assert max(sizes) - min(sizes) <= 1
             assert max(sizes) <= arguments["batch_size"] // count
@@ -133,13 +135,13 @@ def test_state_needs_same_global_batch_size() -> None:
         ),
     ],
 )
-def test_invalid_sizes_for_ranks_are_refused(wrong: Arguments, says: str) -> None:
+def test_invalid_sizes_for_ranks_are_rejected(wrong: Arguments, says: str) -> None:
     arguments = {"dataset": range(8), "batch_size": 4, "num_workers": 0, **wrong}
     with process(0, 2), pytest.raises(ValueError, match=says):
         make_loader(**arguments)
 
 
-def test_loader_older_than_process_group_is_refused() -> None:
+def test_loader_older_than_process_group_is_rejected() -> None:
     loader = make_loader(range(8), 2, num_workers=0)
     with process(0, 2), pytest.raises(RuntimeError, match="built for one process, and there are 2 now"):
         next(iter(loader))

@@ -52,12 +52,12 @@ def test_resume_with_workers(cuts: Cuts, depths: tuple[int, int], see_end: bool,
 @pytest.mark.slow
 def test_resume_with_spawned_workers() -> None:
     arguments = {"dataset": range(8), "batch_size": 2, "num_workers": 1, "multiprocessing_context": "spawn"}
-    whole, resumed = build(arguments), build(arguments, 1)
-    batches = iter(whole)
+    uninterrupted, resumed = build(arguments), build(arguments, 1)
+    batches = iter(uninterrupted)
     next(batches)
-    resumed.load_state_dict(through_file(whole.state_dict()))
+    resumed.load_state_dict(through_file(uninterrupted.state_dict()))
     assert epoch(resumed) == epoch(batches)
-    assert epoch(resumed) == epoch(whole)
+    assert epoch(resumed) == epoch(uninterrupted)
 
 
 @given(st.integers(0, 9), st.integers(0, 9), depths)
@@ -68,8 +68,8 @@ def test_undone_load_loses_no_batch(seen: int, loaded: int, depth: int) -> None:
     def build_one() -> Any:
         return build({"dataset": range(7), "batch_size": 2, "drop_last": False}, depth, num_workers=0)
 
-    whole, feed = build_one(), build_one()
-    expected = [epoch(whole) for _ in range(4)]
+    uninterrupted, feed = build_one(), build_one()
+    expected = [epoch(uninterrupted) for _ in range(4)]
     before = saved_after(feed, seen)
     feed.load_state_dict(saved_after(build_one(), loaded))
     feed.load_state_dict(before)
@@ -94,7 +94,7 @@ def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: in
 @given(arguments(), st.integers(2**31, 2**70), depths)
 @example({"dataset": range(1), "batch_size": 1}, 2**31, 0)
 @examples(30)
-def test_epoch_that_no_run_reaches_is_refused(arguments: Arguments, wrong: int, depth: int) -> None:
+def test_epoch_that_no_run_reaches_is_rejected(arguments: Arguments, wrong: int, depth: int) -> None:
     """The orders of all earlier epochs would be drawn, in effect for ever."""
     feed, untouched = build(arguments, depth, num_workers=0), build(arguments, num_workers=0)
     with pytest.raises(ValueError, match=rf"epoch = {wrong} must be at most \d+"):
@@ -128,8 +128,8 @@ def test_loader_may_load_its_earlier_state(arguments: Arguments, count: int, dep
 def test_new_iteration_ends_earlier_one(num_workers: int, depth: int, load: bool) -> None:
     """With workers the old one would take batches away from the new one."""
     arguments = {"dataset": range(10), "batch_size": 2, "num_workers": num_workers}
-    whole, feed = build(arguments), build(arguments, depth)
-    first, second = epoch(whole), epoch(whole)
+    uninterrupted, feed = build(arguments), build(arguments, depth)
+    first, second = epoch(uninterrupted), epoch(uninterrupted)
     old = iter(feed)
     assert next(old).tolist() == first[0]
     if load:
@@ -180,7 +180,7 @@ def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> 
         ({"training": False}, r"shuffle = False \(now True\), drop_last = False \(now True\)"),
     ],
 )
-def test_state_of_other_loader_is_refused(changes: Arguments, says: str) -> None:
+def test_state_of_other_loader_is_rejected(changes: Arguments, says: str) -> None:
     ours: Arguments = {"dataset": range(8), "batch_size": 4, "num_workers": 0}
     state = make_loader(**{**ours, **changes}).state_dict()
     loader, untouched = make_loader(**ours), make_loader(**ours)
@@ -216,7 +216,7 @@ def test_damaged_state_changes_nothing(depth: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"sampler": "RandomSampler"}, {"sampler": None, "weights": [0.5] * 9999}])
-def test_state_with_another_sampler_is_refused(wrong: Arguments) -> None:
+def test_state_with_another_sampler_is_rejected(wrong: Arguments) -> None:
     loader = make_loader(range(8), 4, num_workers=0)
     state = loader.state_dict()
     state["made_with"] |= wrong
@@ -233,7 +233,7 @@ def test_set_epoch_is_not_needed() -> None:
         loader.set_epoch(1)
 
 
-def test_path_instead_of_state_is_refused() -> None:
+def test_path_instead_of_state_is_rejected() -> None:
     loader = make_loader(range(4), 2, num_workers=0)
     with pytest.raises(ValueError, match=r"'loader\.pt' is a path, not a state: load the file first"):
         loader.load_state_dict("loader.pt")  # pyright: ignore[reportArgumentType]  (the mistake)

@@ -145,7 +145,7 @@ def test_unsupported_tensor_is_named(make: Any, says: str) -> None:
         _dense_parts(make())
 
 
-def test_invalid_arguments_are_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(ValueError, match="depth = 0 must be at least 1"):
         prefetch([], "cpu", 0)
     with pytest.raises(TypeError, match=r"depth = 1\.5 must be an integer"):

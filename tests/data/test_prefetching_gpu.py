@@ -111,12 +111,12 @@ def test_copy_error_follows_earlier_batches(place: int, depth: int) -> None:
 
 def test_resume_with_pinned_batches_and_workers() -> None:
     arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 2}
-    whole = make_loader(**arguments)
-    epochs = [epoch(whole) for _ in range(3)]
+    uninterrupted = make_loader(**arguments)
+    epochs = [epoch(uninterrupted) for _ in range(3)]
     for count in (0, 2, 6, 7):
         resumed = prefetch(make_loader(**arguments), "cuda", 3)
         resumed.load_state_dict(saved_after(prefetch(make_loader(**arguments), "cuda", 2), count))
-        index, start = divmod(count, len(whole))
+        index, start = divmod(count, len(uninterrupted))
         assert epoch(resumed) == epochs[index][start:]
         assert epoch(resumed) == epochs[index + 1]
 
@@ -124,8 +124,8 @@ def test_resume_with_pinned_batches_and_workers() -> None:
 def test_state_loaded_to_device_resumes() -> None:
     """`torch.load(..., map_location="cuda")` also moves the generator's state."""
     arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 0}
-    whole = make_loader(**arguments)
-    expected = epoch(whole)[2:]
+    uninterrupted = make_loader(**arguments)
+    expected = epoch(uninterrupted)[2:]
     state = saved_after(make_loader(**arguments), 2)
     resumed = make_loader(**arguments)
     resumed.load_state_dict(torch.utils._pytree.tree_map_only(Tensor, Tensor.cuda, state))
@@ -135,8 +135,8 @@ def test_state_loaded_to_device_resumes() -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_cuda_default_device_changes_nothing(num_workers: int) -> None:
     arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": num_workers}
-    whole = make_loader(**arguments)
-    expected = [epoch(whole) for _ in range(2)]
+    uninterrupted = make_loader(**arguments)
+    expected = [epoch(uninterrupted) for _ in range(2)]
     try:
         torch.set_default_device("cuda")
         feed = prefetch(make_loader(**arguments), "cuda")

@@ -353,7 +353,7 @@ def test_opened_json_may_have_lengths_in_percent():
         ('{"total_step": 1}', "“total_steps” is missing, “total_step” is unknown"),
     ],
 )
-def test_text_without_a_curve_is_refused(text, message):
+def test_text_without_a_curve_is_rejected(text, message):
     assert message in open_curve({"text": text})["fault"]
 
 

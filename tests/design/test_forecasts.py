@@ -158,16 +158,16 @@ def test_forecasts_are_those_of_the_fit(pairs) -> None:
     fit = fit_losses(RUN)
     questions = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in pairs]
     answer = forecast_curves({"fit": key_of(opened(TEXT)["run"]), "curves": questions})
-    found = answer["forecasts"]
-    for (curve, peak), forecast in zip(pairs, found, strict=True):
+    forecasts = answer["forecasts"]
+    for (curve, peak), forecast in zip(pairs, forecasts, strict=True):
         expected = fit.predict(curve, peak)
         assert (forecast["loss"], forecast["low"], forecast["high"]) == expected[:3]
         assert forecast["reasons"] == expected.reasons
         difference = forecast["difference"]
-        assert (difference is None) == (forecast is found[0])
+        assert (difference is None) == (forecast is forecasts[0])
         if difference:
-            assert difference["difference"] == pytest.approx(forecast["loss"] - found[0]["loss"])
-            is_same = forecast["loss"] == found[0]["loss"]
+            assert difference["difference"] == pytest.approx(forecast["loss"] - forecasts[0]["loss"])
+            is_same = forecast["loss"] == forecasts[0]["loss"]
             contains_0 = difference["low"] <= 0 <= difference["high"]
             assert difference["remark"] == (
                 "the same curve" if is_same else "not distinguishable" if contains_0 else ""
@@ -190,17 +190,17 @@ def test_differences_are_those_of_a_comparison() -> None:
     assert (difference["difference"], difference["low"], difference["high"]) == expected
 
 
-def test_refused_curves_do_not_hide_the_others() -> None:
+def test_rejected_curves_do_not_hide_the_others() -> None:
     pairs = [(PlateauCurve(4001), PEAK), (ZERO, PEAK), (CURVE, 0), (CURVE, 2e-3), (CURVE, PEAK), (WSD, PEAK)]
     questions = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in pairs]
-    found = forecast_curves({"fit": key_of(opened(TEXT)["run"]), "curves": questions})["forecasts"]
-    faults = [forecast.get("fault", "") for forecast in found]
+    forecasts = forecast_curves({"fit": key_of(opened(TEXT)["run"]), "curves": questions})["forecasts"]
+    faults = [forecast.get("fault", "") for forecast in forecasts]
     assert "at most 4 times the 1000 steps of the longest run" in faults[0]
     assert faults[1] == faults[2] == "no learning rate above 0"
     assert "0.002, is more than a factor of 1.5" in faults[3]
     assert "=" not in faults[3]
     assert faults[4:] == ["", ""]
-    assert found[4]["difference"] is found[5]["difference"] is None  # the first one has no forecast
+    assert forecasts[4]["difference"] is forecasts[5]["difference"] is None  # the first one has no forecast
 
 
 def test_fit_is_made_once(monkeypatch) -> None:
@@ -228,7 +228,7 @@ def test_oldest_fits_are_forgotten() -> None:
     assert forecast_curves({"fit": keys[-1], "curves": []})["forecasts"] == []
 
 
-def test_refused_fits_name_the_log() -> None:
+def test_rejected_fits_name_the_log() -> None:
     run = opened(TEXT)["run"]
     short = opened(log(step=STEPS[::5], loss=LOSSES[::5]))["run"]
     assert "log the loss more often" in fit_runs({"runs": [short]})["fault"]

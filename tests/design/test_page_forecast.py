@@ -239,7 +239,7 @@ def test_two_logs_are_fitted_together(page, log, tmp_path):
     expect(page.get_by_role("button", name="Open a log…")).to_be_focused()
 
 
-def test_refused_fit_says_what_to_log(page, tmp_path):
+def test_rejected_fit_says_what_to_log(page, tmp_path):
     log = write_log(tmp_path / "run.csv", step=STEPS[::5], val_loss=LOSSES[::5])
     open_log(page, log)
     expect(page.locator("#forecast-fault")).to_contain_text(
@@ -254,7 +254,7 @@ def test_refused_fit_says_what_to_log(page, tmp_path):
     ("content", "message"),
     [(b"\xff\xfe\x00", "not a text file in UTF-8"), (b"[1, 2]", "is not a log"), (b"", "has no rows")],
 )
-def test_other_files_are_refused(page, tmp_path, content, message):
+def test_other_files_are_rejected(page, tmp_path, content, message):
     path = tmp_path / "other.csv"
     path.write_bytes(content)
     dialog = choose(page, path)

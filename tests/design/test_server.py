@@ -79,7 +79,7 @@ def test_modules_import_existing_files(server: Server) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_other_hosts_are_refused(server: Server, host: str | None, method: str) -> None:
+def test_other_hosts_are_rejected(server: Server, host: str | None, method: str) -> None:
     """DNS rebinding: a page of a host that resolves to the loopback address must not read anything."""
     header = host and host.format(port=server.port)
     for path in ("/", "/start", "/curve"):
@@ -93,7 +93,7 @@ def test_localhost_is_accepted(server: Server) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "https://127.0.0.1:{port}", "null", ""])
-def test_questions_of_other_pages_are_refused(server: Server, origin: str) -> None:
+def test_questions_of_other_pages_are_rejected(server: Server, origin: str) -> None:
     reply = request(server, "POST", "/curve", BODY, Origin=origin.format(port=server.port))
     assert reply.status == 403
     assert "own page" in reply.json["error"]
@@ -135,14 +135,14 @@ def test_questions_of_the_page_are_answered(server: Server) -> None:
         ("/log", b'{"curve": {"total_steps": 0}}', "total_steps = 0 must lie"),
     ],
 )
-def test_invalid_questions_are_refused(server: Server, path: str, body: bytes, message: str) -> None:
+def test_invalid_questions_are_rejected(server: Server, path: str, body: bytes, message: str) -> None:
     reply = request(server, "POST", path, body)
     assert reply.status == 400
     assert message in reply.json["error"]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
-def test_other_content_types_are_refused(server: Server, kind: str | None) -> None:
+def test_other_content_types_are_rejected(server: Server, kind: str | None) -> None:
     """Browsers send these types, which forms have, to other origins without a preflight request."""
     reply = request(server, "POST", "/curve", BODY, Content_Type=kind)
     assert reply.status == 415
@@ -150,7 +150,7 @@ def test_other_content_types_are_refused(server: Server, kind: str | None) -> No
 
 
 @pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 20 * MAX_BODY_BYTES])
-def test_oversized_bodies_are_refused(server: Server, size: int) -> None:
+def test_oversized_bodies_are_rejected(server: Server, size: int) -> None:
     """The client sends all of the body and can still read the answer."""
     reply = request(server, "POST", "/curve", b" " * size)
     assert reply.status == 413
@@ -176,7 +176,7 @@ def test_other_pages_may_not_send_large_bodies(server: Server, headers: dict[str
 @pytest.mark.parametrize(
     ("length", "status"), [(None, 411), ("", 400), ("-1", 400), ("x", 400), ("٣", 400), ("1" * 5000, 400)]
 )
-def test_bodies_of_unknown_length_are_refused(server: Server, length: str | None, status: int) -> None:
+def test_bodies_of_unknown_length_are_rejected(server: Server, length: str | None, status: int) -> None:
     sent = None if length is None else length.encode("utf-8").decode("latin-1")
     reply = request(server, "POST", "/curve", b"", Content_Length=sent)
     assert reply.status == status
@@ -197,13 +197,13 @@ def _send_raw(server: Server, *headers: str, body: bytes) -> bytes:
         return connection.makefile("rb").read()
 
 
-def test_truncated_bodies_are_refused(server: Server) -> None:
+def test_truncated_bodies_are_rejected(server: Server) -> None:
     reply = _send_raw(server, f"Content-Length: {len(BODY) + 9}", body=BODY)
     assert b" 400 " in reply
     assert f"the body ended after {len(BODY)} of".encode() in reply
 
 
-def test_chunked_bodies_are_refused(server: Server) -> None:
+def test_chunked_bodies_are_rejected(server: Server) -> None:
     reply = _send_raw(server, f"Content-Length: {len(BODY)}", "Transfer-Encoding: chunked", body=BODY)
     assert b" 411 " in reply
 
@@ -216,7 +216,7 @@ def test_backlog_holds_many_connections() -> None:
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/../server.py", "/%2e%2e/server.py", "/page", "/curve/"])
-def test_unknown_paths_are_refused(server: Server, path: str) -> None:
+def test_unknown_paths_are_rejected(server: Server, path: str) -> None:
     for method, body in (("GET", None), ("POST", BODY)):
         reply = request(server, method, path, body)
         assert reply.status == 404
@@ -228,7 +228,7 @@ def test_unknown_paths_are_refused(server: Server, path: str) -> None:
     [(method, "/curve") for method in ("HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "GET")]
     + [("POST", path) for path in ("/", "/start", "/main.js")],
 )
-def test_other_methods_are_refused(server: Server, method: str, path: str) -> None:
+def test_other_methods_are_rejected(server: Server, method: str, path: str) -> None:
     reply = request(server, method, path, None if method == "GET" else BODY)
     assert reply.status == 405
     assert reply.headers["Allow"] == "GET, POST"
@@ -246,7 +246,7 @@ def test_other_methods_are_refused(server: Server, method: str, path: str) -> No
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
     ],
 )
-def test_malformed_requests_are_refused(server: Server, sent: bytes, status: int) -> None:
+def test_malformed_requests_are_rejected(server: Server, sent: bytes, status: int) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(sent)
         assert f" {status} ".encode() in connection.makefile("rb").read()
@@ -341,7 +341,7 @@ def test_browser_is_opened_at_the_address(browser, monkeypatch, capsys):
     assert opened.empty()
 
 
-def test_port_in_use_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_rejected(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--design", "--no-browser", "--port", str(server.port)])
     assert f"--port {server.port} is in use: choose another, or --port 0" in capsys.readouterr().err
@@ -363,7 +363,7 @@ def test_port_in_use_is_refused(server: Server, capsys: pytest.CaptureFixture[st
         (["10", "--no-browser"], "--no-browser requires --design"),
     ],
 )
-def test_invalid_arguments_are_refused(
+def test_invalid_arguments_are_rejected(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

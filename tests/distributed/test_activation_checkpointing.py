@@ -171,7 +171,7 @@ def test_training_step_has_same_bits(precision: Any, compile: bool) -> None:
 )
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
-def test_layers_that_change_buffers_are_refused(layer: nn.Module) -> None:
+def test_layers_that_change_buffers_are_rejected(layer: nn.Module) -> None:
     block = Block(4)
     model = nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
     block.extra = layer
@@ -196,14 +196,14 @@ def test_layers_without_running_statistics_are_allowed() -> None:
     checkpoint_activations(layers, nn.Sequential)(torch.randn(3, 4, 2)).sum().backward()
 
 
-def test_cuda_graph_refuses_checkpointed_model() -> None:
+def test_cuda_graph_rejects_checkpointed_model() -> None:
     model = checkpoint_activations(Stack(), Block)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     with pytest.raises(ValueError, match="cuda_graph=True needs a model without checkpoint_activations"):
         TrainStep(model, optimizer, lambda *_: torch.zeros(()), CURVE, cuda_graph=True)
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_rejected() -> None:
     rejections = [
         (AttributeError, "'str' object", {"model": "Block", "blocks": Block}),
         (TypeError, "blocks", {"blocks": Block(4)}),

@@ -25,7 +25,7 @@ def test_one_process_gets_its_model_back(mode: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp", None])
-def test_wrong_arguments_are_refused(mode: Any) -> None:
+def test_wrong_arguments_are_rejected(mode: Any) -> None:
     def call(model: Any = None, **more: Any) -> None:
         distribute(Net() if model is None else model, more.pop("mode", mode), **{"device": "cpu"} | more)
 
@@ -78,19 +78,19 @@ def test_resume_matches_uninterrupted_run(wrapper: str) -> None:
 
 @pytest.mark.slow
 def test_fused_optimizer_state_loads_without_fused() -> None:
-    for found in run(models.from_fused_optimizers):
-        for losses, sharded in found:
+    for pairs in run(models.from_fused_optimizers):
+        for losses, sharded in pairs:
             np.testing.assert_allclose(sharded, losses, rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_plain_model_refuses_shards() -> None:
+def test_plain_model_rejects_shards() -> None:
     for said in run(models.shards_in_a_plain_step):
         assert re.search(r"shards of tensors, placed as .*Shard.*; save and load through Checkpoints", said)
 
 
 @pytest.mark.slow
-def test_rank_refuses_shards_of_another() -> None:
+def test_rank_rejects_shards_of_another() -> None:
     first, second = run(models.shards_of_another_rank)
     assert first == ""
     assert "each rank must load its own state" in second

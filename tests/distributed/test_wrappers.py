@@ -6,7 +6,7 @@ from support.distributed.wrapped_models import (
     MODELS,
     cases_with_other_bits,
     compiled_models,
-    graphs_refused,
+    graphs_rejected,
     not_averaged,
     optimizers_run,
     rejections,
@@ -21,7 +21,7 @@ def test_wrapped_model_has_bits_of_plain_model() -> None:
     assert run(cases_with_other_bits, processes=1) == [[]]
 
 
-def test_unsupported_wrapping_is_refused() -> None:
+def test_unsupported_wrapping_is_rejected() -> None:
     (messages,) = run(rejections, processes=1)
     parts = {
         "a part in DDP": "DistributedDataParallel",
@@ -39,15 +39,15 @@ def test_unsupported_wrapping_is_refused() -> None:
         assert part in messages[name]
 
 
-def test_calls_without_average_are_refused() -> None:
+def test_calls_without_average_are_rejected() -> None:
     ((inside, unfrozen),) = run(not_averaged, processes=1)
     assert "no_sync" in inside
     assert "does not average" in unfrozen
 
 
-def test_cuda_graph_refuses_wrapped_model() -> None:
+def test_cuda_graph_rejects_wrapped_model() -> None:
     message = "cuda_graph=True needs a model that is not wrapped for several ranks"
-    assert run(graphs_refused, processes=1) == [[message] * 2]
+    assert run(graphs_rejected, processes=1) == [[message] * 2]
 
 
 def test_optimizers_on_sharded_parameters() -> None:

@@ -18,14 +18,14 @@ starts = st.sets(st.integers(0, 20), max_size=8)
 def run(xp, given_rules, flat_starts, given_metrics, to=lambda value: value):
     """Return the clock of each update and the clock after the last, by the product's decisions."""
     states = tuple(type(state)(*map(to, state)) for state in map(initial_state, given_rules))
-    clock, found = 0, [0]
+    clock, history = 0, [0]
     with np.errstate(all="ignore"):
         for metric in given_metrics:
             flat = to(np.bool_(clock in flat_starts))
             states, held = decide(xp, given_rules, states, flat, to(checks.metric("metric", metric)))
             clock += not held
-            found.append(clock)
-    return found
+            history.append(clock)
+    return history
 
 
 @examples(300)
@@ -44,23 +44,23 @@ def test_numpy_decision_matches_oracle(given_rules, flat_starts, columns):
         type(state)(*(np.full(3, value) for value in state)) for state in map(initial_state, given_rules)
     )
     dtypes = [[value.dtype for value in state] for state in states]
-    clock, found = np.zeros(3, int), [[0, 0, 0]]
+    clock, history = np.zeros(3, int), [[0, 0, 0]]
     with np.errstate(all="ignore"):
         for metric in np.transpose(columns):
             flat = np.isin(clock, list(flat_starts))
             states, held = decide(np, given_rules, states, flat, metric)
             clock = clock + ~held
-            found.append(clock.tolist())
+            history.append(clock.tolist())
     assert [[value.dtype for value in state] for state in states] == dtypes
     wanted = [clocks(given_rules, flat_starts, column) for column in columns]
-    assert np.transpose(found).tolist() == wanted
+    assert np.transpose(history).tolist() == wanted
 
 
 @examples(40)
 @given(rules, starts, metrics(SIZE))
 def test_torch_decision_matches_oracle(given_rules, flat_starts, given_metrics):
-    found = run(torch, given_rules, flat_starts, given_metrics, torch.as_tensor)
-    assert found == clocks(given_rules, flat_starts, given_metrics)
+    actual = run(torch, given_rules, flat_starts, given_metrics, torch.as_tensor)
+    assert actual == clocks(given_rules, flat_starts, given_metrics)
 
 
 @given(rules)
@@ -81,9 +81,9 @@ def test_decision_on_meta_tensors_keeps_dtypes(given_rules):
 def clocks_of(rule, flat_starts, *given_metrics):
     """Return the product's clocks after checking them against the oracle."""
     given_rules = rule if isinstance(rule, list) else [rule]
-    found = run(HOST, given_rules, flat_starts, given_metrics)
-    assert found == clocks(given_rules, flat_starts, given_metrics)
-    return found
+    actual = run(HOST, given_rules, flat_starts, given_metrics)
+    assert actual == clocks(given_rules, flat_starts, given_metrics)
+    return actual
 
 
 @given(rules, metrics(SIZE))

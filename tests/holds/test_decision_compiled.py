@@ -28,11 +28,11 @@ def unrolled(xp, rule, products, plain):
     The initial state is a constant of the program.
     """
     states = (type(initial_state(rule))(*(np.full(LANES, value) for value in initial_state(rule))),)
-    found = []
+    history = []
     for metric in [*(row * SHARE for row in products), *plain]:
         states, held = decide(xp, (rule,), states, np.ones(LANES, bool), metric)
-        found.append((states, held))
-    return found
+        history.append((states, held))
+    return history
 
 
 RULES = [
@@ -51,8 +51,8 @@ def test_states_match_numpy_bits(x64, rule):
     products = drawn(9, 1)
     wanted = unrolled(np, rule, products, [])
     with jax.enable_x64(x64):
-        found = jax.jit(lambda rows: unrolled(jnp, rule, rows, []))(products)
-    jax.tree.map(assert_equal_bits, found, wanted)
+        actual = jax.jit(lambda rows: unrolled(jnp, rule, rows, []))(products)
+    jax.tree.map(assert_equal_bits, actual, wanted)
 
 
 @x64_both_ways
@@ -72,5 +72,5 @@ def test_compiled_decision_at_threshold_matches_numpy(x64, rule):
     wanted = unrolled(np, rule, products, plain)
     assert 0.01 < np.mean(wanted[-1][0][0].stale == 0) < 0.99
     with jax.enable_x64(x64):
-        found = jax.jit(partial(unrolled, jnp, rule))(products, plain)
-    jax.tree.map(assert_equal_bits, found, wanted)
+        actual = jax.jit(partial(unrolled, jnp, rule))(products, plain)
+    jax.tree.map(assert_equal_bits, actual, wanted)

@@ -68,7 +68,7 @@ def test_arguments_become_plain_numbers():
     ],
     ids=str,
 )
-def test_hold_until_flat_refuses_bad_arguments(kind, changes, parts):
+def test_hold_until_flat_rejects_bad_arguments(kind, changes, parts):
     rejects(kind, *parts, call=HoldUntilFlat, **{"patience": 2, "limit": 9, **changes})
 
 
@@ -94,11 +94,11 @@ def test_hold_until_flat_refuses_bad_arguments(kind, changes, parts):
     ],
     ids=str,
 )
-def test_hold_below_refuses_bad_arguments(kind, arguments, parts):
+def test_hold_below_rejects_bad_arguments(kind, arguments, parts):
     rejects(kind, *parts, call=HoldBelow, **arguments)
 
 
-def test_check_rules_accepts_rules_and_refuses_others():
+def test_check_rules_accepts_rules_and_rejects_others():
     until, other = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
     curve, falling = PlateauCurve(10, plateaus=[(50, 20)]), PlateauCurve(10, plateaus=[(50, 0)])
     assert check_rules(None, falling) == ()
@@ -131,9 +131,9 @@ def test_check_rules_accepts_rules_and_refuses_others():
     ids=str,
 )
 def test_metric_is_rounded_to_nearest_float32(value, wanted):
-    found = checks.metric("metric", value)
-    assert type(found) is np.float32
-    np.testing.assert_array_equal(found, wanted)
+    actual = checks.metric("metric", value)
+    assert type(actual) is np.float32
+    np.testing.assert_array_equal(actual, wanted)
 
 
 @pytest.mark.parametrize(
@@ -154,5 +154,5 @@ def test_metric_is_rounded_to_nearest_float32(value, wanted):
     ],
     ids=str,
 )
-def test_bad_metric_is_refused(value):
+def test_bad_metric_is_rejected(value):
     rejects(TypeError, "loss = ", "must be a real scalar", call=checks.metric, name="loss", value=value)

@@ -109,9 +109,9 @@ def test_without_rules_updates_match_optax(x64):
         state, their_state = ours.init(params), theirs.init(params)
         rates = []
         for _ in range(120):
-            found, state = update(params, state, params, value=3.0, other=7)
+            updates, state = update(params, state, params, value=3.0, other=7)
             wanted, their_state = their_update(params, their_state, params)
-            jax.tree.map(assert_equal_bits, found, jax.tree.map(np.asarray, wanted))
+            jax.tree.map(assert_equal_bits, updates, jax.tree.map(np.asarray, wanted))
             rates.append(state.learning_rate)
         assert_equal_bits(rates, product(CURVE, PEAK, np.arange(120), x64))
 

@@ -23,11 +23,11 @@ ONE = jnp.ones(())
 
 def by_hand(unit, counts):
     """Return (clock, rest) before each update and after the last."""
-    consumed, found = 0, []
+    consumed, clocks = 0, []
     for count in (*counts, 0):
-        found.append(divmod(consumed, unit))
+        clocks.append(divmod(consumed, unit))
         consumed += count
-    return np.array(found)
+    return np.array(clocks)
 
 
 def in_scan(curve, unit, counts):
@@ -40,11 +40,11 @@ def in_scan(curve, unit, counts):
     return jax.lax.scan(update, transformation.init(None), counts)[1]
 
 
-def assert_by_hand(curve, unit, counts, found, x64):
+def assert_by_hand(curve, unit, counts, columns, x64):
     wanted = np.minimum(by_hand(unit, counts)[:-1], MAX_STEP)  # the clock stops there
-    np.testing.assert_array_equal(np.stack(found[:2], 1), wanted)
-    assert found[0].dtype == found[1].dtype == "int32"
-    assert_equal_bits(found[2], product(curve, PEAK, wanted[:, 0], x64))
+    np.testing.assert_array_equal(np.stack(columns[:2], 1), wanted)
+    assert columns[0].dtype == columns[1].dtype == "int32"
+    assert_equal_bits(columns[2], product(curve, PEAK, wanted[:, 0], x64))
 
 
 @x64_both_ways
@@ -53,8 +53,8 @@ def test_many_random_counts_in_scan_are_exact(x64):
     with jax.enable_x64(x64):
         for unit, most in ((8, 40), (65_536, 10**6), (MOST, MOST), (1, 20_000), (999_983, 3)):
             counts = random.integers(0, most, 100_000 if unit == 65_536 else 3_000, endpoint=True)
-            found = jax.jit(partial(in_scan, LONG, unit))(counts.astype(np.int32))
-            assert_by_hand(LONG, unit, counts.tolist(), found, x64)
+            columns = jax.jit(partial(in_scan, LONG, unit))(counts.astype(np.int32))
+            assert_by_hand(LONG, unit, counts.tolist(), columns, x64)
 
 
 _sizes = st.integers(0, MOST) | st.integers(0, 50) | st.sampled_from([0, 1, MOST - 1, MOST])
@@ -76,14 +76,14 @@ def counted(curve, unit):
 def test_eager_and_jitted_updates_agree(x64, unit, counts):
     with jax.enable_x64(x64):
         transformation, jitted = counted(LONG, unit)
-        state, found = transformation.init(None), []
+        state, rows = transformation.init(None), []
         for turn, count in enumerate(counts):
             update = jitted if turn % 2 else transformation.update
             updates, following = update({"w": ONE}, state, count=count)
-            found.append((state.clock, state.rest, following.learning_rate))
+            rows.append((state.clock, state.rest, following.learning_rate))
             assert_equal_bits(updates["w"], np.asarray(-following.learning_rate).astype(ONE.dtype))
             state = following
-        assert_by_hand(LONG, unit, counts, [np.stack(column) for column in zip(*found, strict=True)], x64)
+        assert_by_hand(LONG, unit, counts, [np.stack(column) for column in zip(*rows, strict=True)], x64)
 
 
 @examples(20)

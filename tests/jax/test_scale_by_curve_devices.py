@@ -36,8 +36,8 @@ def test_loss_of_all_devices_decides(kind):
     assert len(set(clocks.tolist())) < 25
     sharded = jax.device_put(params, NamedSharding(mesh, P("data")))
     with jax.set_mesh(mesh):
-        _, found = jax.jit(lambda params: rates(params, jnp.mean))(sharded)
-    assert_equal_bits(found, np.asarray(wanted))
+        _, actual = jax.jit(lambda params: rates(params, jnp.mean))(sharded)
+    assert_equal_bits(actual, np.asarray(wanted))
 
     @jax.jit
     @jax.shard_map(mesh=mesh, in_specs=P("data"), out_specs=P())

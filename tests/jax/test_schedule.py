@@ -145,8 +145,8 @@ def test_learning_rate_is_product_of_two_float32(x64, case, peak):
             )
 
         rounded = np.float32(peak)
-        for found in (schedule(steps), *rates(steps, rounded, float(rounded))):
-            assert_equal_rates(found, product(curve, peak, steps, x64))
+        for actual in (schedule(steps), *rates(steps, rounded, float(rounded))):
+            assert_equal_rates(actual, product(curve, peak, steps, x64))
 
 
 @pytest.mark.slow

@@ -60,12 +60,12 @@ def test_steps_may_span_several_devices(spec, kind, x64):
 
         eager = [rates(sharded) for rates in schedules]
         plain, mapped, multipliers = compiled([curve.segments for curve in curves], sharded)
-        for found in (eager, plain, mapped):
-            for rates, expected in zip(found, wanted, strict=True):
+        for actual in (eager, plain, mapped):
+            for rates, expected in zip(actual, wanted, strict=True):
                 assert rates.sharding.is_equivalent_to(sharded.sharding, 2)
                 assert_equal_bits(rates, expected)
-        for found, curve in zip(multipliers, curves, strict=True):
-            assert_equal_bits(found, curve(steps))
+        for actual, curve in zip(multipliers, curves, strict=True):
+            assert_equal_bits(actual, curve(steps))
         with jax.set_mesh(mesh):
             vectorised = jax.jit(lambda steps: [jax.vmap(rates)(steps) for rates in schedules])(sharded)
         for rates, expected in zip(vectorised, wanted, strict=True):
@@ -109,7 +109,7 @@ def test_shard_map_may_cover_some_axes_of_mesh(x64, kind):
             jax.shard_map(call, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
             for call in calls
         ]
-        for found, expected in zip(
+        for actual, expected in zip(
             jax.jit(lambda steps: [call(steps) for call in mapped])(sharded), wanted, strict=True
         ):
-            assert_equal_bits(found, expected)
+            assert_equal_bits(actual, expected)

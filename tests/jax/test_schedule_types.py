@@ -29,9 +29,9 @@ def test_learning_rates_are_strongly_typed(x64, peak):
             traced = jax.eval_shape(lambda peak: optax_schedule(CURVE, peak)(step), peak)  # noqa: B023 - called at once
             assert rate.dtype == traced.dtype == dtype
             assert factor.dtype == jnp.float32
-            for found in (rate, traced, factor):
-                assert not found.weak_type
-                assert found.shape == np.shape(step)
+            for actual in (rate, traced, factor):
+                assert not actual.weak_type
+                assert actual.shape == np.shape(step)
 
 
 INTEGERS = [f"{kind}{bits}" for bits in (2, 4, 8, 16, 32, 64) for kind in ("int", "uint")]
@@ -61,11 +61,11 @@ def test_every_integer_type_is_a_step(x64):
         ]
         of_step = partial(multiplier, CURVE.segments)
         compiled = jax.jit(lambda arrays: [(of_step(array), jax.vmap(of_step)(array)) for array in arrays])
-        for dtype, array, found in zip(dtypes, arrays, compiled(arrays), strict=True):
+        for dtype, array, actual in zip(dtypes, arrays, compiled(arrays), strict=True):
             assert array.dtype == dtype
             wanted = CURVE(steps_of(dtype))
             # NumPy steps of the same type are handled on the host.
-            for values in (*found, of_step(np.asarray(array)), CURVE(np.asarray(array))):
+            for values in (*actual, of_step(np.asarray(array)), CURVE(np.asarray(array))):
                 assert_equal_bits(values, wanted)
         for dtype in ("int4", "uint8", "int32"):
             array = jnp.array(steps_of(dtype), dtype)
@@ -157,8 +157,8 @@ def test_strict_promotion_is_obeyed(curve):
         rates = jax.jit(lambda several: [optax_schedule(curve, 1.0)(steps) for steps in several])
         jax.eval_shape(rates, several)  # tracing alone checks promotion
         each_once = several[::4]  # each type and each rank
-        for found, steps in zip(rates(each_once), each_once, strict=True):
-            assert_equal_bits(found, curve(np.asarray(steps)))
+        for actual, steps in zip(rates(each_once), each_once, strict=True):
+            assert_equal_bits(actual, curve(np.asarray(steps)))
 
 
 @pytest.mark.parametrize("k", [2, 30])

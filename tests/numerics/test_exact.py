@@ -24,9 +24,9 @@ def test_float_is_read_as_printed_decimal(ratio):
 
 
 @given(st.integers(0, MAX_STEP), percentages)
-def test_percent_of_rounds_exact_share_down(whole, percentage):
+def test_percent_of_rounds_exact_share_down(total, percentage):
     number = float(percentage)
-    assert exact.percent_of(whole, number) == floor(whole * Fraction(str(number)) / 100)
+    assert exact.percent_of(total, number) == floor(total * Fraction(str(number)) / 100)
 
 
 def test_percent_of_ignores_binary_rounding():

@@ -93,7 +93,7 @@ def _damaged(run: _Run, name: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "name", "value"), [*_CASES, *_UNREAD], ids=str)
-def test_damaged_state_is_refused(kind: str, name: str, value: Any) -> None:
+def test_damaged_state_is_rejected(kind: str, name: str, value: Any) -> None:
     run = _Run(kind)
     run.advance(5)
     state = _damaged(run, name, value)
@@ -113,7 +113,7 @@ def test_damaged_state_is_refused(kind: str, name: str, value: Any) -> None:
 @pytest.mark.parametrize("strict", [True, False])
 @examples(100)
 @given(data=st.data())
-def test_any_damage_is_refused_or_harmless(kind: str, strict: bool, data: st.DataObject) -> None:
+def test_any_damage_is_rejected_or_harmless(kind: str, strict: bool, data: st.DataObject) -> None:
     run = _Run(kind)
     run.advance(5)
     holder = damage(data, [copy.deepcopy(run.part.state_dict())])
@@ -130,7 +130,7 @@ def test_any_damage_is_refused_or_harmless(kind: str, strict: bool, data: st.Dat
 
 @pytest.mark.parametrize("kind", _DAMAGE)
 @pytest.mark.parametrize("strict", [True, False])
-def test_path_or_foreign_state_is_refused(kind: str, strict: bool) -> None:
+def test_path_or_foreign_state_is_rejected(kind: str, strict: bool) -> None:
     run, other = _Run(kind), _Run("plain" if kind == "follower" else "follower")
     before = run.shown()
     for path in ("a/state.pt", b"state.pt", Path("state.pt")):

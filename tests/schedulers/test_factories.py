@@ -95,7 +95,7 @@ def test_min_lr_equals_ratio_at_peak_1(floor):
 
 
 @given(st.one_of(st.floats(min_value=0.2000001), st.floats(max_value=-1e-300), st.just(float("nan"))))
-def test_min_lr_out_of_range_is_refused(min_lr):
+def test_min_lr_out_of_range_is_rejected(min_lr):
     with pytest.raises(ValueError, match=r"min_lr = "):
         get_cosine_plateau_schedule_with_warmup(optimizer_with([0.5, 0.2]), 1, 10, min_lr=min_lr)
 

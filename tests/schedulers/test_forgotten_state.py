@@ -30,8 +30,8 @@ def _held(optimizer: Optimizer) -> Any:
 
 
 def _sequence(optimizer: Optimizer, curve_first: bool = True) -> Any:
-    parts = [lambda_lr(optimizer, CURVE), LinearLR(optimizer, 0.5, total_iters=9)]
-    return SequentialLR(optimizer, parts if curve_first else parts[::-1], [15])
+    schedulers = [lambda_lr(optimizer, CURVE), LinearLR(optimizer, 0.5, total_iters=9)]
+    return SequentialLR(optimizer, schedulers if curve_first else schedulers[::-1], [15])
 
 
 STARTS: dict[str, Start] = {

@@ -161,8 +161,8 @@ def _second_begins_when_the_first_ends(optimizer: Optimizer) -> None:
 
 
 def _sequences(optimizer: Optimizer) -> None:
-    parts = [lambda_lr(optimizer, WARMUP), lambda_lr(optimizer, CURVE), ExponentialLR(optimizer, 0.99)]
-    advance(optimizer, SequentialLR(optimizer, parts, [600, 1200]), 1900)
+    schedulers = [lambda_lr(optimizer, WARMUP), lambda_lr(optimizer, CURVE), ExponentialLR(optimizer, 0.99)]
+    advance(optimizer, SequentialLR(optimizer, schedulers, [600, 1200]), 1900)
 
 
 def _another_scheduler_takes_over(optimizer: Optimizer) -> None:
@@ -174,14 +174,14 @@ def _another_scheduler_takes_over(optimizer: Optimizer) -> None:
 
 
 def _other_options(optimizer: Optimizer) -> None:
-    parts = [follow(optimizer, "weight_decay", CURVE), follow(optimizer, "momentum", WARMUP)]
+    followers = [follow(optimizer, "weight_decay", CURVE), follow(optimizer, "momentum", WARMUP)]
     scheduler = lambda_lr(optimizer, WARMUP)
     for _ in range(600):
         advance(optimizer, scheduler)
-        for part in parts:
+        for part in followers:
             part.step()
-    again = [copy.deepcopy(part) for part in parts]
-    for part, other in zip(parts, again, strict=True):
+    again = [copy.deepcopy(part) for part in followers]
+    for part, other in zip(followers, again, strict=True):
         part.load_state_dict(through_file(other.state_dict()))
 
 

@@ -27,7 +27,7 @@ bad_lrs = st.one_of(
 
 
 @given(bad_lrs, st.sampled_from(("lr", "initial_lr")), st.booleans())
-def test_lr_out_of_range_is_refused(lr, key, in_a_tensor):
+def test_lr_out_of_range_is_rejected(lr, key, in_a_tensor):
     optimizer = optimizer_with([0.1, 0.1])
     lr = torch.tensor(float(lr), dtype=torch.float64) if in_a_tensor and lr != 10**400 else lr
     optimizer.param_groups[1][key] = lr

@@ -182,7 +182,7 @@ def test_new_group_with_wrong_lr_changes_nothing() -> None:
     assert scheduler.state_dict() == state
 
 
-def test_removed_group_is_refused() -> None:
+def test_removed_group_is_rejected() -> None:
     optimizer = optimizer_with([0.5, 0.1])
     scheduler = lambda_lr(optimizer, CURVE)
     del optimizer.param_groups[1]
@@ -259,9 +259,9 @@ def test_set_peak_separates_shared_tensors() -> None:
 
 def test_set_peak_before_its_turn_writes_no_lr() -> None:
     optimizer = optimizer_with([0.5])
-    parts = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE)]
-    scheduler = SequentialLR(optimizer, parts, [5])
-    parts[1].set_peak(0.125)
+    schedulers = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE)]
+    scheduler = SequentialLR(optimizer, schedulers, [5])
+    schedulers[1].set_peak(0.125)
     assert lrs_of(optimizer) == [0.25]
     advance(optimizer, scheduler, 10)
     assert lrs_of(optimizer) == [0.125 * CURVE(5)]

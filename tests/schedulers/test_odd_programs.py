@@ -47,23 +47,23 @@ def _loaded(lr: float = 1e-5) -> Any:
 
 def old_peak_in_second_part_of_sequence() -> None:
     optimizer = _loaded()
-    parts: list[Any] = [ConstantLR(optimizer, 1.0, 10), lambda_lr(optimizer, FLOOR)]
-    advance(optimizer, SequentialLR(optimizer, parts, [10]), 20)
+    schedulers: list[Any] = [ConstantLR(optimizer, 1.0, 10), lambda_lr(optimizer, FLOOR)]
+    advance(optimizer, SequentialLR(optimizer, schedulers, [10]), 20)
 
 
 def new_peak_in_first_part_only() -> None:
     optimizer = _loaded()
-    parts: list[Any] = [lambda_lr(optimizer, FLOOR), lambda_lr(optimizer, FLOOR)]
-    sequence = SequentialLR(optimizer, parts, [10])
-    parts[0].set_peak(1e-5)
+    schedulers: list[Any] = [lambda_lr(optimizer, FLOOR), lambda_lr(optimizer, FLOOR)]
+    sequence = SequentialLR(optimizer, schedulers, [10])
+    schedulers[0].set_peak(1e-5)
     advance(optimizer, sequence, 20)
 
 
 def new_peak_in_both_parts() -> None:
     optimizer = _loaded()
-    parts: list[Any] = [lambda_lr(optimizer, FLOOR), lambda_lr(optimizer, FLOOR)]
-    sequence = SequentialLR(optimizer, parts, [10])
-    for part in parts:
+    schedulers: list[Any] = [lambda_lr(optimizer, FLOOR), lambda_lr(optimizer, FLOOR)]
+    sequence = SequentialLR(optimizer, schedulers, [10])
+    for part in schedulers:
         part.set_peak(1e-5)
     advance(optimizer, sequence, 20)
 
@@ -117,8 +117,8 @@ def four_schedulers() -> None:
 
 def sequence_once_per_epoch() -> None:
     optimizer = _optimizer()
-    parts: list[Any] = [lambda_lr(optimizer, FLOOR), lambda_lr(optimizer, FLOOR)]
-    sequence = SequentialLR(optimizer, parts, [3])
+    schedulers: list[Any] = [lambda_lr(optimizer, FLOOR), lambda_lr(optimizer, FLOOR)]
+    sequence = SequentialLR(optimizer, schedulers, [3])
     for _ in range(9):
         _updates(optimizer, 60)
         sequence.step()

@@ -67,7 +67,7 @@ def test_scheduler_resumes_under_branch(branch: Callable[[int], Curve], at: int,
 
 @examples(60)
 @given(descriptions(range(3)), descriptions(range(3), depth=1), st.integers(0, 30), st.integers(0, 40))
-def test_refusal_names_first_different_step(
+def test_rejection_names_first_different_step(
     description: Description, other: Description, at: int, saved_at: int
 ) -> None:
     """A state with the same history is accepted; a rejection names the first step that differs."""
@@ -124,8 +124,8 @@ def test_second_part_of_sequential_lr_changes_plan(form: Any, strict: bool, save
 
     def start(second: Curve) -> tuple[Any, Any]:
         optimizer = optimizer_with([form(0.5)])
-        parts = [lambda_lr(optimizer, AFTER), lambda_lr(optimizer, second, strict=strict)]
-        return optimizer, SequentialLR(optimizer, parts, [20])
+        schedulers = [lambda_lr(optimizer, AFTER), lambda_lr(optimizer, second, strict=strict)]
+        return optimizer, SequentialLR(optimizer, schedulers, [20])
 
     first, branch = LONG, LONG.cooldown(max(saved_at - 20, 0), 10)
     optimizer, scheduler = start(first)
@@ -148,8 +148,8 @@ def test_second_part_waits_for_its_turn() -> None:
 
     def start(second: Curve) -> tuple[Any, Any]:
         optimizer = optimizer_with([0.5])
-        parts = [lambda_lr(optimizer, StagedCurve([(50,)], start=1.0)), lambda_lr(optimizer, second)]
-        return optimizer, SequentialLR(optimizer, parts, [20])
+        schedulers = [lambda_lr(optimizer, StagedCurve([(50,)], start=1.0)), lambda_lr(optimizer, second)]
+        return optimizer, SequentialLR(optimizer, schedulers, [20])
 
     optimizer, scheduler = start(PlateauCurve(50))
     advance(optimizer, scheduler, 10)
@@ -192,7 +192,7 @@ def test_training_step_resumes_under_branch(
 
 
 @pytest.mark.parametrize("name", [*FUSED, "rmsprop"])
-def test_training_step_refuses_another_past(name: str) -> None:
+def test_training_step_rejects_another_past(name: str) -> None:
     data = batches(20)
     branch = LONG.cooldown(6, 9)
     first, second = make_step(name, curve=LONG), make_step(name, curve=branch)
@@ -218,7 +218,7 @@ def _optimizer(step: Any) -> Any:
     return step.state_dict()["optimizer"]
 
 
-def test_refusal_names_the_group() -> None:
+def test_rejection_names_the_group() -> None:
     curves, others = [LONG, AFTER], [LONG, AFTER.cooldown(10, 5)]
     optimizer, scheduler = _scheduled(curves, [0.1, 0.2], 10)
     resumed, again = _scheduled(others, [0.1, 0.2], 0)

@@ -111,7 +111,7 @@ def _rows(table: list[Any]) -> list[Any]:
     return [(*row[:-3], value, *row[-2:]) for row in table for value in row[-3]]
 
 
-def _refuses_and_changes_nothing(
+def _rejects_and_changes_nothing(
     optimizer: Optimizer, build: Callable[[Optimizer], Any], error: type[Exception], message: str
 ) -> None:
     before = str(optimizer.param_groups)
@@ -126,7 +126,7 @@ def test_wrong_argument_changes_nothing(
     build: Callable[..., Any], name: str, value: Any, error: type[Exception], message: str
 ) -> None:
     optimizer = optimizer_with([0.1, 0.1], AdamW)
-    _refuses_and_changes_nothing(optimizer, partial(build, **{name: value}), error, message)
+    _rejects_and_changes_nothing(optimizer, partial(build, **{name: value}), error, message)
 
 
 @pytest.mark.parametrize(("key", "value", "error", "message"), _rows(_WRONG_VALUES))
@@ -136,18 +136,18 @@ def test_wrong_value_in_a_group_changes_nothing(
     optimizer = optimizer_with([0.1, 0.1], AdamW)
     optimizer.param_groups[1][key] = value
     build = _scheduler if key == "lr" else _decay
-    _refuses_and_changes_nothing(optimizer, build, error, message)
+    _rejects_and_changes_nothing(optimizer, build, error, message)
 
 
 @pytest.mark.parametrize("optimizer", [None, torch.nn.Linear(1, 1), []])
 @pytest.mark.parametrize("build", [_scheduler, _decay, _cosine])
-def test_wrong_optimizer_is_refused(build: Callable[..., Any], optimizer: Any) -> None:
+def test_wrong_optimizer_is_rejected(build: Callable[..., Any], optimizer: Any) -> None:
     with pytest.raises(TypeError, match=r"optimizer = .* must be a torch\.optim\.Optimizer"):
         build(optimizer)
 
 
 @given(st.integers(1, 4), st.integers(0, 6))
-def test_wrong_number_of_curves_is_refused(groups: int, curves: int) -> None:
+def test_wrong_number_of_curves_is_rejected(groups: int, curves: int) -> None:
     optimizer = optimizer_with([0.1] * groups)
     if curves == groups:
         assert len(lambda_lr(optimizer, [CURVE] * curves).lr_lambdas) == groups
@@ -179,7 +179,7 @@ def test_wrong_number_of_curves_is_refused(groups: int, curves: int) -> None:
         ),
     ],
 )
-def test_wrong_argument_of_count_updates_is_refused(
+def test_wrong_argument_of_count_updates_is_rejected(
     call: Callable[[], int], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

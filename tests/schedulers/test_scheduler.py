@@ -145,7 +145,7 @@ def test_step_to_epoch_jumps_there(epochs):
 
 @pytest.mark.parametrize("epoch", [0.5, 2.5, 3.0, True, "3", "x", float("nan"), np.float32(3), (3,)])
 @pytest.mark.parametrize("steps", [0, 4])
-def test_epoch_of_wrong_type_is_refused(epoch, steps):
+def test_epoch_of_wrong_type_is_rejected(epoch, steps):
     optimizer, expected = optimizer_with([0.5]), optimizer_with([0.5])
     scheduler, reference = lambda_lr(optimizer, CURVE), lambda_lr(expected, CURVE)
     for run in ((optimizer, scheduler), (expected, reference)):
@@ -162,7 +162,7 @@ def test_epoch_of_wrong_type_is_refused(epoch, steps):
 
 
 @pytest.mark.parametrize("loss", [0.5, torch.tensor(0.5), torch.tensor(3), torch.ones(()).requires_grad_()])
-def test_loss_without_hold_is_refused_before_warnings(loss):
+def test_loss_without_hold_is_rejected_before_warnings(loss):
     scheduler = lambda_lr(optimizer_with([0.5]), CURVE)  # torch would also warn about the order of steps
     before = scheduler.state_dict()
     with pytest.raises(
@@ -214,7 +214,7 @@ class _TooFew(CurveLR):
         return super().get_lr()[:1]
 
 
-def test_get_lr_with_too_few_values_is_refused() -> None:
+def test_get_lr_with_too_few_values_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"1 learning rates for 2 parameter groups"):
         _TooFew(optimizer_with([0.1, 0.2]), CURVE)
 

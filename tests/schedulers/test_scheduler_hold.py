@@ -126,8 +126,8 @@ def test_warning_as_error_changes_nothing() -> None:
 
 def test_sequential_lr_cannot_step_it() -> None:
     optimizer = optimizer_with([0.1])
-    parts = [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)]
-    scheduler = SequentialLR(optimizer, parts, [5])
+    schedulers = [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)]
+    scheduler = SequentialLR(optimizer, schedulers, [5])
     assert lrs_of(optimizer) == [float(np.float32(0.1)) * CURVE(0)]
     optimizer.step()
     with pytest.raises(TypeError, match="needs the metric"):

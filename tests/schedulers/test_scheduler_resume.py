@@ -41,20 +41,20 @@ def _wide(lr):
 def test_every_route_matches_uninterrupted_run(route, kind, cases, first, steps, form):
     curves = [build(description) for description, _ in cases]
     lrs = [peak for _, peak in cases]
-    whole = Run(curves, lrs, form, kind, last_epoch=first - 1)
+    uninterrupted = Run(curves, lrs, form, kind, last_epoch=first - 1)
     resumed = Run(curves, lrs, form, kind, last_epoch=first - 1)
-    for run in (whole, resumed):
+    for run in (uninterrupted, resumed):
         run.advance(steps)
     getattr(resumed, route)()
-    whole.advance(resumed.scheduler.last_epoch - whole.scheduler.last_epoch)
+    uninterrupted.advance(resumed.scheduler.last_epoch - uninterrupted.scheduler.last_epoch)
     for _ in range(5):
-        assert resumed.scheduler.last_epoch == whole.scheduler.last_epoch
-        assert lrs_of(resumed.optimizer) == lrs_of(whole.optimizer)
+        assert resumed.scheduler.last_epoch == uninterrupted.scheduler.last_epoch
+        assert lrs_of(resumed.optimizer) == lrs_of(uninterrupted.optimizer)
         assert lrs_of(resumed.optimizer) == expected_lrs(resumed, lrs, resumed.scheduler.last_epoch)
-        for run in (whole, resumed):
+        for run in (uninterrupted, resumed):
             run.advance(1)
-    assert resumed.scheduler.get_last_lr() == whole.scheduler.get_last_lr()
-    assert resumed.scheduler.base_lrs == whole.scheduler.base_lrs
+    assert resumed.scheduler.get_last_lr() == uninterrupted.scheduler.get_last_lr()
+    assert resumed.scheduler.base_lrs == uninterrupted.scheduler.base_lrs
     assert all(isinstance(lr, float) for lr in resumed.scheduler.base_lrs)
 
 

@@ -34,7 +34,7 @@ def _kind_and_length(curve):
 
 
 @given(descriptions(range(4)), descriptions(range(4)), st.integers(0, 5), st.integers(0, 5))
-def test_refusal_says_the_difference(description, other, saved_at, loaded_at):
+def test_rejection_says_the_difference(description, other, saved_at, loaded_at):
     old, new = build(description), build(other)
     saved, run = Run([old, old], [0.1, 0.2]), Run([new, new], [0.1, 0.2])
     saved.advance(saved_at)
@@ -89,7 +89,7 @@ def test_plain_lambda_lr_state_needs_strict_false(steps, peak):
 
 
 @pytest.mark.parametrize("hold", [None, HoldUntilFlat(5, limit=20)], ids=("plain", "held"))
-def test_refusal_of_long_curves_is_short(hold):
+def test_rejection_of_long_curves_is_short(hold):
     """A staircase of 300 stages prints as more than ten thousand characters."""
     old, new = (
         StagedCurve([stage for step in range(300) for stage in ((0, 1 - step / 301), (length,))])
@@ -167,8 +167,8 @@ def test_strict_false_keeps_lrs_of_other_scheduler(saved_at):
     # Another scheduler wrote the learning rate, so a load must not replace it by the curve's.
     def start():
         optimizer = optimizer_with([0.5])
-        parts = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE, strict=False)]
-        return optimizer, SequentialLR(optimizer, parts, [20])
+        schedulers = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE, strict=False)]
+        return optimizer, SequentialLR(optimizer, schedulers, [20])
 
     optimizer, scheduler = start()
     advance(optimizer, scheduler, saved_at)
@@ -186,7 +186,7 @@ def test_strict_false_keeps_lrs_of_other_scheduler(saved_at):
     ],
     ids=("one for all", "one a group"),
 )
-def test_state_of_fewer_groups_is_refused(curve, message):
+def test_state_of_fewer_groups_is_rejected(curve, message):
     optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, curve)
     state = scheduler.state_dict() | {"base_lrs": [0.3]}
@@ -197,7 +197,7 @@ def test_state_of_fewer_groups_is_refused(curve, message):
     assert str(optimizer.param_groups) == before
 
 
-def test_refusal_shows_only_what_differs():
+def test_rejection_shows_only_what_differs():
     old = PlateauCurve(64, warmup_steps=5)
     state = lambda_lr(optimizer_with([0.1]), old, last_epoch=39).state_dict()
     nested = lambda_lr(optimizer_with([0.1]), old.cooldown(20, 10), last_epoch=39).state_dict()

@@ -31,17 +31,17 @@ def test_resume_matches_uninterrupted_run(cases, saved_at, more):
         optimizer = optimizer_with([peak for _, peak in cases])
         return optimizer, LambdaLR(optimizer, [build(description) for description, _ in cases])
 
-    whole, scheduler = start()
-    advance(whole, scheduler, saved_at)
-    saved = through_file([whole.state_dict(), scheduler.state_dict()])
-    assert saved == [whole.state_dict(), scheduler.state_dict()]
+    uninterrupted, scheduler = start()
+    advance(uninterrupted, scheduler, saved_at)
+    saved = through_file([uninterrupted.state_dict(), scheduler.state_dict()])
+    assert saved == [uninterrupted.state_dict(), scheduler.state_dict()]
     resumed, again = start()
     resumed.load_state_dict(saved[0])
     again.load_state_dict(saved[1])
     for step in range(saved_at, saved_at + more):
-        assert lrs_of(resumed) == lrs_of(whole)
-        assert lrs_of(whole) == [peak * build(description)(step) for description, peak in cases]
-        advance(whole, scheduler)
+        assert lrs_of(resumed) == lrs_of(uninterrupted)
+        assert lrs_of(uninterrupted) == [peak * build(description)(step) for description, peak in cases]
+        advance(uninterrupted, scheduler)
         advance(resumed, again)
 
 
@@ -144,7 +144,7 @@ def test_lambda_lr_loads_state_of_curve_lr(steps: int, function: Any) -> None:
 @pytest.mark.parametrize(
     "arguments", [{"hold": HoldUntilFlat(3, limit=9)}, {"unit": 4}], ids=["hold", "unit"]
 )
-def test_lambda_lr_refuses_a_clock_that_it_lacks(arguments: Any) -> None:
+def test_lambda_lr_rejects_a_clock_that_it_lacks(arguments: Any) -> None:
     """It would resume at the number of updates, which is not the step of the curve."""
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, CURVE, **arguments)

@@ -52,7 +52,7 @@ def test_resume_matches_uninterrupted_run(
     run.check(updates + 1 if unit is None else consumed + 5, updates + 1)
 
 
-def _refused(run: CountedRun, state: Any, message: str, **options: Any) -> None:
+def _rejected(run: CountedRun, state: Any, message: str, **options: Any) -> None:
     before = run.shown()
     with pytest.raises(ValueError, match=message):
         run.part.load_state_dict(state, **options)
@@ -78,7 +78,7 @@ def test_state_of_another_unit_needs_strict_false(
     state = through_file(saved.part.state_dict())
     clock, updates = saved.part.clock, len(given_counts)
     if saved_unit != unit:
-        _refused(
+        _rejected(
             run,
             state,
             rf"was saved with unit = {saved_unit}, but here it is {unit}; to resume from its clock, {clock}, "
@@ -157,16 +157,16 @@ def test_every_step_so_far_is_compared(
             assert is_near or clock not in used or clock >= old.total_steps
         else:
             assert new not in allowed
-            _refused(run, state, "saved at step .* differ from step")
+            _rejected(run, state, "saved at step .* differ from step")
             run.part.load_state_dict(state, strict=False)
         run.check(consumed, len(given_counts))
 
 
 @kinds
-def test_clock_too_large_for_new_unit_is_refused(kind: str) -> None:
+def test_clock_too_large_for_new_unit_is_rejected(kind: str) -> None:
     saved, run = CountedRun(kind, CURVE, 1), CountedRun(kind, CURVE, 8)
     saved.update(2**60)
-    _refused(run, saved.part.state_dict(), r"more than 2\*\*62", strict=False)
+    _rejected(run, saved.part.state_dict(), r"more than 2\*\*62", strict=False)
 
 
 def test_plain_lambda_lr_state_loads_with_unit() -> None:

@@ -97,10 +97,10 @@ def _corrupted_after(count: int, loss_fn: Callable[..., Any]) -> Callable[..., A
     def wrapped(model: nn.Module, batch: Batch) -> Any:
         nonlocal calls
         calls += 1
-        found = loss_fn(model, batch)
+        loss = loss_fn(model, batch)
         if calls <= count:
-            return found
-        return (found[0] * torch.nan, 10**6) if isinstance(found, tuple) else found * torch.nan
+            return loss
+        return (loss[0] * torch.nan, 10**6) if isinstance(loss, tuple) else loss * torch.nan
 
     return wrapped
 
@@ -109,7 +109,7 @@ def evaluate_splits(kind: str) -> list[Evaluation]:
     inner = Model()
     model = _wrapped(kind, inner)
     inner.norm.eval()
-    found: list[Evaluation] = []
+    evaluations: list[Evaluation] = []
     losses = cycle(LOSSES.items())  # two losses and five forms: each form gets each loss
     for (index, split), (form, (given, _)) in product(enumerate(SPLITS), FORMS.items()):
         local = batches_of(split)[processes.rank()]
@@ -124,8 +124,8 @@ def evaluate_splits(kind: str) -> list[Evaluation]:
             and all(map(torch.equal, model.buffers(), buffers))
             and list(map(id, model.parameters())) == parameters
         )
-        found.append(Evaluation(index, form, name, value, inner.passes, as_before))
-    return found
+        evaluations.append(Evaluation(index, form, name, value, inner.passes, as_before))
+    return evaluations
 
 
 def named_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
@@ -152,21 +152,21 @@ def evaluate_carried(pieces: list[list[Batch]]) -> float:
 
 def evaluate_loaded(numbers: list[int], batch_size: int) -> list[float]:
     """Return the loss for each number of samples, in batches from `make_loader`."""
-    found: list[float] = []
+    means: list[float] = []
     for rows in numbers:
         (samples,) = batches(1, rows)
         loader = make_loader(TensorDataset(*samples), batch_size, training=False, num_workers=0)
-        found.append(evaluate(Net(), loader, pair_loss))
-    return found
+        means.append(evaluate(Net(), loader, pair_loss))
+    return means
 
 
 def count_reads() -> list[int]:
     """Return how often an evaluation synchronizes with the device, for few batches and for many."""
-    found: list[int] = []
+    reads: list[int] = []
     for most in (2, 20):
         local = batches(most if processes.rank() else most // 2)
-        found.append(reads_of(lambda local=local: evaluate(Net(), local, pair_loss)))
-    return found
+        reads.append(reads_of(lambda local=local: evaluate(Net(), local, pair_loss)))
+    return reads
 
 
 def _named_by_rank(model: nn.Module, batch: Batch) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _named_by_rank(model: nn.Module, batch: Batch) -> dict[str, Any]:
 
 def errors() -> list[str]:
     """Return the errors of this process for batches or losses that are wrong in the group as a whole."""
-    found: list[str] = []
+    messages: list[str] = []
     names = list(LOSSES)
     for given, loss_fn in (
         (list[Batch](), pair_loss),
@@ -187,5 +187,5 @@ def errors() -> list[str]:
         try:
             evaluate(Net(), given, loss_fn)
         except (TypeError, ValueError) as error:
-            found.append(f"{type(error).__name__}: {error}")
-    return found
+            messages.append(f"{type(error).__name__}: {error}")
+    return messages

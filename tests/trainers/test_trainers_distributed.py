@@ -56,9 +56,9 @@ def test_program_resumes_under_torchrun(wrapper, tmp_path):
         output = subprocess.run(
             [*command, str(file)], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True
         )
-        whole = [line for line in output.stdout.splitlines() if "loss" in line]
+        uninterrupted = [line for line in output.stdout.splitlines() if "loss" in line]
     else:
-        whole = printed({"saved_dcp": "saved_whole"})
-    assert (len(before), len(after), len(whole)) == (5, 5, 10)
-    assert before + after == whole
-    assert losses(whole)[-1] < losses(whole)[0]
+        uninterrupted = printed({"saved_dcp": "saved_whole"})
+    assert (len(before), len(after), len(uninterrupted)) == (5, 5, 10)
+    assert before + after == uninterrupted
+    assert losses(uninterrupted)[-1] < losses(uninterrupted)[0]

@@ -79,8 +79,8 @@ def fit(module: Module, folder: Path, resume_from: Path | None = None, **options
 
 
 def test_resume_in_mid_epoch_matches_uninterrupted_run(tmp_path):
-    whole, resumed = Module(), Module()
-    used, trainer = fit(whole, tmp_path, max_steps=UPDATES, precision="bf16-mixed")
+    uninterrupted, resumed = Module(), Module()
+    used, trainer = fit(uninterrupted, tmp_path, max_steps=UPDATES, precision="bf16-mixed")
     assert trainer.global_step == UPDATES
     assert used == expected_lrs(CURVE, range(UPDATES))
 
@@ -96,17 +96,17 @@ def test_resume_in_mid_epoch_matches_uninterrupted_run(tmp_path):
     )
     assert trainer.global_step == UPDATES
     assert used == expected_lrs(CURVE, range(6, UPDATES))
-    assert same_weights(resumed, whole)
+    assert same_weights(resumed, uninterrupted)
 
 
 def test_resume_by_epochs_loses_the_loader_position(tmp_path):
     """Lightning-AI/pytorch-lightning#20550: if this fails, it is fixed: remove the page's warning."""
-    whole, resumed = Module(), Module()
-    used, _ = fit(whole, tmp_path, max_epochs=EPOCHS)
+    uninterrupted, resumed = Module(), Module()
+    used, _ = fit(uninterrupted, tmp_path, max_epochs=EPOCHS)
     assert used == expected_lrs(CURVE, range(UPDATES))
     used, _ = fit(resumed, tmp_path, tmp_path / "step=6.ckpt", max_epochs=EPOCHS)
     assert used == expected_lrs(CURVE, range(6, UPDATES))
-    assert resumed.batches[0] == whole.batches[0]
+    assert resumed.batches[0] == uninterrupted.batches[0]
 
 
 class Overflowing(Module):

@@ -185,10 +185,10 @@ def test_resume_matches_manual_loop(data: st.DataObject) -> None:
         results.append((names, trainer.global_step, second.counts))
     by_hand, by_step = results
     assert by_step == by_hand
-    *_, whole, resumed = modules
-    assert resumed.counts == whole.counts[at * accumulation :]
+    *_, uninterrupted, resumed = modules
+    assert resumed.counts == uninterrupted.counts[at * accumulation :]
     assert resumed.steps[0].state_dict()["applied"] == steps
-    assert same_weights(resumed, whole)
+    assert same_weights(resumed, uninterrupted)
 
 
 class Interrupted(ByStep):
@@ -223,7 +223,7 @@ def test_step_runs_without_the_trainer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["_on_before_step", "_on_after_step"])
-def test_unknown_counting_hooks_are_refused(name: str) -> None:
+def test_unknown_counting_hooks_are_rejected(name: str) -> None:
     module = ByStep()
     (optimizer,) = module.configure_optimizers()
     wrapper: Any = LightningOptimizer(optimizer)

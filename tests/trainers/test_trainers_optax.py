@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 from support.jax.jax_cases import assert_equal_bits, product
-from support.jax.jax_trainers import assert_refused_if_longer, assert_resumed, watched
-from support.trainers.trainers import CURVE, PAGE_CURVE, PEAK, run_whole_and_resumed
+from support.jax.jax_trainers import assert_rejected_if_longer, assert_resumed, watched
+from support.trainers.trainers import CURVE, PAGE_CURVE, PEAK, run_and_resume
 
 from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
 
@@ -33,22 +33,22 @@ def test_resume_matches_uninterrupted_run(tmp_path):
 def test_resume_with_two_curves_and_averaged_weights(tmp_path):
     heading = "optax: partition and weight averaging"
     linear = PlateauCurve(200, warmup_steps=20, decay_shape="linear")
-    (whole, given), (resumed, given_later) = run_whole_and_resumed(heading, tmp_path, watched)
+    (uninterrupted, given), (resumed, given_later) = run_and_resume(heading, tmp_path, watched)
     for record, counts in ((given, range(200)), (given_later, range(100, 200))):
         record.assert_given(PAGE_CURVE, 2e-2, counts)
         record.assert_given(linear, 1e-2, counts)
         record.assert_given(RAMP, 0.95, counts)
-    jax.tree.map(np.testing.assert_array_equal, resumed.names["state"], whole.names["state"])
+    jax.tree.map(np.testing.assert_array_equal, resumed.names["state"], uninterrupted.names["state"])
     for curve in ("curve", "linear"):
-        assert_refused_if_longer(heading, tmp_path, curve)
+        assert_rejected_if_longer(heading, tmp_path, curve)
 
     # The average by its definition, starting from the initial weights, which are 0.
-    params, _, opt_state = whole.names["state"]
+    params, _, opt_state = uninterrupted.names["state"]
     params = jax.tree.map(jnp.zeros_like, params)
     state, expected = (params, params, jax.tree.map(jnp.zeros_like, opt_state)), 0.0
     for count in range(12):
         inputs = np.random.default_rng(count).normal(size=(256, 8)).astype(np.float32)
-        state, _ = whole.names["train"](*state, inputs, count)
+        state, _ = uninterrupted.names["train"](*state, inputs, count)
         decay = float(product(RAMP, 0.95, np.array([count]), False)[0])
         expected = decay * expected + (1 - decay) * np.asarray(state[0]["weights"])
         np.testing.assert_allclose(state[1]["weights"], expected, rtol=1e-5)

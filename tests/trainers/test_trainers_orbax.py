@@ -17,9 +17,9 @@ pytestmark = pytest.mark.slow
 BRANCH = CURVE.cooldown(6, 4)
 
 
-def sharded(parts):
+def sharded(num_devices):
     """Return a function that shards the rows of matrices over this number of devices."""
-    mesh = jax.make_mesh((parts,), ("rows",), devices=jax.devices()[:parts])
+    mesh = jax.make_mesh((num_devices,), ("rows",), devices=jax.devices()[:num_devices])
 
     def place(leaf):
         return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*["rows"][: jnp.ndim(leaf) > 1])))
@@ -28,7 +28,7 @@ def sharded(parts):
 
 
 class Run:
-    def __init__(self, curve=CURVE, parts=4):
+    def __init__(self, curve=CURVE, num_devices=4):
         self.watched = Watched()
         self.curve = curve
         self.tx = tx = optax.adamw(self.watched(curve, PEAK))
@@ -36,7 +36,7 @@ class Run:
             "first": jnp.linspace(-1, 1, 32).reshape(4, 8),
             "last": jnp.linspace(1, -1, 8).reshape(8, 1),
         }
-        self.state = jax.tree.map(sharded(parts), (params, tx.init(params)))
+        self.state = jax.tree.map(sharded(num_devices), (params, tx.init(params)))
 
         @jax.jit
         def step(state, inputs, targets):
@@ -79,16 +79,16 @@ def test_resumed_program_matches_uninterrupted_run(tmp_path):
     assert_resumed("orbax", tmp_path, lambda names: names["state"])
 
 
-@pytest.mark.parametrize("parts", [4, 2])
-def test_resume_in_any_sharding_matches_whole_run(page, manager, parts):
-    whole, resumed = Run(), Run(parts=parts)
-    whole.train(0, 12)
-    whole.watched.assert_given(CURVE, PEAK, range(12))
+@pytest.mark.parametrize("num_devices", [4, 2])
+def test_resume_in_any_sharding_matches_whole_run(page, manager, num_devices):
+    uninterrupted, resumed = Run(), Run(num_devices=num_devices)
+    uninterrupted.train(0, 12)
+    uninterrupted.watched.assert_given(CURVE, PEAK, range(12))
     resumed.load(page, manager)
     resumed.train(5, 12)
     resumed.watched.assert_given(CURVE, PEAK, range(5, 12))
-    for actual, expected in zip(*map(jax.tree.leaves, (resumed.state, whole.state)), strict=True):
-        if parts == 4:
+    for actual, expected in zip(*map(jax.tree.leaves, (resumed.state, uninterrupted.state)), strict=True):
+        if num_devices == 4:
             np.testing.assert_array_equal(actual, expected)
         else:  # sums over rows are added in a different order
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)

@@ -11,7 +11,7 @@ from support.trainers.trainers import (
     LIGHTNING_WARNING,
     PAGE_PEAK,
     record_lrs,
-    run_whole_and_resumed,
+    run_and_resume,
     same_weights,
 )
 from torch import Tensor, nn
@@ -45,10 +45,10 @@ def record_lrs_and_rows() -> Generator[tuple[list[list[float]], list[Tensor]], N
     "heading", ["PyTorch Lightning", "Lightning Fabric", "Hugging Face Trainer", "accelerate"]
 )
 def test_resume_matches_uninterrupted_run(heading, tmp_path):
-    (whole, (used, seen)), (resumed, (used_later, _)) = run_whole_and_resumed(
+    (uninterrupted, (used, seen)), (resumed, (used_later, _)) = run_and_resume(
         f"{heading}, counting tokens", tmp_path, record_lrs_and_rows
     )
-    names = whole.names
+    names = uninterrupted.names
     tokens_of = {
         row.numpy().tobytes(): int(count) for row, count in zip(names["rows"], names["tokens"], strict=True)
     }

@@ -39,8 +39,8 @@ def torch_lambda_lr(optimizer, curve):
     return LambdaLR(optimizer, lambda step: curve(step))
 
 
-def alternating(*parts):
-    return [used for both in zip(*parts, strict=True) for used in both]
+def alternating(*sequences):
+    return [used for both in zip(*sequences, strict=True) for used in both]
 
 
 @pytest.mark.filterwarnings(LIGHTNING_WARNING, FOLDER_WARNING)
@@ -83,7 +83,7 @@ class Run:
     def __init__(self, build):
         self.model = trainers.net()
         self.optimizers, self.schedulers, self.stepped = build(self.model)
-        self.parts = self.model, *self.optimizers, *self.schedulers
+        self.saved_parts = self.model, *self.optimizers, *self.schedulers
 
     def train(self, first, last):
         """Make these updates and return their learning rates."""
@@ -102,15 +102,17 @@ class Run:
 
 def check_resumed_run(build):
     """Return the learning rates of twelve updates, checking a run that is resumed after five."""
-    whole, interrupted, resumed = (Run(build) for _ in range(3))
-    used = whole.train(0, 12)
+    uninterrupted, interrupted, resumed = (Run(build) for _ in range(3))
+    used = uninterrupted.train(0, 12)
     before = interrupted.train(0, 5)
     for part, state in zip(
-        resumed.parts, through_file([part.state_dict() for part in interrupted.parts]), strict=True
+        resumed.saved_parts,
+        through_file([part.state_dict() for part in interrupted.saved_parts]),
+        strict=True,
     ):
         part.load_state_dict(state)
     assert before + resumed.train(5, 12) == used
-    assert same_weights(resumed.model, whole.model)
+    assert same_weights(resumed.model, uninterrupted.model)
     return used
 
 

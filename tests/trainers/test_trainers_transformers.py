@@ -80,17 +80,17 @@ def test_resume_in_mid_epoch_matches_uninterrupted_run(subclass, tmp_path):
     if subclass:
         curve = replace(PAGE_CURVE, total_steps=UPDATES, warmup_steps=UPDATES // 10)
         trainer_class = train(HEADING, tmp_path, changes={"trainer.train(": "print("}).names["CurveTrainer"]
-    whole, used = fit(curve, tmp_path / "whole", trainer_class=trainer_class)
-    groups = len(whole.optimizer.param_groups)
+    uninterrupted, used = fit(curve, tmp_path / "whole", trainer_class=trainer_class)
+    groups = len(uninterrupted.optimizer.param_groups)
     assert used == expected_lrs(curve, range(UPDATES), groups=groups)
-    logged = [entry["learning_rate"] for entry in whole.state.log_history if "learning_rate" in entry]
+    logged = [entry["learning_rate"] for entry in uninterrupted.state.log_history if "learning_rate" in entry]
     assert logged == [rate for rate, *_ in used]
 
     resumed, used = fit(
         curve, tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-5"), trainer_class=trainer_class
     )
     assert used == expected_lrs(curve, range(5, UPDATES), groups=groups)
-    assert same_weights(resumed.model, whole.model)
+    assert same_weights(resumed.model, uninterrupted.model)
 
 
 def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):

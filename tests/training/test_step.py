@@ -140,12 +140,12 @@ def test_step_trains_complex_parameters() -> None:
 @examples(25)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any))
 def test_pairs_do_not_depend_on_the_split(loss_fn: Callable[..., Any], rows: list[int]) -> None:
-    (whole,) = batches(1, sum(rows))
-    pieces = list(zip(*(part.split(rows) for part in whole), strict=True))
+    (batch,) = batches(1, sum(rows))
+    pieces = list(zip(*(part.split(rows) for part in batch), strict=True))
     # Plain descent: Adam would turn gradients that round to nothing into steps of full size.
     step, in_pieces = (make_step("sgd", loss_fn=loss_fn) for _ in range(2))
     for _ in range(5):
-        expected, result = step(whole), in_pieces(*pieces)
+        expected, result = step(batch), in_pieces(*pieces)
         torch.testing.assert_close(result, expected, rtol=1e-6, atol=0)
     for expected_param, param in zip(step.model.parameters(), in_pieces.model.parameters(), strict=True):
         torch.testing.assert_close(param, expected_param, rtol=1e-6, atol=1e-7)

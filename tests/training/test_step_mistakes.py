@@ -17,7 +17,7 @@ from torch_bridge import TrainStep
 @pytest.mark.parametrize(
     "criterion", [nn.MSELoss(), nn.MSELoss, nn.functional.mse_loss, nn.L1Loss(reduction="sum")], ids=range(4)
 )
-def test_criterion_as_loss_fn_is_refused(criterion: Any) -> None:
+def test_criterion_as_loss_fn_is_rejected(criterion: Any) -> None:
     """The replacement that the message suggests works."""
     with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
         make_step(loss_fn=criterion)
@@ -112,7 +112,7 @@ def test_plausible_micro_batches_do_not_warn(micro_batches: Any) -> None:
     assert make_step(loss_fn=loss_fn)(*micro_batches).applied == 1
 
 
-def test_repeated_parameter_is_refused() -> None:
+def test_repeated_parameter_is_rejected() -> None:
     model = Net()
     with pytest.warns(UserWarning, match="duplicate parameters"):
         optimizer = torch.optim.SGD([*model.parameters(), model.last.bias], lr=0.1)

@@ -54,11 +54,11 @@ def test_default_device_does_not_matter(name: str, precision: str) -> None:
             torch.set_default_device(None)
 
     data = batches(6)
-    found = []
+    outcomes = []
     for elsewhere in (False, True):
         torch.manual_seed(0)
-        found.append(run(elsewhere))
-    assert equal_trees(found[0], found[1])
+        outcomes.append(run(elsewhere))
+    assert equal_trees(outcomes[0], outcomes[1])
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
@@ -79,8 +79,8 @@ def test_steps_run_in_several_threads() -> None:
     expected = [train(make_step(model=Net(seed)), data) for seed in (0, 1)]
     with ThreadPoolExecutor(2) as threads:
         steps = [make_step(model=Net(seed)) for seed in (0, 1)]
-        found = list(threads.map(lambda step: train(step, data), steps))
-    assert equal_trees(found, expected)
+        actual = list(threads.map(lambda step: train(step, data), steps))
+    assert equal_trees(actual, expected)
     step = make_step()
     results = []
     for batch in data:
@@ -130,7 +130,7 @@ def test_state_dict_changes_no_tensor(name: str, precision: str) -> None:
 
 @pytest.mark.parametrize("at", ["forward", "backward", "accumulated", "optimizer", "after the optimizer"])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
-def test_raising_hooks_leave_step_usable_or_refused(name: str, at: str) -> None:
+def test_raising_hooks_leave_step_usable_or_rejected(name: str, at: str) -> None:
     """Before the optimizer's step the training step stays usable; after that it needs a loaded state."""
 
     def fail(*_: Any) -> None:
@@ -166,8 +166,8 @@ def test_outer_autocast_does_not_keep_old_weights() -> None:
     data, eager, around = batches(6), make_step(precision="bf16"), make_step(precision="bf16")
     expected = train(eager, data)
     with torch.autocast("cpu", torch.bfloat16):
-        found = train(around, data)
+        actual = train(around, data)
         assert evaluate(around.model, data, mean_loss, precision="bf16") == evaluate(
             eager.model, data, mean_loss, precision="bf16"
         )
-    assert equal_trees(found, expected)
+    assert equal_trees(actual, expected)

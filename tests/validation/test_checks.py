@@ -22,7 +22,7 @@ NOT_INTEGERS = [True, np.True_, 10.5, 10.0, "10", None, NAN, 3j, np.float32(10),
 NOT_SEQUENCES = [None, 50, "50", np.array(50), set(), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
 TOO_LARGE_OR_SMALL = [-0.1, 1.0000000000000002, 2, NAN, INF, -INF, np.float32(1.5), 10**150]
 
-REFUSED = [
+REJECTED = [
     *(
         (TypeError, {name: value}, "integer")
         for name in ("total_steps", "warmup_steps")
@@ -40,7 +40,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("error", "wrong", "part"), REFUSED, ids=str)
+@pytest.mark.parametrize(("error", "wrong", "part"), REJECTED, ids=str)
 def test_error_names_argument_and_shows_value(error, wrong, part):
     ((name, value),) = wrong.items()
     shown = (
@@ -58,7 +58,7 @@ def test_warmup_must_leave_a_step(total, warmup):
     rejects(ValueError, wrong, str(total - 1), call=PlateauCurve, total_steps=total, warmup_steps=warmup)
 
 
-PAIRS_REFUSED = [
+PAIRS_REJECTED = [
     *((TypeError, name, pair) for name in PLATEAUS for pair in (*NOT_PAIRS, *UNORDERED)),
     *(
         (ValueError, "plateaus", pair)
@@ -71,7 +71,7 @@ PAIRS_REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("error", "name", "pair"), PAIRS_REFUSED, ids=str)
+@pytest.mark.parametrize(("error", "name", "pair"), PAIRS_REJECTED, ids=str)
 def test_error_names_and_shows_pair(error, name, pair):
     right = (20, 5)
     arguments = {"total_steps": 100, "warmup_steps": 10, name: [right, pair]}
@@ -148,7 +148,7 @@ def test_missing_key_has_default_except_total_steps(name):
         assert PlateauCurve.from_dict(_changed(**{name: ...})) == PlateauCurve(100)
 
 
-def test_unknown_key_is_refused():
+def test_unknown_key_is_rejected():
     rejects(ValueError, "unknown", "'min_lr'", call=PlateauCurve.from_dict, arguments=_changed(min_lr=0.1))
 
 
@@ -191,7 +191,7 @@ def test_error_for_fraction_suggests_float(value):
 @pytest.mark.parametrize(
     "value", [NAN, INF, -INF, -1, -1e-30, 2.0**-127, 1e-300, 1e39, 3.4028236e38, 10**150, -(10**150)]
 )
-def test_peak_out_of_range_is_refused(value):
+def test_peak_out_of_range_is_rejected(value):
     reason = "must not be negative" if value < 0 else ""
     shown = f"peak_value = {checks.short_repr(value)}"
     rejects(ValueError, shown, reason, call=checks.peak, name="peak_value", value=value)

@@ -170,8 +170,8 @@ def gather_tensors(state: Any) -> dict[str, np.ndarray[Any, Any]]:
     tensors: dict[str, np.ndarray[Any, Any]] = {}
     for path, leaf in cast("list[tuple[Any, Any]]", pytree.tree_leaves_with_path(state)):
         if isinstance(leaf, Tensor):
-            whole = leaf.full_tensor() if isinstance(leaf, DTensor) else leaf
-            tensors[pytree.keystr(path)] = whole.detach().numpy().copy()
+            full = leaf.full_tensor() if isinstance(leaf, DTensor) else leaf
+            tensors[pytree.keystr(path)] = full.detach().numpy().copy()
     return tensors
 
 
@@ -181,8 +181,8 @@ def own_and_common(directory: Path) -> list[bool]:
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
-    own = torch.full((3,), float(rank()))
-    expected: dict[str, Any] = {"common": common.clone(), "own": own, "rank": [rank()], "e": {}}
+    of_rank = torch.full((3,), float(rank()))
+    expected: dict[str, Any] = {"common": common.clone(), "own": of_rank, "rank": [rank()], "e": {}}
     part, values = Part(expected), {"rank": rank(), "all": [1]}
     before = gather_tensors([model.state_dict(), optimizer.state_dict()])
     checkpoints = Checkpoints(directory)

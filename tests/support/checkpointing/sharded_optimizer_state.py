@@ -117,8 +117,8 @@ class Resumed(NamedTuple):
 def _kept(step: TrainStep) -> Kept:
     state: Any = step.state_dict()
     # NumPy has no bfloat16.
-    whole = pytree.tree_map_only(Tensor, Tensor.double, [dict(state["model"]), state["optimizer"]])
-    return Kept(gather_tensors(whole), _forms(state["optimizer"]))
+    in_float64 = pytree.tree_map_only(Tensor, Tensor.double, [dict(state["model"]), state["optimizer"]])
+    return Kept(gather_tensors(in_float64), _forms(state["optimizer"]))
 
 
 def _forms(state: Any) -> dict[str, tuple[str, tuple[int, ...], str]]:

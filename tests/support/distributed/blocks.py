@@ -88,12 +88,12 @@ def gradients_of(
         return result._replace(random=torch.get_rng_state())
 
 
-def differences(found: Gradients, expected: Gradients) -> list[str]:
+def differences(actual: Gradients, expected: Gradients) -> list[str]:
     """Return the names of the fields whose bits differ."""
     pairs = {
-        "losses": (found.losses, expected.losses),
-        "gradients": (found.gradients, expected.gradients),
-        "random": ([found.random], [expected.random]),
+        "losses": (actual.losses, expected.losses),
+        "gradients": (actual.gradients, expected.gradients),
+        "random": ([actual.random], [expected.random]),
     }
     return [
         name

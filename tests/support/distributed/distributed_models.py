@@ -198,15 +198,15 @@ def _last_states(*steps: TrainStep) -> Any:
 
 def from_fused_optimizers() -> list[tuple[list[float], list[float]]]:
     """Return the losses of two updates under DDP, and under `fully_shard` after loading the DDP state."""
-    found: list[tuple[list[float], list[float]]] = []
+    pairs: list[tuple[list[float], list[float]]] = []
     for kind, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adagrad, {})):
         one, other = step_over("ddp", kind, **options), step_over("fsdp", kind, fused=None, **options)
         for number in range(3):
             _update(one, number)
         other.load_state_dict(one.state_dict())
         one_losses, other_losses = ([_update(step, number) for number in (3, 4)] for step in (one, other))
-        found.append((one_losses, other_losses))
-    return found
+        pairs.append((one_losses, other_losses))
+    return pairs
 
 
 def shards_in_a_plain_step() -> str:

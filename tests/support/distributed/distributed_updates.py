@@ -83,18 +83,18 @@ def sums(case: Case, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def loss_fn_of(case: Case) -> Any:
-    def returned(outputs: Tensor, batch: Batch) -> Any:
+    def loss_from(outputs: Tensor, batch: Batch) -> Any:
         total, weight = sums(case, outputs, batch)
         if case.loss == "mean":
             return total / weight
         return total, weight.float() if case.loss == "device pair" else weight.item()
 
     def loss_fn(model: nn.Module, batch: Batch) -> Any:
-        return returned(model(batch[0]), batch)
+        return loss_from(model(batch[0]), batch)
 
     def carried(model: nn.Module, batch: Batch, carry: Any) -> Any:
         outputs, carry = model(batch[0], carry)
-        return returned(outputs, batch), carry
+        return loss_from(outputs, batch), carry
 
     return carried if case.recurrent else loss_fn
 
@@ -175,13 +175,13 @@ class _Multiplications(TorchDispatchMode):
 
 def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
     """Return for each case the dtypes of the factors by which an update multiplies the gradients."""
-    found: list[list[torch.dtype]] = []
+    all_dtypes: list[list[torch.dtype]] = []
     for case in cases:
         step = step_of(case)
         with _Multiplications() as mode:
             step(*(batch_of(case, 0, distributed.get_rank(), number) for number in range(case.accumulation)))
-        found.append(mode.dtypes)
-    return found
+        all_dtypes.append(mode.dtypes)
+    return all_dtypes
 
 
 def reads_of_cases(cases: Sequence[Case]) -> list[list[str]]:
@@ -194,9 +194,9 @@ def _reads(case: Case) -> list[str]:
     names: list[str] = []
     for update in range(case.updates):
         batches = [batch_of(case, update, rank, number) for number in range(case.accumulation)]
-        with Reads() as found:
+        with Reads() as reads:
             step(*batches)
-        names += found.names if update > 1 else []
+        names += reads.names if update > 1 else []
     # FSDP2 frees memory, and allocates it again, through storages.
     return [name for name in names if name != "untyped_storage"]
 

@@ -71,7 +71,7 @@ def _errors_after_an_error(wrapper: str, place: str) -> set[str]:
     return set(map(error_of, calls))
 
 
-def refused_under_ddp(case: str) -> tuple[str, bool]:
+def rejected_under_ddp(case: str) -> tuple[str, bool]:
     """Return the error of an update that leaves a layer without gradients, and True if no weight changed."""
     plain = Skipping()
     model = DistributedDataParallel(plain)
@@ -155,12 +155,12 @@ def unwrapped(how: str) -> list[str]:
     if how == "inner":
         assert distribute(model, device="cpu") is not model
     trained: Any = model[0] if how == "meant" else model
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         step = _step_of(trained, _mean_of)
         if how != "inner":
             step(torch.ones(2, 3))
-    return [f"{warning.category.__name__}: {warning.filename}: {warning.message}" for warning in found]
+    return [f"{warning.category.__name__}: {warning.filename}: {warning.message}" for warning in caught]
 
 
 def divided_by(factors: Sequence[float | None], part: bool) -> list[Any]:

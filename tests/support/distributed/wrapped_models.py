@@ -144,7 +144,7 @@ def not_averaged() -> list[str]:
     return [inside, error_of(lambda: step(_BATCH))]
 
 
-def graphs_refused() -> list[str]:
+def graphs_rejected() -> list[str]:
     """Return the error of a step with `cuda_graph=True`, for each wrapper."""
     return [
         error_of(lambda wrap=wrap: make_step("adamw", wrap(Net()), cuda_graph=True))

@@ -16,7 +16,7 @@ def clocks(rules: Sequence[Any], starts: Iterable[int], metrics: Iterable[Any]) 
 
     `starts` are the first steps of the flat parts.
     """
-    clock, found = 0, [0]
+    clock, history = 0, [0]
     memories = [
         _UntilFlat(rule, set(starts)) if isinstance(rule, HoldUntilFlat) else _Below(rule) for rule in rules
     ]
@@ -25,8 +25,8 @@ def clocks(rules: Sequence[Any], starts: Iterable[int], metrics: Iterable[Any]) 
             rounded = np.float32(metric)
         holding = [memory for memory in memories if memory.holds(clock, rounded)]
         clock += not holding
-        found.append(clock)
-    return found
+        history.append(clock)
+    return history
 
 
 def _readings(metrics: Iterable[Any], every: int) -> list[Any]:

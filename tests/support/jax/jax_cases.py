@@ -63,13 +63,13 @@ def product(curve: Curve, peak: float, steps: NDArray[Any], x64: bool) -> Any:
     return exact if x64 else exact.astype(np.float32)
 
 
-def assert_equal_bits(found: Any, wanted: Any) -> None:
-    values: NDArray[Any] = np.asarray(found)
+def assert_equal_bits(actual: Any, wanted: Any) -> None:
+    values: NDArray[Any] = np.asarray(actual)
     assert values.dtype == wanted.dtype
     np.testing.assert_array_equal(values.view(f"i{wanted.itemsize}"), wanted.view(f"i{wanted.itemsize}"))
 
 
-def assert_equal_rates(found: Any, wanted: NDArray[Any]) -> None:
+def assert_equal_rates(actual: Any, wanted: NDArray[Any]) -> None:
     # XLA flushes float32 below 2⁻¹²⁶ to zero, so these are not compared.
     promised: NDArray[np.bool] = (wanted == 0) | (wanted >= SMALLEST_NORMAL) | (wanted.dtype == np.float64)
-    assert_equal_bits(np.asarray(found)[promised], wanted[promised])
+    assert_equal_bits(np.asarray(actual)[promised], wanted[promised])

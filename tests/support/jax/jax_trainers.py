@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.jax.jax_cases import assert_equal_bits, product
-from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_whole_and_resumed, train
+from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_and_resume, train
 
 import plateau_jax
 from plateau_jax import Curve, optax_schedule
@@ -67,16 +67,16 @@ def assert_resumed(
     Returns:
         The final variables of the uninterrupted program.
     """
-    (uninterrupted, given), (resumed, given_later) = run_whole_and_resumed(heading, folder, watched)
+    (uninterrupted, given), (resumed, given_later) = run_and_resume(heading, folder, watched)
     given.assert_given(PAGE_CURVE, PAGE_PEAK, range(200))
     given_later.assert_given(PAGE_CURVE, PAGE_PEAK, range(at, 200))
     jax.tree.map(np.testing.assert_array_equal, state(resumed.names), state(uninterrupted.names))
-    assert_refused_if_longer(heading, folder, "curve")
+    assert_rejected_if_longer(heading, folder, "curve")
     return uninterrupted.names
 
 
-def assert_refused_if_longer(heading: str, folder: Path, curve: str) -> None:
-    """Check that a program that `run_whole_and_resumed` has run is rejected if this curve becomes longer."""
+def assert_rejected_if_longer(heading: str, folder: Path, curve: str) -> None:
+    """Check that a program that `run_and_resume` has run is rejected if this curve becomes longer."""
     changes = {f"\n{curve} = PlateauCurve(UPDATES, ": f"\n{curve} = PlateauCurve(UPDATES + 40, "}
     with pytest.raises(ValueError, match=r"^record was saved at step \d+ with total_steps=200, now 240: "):
         train(heading, folder / "interrupted", changes=changes)

@@ -31,13 +31,13 @@ def simplest_between(low: Fraction, high: Fraction) -> Fraction:
     """Return the fraction with the smallest denominator in the open interval, 0 <= low < high."""
     # One step of the continued fraction at a time: (3/10, 1/3) holds no integer and its inverse is (3, 10/3).
     # That has the fraction 3 + (0, 1/3), and (0, 1/3) has 1/4. So the result is 1/(3 + 1/4) = 4/13.
-    whole = low.numerator // low.denominator
-    if whole + 1 < high:
-        return Fraction(whole + 1)
-    low, high = low - whole, high - whole
+    integer = low.numerator // low.denominator
+    if integer + 1 < high:
+        return Fraction(integer + 1)
+    low, high = low - integer, high - integer
     if low == 0:
-        return whole + Fraction(1, high.denominator // high.numerator + 1)
-    return whole + 1 / simplest_between(1 / high, 1 / low)
+        return integer + Fraction(1, high.denominator // high.numerator + 1)
+    return integer + 1 / simplest_between(1 / high, 1 / low)
 
 
 def _place_of_value(part: Part, value: Any) -> Fraction:

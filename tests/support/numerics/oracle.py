@@ -266,9 +266,9 @@ def _plateau_parts(
     return [*parts, _flat_part(total_steps, least)]
 
 
-def percent_of(whole: int, percentage: float) -> int:
+def percent_of(total: int, percentage: float) -> int:
     """Return a percentage of steps, rounded down; the percentage is the decimal that it prints as."""
-    return floor(whole * Fraction(repr(percentage)) / 100)
+    return floor(total * Fraction(repr(percentage)) / 100)
 
 
 def half_ulp(value: Any) -> Any:

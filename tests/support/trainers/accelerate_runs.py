@@ -16,7 +16,7 @@ from support.trainers.trainers import (
     ProgramRun,
     program,
     record_lrs,
-    run_whole_and_resumed,
+    run_and_resume,
     same_weights,
     train,
 )
@@ -51,10 +51,10 @@ def _print(_: Accelerator, text: str) -> None:
 
 def compare_resumed(folder: str) -> tuple[LearningRates, LearningRates, bool]:
     """Return the learning rates of a whole and of a resumed run, and True if their weights are equal."""
-    (whole, used), (later, used_later) = _launch(
-        lambda: run_whole_and_resumed(HEADING, Path(folder), record_lrs)
+    (uninterrupted, used), (later, used_later) = _launch(
+        lambda: run_and_resume(HEADING, Path(folder), record_lrs)
     )
-    return used, used_later, same_weights(later.names["model"], whole.names["model"])
+    return used, used_later, same_weights(later.names["model"], uninterrupted.names["model"])
 
 
 def _first_updates(folder: str, changes: dict[str, str]) -> LearningRates:

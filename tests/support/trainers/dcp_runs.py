@@ -82,8 +82,8 @@ def compare_resumed(
     def start(curve: Curve = CURVE) -> Run:
         return Run(wrapper, lr.clone() if isinstance(lr, Tensor) else lr, curve, path)
 
-    whole, interrupted, resumed, branched = start(), start(), start(), start(branch)
-    used = whole.train(0, 12)
+    uninterrupted, interrupted, resumed, branched = start(), start(), start(), start(branch)
+    used = uninterrupted.train(0, 12)
     interrupted.train(0, 5)
     interrupted.save()
     resumed.load(lose_lrs)
@@ -92,5 +92,5 @@ def compare_resumed(
         "whole": used,
         "resumed": resumed.train(5, 12),
         "branch": branched.train(5, 12),
-        "same": all(map(torch.equal, resumed.weights(), whole.weights())),
+        "same": all(map(torch.equal, resumed.weights(), uninterrupted.weights())),
     }

@@ -96,7 +96,7 @@ def losses(lines: Sequence[str]) -> list[float]:
     return [float(number[1]) for line in lines if (number := re.search(r"loss\W+([\d.]+)", line))]
 
 
-def run_whole_and_resumed(
+def run_and_resume(
     heading: str, folder: Path, record: Callable[[], AbstractContextManager[Recorded]]
 ) -> tuple[tuple[ProgramRun, Recorded], tuple[ProgramRun, Recorded]]:
     """Run a program once in full and once interrupted and resumed; return both with their records.
@@ -105,26 +105,26 @@ def run_whole_and_resumed(
     """
     for name in ("whole", "interrupted"):
         (folder / name).mkdir(exist_ok=True)  # ranks may share it
-    with record() as of_whole:
-        whole = train(heading, folder / "whole")
-    lines = len(whole.lines)
-    assert losses(whole.lines)[-1] < losses(whole.lines)[0]
+    with record() as of_uninterrupted:
+        uninterrupted = train(heading, folder / "whole")
+    lines = len(uninterrupted.lines)
+    assert losses(uninterrupted.lines)[-1] < losses(uninterrupted.lines)[0]
     with record():
         interrupted = train(heading, folder / "interrupted", interrupt_after=lines // 2 + 1)
-    assert interrupted.lines == whole.lines[: lines // 2 + 1]
+    assert interrupted.lines == uninterrupted.lines[: lines // 2 + 1]
     with record() as of_resumed:
         resumed = train(heading, folder / "interrupted")
     assert 0 < len(resumed.lines) < lines
-    assert resumed.lines == whole.lines[-len(resumed.lines) :]
-    return (whole, of_whole), (resumed, of_resumed)
+    assert resumed.lines == uninterrupted.lines[-len(resumed.lines) :]
+    return (uninterrupted, of_uninterrupted), (resumed, of_resumed)
 
 
 def assert_resumed(heading: str, folder: Path, expected: LearningRates) -> None:
     """Check the learning rates and the weights of a program that is interrupted halfway and resumed."""
-    (whole, used), (resumed, used_later) = run_whole_and_resumed(heading, folder, record_lrs)
+    (uninterrupted, used), (resumed, used_later) = run_and_resume(heading, folder, record_lrs)
     assert used == expected
     assert used_later == expected[len(expected) // 2 :]
-    assert same_weights(resumed.names["model"], whole.names["model"])
+    assert same_weights(resumed.names["model"], uninterrupted.names["model"])
 
 
 def net() -> nn.Sequential:

@@ -218,12 +218,12 @@ def test_state_of_another_unit_keeps_its_clock(
 
 def test_other_curve_must_agree_up_to_the_clock() -> None:
     old, new = (StagedCurve([(10, 1.0), (20,), (length, 0.0)]) for length in (10, 5))
-    for updates, is_refused in ((10, False), (11, True)):
+    for updates, is_rejected in ((10, False), (11, True)):
         saved = make_step(curve=old, unit=2, count=_count_rows)
         for batch in batches(updates, 6):
             saved(batch)
         step = make_step(curve=new, unit=2, count=_count_rows)
-        if is_refused:
+        if is_rejected:
             with pytest.raises(ValueError, match="differ from step 31 on"):
                 step.load_state_dict(saved.state_dict())
         else:
@@ -232,21 +232,21 @@ def test_other_curve_must_agree_up_to_the_clock() -> None:
 
 
 def test_step_of_a_partly_consumed_unit_is_compared() -> None:
-    for updates, is_refused in ((0, False), (1, True), (2, False)):
+    for updates, is_rejected in ((0, False), (1, True), (2, False)):
         old = StagedCurve([(10, 1.0)], start=0.1)
         saved = make_step(curve=old, unit=12, count=_count_rows)
         for batch in batches(updates, 6):
             saved(batch)
         curve = old.cooldown(1, 9) if updates == 2 else StagedCurve([(10, 1.0)], start=0.9)
         step = make_step(curve=curve, unit=12, count=_count_rows)
-        if is_refused:
+        if is_rejected:
             with pytest.raises(ValueError, match="differ from step 0 on"):
                 step.load_state_dict(saved.state_dict())
         else:
             step.load_state_dict(saved.state_dict())
 
 
-def test_dtensor_count_is_refused() -> None:
+def test_dtensor_count_is_rejected() -> None:
     assert run(counted_as_dtensors, processes=1) == [["count returned a DTensor", 7]]
 
 

@@ -37,7 +37,7 @@ _OTHERS: list[Any] = [None, HoldBelow(0.5, 3), [PATIENT, HoldBelow(0.5, 3)]]
 
 @pytest.mark.parametrize("other", _OTHERS, ids=str)
 @pytest.mark.parametrize("swapped", [False, True])
-def test_state_of_other_rules_is_refused_or_restarted(other: Any, swapped: bool) -> None:
+def test_state_of_other_rules_is_rejected_or_restarted(other: Any, swapped: bool) -> None:
     first, second = (other, PATIENT) if swapped else (PATIENT, other)
     saved, step = (make_step(loss_fn=told, curve=CURVE, hold=hold) for hold in (first, second))
     train(saved, [torch.tensor(0.75)] * 5)
@@ -83,8 +83,8 @@ def test_other_curve_must_agree_up_to_the_clock() -> None:
     assert not branch.same_until(CURVE, 6)
     step = make_step(loss_fn=told, curve=branch, hold=PATIENT)
     step.load_state_dict(state)
-    found = [int(result.clock) for result in train(step, [torch.tensor(0.75)] * 6)]
-    assert found == [3, 4, 5, 6, 7, 8]
+    clocks = [int(result.clock) for result in train(step, [torch.tensor(0.75)] * 6)]
+    assert clocks == [3, 4, 5, 6, 7, 8]
     with pytest.raises(ValueError, match="differ from step"):
         make_step(loss_fn=told, curve=CURVE.cooldown(1, 4), hold=HoldBelow(0.5, 3)).load_state_dict(state)
     other = StagedCurve([(3, 1.0), (0, 0.5), (9,)], start=0.1)
@@ -94,7 +94,7 @@ def test_other_curve_must_agree_up_to_the_clock() -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])
-def test_interrupted_decision_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_decision_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     step, uninterrupted = (make_step(name, curve=CURVE, hold=PATIENT) for _ in range(2))
     data = batches(8)
     train(step, data[:5])

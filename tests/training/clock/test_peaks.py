@@ -20,8 +20,8 @@ def test_new_peak_applies_from_next_update(name: str) -> None:
     step, data = make_step(name), batches(12)
     train(step, data[:3])
     step.set_peak(0.25)
-    found = step(data[3])
-    assert found.lr.item() == torch.tensor(CURVE(3) * 0.25).item()
+    result = step(data[3])
+    assert result.lr.item() == torch.tensor(CURVE(3) * 0.25).item()
     assert step.optimizer.param_groups[0]["initial_lr"] == 0.25
     other = make_step(name)
     other.load_state_dict(through_file(step.state_dict()))
@@ -68,7 +68,7 @@ KINDS = [torch.optim.Adam, torch.optim.Adagrad, torch.optim.SGD]
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad])
 @pytest.mark.parametrize("loaded", [False, True])
-def test_decayed_lr_is_refused_as_peak(kind: Any, loaded: bool) -> None:
+def test_decayed_lr_is_rejected_as_peak(kind: Any, loaded: bool) -> None:
     model, (batch,) = Net(), batches(1)
     optimizer = kind(model.parameters(), lr=0.01)
     for step in range(3):

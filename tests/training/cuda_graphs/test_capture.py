@@ -127,7 +127,7 @@ def test_batch_without_tensors_is_captured(kept: list[Tensor]) -> None:
     assert (FakeGraph.captures, kept[1].item()) == (1, 6)
 
 
-def test_tensor_on_other_device_is_refused(kept: list[Tensor]) -> None:
+def test_tensor_on_other_device_is_rejected(kept: list[Tensor]) -> None:
     """A graph would keep using the value from the capture."""
     sums = Sums(kept)
     with pytest.raises(ValueError, match="tensor on meta"):
@@ -140,7 +140,7 @@ def test_tensor_on_other_device_is_refused(kept: list[Tensor]) -> None:
     [SimpleNamespace(x=torch.ones(2)), np.ones(2), {1}, object()],
     ids=lambda value: type(value).__name__,
 )
-def test_opaque_object_is_refused(kept: list[Tensor], value: Any) -> None:
+def test_opaque_object_is_rejected(kept: list[Tensor], value: Any) -> None:
     """A graph would keep using its content from the capture, hashable or not."""
     sums = Sums(kept)
     with pytest.raises(TypeError, match=f"holds a {type(value).__name__}"):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 _TESTS = Path(__file__).parents[2]
 
 
-def test_uncapturable_arguments_are_refused() -> None:
+def test_uncapturable_arguments_are_rejected() -> None:
     model = Net().cuda()
     for name in ("adamw", "rmsprop", "plain adam"):
         optimizer = make_optimizer(name, model)

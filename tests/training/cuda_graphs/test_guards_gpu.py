@@ -59,7 +59,7 @@ def test_change_takes_effect(name: str, change: str) -> None:
     compare_with_eager(Case(model=Deep), actions, name, graphs=1)
 
 
-def test_uncapturable_settings_are_refused() -> None:
+def test_uncapturable_settings_are_rejected() -> None:
     captured, eager, data = gpu_step(cuda_graph=True), gpu_step(), on_gpu(batches(8))
     assert equal_trees(train(captured, data[:5]), train(eager, data[:5]))
     group = captured.optimizer.param_groups[0]

@@ -40,7 +40,7 @@ _CASES = [(attach, "plain") for attach in _ATTACH] + [("step", wrap) for wrap in
 
 @pytest.mark.parametrize(("attach", "wrap"), _CASES)
 @pytest.mark.parametrize("outside", [True, False])
-def test_scheduler_attached_before_is_refused(attach: str, wrap: str, outside: bool) -> None:
+def test_scheduler_attached_before_is_rejected(attach: str, wrap: str, outside: bool) -> None:
     model = Net()
     optimizer = make_optimizer("adamw", model)
     wrapped = _WRAP[wrap](optimizer)
@@ -56,7 +56,7 @@ def test_scheduler_attached_before_is_refused(attach: str, wrap: str, outside: b
 @pytest.mark.parametrize(("attach", "wrap"), _CASES)
 @pytest.mark.parametrize("outside", [True, False])
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-def test_scheduler_attached_after_is_refused(attach: str, wrap: str, name: str, outside: bool) -> None:
+def test_scheduler_attached_after_is_rejected(attach: str, wrap: str, name: str, outside: bool) -> None:
     model = Net()
     optimizer = make_optimizer(name, model)
     wrapped = _WRAP[wrap](optimizer)
@@ -74,7 +74,7 @@ def test_scheduler_attached_after_is_refused(attach: str, wrap: str, name: str, 
         assert equal_trees(train(step, data[number : number + 2]), expected[number : number + 2])
 
 
-def test_scheduler_on_last_optimizer_is_refused() -> None:
+def test_scheduler_on_last_optimizer_is_rejected() -> None:
     model = Net()
     optimizers = [torch.optim.AdamW(part.parameters(), fused=True) for part in (model.first, model.last)]
     step, (batch,) = make_step(model=model, optimizer=optimizers), batches(1)
@@ -87,7 +87,7 @@ def test_scheduler_on_last_optimizer_is_refused() -> None:
 
 
 @pytest.mark.parametrize("attached_first", [True, False])
-def test_scheduler_attached_around_load_is_refused(attached_first: bool) -> None:
+def test_scheduler_attached_around_load_is_rejected(attached_first: bool) -> None:
     step, data = make_step(), batches(2)
     step(data[0])
     state = step.state_dict()

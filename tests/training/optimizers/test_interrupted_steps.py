@@ -63,13 +63,13 @@ def test_update_interrupted_at_any_line(kind: str, updates: int, precision: str)
         ):  # Python does not leave a `with` that is interrupted at its end
             torch.set_autocast_enabled("cpu", False)
             torch.autocast_decrement_nesting()
-        if is_refused := step._steppers.is_partial:
+        if is_rejected := step._steppers.is_partial:
             for call in (step.state_dict, lambda step=step: step(data[updates])):
                 with pytest.raises(RuntimeError, match="an update was interrupted"):
                     call()
             step.load_state_dict(state)
         took_place = sum(step.state_dict()[count] for count in ("applied", "skipped")) > updates
-        outcomes.add("rejected" if is_refused else "took place" if took_place else "nothing changed")
+        outcomes.add("rejected" if is_rejected else "took place" if took_place else "nothing changed")
         assert equal_trees(state_kept_by_skips(step), wholes[took_place]), f"at line {number}"
         assert equal_trees(step(data[updates + took_place]), results[took_place]), f"at line {number}"
     assert outcomes == {"took place", "nothing changed", "rejected"}

@@ -24,7 +24,7 @@ _ALL = {
 
 
 @pytest.mark.parametrize("kind", sorted(_ALL, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
-def test_every_torch_optimizer_is_accepted_or_refused(kind: Any) -> None:
+def test_every_torch_optimizer_is_accepted_or_rejected(kind: Any) -> None:
     model = nn.Linear(3, 2, bias=False)
     optimizer = kind(model.parameters(), lr=0.1)
     if kind is torch.optim.LBFGS:
@@ -37,7 +37,7 @@ def test_every_torch_optimizer_is_accepted_or_refused(kind: Any) -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_fused_sgd_trains_half_precision_or_is_refused(dtype: torch.dtype, momentum: float) -> None:
+def test_fused_sgd_trains_half_precision_or_is_rejected(dtype: torch.dtype, momentum: float) -> None:
     """On a CPU torch 2.13 leaves blocks of elements unchanged: github.com/pytorch/pytorch/issues/191763."""
     models = [nn.Linear(64, 1, bias=False).to(dtype) for _ in range(2)]
     optimizers: list[torch.optim.SGD] = []

@@ -163,7 +163,7 @@ def test_several_optimizers_resume_from_file(build: Callable[[Net], list[Optimiz
     check_resume(lambda: _step(build, **options), data, (0, 1, 4))
 
 
-def test_states_of_other_optimizers_are_refused() -> None:
+def test_states_of_other_optimizers_are_rejected() -> None:
     (batch,) = batches(1)
     others = [
         _step(_fused),

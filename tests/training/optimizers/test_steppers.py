@@ -92,7 +92,7 @@ def test_takes_found_inf_for_fused_optimizers() -> None:
     assert not takes_found_inf(mixed, mixed.param_groups)
 
 
-def test_check_capturable_refuses_uncapturable_optimizers() -> None:
+def test_check_capturable_rejects_uncapturable_optimizers() -> None:
     for name in FUSED:
         optimizer = make_optimizer(name, Net())
         if "capturable" not in optimizer.defaults:

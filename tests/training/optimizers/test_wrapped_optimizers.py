@@ -98,7 +98,7 @@ def test_unknown_wrapper_is_not_unwrapped() -> None:
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 @pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential], ids=["itself", "nested"])
-def test_fabric_mixed_precision_is_refused(precision: Any, wrap: Any) -> None:
+def test_fabric_mixed_precision_is_rejected(precision: Any, wrap: Any) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     inner = Net()
     model, optimizer = fabric.setup(inner, make_optimizer("adamw", inner))
@@ -123,7 +123,7 @@ def _fails(state: Any) -> Any:
         _fails,
     ],
 )
-def test_nonstandard_state_dict_is_refused(form: Any) -> None:
+def test_nonstandard_state_dict_is_rejected(form: Any) -> None:
     class Odd(torch.optim.SGD):
         def state_dict(self) -> dict[str, Any]:
             return form(super().state_dict())

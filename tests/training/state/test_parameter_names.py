@@ -71,7 +71,7 @@ _PREFIXES = st.sampled_from([None, "", "module.", "_orig_mod.", "module._orig_mo
 
 @examples(60)
 @given(layouts=_layouts(), prefixes=st.tuples(_PREFIXES, _PREFIXES))
-def test_other_order_of_parameters_is_refused(
+def test_other_order_of_parameters_is_rejected(
     layouts: tuple[Layout, Layout], prefixes: tuple[str | None, str | None]
 ) -> None:
     saving, loading = (_step(layout, prefix) for layout, prefix in zip(layouts, prefixes, strict=True))

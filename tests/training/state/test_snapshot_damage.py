@@ -47,7 +47,7 @@ def _sound(name: str, precision: str) -> Any:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @examples(25)
 @given(data=st.data())
-def test_damage_is_refused_or_undone_by_sound_state(name: str, data: st.DataObject) -> None:
+def test_damage_is_rejected_or_undone_by_sound_state(name: str, data: st.DataObject) -> None:
     precision = data.draw(st.sampled_from(("fp32", "fp16")))
     step, (batch,) = make_step(name, Net(), precision=precision), batches(1)
     train(step, [batch, batch])
@@ -67,7 +67,7 @@ def test_damage_is_refused_or_undone_by_sound_state(name: str, data: st.DataObje
 @pytest.mark.parametrize("strict", [True, False])
 @examples(150)
 @given(data=st.data())
-def test_damaged_hold_is_refused_or_dropped(strict: bool, data: st.DataObject) -> None:
+def test_damaged_hold_is_rejected_or_dropped(strict: bool, data: st.DataObject) -> None:
     step = make_step("adamw", Net(), hold=HoldBelow([(3.0, 2), (0.5, 3)], every=2))
     train(step, batches(3))
     before = step.state_dict()
@@ -94,7 +94,7 @@ class _Extra(nn.Linear):
             raise LookupError("another number")
 
 
-class _Refusing(torch.optim.SGD):
+class _Rejecting(torch.optim.SGD):
     """Not torch's own: its `load_state_dict` changes the settings, and then fails once or always."""
 
     failures = 0
@@ -112,7 +112,7 @@ def _trained(updates: int, kept: int = 1) -> TrainStep:
     model[1].kept = kept
     optimizers: list[Any] = [
         torch.optim.AdamW(model[0].parameters(), lr=0.1, fused=True),
-        _Refusing(model[1].parameters(), lr=0.1, momentum=0.9),
+        _Rejecting(model[1].parameters(), lr=0.1, momentum=0.9),
     ]
     options: dict[str, Any] = {"precision": "fp16", "carry": torch.zeros(2)}
     options |= {"curve": HELD_CURVE, "hold": PATIENT}

@@ -48,8 +48,8 @@ def test_pairs_give_quotient_of_sums(pieces: list[tuple[float, float, int, bool]
     gradient = x.grad.double()
     assert norm == gradient.abs()
     magnitude = float(sum(abs(Fraction(a)) + abs(Fraction(b)) for a, b, *_ in pieces) / weight)
-    for value, parts in ((gradient, [a for a, *_ in pieces]), (loss, [a + b for a, b, *_ in pieces])):
-        assert abs(float(value) - float(sum(map(Fraction, parts)) / weight)) <= 1e-6 * magnitude
+    for value, summands in ((gradient, [a for a, *_ in pieces]), (loss, [a + b for a, b, *_ in pieces])):
+        assert abs(float(value) - float(sum(map(Fraction, summands)) / weight)) <= 1e-6 * magnitude
 
 
 @given(st.lists(st.tuples(_small, _small), min_size=1, max_size=6))
@@ -88,7 +88,7 @@ def _pair() -> Loss:
     return Loss(_x * 1, 2)
 
 
-def test_mean_among_pairs_is_refused() -> None:
+def test_mean_among_pairs_is_rejected() -> None:
     for losses in ([_mean, _pair], [_pair, _mean], [_pair, _pair, _mean]):
         with pytest.raises(TypeError, match=r"a mean .* and a pair"):
             _accumulate((loss() for loss in losses), len(losses), _x)
@@ -108,7 +108,7 @@ def test_backward_runs_before_the_next_forward() -> None:
     assert seen == [None, 2, 4]
 
 
-def test_loss_on_another_device_is_refused() -> None:
+def test_loss_on_another_device_is_rejected() -> None:
     x = torch.ones((), requires_grad=True)
     with pytest.raises(ValueError, match="a loss on meta; the parameters are on cpu"):
         _accumulate([Loss(x * torch.ones((), device="meta"), None)], 1, x)

@@ -84,11 +84,11 @@ def test_nonfinite_data_does_not_change_the_scale() -> None:
 
 def test_large_sums_do_not_overflow() -> None:
     """65 536 times a gradient of sums over 4 000 rows would be far beyond fp16, whose largest is 65 504."""
-    (whole,) = batches(1, rows=4000)
-    expected = make_step("sgd", loss_fn=pair_loss)(whole)
+    (batch,) = batches(1, rows=4000)
+    expected = make_step("sgd", loss_fn=pair_loss)(batch)
     for rows in ([4000], [1000, 3000], [3000, 600, 400], [100, 3900], [0, 4000], [0, 0, 400, 3600, 0]):
         for loss_fn in (pair_loss, device_pair_loss):
-            pieces = list(zip(*(part.split(rows) for part in whole), strict=True))
+            pieces = list(zip(*(part.split(rows) for part in batch), strict=True))
             step = make_step("sgd", loss_fn=loss_fn, precision="fp16")
             # If the first weight is small, the scale must shrink first.
             results = [step(*pieces) for _ in range(1 if rows[0] >= 1000 else 14)]
