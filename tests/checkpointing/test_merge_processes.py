@@ -72,3 +72,17 @@ def test_damage_is_known_to_all_ranks(saved: list[Path]) -> None:
             assert is_as_before
     finally:
         path.write_bytes(content)
+
+
+@pytest.mark.parametrize("wrapper", ["plain", "bf16", "ddp", "fsdp"])
+def test_running_average_equals_merge(tmp_path: Path, wrapper: str) -> None:
+    """At the end of each window, to the rounding of the merge's dtype."""
+    if wrapper in ("plain", "bf16"):
+        ranks = [support.running_averages(tmp_path, wrapper)]
+    else:
+        ranks = processes.run(support.running_averages, tmp_path, wrapper)
+    for windows in ranks:
+        assert len(windows) == 2
+        for pairs in windows:
+            for average, merge in pairs.values():
+                np.testing.assert_allclose(average, merge, rtol=1e-6, atol=1e-6)

@@ -115,6 +115,20 @@ def test_branch_cooldowns_compares_merges_with_cooldowns(branched):
     )
 
 
+def test_running_averages_replace_a_cooldown(tmp_path):
+    arguments = ["--seeds", 3, "--interval", 20]
+    text = run(EXAMPLES / "running_averages.py", *arguments, folder=tmp_path)
+    rows = {
+        name: [float(number) for number in re.findall(r"\d+\.\d{3}", line)]
+        for name, line in re.findall(r"^(cooled down|running average|constant lr)(.+)$", text, re.MULTILINE)
+    }
+    losses = rows["cooled down"], rows["running average"][::3], rows["constant lr"][::3]
+    for cooled, averaged, constant in zip(*losses, strict=True):
+        assert abs(averaged - cooled) < 0.2 * (constant - cooled)
+    lines = text.splitlines()
+    assert number_after("largest difference between a running average and the merge:", lines) < 1e-5
+
+
 NO_CHECKPOINT, ON_CPU = "--resume: there is no checkpoint", ["--device", "cpu"]
 WRONG_ARGUMENTS = [
     ("train_digits.py", ["--plateau", "50", "60"], 2, "past total_steps"),
@@ -124,6 +138,7 @@ WRONG_ARGUMENTS = [
     ("sweep.py", ["--output", "sweep.xyz"], 2, "--output sweep.xyz"),
     ("branch_cooldowns.py", ["--cooldowns", "5", "0", "5"], 2, "steps = 0 must be at least 1"),
     ("branch_cooldowns.py", ["--output", "/dev/null/a.png"], 2, "a.png can't be written: Not a directory"),
+    ("running_averages.py", ["--seeds", "1"], 2, "--seeds 1 must be at least 2"),
     ("train_flax.py", ["--resume"], 2, f"{NO_CHECKPOINT} in train_flax"),
     ("train_flax.py", ["--mesh", 2, 2, "--width", 7], 2, "--width of 2, for --mesh 2 2"),
     ("train_flax.py", ["--peak", "nan"], 2, "peak_value = nan"),

@@ -10,7 +10,9 @@ from support.checkpointing.checkpoints import gather_tensors
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
+from plateau_jax import StagedCurve
 from torch_bridge import Checkpoints
 from torch_bridge.distributed.plain_names import plain_state
 
@@ -52,6 +54,59 @@ def merged(
             Checkpoints(directory).merge(counts, weights, into=model, part="model")
             states.append(gather_tensors(dict(plain_state(model))))
     return states
+
+
+def running_averages(directory: Path, wrapper: str) -> list[dict[str, tuple[Any, Any]]]:
+    """Return pairs at the end of each window: each parameter's running average, and its merge.
+
+    The lines on the average are those of docs/cooldowns.md.
+    """
+    stable, windows, factors = StagedCurve([(30,)], start=1.0), ((5, 14), (15, 24)), {}
+    for first, last in windows:
+        steps = range(first, last + 1, 3)
+        weights = stable.cooldown(first, last - first).merge_weights(steps)
+        factors |= dict(zip(steps, weights / weights.cumsum().clip(1e-30), strict=True))
+
+    def make_average() -> AveragedModel:
+        averaged = AveragedModel(
+            net(0), avg_fn=lambda average, value, _: average.lerp(value.to(average.dtype), factors[update])
+        )
+        if wrapper == "fsdp":
+            fully_shard(averaged.module, reshard_after_forward=True)
+        return averaged
+
+    update, averaged, model = 0, make_average(), net(0)
+    if wrapper == "ddp":
+        model = DistributedDataParallel(model)
+    elif wrapper == "fsdp":
+        fully_shard(model)
+    elif wrapper == "bf16":
+        model.bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    inputs = torch.randn(
+        8, 3, generator=torch.Generator().manual_seed(0), dtype=next(model.parameters()).dtype
+    )
+    checkpoints, pairs = Checkpoints(directory, keep=len(factors)), list[dict[str, tuple[Any, Any]]]()
+    for update in range(25):
+        if update in factors:
+            averaged.update_parameters(model)
+            checkpoints.save(update, wait=True, model=model, averaged=averaged)
+        if update == 9:  # resume inside a window
+            averaged = make_average()
+            checkpoints.load(averaged=averaged)
+        for first, last in windows:
+            if update == last:
+                steps, merged = range(first, last + 1, 3), net(9)
+                weights = stable.cooldown(first, last - first).merge_weights(steps)
+                checkpoints.merge(steps, weights, into=merged, part="model")
+                values = gather_tensors(dict(averaged.module.named_parameters()))
+                expected = gather_tensors(dict(merged.named_parameters()))
+                pairs.append({name: (values[name], expected[name]) for name in expected})
+                averaged(inputs.float())
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+    return pairs
 
 
 def rejected(directory: Path, how: str) -> tuple[str, bool]:
