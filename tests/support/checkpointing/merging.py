@@ -61,7 +61,7 @@ def running_averages(directory: Path, wrapper: str) -> list[dict[str, tuple[Any,
 
     The lines on the average are those of docs/cooldowns.md.
     """
-    stable, windows, factors = StagedCurve([(30,)], start=1.0), ((5, 14), (15, 24)), {}
+    stable, windows, factors = StagedCurve([(30,)], start=1.0), ((5, 14), (15, 24)), dict[int, float]()
     for first, last in windows:
         steps = range(first, last + 1, 3)
         weights = stable.cooldown(first, last - first).merge_weights(steps)
@@ -98,7 +98,7 @@ def running_averages(directory: Path, wrapper: str) -> list[dict[str, tuple[Any,
             if update == last:
                 steps, merged = range(first, last + 1, 3), net(9)
                 weights = stable.cooldown(first, last - first).merge_weights(steps)
-                checkpoints.merge(steps, weights, into=merged, part="model")
+                checkpoints.merge(steps, weights.tolist(), into=merged, part="model")
                 values = gather_tensors(dict(averaged.module.named_parameters()))
                 expected = gather_tensors(dict(merged.named_parameters()))
                 pairs.append({name: (values[name], expected[name]) for name in expected})
