@@ -1,0 +1,116 @@
+"""docs/cooldowns.md: the curves of "Several lengths from one run", and runs that resume from its steps."""
+
+from bisect import bisect_right
+from itertools import pairwise
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from support.docs.pages import ROOT, sections
+from support.examples import examples
+from support.schedulers.runs import advance, lrs_of, optimizer_with
+
+from plateau_jax import check_resume, resume_record, scale_by_curve
+from torch_bridge import lambda_lr
+
+pytestmark = pytest.mark.slow
+
+(SECTION,) = (
+    section
+    for section in sections(ROOT / "docs" / "cooldowns.md")
+    if section.heading == "Several lengths from one run"
+)
+SETTINGS, *RECIPES = SECTION.python_blocks()
+
+
+def names_after(settings):
+    """Return the names that both recipes set."""
+    names = dict(settings)
+    exec("from plateau_jax import StagedCurve\n" + "\n".join(RECIPES), names)
+    return names
+
+
+@st.composite
+def ladders(draw):
+    decay = draw(st.sampled_from((0.1, 0.2, 0.5)))
+    warmup = draw(st.integers(0, 20))
+    growth = draw(st.lists(st.integers(10, 60), min_size=1, max_size=4))
+    lengths = [2 * warmup + sum(growth[: n + 1]) for n in range(len(growth))]
+    while not all(round((1 - decay) * b) > round((1 - decay) * a) for a, b in pairwise(lengths)):
+        lengths = [10 * length for length in lengths]
+    peaks = draw(st.lists(st.just(1.0) | st.floats(0.1, 1), min_size=len(growth), max_size=len(growth)))
+    return {"lengths": lengths, "peaks": peaks, "warmup": warmup, "decay": decay}
+
+
+@examples(30)
+@given(ladders())
+def test_each_length_has_its_peak_and_decay(ladder):
+    names, peaks, lengths = names_after(ladder), ladder["peaks"], ladder["lengths"]
+    starts = names["starts"]
+
+    def rising(step):
+        return peaks[0] * min(1.0, step / ladder["warmup"]) if ladder["warmup"] else peaks[0]
+
+    for step in range(lengths[-1]):
+        period = bisect_right(starts, step)
+        if period < len(peaks):
+            level = rising(step) if step < ladder["warmup"] else peaks[period]
+            assert names["trunk"](step) == pytest.approx(level, rel=1e-7)
+        period = bisect_right(lengths, step)
+        begin = lengths[period - 1] if period else 0
+        fall = round(ladder["decay"] * (lengths[period] - begin))
+        level = rising(step) if step < ladder["warmup"] else peaks[period]
+        level *= min(1.0, (lengths[period] - step) / fall)
+        assert names["wsds"](step) == pytest.approx(level, rel=1e-6)
+    for branch, start, length, peak in zip(names["branches"], starts, lengths, peaks, strict=True):
+        assert branch.same_until(names["trunk"], start)
+        assert branch([start, length]).tolist() == [np.float32(peak), 0]
+        assert branch.total_steps == length
+    assert names["save"][1::2] == lengths
+    assert [names["wsds"](step) for step in names["save"][::2]] == [np.float32(peak) for peak in peaks]
+
+
+def run_in_torch(curve, saved_at, state=None):
+    """Return the learning rate of each update, and the scheduler's states after those to save."""
+    optimizer = optimizer_with([0.1])
+    scheduler, lrs, states = lambda_lr(optimizer, curve), [], {}
+    if state:
+        scheduler.load_state_dict(state)
+    while scheduler.last_epoch < curve.total_steps:
+        lrs += lrs_of(optimizer)
+        advance(optimizer, scheduler)
+        if scheduler.last_epoch in saved_at:
+            states[scheduler.last_epoch] = scheduler.state_dict()
+    return np.float32(lrs), states
+
+
+def run_in_jax(curve, saved_at, state=None, saved_under=None):
+    """Return the same as `run_in_torch`, with the states of optax."""
+    tx = scale_by_curve(curve, 0.1)
+    update = jax.jit(tx.update)
+    state, lrs, states = state or tx.init(1.0), [], {}
+    if saved_under:
+        check_resume(resume_record(saved_under), curve, state.clock)
+    while (clock := int(state.clock)) < curve.total_steps:
+        _, state = update(1.0, state)
+        lrs.append(state.learning_rate)
+        if clock + 1 in saved_at:
+            states[clock + 1] = state
+    return np.float32(lrs), states
+
+
+def test_runs_resume_from_the_saved_steps_in_both_frameworks():
+    names = names_after({"lengths": [20, 40, 80], "peaks": [1.0, 0.7, 0.5], "warmup": 4, "decay": 0.2})
+    for curve, saved_at, branches in (
+        (names["trunk"], names["starts"], names["branches"]),
+        (names["wsds"], names["save"], [names["wsds"]] * 6),
+    ):
+        lrs, states = run_in_torch(curve, saved_at)
+        jax_lrs, jax_states = run_in_jax(curve, saved_at)
+        np.testing.assert_array_equal(jax_lrs, lrs)
+        assert list(states) == list(jax_states) == saved_at
+        for step, branch in zip(saved_at, branches, strict=True):
+            expected = np.float32(0.1) * branch(range(step, branch.total_steps))
+            np.testing.assert_array_equal(run_in_torch(branch, [], states[step])[0], expected)
+            np.testing.assert_array_equal(run_in_jax(branch, [], jax_states[step], curve)[0], expected)
