@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from support.docs import published, published_trainers
 from support.docs.pages import ROOT, sections
+from support.docs.published_olmo import OLMO_CORE
 from support.jax.jax_cases import product
 from support.schedulers.runs import advance, lrs_of
 from torch.optim import SGD
@@ -28,9 +29,6 @@ LearningRates = NDArray[np.floating[Any]]
 FOLDER = ROOT / "docs" / "other_schedulers"
 INDEX = FOLDER / "index.md"
 PAGES = tuple(sorted(set(FOLDER.glob("*.md")) - {INDEX}))
-OLMO_SCHEDULERS = [
-    *("CosWithWarmup", "LinearWithWarmup", "ConstantWithWarmup", "WSD", "InvSqrtWithWarmup", "PowerLR"),
-]
 TIMM_SCHEDULERS = "CosineLRScheduler", "PolyLRScheduler", "StepLRScheduler", "MultiStepLRScheduler"
 PAST_THE_END = "climbs again", "restarts again", "keeps falling", "raises"
 """Words by which a section describes an original that differs from the curve past the end."""
@@ -219,7 +217,8 @@ def run_with_counts(
     for count in counts:
         if pair.is_olmo:
             scheduler.step(count=count)
-            before.append(original(used + count))
+            tokens = settings["length"] * settings["batch"] * settings["total"]
+            before.append(original(settings["peak"], used + count, tokens))
         else:
             before.append(original(used))
         after += lrs_of(optimizer)
@@ -235,16 +234,9 @@ def _uncompiled(curve: Curve, peak: float) -> Callable[[NDArray[Any]], LearningR
     return lambda steps: product(curve, peak, steps, x64=False)
 
 
-def _olmo(kind: str, peak: float, max_tokens: int, *, units: str, **settings: Any) -> published.Formula:
-    assert units == "tokens"
-    settings.pop("decay_fraction", None)
-    return published.olmo(kind, peak, max_tokens, **settings)
-
-
 def _stand_in_modules(settings: Settings) -> dict[str, ModuleType]:
     """Return stand-ins for the packages that are not installed, with formulas as their schedulers."""
-    peak, batch = settings["peak"], settings["batch"]
-    tokens = settings["length"] * batch * settings["total"]
+    peak = settings["peak"]
     modules: dict[str, ModuleType] = {}
     for path, scheduler in {
         "cosine_plateau_scheduler.CosinePlateauScheduler": published.cosine_plateau,
@@ -253,11 +245,7 @@ def _stand_in_modules(settings: Settings) -> dict[str, ModuleType]:
             Config=partial(published.torchtitan, peak)
         ),
         "megatron.core.optimizer_param_scheduler.OptimizerParamScheduler": published.megatron,
-        "olmo_core.optim.scheduler.SchedulerUnits": SimpleNamespace(tokens="tokens"),
-        **{
-            f"olmo_core.optim.scheduler.{kind}": partial(_olmo, kind, peak, tokens)
-            for kind in OLMO_SCHEDULERS
-        },
+        **{f"olmo_core.optim.scheduler.{name}": value for name, value in OLMO_CORE.items()},
         **{
             f"composer.optim.{kind}": partial(published_trainers.composer, kind, peak)
             for kind in published_trainers.COMPOSER_SCHEDULERS

@@ -42,11 +42,21 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
     period = draw(corners(1, total))
     first = draw(corners(0, total))
     peak = draw(st.floats(1e-5, 10))
+    decay = draw(corners(0, total - warmup))
+    # Each period of WSD-S has a decay; the first one a warmup too, and the others a constant phase.
+    periods, remaining = [warmup + decay], total - warmup - decay
+    for _ in range(draw(st.integers(0, 2)) if decay else 0):
+        if remaining > decay:
+            periods.append(decay + 1)
+            remaining -= decay + 1
+    periods[draw(st.integers(0, len(periods) - 1))] += remaining
     cuts = sorted(draw(st.lists(st.integers(0, 90), max_size=6, unique=True)))
     return {
         "total": total,
         "warmup": warmup,
-        "decay": draw(corners(0, total - warmup)),
+        "decay": decay,
+        "periods": periods,
+        "multipliers": [draw(st.just(1.0) | st.floats(0.1, 1)) for _ in periods],
         "period": period,
         "first": first,
         "second": draw(corners(first + 1, total + 1)),

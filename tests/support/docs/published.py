@@ -2,7 +2,7 @@
 
 Their packages are not test dependencies. timm needs torchvision, which cannot be imported alongside a CPU
 build of torch; transformers and Lightning import torchvision if it is installed, and would then fail too.
-torchtitan, Megatron-LM and OLMo-core install much more than a scheduler. Cosine-Plateau-Scheduler would be a
+torchtitan and Megatron-LM install much more than a scheduler. Cosine-Plateau-Scheduler would be a
 dependency for a single section.
 
 Each formula was compared manually with the code of its package: under 300 random settings, stepped past the
@@ -179,54 +179,5 @@ def megatron(
             return max(min_lr, max_lr * math.sqrt(max(lr_warmup_steps, 1) / max(samples, 1)))
         remaining = _DECAY_SHAPES[lr_wsd_decay_style if wsd else lr_decay_style]((samples - begin) / decay)
         return min_lr + (max_lr - min_lr) * remaining
-
-    return lr
-
-
-def olmo(
-    kind: str,
-    peak: float,
-    max_tokens: int,
-    *,
-    warmup: int,
-    warmup_min_lr: float,
-    alpha_f: float = 0.0,
-    b: float = -0.5,
-    decay: int = 0,
-    decay_min_lr: float = 0.0,
-) -> Formula:
-    """Return a scheduler of OLMo-core 2.6.0, as a function of tokens, including those of the current update.
-
-    With warmup W, length T, decay length D and x = (tokens - W)/(T - W), the learning rate is
-
-        min + (peak - min)·tokens/W                      before W
-        alpha·peak + (peak - alpha·peak)·S(x)            until T, for "CosWithWarmup", "LinearWithWarmup"
-        peak                                             for "ConstantWithWarmup", and for "WSD" until T - D
-        last + (peak - last)·(T - tokens)/D              after that
-        alpha·peak + (peak - alpha·peak)·√(W/tokens)     for "InvSqrtWithWarmup"
-        peak·(tokens/W)ᵇ                                 for "PowerLR", until T - D; then linear to last
-
-    Source: https://github.com/allenai/OLMo-core, src/olmo_core/optim/scheduler.py; train/trainer.py
-    there adds the tokens of a batch before its update.
-    """
-
-    def lr(tokens: int) -> float:
-        if tokens < warmup:
-            return warmup_min_lr + (peak - warmup_min_lr) * tokens / warmup
-        if kind == "ConstantWithWarmup":
-            return peak
-        if kind == "InvSqrtWithWarmup":
-            return peak * alpha_f + (peak - peak * alpha_f) * math.sqrt(warmup / tokens)
-        if kind == "PowerLR":
-            on_power_law = min(tokens, max_tokens - decay)
-            level = peak * (on_power_law / warmup) ** b
-            if tokens <= on_power_law:
-                return level
-            return decay_min_lr + (level - decay_min_lr) * min(max_tokens - tokens, decay) / decay
-        if kind == "WSD":
-            return decay_min_lr + (peak - decay_min_lr) * min(max_tokens - tokens, decay) / decay
-        shape = _DECAY_SHAPES[{"CosWithWarmup": "cosine", "LinearWithWarmup": "linear"}[kind]]
-        remaining = shape((tokens - warmup) / (max_tokens - warmup)) if tokens < max_tokens else 0.0
-        return peak * alpha_f + (peak - peak * alpha_f) * remaining
 
     return lr
