@@ -122,6 +122,10 @@ WORDS = {
     "jax.distributed": "several-processes",
     "multi-host": "several-processes",
     "multi_transform": "how-do-i-give-each-parameter-group-its-own-curve-optax-partition",
+    "adamw support for weight decay schedules": "how-do-i-schedule-the-weight-decay",
+    "stale weight decay after OptimizerParamScheduler.load_state_dict": "how-do-i-schedule-the-weight-decay",
+    "separate learning rate for AdamW components in Muon optimizer": "how-do-i-give-muon",
+    "checkpoint merge & model averaging": "how-good-would-the-model-be",
 }
 
 
