@@ -47,6 +47,18 @@ def nanochat(draw):
     }
 
 
+def nanogpt(draw):
+    decay = draw(corners(1, 80))
+    lr = draw(PEAKS)
+    return {
+        "learning_rate": lr,
+        "min_lr": lr * draw(RATIOS),
+        "warmup_iters": draw(corners(0, decay - 1)),
+        "lr_decay_iters": decay,
+        "max_iters": draw(corners(0, decay - 1)),
+    }
+
+
 def modded_nanogpt(draw):
     return {
         **page_settings(FOLDER / "modded_nanogpt.md"),
@@ -182,7 +194,10 @@ def nanotron(draw):
 
 DRAWS = {
     draw.__name__: draw
-    for draw in (nanochat, modded_nanogpt, litgpt, maxtext, dinov2, open_clip, lingua, levanter, nanotron)
+    for draw in (
+        *(nanogpt, nanochat, modded_nanogpt, litgpt, maxtext),
+        *(dinov2, open_clip, lingua, levanter, nanotron),
+    )
 }
 
 

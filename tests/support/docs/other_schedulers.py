@@ -30,7 +30,7 @@ FOLDER = ROOT / "docs" / "other_schedulers"
 INDEX = FOLDER / "index.md"
 PAGES = tuple(sorted(set(FOLDER.glob("*.md")) - {INDEX}))
 TIMM_SCHEDULERS = "CosineLRScheduler", "PolyLRScheduler", "StepLRScheduler", "MultiStepLRScheduler"
-PAST_THE_END = "climbs again", "restarts again", "keeps falling", "raises"
+PAST_THE_END = "climbs again", "restarts again", "keeps falling", "continues its decay", "raises"
 """Words by which a section describes an original that differs from the curve past the end."""
 
 _SECTION = re.compile(
@@ -68,6 +68,11 @@ class Pair(NamedTuple):
     def is_configuration(self) -> bool:
         """Whether "before" has a trainer's options instead of a program."""
         return self.heading in published_trainers.FORMULAS
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the run ends before its decay does."""
+        return self.past_the_end == "continues its decay"
 
     @property
     def limits(self) -> str:
@@ -110,7 +115,7 @@ def _literal(text: str) -> Any:
 
 
 def read_pairs() -> list[Pair]:
-    """Return every section with a block "before", and every style in Megatron-LM's table."""
+    """Return every section with a block "before", and every style in Megatron-LM's table, whole and cut."""
     pairs: list[Pair] = _megatron_pairs()
     for page in PAGES:
         _, *parts = page.read_text(encoding="utf-8").split("\n## ")
@@ -127,17 +132,30 @@ def _megatron_pairs() -> list[Pair]:
     introduction, *parts = page.read_text(encoding="utf-8").split("\n## ")
     (before,) = re.findall(r"Before:\n\n```py\n(.+?)```", introduction, re.DOTALL)
     after = {slug(part.partition("\n")[0]): part for part in parts}
+    cut_text, cut_code = _text_and_code(after.pop("--lr-decay-iters-above---train-iters"))
+    whole, ending = cut_code.split("curve = curve.part", 1)
     rows = _MEGATRON_ROW.findall(introduction)
     assert after.keys() == {anchor for *_, anchor in rows}
     pairs: list[Pair] = []
     for style, wsd_style, shape, anchor in rows:
-        text, _, code = after[anchor].removesuffix("```\n").partition("```python\n")
+        text, code = _text_and_code(after[anchor])
         arguments = f"--lr-decay-style {style}" + (wsd_style and f" --lr-wsd-decay-style {wsd_style}")
         original = before.replace("args.lr_decay_style", repr(style))
         original = original.replace("args.lr_wsd_decay_style", repr(wsd_style))
         code = f"shape = {shape!r}\n{code}" if shape else code
-        pairs.append(Pair(page, arguments, text, "py", original, code.removesuffix("```")))
+        pairs.append(Pair(page, arguments, text, "py", original, code))
+        if style == "inverse-square-root":
+            continue
+        curve, _, _ = code.partition("scheduler = ")
+        assert whole in curve or "linear-cosine" not in anchor
+        shortened = f"{curve}curve = curve.part{ending}"
+        pairs.append(Pair(page, f"{arguments}, cut", cut_text, "py", original, shortened))
     return pairs
+
+
+def _text_and_code(section: str) -> tuple[str, str]:
+    text, _, code = section.partition("```python\n")
+    return text, code.rstrip().removesuffix("```")
 
 
 def slug(heading: str) -> str:

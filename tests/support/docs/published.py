@@ -84,14 +84,14 @@ def timm(
     decay_t: int | Sequence[int] = 0,
     decay_rate: float = 1.0,
 ) -> Formula:
-    """Return a scheduler of timm 1.0.31 under `step_update`, with the warmup before it.
+    """Return a scheduler of timm 1.0.31 under `step_update`.
 
+    With `warmup_prefix` the warmup comes before the schedule, else in place of its first steps.
     "MultiStepLRScheduler" drops one step before each milestone, unlike torch's `MultiStepLR`.
 
     Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/.
     """
     peak = optimizer.param_groups[0]["lr"]
-    assert warmup_prefix
     assert not t_in_epochs
 
     def decay(step: int) -> float:
@@ -106,7 +106,7 @@ def timm(
     def lr(step: int) -> float:
         if step < warmup_t:
             return warmup_lr_init + step * (peak - warmup_lr_init) / warmup_t
-        return decay(step - warmup_t)
+        return decay(step - warmup_t if warmup_prefix else step)
 
     return lr
 

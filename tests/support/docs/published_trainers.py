@@ -64,6 +64,20 @@ def modded_nanogpt(
     return multiplier
 
 
+def nanogpt(
+    learning_rate: float, min_lr: float, warmup_iters: int, lr_decay_iters: int, max_iters: int = 0
+) -> Multiplier:
+    """Rise as (update + 1)/(W + 1), then fall along a cosine, whichever update is the last."""
+    low = min_lr / learning_rate
+
+    def multiplier(update: int) -> float:
+        if update < warmup_iters:
+            return (update + 1) / (warmup_iters + 1)
+        return _warmup_cosine(update, warmup_iters, lr_decay_iters, low)
+
+    return multiplier
+
+
 def litgpt_pretrain(
     devices: int,
     max_tokens: int,
@@ -256,6 +270,8 @@ def nanotron(
 
 
 FORMULAS: dict[str, Callable[..., Multiplier]] = {
+    "nanoGPT, train.py": nanogpt,
+    "nanoGPT, lr_decay_iters above max_iters": nanogpt,
     "nanochat, base_train": nanochat,
     "nanochat, chat_rl": nanochat_rl,
     "modded-nanogpt, train_gpt.py (2026)": modded_nanogpt,
