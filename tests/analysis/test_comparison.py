@@ -17,7 +17,7 @@ LIMITS = "nothing of the loss itself", "at one fixed peak", "0.87 and 0.88", "0.
 
 
 @examples(20)
-@given(st.lists(descriptions(range(7)), min_size=1, max_size=4))
+@given(st.lists(descriptions(range(7), scaled=True), min_size=1, max_size=4))
 def test_ratios_are_relative_to_first_curve(described: Any) -> None:
     curves = [build(description) for description in described]
     assume(all(curve.total_steps <= 10**6 for curve in curves))

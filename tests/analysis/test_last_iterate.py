@@ -50,7 +50,7 @@ def _assert_near(curve: Curve, tolerance: float) -> None:
 
 
 @examples(60)
-@given(descriptions())
+@given(descriptions(scaled=True))
 def test_outlook_matches_formula(description: Any) -> None:
     curve = build(description)
     assume(curve.total_steps <= 100_000)

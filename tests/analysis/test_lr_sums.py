@@ -38,7 +38,11 @@ def _formula(rates: Any, powers: Any) -> tuple[float, float]:
 
 
 @examples(60)
-@given(descriptions(range(4)), st.lists(st.floats(0, 1), min_size=1, max_size=4), st.floats(1e-6, 10))
+@given(
+    descriptions(range(4), scaled=True),
+    st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    st.floats(1e-6, 10),
+)
 def test_sums_equal_their_formula(description, shares, peak) -> None:
     curve = build(description)
     assume(curve.total_steps <= 20_000)
@@ -156,7 +160,7 @@ def test_shape_of_the_steps_is_kept() -> None:
 
 
 @examples(40)
-@given(descriptions(range(4)), st.floats(0, 1))
+@given(descriptions(range(4), scaled=True), st.floats(0, 1))
 def test_largest_multiplier_is_that_of_all_steps(description, share) -> None:
     curve = build(description)
     assume(curve.total_steps <= 100_000)

@@ -17,7 +17,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.rejections import rejected
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve, plot, plots
+from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, plot, plots
 from plateau_jax.__main__ import main
 
 PLATEAUS = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
@@ -27,6 +27,8 @@ KINDS = [
     STAIRS,
     STAIRS.cooldown(25, 10, to=0.1),
     PLATEAUS.then(STAIRS, scale=0.5).cooldown(1030, 5),
+    PLATEAUS.part(50, 700),
+    BatchPlan([(0, 8), (4000, 16)]).scale(PLATEAUS, 8, reference=16),
 ]
 
 
@@ -54,7 +56,7 @@ def test_curve_from_file_matches_the_saved_one(tmp_path, capsys, monkeypatch, cu
 
 
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(descriptions())
+@given(descriptions(scaled=True))
 def test_every_curve_can_be_read_back(tmp_path, capsys, description):
     curve = build(description)
     assert main(["--from", _write_curve(tmp_path / "curve.json", curve), "--json"]) == 0

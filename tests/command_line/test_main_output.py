@@ -38,7 +38,7 @@ def test_no_option_is_abbreviated(capsys, option):
 
 
 @examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(descriptions(), peaks)
+@given(descriptions(scaled=True), peaks)
 def test_table_with_peak_has_learning_rates(tmp_path, capsys, description, peak):
     curve, file = build(description), tmp_path / "curve.json"
     file.write_text(re.sub("'", '"', repr(curve.to_dict()).replace("None", "null")))

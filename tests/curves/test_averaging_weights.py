@@ -26,7 +26,7 @@ def _expected(values: list[Fraction], steps: list[int]) -> list[Fraction]:
     return [before - after for before, after in pairwise([Fraction(1), *means, Fraction(0)])]
 
 
-@given(descriptions_and_steps(counts=range(6), size=24, depth=2))
+@given(descriptions_and_steps(counts=range(6), size=24, depth=2, scaled=True))
 @examples(400)
 def test_weights_match_definition_on_generated_curves(drawn):
     """A curve that rises or begins at 0 is rejected."""
@@ -54,7 +54,7 @@ def test_weights_match_definition_on_generated_curves(drawn):
 
 
 @pytest.mark.filterwarnings("ignore:the cooldown at step:plateau_jax.CurveWarning")  # from 0 to 0
-@given(descriptions_and_steps(counts=range(6), size=1, depth=1))
+@given(descriptions_and_steps(counts=range(6), size=1, depth=1, scaled=True))
 @examples(50)
 def test_many_checkpoints_and_long_intervals_agree(drawn):
     """Weights do not depend on whether an interval is evaluated at once or in chunks."""

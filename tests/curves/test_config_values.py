@@ -33,7 +33,7 @@ def _rewrite(value, random):
     return random.choice([value, repr(value)]) if isinstance(value, float) else value
 
 
-@given(descriptions(), st.randoms(use_true_random=False))
+@given(descriptions(scaled=True), st.randoms(use_true_random=False))
 def test_every_form_of_a_dict_gives_the_same_curve(description, random):
     curve = build(description)
     again = Curve.from_dict(_rewrite(json.loads(json.dumps(curve.to_dict())), random))
@@ -43,7 +43,7 @@ def test_every_form_of_a_dict_gives_the_same_curve(description, random):
 
 
 @examples(40)
-@given(descriptions(depth=1))
+@given(descriptions(depth=1, scaled=True))
 def test_yaml_gives_the_same_curve(description):
     yaml = pytest.importorskip("yaml")
     curve = build(description)
@@ -53,7 +53,7 @@ def test_yaml_gives_the_same_curve(description):
 
 
 @examples(40)
-@given(descriptions(depth=1))
+@given(descriptions(depth=1, scaled=True))
 def test_omegaconf_gives_the_same_curve(description):
     omegaconf = pytest.importorskip("omegaconf")
     curve = build(description)

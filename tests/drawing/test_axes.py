@@ -22,7 +22,7 @@ def _axes():
 
 
 @examples(25)
-@given(descriptions())
+@given(descriptions(scaled=True))
 def test_single_curve_has_shaded_and_named_spans(description):
     curve = build(description)
     ax = plot(curve, ax=_axes())
@@ -34,7 +34,7 @@ def test_single_curve_has_shaded_and_named_spans(description):
 
 
 @examples(25)
-@given(descriptions())
+@given(descriptions(scaled=True))
 def test_plateau_spans_are_flat_and_warmup_spans_rise(description):
     curve = build(description)
     inside = set()

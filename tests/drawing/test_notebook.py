@@ -28,7 +28,7 @@ def _points(svg):
 
 
 @examples(25)
-@given(descriptions())
+@given(descriptions(scaled=True))
 def test_line_matches_the_curve(description):
     curve = build(description)
     _, svg, _ = parsed(curve)
@@ -50,7 +50,7 @@ def test_line_matches_the_curve(description):
         assert values.min() - 0.01 * top <= height <= values.max() + 0.01 * top
 
 
-@given(descriptions())
+@given(descriptions(scaled=True))
 @examples(25)
 def test_html_table_matches_describe(description):
     curve = build(description)
