@@ -17,6 +17,7 @@ from support.examples import examples
 from support.numerics.oracle import Description
 
 from plateau_jax import (
+    BatchPlan,
     HoldBelow,
     HoldUntilFlat,
     PlateauCurve,
@@ -118,8 +119,9 @@ def test_held_run_has_seen_the_step_at_which_it_stands() -> None:
 )
 def test_record_survives(transport: Callable[[Any], Any], options: dict[str, Any]) -> None:
     stages = StagedCurve([(100 + index, 1 - index / 16) for index in range(12)])
-    for curve in (CURVE, stages, PlateauCurve(300), CURVE.cooldown(120, 13, to=0.05).then(CURVE)):
-        if "hold" in options and not curve.flat_starts:
+    scaled = BatchPlan([(0, 8), (7680, 16)]).scale(stages, 64, reference=16)
+    for curve in (CURVE, stages, PlateauCurve(300), CURVE.cooldown(120, 13, to=0.05).then(CURVE), scaled):
+        if ("hold" in options and not curve.flat_starts) or curve.unit not in (None, options.get("unit")):
             continue
         record = transport(resume_record(curve, **options))
         for step in (0, 100, 2**31 - 1):

@@ -1,13 +1,16 @@
 """`scale_by_curve` with a unit: the clock is consumed // unit, checked with Python integers."""
 
+import pickle
 from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import example, given, strategies as st
+from support.curves.scaled import PLAN, exact_levels, scaled
 from support.examples import examples
 from support.jax.jax_cases import CURVE, assert_equal_bits, product, x64_both_ways
+from support.numerics.oracle import is_nearest_float32
 
 from plateau_jax import (
     PlateauCurve,
@@ -55,6 +58,20 @@ def test_many_random_counts_in_scan_are_exact(x64):
             counts = random.integers(0, most, 100_000 if unit == 65_536 else 3_000, endpoint=True)
             columns = jax.jit(partial(in_scan, LONG, unit))(counts.astype(np.int32))
             assert_by_hand(LONG, unit, counts.tolist(), columns, x64)
+
+
+@x64_both_ways
+def test_scaled_curve_follows_its_plan(x64):
+    """The run resumes with each batch of the plan."""
+    with jax.enable_x64(x64):
+        transformation = scale_by_curve(scaled(), 0.25, unit=8)
+        update, state = jax.jit(transformation.update), transformation.init(None)
+        for number, (consumed, level) in enumerate(exact_levels()):
+            assert (int(state.clock), int(state.rest)) == divmod(consumed, 8)
+            _, state = update(ONE, state, count=PLAN(consumed))
+            assert is_nearest_float32(4 * np.float32(state.learning_rate), level)
+            if number % 8 == 5:
+                state = jax.tree.map(jnp.asarray, pickle.loads(pickle.dumps(jax.device_get(state))))
 
 
 _sizes = st.integers(0, MOST) | st.integers(0, 50) | st.sampled_from([0, 1, MOST - 1, MOST])

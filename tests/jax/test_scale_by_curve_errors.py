@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.curves.scaled import OF_UNIT_8, WRONG_UNIT, WRONG_UNITS
 from support.holds.hold_cases import BELOW, PEAK, STAIRS, UNTIL
 
 from plateau_jax import StagedCurve, scale_by_curve
@@ -33,6 +34,11 @@ ONE = jnp.ones(())
         ({"unit": 8.0}, TypeError, "unit = 8.0 must be an integer: write 8"),
         ({"unit": math.nan}, TypeError, "unit = nan must be an integer"),
         ({"unit": "8"}, TypeError, "unit = '8' must be an integer"),
+        *(
+            ({"curve": curve, "unit": unit}, ValueError, WRONG_UNIT)
+            for curve in OF_UNIT_8
+            for unit in WRONG_UNITS
+        ),
     ],
     ids=str,
 )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.curves.scaled import OF_UNIT_8, WRONG_UNIT, WRONG_UNITS
 from support.holds.held import CURVE, PATIENT
 from support.schedulers.runs import optimizer_with
 from torch.optim import AdamW, Optimizer
@@ -74,6 +75,11 @@ _WRONG_OPTIONS: list[tuple[Callable[..., Any], str, list[Any], type[Exception], 
             (build, "count", [lambda: 3], TypeError, "needs unit="),
             (partial(build, unit=8), "count", [3], TypeError, "count = 3 must be a function"),
         )
+    ),
+    *(
+        (partial(build, curve=curve), "unit", WRONG_UNITS, ValueError, WRONG_UNIT)
+        for build in (lambda_lr, partial(follow, key="weight_decay"))
+        for curve in (*OF_UNIT_8, [CURVE, OF_UNIT_8[0]])
     ),
     (_FOLLOW, "key", ["decay"], ValueError, r"param_groups\[0\] has no decay"),
     (_FOLLOW, "key", [("betas", 2)], ValueError, r"has no betas\[2\]"),

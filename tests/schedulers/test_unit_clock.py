@@ -9,9 +9,10 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
+from support.curves.scaled import PLAN, exact_levels, scaled
 from support.examples import examples
-from support.numerics.oracle import Description
-from support.schedulers.counted import CountedRun, clocks_of, counts, units
+from support.numerics.oracle import Description, is_nearest_float32
+from support.schedulers.counted import ROUTES, CountedRun, clocks_of, counts, units
 from support.schedulers.runs import advance, lrs_of, optimizer_with
 from support.training.trees import through_file
 from torch.optim import lr_scheduler
@@ -36,16 +37,33 @@ _FORMS: dict[str, Any] = {
 @kinds
 @pytest.mark.parametrize("form", _FORMS.values(), ids=_FORMS)
 @examples(60)
-@given(descriptions(range(4)), units, counts, st.booleans())
+@given(descriptions(range(4), scaled=True), units, counts, st.booleans())
 def test_values_follow_the_clock(
     kind: str, form: Any, description: Description, unit: int, given_counts: list[int], asked: bool
 ) -> None:
-    run = CountedRun(kind, build(description), unit, asked)
+    curve = build(description)
+    unit = curve.unit or unit
+    run = CountedRun(kind, curve, unit, asked)
     for updates, (count, clock) in enumerate(zip(given_counts, clocks_of(unit, given_counts), strict=False)):
         assert run.part.clock == clock
         run.check(sum(given_counts[:updates]), updates)
         run.update(form(count))
     run.check(sum(given_counts), len(given_counts))
+
+
+@kinds
+@pytest.mark.parametrize("route", ROUTES)
+@examples(3)
+@given(st.sampled_from([0.5, 1.0, 0.3]))
+def test_scaled_curve_follows_its_plan(kind: str, route: str, exponent: float) -> None:
+    """The run resumes with each batch of the plan."""
+    run = CountedRun(kind, scaled(exponent), 8)
+    for update, (consumed, level) in enumerate(exact_levels(exponent)):
+        run.check(consumed, update)
+        assert is_nearest_float32(np.float32(4 * run.values()[0]), level)  # its base is 1/4
+        run.update(PLAN(consumed))
+        if update % 8 == 5:
+            getattr(run, route)()
 
 
 @kinds

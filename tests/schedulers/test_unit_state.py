@@ -31,7 +31,7 @@ kinds = pytest.mark.parametrize("kind", ["scheduler", "follower"])
 @kinds
 @examples(100)
 @given(
-    descriptions(range(4)),
+    descriptions(range(4), scaled=True),
     st.none() | units,
     st.booleans(),
     st.lists(st.tuples(counts, st.sampled_from(ROUTES)), max_size=4),
@@ -39,7 +39,9 @@ kinds = pytest.mark.parametrize("kind", ["scheduler", "follower"])
 def test_resume_matches_uninterrupted_run(
     kind: str, description: Description, unit: int | None, asked: bool, walk: list[tuple[list[int], str]]
 ) -> None:
-    run = CountedRun(kind, build(description), unit, asked and unit is not None)
+    curve = build(description)
+    unit = curve.unit or unit
+    run = CountedRun(kind, curve, unit, asked and unit is not None)
     consumed = updates = 0
     for given_counts, route in walk:
         for count in given_counts:

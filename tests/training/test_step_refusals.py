@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.curves.scaled import OF_UNIT_8, WRONG_UNIT, WRONG_UNITS
 from support.training.models import Net, Recurrent, batches, carried_loss, mean_loss, pair_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step, state_kept_by_skips, train
@@ -62,6 +63,11 @@ _ARGUMENTS: list[tuple[Any, type[Exception], str]] = [
     ({"unit": 2.0, "count": len}, TypeError, "unit = 2.0 must be an integer"),
     ({"unit": 2**62 + 1, "count": len}, ValueError, r"2\*\*62"),
     ({"unit": 3, "count": len, "initial_updates": 4}, ValueError, "with initial_updates = 4"),
+    *(
+        ({"curve": curve, "unit": unit, "count": unit and len}, ValueError, WRONG_UNIT)
+        for curve in OF_UNIT_8
+        for unit in WRONG_UNITS
+    ),
     ({"cuda_graph": True}, ValueError, "cuda_graph=True .* CUDA"),
     *(
         ({"carry": carry}, TypeError, "carry")

@@ -12,9 +12,16 @@ import pytest
 import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
+from support.curves.scaled import exact_levels
 from support.distributed.processes import run
 from support.examples import examples
-from support.training.clock.consumption import counted_as_dtensors, counted_on_ranks, counts_of
+from support.numerics.oracle import is_nearest_float32
+from support.training.clock.consumption import (
+    counted_as_dtensors,
+    counted_on_ranks,
+    counts_of,
+    scaled_on_ranks,
+)
 from support.training.models import Net, batches, device_pair_loss, mean_loss, nonfinite
 from support.training.reads import reads_of
 from support.training.steps import CURVE, check_resume, make_step
@@ -22,7 +29,7 @@ from support.training.trees import equal_trees
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 from torch_bridge import MetricLog
 from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
 from torch_bridge.training.clock import clock as clock_module
@@ -47,7 +54,7 @@ _WITH_OR_WITHOUT_TABLE = pytest.mark.parametrize("most", [0, 2**14], ids=["multi
 @_WITH_OR_WITHOUT_TABLE
 @examples(60)
 @given(
-    st.lists(st.tuples(descriptions(range(5)), st.floats(2**-20, 10, width=32)), min_size=1, max_size=3),
+    st.lists(st.tuples(descriptions(range(5), scaled=True), st.floats(2**-20, 10, width=32)), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 2**40), st.booleans()), max_size=30),
     st.integers(1, 2**40),
 )
@@ -184,7 +191,9 @@ def test_unit_works_with_aux_carry_and_new_peak() -> None:
 
 
 def test_resume_matches_uninterrupted_run() -> None:
-    check_resume(lambda: make_step(unit=4, count=_count_positive), batches(14, 5), (0, 1, 5, 9))
+    data = [micro for rows in (3, 3, 5, 5, 5, 9, 9, 9, 9, 9, 5, 5, 5, 5) for micro in batches(1, rows)]
+    curve = BatchPlan([(0, 3), (8, 5), (20, 9), (64, 5)]).scale(CURVE, 4, reference=9)
+    check_resume(lambda: make_step(curve=curve, unit=4, count=_count_rows), data, (0, 1, 5, 9))
 
 
 @given(st.sampled_from((None, 1, 3, 64)), st.sampled_from((None, 1, 3, 64)), st.integers(0, 6), st.booleans())
@@ -336,3 +345,14 @@ def test_two_ranks_add_up_their_counts(wrapper: str, loss: str) -> None:
     before, after = [0, *accumulate(counts[:-1])], [*accumulate(counts)]
     assert [row[0] for row in rows] == after
     assert [row[1] for row in rows] == [consumed // 5 for consumed in before]
+
+
+@pytest.mark.slow
+def test_scaled_curve_resumes_on_fewer_ranks() -> None:
+    """The learning rate is that of the samples so far, however many ranks have consumed them."""
+    (first, state), (other, _) = run(scaled_on_ranks, 0, 20, None)
+    ((rest, _),) = run(scaled_on_ranks, 20, 50, state, processes=1)
+    assert first == other
+    for (consumed, lr), (expected, level) in zip(first + rest, exact_levels(), strict=True):
+        assert consumed == expected
+        assert is_nearest_float32(np.float32(4 * lr), level)

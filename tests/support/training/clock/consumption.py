@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from support.curves.scaled import PLAN, scaled
 from support.distributed.distributed_models import build, error_of
 from support.training.models import batches, mean_loss, nonfinite, pair_loss
 from support.training.steps import CURVE, make_step
@@ -52,6 +53,22 @@ def counted_on_ranks(wrapper: str, loss: str) -> list[tuple[int, int, float]]:
         result = step(*micro)
         rows.append((int(result.consumed), int(result.clock), result.lr.item()))
     return rows
+
+
+def scaled_on_ranks(first: int, last: int, state: Any) -> tuple[list[tuple[int, float]], Any]:
+    """Return (consumed, lr) of the updates of a plan whose ranks share each batch, and the state after them."""
+    model, ranks = build("ddp"), distributed.get_world_size()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
+    step = TrainStep(model, optimizer, mean_loss, scaled(), unit=8, count=lambda batch: len(batch[0]))
+    if state is not None:
+        step.load_state_dict(state)
+    rows: list[tuple[int, float]] = []
+    for update in range(first, last):
+        consumed = PLAN.consumed(update)
+        result = step(*batches(1, rows=PLAN(consumed) // ranks))
+        rows.append((consumed, result.lr.item()))
+        assert int(result.consumed) == PLAN.consumed(update + 1)
+    return rows, step.state_dict()
 
 
 def counted_as_dtensors() -> list[Any]:
