@@ -54,7 +54,11 @@ _WITH_OR_WITHOUT_TABLE = pytest.mark.parametrize("most", [0, 2**14], ids=["multi
 @_WITH_OR_WITHOUT_TABLE
 @examples(60)
 @given(
-    st.lists(st.tuples(descriptions(range(5), scaled=True), st.floats(2**-20, 10, width=32)), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(descriptions(range(5), scaled=True), st.floats(2**-20, 10, width=32)),
+        min_size=1,
+        max_size=3,
+    ),
     st.lists(st.tuples(st.integers(0, 2**40), st.booleans()), max_size=30),
     st.integers(1, 2**40),
 )

@@ -56,7 +56,7 @@ def counted_on_ranks(wrapper: str, loss: str) -> list[tuple[int, int, float]]:
 
 
 def scaled_on_ranks(first: int, last: int, state: Any) -> tuple[list[tuple[int, float]], Any]:
-    """Return (consumed, lr) of the updates of a plan whose ranks share each batch, and the state after them."""
+    """Return (consumed, lr) of updates whose batches the ranks share, and the state after them."""
     model, ranks = build("ddp"), distributed.get_world_size()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
     step = TrainStep(model, optimizer, mean_loss, scaled(), unit=8, count=lambda batch: len(batch[0]))
