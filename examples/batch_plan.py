@@ -13,6 +13,11 @@ CPU core.
     python examples/batch_plan.py --tokens 1024000 --plan 0:1024 204800:2048
     python examples/batch_plan.py --resume        (with the settings of the checkpoint, unless given again)
     torchrun --nproc-per-node 2 examples/batch_plan.py --resume --micro-batch 256
+
+With --seesaw it compares a cosine with the batch plan that doubles the batch instead of halving the learning
+rate, over several seeds (see seesaw.py).
+
+    python examples/batch_plan.py --seesaw 8
 """
 
 import program
@@ -25,16 +30,16 @@ import signal
 import sys
 from pathlib import Path
 
-import jax
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.ticker import EngFormatter
+from seesaw import compare_with_cosine, lrs_in_jax
 from tqdm import tqdm
 from train_gpt import GPT, loss_fn, read_text, say, stopped, with_saved_settings
 
-from plateau_jax import BatchPlan, PlateauCurve, scale_by_curve
+from plateau_jax import BatchPlan, PlateauCurve
 from torch_bridge import Checkpoints, MetricLog, TrainStep, distribute, is_main
 
 matplotlib.use("Agg")  # writes files, opens no window
@@ -102,13 +107,7 @@ def train(run, rows, args, stop, save):
 def compare(runs, curve):
     """Print how many learning rates differ: between the runs at equal tokens, and between the frameworks."""
     begins, counts, in_torch, _ = zip(*(run.read_figures() for run in runs), strict=True)
-    transformation = scale_by_curve(curve, PEAK, unit=UNIT)
-
-    def update(state, count):
-        _, state = transformation.update({}, state, count=count)
-        return state, state.learning_rate
-
-    in_jax = [np.array(jax.lax.scan(update, transformation.init({}), run_counts)[1]) for run_counts in counts]
+    in_jax = [lrs_in_jax(curve, PEAK, UNIT, run_counts) for run_counts in counts]
     _, *common = np.intersect1d(*begins, return_indices=True)
     pairs = {
         "at equal tokens in PyTorch": [lrs[indices] for lrs, indices in zip(in_torch, common, strict=True)],
@@ -158,7 +157,8 @@ def stage(text):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--tokens", type=int, default=2_048_000, help="tokens of each run (2048000)")
+    add("--tokens", type=int, help="tokens of each run (2048000; with --seesaw 262144)")
+    add("--seesaw", type=int, metavar="SEEDS", help="only compare Seesaw with its cosine, on the CPU")
     about = f"after FROM tokens, batches of BATCH tokens ({PLAN}); the constant batch is the last one"
     add(
         "--plan",
@@ -174,6 +174,10 @@ def arguments():
     add("--resume", action="store_true", help="continue from the newest checkpoint")
     add("--output", type=Path, default=Path("batch_plan.png"), metavar="FILE")
     args, settings = with_saved_settings(parser)
+    if args.tokens is None:
+        args.tokens = 2_048_000 if args.seesaw is None else 262_144
+    if args.seesaw is not None:
+        program.check_positive(parser, args, "seesaw", "tokens")
     try:
         steps = args.tokens // UNIT
         curve = PlateauCurve(steps, warmup_steps=steps // 10, plateaus=[(0, 50)], decay_shape="linear")
@@ -192,6 +196,9 @@ def arguments():
 
 def main() -> None:
     args, settings, curve, plans = arguments()
+    if args.seesaw is not None:
+        compare_with_cosine(args.seesaw, args.tokens)
+        return
     torch.set_num_threads(1)  # the model is small
     rows = read_text()[0].unfold(0, CONTEXT + 1, CONTEXT)
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]

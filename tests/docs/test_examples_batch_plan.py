@@ -133,3 +133,21 @@ def test_resume_under_another_curve_is_rejected(uninterrupted):
     last = errors.splitlines()[-1]
     assert last.startswith("batch_plan.py: state_dict was saved at step ")
     assert last.endswith("; without --tokens, --resume continues as planned")
+
+
+def test_seesaw_makes_fewer_updates_on_equal_data(tmp_path):
+    tokens, seeds = 8192, 2  # the program itself compares learning rates and weights
+    title, _, *rows, without_warmup, resumed, last = run(tmp_path, "--seesaw", seeds, "--tokens", tokens)
+    assert title.startswith(f"{tokens} tokens in each run, {seeds} seeds")
+    for row, batch in zip(rows, (64, 512, 4096), strict=True):
+        first, of_cosine, of_seesaw, peak = map(
+            float, re.match(r" *(\S+) +(\S+) → +(\S+) +(\S+)", row).groups()
+        )
+        assert (first, of_cosine) == (batch, tokens / batch)
+        assert of_seesaw < of_cosine or of_cosine == 2
+        assert peak == pytest.approx(4e-3 * np.sqrt(batch / 1024), abs=1e-6)
+        *losses, difference, _ = map(float, re.findall(r"[-+]?\d\.\d{4}(?!\d)", row))
+        assert difference == pytest.approx(losses[-1] - losses[0], abs=2e-4)
+    assert without_warmup == "without a warmup, in batches of 1024: 8 updates, and 6 of Seesaw;"
+    assert resumed == "stopped after 5 and resumed, it ends with the same weights"
+    assert last == "PyTorch and JAX have the same learning rates at every update"
