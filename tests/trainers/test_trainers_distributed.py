@@ -15,19 +15,19 @@ pytestmark = pytest.mark.slow
 BRANCH = CURVE.cooldown(6, 4)
 
 
-@pytest.mark.parametrize("lose_lrs", [False, True], ids=["", "rates lost"])
-@pytest.mark.parametrize("as_tensor", [False, True], ids=["numbers", "tensors"])
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-def test_resume_matches_uninterrupted_run(wrapper, as_tensor, lose_lrs, tmp_path):
+def test_resume_matches_uninterrupted_run(wrapper, tmp_path):
     def expected(curve, steps):
         exact = expected_lrs(curve, steps)
         return np.float32(exact).tolist() if as_tensor else exact
 
-    for report in run(dcp_runs.compare_resumed, str(tmp_path), wrapper, as_tensor, BRANCH, lose_lrs):
-        assert report["whole"] == expected(CURVE, range(12))
-        assert report["resumed"] == expected(CURVE, range(5, 12))
-        assert report["branch"] == expected(BRANCH, range(5, 12))
-        assert report["same"]
+    for reports in run(dcp_runs.compare_all_resumed, str(tmp_path), wrapper, BRANCH):
+        assert len(reports) == 4
+        for (as_tensor, lose_lrs), report in reports.items():
+            assert report["uninterrupted"] == expected(CURVE, range(12)), lose_lrs
+            assert report["resumed"] == expected(CURVE, range(5, 12)), lose_lrs
+            assert report["branch"] == expected(BRANCH, range(5, 12)), lose_lrs
+            assert report["same"], (as_tensor, lose_lrs)
 
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])

@@ -1,6 +1,8 @@
 """Training runs that `torch.distributed.checkpoint` saves and loads, for each rank of a group."""
 
 from collections.abc import Callable
+from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -30,6 +32,12 @@ def _load_without_lrs(state: dict[str, Any], **options: Any) -> None:
         group["lr"] = torch.tensor(0.5) if isinstance(group["lr"], Tensor) else 0.5
 
 
+@cache
+def _page() -> dict[str, Any]:
+    with TemporaryDirectory() as folder:
+        return train("DDP and FSDP2", Path(folder), run_name="page").names
+
+
 class Run:
     def __init__(self, wrapper: str, lr: float | Tensor, curve: Curve, path: str) -> None:
         self.model: nn.Module = trainers.net()
@@ -39,9 +47,7 @@ class Run:
             fully_shard(self.model)
         self.optimizer = AdamW(self.model.parameters(), lr)
         self.scheduler = lambda_lr(self.optimizer, curve)
-        self.path = path
-        with TemporaryDirectory() as folder:
-            self.page = train("DDP and FSDP2", Path(folder), run_name="page").names
+        self.path, self.page = path, _page()
 
     def train(self, first: int, last: int) -> list[list[float]]:
         """Make these updates and return their learning rates."""
@@ -69,15 +75,21 @@ class Run:
             self.page["load"](self.path, self.model, self.optimizer, self.scheduler)
 
 
-def compare_resumed(
-    folder: str, wrapper: str, as_tensor: bool, branch: Curve, lose_lrs: bool
+def compare_all_resumed(folder: str, wrapper: str, branch: Curve) -> dict[tuple[bool, bool], dict[str, Any]]:
+    """Compare runs whose learning rates are tensors or numbers, and are lost or not on loading."""
+    cases = product((False, True), repeat=2)
+    return {case: _compare_resumed(folder, wrapper, branch, *case) for case in cases}
+
+
+def _compare_resumed(
+    folder: str, wrapper: str, branch: Curve, as_tensor: bool, lose_lrs: bool
 ) -> dict[str, Any]:
     """Make three runs: uninterrupted, resumed after five updates, and resumed there under a different curve.
 
     Returns the learning rates of each, and True if the first two end with the same weights.
     """
     lr = torch.tensor(PEAK) if as_tensor else PEAK
-    path = str(Path(folder, "saved"))
+    path = str(Path(folder, f"saved_{as_tensor}_{lose_lrs}"))
 
     def start(curve: Curve = CURVE) -> Run:
         return Run(wrapper, lr.clone() if isinstance(lr, Tensor) else lr, curve, path)
@@ -89,7 +101,7 @@ def compare_resumed(
     resumed.load(lose_lrs)
     branched.load(lose_lrs)
     return {
-        "whole": used,
+        "uninterrupted": used,
         "resumed": resumed.train(5, 12),
         "branch": branched.train(5, 12),
         "same": all(map(torch.equal, resumed.weights(), uninterrupted.weights())),
