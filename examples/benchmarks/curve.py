@@ -10,6 +10,7 @@ import argparse
 import math
 import os
 import platform
+import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,7 @@ from side_by_side import medians, repeat, show
 from torch.optim import lr_scheduler
 
 from plateau_jax import (
+    BatchPlan,
     Curve,
     HoldBelow,
     HoldUntilFlat,
@@ -156,6 +158,49 @@ def in_jax_by_kind(curves: dict[str, Curve], rounds: int) -> None:
         table.append(row)
     header = ["curve", "in a loop", "ratio to cosine", "vectorised", "ratio to cosine"]
     show("JAX by shapes: ns a value", header, table)
+
+
+def of_parts(shapes: list[str], rounds: int) -> None:
+    """Compare parts that begin halfway through the warmup, and so need a column of phases, with the curves.
+
+    A part has as many segments as its curve. The ratios are near 1, so times are those of the CPU, with one
+    thread in PyTorch.
+    """
+    steps = np.arange(0, TOTAL // 2, 32)
+
+    def in_numpy(curve: Curve) -> Timed:
+        return partial(curve, steps), len(steps)
+
+    def in_torch(curve: Curve, evaluate: Callable[..., object] = multiplier) -> Timed:
+        return partial(evaluate, tensors(curve.segments), torch.from_numpy(steps)), len(steps)
+
+    def compiled(curve: Curve) -> Timed:
+        evaluate, count = in_torch(curve, torch.compile(multiplier, fullgraph=True, dynamic=False))
+        evaluate()
+        return evaluate, count
+
+    ways: dict[str, Callable[[Curve], Timed]] = {
+        "JAX in a fori_loop": lambda curve: in_a_loop(partial(optax_schedule, curve, 1.0)),
+        "JAX vectorised": lambda curve: vectorised(partial(optax_schedule, curve, 1.0)),
+        "NumPy": in_numpy,
+        "PyTorch, eager": in_torch,
+        "PyTorch, compiled": compiled,
+    }
+    kinds = of_other_kinds()
+    table = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for kind in shapes:
+        curve = kinds[kind]
+        torch.compiler.reset()
+        for name, way in ways.items():
+            timed = {"curve": way(curve), "part": way(curve.part(WARMUP // 2))}
+            calls = {contender: call for contender, (call, _) in timed.items()}
+            seconds = medians(3 * rounds, calls, clock=time.process_time)
+            ns = {contender: seconds[contender] / values * 1e9 for contender, (_, values) in timed.items()}
+            table.append([kind, name, *ns.values(), ns["part"] / ns["curve"]])
+    torch.set_num_threads(threads)
+    show("Parts of curves: ns of CPU time a value", ["curve", "in", "the curve", "its part", "ratio"], table)
 
 
 def in_jax_with_holds(rounds: int) -> None:
@@ -312,6 +357,8 @@ def construction(counts: list[int], rounds: int) -> None:
         last_to_first = seconds[totals[-1]] / seconds[totals[0]]
         times.append([count, *(seconds[total] * 1e3 for total in totals), last_to_first])
         memory.append([count, *(peak_memory(builds[total]) / 1024 for total in totals)])
+    scaled = medians(5 * rounds, {"scaled": scale_by_doublings})["scaled"]
+    show("Construction, a curve scaled for 12 doublings, and its table: ms", ["ms"], [[scaled * 1e3]])
     header = ["plateaus", *(f"{total:.0e} steps" for total in totals)]
     show("Construction, the curve and its table: ms", [*header, "last to first"], times)
     show("Construction, most memory in use: KiB", header, memory)
@@ -320,6 +367,16 @@ def construction(counts: list[int], rounds: int) -> None:
 def build(count: int, total: int) -> PlateauCurve:
     curve = curve_with(count, total)
     _ = curve.segments  # computed on first use
+    return curve
+
+
+COSINE = PlateauCurve(TOTAL)
+DOUBLINGS = BatchPlan.seesaw(COSINE, 1, unit=1, largest=2**12)
+
+
+def scale_by_doublings() -> Curve:
+    curve = DOUBLINGS.scale(COSINE, 1, reference=1)
+    _ = curve.segments
     return curve
 
 
@@ -345,6 +402,7 @@ def main() -> None:
     if quick:  # compiling takes a second per shape, and each shape has its own tests
         kinds = {name: kinds[name] for name in ("cosine", "all four shapes")}
     in_jax_by_kind(kinds, rounds)
+    of_parts(["cosine"] if quick else ["cosine", "linear", "all four shapes"], rounds)
     in_jax_with_holds(rounds)
     in_torch(counts, rounds)
     in_numpy(counts, rounds)

@@ -8,11 +8,16 @@ from typing import Any
 
 
 def seconds(
-    rounds: int, contenders: Mapping[Any, Callable[[], object]], *, settle: Callable[[], object] = bool
+    rounds: int,
+    contenders: Mapping[Any, Callable[[], object]],
+    *,
+    settle: Callable[[], object] = bool,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Any, list[float]]:
     """Time one call of each contender per round, in seconds, after a warmup call that does not count.
 
-    `settle` is called before and after each call, to wait for work in other threads or on the GPU.
+    `settle` is called before and after each call, to wait for work in other threads or on the GPU. With
+    `time.process_time` as the clock, the seconds are those of the CPU, whatever else the machine does.
     """
     for call in contenders.values():
         call()
@@ -20,15 +25,21 @@ def seconds(
     for _ in range(rounds):
         for name, call in contenders.items():
             settle()
-            begin = time.perf_counter()
+            begin = clock()
             call()
             settle()
-            times[name].append(time.perf_counter() - begin)
+            times[name].append(clock() - begin)
     return times
 
 
-def medians(rounds: int, contenders: Mapping[Any, Callable[[], object]]) -> dict[Any, float]:
-    return {name: statistics.median(times) for name, times in seconds(rounds, contenders).items()}
+def medians(
+    rounds: int,
+    contenders: Mapping[Any, Callable[[], object]],
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[Any, float]:
+    times = seconds(rounds, contenders, clock=clock)
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def ratios_to_first(times: Mapping[Any, Sequence[float]], calls: int) -> list[list[object]]:

@@ -182,6 +182,7 @@ def test_benchmark_prints_every_table(tmp_path):
         "JAX, an eager call",
         "JAX, tracing and compiling",
         "JAX by shapes",
+        "Parts of curves",
         "JAX, scale_by_curve in a fori_loop",
         "PyTorch, scheduler.step() with 1 parameter group\n",
         "PyTorch, scheduler.step() with 10 parameter groups\n",
@@ -189,6 +190,7 @@ def test_benchmark_prints_every_table(tmp_path):
         "NumPy, outlook(curve)",
         "PyTorch on the CPU, multiplier(table, steps)",
         "Python, peak * curve(step) in a loop",
+        "Construction, a curve scaled for 12 doublings",
         "Construction, the curve and its table",
         "Construction, most memory in use",
     )
