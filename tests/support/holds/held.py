@@ -26,9 +26,14 @@ _steps = st.integers(1, 5)
 _levels = st.sampled_from((1.0, 0.75, 0.5, 0.3, 0.0))
 _flat = st.tuples(_steps)
 _stage = st.one_of(_flat, st.tuples(st.integers(0, 5), _levels))
+_staged = st.tuples(st.lists(_stage, max_size=4), _flat, st.lists(_stage, max_size=4)).map(
+    lambda stages: StagedCurve([*stages[0], stages[1], *stages[2]], start=0.25)
+)
 curves: st.SearchStrategy[Curve] = st.one_of(
-    st.tuples(st.lists(_stage, max_size=4), _flat, st.lists(_stage, max_size=4)).map(
-        lambda parts: StagedCurve([*parts[0], parts[1], *parts[2]], start=0.25)
+    _staged,
+    # A part that begins inside a flat part, or at one of a single step at the end.
+    _staged.map(lambda curve: curve.part(min(curve.flat_starts[0] + 1, curve.total_steps - 1))).filter(
+        lambda curve: curve.flat_starts
     ),
     st.tuples(st.integers(8, 40), st.integers(0, 5)).map(
         lambda drawn: build(
