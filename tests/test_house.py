@@ -28,7 +28,7 @@ _LAYERS = [
     "plateau_jax.curves.hints plateau_jax.curves.call_hints plateau_jax.curves.config_values",
     "plateau_jax.curves.curve plateau_jax.curves.plateaus plateau_jax.curves.lengths",
     "plateau_jax.curves.derived_curves plateau_jax.curves.plateau_curve plateau_jax.curves.staged_curve",
-    "plateau_jax.curves.several_curves plateau_jax.curves.saved_curves",
+    "plateau_jax.curves.scaled_curve plateau_jax.curves.several_curves plateau_jax.curves.saved_curves",
     "plateau_jax.schedule plateau_jax.batch_plan plateau_jax.plots",
     "plateau_jax.holds.rules plateau_jax.analysis.curve_parts",
     "plateau_jax.analysis.last_iterate plateau_jax.analysis.lr_sums",
