@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.derived_curves import common_unit
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
 from plateau_jax.numerics.exact_segments import nonempty_segments
 from plateau_jax.validation import checks
@@ -178,7 +179,8 @@ class BatchPlan:
 
         Raises:
             TypeError: `curve` is not a curve, or another argument is not an integer.
-            ValueError: A number is below 1; `largest` is below `batch`; the curve is 0 everywhere.
+            ValueError: A number is below 1; `largest` is below `batch`; the curve is 0 everywhere, or is
+                scaled for a different unit.
 
         >>> from plateau_jax import PlateauCurve
         >>> plan = BatchPlan.seesaw(PlateauCurve(10_000), 32, unit=32, largest=256)
@@ -188,6 +190,7 @@ class BatchPlan:
         curve = check_curve("curve", curve)
         batch = checks.at_least("batch", batch, 1)
         unit = checks.at_least("unit", unit, 1)
+        common_unit(unit, curve)
         largest = checks.at_least("largest", largest, batch)
         highest = max(curve(step) for piece in _ranges(curve) for step in piece)
         if highest == 0:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.saved_curves import describe_difference, read_saved_curve
 from plateau_jax.holds.rules import Rule, check_rules
 from plateau_jax.validation import checks
@@ -34,9 +34,11 @@ def resume_record(
      'unit': 64, 'hold': None}
     """
     rules = check_rules(hold, check_curve("curve", curve))
+    unit = None if unit is None else checks.positive_int("unit", unit)
+    check_unit([curve], unit)
     return {
         "curve": dict(curve.to_dict()),
-        "unit": None if unit is None else checks.positive_int("unit", unit),
+        "unit": unit,
         "hold": [rule.to_dict() for rule in rules] or None,
     }
 

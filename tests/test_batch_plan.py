@@ -195,9 +195,15 @@ KEYS = "arguments = .* as to_dict returns it"
             ValueError,
             "64 at step 0.* write reference=16, .* by 256,",
         ),
-        (scale_from_1, [(0, 2**40)], ValueError, r"reference = 1 .* by 1.1e\+12, more than 2\*\*31"),
+        (
+            scale_from_1,
+            [(0, 2**40)],
+            ValueError,
+            r"reference = 1 must be nearer to the batch 1\d*, .* by 1.1e\+12; between",
+        ),
         (seesaw, {"curve": ZERO}, ValueError, r"curve = StagedCurve\(.*\) is 0 at every step"),
         (seesaw, {"curve": None}, TypeError, "curve = None must be a Curve"),
+        (seesaw, {"curve": RAMP.scale(FLAT, 16, reference=16)}, ValueError, "different units .* 8 and 16"),
         (seesaw, {"batch": 17}, ValueError, "largest = 16 must be at least 17"),
     ],
 )

@@ -42,6 +42,8 @@ class Outlook:
 def outlook(curve: Curve) -> Outlook:
     """Return the last-iterate bound of convex optimization for SGD under a curve, at the best peak.
 
+    Every step counts as one update of the same batch, also those of a curve from `BatchPlan.scale`.
+
     With s₁ … s_T the multipliers curve(0) … curve(total_steps - 1), zeros left out, and G = D = 1:
 
         T₁ = 1 / (2 Σ s)

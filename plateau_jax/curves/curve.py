@@ -24,14 +24,15 @@ class Curve(ABC):
 
         lr(step) = peak · curve(step)
 
-    Build a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown` and `then` derive new curves from it.
+    Build a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown`, `then` and `part` derive new curves from
+    it, and so does `BatchPlan.scale`.
     Curves are frozen. Curves of one class with the same arguments are equal and have the same hash. The
     `repr` of a curve is a Python expression that builds it.
 
     Every value is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the exact curve by
     at most half a unit in the last place plus 2⁻⁵⁸. At the first step of a segment, and throughout a segment
-    that holds its level, it is the float32 nearest to the exact level. Values never rise within a falling
-    segment and never fall within a rising one.
+    that holds its level, it is the float32 nearest to the exact level, unless a part begins within the
+    segment. Values never rise within a falling segment and never fall within a rising one.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)

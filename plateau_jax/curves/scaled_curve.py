@@ -1,5 +1,6 @@
 """`ScaledCurve`: a curve that follows a schedule of batch sizes."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
@@ -121,14 +122,13 @@ def _check_factors(
     exponent: float,
 ) -> None:
     """Raise a ValueError if a level times its factor exceeds 1."""
-    if max(factors) > _MAX_FACTOR:
-        batch = batches[factors.index(max(factors))]
-        raise ValueError(
-            Message(
-                checks.must("reference", reference, "not be so far below the batch ", batch),
-                f": the learning rate would be multiplied by {max(factors):.3g}, more than 2**31",
+    for batch, factor in zip(batches, factors, strict=True):
+        # Beyond these limits the arithmetic has too few bits, and nobody means it.
+        if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
+            effect = (
+                f", which would multiply learning rates by {factor:.3g}; between 2**-31 and 2**31 is possible"
             )
-        )
+            raise ValueError(checks.must("reference", reference, "be nearer to the batch ", batch, effect))
     if max(factors) <= 1:
         return
     highest = [(*_highest(piece, after), index) for piece, after, index in pieces]
@@ -144,7 +144,8 @@ def _check_factors(
     for level, step, index in highest:
         if is_too_high(level, factors[index]):
             product = float(levels.to_decimal(level)) * factors[index]
-            allowed = next(batch for batch in sorted(batches) if batch > reference and are_allowed(batch))
+            candidates = sorted(set(batches))
+            allowed = candidates[bisect_left(candidates, True, key=are_allowed)]
             peak = plain(_factor(allowed, reference, exponent))
             raise ValueError(
                 Message(

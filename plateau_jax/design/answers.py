@@ -67,7 +67,9 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
         return {"warmup_steps": 0}
     return {
         "warmup_steps": min(end, curve.total_steps - 1),  # a step must remain to decay
-        "init_lr_ratio": fixed224(rise[0].at(rise[0].begin)) / highest,
+        "init_lr_ratio": min(
+            1.0, fixed224(rise[0].at(rise[0].begin)) / highest
+        ),  # the first piece may be higher
         "warmup_shape": "cosine" if [segment.shape for segment in rise] == ["cosine"] else "linear",
     }
 

@@ -131,7 +131,10 @@ def test_record_survives(transport: Callable[[Any], Any], options: dict[str, Any
         for others in ({}, {"unit": 16}, {"hold": BELOW}, {"hold": [BELOW, UNTIL]}, {"hold": UNTIL}):
             if others != options and not ("hold" in others and not curve.flat_starts):
                 name = "unit" if options.get("unit") != others.get("unit") else "hold"
-                _rejected(f"saved with {name} = .*, but here it is", record, curve, 1, **others)
+                saved = f"saved with {name} = .*, but here it is"
+                needed = f"unit = {others.get('unit')} must be 64, the unit for which"
+                is_wrong = curve.unit not in (None, others.get("unit"))
+                _rejected(needed if is_wrong else saved, record, curve, 1, **others)
 
 
 def test_message_names_what_changed() -> None:
