@@ -196,7 +196,7 @@ def of_parts(shapes: list[str], rounds: int) -> None:
         for name, way in ways.items():
             timed = {"curve": way(curve), "part": way(curve.part(WARMUP // 2))}
             calls = {contender: call for contender, (call, _) in timed.items()}
-            seconds = medians(3 * rounds, calls, clock=time.process_time)
+            seconds = medians(20 * rounds, calls, clock=time.process_time)
             ns = {contender: seconds[contender] / values * 1e9 for contender, (_, values) in timed.items()}
             table.append([kind, name, *ns.values(), ns["part"] / ns["curve"]])
     torch.set_num_threads(threads)
