@@ -126,6 +126,7 @@ WORDS = {
     "stale weight decay after OptimizerParamScheduler.load_state_dict": "how-do-i-schedule-the-weight-decay",
     "separate learning rate for AdamW components in Muon optimizer": "how-do-i-give-muon",
     "checkpoint merge & model averaging": "how-good-would-the-model-be",
+    "extend cosine schedule": "how-do-i-extend-a-cosine-schedule",
 }
 
 
