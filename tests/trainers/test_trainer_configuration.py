@@ -80,6 +80,9 @@ def sft(folder):
     )
 
 
+@pytest.mark.filterwarnings(
+    "ignore:`gradient_checkpointing.* is deprecated:FutureWarning"
+)  # TRL 1.16 sets it
 @pytest.mark.parametrize("build", [plain, sft], ids=["transformers", "TRL"])
 def test_trainer_uses_the_curve_of_the_file(build, tmp_path, monkeypatch):
     if build is sft and find_spec("trl") is None:
