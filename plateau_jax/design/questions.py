@@ -30,12 +30,12 @@ def parse_json(text: Any) -> Any:
         if isinstance(error, json.JSONDecodeError):
             problem = f"{error.msg}: line {error.lineno} column {error.colno}"
             if error.pos == 0:
-                problem += ". Paste the text of the JSON tab, or what json.dumps(curve.to_dict()) returns"
+                problem += ". Paste the text of the page’s JSON tab, or a curve that was saved as JSON"
         raise ValueError(f"this is not JSON: {problem}") from None
 
 
 def check_size(arguments: Any) -> None:
-    """Reject a curve with so many stages and plateaus that the page would wait for it for seconds.
+    """Reject a curve for which the page would wait for seconds, because of its stages and plateaus.
 
     Raises:
         ValueError: It has more than `MAX_ITEMS`.

@@ -42,7 +42,7 @@ def test_server_listens_on_loopback_only(server: Server) -> None:
 
 def test_page_files_are_served_to_this_origin_only(server: Server) -> None:
     page = request(server, "GET", "/")
-    names = re.findall(r'(?:src|href)="([^"]+)"', page.body.decode())
+    names = re.findall(r'(?:src|href)="([^"#]+)"', page.body.decode())
     scripts = {name for name in server.files if name.endswith(".js")}
     assert {f"/{name}" for name in names if name.endswith(".js")} <= scripts
     content_types = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml", "html": "text/html"}
