@@ -77,7 +77,7 @@ class Run:
 
 def compare_all_resumed(folder: str, wrapper: str, branch: Curve) -> dict[tuple[bool, bool], dict[str, Any]]:
     """Compare runs whose learning rates are tensors or numbers, and are lost or not on loading."""
-    cases = product((False, True), repeat=2)
+    cases = product((False, True), (False, True))
     return {case: _compare_resumed(folder, wrapper, branch, *case) for case in cases}
 
 
