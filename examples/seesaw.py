@@ -1,8 +1,8 @@
 """Compare Seesaw with its cosine on equal data: the part of batch_plan.py behind --seesaw.
 
-Seesaw (Meterez et al. 2025, arXiv:2510.14717) doubles the batch where the cosine has halved, and divides the
-learning rate by √2 instead. The text and the transformer's layers are those of train_gpt.py. So is the peak:
-it is scaled by the square root of the first batch, and not tuned.
+Seesaw (Meterez et al. 2025, arXiv:2510.14717) doubles the batch each time the cosine has halved, and
+multiplies the cosine by √(batch/first batch). The text and the transformer's layers are those of
+train_gpt.py. So is the peak: it is scaled by the square root of the first batch, and not tuned.
 """
 
 import io
@@ -33,7 +33,7 @@ class TrainingRun:
         self.scheduler = lambda_lr(self.adamw, curve, unit=UNIT)
 
     def train(self, rows, until):
-        """Train until at least so many tokens are consumed; the last update is cut where the rows end."""
+        """Train until at least `until` tokens are consumed; the last update is cut where the rows end."""
         while (consumed := self.scheduler.consumed) < until:
             count = min(self.plan(consumed), len(rows) * CONTEXT - consumed)
             first = consumed // CONTEXT

@@ -3,13 +3,16 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, cast
 
-from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.curves.derived_curves import common_unit
+from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
-from plateau_jax.numerics.exact_segments import nonempty_segments
+from plateau_jax.numerics import levels
+from plateau_jax.numerics.exact_segments import ExactSegment, first_and_last_steps
+from plateau_jax.numerics.levels import Level
 from plateau_jax.validation import checks
+from plateau_jax.validation.messages import Setting
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,12 @@ class BatchPlan:
         held past the end is scaled for the last batch of the plan.
 
         Where the factor is at most 1, values are as accurate as those of any curve; where it is above 1, they
-        are within half a unit in the last place plus 2⁻⁵⁸ times the factor.
+        are within half a unit in the last place plus 2⁻⁵⁸ times the factor (of nested scalings, times the
+        product of the factors).
+
+        Scale last: the thresholds count from the first step of the curve. After another curve (`then`), or
+        without its beginning (`part`), they move with it, and a cooldown of a scaled curve does not follow
+        later batches.
 
         Sources: the square root, for Adam and similar optimizers, Malladi et al. 2022 (arXiv:2205.10287); the
         exponent 1, for SGD, Goyal et al. 2017 (arXiv:1706.02677).
@@ -142,8 +150,9 @@ class BatchPlan:
 
         Raises:
             TypeError: `curve` is not a curve; another argument is not a number, or not an integer.
-            ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product is above
-                1, the message says which `reference` to write; the curve has a different unit.
+            ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product is above 1
+                (the message says which `reference` to write); a factor is outside 2⁻³¹ … 2³¹; the curve has a
+                different unit; derived curves nested more than 64 deep.
 
         >>> from plateau_jax import PlateauCurve
         >>> plan = BatchPlan([(0, 8), (400, 32)])
@@ -161,9 +170,9 @@ class BatchPlan:
         end included, stays at or below 2⁻ᵏ of its largest value, as long as it is at most `largest`. Several
         doublings at one step are one jump; doublings at or past the end are left out.
 
-        `plan.scale(curve, unit, reference=batch)` is the curve to train with: its learning rate falls by √2
-        where the batch doubles, so that lr/√batch, the same as the curve's at every sample, halves in fewer
-        updates.
+        `plan.scale(curve, unit, reference=batch)` is the curve to train with. Its learning rate jumps up by
+        √2 at each doubling; from one doubling to the next it falls by √2 in all where the original halves. At
+        every sample, lr/√batch is the same as with `curve` and a constant batch.
 
         Source: Seesaw, Meterez et al. 2025 (arXiv:2510.14717), which finds the loss of a cosine at equal
         FLOPs, below the critical batch size.
@@ -190,19 +199,23 @@ class BatchPlan:
         curve = check_curve("curve", curve)
         batch = checks.at_least("batch", batch, 1)
         unit = checks.at_least("unit", unit, 1)
-        common_unit(unit, curve)
-        largest = checks.at_least("largest", largest, batch)
-        highest = max(curve(step) for piece in _ranges(curve) for step in piece)
+        check_unit([curve], unit)
+        largest = checks.integer("largest", largest)
+        if largest < batch:
+            raise ValueError(
+                checks.must("largest", largest, "be at least ", Setting("batch", batch, is_given=True))
+            )
+        highest = _highest_level(curve)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
         batches = {0: batch}
-        doubled, level = 2 * batch, highest / 2
+        doubled, level = 2 * batch, levels.scaled(highest, Fraction(1, 2))
         while doubled <= largest:
-            step = _first_step_within(curve, level)
+            step = _first_step_at_or_below(curve, level)
             if step is None or step >= curve.total_steps:
                 break
             batches[step * unit] = doubled
-            doubled, level = 2 * doubled, level / 2
+            doubled, level = 2 * doubled, levels.scaled(level, Fraction(1, 2))
         return cls(list(batches.items()))
 
     def micro_batches(self, consumed: int, micro_batch: int, processes: int = 1) -> int:
@@ -294,21 +307,24 @@ def _micro_batches_of(batch: int, label: str, micro_batch: int, processes: int) 
     return count
 
 
-def _first_step_within(curve: Curve, level: float) -> int | None:
+def _highest_level(curve: Curve) -> Level:
+    ends = [segment.at(step) for segment, *steps in first_and_last_steps(curve.rows) for step in steps]
+    return max(ends, key=levels.to_decimal)
+
+
+def _first_step_at_or_below(curve: Curve, level: Level) -> int | None:
     """Return the first step from which the curve stays at or below a level; None if it ends above it."""
-    if curve(curve.total_steps) > level:
+
+    def is_above(segment: ExactSegment, step: int) -> bool:
+        here = segment.at(step)
+        return levels.is_above(here, level) and not levels.are_equal(here, level)
+
+    (end, *_), *segments = reversed(list(first_and_last_steps(curve.rows)))
+    if is_above(end, curve.total_steps):
         return None
-    for first, last in reversed(_ranges(curve)):
-        if curve(last) > level:
+    for segment, first, last in segments:
+        if is_above(segment, last):
             return last + 1
-        if curve(first) > level:  # The segment falls; search for its first step at or below the level.
-            return first + bisect_left(range(first, last), True, key=lambda step: curve(step) <= level)
+        if is_above(segment, first):  # The segment falls; search for its first step at or below the level.
+            return first + bisect_left(range(first, last), True, key=lambda step: not is_above(segment, step))
     return 0
-
-
-def _ranges(curve: Curve) -> list[tuple[int, int]]:
-    """Return the first and the last step of each segment; the end is one step."""
-    return [
-        (segment.begin, segment.begin if after is None else after - 1)
-        for segment, after in nonempty_segments(curve.rows)
-    ]

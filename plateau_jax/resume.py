@@ -28,6 +28,9 @@ def resume_record(
     Returns:
         A dictionary of plain JSON values, with the keys `"curve"`, `"unit"` and `"hold"`.
 
+    Raises:
+        ValueError: `unit` is not the unit of a curve from `BatchPlan.scale`.
+
     >>> from plateau_jax import StagedCurve, resume_record
     >>> resume_record(StagedCurve([(10, 1.0)]), unit=64)  # doctest: +NORMALIZE_WHITESPACE
     {'curve': {'kind': 'staged', 'stages': [[10, 1.0, 'linear']], 'start': 0.0},

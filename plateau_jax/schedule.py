@@ -68,7 +68,7 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     `scan`; an eager call is a single jitted call.
 
     Args:
-        curve: The curve.
+        curve: The curve. For one from `BatchPlan.scale` use `scale_by_curve`: an optimizer counts updates.
         peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced scalar is
             rounded too, but its range is not checked.
 

@@ -131,16 +131,14 @@ def scale_by_curve(
     (Array(2, dtype=int32), Array(5, dtype=int32), Array(0.025, dtype=float32))
     """
     schedule = optax_schedule(curve, peak_value)
-    if unit is None:
-        check_unit([curve], None)
-    else:
+    unit = None if unit is None else _check_range("unit", unit, 1)
+    check_unit([curve], unit)
+    if unit is not None:
         if hold is not None:
             raise ValueError(
                 f"hold = {short_repr(hold)} counts updates, and cannot be combined with "
                 f"unit = {short_repr(unit)}"
             )
-        unit = _check_range("unit", unit, 1)
-        check_unit([curve], unit)
         return _scale_by_counted_curve(schedule, unit)
     rules = check_rules(hold, curve)
     state_types = tuple(type(initial_state(rule)) for rule in rules)

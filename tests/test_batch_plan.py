@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.numerics.oracle import Oracle
+from support.numerics.oracle import Oracle, are_equal
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 
@@ -172,7 +172,10 @@ KEYS = "arguments = .* as to_dict returns it"
             for name, call in SCALING.items()
             for value in (8.0, True, "8", None)
         ),
-        *((call, 0, ValueError, f"{name} = 0 must be at least [18]") for name, call in SCALING.items()),
+        *(
+            (call, 0, ValueError, f"{name} = 0 must be at least (1|batch = 8)")
+            for name, call in SCALING.items()
+        ),
         (scaled, {"curve": 0.5}, TypeError, "curve = 0.5 must be a Curve"),
         (scaled, {"exponent": "half"}, TypeError, "exponent = 'half' must be a number"),
         (scaled, {"exponent": 0}, ValueError, r"exponent = 0 must lie in \(0, 2\]"),
@@ -187,7 +190,7 @@ KEYS = "arguments = .* as to_dict returns it"
             scaled,
             {"reference": 8},
             ValueError,
-            "1.41421 at step 20, .* 16: write reference=16, .* by 1.41421356237",
+            "1.41421356.* at step 20, .* 16: write reference=16, .* by 1.41421356237",
         ),
         (
             scaled,
@@ -199,12 +202,17 @@ KEYS = "arguments = .* as to_dict returns it"
             scale_from_1,
             [(0, 2**40)],
             ValueError,
-            r"reference = 1 must be nearer to the batch 1\d*, .* by 1.1e\+12; between",
+            r"reference = 1 must be nearer to the batch 1\d*: .* by 1.1e\+12, outside",
         ),
         (seesaw, {"curve": ZERO}, ValueError, r"curve = StagedCurve\(.*\) is 0 at every step"),
         (seesaw, {"curve": None}, TypeError, "curve = None must be a Curve"),
-        (seesaw, {"curve": RAMP.scale(FLAT, 16, reference=16)}, ValueError, "different units .* 8 and 16"),
-        (seesaw, {"batch": 17}, ValueError, "largest = 16 must be at least 17"),
+        (
+            seesaw,
+            {"curve": RAMP.scale(FLAT, 16, reference=16)},
+            ValueError,
+            "unit = 8 must be 16, the unit of the curve",
+        ),
+        (seesaw, {"batch": 17}, ValueError, "largest = 16 must be at least batch = 17"),
     ],
 )
 def test_wrong_arguments_are_rejected(call, argument, error, message):
@@ -235,26 +243,60 @@ def test_batch_ramp_keeps_length_of_every_phase(curve):
 
 @given(descriptions(), st.integers(1, 5), st.integers(1, 3), st.integers(0, 40))
 def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublings):
-    curve = build(description)
-    assume(any(curve(oracle_border) for oracle_border in (*Oracle(description).borders, 0)))
+    curve, exact = build(description), Oracle(description)
+    ends = {step for begin, end, _ in exact.spans() for step in (begin, end - 1)} | {curve.total_steps}
+    highest = max(map(exact, ends))
+    assume(highest)
     plan = BatchPlan.seesaw(curve, batch, unit=unit, largest=batch << doublings)
-    ends = {step for begin, end, _ in Oracle(description).spans() for step in (begin, end - 1)}
-    highest = max(curve(step) for step in (*ends, curve.total_steps))
+
+    def is_within(step, doubled):
+        return exact(step) <= highest / 2**doubled or are_equal(exact(step), highest / 2**doubled)
+
     for (threshold, size), following in zip(plan.pairs, [*plan.pairs[1:], None], strict=True):
         step, doubled = threshold // unit, int(math.log2(size / batch))
         assert (size, threshold) == (batch << doubled, step * unit)
         assert step < curve.total_steps
-        # Every doubling so far is due at this step, and was not due for good at the step before.
-        bound, after = highest / 2**doubled, {*ends, curve.total_steps}
-        assert all(curve(later) <= bound for later in (step, *after) if later >= step)
-        if step:
-            assert curve(step - 1) > bound
-        # The next one is due at the next threshold: before it, the curve is above that bound.
+        # All doublings so far are due here and from here on; the last of them was not due a step before.
+        assert all(is_within(later, doubled) for later in (step, *ends) if later >= step)
+        assert not step or not is_within(step - 1, doubled)
+        # The next doubling is due at the next threshold, or never.
         if following:
-            first_doubling = 2 * size
-            assert curve(following[0] // unit - 1) > highest / (first_doubling // batch)
+            assert not is_within(following[0] // unit - 1, doubled + 1)
         elif doubled < doublings:
-            assert curve(curve.total_steps - 1) > bound / 2 or curve(curve.total_steps) > bound / 2
+            assert not (
+                is_within(curve.total_steps - 1, doubled + 1) and is_within(curve.total_steps, doubled + 1)
+            )
+    plan.scale(curve, unit, reference=batch, exponent=1)
+
+
+def test_seesaw_fits_scale_however_long_the_curve():
+    curve = PlateauCurve(3 * 10**8)
+    plan = BatchPlan.seesaw(curve, 1, unit=1, largest=2)
+    assert plan.pairs == ((0, 1), (150_000_000, 2))
+    assert plan.scale(curve, 1, reference=1, exponent=1)(150_000_000) == 1
+
+
+def test_doublings_at_a_drop_to_0_are_one_jump():
+    curve = StagedCurve([(100,), (100, 0.0), (100,)], start=1.0)
+    plan = BatchPlan.seesaw(curve, 8, unit=1, largest=10**6)
+    assert plan.pairs[-1] == (200, 8 * 2**16)
+
+
+def test_product_of_rounded_decimals_may_be_1():
+    curve = StagedCurve([(50,), (0, 0.7071067811865476), (50, 0.5)], start=1.0)
+    scaled = BatchPlan([(0, 8), (50, 16)]).scale(curve, 1, reference=8)
+    assert scaled([0, 49, 50]).tolist() == [1, 1, 1]
+    assert scaled(99) < 1
+
+
+def test_nested_scalings_are_bounded():
+    tail = StagedCurve([(1000, 1e-30, "exponential")], start=1.0).part(900)
+    once = BatchPlan([(0, 2**31)]).scale(tail, 1, reference=1, exponent=1)
+    twice = BatchPlan([(0, 2**31)])
+    with pytest.raises(ValueError, match=r"curve = .* must not be scaled so often"):
+        twice.scale(once, 1, reference=1, exponent=1)
+    with pytest.raises(ValueError, match=r"nearer to the batch 1000.*inf, outside"):
+        BatchPlan([(0, 10**200)]).scale(tail, 1, reference=1, exponent=2)
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1])
@@ -264,6 +306,7 @@ def test_seesaw_and_its_scaled_curve_keep_ratio_at_every_sample(exponent):
     assert [threshold // 32 for threshold, _ in plan.pairs[:4]] == [0, 5000, 6667, 7700]
     assert 1 - plan.updates(320_000) / 10_000 == pytest.approx(0.377, abs=5e-4)
     scaled = plan.scale(curve, 32, reference=32, exponent=exponent)
+    assert all(scaled(threshold // 32) > scaled(threshold // 32 - 1) for threshold, _ in plan.pairs[1:9])
     for step in range(0, 10_000, 7):
         batch = plan(32 * step)
         assert scaled(step) / (batch / 32) ** exponent == pytest.approx(curve(step), rel=2e-7)

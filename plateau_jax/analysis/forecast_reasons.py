@@ -55,8 +55,10 @@ def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence
     change_by_run = float(np.max(np.abs(terms.by_run), initial=0.0))
     needs_stage = length > _LONGER and falls_to_half(curve, curve.total_steps)
     reasons: list[str] = []
-    if curve.unit is not None:
-        reasons.append("it is scaled for a growing batch, and a forecast takes every step for one update")
+    if curve.unit is not None or any(run.curve.unit is not None for run in runs):
+        reasons.append(
+            "a curve follows a batch plan, but the law counts every step as one update of the same batch"
+        )
     if not any(is_one_peak(peak, run._largest_learning_rate(), run) for run in runs):
         reasons.append(f"its peak is {2 ** octaves_to_runs(peak, runs):.3g} times that of the nearest run")
     if round(length, 1) > _LONG:

@@ -17,6 +17,7 @@ from plateau_jax.numerics.exact_segments import ExactSegment
 from plateau_jax.numerics.segments import Segments
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
+from plateau_jax.validation.messages import code
 
 
 class Curve(ABC):
@@ -30,9 +31,10 @@ class Curve(ABC):
     `repr` of a curve is a Python expression that builds it.
 
     Every value is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the exact curve by
-    at most half a unit in the last place plus 2⁻⁵⁸. At the first step of a segment, and throughout a segment
-    that holds its level, it is the float32 nearest to the exact level, unless a part begins within the
-    segment. Values never rise within a falling segment and never fall within a rising one.
+    at most half a unit in the last place plus 2⁻⁵⁸ (more where `BatchPlan.scale` multiplies by a factor above
+    1). At the first step of a segment, and throughout a segment that holds its level, it is the float32
+    nearest to the exact level; the first step of a part, or of a new batch, may lie within a segment. Values
+    never rise within a falling segment and never fall within a rising one.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
@@ -213,8 +215,8 @@ class Curve(ABC):
         These values have the bits of the curve's. After them the part holds the level at `stop`: where the
         curve jumps there, the level after the jump.
 
-        Use it for a run that ends before its decay does, or to stretch a decay that is running: continue at
-        step s on a longer curve, from the step at which that has come down to the same level.
+        Use it for a run that ends before its decay does, or to stretch a decay that is running: follow this
+        curve up to a step, then a longer curve from the step at which the longer one is at the same level.
 
         Args:
             start: First step of the part.
@@ -454,5 +456,5 @@ def check_unit(curves: Iterable[Curve], unit: int | None) -> None:
     """Raise a ValueError if a curve is scaled by a batch plan for a clock with a different unit."""
     for curve in curves:
         if curve.unit is not None and unit != curve.unit:
-            plan = f"be {curve.unit}, the unit for which the curve was scaled by a batch plan"
-            raise ValueError(checks.must("unit", unit, plan))
+            plan = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
+            raise ValueError(checks.must("unit", unit, plan, advice=code(f"write unit={curve.unit}")))

@@ -101,7 +101,7 @@ class Then(Curve):
             sum_of_steps = f"{first} + {other.total_steps}", Wording("", ",")
             raise ValueError(Message(total, *sum_of_steps, " must be at most ", MAX_INT32))
         rows = [*curve.rows[:-1], *(row.shifted(first, as_written(scale)) for row in other.rows)]
-        self._freeze(rows, depth=depth_above(curve, other), unit=common_unit(curve, other), scale=scale)
+        self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other), scale=scale)
 
     def _legend_phrases(self) -> list[str]:
         phrases = self.curve._legend_phrases()
@@ -156,10 +156,9 @@ def depth_above(*curves: Curve) -> int:
     return depth
 
 
-def common_unit(*units: int | Curve) -> int | None:
-    """Return the unit of a curve that is derived from these; None if none of them has a unit."""
-    known = [unit.unit if isinstance(unit, Curve) else unit for unit in units]
-    first, *others = dict.fromkeys(unit for unit in known if unit is not None) or [None]
-    if others:
-        raise ValueError(f"curves with different units cannot be combined: unit = {first} and {others[0]}")
-    return first
+def _common_unit(curve: Curve, other: Curve) -> int | None:
+    """Return the unit of a curve that is made of two, of which one or both may have none."""
+    if None not in (curve.unit, other.unit) and curve.unit != other.unit:
+        units = f"other has unit = {other.unit}, but the curve before it has unit = {curve.unit}"
+        raise ValueError(f"{units}: scale both for one clock")
+    return other.unit if curve.unit is None else curve.unit

@@ -1,6 +1,6 @@
 """`ScaledCurve`: a curve that follows a schedule of batch sizes."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any, final
 
 from plateau_jax.curves.config_values import read_numbers
-from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.curves.derived_curves import common_unit, depth_above
+from plateau_jax.curves.curve import Curve, check_curve, check_unit
+from plateau_jax.curves.derived_curves import depth_above
 from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics import levels
 from plateau_jax.numerics.exact import as_written, nearest_power
@@ -19,8 +19,12 @@ from plateau_jax.numerics.levels import Level
 from plateau_jax.validation import checks
 from plateau_jax.validation.messages import WRITE, Message, Place, Setting, plain, within
 
-_ONE = Fraction(1)
 _MAX_FACTOR = 2**31
+_LIMIT = Fraction(_MAX_FACTOR)
+
+_HIGHEST = 1 + Fraction(1, 2**50)
+"""Two rounded decimals may multiply to a little above 1: 0.7071067811865476 · 1.4142135623730951 is
+1 + 7·10⁻¹⁷."""
 
 
 @final
@@ -43,6 +47,7 @@ class ScaledCurve(Curve):
     def __post_init__(self) -> None:
         curve, pairs = check_curve("curve", self.curve), check_pairs(self.pairs)
         unit = checks.at_least("unit", self.unit, 1)
+        check_unit([curve], unit)
         reference = checks.at_least("reference", self.reference, 1)
         exponent = checks.number("exponent", self.exponent)
         if not 0 < exponent <= 2:
@@ -57,18 +62,23 @@ class ScaledCurve(Curve):
         batches = [batch for _, batch in pairs]
         factors = [_factor(batch, reference, exponent) for batch in batches]
         _check_factors(pieces, batches, factors, reference, exponent)
+        rows = [piece.shifted(0, as_written(factors[index])) for piece, _, index in pieces]
+        if any(levels.is_above(level, _LIMIT) for row in rows for level in (row.start, row.end)):
+            raise ValueError(
+                checks.must("curve", curve, "not be scaled so often: the factors are above 2**31")
+            )
         self._freeze(
-            [piece.shifted(0, as_written(factors[index])) for piece, _, index in pieces],
+            rows,
             depth=depth_above(curve),
-            unit=common_unit(unit, curve),
+            unit=unit,
             pairs=pairs,
             reference=reference,
             exponent=exponent,
         )
 
     def _legend_phrases(self) -> list[str]:
-        batches = "–".join(str(batch) for _, batch in (self.pairs[0], *self.pairs[1:][-1:]))
-        return [*self.curve._legend_phrases(), f"scaled for batches of {batches}"]
+        batches = [batch for _, batch in self.pairs]
+        return [*self.curve._legend_phrases(), f"scaled for batches of {min(batches)}–{max(batches)}"]
 
     def __repr__(self) -> str:
         scale = f"scale({self.curve!r}, {self.unit}, reference={self.reference}, exponent={self.exponent!r})"
@@ -104,9 +114,9 @@ def _cut(curve: Curve, steps: Sequence[int]) -> Iterator[tuple[ExactSegment, int
             # One level is held past the end: that of the last batch.
             yield row, None, len(steps) - 1
             return
-        begins = [row.begin, *(step for step in steps if row.begin < step < after)]
+        begins = [row.begin, *steps[bisect_right(steps, row.begin) : bisect_left(steps, after)]]
         for begin, end in pairwise([*begins, after]):
-            yield row.rest(begin), end, sum(step <= begin for step in steps) - 1
+            yield row.rest(begin), end, bisect_right(steps, begin) - 1
 
 
 def _factor(batch: int, reference: int, exponent: float) -> float:
@@ -121,21 +131,19 @@ def _check_factors(
     reference: int,
     exponent: float,
 ) -> None:
-    """Raise a ValueError if a level times its factor exceeds 1."""
+    """Raise a ValueError if a factor is extreme, or a level times its factor exceeds 1."""
     for batch, factor in zip(batches, factors, strict=True):
-        # Beyond these limits the arithmetic has too few bits, and nobody means it.
+        # Beyond these limits 62 bits are too few, and the numbers are surely a mistake.
         if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
-            effect = (
-                f", which would multiply learning rates by {factor:.3g}; between 2**-31 and 2**31 is possible"
-            )
-            raise ValueError(checks.must("reference", reference, "be nearer to the batch ", batch, effect))
+            effect = f": it multiplies learning rates by {factor:.3g}, outside 2**-31 … 2**31"
+            nearer = f"be nearer to the batch {checks.short_repr(batch)}{effect}"
+            raise ValueError(checks.must("reference", reference, nearer))
     if max(factors) <= 1:
         return
     highest = [(*_highest(piece, after), index) for piece, after, index in pieces]
 
     def is_too_high(level: Level, factor: float) -> bool:
-        product = levels.scaled(level, as_written(factor))
-        return levels.is_above(product, _ONE) and not levels.are_equal(product, _ONE)
+        return levels.is_above(levels.scaled(level, as_written(factor)), _HIGHEST)
 
     def are_allowed(reference: int) -> bool:
         factors = [_factor(batch, reference, exponent) for batch in batches]
@@ -150,7 +158,7 @@ def _check_factors(
             raise ValueError(
                 Message(
                     checks.must(
-                        "reference", reference, f"keep every multiplier at most 1; it is {product:.6g} "
+                        "reference", reference, f"keep every multiplier at most 1; it is {plain(product)} "
                     ),
                     f"at step {step}, with the batch {batches[index]}: ",
                     WRITE,

@@ -65,11 +65,11 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     highest = fixed224(rise[-1].at(end)) if rise else 0
     if highest == 0:
         return {"warmup_steps": 0}
+    # A rise may begin with a jump down, as where the batch of a scaled curve falls.
+    first = fixed224(rise[0].at(rise[0].begin))
     return {
         "warmup_steps": min(end, curve.total_steps - 1),  # a step must remain to decay
-        "init_lr_ratio": min(
-            1.0, fixed224(rise[0].at(rise[0].begin)) / highest
-        ),  # the first piece may be higher
+        "init_lr_ratio": min(1.0, first / highest),
         "warmup_shape": "cosine" if [segment.shape for segment in rise] == ["cosine"] else "linear",
     }
 

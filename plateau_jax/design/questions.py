@@ -35,7 +35,7 @@ def parse_json(text: Any) -> Any:
 
 
 def check_size(arguments: Any) -> None:
-    """Reject a curve for which the page would wait for seconds, because of its stages and plateaus.
+    """Reject a curve for which the page would wait for seconds, because of its stages, plateaus and batches.
 
     Raises:
         ValueError: It has more than `MAX_ITEMS`.
@@ -45,11 +45,13 @@ def check_size(arguments: Any) -> None:
         curve = curves.pop()
         if isinstance(curve, Mapping):
             values = cast("Mapping[str, Any]", curve)
-            lists = (values.get(name) for name in ("stages", "plateaus", "absolute_plateaus"))
+            lists = (values.get(name) for name in ("stages", "plateaus", "absolute_plateaus", "pairs"))
             items += sum(len(cast("list[Any]", value)) for value in lists if isinstance(value, list))
             curves += [values.get("curve"), values.get("other")]
     if items > MAX_ITEMS:
-        raise ValueError(f"this curve has {items} stages and plateaus; this page takes at most {MAX_ITEMS}")
+        raise ValueError(
+            f"this curve has {items} stages, plateaus and batches; this page takes at most {MAX_ITEMS}"
+        )
 
 
 def curves_and_peaks(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:

@@ -14,8 +14,8 @@ from plateau_jax.numerics.levels import Level, between, fixed224, is_above, scal
 class ExactSegment(NamedTuple):
     """A segment from `start` to `end`, `length` steps later; the next may begin earlier.
 
-    Its first `skipped` steps may be missing: at step `begin` it is where it would be `skipped` steps after
-    `start`.
+    Its first `skipped` steps may be cut off: the level at `begin` is that of the whole segment, `skipped`
+    steps after its start.
     """
 
     kind: str
@@ -26,7 +26,7 @@ class ExactSegment(NamedTuple):
     shape: str | None
     """None if the segment was described as one that holds its level."""
     skipped: int = 0
-    """Steps from `start` to the level at step `begin`; 0 if the segment holds its level."""
+    """Steps cut off before `begin`; 0 if the segment holds its level."""
 
     @property
     def holds(self) -> bool:
@@ -62,6 +62,14 @@ def nonempty_segments(segments: Sequence[ExactSegment]) -> Iterator[tuple[ExactS
         if segment.begin < following.begin:
             yield segment, following.begin
     yield segments[-1], None
+
+
+def first_and_last_steps(
+    segments: Sequence[ExactSegment],
+) -> Iterator[tuple[ExactSegment, int, int]]:
+    """Yield each segment that is not empty, with its first and last step; the last segment is one step."""
+    for segment, after in nonempty_segments(segments):
+        yield segment, segment.begin, segment.begin if after is None else after - 1
 
 
 def cut_segments(segments: Sequence[ExactSegment], start: int, stop: int) -> Iterator[ExactSegment]:
@@ -159,11 +167,13 @@ def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | Exa
     last: Level | ExactSegment | None = None
     for segment, after in nonempty_segments(segments):
         pieces: list[tuple[int, Level | ExactSegment]] = []
+        begin = segment.begin
         if not segment.skipped:
-            pieces.append((segment.begin, segment.start))
-        if not segment.holds and (segment.skipped or segment.begin + 1 != after):
+            pieces.append((begin, segment.start))
+            begin += 1
+        if not segment.holds and begin != after:
             moving = segment._replace(kind="", begin=segment.begin - segment.skipped, skipped=0)
-            pieces.append((segment.begin + (not segment.skipped), moving))
+            pieces.append((begin, moving))
         for begin, piece in pieces:
             if piece != last:
                 yield begin, piece

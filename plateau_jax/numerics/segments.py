@@ -45,7 +45,8 @@ class Segments(NamedTuple):
 
     The number of rows does not depend on where the segments lie: a `PlateauCurve` with k plateaus has 2k + 3
     (warmup, decay, (plateau, decay) k times, end), a `StagedCurve` one for each stage and one for the end. A
-    row may be empty. So moving a plateau changes numbers, but no array's shape. `stack` adds a leading axis.
+    row may be empty. So moving a plateau changes numbers, but no array's shape. In a curve from
+    `BatchPlan.scale` it may: each threshold inside a segment cuts a row in two. `stack` adds a leading axis.
 
     A column that only one kind of segment needs is None or left out in a table without such segments, and
     nothing is computed for it.
@@ -101,10 +102,10 @@ class Segments(NamedTuple):
     exponent_low: Any = None
     """P·2⁶²: bits 0 to 30."""
     skipped: Any = None
-    """Steps of the segment that lie before its first step, at which it has left its start level."""
+    """Steps of the segment that were cut off before `begin`: its phase counts from `begin - skipped`."""
     shift: Any = None
-    """n: start level and end level are stored divided by 2ⁿ. Above 0 only for a segment that was cut to its
-    levels below 1, and then multiplied by a factor above 1."""
+    """n: the two levels are stored divided by 2ⁿ. Above 0 only in a curve from `BatchPlan.scale`, for a
+    segment with a start or end level above 1, which no step reaches."""
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that the table has by name, those of `shapes` by the name of their shape."""

@@ -50,7 +50,7 @@ _Choice = TypeVar("_Choice", bound=str)
 def must(place: Place | str, value: Any, *requirement: Part, advice: Part = "") -> Message:
     """Return the message that a value must be something, with advice on what to write, if there is some."""
     if advice:
-        # Advice for readers of code only has no colon for the others either.
+        # Readers of plain words do not see advice in code; they do not see its colon either.
         is_code = isinstance(advice, Wording) and not advice.plain
         advice = code(": ", advice) if is_code else Message(": ", advice)
     return Message(Subject(place, value), " must ", *requirement, advice)

@@ -41,7 +41,7 @@ class Name:
 
     name: str
     is_missing: bool = False
-    """True if the value needs it, and it was not given."""
+    """True for an argument that is needed but was not given."""
 
 
 @dataclass(frozen=True)

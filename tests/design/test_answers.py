@@ -185,9 +185,12 @@ GOOD = STABLE.to_dict()
 def test_curve_of_too_many_stages_is_rejected_at_once():
     many = {"stages": [[10, 0.5]] * 3000, "start": 1.0}
     both = {"kind": "then", "curve": many, "other": {"kind": "part", "curve": many}}
-    message = "his curve has 6000 stages and plateaus; this page takes at most 5000"
+    message = "his curve has 6000 stages, plateaus and batches; this page takes at most 5000"
     assert message in describe_curve({"curve": both, "peak": PEAK})["fault"]["message"]
     assert message in open_curve({"text": json.dumps(both)})["fault"]
+    pairs = [[step, 8] for step in range(5999)]
+    scaled = {"kind": "scaled", "curve": GOOD, "pairs": pairs, "unit": 1, "reference": 8}
+    assert message in open_curve({"text": json.dumps(scaled)})["fault"]
 
 
 @pytest.mark.parametrize(

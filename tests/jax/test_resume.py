@@ -132,7 +132,7 @@ def test_record_survives(transport: Callable[[Any], Any], options: dict[str, Any
             if others != options and not ("hold" in others and not curve.flat_starts):
                 name = "unit" if options.get("unit") != others.get("unit") else "hold"
                 saved = f"saved with {name} = .*, but here it is"
-                needed = f"unit = {others.get('unit')} must be 64, the unit for which"
+                needed = f"unit = {others.get('unit')} must be 64, the unit of the curve"
                 is_wrong = curve.unit not in (None, others.get("unit"))
                 _rejected(needed if is_wrong else saved, record, curve, 1, **others)
 

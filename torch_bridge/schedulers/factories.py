@@ -105,8 +105,8 @@ def lambda_lr(
         ValueError: The numbers of curves and groups differ; a learning rate is negative, not finite, or
             positive and below 2⁻¹²⁶; `last_epoch` is below -1, or is at least 0 although a group of an
             optimizer that was stepped has no `initial_lr`, so that its peak is unknown; several curves with
-            `hold`, or a curve without a flat part for `HoldUntilFlat`; `unit` is below 1, or is given with
-            `hold` or with a `last_epoch` above -1.
+            `hold`, or a curve without a flat part for `HoldUntilFlat`; `unit` is below 1, is not the unit of
+            a curve from `BatchPlan.scale`, or is given with `hold` or with a `last_epoch` above -1.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve

@@ -80,7 +80,7 @@ class Follower(GroupCurves):
             integer; `count` is not a function, or is given without `unit`.
         ValueError: A group lacks the key; the key is that of the learning rate, which needs `lambda_lr`; the
             numbers of curves and groups differ; a value is negative, not finite, or positive and below
-            2⁻¹²⁶; `unit` is below 1.
+            2⁻¹²⁶; `unit` is below 1, or is not the unit of a curve from `BatchPlan.scale`.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
