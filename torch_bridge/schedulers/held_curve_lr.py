@@ -89,7 +89,7 @@ class HeldCurveLR(CurveLR):
         self._step_count += 1
 
     def get_lr(self) -> list[float | Tensor]:
-        """Return each group's learning rate at `clock`, as `CurveLR.get_lr` does."""
+        """Return each group's learning rate at `clock`, a scalar: the exact product of two float32."""
         return [
             peak * factor for peak, factor in zip(self._bases, self._multipliers[self._clock], strict=True)
         ]

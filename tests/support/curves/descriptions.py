@@ -117,6 +117,10 @@ def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
         to = min(to, read.ratio())
     if as_written(to) > level and not are_equal(as_written(to), level):
         to = float(np.nextafter(to, 0))
+    part = oracle.part_at(at)
+    is_moving = not part.is_flat and at > part.begin - part.skipped
+    if is_moving and are_equal(as_written(to), level):
+        to = float(np.nextafter(to, 0))  # the level may differ by less than the oracle's last bit
     to = to if _promised(to) else 0.0
     if not _is_defined(shape, level, as_written(to)):
         shape = "1-sqrt"
