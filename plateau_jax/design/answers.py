@@ -34,7 +34,6 @@ from plateau_jax.validation.messages import message_of
 
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
-_LARGEST_LIKELY_PEAK = 100.0
 
 _DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear")
 
@@ -100,7 +99,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     advice = [
         *(message for message in first if message.message not in texts),
         *repeated,
-        *_remarks(peak, len(segments) - 1, len(handles)),
+        *_omissions(len(segments) - 1, len(handles)),
     ]
     return {
         "curve": arguments,
@@ -190,10 +189,8 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
 _cached_outlook = lru_cache(64)(outlook)
 
 
-def _remarks(peak: float, segments: int, handles: int) -> Iterator[PlacedMessage]:
-    """Yield a sentence about an unlikely peak, and about each thing that the page leaves out."""
-    if peak > _LARGEST_LIKELY_PEAK:
-        yield PlacedMessage("Learning rates usually lie between 1e-6 and 10.", field="peak")
+def _omissions(segments: int, handles: int) -> Iterator[PlacedMessage]:
+    """Yield a sentence for each thing that the page leaves out because the curve is too long."""
     if segments > _MAX_ROWS:
         yield PlacedMessage(f"The table shows the first {_MAX_ROWS} of {segments} segments.")
     if handles == 1:  # the peak's handle alone

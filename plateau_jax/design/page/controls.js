@@ -194,16 +194,13 @@ export class Controls {
     const input = element("input", {
       ...properties, "data-path": path.join("/"), spellcheck: "false", autocapitalize: "off",
       inputmode: "decimal",
-      input: () => isIncomplete(input.value) || this.#edit(input, path),
-      change: () => this.#edit(input, path),
+      input: () => {
+        input.defaultValue = input.value;
+        this.#listeners.edit(path, parseField(input.value, path));
+      },
     });
     this.#inputs.push({ input, path });
     return input;
-  }
-
-  #edit(input, path) {
-    input.defaultValue = input.value;
-    this.#listeners.edit(path, parseField(input.value, path));
   }
 
   #shape(path, choices, properties, powerProperties) {
@@ -306,9 +303,6 @@ function structureOf(curve) {
   return [curve.kind, curve.pairs, curve.plateaus?.length, curve.absolute_plateaus?.length, curve.stages?.length,
     "curve" in curve ? structureOf(curve.curve) : 0, "other" in curve ? structureOf(curve.other) : 0];
 }
-
-// True for the beginning of a number that is not one yet, such as "6e-" on the way to "6e-4".
-const isIncomplete = (text) => /^[-+]?\d*\.?\d*(e[-+]?)?$/i.test(text.trim()) && text.trim() !== "" && Number.isNaN(Number(text));
 
 // A number, with separators between digits allowed; null for an empty field; else the text itself, which the
 // constructor rejects with a message.

@@ -12,7 +12,6 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
 
   mark.begin = (event) => {
     event.preventDefault();
-    if (document.body.matches(".offline")) return;  // a drag begins at the curve that the server knows
     mark.node.focus({ focusVisible: false, preventScroll: true });
     mark.node.setPointerCapture(event.pointerId);
     picture.isDragging = true;

@@ -1,23 +1,12 @@
 // The state that the user edits (the curves, and which one is selected), with undo and redo.
 
-const MAX_SAVED = 1e6;  // characters of the states that a reload keeps
-
 export class History {
-  #past;
-  #future;
+  #past = [];
+  #future = [];
   #key = null;
 
-  constructor(present, past = [], future = []) {
+  constructor(present) {
     this.present = present;
-    this.#past = past;
-    this.#future = future;
-  }
-
-  // What a reload needs; of a long history the latest states.
-  get saved() {
-    let size = 0;
-    const first = this.#past.findLastIndex((state) => (size += JSON.stringify(state).length) > MAX_SAVED) + 1;
-    return { present: this.present, past: this.#past.slice(first), future: size > MAX_SAVED ? [] : this.#future };
   }
 
   // Successive changes with the same key, such as those of one drag, form one undo step. Null never merges.

@@ -25,7 +25,7 @@ export class LogDialog {
 
   // page.entries() returns the curves that a run may have been trained with, page.question(entry) the curve and the
   // peak of one of them; page.settled() resolves once the server has described all curves; page.add(runs) takes the
-  // runs that were opened, page.openDropped(file) opens a dropped file that holds a curve, page.judge(runs, again) returns nodes that say what they forecast.
+  // runs that were opened, page.judge(runs, again) returns nodes that say what they forecast.
   constructor(dialog, page) {
     this.#dialog = dialog;
     this.#page = page;
@@ -37,15 +37,11 @@ export class LogDialog {
     });
     // A file that is dropped on the page would replace it.
     addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
-    addEventListener("drop", async (event) => {
-      const files = [...event.dataTransfer.files];
-      if (!files.length || event.target.closest("input, textarea")) return;
+    addEventListener("drop", (event) => {
+      if (!event.dataTransfer.files.length || event.target.closest("input, textarea")) return;
       event.preventDefault();
-      if (!document.querySelector("dialog[open]")) {
-        if (files.length === 1 && await page.openDropped(files[0])) return;
-        this.open();
-      }
-      if (dialog.open) this.#read(files);
+      if (!document.querySelector("dialog[open]")) this.open();
+      if (dialog.open) this.#read(event.dataTransfer.files);
     });
   }
 

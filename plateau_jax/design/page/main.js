@@ -12,7 +12,7 @@ import { freeLook } from "./looks.js";
 import { prepareOpening } from "./opening.js";
 import { stepsOf } from "./parts.js";
 import { Picture } from "./picture.js";
-import { ask, isOffline, latestOnly, troubleText } from "./requests.js";
+import { ask, latestOnly, troubleText } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
 import { TEMPLATES, distinctName } from "./templates.js";
 import { listenForUndo } from "./undo_keys.js";
@@ -23,32 +23,13 @@ let outlooks = new Map();
 let history;
 let initialCurves;  // as JSON, to recognize the saved state of another start of the server
 let maxCurves;
-const MAX_CURVE_BYTES = 2 ** 20;
 let refreshed = Promise.resolve();  // resolves once the server's answers to the last change are shown
 let queue = Promise.resolve();  // of key presses on handles
-
-const RETRY = 2000;  // milliseconds
-let retry = null;
 
 const showTrouble = (error) => {
   byId("trouble").hidden = false;
   byId("trouble").textContent = troubleText(error);
-  if (!isOffline(error)) return;
-  document.body.classList.add("offline");
-  retry ??= setTimeout(reconnect, RETRY);
 };
-
-// Ask again until the server answers; then catch up with the changes made meanwhile.
-async function reconnect() {
-  retry = null;
-  try {
-    await ask("/start");
-    document.body.classList.remove("offline");
-    refreshed = refresh();
-  } catch (error) {
-    showTrouble(error);
-  }
-}
 
 // The state
 
@@ -92,21 +73,6 @@ async function openCurve(text, name, peak) {
   const { curve, fault } = await ask("/open", { text });
   if (fault === undefined) add(name, curve, peak);
   return fault;
-}
-
-// Open a dropped file if it holds a curve. Returns false if it does not, as a log.
-async function openDropped(file) {
-  if (file.size > MAX_CURVE_BYTES || entries().length >= maxCurves) return false;
-  const text = await file.text();
-  try {
-    const keys = Object.keys(JSON.parse(text));
-    if (!["kind", "stages", "total_steps"].some((key) => keys.includes(key))) return false;
-  } catch {
-    return false;
-  }
-  const fault = await openCurve(text, file.name.replace(/\.json$/i, ""), selected().peak);
-  if (fault !== undefined) showTrouble(new Error(`${file.name}: ${fault}`));
-  return true;
 }
 
 function select(id) {
@@ -158,7 +124,7 @@ const forecasts = new Forecasts({
     const largest = largestOf(entry);
     return largest > 0 ? { ...entry, peak: Number((lr / largest).toPrecision(7)) } : entry;
   }) }),
-  addCurve: add, openDropped, isFull: () => entries().length >= maxCurves,
+  addCurve: add, isFull: () => entries().length >= maxCurves,
 }, showTrouble);
 
 const readLearningRates = latestOnly(async () => {
@@ -195,7 +161,7 @@ const show = (isUndone = false) => keepFocus(() => {
   showCode(answer);
   // A reload also needs the last valid curve of each entry that is invalid now, or not answered yet.
   const isUnsettled = ({ id, curve, peak }) => known.get(id).fault || known.get(id).asked !== JSON.stringify({ curve, peak });
-  saveState({ initialCurves, ...history.saved, lastValid: validEntries().filter(isUnsettled).map((entry) => [entry.id, asQuestion(entry)]) });
+  saveState({ initialCurves, present: history.present, lastValid: validEntries().filter(isUnsettled).map((entry) => [entry.id, asQuestion(entry)]) });
 });
 
 const showCurves = () => keepFocus(() => {
@@ -306,7 +272,7 @@ async function start() {
     const name = distinctName(entry.name, fresh.map(({ name }) => name));
     fresh.push({ ...entry, id: fresh.length + 1, colour: fresh.length, name });
   }
-  history = new History(before?.present ?? { selected: fresh.at(-1).id, curves: fresh }, before?.past, before?.future);
+  history = new History(before?.present ?? { selected: fresh.at(-1).id, curves: fresh });
   forecasts.start(initialCurves, max_log_bytes);
   byId("readout").textContent = "Point at the picture to read learning rates.";
   show();

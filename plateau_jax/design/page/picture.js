@@ -126,8 +126,6 @@ export class Picture {
 
   *#axes() {
     const bottom = TOP + this.height;
-    yield tickLabel("learning rate", { x: 6, y: 11 });
-    yield tickLabel("step", { x: LEFT - 12, y: bottom + 30, "text-anchor": "end" });
     for (const learningRate of ticks(0, this.highest * 1.12, this.height / 46)) {
       const y = this.y(learningRate);
       yield svgElement("line", { class: learningRate ? "grid" : "axis", x1: LEFT, x2: LEFT + this.width, y1: y, y2: y });

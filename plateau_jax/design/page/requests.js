@@ -17,11 +17,9 @@ export async function ask(path, question) {
 }
 
 // The sentence for an error of ask: fetch throws a TypeError without an answer.
-export const isOffline = (error) => error instanceof TypeError;
-
 export function troubleText(error) {
-  return isOffline(error)
-    ? `The server does not answer. Start it again with the same command, on port ${location.port || 80}: this tab keeps your curves, and continues by itself. Until then, figures and code may be old.`
+  return error instanceof TypeError
+    ? `The server does not answer. Start it again with the same command, on port ${location.port || 80}, then reload: this tab keeps your curves.`
     : error.message;
 }
 
