@@ -266,7 +266,7 @@ def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublin
             assert not (
                 is_within(curve.total_steps - 1, doubled + 1) and is_within(curve.total_steps, doubled + 1)
             )
-    plan.scale(curve, unit, reference=batch, exponent=1)
+    plan.scale(curve, unit, reference=batch)
 
 
 def test_seesaw_fits_scale_however_long_the_curve():
