@@ -1,6 +1,5 @@
 """Batch-size schedules: pure functions of the number of samples or tokens consumed."""
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,8 +8,7 @@ from typing import Any, cast
 from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
 from plateau_jax.numerics import levels
-from plateau_jax.numerics.exact_segments import ExactSegment, first_and_last_steps
-from plateau_jax.numerics.levels import Level
+from plateau_jax.numerics.exact_segments import first_step_at_or_below, highest_level
 from plateau_jax.validation import checks
 from plateau_jax.validation.messages import Setting
 
@@ -205,13 +203,13 @@ class BatchPlan:
             raise ValueError(
                 checks.must("largest", largest, "be at least ", Setting("batch", batch, is_given=True))
             )
-        highest = _highest_level(curve)
+        highest = highest_level(curve.rows)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
         batches = {0: batch}
         doubled, level = 2 * batch, levels.scaled(highest, Fraction(1, 2))
         while doubled <= largest:
-            step = _first_step_at_or_below(curve, level)
+            step = first_step_at_or_below(curve.rows, level)
             if step is None or step >= curve.total_steps:
                 break
             batches[step * unit] = doubled
@@ -305,26 +303,3 @@ def _micro_batches_of(batch: int, label: str, micro_batch: int, processes: int) 
             f"{micro_batch * processes} does not divide"
         )
     return count
-
-
-def _highest_level(curve: Curve) -> Level:
-    ends = [segment.at(step) for segment, *steps in first_and_last_steps(curve.rows) for step in steps]
-    return max(ends, key=levels.to_decimal)
-
-
-def _first_step_at_or_below(curve: Curve, level: Level) -> int | None:
-    """Return the first step from which the curve stays at or below a level; None if it ends above it."""
-
-    def is_above(segment: ExactSegment, step: int) -> bool:
-        here = segment.at(step)
-        return levels.is_above(here, level) and not levels.are_equal(here, level)
-
-    (end, *_), *segments = reversed(list(first_and_last_steps(curve.rows)))
-    if is_above(end, curve.total_steps):
-        return None
-    for segment, first, last in segments:
-        if is_above(segment, last):
-            return last + 1
-        if is_above(segment, first):  # The segment falls; search for its first step at or below the level.
-            return first + bisect_left(range(first, last), True, key=lambda step: not is_above(segment, step))
-    return 0

@@ -25,10 +25,9 @@ class Curve(ABC):
 
         lr(step) = peak · curve(step)
 
-    Build a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown`, `then` and `part` derive new curves from
-    it, and so does `BatchPlan.scale`.
-    Curves are frozen. Curves of one class with the same arguments are equal and have the same hash. The
-    `repr` of a curve is a Python expression that builds it.
+    Build a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown`, `then`, `part` and `BatchPlan.scale`
+    derive new curves from it. Curves are frozen. Curves of one class with the same arguments are equal and
+    have the same hash. The `repr` of a curve is a Python expression that builds it.
 
     Every value is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the exact curve by
     at most half a unit in the last place plus 2⁻⁵⁸ (more where `BatchPlan.scale` multiplies by a factor above

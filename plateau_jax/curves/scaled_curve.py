@@ -19,8 +19,7 @@ from plateau_jax.numerics.levels import Level
 from plateau_jax.validation import checks
 from plateau_jax.validation.messages import WRITE, Message, Place, Setting, plain, within
 
-_MAX_FACTOR = 2**31
-_LIMIT = Fraction(_MAX_FACTOR)
+_MAX_FACTOR = Fraction(2**31)
 
 _HIGHEST = 1 + Fraction(1, 2**50)
 """Two rounded decimals may multiply to a little above 1: 0.7071067811865476 · 1.4142135623730951 is
@@ -63,7 +62,7 @@ class ScaledCurve(Curve):
         factors = [_factor(batch, reference, exponent) for batch in batches]
         _check_factors(pieces, batches, factors, reference, exponent)
         rows = [piece.shifted(0, as_written(factors[index])) for piece, _, index in pieces]
-        if any(levels.is_above(level, _LIMIT) for row in rows for level in (row.start, row.end)):
+        if any(levels.is_above(level, _MAX_FACTOR) for row in rows for level in (row.start, row.end)):
             raise ValueError(
                 checks.must("curve", curve, "not be scaled so often: the factors are above 2**31")
             )

@@ -1,5 +1,6 @@
 """The segments of a curve in exact numbers, and what can be decided from them."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -8,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plateau_jax.numerics.exact import nearest_float32
-from plateau_jax.numerics.levels import Level, between, fixed224, is_above, scaled
+from plateau_jax.numerics.levels import Level, are_equal, between, fixed224, is_above, scaled, to_decimal
 
 
 class ExactSegment(NamedTuple):
@@ -70,6 +71,32 @@ def first_and_last_steps(
     """Yield each segment that is not empty, with its first and last step; the last segment is one step."""
     for segment, after in nonempty_segments(segments):
         yield segment, segment.begin, segment.begin if after is None else after - 1
+
+
+def highest_level(segments: Sequence[ExactSegment]) -> Level:
+    """Return the highest level at any step."""
+    ends = [segment.at(step) for segment, *steps in first_and_last_steps(segments) for step in steps]
+    return max(ends, key=to_decimal)
+
+
+def first_step_at_or_below(segments: Sequence[ExactSegment], level: Level) -> int | None:
+    """Return the first step from which all levels stay at or below this one; None if the last is above."""
+
+    def is_higher(segment: ExactSegment, step: int) -> bool:
+        here = segment.at(step)
+        return is_above(here, level) and not are_equal(here, level)
+
+    (end, begin, _), *others = reversed(list(first_and_last_steps(segments)))
+    if is_higher(end, begin):
+        return None
+    for segment, first, last in others:
+        if is_higher(segment, last):
+            return last + 1
+        if is_higher(segment, first):  # The segment falls; search for its first step at or below the level.
+            return first + bisect_left(
+                range(first, last), True, key=lambda step: not is_higher(segment, step)
+            )
+    return 0
 
 
 def cut_segments(segments: Sequence[ExactSegment], start: int, stop: int) -> Iterator[ExactSegment]:
