@@ -19,12 +19,15 @@ from plateau_jax.design.messages import JsonWords, PlacedMessage, advice_about, 
 from plateau_jax.design.questions import (
     MAX_CURVES,
     check_size,
+    curve_and_peak,
     curves_and_peaks,
+    entries_of,
     parse_json,
     record_warnings,
     typed_peak,
 )
 from plateau_jax.design.shape_choices import levels_of_shapes
+from plateau_jax.design.unused_fields import unused_fields
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
 from plateau_jax.numerics.levels import fixed224
@@ -34,8 +37,11 @@ from plateau_jax.validation.messages import message_of
 
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
+_LARGEST_LIKELY_PEAK = 10.0
+_MAX_NAME = 40  # characters
 
-_DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear")
+_DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 78.95)], decay_shape="1-sqrt")
+"""It decays from step 8000."""
 
 
 def initial_curves(named_curves: Sequence[tuple[str, Curve]], peak: float) -> list[dict[str, Any]]:
@@ -99,7 +105,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     advice = [
         *(message for message in first if message.message not in texts),
         *repeated,
-        *_omissions(len(segments) - 1, len(handles)),
+        *_remarks(peak, len(segments) - 1, len(handles)),
     ]
     return {
         "curve": arguments,
@@ -111,6 +117,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
         "spans": list(shaded_spans(curve.rows))[:_MAX_ROWS],
         "segments": segments[: _MAX_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
+        "unused": unused_fields(curve),
         "shapes": levels_of_shapes([question.get("curve"), arguments]),
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),
@@ -151,22 +158,36 @@ def learning_rates(question: Mapping[str, Any]) -> dict[str, Any]:
     return {"step": step, "learning_rates": [float(f"{lr:.6g}") for lr in values]}
 
 
-def open_curve(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"text": JSON for from_dict} -> {"curve": the curve's to_dict}, or {"fault"}."""
+def open_curves(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"text": JSON} -> {"curve": JSON}, or {"curves": [{"name", "peak", "curve"}]}, or {"fault"}."""
     try:
+        arguments = parse_json(question.get("text"))
+        if isinstance(arguments, Mapping) and "curves" in arguments:
+            return _saved_page(cast("Mapping[str, Any]", arguments))
+        check_size(arguments)
         with suppress_warnings():  # the page asks for its advice next
-            arguments = parse_json(question.get("text"))
-            check_size(arguments)
-            return {"curve": Curve.from_dict(arguments).to_dict()}
+            return {"curve": Curve.from_dict(cast("Any", arguments)).to_dict()}
     except (TypeError, ValueError) as error:
         return {"fault": in_sentence(JsonWords(), message_of(error))}
+
+
+def _saved_page(saved: Mapping[str, Any]) -> dict[str, Any]:
+    curves: list[dict[str, Any]] = []
+    for number, entry in enumerate(entries_of(saved), 1):
+        name = str(entry.get("name") or f"Curve {number}")[:_MAX_NAME]
+        try:
+            curve, peak = curve_and_peak(entry)
+        except (TypeError, ValueError) as error:
+            return {"fault": f"{name}: {in_sentence(JsonWords(), message_of(error))}"}
+        curves.append({"name": name, "peak": peak, "curve": curve.to_dict()})
+    return {"curves": curves} if curves else {"fault": "This page was saved without a curve"}
 
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "/curve": describe_curve,
     "/outlook": compare_curves,
     "/learning-rates": learning_rates,
-    "/open": open_curve,
+    "/open": open_curves,
     **FORECAST_ANSWERS,
 }
 """The function that answers each path."""
@@ -189,8 +210,10 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
 _cached_outlook = lru_cache(64)(outlook)
 
 
-def _omissions(segments: int, handles: int) -> Iterator[PlacedMessage]:
-    """Yield a sentence for each thing that the page leaves out because the curve is too long."""
+def _remarks(peak: float, segments: int, handles: int) -> Iterator[PlacedMessage]:
+    """Yield a sentence about an unlikely peak, and about each thing that the page leaves out."""
+    if peak > _LARGEST_LIKELY_PEAK:
+        yield PlacedMessage("Learning rates are rarely above 10.", field="peak")
     if segments > _MAX_ROWS:
         yield PlacedMessage(f"The table shows the first {_MAX_ROWS} of {segments} segments.")
     if handles == 1:  # the peak's handle alone

@@ -21,6 +21,16 @@ MAX_HANDLES = 200
 """A curve with more handles gets none: they would cover one another."""
 
 
+class Move(NamedTuple):
+    """A field that changes with the value of a handle."""
+
+    path: _Path
+    sign: int = 1
+    """1 if it changes by the same amount; -1 if by its negative."""
+    percent_of: int | None = None
+    """The number of steps of which the field holds a percentage; None if it holds the number itself."""
+
+
 @dataclass(frozen=True)
 class Handle:
     """A point on the picture. Moving it changes one number, and the fields tied to that number."""
@@ -41,13 +51,10 @@ class Handle:
     drag_unit: float
     """Dragging with Shift rounds the value to multiples of this unit."""
     arrow_change: float
-    """Change of the value per arrow key; dragging rounds the value to its multiples."""
-    page_change: float
-    """Change of the value per Page Up or Page Down."""
+    """An arrow key moves the value to the next multiple of this; dragging rounds to its multiples."""
     value_per_unit: float
     """Change of the value per unit along the axis."""
-    moves: tuple[tuple[_Path, int], ...]
-    """The fields that change with the value, each with 1 (by the same amount) or -1 (by its negative)."""
+    moves: tuple[Move, ...]
 
 
 def curve_and_peak_handles(curve: Curve, peak: float) -> list[Handle]:
@@ -82,9 +89,8 @@ def _peak_handle(peak: float) -> Handle:
         high=max(1.0, 10 * peak),
         drag_unit=order / 100,
         arrow_change=order / 10,
-        page_change=order,
         value_per_unit=1.0,
-        moves=((("peak",), 1),),
+        moves=(Move(("peak",)),),
     )
 
 
@@ -166,56 +172,36 @@ def _all_plateau_handles(curve: PlateauCurve, path: _Path) -> Iterator[Handle]:
 def _plateau_handles(
     curve: PlateauCurve, number: int, plateau: _PlateauInSteps, room: _Room, path: _Path
 ) -> Iterator[Handle]:
-    """Yield the handles at a plateau's start, middle and end, in percent if it is described in percent."""
+    """Yield the handles at a plateau's start, middle and end."""
     is_percent = plateau.argument == "plateaus"
-    per_step = 100 / (curve.total_steps - curve.warmup_steps) if is_percent else 1.0
-    origin = curve.warmup_steps if is_percent else 0
-    unit = 0.1 if is_percent else _drag_unit(curve.total_steps)
-    first, length = plateau.first, plateau.length
+    whole = curve.total_steps - curve.warmup_steps if is_percent else None
+    first, end = plateau.first, plateau.end
     start, duration = (curve.plateaus if is_percent else curve.absolute_plateaus)[plateau.position]
 
-    def from_step(step: int) -> float:
-        return (step - origin) * per_step
+    def handle(part: str, step: int, percent: float, paths: Sequence[int], low: int, high: int) -> Handle:
+        fields = [(*path, plateau.argument, plateau.position, item) for item in paths]
+        name = f"Plateau {number + 1}, {part}"
+        knob = _step_handle(name, curve, step, curve.total_steps, fields, low=low, high=high)
+        moves = tuple(move._replace(percent_of=whole) for move in knob.moves)
+        text = f"{percent:.6g} %, {knob.text}" if is_percent else knob.text
+        return replace(knob, text=text, level=curve(first), moves=moves)
 
-    def handle(
-        part: str, step: int, value: float, low: float, high: float, *moves: tuple[int, int]
-    ) -> Handle:
-        return Handle(
-            name=f"Plateau {number + 1}, {part}",
-            text=f"{value:.6g} %, step {_grouped(step)}" if is_percent else f"step {_grouped(step)}",
-            look="knob",
-            axis="step",
-            step=step,
-            level=curve(first),
-            value=value,
-            # Percentages are rounded to steps. Limits rounded inwards to whole units cannot cause an overlap.
-            low=min(value, round(math.ceil(low / unit - 1e-9) * unit, 6)),
-            high=max(value, round(math.floor(high / unit + 1e-9) * unit, 6)),
-            drag_unit=unit,
-            arrow_change=10 * unit,
-            page_change=100 * unit,
-            value_per_unit=per_step,
-            moves=tuple(((*path, plateau.argument, plateau.position, item), sign) for item, sign in moves),
-        )
-
-    end = float(start + duration)
-    lowest, highest = from_step(room.begin), from_step(room.end)
-    longest = max(duration, room.max_length * per_step)
-    steps = f"steps {_grouped(first)} to {_grouped(first + length)}"
+    steps = f"steps {_grouped(first)} to {_grouped(end)}"
     # The pair is (start, duration): the start moves at the cost of the duration, so that the end stays.
-    yield handle("start", first, start, max(lowest, end - longest), end, (0, 1), (1, -1))
+    yield handle("start", first, start, (0, 1), max(room.begin, end - room.max_length), end)
     yield replace(
-        handle("place", first + length // 2, start, lowest, highest - duration, (0, 1)),
+        handle("place", first, start, (0,), room.begin, room.end - plateau.length),
         look="bar",
+        step=first + plateau.length // 2,
         text=f"{start:.6g} %, {steps}" if is_percent else steps,
     )
-    yield handle("end", first + length, end, start, min(highest, start + longest), (1, 1))
+    yield handle("end", end, start + duration, (1,), first, min(room.end, first + room.max_length))
 
 
 def _stage_handles(curve: StagedCurve, path: _Path) -> Iterator[Handle]:
     stages = [(stage[0], stage[1]) for stage in curve.stages]
     yield _level_handle("Start", 0, float(curve.start), (*path, "start"))
-    begin = 0
+    begin, level = 0, float(curve.start)
     for index, (steps, to) in enumerate(stages):
         end = begin + steps
         if steps:
@@ -229,8 +215,8 @@ def _stage_handles(curve: StagedCurve, path: _Path) -> Iterator[Handle]:
             yield _step_handle(
                 f"Stage {index + 1}, end", curve, end, curve.total_steps, moved, low=begin, high=high
             )
-        if to is not None:
-            yield _level_handle(f"Stage {index + 1}, level", end, float(to), (*path, "stages", index, 1))
+        level = level if to is None else float(to)  # a stage without a level holds that of the one before
+        yield _level_handle(f"Stage {index + 1}, level", end, level, (*path, "stages", index, 1))
         begin = end
 
 
@@ -276,7 +262,6 @@ def _step_handle(
     high: int = MAX_STEP,
 ) -> Handle:
     """Return the handle of a border at `step`. Of two paths, the second loses what the first gains."""
-    unit = _drag_unit(total)
     return Handle(
         name=name,
         text=f"step {_grouped(step)}",
@@ -287,11 +272,10 @@ def _step_handle(
         value=step,
         low=low,
         high=high,
-        drag_unit=unit,
-        arrow_change=10 * unit,
-        page_change=100 * unit,
+        drag_unit=_round_part(total, 1000),
+        arrow_change=_round_part(total, 100),
         value_per_unit=1.0,
-        moves=tuple(zip(paths, (1, -1), strict=False)),
+        moves=tuple(map(Move, paths, (1, -1))),
     )
 
 
@@ -308,9 +292,8 @@ def _level_handle(name: str, step: int, level: float, path: _Path, *, high: floa
         high=high,
         drag_unit=0.01,
         arrow_change=0.01,
-        page_change=0.1,
         value_per_unit=1.0,
-        moves=((path, 1),),
+        moves=(Move(path),),
     )
 
 
@@ -319,7 +302,8 @@ def _grouped(step: int) -> str:
     return f"{step:,}".replace(",", "\u202f")
 
 
-def _drag_unit(total: int) -> int:
-    """Return about a thousandth of the total: 1, 2 or 5 times a power of ten, such as 20 of 30 000."""
-    power = 10 ** max(0, math.floor(math.log10(total)) - 3)
-    return next(power * times for times in (5, 2, 1) if power * times * 1000 <= total or times == 1)
+def _round_part(total: int, parts: int) -> int:
+    """Return about total / parts: 1, 2 or 5 times a power of ten, such as 200 for 30 000 and 100."""
+    part = max(1, total // parts)
+    power = 10 ** (len(str(part)) - 1)
+    return next(power * times for times in (5, 2, 1) if power * times <= part)

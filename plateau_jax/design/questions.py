@@ -56,13 +56,24 @@ def check_size(arguments: Any) -> None:
 
 def curves_and_peaks(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:
     """Return the curves of a question, and their peaks."""
+    return [curve_and_peak(entry) for entry in entries_of(question)]
+
+
+def entries_of(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the entries of a question about several curves."""
     entries = cast("list[Mapping[str, Any]]", question.get("curves"))
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise TypeError("curves must be a list of objects with the keys curve and peak")
     if len(entries) > MAX_CURVES:
-        raise ValueError(f"curves holds {len(entries)} curves; it may hold {MAX_CURVES}")
+        raise ValueError(f"there are {len(entries)} curves; the page holds at most {MAX_CURVES}")
+    return entries
+
+
+def curve_and_peak(entry: Mapping[str, Any]) -> tuple[Curve, float]:
+    """Return the curve of an entry, and its peak."""
+    check_size(entry.get("curve"))
     with suppress_warnings():  # the page shows them as advice
-        return [(Curve.from_dict(entry.get("curve", {})), typed_peak(entry)) for entry in entries]
+        return Curve.from_dict(entry.get("curve", {})), typed_peak(entry)
 
 
 def typed_peak(question: Mapping[str, Any]) -> float:

@@ -20,15 +20,15 @@ _INITIAL_POWER = {shapes.POWER_FROM_START: "2", shapes.POWER_FROM_END: "2", shap
 def choices_per_field() -> dict[str, list[dict[str, Any]]]:
     """Return the shapes that each field can have, in the order of the page."""
     return {
-        "warmup_shape": [_choice(name, rises=True) for name in get_args(WarmupShape)],
+        "warmup_shape": [_choice(name) for name in get_args(WarmupShape)],
         "decay_shape": [_choice(name) for name in (*shapes.SHAPES, *shapes.POWER_SHAPES)],
         "shape": [_choice(name) for name in (*shapes.NAMED_SHAPES, *shapes.FORMULAS)],
     }
 
 
-def levels_of_shapes(arguments: Any) -> dict[str, list[float]]:
+def levels_of_shapes(arguments: Any) -> dict[str, dict[str, list[float]]]:
     """Return the levels of each shape that a curve's JSON names, by its spelling there."""
-    levels: dict[str, list[float]] = {}
+    levels: dict[str, dict[str, list[float]]] = {}
     for text in _strings(arguments):
         with suppress(ValueError):  # a kind of curve, such as "staged"
             levels[text] = _levels(
@@ -37,19 +37,26 @@ def levels_of_shapes(arguments: Any) -> dict[str, list[float]]:
     return levels
 
 
-def _choice(name: str, *, rises: bool = False) -> dict[str, Any]:
+def _choice(name: str) -> dict[str, Any]:
     power = _INITIAL_POWER.get(name)
-    return {"name": name, "power": power, "levels": _levels(name.replace("P", power or ""), rises=rises)}
+    return {"name": name, "power": power, "levels": _levels(name.replace("P", power or ""))}
 
 
 @lru_cache(256)
-def _levels(shape: str, *, rises: bool = False) -> list[float]:
-    """Return the levels of a stage from 1 to 0, or to 0.1 if the shape cannot reach 0; a rise is 0 to 1."""
+def _levels(shape: str) -> dict[str, list[float]]:
+    """Return the levels of a stage between 1 and 0, or 0.1 if the shape cannot reach 0, both ways."""
     formula = shapes.parse_formula(shape)
     reaches_zero = shape in shapes.SHAPES or (formula is not None and formula.name in shapes.POWER_SHAPES)
-    begin, end = (0.0, 1.0) if rises else (1.0, 0.0 if reaches_zero else 0.1)
-    stage = StagedCurve([(_STEPS, end, shape)], start=begin)
-    return np.round(stage(np.arange(_STEPS + 1)).astype(np.float64), 4).tolist()
+    low = 0.0 if reaches_zero else 0.1
+    steps = np.arange(_STEPS + 1)
+    stages = {
+        "falling": StagedCurve([(_STEPS, low, shape)], start=1.0),
+        "rising": StagedCurve([(_STEPS, 1.0, shape)], start=low),
+    }
+    return {
+        direction: np.round(stage(steps).astype(np.float64), 4).tolist()
+        for direction, stage in stages.items()
+    }
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -121,6 +121,8 @@ def number(name: Place | str, value: Any, advice: Part = "") -> int | float:
         # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
         value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
     if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, str) and re.fullmatch(r"[-+]?\d{1,9},\d{1,9}(e[-+]?\d{1,3})?", value.strip()):
+            advice = Message(WRITE, " ", value.strip().replace(",", "."))
         if isinstance(value, Fraction | Decimal):
             advice = code(f"write float({short_repr(value)})")
         raise TypeError(must(name, value, "be a number", advice=advice))

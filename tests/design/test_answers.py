@@ -2,8 +2,10 @@
 
 import copy
 import json
+import math
 import warnings
-from itertools import cycle
+from fractions import Fraction
+from itertools import count, cycle
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from plateau_jax.design.answers import (
     compare_curves,
     describe_curve,
     learning_rates,
-    open_curve,
+    open_curves,
     parse_json,
 )
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
@@ -113,20 +115,37 @@ def test_picture_points_lie_on_the_curve(description):
 def arguments_after_move(curve: Curve, handle: Handle, value: float) -> dict[str, Any]:
     """Compute the curve's JSON after a handle is moved to a value, as main.js does."""
     entry: Any = {"curve": copy.deepcopy(curve.to_dict())}
-    for path, sign in handle.moves:
+    for path, sign, percent_of in handle.moves:
         holder = entry
         for name in path[:-1]:
             holder = holder[name]
+        change = sign * (value - handle.value)
         before = holder[path[-1]]
-        number = float(f"{before + sign * (value - handle.value):.12g}")
-        number = 0.0 if abs(number) < 1e-12 * before else number
+        before = handle.value if before is None else before
+        if change and percent_of is not None:
+            steps = Fraction(str(before)) * percent_of // 100 + int(change)
+            number = shortest_percentage(steps, percent_of)
+        else:
+            number = float(f"{before + change:.12g}")
+            number = 0.0 if abs(number) < 1e-12 * before else number
         holder[path[-1]] = int(number) if number.is_integer() else number
     return entry["curve"]
 
 
+def shortest_percentage(steps: int, whole: int) -> float:
+    """Return the percentage with the fewest decimals that is this many steps, rounded down."""
+    for decimals in count():
+        percentage = Fraction(math.ceil(Fraction(100 * 10**decimals * steps, whole)), 10**decimals)
+        if percentage * whole // 100 == steps:
+            return float(percentage)
+    raise AssertionError
+
+
 def find_handle(handles: list[Handle], wanted: Handle) -> Handle | None:
-    key = wanted.name, wanted.moves
-    return next((handle for handle in handles if (handle.name, handle.moves) == key), None)
+    def key(handle: Handle) -> Any:
+        return handle.name, [move.path for move in handle.moves]
+
+    return next((handle for handle in handles if key(handle) == key(wanted)), None)
 
 
 @given(descriptions(counts=range(4), depth=2, scaled=True), st.integers(0, 3))
@@ -182,15 +201,21 @@ def test_too_many_handles_are_omitted():
 GOOD = STABLE.to_dict()
 
 
+def test_unlikely_peak_gets_a_remark():
+    (remark,) = describe(STABLE, 1e9)["advice"]
+    assert (remark["field"], remark["message"][:21]) == ("peak", "Learning rates are ra")
+    assert describe(STABLE, 10.0)["advice"] == []
+
+
 def test_curve_of_too_many_stages_is_rejected_at_once():
     many = {"stages": [[10, 0.5]] * 3000, "start": 1.0}
     both = {"kind": "then", "curve": many, "other": {"kind": "part", "curve": many}}
     message = "his curve has 6000 stages, plateaus and batches; this page takes at most 5000"
     assert message in describe_curve({"curve": both, "peak": PEAK})["fault"]["message"]
-    assert message in open_curve({"text": json.dumps(both)})["fault"]
+    assert message in open_curves({"text": json.dumps(both)})["fault"]
     pairs = [[step, 8] for step in range(5999)]
     scaled = {"kind": "scaled", "curve": GOOD, "pairs": pairs, "unit": 1, "reference": 8}
-    assert message in open_curve({"text": json.dumps(scaled)})["fault"]
+    assert message in open_curves({"text": json.dumps(scaled)})["fault"]
 
 
 @pytest.mark.parametrize(
@@ -213,6 +238,7 @@ def test_curve_of_too_many_stages_is_rejected_at_once():
         ),
         ({**GOOD, "plateaus": [[0, 10], [3, 200]]}, [], "plateaus", 1, "must lie between 0 and 100 %"),
         ({**GOOD, "plateaus": [[0, 50], [40, 10]]}, [], "plateaus", None, "overlaps"),
+        ({**GOOD, "min_lr_ratio": "0,5"}, [], "min_lr_ratio", None, "“0,5” must be a number: type 0.5"),
         ({**GOOD, "plateaus": [[0, None]]}, [], "plateaus", 0, "must be a number"),
         ({**GOOD, "plateaus": [[0, 100]]}, [], "plateaus", None, "at least one must be left"),
         ({**GOOD, "decay_shape": "1-x^y"}, [], "decay_shape", None, "{decay_shape}: “1-x^y”: type P as"),
@@ -287,7 +313,7 @@ def test_likely_mistakes_are_reported():
     assert "look like learning rates" in advice["message"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # in the terminal nobody would see them
-        assert "curve" in open_curve({"text": json.dumps(opened)})
+        assert "curve" in open_curves({"text": json.dumps(opened)})
         learning_rates({"curves": [{"curve": opened, "peak": PEAK}], "step": 5})
     assert describe(STABLE)["advice"] == []
 
@@ -319,11 +345,42 @@ def test_learning_rates_match_the_curves():
 @given(descriptions(counts=range(4), scaled=True))
 def test_opened_json_gives_the_curve(description):
     curve = build(description)
-    assert open_curve({"text": json.dumps(curve.to_dict())}) == {"curve": curve.to_dict()}
+    assert open_curves({"text": json.dumps(curve.to_dict())}) == {"curve": curve.to_dict()}
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=50), descriptions(), st.floats(0, 10, width=16)), min_size=1, max_size=12
+    )
+)
+@settings(max_examples=20)
+def test_saved_page_is_opened(saved):
+    curves = [{"name": name, "peak": peak, "curve": build(curve).to_dict()} for name, curve, peak in saved]
+    opened = open_curves({"text": json.dumps({"curves": curves})})["curves"]
+    assert [(entry["peak"], entry["curve"]) for entry in opened] == [
+        (entry["peak"], entry["curve"]) for entry in curves
+    ]
+    for number, (entry, (name, *_)) in enumerate(zip(opened, saved, strict=True), 1):
+        assert entry["name"] == (name[:40] or f"Curve {number}")
+
+
+@pytest.mark.parametrize(
+    ("curves", "message"),
+    [
+        ([], "This page was saved without a curve"),
+        (7, "Curves must be a list"),
+        ([{"curve": GOOD, "peak": PEAK}] * 13, "There are 13 curves; the page holds at most 12"),
+        ([{"curve": GOOD, "peak": PEAK}, {"name": "Low", "curve": GOOD, "peak": -1}], "Low: “peak”: -1 must"),
+        ([{"curve": {**GOOD, "total_steps": 0}, "peak": PEAK}], "Curve 1: “total_steps”: 0 must lie"),
+        ([{"curve": {"stages": [[1, 1.0]] * 5001}, "peak": 1}], "Curve 1: This curve has 5001 stages"),
+    ],
+)
+def test_wrong_saved_page_is_rejected(curves, message):
+    assert open_curves({"text": json.dumps({"curves": curves})})["fault"].startswith(message)
 
 
 def test_opened_json_gets_every_argument():
-    assert open_curve({"text": '{"total_steps": 9, "warmup_shape": "cosine"}'}) == {
+    assert open_curves({"text": '{"total_steps": 9, "warmup_shape": "cosine"}'}) == {
         "curve": PlateauCurve(9, warmup_shape="cosine").to_dict()
     }
 
@@ -338,7 +395,7 @@ def test_field_may_hold_a_percentage():
 def test_opened_json_may_have_lengths_in_percent():
     stages = [["2%", 1.0], ["rest"], ["20%", 0, "1-sqrt"]]
     curve = StagedCurve([(20, 1.0), (780,), (200, 0, "1-sqrt")])
-    assert open_curve({"text": json.dumps({"total_steps": 1000, "stages": stages})}) == {
+    assert open_curves({"text": json.dumps({"total_steps": 1000, "stages": stages})}) == {
         "curve": curve.to_dict()
     }
 
@@ -357,7 +414,7 @@ def test_opened_json_may_have_lengths_in_percent():
     ],
 )
 def test_text_without_a_curve_is_rejected(text, message):
-    assert message in open_curve({"text": text})["fault"]
+    assert message in open_curves({"text": text})["fault"]
 
 
 def test_parsed_numbers_are_unchanged():

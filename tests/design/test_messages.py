@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax.design.answers import describe_curve, open_curve
+from plateau_jax.design.answers import describe_curve, open_curves
 
 PEAK = 3e-4
 PLATEAUS = PlateauCurve(1_000, warmup_steps=100, plateaus=[(10, 30)], absolute_plateaus=[(700, 50)])
@@ -130,7 +130,7 @@ def test_fault_of_a_row_names_its_cell(cells, cell, message):
     ],
 )
 def test_opened_text_gets_words_of_json(text):
-    message = open_curve({"text": text})["fault"]
+    message = open_curves({"text": text})["fault"]
     assert not PYTHON.search(re.sub(r"“.*?”", "", message)), message
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 from support.design.design import served
 from support.design.page import (
@@ -47,13 +48,35 @@ def test_tab_reaches_every_control_by_name(page):
         "Plateau 1, place",
         "Step at which to read learning rates",
     )
-    assert {*names, "curve/decay_shape", "a cosine", "Edit Stable", "curve/cooldown"} <= reached
+    assert {*names, "curve/decay_shape", "a copy", "Edit Stable", "curve/cooldown"} <= reached
     unnamed = page.evaluate(
         "[...document.querySelectorAll('input, textarea, select, button, [role=slider]')]"
         ".filter((node) => !node.ariaLabel && !node.labels?.length && !node.textContent.trim())"
         ".map((node) => node.outerHTML)"
     )
     assert unnamed == []
+
+
+def test_tab_stops_in_one_row_of_the_table(page):
+    page.get_by_role("radio", name="Edit Stable").focus()
+    reached = []
+    for _ in range(6):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate("document.activeElement.ariaLabel ?? document.activeElement.textContent")
+        )
+    names = ["Name of", "Use the best peak for", "Make reference:", "Hide", "Remove"]
+    assert reached == [*(f"{name} Stable" for name in names), "a copy"]
+    for key, name in (("ArrowRight", "a cosine"), ("ArrowLeft", "a copy"), ("ArrowLeft", "stages")):
+        page.keyboard.press(key)
+        expect(page.get_by_role("button", name=name, exact=True)).to_be_focused()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Show Stable")).to_be_focused()
+    page.get_by_role("radio", name="Edit Cosine").check()
+    wait_until_settled(page)
+    expect(page.locator("polyline")).to_have_count(2)
 
 
 def test_curves_are_compared_with_the_first(page):
@@ -149,8 +172,14 @@ def test_curves_can_be_added_up_to_the_limit(page):
     for number in range(4, MAX_CURVES + 1):
         page.get_by_role("button", name="a copy", exact=True).click()
         expect(page.locator("#curves tbody tr")).to_have_count(number)
-    for name in ("a copy", "a cosine", "Open…"):
+    for name in ("a copy", "a cosine"):
         expect(page.get_by_role("button", name=name, exact=True)).to_be_disabled()
+    page.get_by_role("button", name="Open…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox").fill('{"total_steps": 10}')
+    dialog.get_by_role("button", name="Open").click()
+    expect(dialog.get_by_role("alert")).to_contain_text(f"at most {MAX_CURVES} curves: remove one")
+    page.keyboard.press("Escape")
     wait_until_settled(page)
     expect(page.locator("#curves tbody [data-figure=bound]")).to_have_count(MAX_CURVES)
 
@@ -160,6 +189,20 @@ def test_reload_keeps_the_curves(page):
     curve = curve_of_json(page)
     page.reload()
     assert curve_of_json(page) == curve
+
+
+def test_restarts_can_be_added(page):
+    page.get_by_role("button", name="restarts", exact=True).click()
+    expect(page.get_by_label("Name of Restarts")).to_be_visible()
+    assert curve_of_json(page) == PlateauCurve(5_000, warmup_steps=500).then(PlateauCurve(5_000))
+
+
+def test_added_cooldown_is_a_fifth_of_the_run(page):
+    page.get_by_role("button", name="stable, then a cooldown", exact=True).click()
+    curve = curve_of_json(page)
+    assert isinstance(curve, PlateauCurve)
+    assert (curve.total_steps, curve.warmup_steps, curve.decay_shape) == (10_000, 500, "1-sqrt")
+    assert curve(8_000) == 1 > curve(8_001)
 
 
 def test_page_works_without_storage(page):
@@ -231,7 +274,7 @@ def test_no_control_is_cut_off(browser, width, height):
         page.close()
 
 
-def test_stopped_server_is_reported(browser, server):
+def test_stopped_server_is_reported_until_it_answers(browser, server):
     page = browser.new_page()
     page.goto(server.address)
     wait_until_settled(page)
@@ -240,8 +283,11 @@ def test_stopped_server_is_reported(browser, server):
     expect(page.get_by_role("alert").filter(has_text="The server does not answer")).to_contain_text(
         f"with the same command, on port {server.port}"
     )
+    expect(page.locator("body.offline")).to_be_attached()
+    assert Axe().run(page).response["violations"] == []
+    page.get_by_role("slider", name="Plateau 1, end").press("ArrowRight")  # of an old curve, so nothing
     page.unroute_all()
-    page.get_by_label("Warmup steps").fill("800")
-    assert curve_of_json(page) == PlateauCurve(**{**STABLE.to_dict(), "warmup_steps": 800})
+    expect(page.locator("body.offline")).not_to_be_attached()  # without another change
     expect(page.locator("#trouble")).to_be_hidden()
+    assert curve_of_json(page) == PlateauCurve(**{**STABLE.to_dict(), "warmup_steps": 700})
     page.close()

@@ -1,6 +1,7 @@
 """The fields of the selected curve."""
 
 import json
+from decimal import ROUND_DOWN, ROUND_UP, Decimal
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -8,6 +9,7 @@ from support.design.design import ask
 from support.design.page import PEAK, STABLE, STAGED, assert_shown, curve_of_json, drag, wait_until_settled
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
+from plateau_jax.numerics.exact import percent_of
 
 pytestmark = pytest.mark.slow
 
@@ -94,11 +96,12 @@ def test_stages_can_be_edited_moved_and_dragged(page):
     page.get_by_label("Stage 2, to").fill("0.5")
     page.get_by_label("Stage 2, shape").select_option("exponential")
     page.get_by_role("button", name="+ Stage").click()
-    page.get_by_label("Stage 4, steps").fill("100")
-    stages = [first, (6_000, 0.5, "exponential"), third, (100,)]
-    assert curve_of_json(page) == StagedCurve(stages)
-    page.get_by_role("button", name="Remove stage 4").click()
-    expected = StagedCurve(stages[:3])
+    expect(page.get_by_label("Stage 2, steps")).to_be_focused()
+    assert curve_of_json(page) == StagedCurve([first, (3_000,), (3_000, 0.5, "exponential"), third])
+    page.get_by_label("Stage 2, steps").fill("100")
+    page.get_by_label("Stage 3, steps").fill("6000")
+    page.get_by_role("button", name="Remove stage 2").click()
+    expected = StagedCurve([first, (6_000, 0.5, "exponential"), third])
     assert_shown(page, expected)
     drag(page, "Stage 2, end", -30, 0)
     curve = curve_of_json(page)
@@ -108,6 +111,21 @@ def test_stages_can_be_edited_moved_and_dragged(page):
     curve = curve_of_json(page)
     assert curve.stages[1].to > 0.5
     assert_shown(page, curve)
+
+
+def test_number_gets_no_message_while_it_is_typed(page):
+    field = page.get_by_role("textbox", name="Peak learning rate")
+    field.fill("")
+    field.press_sequentially("6e-")
+    wait_until_settled(page)
+    expect(page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
+    field.press_sequentially("4")
+    wait_until_settled(page)
+    assert "peak_value=0.0006" in page.locator("#code").text_content()
+    field.fill("6e-")
+    expect(page.locator("#stale")).to_be_visible()
+    field.blur()
+    expect(page.locator("#fault-peak")).to_contain_text("“6e-” must be a number")
 
 
 def test_derived_curves_can_be_edited_and_dragged(page):
@@ -169,7 +187,117 @@ def test_late_answers_are_superseded(page):
     assert_shown(page, curve_of_json(page))
 
 
+PLACES = """[...document.querySelectorAll("#controls :is(input, select)")]
+    .map((field) => field.getBoundingClientRect().y)"""
+
+
+def test_fields_do_not_move_while_one_is_typed(page):
+    wait_until_settled(page)
+    before = page.evaluate(PLACES)
+    for label, text, moved in (
+        ("Total steps", "0", None),
+        ("Final LR / peak", "2", None),
+        ("Plateau 1 in %, length", "many", None),
+        ("Warmup steps", "-1", 3),  # a message of two lines moves the fields below
+    ):
+        page.get_by_label(label).fill(text)
+        wait_until_settled(page)
+        expect(page.get_by_label(label)).to_have_attribute("aria-invalid", "true")
+        scrolled = page.evaluate(PLACES)
+        shift = scrolled[0] - before[0]  # to the field, as by the browser
+        assert scrolled[:moved] == pytest.approx([place + shift for place in before[:moved]])
+        page.keyboard.press("Control+z")
+        wait_until_settled(page)
+
+
+def test_percentage_is_one_of_the_run(page):
+    page.get_by_role("button", name="+ in steps").click()
+    page.get_by_label("Plateau 2 in steps, start").fill("80%")
+    page.get_by_label("Plateau 2 in steps, length").fill("2.5 %")
+    page.get_by_label("Warmup steps").fill("4%")
+    assert curve_of_json(page) == PlateauCurve(
+        **{**STABLE.to_dict(), "warmup_steps": 400, "absolute_plateaus": [(8_000, 250)]}
+    )
+    page.get_by_label("Warmup steps").fill("500")
+    page.get_by_role("button", name="Remove plateau 2 in steps").click()
+    page.get_by_role("button", name="+ Cooldown").click()
+    page.get_by_label("Cooldown: First step").fill("65%")
+    page.get_by_label("Cooldown: Steps").fill("35%")  # of the run that the cooldown ends
+    assert curve_of_json(page) == STABLE.cooldown(6_500, 3_500)
+    page.get_by_role("radio", name="Edit Stages").check()
+    page.get_by_label("Stage 3, steps").fill("20%")
+    stages = [(500, 1.0), (6_000,), (1_625, 0.0, "1-sqrt")]
+    assert curve_of_json(page) == StagedCurve(stages)
+
+
+@pytest.mark.parametrize("label", ["start", "length"])
+def test_emptied_plateau_gets_a_message(page, label):
+    field = page.get_by_label(f"Plateau 1 in %, {label}")
+    for text in ("", "0x10", "1e300"):
+        field.fill(text)
+        field.blur()
+        wait_until_settled(page)
+        expect(field).to_have_attribute("aria-invalid", "true")
+    field.fill("15")
+    index = ["start", "length"].index(label)
+    assert curve_of_json(page).plateaus[0][index] == 15
+
+
+def test_percentages_are_read_as_by_the_library(page):
+    pairs = [
+        (steps, whole)
+        for whole in (1, 7, 95, 9_500, 2**31 - 1)
+        for steps in (0, 1, whole // 3, whole - 1, whole)
+    ]
+    percentages = page.evaluate(
+        """async pairs => {
+            const { percentageOfSteps, stepsOfPercentage } = await import("./percentages.js");
+            return pairs.map(([steps, whole]) => {
+                const percentage = percentageOfSteps(steps, whole);
+                return [percentage, stepsOfPercentage(percentage, whole)];
+            });
+        }""",
+        pairs,
+    )
+    for (steps, whole), (percentage, shown) in zip(pairs, percentages, strict=True):
+        assert shown == steps == percent_of(whole, percentage), (steps, whole)
+        decimals = -Decimal(str(percentage)).as_tuple().exponent
+        rounded = [
+            Decimal(str(percentage)).quantize(Decimal(10) ** (1 - decimals), rounding)
+            for rounding in (ROUND_UP, ROUND_DOWN)
+        ]
+        assert decimals < 1 or steps not in [percent_of(whole, float(shorter)) for shorter in rounded], (
+            steps,
+            whole,
+        )
+
+
+def test_fields_without_effect_are_marked(page):
+    unused = page.locator(".field[data-unused] > span:first-child")
+    expect(unused).to_have_count(0)
+    page.get_by_label("Plateau 1 in %, start").fill("0")
+    page.get_by_label("Plateau 1 in %, length").fill("60")
+    page.get_by_role("button", name="+ Cooldown").click()
+    page.get_by_label("Cooldown: First step").fill("5000")
+    wait_until_settled(page)
+    expect(unused).to_have_text(["Decay shape", "Final LR / peak"])
+    page.get_by_label("Decay shape").select_option("(1-x)^P")
+    wait_until_settled(page)
+    expect(unused).to_have_text(["Decay shape", "Final LR / peak"])
+    page.get_by_label("Cooldown: First step").fill("7000")
+    wait_until_settled(page)
+    expect(unused).to_have_count(0)
+    page.get_by_role("radio", name="Edit Stages").check()
+    wait_until_settled(page)
+    expect(page.locator("td[data-unused]").get_by_role("combobox")).to_have_accessible_name("Stage 2, shape")
+    expect(page.get_by_label("Stage 2, shape")).to_have_accessible_description("no effect on this curve")
+
+
 def test_likely_mistakes_are_reported(page):
     page.get_by_label("Final LR / peak").fill("3e-5")
     wait_until_settled(page)
-    expect(page.get_by_role("status").filter(has_text="looks like a learning rate")).to_be_visible()
+    advice = page.get_by_role("status").filter(has_text="looks like a learning rate")
+    expect(advice).to_be_visible()
+    page.get_by_label("Total steps").fill("0")
+    expect(page.locator("#fault-curve-total_steps")).to_contain_text("must lie")
+    expect(advice).to_have_count(0)  # it was about the last valid curve

@@ -21,13 +21,23 @@ from support.design.page import (
 )
 
 from plateau_jax import PlateauCurve
+from plateau_jax.drawing.sampling import shaded_spans
 
 pytestmark = pytest.mark.slow
 
 
+def end_of_plateau(curve: PlateauCurve) -> int:
+    """Return the first step after the only plateau."""
+    ((first, after),) = [
+        (begin, after) for name, begin, after in shaded_spans(curve.rows) if name == "plateau"
+    ]
+    assert first < after
+    return after
+
+
 DRAGGED = [
     ("Plateau 1, end", 40, 0, lambda curve: curve.plateaus[0][0] == 10 and curve.plateaus[0][1] > 40),
-    ("Plateau 1, start", -10, 0, lambda curve: sum(curve.plateaus[0]) == 50 and curve.plateaus[0][0] < 10),
+    ("Plateau 1, start", -10, 0, lambda curve: end_of_plateau(curve) == 5250 and curve.plateaus[0][0] < 10),
     ("Plateau 1, place", 40, 0, lambda curve: curve.plateaus[0][0] > 10 and curve.plateaus[0][1] == 40),
     ("Warmup, end", 30, 0, lambda curve: curve.warmup_steps > 500),
     ("Initial learning rate", 0, -40, lambda curve: curve.init_lr_ratio > 0),
@@ -99,10 +109,10 @@ KEYS = [
     ("Warmup, end", "Shift+ArrowLeft", {"warmup_steps": 490}),
     ("Warmup, end", "PageUp", {"warmup_steps": 1500}),
     ("Warmup, end", "Home", {"warmup_steps": 0}),
-    ("Plateau 1, end", "ArrowRight", {"plateaus": [(10, 41)]}),
+    ("Plateau 1, end", "ArrowRight", {"plateaus": [(10, 40.53)]}),
     ("Plateau 1, end", "PageDown", {"plateaus": [(10, 30)]}),
-    ("Plateau 1, start", "ArrowLeft", {"plateaus": [(9, 41)]}),
-    ("Plateau 1, place", "Shift+ArrowUp", {"plateaus": [(10.1, 40)]}),
+    ("Plateau 1, start", "ArrowLeft", {"plateaus": [(9.48, 40.53)]}),
+    ("Plateau 1, place", "Shift+ArrowUp", {"plateaus": [(10.11, 40)]}),
     ("Plateau 1, place", "End", {"plateaus": [(60, 40)]}),
     ("Final learning rate", "ArrowUp", {"min_lr_ratio": 0.01}),
     ("Final learning rate", "PageUp", {"min_lr_ratio": 0.1}),
@@ -129,7 +139,7 @@ def test_successive_keys_add_up(page):
         page.keyboard.press("ArrowRight")
         wait_until_settled(page)
     expect(handle(page, "Plateau 1, end")).to_be_focused()
-    assert curve_of_json(page).plateaus == ((10, 43),)
+    assert end_of_plateau(curve_of_json(page)) == 5500
 
 
 def test_keys_before_an_answer_are_not_lost(page):
@@ -138,7 +148,7 @@ def test_keys_before_an_answer_are_not_lost(page):
     for _ in range(6):
         page.keyboard.press("ArrowRight")
     assert curve_of_json(page) == PlateauCurve(
-        **{**STABLE.to_dict(), "min_lr_ratio": 0.25, "plateaus": [(10, 46)]}
+        **{**STABLE.to_dict(), "min_lr_ratio": 0.25, "plateaus": [(10, 45.79)]}
     )
 
 
@@ -275,12 +285,16 @@ def test_fields_and_handles_number_plateaus_alike(page):
         expect(row.get_by_role("button", name=re.compile(f"^Remove plateau {number} in"))).to_be_visible()
 
 
-def test_touch_drags_a_handle_to_the_end(browser, server):
+@pytest.mark.parametrize("name", ["Plateau 1, end", "Step at which to read learning rates"])
+def test_touch_drags_a_handle_to_the_end(browser, server, name):
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = context.new_page()
     page.goto(server.address)
     wait_until_settled(page)
-    x, y = centre(handle(page, "Plateau 1, end"))
+    handle(page, name).press("PageUp")  # away from other handles
+    wait_until_settled(page)
+    box = handle(page, name).locator(".mark, path").first.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     touch = context.new_cdp_session(page)
 
     def send(kind, *points):
@@ -288,13 +302,13 @@ def test_touch_drags_a_handle_to_the_end(browser, server):
             "Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y} for x in points]}
         )
 
-    before = position_in_picture(page, "Plateau 1, end")[0]
+    before = position_in_picture(page, name)[0]
     send("touchStart", x)
     for moved in range(1, 16):
         send("touchMove", x + 4 * moved)
     send("touchEnd")
     wait_until_settled(page)
-    assert position_in_picture(page, "Plateau 1, end")[0] - before == pytest.approx(60, abs=3)
+    assert position_in_picture(page, name)[0] - before == pytest.approx(60, abs=3)
     context.close()
 
 
@@ -305,6 +319,28 @@ def test_dragging_rounds_to_a_hundredth_of_the_run(page):
     drag(page, "Warmup, end", 20.5, 0)
     page.keyboard.up("Shift")
     assert curve_of_json(page).warmup_steps % 100 != 0
+
+
+def test_stage_that_holds_can_be_dragged_up(page):
+    page.get_by_role("radio", name="Edit Stages").check()
+    page.get_by_role("button", name="Move stage 3 up").click()
+    wait_until_settled(page)
+    assert position_in_picture(page, "Stage 3, level")[1] == pytest.approx(
+        axes_in_picture(page)[0][1], abs=0.1
+    )
+    drag(page, "Stage 3, level", 0, -40)
+    curve = curve_of_json(page)
+    assert curve.total_steps == 10_000
+    assert curve.stages[2].to > 0.1
+    assert_shown(page, curve)
+
+
+def test_drag_rounds_percentages_to_steps_of_the_run(page):
+    drag(page, "Plateau 1, end", 47, 0)
+    assert end_of_plateau(curve_of_json(page)) % 100 == 0
+    drag(page, "Plateau 1, place", 31, 0)
+    begins = [begin for name, begin, _ in shaded_spans(curve_of_json(page).rows) if name == "plateau"]
+    assert [begin % 100 for begin in begins] == [0]
 
 
 def test_escape_cancels_a_drag(page):

@@ -42,6 +42,58 @@ def test_ticks_are_whole_steps_apart(browser, width, height):
         page.close()
 
 
+SIZES = [(1440, 900), (1024, 768), (720, 900), (390, 844)]
+TOPS = """
+() => [...document.querySelectorAll(".column:first-child > .card")]
+    .map((card) => card.getBoundingClientRect().top)
+"""
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_code_is_seen_at_first_sight_and_cards_come_in_order(browser, server, width, height):
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(server.address)
+    wait_until_settled(page)
+    box = page.locator("#code").bounding_box()
+    assert box["y"] + 60 < height
+    page.set_viewport_size({"width": 390 if width > 900 else 1200, "height": height})
+    page.set_viewport_size({"width": width, "height": height})
+    expect(page.locator(".column:first-child > .controls")).to_have_count(int(width < 900))
+    tops = page.evaluate(TOPS)
+    assert tops == sorted(tops)
+    page.close()
+
+
+OVERLAPS = """
+() => {
+    const boxes = (nodes) =>
+        [...document.querySelectorAll(nodes)].map((node) => node.getBoundingClientRect());
+    const [names, knobs] = [boxes("#picture .line-name"), boxes("#picture .handle .mark")];
+    const isApart = (one, other) => one.right <= other.left || other.right <= one.left
+        || one.bottom <= other.top || other.bottom <= one.top;
+    return names.filter((name, index) =>
+        [...names.slice(0, index), ...knobs].some((other) => !isApart(name, other))).length;
+}
+"""
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_curves_are_named_at_their_lines(browser, server, width, height):
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(server.address)
+    wait_until_settled(page)
+    expect(page.locator("#picture .line-name")).to_have_text(["Cosine", "Stages", "Stable"])
+    assert page.evaluate(OVERLAPS) == 0
+    page.get_by_role("button", name="Hide Cosine").click()
+    expect(page.locator("#picture .line-name")).to_have_text(["Stages", "Stable"])
+    for number in range(4, 12):
+        page.get_by_role("button", name="a copy", exact=True).click()  # on the same line
+        expect(page.locator("#curves tbody tr")).to_have_count(number)
+    wait_until_settled(page)
+    assert page.evaluate(OVERLAPS) == 0
+    page.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_forced_colours_show_tab_and_focus(page, scheme):
     page.emulate_media(color_scheme=scheme, forced_colors="active")

@@ -59,6 +59,10 @@ def test_power_is_typed(page):
     assert curve_of_json(page) == PlateauCurve(**{**STABLE.to_dict(), "decay_shape": "1-x^0.75"})
     for text in ("", "-1", "99", "two"):
         power.fill(text)
+        if not text:  # the beginning of a number, until the field is left
+            wait_until_settled(page)
+            expect(power).not_to_have_attribute("aria-invalid", "true")
+            power.blur()
         wait_until_settled(page)
         expect(power).to_have_attribute("aria-invalid", "true")
         expect(page.locator("[id='fault-curve-decay_shape']")).not_to_be_empty()
@@ -99,6 +103,20 @@ def test_small_pictures_have_the_levels_of_the_shapes(page):
     rising = levels_in_picture(page.get_by_label("Warmup shape").locator("option", has_text="cosine"))
     assert (rising[0], rising[-1]) == (0, 1)
     assert np.all(np.diff(rising) >= 0)
+
+
+def test_pictures_of_a_rising_stage_rise(page):
+    page.get_by_role("radio", name="Edit Stages").check()
+    choice = page.get_by_label("Stage 1, shape")
+    for shape in ("linear", "1-sqrt"):
+        choice.select_option(shape)
+        wait_until_settled(page)
+        shown = levels_in_picture(choice.locator("> button"))
+        stage = StagedCurve([(len(shown) - 1, 1.0, shape)])
+        assert np.abs(shown - stage(np.arange(len(shown)))).max() < 0.005
+        expect(page.get_by_label("Stage 3, shape")).to_have_value("1-sqrt")
+        falling = levels_in_picture(page.get_by_label("Stage 3, shape").locator("> button"))
+        assert falling[0] == 1 > falling[-1]
 
 
 def test_shapes_of_opened_curves_are_kept(page):

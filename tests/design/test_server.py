@@ -129,7 +129,7 @@ def test_questions_of_the_page_are_answered(server: Server) -> None:
             b'{"curves": [{"curve": {"total_steps": 9}, "peak": "1"}]}',
             "peak = '1' must be a number",
         ),
-        ("/outlook", json.dumps({"curves": [QUESTION] * 13}).encode(), "it may hold 12"),
+        ("/outlook", json.dumps({"curves": [QUESTION] * 13}).encode(), "the page holds at most 12"),
         ("/fit", b'{"runs": 3}', "runs must be a list"),
         ("/fit", b'{"runs": [{"peak": 1}]}', "total_steps"),
         ("/log", b'{"curve": {"total_steps": 0}}', "total_steps = 0 must lie"),

@@ -8,7 +8,7 @@ import pytest
 from plateau_jax import BatchPlan, Curve, HoldBelow, LossRun, PlateauCurve, StagedCurve
 from plateau_jax.__main__ import main
 from plateau_jax.curves import plateau_curve
-from plateau_jax.design.answers import describe_curve, open_curve
+from plateau_jax.design.answers import describe_curve, open_curves
 from plateau_jax.design.messages import JsonWords, PageWords
 from plateau_jax.option_parser import OptionWords
 from plateau_jax.validation.checks import must, ratio
@@ -94,5 +94,5 @@ def test_new_check_is_one_line_in_one_place(monkeypatch, capsys):
         "{min_lr_ratio}: 0.3 must lie between 0 and 9",
         "min_lr_ratio",
     )
-    answer = open_curve({"text": '{"total_steps": 10, "min_lr_ratio": 0.3}'})
+    answer = open_curves({"text": '{"total_steps": 10, "min_lr_ratio": 0.3}'})
     assert answer == {"fault": "“min_lr_ratio”: 0.3 must lie between 0 and 9"}

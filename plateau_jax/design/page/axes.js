@@ -11,6 +11,8 @@ export function tickLabel(text, properties) {
   return label;
 }
 
+export const axisTitle = (text, properties) => tickLabel(text, { class: "axis-title", ...properties });
+
 // About `count` round numbers (2 to 8) from `begin` to `end`, such as 0, 2000, 4000, 6000 for (0, 7500, 4), at least
 // `least` apart.
 export function ticks(begin, end, count, least = 0) {

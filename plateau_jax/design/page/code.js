@@ -1,6 +1,7 @@
 // The code to copy: a tab per format of the selected curve.
 
 import { byId } from "./elements.js";
+import { shareTabStop } from "./tab_stop.js";
 
 const tabs = [...document.querySelectorAll("[role=tab]")];
 let format = "optax";
@@ -14,21 +15,15 @@ export function showCode(answer) {
   for (const tab of tabs) {
     const isSelected = tab.id === `tab-${format}`;
     tab.setAttribute("aria-selected", String(isSelected));
-    tab.tabIndex = isSelected ? 0 : -1;
   }
 }
 
-tabs.forEach((tab, index) => {
-  tab.addEventListener("click", () => {
-    format = tab.id.replace("tab-", "");
-    showCode(shown);
-  });
-  tab.addEventListener("keydown", ({ key }) => {
-    const neighbour = tabs[(index + { ArrowRight: 1, ArrowLeft: tabs.length - 1 }[key]) % tabs.length];
-    neighbour?.focus();
-    neighbour?.click();
-  });
-});
+const choose = (tab) => {
+  format = tab.id.replace("tab-", "");
+  showCode(shown);
+};
+for (const tab of tabs) tab.addEventListener("click", () => choose(tab));
+shareTabStop(tabs, choose);
 
 byId("copy").addEventListener("click", async () => {
   try {

@@ -2,7 +2,7 @@
 
 import { element, setProperties } from "./elements.js";
 import { valueAt, withValue } from "./history.js";
-import { continuation, cooldown, newAbsolutePlateau, newPlateau, newStage, plateauNumbers } from "./parts.js";
+import { continuation, cooldown, isRise, newAbsolutePlateau, newPlateau, plateauNumbers, stepsOfRun, withNewStage } from "./parts.js";
 import { ShapeField } from "./shape_field.js";
 
 const LABELS = {
@@ -23,6 +23,7 @@ export class Controls {
   #shapes = [];  // {field, path}
   #slots = new Map();  // the places for messages, by path
   #structure = null;
+  isWaiting = false;  // a message, for the end of the typing
 
   // The shapes that each field can have, from the server: to set before the first drawing.
   choices;
@@ -38,15 +39,16 @@ export class Controls {
 
   // `entry` is {id, name, peak, curve}; paths start there. The field with the focus keeps its text, so that
   // typing is not disturbed, except after undo and redo.
-  draw(entry, { fault = null, advice = [], shapes = {}, isUndone = false }) {
+  draw(entry, { fault = null, advice = [], shapes = {}, unused = [], isUndone = false }) {
     const structure = JSON.stringify([entry.id, structureOf(entry.curve)]);
     if (structure !== this.#structure) this.#build(entry, structure);
     for (const { input, path } of this.#inputs) {
       const value = valueAt(entry, path);
-      if ((input !== document.activeElement || isUndone) && parseField(input.value, path) !== value) input.value = value ?? "";
+      if ((input !== document.activeElement || isUndone) && parseField(input.value, path, entry) !== value) input.value = value ?? "";
       input.defaultValue = input.value;
     }
-    for (const { field, path } of this.#shapes) field.draw(valueAt(entry, path), shapes, isUndone);
+    for (const { field, path } of this.#shapes) field.draw(valueAt(entry, path), rises(entry, path), shapes, isUndone);
+    this.#markUnused(new Set(unused.map((path) => path.join("/"))));
     this.#numberRows(entry);
     this.#showMessages(fault, advice);
   }
@@ -63,6 +65,18 @@ export class Controls {
         setProperties(node, { "aria-label": label, title: node.matches("button") ? label : null });
       }
     }
+  }
+
+  #markUnused(keys) {
+    for (const { input, path } of this.#allInputs()) {
+      const isUnused = keys.has(path.join("/"));
+      setProperties(input, { "aria-description": isUnused ? "no effect on this curve" : null });
+      setProperties(input.closest(".field, td") ?? input, { "data-unused": isUnused, title: isUnused ? "No effect on this curve" : null });
+    }
+  }
+
+  #allInputs() {
+    return [...this.#inputs, ...this.#shapes.flatMap(({ field, path }) => field.inputs.map((input) => ({ input, path })))];
   }
 
   focus(path) {
@@ -82,7 +96,7 @@ export class Controls {
     const fields = { undefined: () => this.#plateauCurve(curve, path), staged: () => this.#staged(curve, path),
       cooldown: () => this.#cooldown(curve, path), then: () => this.#continuation(curve, path),
       part: () => this.#part(curve, path), scaled: () => this.#scaled(curve, path) };
-    const block = [this.#slot(path), ...(fields[curve?.kind] ?? (() => []))()];
+    const block = [...(fields[curve?.kind] ?? (() => []))(), this.#slot(path)];
     if (!isOutermost && path.at(-1) === "curve") return block;
     return [...block, element("div", { class: "actions" },
       this.#button("+ Cooldown", [...path, "cooldown"], () => this.#wrap(path, cooldown, "at")),
@@ -98,7 +112,7 @@ export class Controls {
         path: [...path, name, index],
         actions: [this.#button("×", [...path, name, index, "remove"], () => this.#removeItem([...path, name], index), `Remove plateau # in ${unit}`)],
       }));
-      return [this.#slot([...path, name]), ...(rows.length ? [this.#table(["", `Start, ${unit}`, `Length, ${unit}`, ""], rows)] : [])];
+      return [...(rows.length ? [this.#table(["", `Start, ${unit}`, `Length, ${unit}`, ""], rows)] : []), this.#slot([...path, name])];
     });
     return [
       ...["total_steps", "warmup_steps", "warmup_shape", "init_lr_ratio", "decay_shape", "min_lr_ratio"]
@@ -126,11 +140,11 @@ export class Controls {
     }));
     return [
       this.#field([...path, "start"]),
-      element("fieldset", {}, element("legend", {}, "Stages"), this.#slot([...path, "stages"]),
-        this.#table(["", "Steps", "To", "Shape", ""], rows),
+      element("fieldset", {}, element("legend", {}, "Stages"),
+        this.#table(["", "Steps", "To", "Shape", ""], rows), this.#slot([...path, "stages"]),
         element("p", { class: "caveat" }, "“To” is a fraction of the peak; if it is empty, the stage holds its level."),
         element("div", { class: "actions" },
-          this.#button("+ Stage", [...path, "stages", "add"], () => this.#addItem(path, "stages", newStage)))),
+          this.#button("+ Stage", [...path, "stages", "add"], () => this.#addStage(path)))),
     ];
   }
 
@@ -196,7 +210,7 @@ export class Controls {
       inputmode: "decimal",
       input: () => {
         input.defaultValue = input.value;
-        this.#listeners.edit(path, parseField(input.value, path));
+        this.#listeners.edit(path, parseField(input.value, path, this.#listeners.entry()));
       },
     });
     this.#inputs.push({ input, path });
@@ -223,10 +237,14 @@ export class Controls {
     return element("button", { type: "button", ...properties, disabled, click }, text);
   }
 
-  // Each message stands next to its field. Where the present fault stands, the last valid curve's advice does not.
+  // Each message stands next to its field. Advice is about a curve that is valid. The fault of a number that is being
+  // typed waits until the field is left, or the number is one.
   #showMessages(fault, advice) {
-    const faultPlace = fault && this.#placeOf(fault);
-    const places = advice.map((message) => ({ ...this.#placeOf(message), message }));
+    let faultPlace = fault && this.#placeOf(fault);
+    const isTyped = ({ input, path }) => input === document.activeElement && isIncomplete(input.value) && covers(faultPlace, path);
+    this.isWaiting = Boolean(faultPlace) && this.#allInputs().some(isTyped);
+    if (this.isWaiting) faultPlace = null;
+    const places = fault ? [] : advice.map((message) => ({ ...this.#placeOf(message), message }));
     for (const slot of this.#slots.values()) {
       const isFault = slot === faultPlace?.slot;
       const messages = isFault ? [fault] : places.filter((place) => place.slot === slot).map(({ message }) => message);
@@ -235,11 +253,9 @@ export class Controls {
       // Screen readers would announce an unchanged message again if it were set.
       if (slot.textContent !== text) slot.textContent = text;
     }
-    const shapeInputs = this.#shapes.flatMap(({ field, path }) => field.inputs.map((input) => ({ input, path })));
-    for (const { input, path } of [...this.#inputs, ...shapeInputs]) {
-      const covers = ({ key, isField }) => isField && `${path.join("/")}/`.startsWith(`${key}/`);
-      const isInvalid = Boolean(faultPlace) && covers(faultPlace) && [null, path.at(-1)].includes(fault.cell);
-      const slot = isInvalid ? faultPlace.slot : places.find(covers)?.slot;
+    for (const { input, path } of this.#allInputs()) {
+      const isInvalid = Boolean(faultPlace) && covers(faultPlace, path) && [null, path.at(-1)].includes(fault.cell);
+      const slot = isInvalid ? faultPlace.slot : places.find((place) => covers(place, path))?.slot;
       setProperties(input, { "aria-invalid": isInvalid ? "true" : null, "aria-describedby": slot?.id });
     }
   }
@@ -276,6 +292,12 @@ export class Controls {
     this.focus([...path, list, items.length - 1, 0]);
   }
 
+  #addStage(path) {
+    const [stages, index] = withNewStage(valueAt(this.#listeners.entry(), path));
+    this.#listeners.restructure((entry) => withValue(entry, [...path, "stages"], stages));
+    this.focus([...path, "stages", index, 0]);
+  }
+
   #removeItem(path, index) {
     this.#listeners.restructure((entry) => withValue(entry, path, valueAt(entry, path).filter((_, position) => position !== index)));
   }
@@ -297,6 +319,8 @@ export class Controls {
 // The message with the labels of the fields that it names, as in "{warmup_steps}: 20 must be …".
 const inLabels = (message, kind) => message.replace(/\{(\w+)\}/g, (_, name) => labelOf(name, kind));
 
+const rises = (entry, path) => path.at(-1) === "warmup_shape" || (path.at(-3) === "stages" && isRise(valueAt(entry, path.slice(0, -3)), path.at(-2)));
+
 // Two curves of the same structure have the same fields.
 function structureOf(curve) {
   if (curve === null || typeof curve !== "object") return null;
@@ -304,12 +328,19 @@ function structureOf(curve) {
     "curve" in curve ? structureOf(curve.curve) : 0, "other" in curve ? structureOf(curve.other) : 0];
 }
 
-// A number, with separators between digits allowed; null for an empty field; else the text itself, which the
-// constructor rejects with a message.
-function parseField(text, path) {
-  const isPercentage = path.includes("plateaus");
-  const plain = text.trim().replace(/(?<=\d)[_\s\u202f](?=\d)/g, "").replace(isPercentage ? /\s*%$/ : /$^/, "");
+// True if a message at a place is about the field at the path.
+const covers = ({ key, isField }, path) => isField && `${path.join("/")}/`.startsWith(`${key}/`);
+
+// True for the beginning of a number that is not one yet, such as "" and "6e-" on the way to "6e-4".
+const isIncomplete = (text) => /^[-+]?\d*\.?\d*(e[-+]?)?$/i.test(text.trim()) && Number.isNaN(Number(text || "."));
+
+// A number, with separators between digits allowed; a percentage of the run as steps; null for an empty field; else
+// the text itself, which the constructor rejects with a message.
+function parseField(text, path, entry) {
+  const plain = text.trim().replace(/(?<=\d)[_\s\u202f](?=\d)/g, "");
   if (plain === "") return null;
-  const isNumber = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(plain) && Number.isFinite(Number(plain));
-  return isNumber ? Number(plain) : text.trim();
+  const [, digits, percent] = /^(.*?)\s*(%?)$/.exec(plain);
+  const isNumber = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(digits) && Number.isFinite(Number(digits));
+  const value = !percent || path.includes("plateaus") ? Number(digits) : stepsOfRun(Number(digits), entry, path);
+  return isNumber && Number.isFinite(value) ? value : text.trim();
 }

@@ -38,13 +38,14 @@ function newRow(id, listeners) {
 
 function updateRow(row, entry, index, isSelected, outlook, forecasts, entries, listeners) {
   const key = (action) => `curves/${entry.id}/${action}`;
+  const tabindex = isSelected ? null : -1;  // one row at a time, or Tab would stop at every control of the table
   const button = (text, label, action, disabled = false) => element("button", {
-    type: "button", class: "plain", "aria-label": `${label} ${entry.name}`, title: label, disabled,
+    type: "button", class: "plain", tabindex, "aria-label": `${label} ${entry.name}`, title: label, disabled,
     "data-key": key(action), click: () => listeners[action](entry.id),
   }, text);
   const [radio, name] = row.querySelectorAll("input");
   setProperties(radio, { "aria-label": `Edit ${entry.name}` }).checked = isSelected;
-  setProperties(name, { "aria-label": `Name of ${entry.name}` });
+  setProperties(name, { "aria-label": `Name of ${entry.name}`, tabindex });
   const isTyped = name === document.activeElement && name.value !== name.defaultValue;
   name.defaultValue = entry.name;
   if (!isTyped && name.value !== entry.name) name.value = entry.name;
@@ -57,11 +58,11 @@ function updateRow(row, entry, index, isSelected, outlook, forecasts, entries, l
   while (row.cells.length > 1) row.deleteCell(-1);
   row.append(
     ...forecasts.cells(entry.id),
-    ...figures(entry, index, outlook, forecasts.best(entry.id), listeners, key),
+    ...figures(entry, index, outlook, forecasts.best(entry.id), listeners, key, tabindex),
     element("td", { class: "row-actions" },
       index ? button("make reference", "Make reference:", "makeReference")
         : element("span", { class: "muted reference", tabindex: -1, "data-key": key("makeReference") }, "reference"),
-      button(entry.isHidden ? "show" : "hide", entry.isHidden ? "Show" : "Hide", "hide", isSelected),
+      button(entry.isHidden ? "show" : "hide", entry.isHidden ? "Show" : "Hide", "hide"),
       button("×", "Remove", "remove", entries.length === 1)));
 }
 
@@ -71,9 +72,9 @@ function otherLength({ total }, first) {
   return element("span", { class: "length", title: "Not as long as the first curve" }, formatStep(total), element("span", {}, " steps"));
 }
 
-function figures(entry, index, outlook, logged, listeners, key) {
+function figures(entry, index, outlook, logged, listeners, key, tabindex) {
   const use = (peak) => element("button", {
-    type: "button", class: "link", "data-key": key("usePeak"), "aria-label": `Use the best peak for ${entry.name}`,
+    type: "button", class: "link", tabindex, "data-key": key("usePeak"), "aria-label": `Use the best peak for ${entry.name}`,
     title: `Use ${peak} as the peak`, click: () => listeners.usePeak(entry.id, peak),
   }, "use");
   const best = (...content) => element("td", { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" }, ...content);

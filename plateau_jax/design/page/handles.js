@@ -1,5 +1,7 @@
 // Moving a handle with the pointer or with the keyboard.
 
+import { percentageOfSteps, stepsOfPercentage } from "./percentages.js";
+
 const AXIS_THRESHOLD = 4; // pixels
 
 // Make a mark {node, handle} draggable. Sets mark.begin, which starts a drag from a pointerdown event.
@@ -74,16 +76,22 @@ function valueAfterDrag(handle, steps, learningRate, peak, unit) {
 function valueAfterKey(handle, { key, shiftKey }) {
   if (key === "Home") return handle.low;
   if (key === "End") return handle.high;
-  const small = shiftKey ? handle.drag_unit : handle.arrow_change;
-  const changes = { ArrowRight: small, ArrowUp: small, ArrowLeft: -small, ArrowDown: -small,
-    PageUp: handle.page_change, PageDown: -handle.page_change };
-  return key in changes ? clamp(handle, handle.value + changes[key]) : null;
+  const units = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 }[key];
+  if (units === undefined) return null;
+  const unit = shiftKey && Math.abs(units) === 1 ? handle.drag_unit : handle.arrow_change;
+  const multiple = handle.value / unit;
+  return clamp(handle, ((units > 0 ? Math.floor(multiple + 1e-9) : Math.ceil(multiple - 1e-9)) + units) * unit);
 }
 
 const clamp = (handle, value) => addDecimals(Math.min(Math.max(value, handle.low), handle.high), 0);
 
+// The value of a field after a handle that moves it was moved by a change. `percentOf` is the move's percent_of.
+export function movedField(value, change, percentOf) {
+  return percentOf === null ? addDecimals(value, change) : percentageOfSteps(stepsOfPercentage(value, percentOf) + change, percentOf);
+}
+
 // The sum to 12 digits, which removes binary rounding: 12.3 rather than 12.299999999999999.
-export function addDecimals(augend, addend) {
+function addDecimals(augend, addend) {
   const sum = Number((augend + addend).toPrecision(12));
   return Math.abs(sum) < 1e-12 * Math.abs(augend) ? 0 : sum;
 }

@@ -1,12 +1,20 @@
 // The state that the user edits (the curves, and which one is selected), with undo and redo.
 
+const MAX_SAVED = 100;  // states before the present one, and after it
+
 export class History {
   #past = [];
   #future = [];
   #key = null;
 
-  constructor(present) {
+  // `saved` is that of an earlier history. It is ignored unless its present state is this one.
+  constructor(present, saved = null) {
     this.present = present;
+    if (saved && JSON.stringify(saved.present) === JSON.stringify(present)) [this.#past, this.#future] = [saved.past, saved.future];
+  }
+
+  get saved() {
+    return { past: this.#past.slice(-MAX_SAVED), present: this.present, future: this.#future.slice(-MAX_SAVED) };
   }
 
   // Successive changes with the same key, such as those of one drag, form one undo step. Null never merges.

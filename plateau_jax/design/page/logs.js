@@ -1,7 +1,7 @@
 // The dialog that opens logs: it asks what a log leaves open, such as the curve of its run.
 
 import { element, formatStep, sentence } from "./elements.js";
-import { ask, latestOnly, troubleText } from "./requests.js";
+import { ask, latestOnly } from "./requests.js";
 
 const COLUMNS = { step: "Column of steps", loss: "Column of losses", lr: "Column of learning rates" };
 const UNITS = { updates: "updates", samples: "samples or tokens", epochs: "epochs, 1 after the first", "epochs from 0": "epochs, 0 after the first" };
@@ -25,7 +25,8 @@ export class LogDialog {
 
   // page.entries() returns the curves that a run may have been trained with, page.question(entry) the curve and the
   // peak of one of them; page.settled() resolves once the server has described all curves; page.add(runs) takes the
-  // runs that were opened, page.judge(runs, again) returns nodes that say what they forecast.
+  // runs that were opened, page.judge(runs, again) returns nodes that say what they forecast; page.openDropped(file)
+  // opens a file that holds curves, and returns false for one that does not.
   constructor(dialog, page) {
     this.#dialog = dialog;
     this.#page = page;
@@ -37,11 +38,15 @@ export class LogDialog {
     });
     // A file that is dropped on the page would replace it.
     addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
-    addEventListener("drop", (event) => {
-      if (!event.dataTransfer.files.length || event.target.closest("input, textarea")) return;
+    addEventListener("drop", async (event) => {
+      const files = [...event.dataTransfer.files];
+      if (!files.length || event.target.closest("input, textarea")) return;
       event.preventDefault();
-      if (!document.querySelector("dialog[open]")) this.open();
-      if (dialog.open) this.#read(event.dataTransfer.files);
+      if (!document.querySelector("dialog[open]")) {
+        for (const file of [...files]) if (await page.openDropped(file)) files.splice(files.indexOf(file), 1);
+        if (files.length) this.open();
+      }
+      if (dialog.open) this.#read(files);
     });
   }
 
@@ -74,7 +79,7 @@ export class LogDialog {
     if (runs.length) await this.#page.settled();
     const nodes = runs.length ? await this.#page.judge(runs, again) : [];
     if (logs === this.#logs) this.#find(".verdict").replaceChildren(...nodes);
-  }, (error) => this.#find(".verdict").replaceChildren(element("p", { class: "fault" }, troubleText(error))));
+  }, (error) => this.#find(".verdict").replaceChildren(element("p", { class: "fault" }, error.message)));
 
   #setLogs(logs) {
     this.#logs = logs;
@@ -165,7 +170,7 @@ class OpenedLog {
     });
     if (COLUMNS[answer.argument]) this.#addChoice(answer.argument, answer.columns);
     this.#show(answer, entry?.name ?? null);
-  }, (error) => this.#show({ fault: troubleText(error) }));
+  }, (error) => this.#show({ fault: error.message }));
 
   #addChoice(argument, columns) {
     const select = element("select", { "data-argument": argument, change: () => {

@@ -1,7 +1,7 @@
 // The picture of losses: those that were logged, the fitted law, and the forecast of each curve with its band.
 // All numbers come from the server; this module only converts them to pixels, and lists them in a table.
 
-import { LEFT, RIGHT, tickLabel, ticks } from "./axes.js";
+import { LEFT, RIGHT, axisTitle, tickLabel, ticks } from "./axes.js";
 import { byId, element, formatStep, svgElement } from "./elements.js";
 import { DASHES } from "./looks.js";
 
@@ -107,8 +107,8 @@ function* axes({ low, high, end, width, height, x, y }) {
     yield svgElement("line", { class: "axis", x1: x(step), x2: x(step), y1: bottom, y2: bottom + 4 });
     yield tickLabel(formatStep(step), { x: x(step), y: bottom + 18, "text-anchor": step ? "middle" : "start" });
   }
-  yield tickLabel("loss", { x: LEFT - 12, y: TOP - 9, "text-anchor": "end" });
-  yield tickLabel("step", { x: LEFT + width, y: bottom + 34, "text-anchor": "end" });
+  yield axisTitle("loss", { x: LEFT - 12, y: TOP - 9, "text-anchor": "end" });
+  yield axisTitle("step", { x: LEFT + width, y: bottom + 34, "text-anchor": "end" });
 }
 
 // At most MAX_ROWS indices below a length, the first and the last among them.

@@ -6,14 +6,15 @@ import { drawCurves } from "./curves.js";
 import { byId, element, formatLearningRate, formatStep, setProperties } from "./elements.js";
 import { keepFocus } from "./focus.js";
 import { Forecasts } from "./forecast.js";
-import { addDecimals } from "./handles.js";
+import { movedField } from "./handles.js";
 import { History, valueAt, withValue } from "./history.js";
 import { freeLook } from "./looks.js";
 import { prepareOpening } from "./opening.js";
 import { stepsOf } from "./parts.js";
 import { Picture } from "./picture.js";
-import { ask, latestOnly, troubleText } from "./requests.js";
+import { Unanswered, ask, latestOnly } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
+import { shareTabStop } from "./tab_stop.js";
 import { TEMPLATES, distinctName } from "./templates.js";
 import { listenForUndo } from "./undo_keys.js";
 
@@ -23,13 +24,35 @@ let outlooks = new Map();
 let history;
 let initialCurves;  // as JSON, to recognize the saved state of another start of the server
 let maxCurves;
+const MAX_CURVE_BYTES = 2 ** 20, MAX_NAME = 40;
 let refreshed = Promise.resolve();  // resolves once the server's answers to the last change are shown
 let queue = Promise.resolve();  // of key presses on handles
 
+const RETRY = 2000;  // milliseconds
+let retry = null;  // the timer of the next question to a server that does not answer, else null
+const isOffline = () => document.body.matches(".offline");
+
 const showTrouble = (error) => {
   byId("trouble").hidden = false;
-  byId("trouble").textContent = troubleText(error);
+  // Screen readers would announce an unchanged message again if it were set.
+  if (byId("trouble").textContent !== error.message) byId("trouble").textContent = error.message;
+  if (!(error instanceof Unanswered)) return;
+  document.body.classList.add("offline");
+  retry ??= setTimeout(reconnect, RETRY);
 };
+
+// Ask again until the server answers; then catch up with the changes made meanwhile.
+async function reconnect() {
+  retry = null;
+  try {
+    await ask("/start");
+    document.body.classList.remove("offline");
+    if (!history) return location.reload();
+    refreshed = refresh();
+  } catch (error) {
+    showTrouble(error);
+  }
+}
 
 // The state
 
@@ -46,11 +69,14 @@ function change(key, next) {
 const changeEntry = (key, entry) =>
   change(key, { ...history.present, curves: entries().map((other) => (other.id === entry.id ? entry : other)) });
 
+const isFull = () => entries().length >= maxCurves;
+const fullText = () => `The page holds at most ${maxCurves} curves: remove one`;
+
 function add(name, curve, peak) {
   const id = Math.max(0, ...entries().map((entry) => entry.id)) + 1;
   const look = freeLook(entries().map((entry) => entry.colour));
-  change(null, { selected: id, curves: [...entries(), { id, colour: look, name: freeName(name), peak, curve }] });
-  if (entries().length >= maxCurves) focusRow();  // the buttons that add a curve are now disabled
+  change(null, { selected: id, curves: [...entries(), { id, colour: look, name: freeName(name.slice(0, MAX_NAME)), peak, curve }] });
+  if (isFull()) focusRow();  // the buttons that add a curve are now disabled
 }
 
 const focusRow = () => document.querySelector("#curves tr.selected input")?.focus();
@@ -68,11 +94,46 @@ async function addFromTemplate(template) {
   await openCurve(JSON.stringify(description), title, peak);
 }
 
-// Add the curve that a JSON text describes. Returns the fault of an invalid one, else undefined.
+// Add the curve that a JSON text describes, or replace all curves by those of a saved page. Returns the fault of an
+// invalid text, else undefined.
 async function openCurve(text, name, peak) {
-  const { curve, fault } = await ask("/open", { text });
-  if (fault === undefined) add(name, curve, peak);
+  const { curve, curves, fault } = await ask("/open", { text });
+  if (curve && isFull()) return fullText();
+  if (curve) add(name, curve, peak);
+  if (curves) {
+    const first = Math.max(0, ...known.keys()) + 1;
+    const opened = curves.map((entry, index) => ({ ...entry, id: first + index, colour: index }));
+    change(null, { selected: opened.at(-1).id, curves: opened });
+  }
   return fault;
+}
+
+// Open a dropped file if it holds curves. Returns false if it does not, as a log.
+async function openDropped(file) {
+  if (file.size > MAX_CURVE_BYTES) return false;
+  const text = await file.text();
+  const keys = keysOf(text);
+  if (!["curves", "kind", "stages", "total_steps"].some((key) => keys.includes(key))) return false;
+  const fault = await openCurve(text, file.name.replace(/\.json$/i, ""), selected().peak);
+  if (fault !== undefined) showTrouble(new Error(`${file.name}: ${fault}`));
+  return true;
+}
+
+function keysOf(text) {
+  try {
+    return Object.keys(JSON.parse(text) ?? {});
+  } catch {
+    return [];
+  }
+}
+
+// Download the curves with their names and peaks: each as it was last valid, or as typed if no answer has come yet.
+function save() {
+  const curves = entries().map((entry) => (isAnswered(entry) ? lastValid(entry) : entry));
+  const text = JSON.stringify({ curves: curves.map(({ name, peak, curve }) => ({ name, peak, curve })) }, null, 1);
+  const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  element("a", { href: address, download: "curves.json" }).click();
+  URL.revokeObjectURL(address);
 }
 
 function select(id) {
@@ -106,6 +167,7 @@ const refresh = latestOnly(async () => {
 const validEntries = () => entries().filter(({ id }) => known.get(id)?.answer);
 const visibleEntries = () => validEntries().filter(({ id, isHidden }) => !isHidden || id === selected().id);
 const largestOf = ({ id }) => known.get(id)?.answer?.largest ?? 1;  // multiplier
+const isAnswered = ({ id, curve, peak }) => known.get(id)?.answer && known.get(id).asked === JSON.stringify({ curve, peak });
 const asQuestion = ({ id }) => ({ curve: known.get(id).answer.curve, peak: known.get(id).peak });
 
 const compare = latestOnly(async () => {
@@ -124,7 +186,7 @@ const forecasts = new Forecasts({
     const largest = largestOf(entry);
     return largest > 0 ? { ...entry, peak: Number((lr / largest).toPrecision(7)) } : entry;
   }) }),
-  addCurve: add, isFull: () => entries().length >= maxCurves,
+  addCurve: add, openDropped: (file) => openDropped(file).catch((error) => showTrouble(error) ?? true), isFull,
 }, showTrouble);
 
 const readLearningRates = latestOnly(async () => {
@@ -141,27 +203,31 @@ const readLearningRates = latestOnly(async () => {
 
 // The parts of the page
 
+function showFields(isUndone = false) {
+  const { answer, fault = null } = known.get(selected().id) ?? {};
+  controls.draw(selected(), { fault, advice: answer?.advice, shapes: answer?.shapes, unused: answer?.unused, isUndone });
+}
+
 const show = (isUndone = false) => keepFocus(() => {
   const entry = selected();
   const { answer, fault = null } = known.get(entry.id) ?? {};
-  controls.draw(entry, { fault, advice: answer?.advice, shapes: answer?.shapes, isUndone });
-  picture.draw(visibleEntries().map(({ id, colour }) => ({
-    id, colour, isSelected: id === entry.id, peak: known.get(id).peak, answer: known.get(id).answer,
+  showFields(isUndone);
+  picture.draw(visibleEntries().map(({ id, colour, name }) => ({
+    id, colour, name, isSelected: id === entry.id, peak: known.get(id).peak, answer: known.get(id).answer,
   })));
   byId("picture").classList.toggle("stale", fault !== null);
   byId("stale").hidden = fault === null;
   byId("undo").disabled = !history.canUndo;
   byId("redo").disabled = !history.canRedo;
-  const isFull = entries().length >= maxCurves;
-  for (const button of document.querySelectorAll("#open, [data-add]")) {
-    setProperties(button, { disabled: isFull, title: isFull ? `The page holds at most ${maxCurves} curves: remove one` : null });
+  for (const button of addButtons) {
+    setProperties(button, { disabled: isFull(), title: isFull() ? fullText() : null });
   }
   showCurves();
   showSegments(answer);
   showCode(answer);
   // A reload also needs the last valid curve of each entry that is invalid now, or not answered yet.
-  const isUnsettled = ({ id, curve, peak }) => known.get(id).fault || known.get(id).asked !== JSON.stringify({ curve, peak });
-  saveState({ initialCurves, present: history.present, lastValid: validEntries().filter(isUnsettled).map((entry) => [entry.id, asQuestion(entry)]) });
+  const needed = validEntries().filter((entry) => known.get(entry.id).fault || !isAnswered(entry));
+  saveState({ initialCurves, present: history.present, lastValid: needed.map((entry) => [entry.id, asQuestion(entry)]) });
 });
 
 const showCurves = () => keepFocus(() => {
@@ -200,7 +266,10 @@ const controls = new Controls(byId("controls"), {
   entry: selected,
   edit: (path, value) => changeEntry(`field ${selected().id} ${path}`, withValue(selected(), path, value)),
   restructure: (changed) => changeEntry(null, changed(selected())),
-  leave: () => history?.endStep(),
+  leave: () => {
+    history?.endStep();
+    if (controls.isWaiting) queueMicrotask(() => showFields());
+  },
 });
 
 const picture = new Picture(byId("picture"), {
@@ -210,11 +279,15 @@ const picture = new Picture(byId("picture"), {
   // A handle belongs to the curve on the picture, the last valid one, and its value is that curve's. A drag
   // always counts from the curve at its beginning, so that dragging back undoes it.
   move: (moved, isLast) => {
-    if (moved !== null) {
-      const entry = selected();
+    const entry = selected();
+    const distance = moved === null ? 0 : moved.value - moved.handle.value;
+    // Without an answer to what was typed last, the handle does not know it, and would undo it.
+    const canBegin = distance !== 0 && isAnswered(entry) && !isOffline();
+    if (moved !== null && (picture.beforeDrag || canBegin)) {
       let next = picture.isDragging ? (picture.beforeDrag ??= lastValid(entry)) : lastValid(entry);
-      for (const [path, sign] of moved.handle.moves) {
-        next = withValue(next, path, addDecimals(valueAt(next, path), sign * (moved.value - moved.handle.value)));
+      for (const [path, sign, percentOf] of distance === 0 ? [] : moved.handle.moves) {
+        const before = valueAt(next, path) ?? moved.handle.value;  // a stage that holds has no level of its own
+        next = withValue(next, path, movedField(before, sign * distance, percentOf));
       }
       changeEntry(`move ${entry.id} ${moved.handle.name}`, next);
     }
@@ -230,6 +303,16 @@ new ResizeObserver(([{ target }]) => {
   document.documentElement.style.setProperty("--picture-height", `${target.offsetHeight}px`);
 }).observe(byId("picture").parentElement);
 
+// Where there is one column, the fields follow the code. In the page itself, so that the focus moves in the same order.
+const isNarrow = matchMedia("(max-width: 899.98px)");
+const placeFields = () => keepFocus(() => {
+  const [fields, code, segments] = ["controls", "copy", "segments"].map((name) => document.querySelector(`.card.${name}`));
+  if (isNarrow.matches) code.after(fields);
+  else segments.before(fields);
+});
+isNarrow.addEventListener("change", placeFields);
+placeFields();
+
 // The entry with its last valid curve and peak.
 function lastValid(entry) {
   const { answer, peak } = known.get(entry.id);
@@ -244,16 +327,16 @@ function undoOrRedo(action) {
 
 byId("undo").addEventListener("click", () => undoOrRedo("undo"));
 byId("redo").addEventListener("click", () => undoOrRedo("redo"));
+byId("save").addEventListener("click", save);
 listenForUndo(undoOrRedo);
 
-for (const button of document.querySelectorAll("[data-add]")) {
+const addButtons = [...document.querySelectorAll("[data-add]")];
+shareTabStop(addButtons);
+for (const button of addButtons) {
   button.addEventListener("click", () => addFromTemplate(button.dataset.add).catch(showTrouble));
 }
 
-prepareOpening({
-  open: (text, name) => openCurve(text, name, selected().peak),
-  close: () => byId("open").disabled && focusRow(),
-});
+prepareOpening((text, name) => openCurve(text, name, selected().peak));
 
 // Begin with the curves of the command line or, after a reload, with those that this tab had.
 
@@ -272,7 +355,8 @@ async function start() {
     const name = distinctName(entry.name, fresh.map(({ name }) => name));
     fresh.push({ ...entry, id: fresh.length + 1, colour: fresh.length, name });
   }
-  history = new History(before?.present ?? { selected: fresh.at(-1).id, curves: fresh });
+  history = new History(before?.present ?? { selected: fresh.at(-1).id, curves: fresh }, loadState("history"));
+  addEventListener("pagehide", () => saveState(history.saved, "history"));
   forecasts.start(initialCurves, max_log_bytes);
   byId("readout").textContent = "Point at the picture to read learning rates.";
   show();

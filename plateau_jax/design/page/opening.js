@@ -1,11 +1,9 @@
 // The dialog that opens a curve from JSON.
 
 import { byId } from "./elements.js";
-import { troubleText } from "./requests.js";
 
-// listeners.open(text, name) adds the curve that the text describes, or returns the fault of an invalid one;
-// listeners.close() is called once the dialog is closed.
-export function prepareOpening(listeners) {
+// open(text, name) adds the curve or the curves that the text describes, or returns the fault of an invalid one.
+export function prepareOpening(open) {
   byId("open").addEventListener("click", () => {
     byId("opening-fault").textContent = "";
     byId("opening").showModal();
@@ -16,14 +14,13 @@ export function prepareOpening(listeners) {
   byId("accept").addEventListener("click", async () => {
     try {
       const file = byId("file").files[0]?.name.replace(/\.json$/i, "");
-      const fault = await listeners.open(byId("pasted").value, file ?? "Opened");
+      const fault = await open(byId("pasted").value, file ?? "Opened");
       byId("opening-fault").textContent = fault ?? "";
       if (fault !== undefined) return;
       byId("opening").querySelector("form").reset();
       byId("opening").close();
-      listeners.close();
     } catch (error) {
-      byId("opening-fault").textContent = troubleText(error);
+      byId("opening-fault").textContent = error.message;
     }
   });
 }

@@ -1,5 +1,8 @@
 // New parts of a curve, placed where its present steps leave room, and the numbers of its plateaus.
 
+import { valueAt } from "./history.js";
+import { stepsOfPercentage } from "./percentages.js";
+
 // The total steps of a curve whose fields may be invalid: a guess, to place what is added to it.
 export function stepsOf(curve) {
   const sum = (steps) => steps.reduce((total, step) => total + (Number(step) || 0), 0);
@@ -17,7 +20,37 @@ export const cooldown = (curve) => ({ kind: "cooldown", curve, at: stepsOf(curve
 
 export const continuation = (curve) => ({ kind: "then", curve, other: structuredClone(curve), scale: 0.5 });
 
-export const newStage = (curve) => [Math.max(1, Math.round(stepsOf(curve) / 5)), null, "linear"];
+// The stages with one more, and its index. It takes half of the steps of the longest stage, and holds the higher of its
+// levels.
+export function withNewStage(curve) {
+  const { stages } = curve;
+  const lengths = stages.map(([steps]) => (Number.isSafeInteger(steps) ? steps : 0));
+  const index = lengths.indexOf(Math.max(...lengths));
+  const half = Math.floor(lengths[index] / 2);
+  const shorter = half ? [lengths[index] - half, ...stages[index].slice(1)] : stages[index];
+  const added = [half || 1, null, "linear"];
+  return isRise(curve, index) ? [stages.toSpliced(index, 1, shorter, added), index + 1] : [stages.toSpliced(index, 1, added, shorter), index];
+}
+
+// True if a stage ends higher than it begins.
+export function isRise({ start, stages }, index) {
+  const levels = [start, ...stages.slice(0, index).map(([, to]) => to)];
+  return Number(stages[index][1] ?? -1) > Number(levels.findLast((level) => level !== null));
+}
+
+// The steps that a percentage of the run is, in the field at a path of an entry; NaN for a field that takes none.
+export function stepsOfRun(percentage, entry, path) {
+  const [list, index] = path.slice(-3);
+  const curve = valueAt(entry, path.slice(0, path.includes("stages") || path.includes("absolute_plateaus") ? -3 : -1));
+  if (list === "absolute_plateaus") return stepsOfPercentage(percentage, Number(curve.total_steps));
+  const name = path.at(-1);
+  const withOthers = (others) => Math.round((others * percentage) / (100 - percentage));
+  if (list === "stages") return name === 0 ? withOthers(stepsOf({ ...curve, stages: curve.stages.toSpliced(index, 1) })) : NaN;
+  if (name === "warmup_steps") return stepsOfPercentage(percentage, Number(curve.total_steps));
+  if (curve.kind === "cooldown" && name === "steps") return withOthers(Number(curve.at));
+  const isOfParent = (curve.kind === "cooldown" && name === "at") || (curve.kind === "part" && ["start", "stop"].includes(name));
+  return isOfParent ? stepsOfPercentage(percentage, stepsOf(curve.curve)) : NaN;
+}
 
 export const newPlateau = (curve) => middleOfWidestGap(curve, 20).map((percent) => Math.round(percent * 10) / 10);
 
@@ -50,7 +83,7 @@ function middleOfWidestGap(curve, maxLength) {
 export function plateauNumbers(curve) {
   const steps = curve.total_steps - curve.warmup_steps;
   const finite = (step) => (Number.isFinite(step) ? step : Infinity);
-  const inSteps = (percent) => Math.floor((steps * percent) / 100 + 1e-9);
+  const inSteps = (percent) => stepsOfPercentage(percent, steps);
   const placed = [
     ...(curve.absolute_plateaus ?? []).map(([start, length], index) => ({ list: "absolute_plateaus", index, first: start, length })),
     ...(curve.plateaus ?? []).map(([start, length], index) => ({ list: "plateaus", index, first: curve.warmup_steps + inSteps(start), length: inSteps(length) })),

@@ -1,9 +1,10 @@
 // The picture: axes, curves, the handles of the selected curve, and the cursor that reads learning rates.
 // Steps, levels and handles come from the server; this module only converts them to pixels.
 
-import { LEFT, RIGHT, tickLabel, ticks } from "./axes.js";
+import { LEFT, RIGHT, axisTitle, tickLabel, ticks } from "./axes.js";
 import { formatLearningRate, formatStep, setProperties, svgElement } from "./elements.js";
 import { makeDraggable } from "./handles.js";
+import { lineNames } from "./line_names.js";
 import { DASHES } from "./looks.js";
 import { ValueLabel } from "./value_label.js";
 
@@ -15,6 +16,7 @@ export class Picture {
   #listeners;
   #back = svgElement("g", { "aria-hidden": "true" });
   #lines = svgElement("g", { "aria-hidden": "true" });
+  #names = svgElement("g", { "aria-hidden": "true" });
   #hits = svgElement("g", { "aria-hidden": "true" });  // wide invisible lines, to click on
   #cursor = svgElement("line", { class: "cursor", visibility: "hidden" });
   #reader;
@@ -36,7 +38,7 @@ export class Picture {
       class: "reader", role: "slider", tabindex: 0, "aria-label": "Step at which to read learning rates",
       keydown: (event) => this.#readByKey(event),
     }, svgElement("path", { d: "M0 -9 L7 3 H-7 Z" }));
-    svg.append(this.#back, this.#lines, this.#hits, this.#cursor, this.#reader, this.#handles, this.#value.node);
+    svg.append(this.#back, this.#lines, this.#names, this.#hits, this.#cursor, this.#reader, this.#handles, this.#value.node);
     svg.addEventListener("pointermove", (event) => this.#readAt(event));
     svg.addEventListener("pointerdown", (event) => {
       this.#pressed = [event.clientX, event.clientY];
@@ -51,7 +53,7 @@ export class Picture {
     return this.#step;
   }
 
-  // curves: {id, colour: a number, isSelected, peak, answer}, where answer is the server's description.
+  // curves: {id, name, colour: a number, isSelected, peak, answer}, where answer is the server's description.
   draw(curves) {
     this.#curves = curves;
     const box = this.#svg.getBoundingClientRect();
@@ -71,7 +73,17 @@ export class Picture {
     this.#hits.replaceChildren(...[...(selected ? [selected] : []), ...curves.filter((curve) => curve !== selected)]
       .map((curve) => this.#hit(curve)));
     this.#drawHandles(selected);
+    if (!this.isDragging) this.#names.replaceChildren(...this.#lineNames(curves));  // they would jump
+    setProperties(this.#names, { visibility: this.isDragging ? "hidden" : null });
     this.#drawReader();
+  }
+
+  #lineNames(curves) {
+    const lines = curves.map(({ name, colour, peak, answer }) => ({
+      name, colour, points: answer.steps.map((step, index) => [this.x(step), this.y(peak * answer.levels[index])]),
+    }));
+    const box = { left: LEFT + 4, right: LEFT + this.width, top: 2, bottom: TOP + this.height - 22 };  // above the names of spans
+    return lineNames(lines, box, [...this.#marks.values()].map(({ place }) => place));
   }
 
   x(step) {
@@ -126,6 +138,8 @@ export class Picture {
 
   *#axes() {
     const bottom = TOP + this.height;
+    yield axisTitle("learning rate", { x: 6, y: 11 });
+    yield axisTitle("step", { x: LEFT - 12, y: bottom + 30, "text-anchor": "end" });
     for (const learningRate of ticks(0, this.highest * 1.12, this.height / 46)) {
       const y = this.y(learningRate);
       yield svgElement("line", { class: learningRate ? "grid" : "axis", x1: LEFT, x2: LEFT + this.width, y1: y, y2: y });
@@ -142,7 +156,7 @@ export class Picture {
     const handles = selected?.answer.handles ?? [];
     const marks = new Map();
     for (const handle of handles) {
-      const key = JSON.stringify([handle.name, handle.moves]);
+      const key = JSON.stringify([handle.name, ...handle.moves.map(([path]) => path)]);
       const mark = this.#marks.get(key) ?? this.#newMark(handle);
       marks.set(key, mark);
       mark.handle = handle;

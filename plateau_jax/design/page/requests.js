@@ -1,26 +1,26 @@
 // Requests to the server. Every value on this page is computed there, by the Python package.
 
+// The error of ask if the server does not answer.
+export class Unanswered extends Error {
+  message = `The server does not answer, so what has a dashed border may be old. Start the server again with the same command, on port ${location.port || 80}: this tab keeps your curves and continues by itself.`;
+}
+
 export async function ask(path, question) {
   countRequests(1);
   try {
-    const response = await fetch(path, question === undefined ? {} : {
+    const request = question === undefined ? {} : {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(question),
-    });
-    const answer = await response.json();
+    };
+    const [response, answer] = await fetch(path, request)
+      .then(async (response) => [response, await response.json()])
+      .catch(() => { throw new Unanswered(); });
     if (!response.ok) throw new Error(answer.error);
     return answer;
   } finally {
     countRequests(-1);
   }
-}
-
-// The sentence for an error of ask: fetch throws a TypeError without an answer.
-export function troubleText(error) {
-  return error instanceof TypeError
-    ? `The server does not answer. Start it again with the same command, on port ${location.port || 80}, then reload: this tab keeps your curves.`
-    : error.message;
 }
 
 // Wrap an async function so that it never runs twice at once. Of the calls made during a run, only the last is

@@ -5,7 +5,8 @@ import { element, setProperties, svgElement } from "./elements.js";
 const WIDTH = 26, HEIGHT = 16, MARGIN = 2;
 
 export class ShapeField {
-  #choices;  // of the server: {name, power: the first P of a formula or null, levels}
+  #choices;  // of the server: {name, power: the first P of a formula or null, levels: {falling, rising}}
+  #direction = "falling";
   #options = new Map();
   #button;
   #beside;  // the picture for browsers that show text alone in a list
@@ -35,12 +36,14 @@ export class ShapeField {
     this.node = element("span", { class: "shape" }, this.#beside, this.select);
   }
 
-  // Show a shape; `levels` are those of the shapes in the last valid curve, by name.
-  draw(shape, levels, isUndone) {
+  // Show a shape that rises or falls; `levels` are those of the shapes in the last valid curve, by name.
+  draw(shape, rises, levels, isUndone) {
     const { name, power } = this.#split(shape);
-    if (!this.#options.has(name)) this.#add(name, []);  // not of this list: the server says why, and it is not lost
+    if (!this.#options.has(name)) this.#add(name, {});  // not of this list: the server says why, and it is not lost
+    this.#direction = rises ? "rising" : "falling";
+    for (const choice of this.#choices) this.#drawOption(choice.name, choice.levels);
     if (this.select.value !== name) this.select.value = name;
-    if (power !== null) drawLevels(this.#options.get(name).querySelector("svg"), levels[shape]);
+    if (power !== null) this.#drawOption(name, levels[shape]);
     for (const copy of [this.#button.querySelector("svg"), this.#beside]) {
       copy.replaceChildren(this.#options.get(name).querySelector("path").cloneNode());
     }
@@ -56,9 +59,14 @@ export class ShapeField {
   }
 
   #add(name, levels) {
-    const option = element("option", { value: name, "aria-label": name }, drawLevels(picture(), levels), element("span", {}, name));
+    const option = element("option", { value: name, "aria-label": name }, picture(), element("span", {}, name));
     this.#options.set(name, option);
+    this.#drawOption(name, levels);
     this.select.append(option);
+  }
+
+  #drawOption(name, levels) {
+    drawLevels(this.#options.get(name).querySelector("svg"), levels?.[this.#direction]);
   }
 
   // "(1-x)^2" is "(1-x)^P" with P = 2.
