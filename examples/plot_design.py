@@ -24,7 +24,10 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 CURVES = [
     ("Cosine", PlateauCurve(10_000, warmup_steps=500)),
     ("Line to 0", PlateauCurve(10_000, warmup_steps=500, decay_shape="linear")),
-    ("Stable + cooldown", PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear")),
+    (
+        "Stable + cooldown",
+        PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 78.95)], decay_shape="1-sqrt"),
+    ),
 ]
 
 STABLE = StagedCurve([(300, 1.0), (49_700,)])
@@ -63,7 +66,7 @@ def draw_forecasts(page: Page) -> None:
         page.mouse.move(0, 0)
         page.wait_for_selector("main[aria-busy=false]")
         # In a lower window, the plot that stays in view would cover the table.
-        page.set_viewport_size({"width": 1280, "height": 1400})
+        page.set_viewport_size({"width": 1280, "height": 1800})
         top, bottom = (page.locator(part).bounding_box() for part in (".forecasts", ".curves"))
         assert top
         assert bottom
@@ -81,7 +84,7 @@ def served(curves: list[tuple[str, Curve]], peak: float) -> Generator[str]:
 
 with sync_playwright() as tools:
     browser = tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+    page = browser.new_page(viewport={"width": 1280, "height": 1240}, color_scheme="light")
     draw_page(page)
     draw_forecasts(page)
     browser.close()
