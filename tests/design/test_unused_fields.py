@@ -12,7 +12,7 @@ from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.design.unused_fields import unused_fields
 
 OTHERS: dict[str | int, Any] = {
-    1: st.floats(0, 1),  # the level of a stage
+    1: st.floats(0.1, 1),  # the level of a stage; an exponential one cannot begin at 0
     2: st.sampled_from(["linear", "1-sqrt", "cosine"]),  # and its shape
     "warmup_shape": st.sampled_from(["linear", "cosine"]),
     "decay_shape": st.sampled_from(["linear", "cosine", "1-sqrt", "(1-x)^3"]),

@@ -4,7 +4,7 @@ import { svgElement } from "./elements.js";
 
 const canvas = document.createElement("canvas").getContext("2d");  // to measure texts
 const COLUMN = 4;  // pixels
-const HEIGHT = 14, GAP = 5, MARGIN = 4;
+const HEIGHT = 16, GAP = 5, MARGIN = 4;
 const ENOUGH = 24;  // pixels to the nearest line, beyond which more room is no better
 
 // lines: {name, colour, points: [[x, y], …] from left to right}; box: {left, right, top, bottom} of the names;
@@ -12,14 +12,14 @@ const ENOUGH = 24;  // pixels to the nearest line, beyond which more room is no 
 export function lineNames(lines, box, marks) {
   const columns = Math.max(0, Math.floor((box.right - box.left) / COLUMN));
   const ranges = lines.map(({ points }) => rangesOf(points, box.left, columns));
-  const taken = marks.map(([x, y]) => ({ left: x - 9, right: x + 9, top: y - 9, bottom: y + 9 }));
+  const taken = marks.map(([x, y]) => ({ left: x - 16, right: x + 16, top: y - 9, bottom: y + 9 }));
   canvas.font = `600 12px ${getComputedStyle(document.body).fontFamily}`;  // as in page.css
   return lines.map((line, index) => {
     const others = ranges.filter((_, other) => other !== index);
     const place = bestPlace(canvas.measureText(line.name).width + 2, ranges[index], others, taken, box, columns);
     if (!place) return null;
     taken.push(place);
-    const text = svgElement("text", { class: `line-name colour-${line.colour}`, x: place.left, y: place.bottom - 3 });
+    const text = svgElement("text", { class: `line-name colour-${line.colour}`, x: place.left, y: place.bottom - 4 });
     text.textContent = line.name;
     return text;
   }).filter(Boolean);
