@@ -131,7 +131,7 @@ export class Forecasts {
     if (!entries.some((entry) => JSON.stringify(this.#page.question(entry).curve) === JSON.stringify(run.curve))) {
       const problem = this.#page.isFull() ? "The page has no room for another curve."
         : run.curve.stages?.length > MAX_STAGES ? `It has ${run.curve.stages.length} stages, too many to edit.` : null;
-      offers.push(button("Add this run's curve", () => this.#page.addCurve(run.name.replace(/\.\w+$/, "").slice(0, 40), run.curve, runPeak), problem));
+      offers.push(button("Add this run's curve", () => this.#page.addCurve(run.name.replace(/\.\w+$/, ""), run.curve, runPeak), problem));
       if (problem) offers.push(element("span", { class: "muted" }, problem));
     }
     return offers;

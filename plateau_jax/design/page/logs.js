@@ -39,12 +39,14 @@ export class LogDialog {
     // A file that is dropped on the page would replace it.
     addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
     addEventListener("drop", async (event) => {
-      const files = [...event.dataTransfer.files];
+      let files = [...event.dataTransfer.files];
       if (!files.length || event.target.closest("input, textarea")) return;
       event.preventDefault();
       if (!document.querySelector("dialog[open]")) {
-        for (const file of [...files]) if (await page.openDropped(file)) files.splice(files.indexOf(file), 1);
-        if (files.length) this.open();
+        const logs = [];
+        for (const file of files) if (!await page.openDropped(file)) logs.push(file);
+        if (logs.length) this.open();
+        files = logs;
       }
       if (dialog.open) this.#read(files);
     });

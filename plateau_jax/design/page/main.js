@@ -9,7 +9,7 @@ import { Forecasts } from "./forecast.js";
 import { movedField } from "./handles.js";
 import { History, valueAt, withValue } from "./history.js";
 import { freeLook } from "./looks.js";
-import { prepareOpening } from "./opening.js";
+import { nameOfFile, prepareOpening } from "./opening.js";
 import { stepsOf } from "./parts.js";
 import { Picture } from "./picture.js";
 import { Unanswered, ask, latestOnly } from "./requests.js";
@@ -111,11 +111,15 @@ async function openCurve(text, name, peak) {
 // Open a dropped file if it holds curves. Returns false if it does not, as a log.
 async function openDropped(file) {
   if (file.size > MAX_CURVE_BYTES) return false;
-  const text = await file.text();
-  const keys = keysOf(text);
-  if (!["curves", "kind", "stages", "total_steps"].some((key) => keys.includes(key))) return false;
-  const fault = await openCurve(text, file.name.replace(/\.json$/i, ""), selected().peak);
-  if (fault !== undefined) showTrouble(new Error(`${file.name}: ${fault}`));
+  try {
+    const text = await file.text();
+    const keys = keysOf(text);
+    if (!["curves", "kind", "stages", "total_steps"].some((key) => keys.includes(key))) return false;
+    const fault = await openCurve(text, nameOfFile(file), selected().peak);
+    if (fault !== undefined) throw new Error(`${file.name}: ${fault}`);
+  } catch (error) {
+    showTrouble(error);
+  }
   return true;
 }
 
@@ -186,7 +190,7 @@ const forecasts = new Forecasts({
     const largest = largestOf(entry);
     return largest > 0 ? { ...entry, peak: Number((lr / largest).toPrecision(7)) } : entry;
   }) }),
-  addCurve: add, openDropped: (file) => openDropped(file).catch((error) => showTrouble(error) ?? true), isFull,
+  addCurve: add, openDropped, isFull,
 }, showTrouble);
 
 const readLearningRates = latestOnly(async () => {

@@ -2,6 +2,9 @@
 
 import { byId } from "./elements.js";
 
+// The name of the curve in a file.
+export const nameOfFile = ({ name }) => name.replace(/\.json$/i, "");
+
 // open(text, name) adds the curve or the curves that the text describes, or returns the fault of an invalid one.
 export function prepareOpening(open) {
   byId("open").addEventListener("click", () => {
@@ -13,8 +16,8 @@ export function prepareOpening(open) {
   });
   byId("accept").addEventListener("click", async () => {
     try {
-      const file = byId("file").files[0]?.name.replace(/\.json$/i, "");
-      const fault = await open(byId("pasted").value, file ?? "Opened");
+      const [file] = byId("file").files;
+      const fault = await open(byId("pasted").value, file ? nameOfFile(file) : "Opened");
       byId("opening-fault").textContent = fault ?? "";
       if (fault !== undefined) return;
       byId("opening").querySelector("form").reset();

@@ -40,8 +40,11 @@ export class ShapeField {
   draw(shape, rises, levels, isUndone) {
     const { name, power } = this.#split(shape);
     if (!this.#options.has(name)) this.#add(name, {});  // not of this list: the server says why, and it is not lost
-    this.#direction = rises ? "rising" : "falling";
-    for (const choice of this.#choices) this.#drawOption(choice.name, choice.levels);
+    const direction = rises ? "rising" : "falling";
+    if (direction !== this.#direction) {
+      this.#direction = direction;
+      for (const choice of this.#choices) this.#drawOption(choice.name, choice.levels);
+    }
     if (this.select.value !== name) this.select.value = name;
     if (power !== null) this.#drawOption(name, levels[shape]);
     for (const copy of [this.#button.querySelector("svg"), this.#beside]) {
