@@ -62,10 +62,10 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
 def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     """Return the curve as an optax schedule, which optax takes as `learning_rate`.
 
-        lr(step) = float32(peak_value) · curve(step)
+        lr(step) = float32(float32(peak_value) · curve(step))
 
     The schedule is a pure function. It works under every JAX transformation, such as `jit`, `vmap` and
-    `scan`; an eager call is a single jitted call.
+    `scan`; an eager call is a single jitted call. It can be pickled.
 
     Args:
         curve: The curve. For one from `BatchPlan.scale` use `scale_by_curve`: an optimizer counts updates.
@@ -74,7 +74,7 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
 
     Returns:
         A function of the step, an integer or an integer array of any shape and dtype. Its result has the
-        step's shape and is float32; with x64 on, it is float64 and exact.
+        step's shape and is float32; with x64 on, the same value as float64.
 
     Raises:
         TypeError: `curve` is not a curve, or `peak_value` is not a real scalar. From the schedule: a step is
@@ -89,23 +89,31 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     >>> schedule(100)
     Array(0.0003, dtype=float32)
     """
-    curve = check_curve("curve", curve)
-    peak = _check_peak(peak_value)
-    # Decoded once, in NumPy, so that every trace takes the finished table as a constant.
-    table = curve._decoded
+    return _Schedule(check_curve("curve", curve), _check_peak(peak_value))
 
-    @jax.jit
-    def learning_rate(step: Any, peak: Any) -> jax.Array:
-        # The product of two float32 is exact in float64 (24 + 24 bits < 53), and rounded once in float32.
-        # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² at the end of
-        # `fixed_point.evaluate`, which underflows for tiny peaks; the select between the two prevents that.
-        dtype = jnp.result_type(float)
-        return peak.astype("float32").astype(dtype) * _evaluate(step, lambda: table).astype(dtype)
 
-    def schedule(step: Any) -> jax.Array:
-        return learning_rate(_check_steps(step), peak)
+class _Schedule:
+    """The learning rates of a curve; a closure could not be pickled."""
 
-    return schedule
+    def __init__(self, curve: Curve, peak: Any) -> None:
+        # Decoded once, in NumPy, so that every trace takes the finished table as a constant.
+        table = curve._decoded
+
+        @jax.jit
+        def learning_rate(step: Any, peak: Any) -> jax.Array:
+            # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² at the end
+            # of `fixed_point.evaluate`, which underflows for tiny peaks; the select between the two prevents
+            # that.
+            lr = peak.astype("float32") * _evaluate(step, lambda: table)
+            return lr.astype(jnp.result_type(float))
+
+        self._curve, self._peak, self._learning_rate = curve, peak, learning_rate
+
+    def __call__(self, step: Any) -> jax.Array:
+        return self._learning_rate(_check_steps(step), self._peak)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Schedule, (self._curve, self._peak)
 
 
 def cosine_plateau_schedule(

@@ -63,7 +63,7 @@ def scale_by_curve(
 ) -> optax.GradientTransformationExtraArgs:
     """Multiply updates by minus the curve's learning rate, as the last transformation of an optax chain.
 
-        update ← -lr · update,    lr = float32(peak_value) · curve(clock)
+        update ← -lr · update,    lr = float32(float32(peak_value) · curve(clock))
 
     It replaces `optax.scale_by_learning_rate`: write it after `optax.scale_by_adam()`, not `optax.adam(lr)`,
     which has a minus sign too.

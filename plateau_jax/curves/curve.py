@@ -4,7 +4,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Self, overload
+from typing import Any, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,24 +23,24 @@ from plateau_jax.validation.messages import code
 class Curve(ABC):
     """A learning-rate curve. Called with a step, it is a multiplier in [0, 1].
 
-        lr(step) = peak · curve(step)
+        lr(step) = float32(float32(peak) · curve(step))
 
     Build a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown`, `then`, `part` and `BatchPlan.scale`
     derive new curves from it. Curves are frozen. Curves of one class with the same arguments are equal and
     have the same hash. The `repr` of a curve is a Python expression that builds it.
 
-    Every value is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the exact curve by
-    at most half a unit in the last place plus 2⁻⁵⁸ (more where `BatchPlan.scale` multiplies by a factor above
-    1). At the first step of a segment, and throughout a segment that holds its level, it is the float32
-    nearest to the exact level; the first step of a part, or of a new batch, may lie within a segment. Values
-    never rise within a falling segment and never fall within a rising one.
+    Every multiplier is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the exact
+    curve by at most half a unit in the last place plus 2⁻⁵⁸ (more where `BatchPlan.scale` multiplies by a
+    factor above 1). At the first step of a segment, and throughout a segment that holds its level, it is the
+    float32 nearest to the exact level; the first step of a part, or of a new batch, may lie within a segment.
+    Values never rise within a falling segment and never fall within a rising one.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
-    >>> 3e-4 * curve(50)
-    0.00015
     >>> curve([0, 50, 100, 1000])
     array([0. , 0.5, 1. , 0. ], dtype=float32)
+    >>> curve.learning_rate(50, 0.5)
+    0.25
     """
 
     total_steps: int
@@ -129,6 +129,42 @@ class Curve(ABC):
         if isinstance(step, int | np.integer):
             return self(int(steps))
         return fixed_point.evaluate_many(self._decoded, steps)[()]
+
+    @overload
+    def learning_rate(self, step: int | np.integer[Any], peak_value: float) -> float: ...
+    @overload
+    def learning_rate(self, step: NDArray[Any] | Sequence[Any], peak_value: float) -> NDArray[np.float32]: ...
+    def learning_rate(self, step: Any, peak_value: float) -> Any:
+        """Return the learning rate at each step, as `lambda_lr` writes it and `optax_schedule` returns it.
+
+            lr(step) = float32(float32(peak_value) · curve(step))
+
+        Use it for a library that asks for a number or a function of the step. The plain product
+        `peak * curve(step)` differs in the last bits of float32 at many steps, because Python rounds neither
+        the peak nor the product to float32.
+
+        Args:
+            step: An integer of any size, or an array of integers of any shape and dtype.
+            peak_value: The peak learning rate: 0, or at least 2⁻¹²⁶.
+
+        Returns:
+            A Python float for a single integer, Python's or NumPy's; else an array of dtype float32 and the
+            step's shape.
+
+        Raises:
+            TypeError: As the curve itself; `peak_value` is not a real scalar.
+            ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
+
+        >>> from plateau_jax import PlateauCurve
+        >>> curve = PlateauCurve(1000, warmup_steps=100)
+        >>> curve.learning_rate(100, 3e-4)
+        0.0003000000142492354
+        >>> curve.learning_rate([0, 50, 100], 0.5)
+        array([0.  , 0.25, 0.5 ], dtype=float32)
+        """
+        multiplier = cast("Any", self(step))
+        lr = checks.peak("peak_value", peak_value) * multiplier
+        return float(lr) if isinstance(multiplier, float) else lr
 
     def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: str = "1-sqrt") -> "Curve":
         """Return a curve that leaves this one at step `at` and reaches the level `to` `steps` steps later.

@@ -24,7 +24,7 @@ def describe_difference(
     Args:
         saved: The curve of the run so far.
         current: The curve to resume under.
-        clock: The saved clock; all steps below it are compared.
+        clock: The clock to resume at; all steps below it are compared.
         is_clock_used: True if an update may have used the step `clock` too, because a clock with a unit or
             under a rule can stand still. It is compared too, except at or past the end of the saved curve,
             where the next phase of `saved.then(...)` may have another level.
@@ -38,8 +38,8 @@ def describe_difference(
     if clock == step and (is_same or not is_clock_used or clock >= saved.total_steps):
         return ""
     return (
-        f"was saved at step {clock} with {_difference(saved, current)}: the {driven} differ from step {step} "
-        "on; resume with the old curve"
+        f"cannot resume at step {clock}: it was saved with {_difference(saved, current)}, and the {driven} "
+        f"differ from step {step} on; resume with the old curve"
     )
 
 

@@ -16,6 +16,7 @@ from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions_and_steps
 from support.examples import examples
 from support.jax.jax_cases import CURVE, x64_both_ways
+from support.schedulers.runs import learning_rate, peaks
 
 from plateau_jax import PlateauCurve
 
@@ -116,10 +117,34 @@ assert "jax" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@given(st.integers(0, 2000), st.sampled_from((3e-4, 0.1, 0.7)))
-def test_python_product_of_two_float32_is_exact(step, peak):
-    peak = np.float32(peak)
-    exact = np.float64(peak) * np.float64(CURVE(step))
-    assert float(peak) * CURVE(step) == exact
-    assert peak * CURVE(step) == np.float32(exact)
-    assert type(peak * CURVE(step)) is np.float32
+@given(descriptions_and_steps(size=8), peaks)
+def test_learning_rate_is_the_rounded_product(case, peak):
+    description, steps = case
+    curve = build(description)
+    expected = [learning_rate(peak, curve, step) for step in steps]
+    for form in (int, np.int64):
+        lrs = [curve.learning_rate(form(step), peak) for step in steps]
+        assert lrs == expected
+        assert {type(lr) for lr in lrs} <= {float}
+    for shape in ((-1,), (2, -1)):
+        lrs = curve.learning_rate(np.array(steps).reshape(shape), np.float64(peak))
+        assert lrs.dtype == np.float32
+        assert lrs.ravel().tolist() == expected
+        assert lrs.shape == np.reshape(steps, shape).shape
+    assert curve.learning_rate(np.array(steps[0]), peak) == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "peak", "error", "message"),
+    [
+        (1.5, 0.1, TypeError, "step"),
+        (True, 0.1, TypeError, "step"),
+        (jnp.array(3), 0.1, TypeError, "optax_schedule"),
+        (3, "0.1", TypeError, "peak_value = '0.1'"),
+        (3, -0.1, ValueError, "peak_value = -0.1"),
+        (3, 1e-39, ValueError, "peak_value = 1e-39"),
+    ],
+)
+def test_learning_rate_rejects(step, peak, error, message):
+    with pytest.raises(error, match=message):
+        CURVE.learning_rate(step, peak)

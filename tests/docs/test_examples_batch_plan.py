@@ -131,7 +131,7 @@ def test_resume_under_another_curve_is_rejected(uninterrupted):
     status, _, errors = start(folder, "batch_plan.py", "--resume", "--tokens", 102_400).finish()
     assert status == 1
     last = errors.splitlines()[-1]
-    assert last.startswith("batch_plan.py: state_dict was saved at step ")
+    assert last.startswith("batch_plan.py: state_dict cannot resume at step ")
     assert last.endswith("; without --tokens, --resume continues as planned")
 
 

@@ -69,7 +69,7 @@ def test_resume_under_another_curve_is_rejected(gpt):
     status, _, errors = start(folder, "train_gpt.py", "--resume", "--steps", "5").finish()
     assert status == 1
     _, error = errors.splitlines()  # after the expected cost
-    assert error.startswith("train_gpt.py: state_dict was saved at step ")
+    assert error.startswith("train_gpt.py: state_dict cannot resume at step ")
     assert errors.endswith("; without --steps, --resume continues as planned\n")
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
+from support.schedulers.runs import peaks
 
 from plateau_jax import (
     BatchPlan,
@@ -98,7 +99,7 @@ def test_resumes_exactly_if_steps_so_far_agree(
             assert all(_near(old(at), new(at)) for at in used)
         else:
             same = new.first_difference(old)
-            message = f"saved at step {saved_at} with .* differ from step {same} on; resume"
+            message = f"cannot resume at step {saved_at}: .* differ from step {same} on; resume"
             _rejected(message, record, new, step, **options)
     check_resume(record, old.cooldown(saved_at, 7), saved_at, **options)
     if saved_at <= old.total_steps < 2**30:
@@ -139,8 +140,9 @@ def test_record_survives(transport: Callable[[Any], Any], options: dict[str, Any
 
 def test_message_names_what_changed() -> None:
     _rejected(
-        "^record was saved at step 200 with total_steps=300, now 400: the learning rates differ from step 31 "
-        "on; resume with the old curve, or leave out check_resume to continue under the new one$",
+        "^record cannot resume at step 200: it was saved with total_steps=300, now 400, and the learning "
+        "rates differ from step 31 on; resume with the old curve, or leave out check_resume to continue "
+        "under the new one$",
         resume_record(CURVE),
         LONGER,
         200,
@@ -152,6 +154,33 @@ def test_message_names_what_changed() -> None:
         0,
         unit=16,
     )
+    _rejected(
+        r"^record was saved with peak_value = 0\.0003, but here it is 0\.0006; resume with the old peak, or "
+        r"leave out peak_value in check_resume to continue with the new one$",
+        resume_record(CURVE, peak_value=3e-4),
+        CURVE,
+        200,
+        peak_value=6e-4,
+    )
+
+
+@every_transport
+@given(saved=st.none() | peaks, current=st.none() | peaks)
+def test_peaks_are_compared_if_both_sides_name_one(
+    transport: Callable[[Any], Any], saved: float | None, current: float | None
+) -> None:
+    record = transport(resume_record(CURVE, peak_value=saved))
+    for peak in (saved, current and float(np.float32(current)), current and jnp.float32(current)):
+        if None in (saved, peak) or np.float32(saved) == np.float32(peak):
+            check_resume(record, CURVE, 200, peak_value=peak)
+        else:
+            _rejected("^record was saved with peak_value = ", record, CURVE, 200, peak_value=peak)
+
+
+def test_record_without_a_peak_still_loads() -> None:
+    record = resume_record(CURVE)
+    del record["peak_value"]  # as saved before 0.4
+    check_resume(record, CURVE, 200, peak_value=0.1)
 
 
 @pytest.mark.parametrize(

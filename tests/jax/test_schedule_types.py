@@ -1,7 +1,9 @@
 """`optax_schedule` and `multiplier`: accepted and rejected types, and the number of compilations."""
 
+import copy
 import itertools
 import logging
+import pickle
 from functools import partial
 
 import jax
@@ -188,3 +190,13 @@ def test_eager_call_runs_one_program_compiled_once(x64, caplog):
             values = [call(step) for step in (3, 5, 10**30, np.int64(7), np.int8(7))]
             assert len(values) == 5
             assert len([record for record in caplog.records if record.message.startswith("Compiling")]) == 1
+
+
+@x64_both_ways
+@pytest.mark.parametrize("copied", [lambda obj: pickle.loads(pickle.dumps(obj)), copy.copy, copy.deepcopy])
+def test_schedule_pickles_and_copies(x64, copied):
+    with jax.enable_x64(x64):
+        for peak in (0.1, jnp.float32(0.1)):
+            schedule = optax_schedule(CURVE, peak)
+            schedule(3)
+            assert_equal_bits(copied(schedule)(STEPS), np.asarray(schedule(STEPS)))

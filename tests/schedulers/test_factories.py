@@ -69,8 +69,9 @@ def test_min_lr_is_final_lr_of_every_group(peaks, share):
     optimizer = optimizer_with(peaks)
     get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr=min_lr, last_epoch=49)
     for peak, lr in zip(peaks, lrs_of(optimizer), strict=True):
-        # To the precision of a float32 ratio; a subnormal one has fewer bits.
+        # To the precision of a float32 ratio, and of the product; a subnormal one has fewer bits.
         lost = max(Fraction(min_lr) / 2**24, Fraction(peak) / 2**149)
+        lost += max(Fraction(min_lr) / 2**24, Fraction(1, 2**149))
         assert abs(Fraction(lr) - Fraction(min_lr)) <= lost * Fraction(9, 8)
 
 

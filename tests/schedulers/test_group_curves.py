@@ -1,4 +1,4 @@
-"""Peaks out of range, groups and multipliers, and windows computed ahead."""
+"""Peaks out of range, groups and parameters, and windows of values computed ahead."""
 
 import copy
 import pickle
@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.schedulers.runs import optimizer_with
+from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with, peaks
 
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
-from torch_bridge.schedulers.group_curves import Multipliers
+from torch_bridge.schedulers.group_curves import WindowOfValues
 from torch_bridge.schedulers.param_groups import all_groups, all_parameters
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -57,41 +57,46 @@ any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**
 
 @examples(50)
 @given(
-    st.lists(descriptions(range(5)), min_size=1, max_size=3),
+    st.lists(st.tuples(descriptions(range(5)), peaks), min_size=1, max_size=3),
     st.lists(st.tuples(any_step, st.integers(0, 3)), max_size=8),
 )
-def test_multipliers_are_python_floats_of_the_curves(cases, walk):
-    curves = [build(description) for description in cases]
-    multipliers = Multipliers(curves)
+def test_values_are_python_floats_of_the_curves(cases, walk):
+    curves, bases = [build(description) for description, _ in cases], [base for _, base in cases]
+    window = WindowOfValues(curves, bases)
     for start, further in walk:
         for step in range(start, start + further + 1):
-            factors = multipliers[step]
-            assert factors == tuple(curve(step) for curve in curves)
-            assert all(type(factor) is float for factor in factors)
+            pairs = zip(bases, curves, strict=True)
+            assert window[step] == tuple(learning_rate(base, curve, step) for base, curve in pairs)
+            assert all(type(value) is float for value in window[step])
 
 
-def test_multipliers_keep_one_window():
-    multipliers = Multipliers([PlateauCurve(10**6)])
-    sizes = {len(multipliers) for step in range(20_000) if multipliers[step]}
+def test_values_keep_one_window():
+    window = WindowOfValues([PlateauCurve(10**6)], [0.1])
+    sizes = {len(window) for step in range(20_000) if window[step]}
     assert len(sizes) == 1
 
 
 def test_distant_step_is_computed_alone():
-    multipliers = Multipliers([PlateauCurve(10**9)])
+    window = WindowOfValues([PlateauCurve(10**9)], [0.1])
     for step in range(10**4, 10**5, 10**4):
-        assert multipliers[step]
-        assert len(multipliers) == 1
-    assert multipliers[step + 1]
-    assert len(multipliers) > 1000
+        assert window[step]
+        assert len(window) == 1
+    assert window[step + 1]
+    assert len(window) > 1000
 
 
-def test_copies_leave_out_the_window():
-    multipliers = Multipliers([PlateauCurve(10**6)])
-    expected = multipliers[7]
-    for copied in (
-        copy.copy(multipliers),
-        copy.deepcopy(multipliers),
-        pickle.loads(pickle.dumps(multipliers)),
-    ):
+def test_copies_leave_out_the_values():
+    window = WindowOfValues([PlateauCurve(10**6)], [0.1])
+    expected = window[7]
+    for copied in (copy.copy(window), copy.deepcopy(window), pickle.loads(pickle.dumps(window))):
         assert len(copied) == 0
         assert copied[7] == expected
+
+
+def test_peak_written_into_base_lrs_is_used():
+    optimizer = optimizer_with([0.1, 0.2])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 20)
+    scheduler.base_lrs[1] = 0.7  # as programs for torch's schedulers do
+    advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == [learning_rate(peak, CURVE, 21) for peak in (0.1, 0.7)]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.holds.held import CURVE as HELD_CURVE, PATIENT
-from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with
+from support.schedulers.runs import advance, learning_rate, lrs_of, modest_peaks, optimizer_with
 from support.training.trees import through_file
 from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 
@@ -56,10 +56,8 @@ def test_new_group_joins_with_its_own_peak(held: bool, moves: Any, form: Any) ->
             peaks.append(move)
             assert lrs_of(optimizer)[:-1] == before
             _update(optimizer, scheduler, held)
-        factor = curve(scheduler.clock)
         assert scheduler.base_lrs == [np.float32(peak) for peak in peaks]
-        exact = [float(np.float32(peak)) * factor for peak in peaks]
-        assert lrs_of(optimizer) == [np.float32(lr) if form is torch.tensor else lr for lr in exact]
+        assert lrs_of(optimizer) == [learning_rate(peak, curve, scheduler.clock) for peak in peaks]
         assert (
             len(scheduler.get_last_lr()) == len(scheduler.lr_lambdas) == len(scheduler.curves) == len(peaks)
         )
@@ -226,7 +224,7 @@ def test_set_peak_holds_after_updates_and_resume(held: bool, steps: int, peak: A
         scheduler.step(*[0.5] * held)
 
     def check() -> None:
-        expected = [float(np.float32(peak)) * curve(scheduler.clock) for peak in peaks]
+        expected = [learning_rate(peak, curve, scheduler.clock) for peak in peaks]
         assert lrs_of(optimizer) == scheduler.get_last_lr() == expected
 
     optimizer, scheduler = start()

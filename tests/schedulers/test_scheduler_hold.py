@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT, HeldRun, clocks_of, curves, holds
 from support.holds.hold_cases import metrics
-from support.schedulers.runs import lrs_of, optimizer_with
+from support.schedulers.runs import learning_rate, lrs_of, optimizer_with
 from support.training.trees import through_file
 from torch.optim.lr_scheduler import SequentialLR
 
@@ -128,7 +128,7 @@ def test_sequential_lr_cannot_step_it() -> None:
     optimizer = optimizer_with([0.1])
     schedulers = [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)]
     scheduler = SequentialLR(optimizer, schedulers, [5])
-    assert lrs_of(optimizer) == [float(np.float32(0.1)) * CURVE(0)]
+    assert lrs_of(optimizer) == [learning_rate(0.1, CURVE, 0)]
     optimizer.step()
     with pytest.raises(TypeError, match="needs the metric"):
         scheduler.step()

@@ -5,12 +5,19 @@ import io
 import pickle
 import re
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.schedulers.runs import Run, advance, expected_lrs, lrs_of, modest_peaks, optimizer_with
+from support.schedulers.runs import (
+    Run,
+    advance,
+    expected_lrs,
+    learning_rate,
+    lrs_of,
+    modest_peaks,
+    optimizer_with,
+)
 from support.training.trees import through_file
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
@@ -46,12 +53,12 @@ def test_rejection_says_the_difference(description, other, saved_at, loaded_at):
     else:
 
         def load():
-            with pytest.raises(ValueError, match=f"saved at step {saved_at} with ") as caught:
+            with pytest.raises(ValueError, match=f"cannot resume at step {saved_at}: ") as caught:
                 run.scheduler.load_state_dict(state)
             message = str(caught.value)
             before, now = old.to_dict(), new.to_dict()
             if before.keys() != now.keys():
-                assert f"with a {_kind_and_length(old)}, now a {_kind_and_length(new)}: the" in message
+                assert f"with a {_kind_and_length(old)}, now a {_kind_and_length(new)}, and the" in message
             else:
                 (name, *_) = (name for name in now if before[name] != now[name])
                 assert f" {name}" in message
@@ -151,8 +158,8 @@ def test_trainer_loads_by_builders_strict(copied, saved_at):
     optimizer, scheduler = copied((optimizer, scheduler))
     _as_a_trainer_loads(scheduler, state)
     assert scheduler.last_epoch == saved_at
-    assert lrs_of(optimizer) == [float(np.float32(0.1)) * OTHER(saved_at)]
-    with pytest.raises(ValueError, match="saved at step"):
+    assert lrs_of(optimizer) == [learning_rate(0.1, OTHER, saved_at)]
+    with pytest.raises(ValueError, match="cannot resume at step"):
         scheduler.load_state_dict(state, strict=True)
 
     strict = Run([OTHER], [0.1])
@@ -213,15 +220,23 @@ def test_rejection_shows_only_what_differs():
         (
             lambda_lr(optimizer, longer),
             state,
-            "total_steps=64, now 96: the learning rates differ from step 6 on",
+            "total_steps=64, now 96, and the learning rates differ from step 6 on",
         ),
         (
             lambda_lr(optimizer, other),
             state,
-            "total_steps=64, now 96; warmup_steps=5, now 0; …: the learning",
+            "total_steps=64, now 96; warmup_steps=5, now 0; …, and the learning",
         ),
-        (lambda_lr(optimizer, longer.cooldown(20, 10)), nested, "curve.total_steps=64, now 96: the learning"),
-        (lambda_lr(optimizer, old.cooldown(20, 11)), nested, " steps=10, now 11: the learning rates differ"),
+        (
+            lambda_lr(optimizer, longer.cooldown(20, 10)),
+            nested,
+            "curve.total_steps=64, now 96, and the learning",
+        ),
+        (
+            lambda_lr(optimizer, old.cooldown(20, 11)),
+            nested,
+            " steps=10, now 11, and the learning rates differ",
+        ),
         (
             lambda_lr(optimizer, StagedCurve(changed)),
             staged,
@@ -230,25 +245,25 @@ def test_rejection_shows_only_what_differs():
         (
             lambda_lr(optimizer, StagedCurve(stages[:38])),
             staged,
-            "stages[38]=[1, 0.62, 'cosine'], now None: the",
+            "stages[38]=[1, 0.62, 'cosine'], now None, and the",
         ),
         (
             lambda_lr(optimizer, longer),
             staged,
-            "a StagedCurve of 50 steps, now a PlateauCurve of 96 steps: the",
+            "a StagedCurve of 50 steps, now a PlateauCurve of 96 steps, and the",
         ),
         (
             lambda_lr(optimizer, old.then(longer).cooldown(9, 9)),
             nested,
-            "curve=a PlateauCurve of 64 steps, now a Then of 160 steps; at=20, now 9; …: the",
+            "curve=a PlateauCurve of 64 steps, now a Then of 160 steps; at=20, now 9; …, and the",
         ),
         (
             follow(optimizer, "momentum", longer),
             follower.state_dict(),
-            "now 96: the values differ from step 6 on",
+            "now 96, and the values differ from step 6 on",
         ),
     ):
-        with pytest.raises(ValueError, match=f"^state_dict was saved at step 40 with.*{re.escape(message)}"):
+        with pytest.raises(ValueError, match=f"^state_dict cannot resume at step 40: .*{re.escape(message)}"):
             loaded.load_state_dict(through_file(saved))
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with
+from support.schedulers.runs import advance, learning_rate, lrs_of, modest_peaks, optimizer_with
 from support.training.trees import through_file
 
 from plateau_jax import PlateauCurve
@@ -27,11 +27,6 @@ def _lr_tensors(optimizer):
     return [group["lr"] for group in optimizer.param_groups]
 
 
-def _expected_lr(peak, curve, step, dtype):
-    lr = float(np.float32(peak)) * float(curve(step))
-    return float(np.float32(lr)) if dtype == torch.float32 else lr
-
-
 @given(descriptions(range(4)), modest_peaks, dtypes, st.integers(0, 30), st.booleans())
 def test_tensor_lr_stays_the_same_tensor(description, peak, dtype, steps, scalar_shape):
     curve = build(description)
@@ -41,7 +36,7 @@ def test_tensor_lr_stays_the_same_tensor(description, peak, dtype, steps, scalar
     for step in range(steps):
         assert optimizer.param_groups[0]["lr"] is tensor
         assert tensor.dtype == dtype
-        assert tensor.item() == _expected_lr(peak, curve, step, dtype)
+        assert tensor.item() == learning_rate(peak, curve, step)
         assert scheduler.get_last_lr() == [tensor]
         assert scheduler.get_last_lr()[0] is not tensor
         advance(optimizer, scheduler)
@@ -80,14 +75,14 @@ def test_load_fills_the_tensor_of_the_group(peak, dtype, saved_at, loaded_at):
     advance(optimizer, scheduler, loaded_at)
     scheduler.load_state_dict(state)
     assert optimizer.param_groups[0]["lr"] is tensor
-    assert tensor.item() == _expected_lr(peak, CURVE, saved_at, dtype)
+    assert tensor.item() == learning_rate(peak, CURVE, saved_at)
 
     # The optimizer's load puts another tensor there, which is filled from then on.
     optimizer.load_state_dict(saved.state_dict())
     loaded = optimizer.param_groups[0]["lr"]
     advance(optimizer, scheduler)
     assert optimizer.param_groups[0]["lr"] is loaded
-    assert loaded.item() == _expected_lr(peak, CURVE, saved_at + 1, dtype)
+    assert loaded.item() == learning_rate(peak, CURVE, saved_at + 1)
 
 
 @given(
@@ -107,7 +102,7 @@ def test_groups_share_a_tensor_only_under_one_curve(peak, dtype, curves, steps):
         assert (rate is shared) == (curve == curves[0])
     advance(optimizer, scheduler, steps)
     assert all(rate is before for rate, before in zip(_lr_tensors(optimizer), held, strict=True))
-    assert lrs_of(optimizer) == [_expected_lr(peak, curve, steps, dtype) for curve in curves]
+    assert lrs_of(optimizer) == [learning_rate(peak, curve, steps) for curve in curves]
 
 
 @given(st.integers(0, 30))
@@ -122,9 +117,7 @@ def test_load_separates_shared_tensors_of_new_curves(steps):
     optimizer.load_state_dict(states[0])
     scheduler.load_state_dict(states[1], strict=False)
     for step in range(steps, steps + 3):
-        assert lrs_of(optimizer) == [
-            _expected_lr(0.5, curve, step, torch.float32) for curve in (CURVE, OTHER)
-        ]
+        assert lrs_of(optimizer) == [learning_rate(0.5, curve, step) for curve in (CURVE, OTHER)]
         advance(optimizer, scheduler)
 
 
@@ -139,4 +132,4 @@ def test_lr_on_the_device_stays_there(peak, steps):
     advance(optimizer, scheduler, steps)
     assert optimizer.param_groups[0]["lr"] is tensor
     assert tensor.is_cuda
-    assert tensor.item() == _expected_lr(peak, CURVE, steps, torch.float32)
+    assert tensor.item() == learning_rate(peak, CURVE, steps)

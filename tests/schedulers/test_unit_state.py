@@ -159,7 +159,7 @@ def test_every_step_so_far_is_compared(
             assert is_near or clock not in used or clock >= old.total_steps
         else:
             assert new not in allowed
-            _rejected(run, state, "saved at step .* differ from step")
+            _rejected(run, state, "cannot resume at step .* differ from step")
             run.part.load_state_dict(state, strict=False)
         run.check(consumed, len(given_counts))
 

@@ -1,6 +1,5 @@
 """A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose checkpoints hold the step and the curve."""
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch_bridge.schedulers.update_counter import counter_of
 class CurveLR(GroupCurves, LambdaLR):
     """The scheduler that `lambda_lr` builds: a `LambdaLR` whose state holds the step and the curve.
 
-        lr = float32(peak) · curve(clock)
+        lr = float32(float32(peak) · curve(clock))
 
     Args:
         optimizer: Any torch optimizer.
@@ -45,9 +44,9 @@ class CurveLR(GroupCurves, LambdaLR):
     (0, [0.0])
     """
 
-    # Why not curves as the functions of a plain LambdaLR? Its state_dict copies the __dict__ of a callable
-    # object: NumPy arrays in it break torch.load(weights_only=True), and a load would silently replace the
-    # new curve by the saved one. Hence a separate `get_lr`, `state_dict` and `load_state_dict`.
+    # Why not curves as the functions of a plain LambdaLR? Its state holds the step but no curve, so a run
+    # could resume under a different one unnoticed, and it rounds neither the peak nor the product to float32.
+    # Hence a separate `get_lr`, `state_dict` and `load_state_dict`.
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
@@ -256,11 +255,8 @@ class CurveLR(GroupCurves, LambdaLR):
             self._move_to(self.last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Return each group's learning rate at `clock`, a scalar: the exact product of two float32."""
-        # Exact, since 24 + 24 bits fit into the 53 of a double. Python floats, since a NumPy scalar would end
-        # up in `param_groups`, and from there in checkpoints.
-        step = self.last_epoch if self._unit_clock is None else self._unit_clock.clock
-        return list(map(operator.mul, self._bases, self._multipliers[step]))
+        """Return each group's learning rate at `clock`, a Python float."""
+        return list(self._values_at_clock())
 
     # A TypedDict is a dict at run time, which is all that torch asks for.
     def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -54,12 +54,11 @@ def lambda_lr(
 
     After n calls of `step()` each group has the learning rate
 
-        lr = float32(peak) · curve(n)
+        lr = float32(float32(peak) · curve(n))
 
-    The peak is the group's `initial_lr` if it has one, else its `lr`, **rounded to float32**: then the
-    product with a float32 multiplier is exact in a Python float, and its float32 value is the learning rate
-    that `plateau_jax.optax_schedule` gives for the same peak. If `group["lr"]` is a tensor, the scheduler
-    writes into that tensor.
+    This is the learning rate that `plateau_jax.optax_schedule` returns and `Curve.learning_rate` computes for
+    the same peak. The peak is the group's `initial_lr` if it has one, else its `lr`. If `group["lr"]` is a
+    tensor, the scheduler writes into that tensor.
 
     A group that is added to the optimizer later follows the curve if one was given for all groups, from the
     next `step()` on, with its own learning rate as its peak; with one curve for each group it is rejected.
@@ -73,7 +72,7 @@ def lambda_lr(
 
         consumed = Σ counts of all updates so far
         clock    = consumed // unit
-        lr       = float32(peak) · curve(clock)
+        lr       = float32(float32(peak) · curve(clock))
 
     After each update call `step(count=n)`, with the samples or tokens of that update on all ranks. For
     trainers and torch schedulers that call `step()` without arguments, pass `count`, a function that returns

@@ -1,6 +1,5 @@
 """A curve for an option of an optimizer other than the learning rate: weight decay, momentum, a beta."""
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, cast
 
@@ -52,11 +51,10 @@ class Follower(GroupCurves):
 
     After n calls of `step()` each group has
 
-        group[key] = float32(base) · curve(n)
+        group[key] = float32(float32(base) · curve(n))
 
-    The base is the group's value when the follower is built, **rounded to float32**. So the product is exact
-    in a Python float, and rounded to float32 it is the value that JAX computes. If the value is a tensor, the
-    follower writes into that tensor. The base is saved in the follower's state, not in the groups: build the
+    The base is the group's value when the follower is built. If the value is a tensor, the follower writes
+    into that tensor. The base is saved in the follower's state, not in the groups: build the
     follower while the groups have their initial values, or load its state afterwards.
 
     An optimizer may have any number of followers, one for each option, next to a scheduler or a `TrainStep`.
@@ -145,13 +143,13 @@ class Follower(GroupCurves):
         self.last_epoch = updates
         if self._unit_clock is not None:
             self._unit_clock.consumed = consumed
-        groups, multipliers = self.optimizer.param_groups, self._multipliers[self.clock]
-        for group, base, multiplier in zip(groups, self._bases, multipliers, strict=True):
-            self._option.write(group, base * multiplier)
+        groups = self.optimizer.param_groups
+        for group, value in zip(groups, self._values_at_clock(), strict=True):
+            self._option.write(group, value)
         self._groups_written = len(groups)
 
-    def _values_written(self) -> list[float]:
-        return list(map(operator.mul, self._bases, self._multipliers[self.clock]))
+    def _values_written(self) -> tuple[float, ...]:
+        return self._values_at_clock()
 
     def _new_base(self, index: int, group: dict[str, Any]) -> float:
         try:

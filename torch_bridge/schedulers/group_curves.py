@@ -24,10 +24,10 @@ def map_curves(curves: Sequence[Curve], function: Callable[[Curve], Value]) -> l
     return [values[id(curve)] for curve in curves]
 
 
-class Multipliers(dict[int, tuple[float, ...]]):
-    """The multipliers of all curves by step, computed for a window of `CHUNK` steps at a time.
+class WindowOfValues(dict[int, tuple[float, ...]]):
+    """The values of all groups by step, computed for a window of `CHUNK` steps at a time.
 
-        Multipliers(curves)[step] == tuple(curve(step) for curve in curves)
+        window[step][group] = float32(float32(base) · curve(step))
 
     A missing step replaces the window by one that begins there. If it lies more than `MAX_GAP` steps past the
     window, only that step is computed: a clock of samples may leap, and would use few steps of a window.
@@ -35,33 +35,37 @@ class Multipliers(dict[int, tuple[float, ...]]):
 
     # A dict, so that a step within the window costs one look-up and no Python call (`__missing__`).
 
-    def __init__(self, curves: Sequence[Curve]) -> None:
+    def __init__(self, curves: Sequence[Curve], bases: Sequence[float]) -> None:
         super().__init__()
-        self.curves = curves
+        self.curves, self.bases = curves, list(bases)
         self._end = 0
         """One past the last computed step."""
 
     def __missing__(self, step: int) -> tuple[float, ...]:
         self.clear()
-        leaps = step - self._end > MAX_GAP
-        self._end = step + (1 if leaps else CHUNK)
-        # Python floats, since NumPy scalars would get into `param_groups`, and from there into checkpoints.
-        if leaps:
-            self[step] = tuple(map_curves(self.curves, lambda curve: float(curve(step))))
+        if step - self._end > MAX_GAP:
+            self._end = step + 1
+            multipliers = map_curves(self.curves, lambda curve: np.array([curve(step)], np.float32))
         else:
+            self._end = step + CHUNK
             # Past MAX_STEP every curve is constant, and NumPy has no ranges from 2⁶³ on.
             first = min(step, checks.MAX_STEP)
-            array = np.arange(first, first + CHUNK)
-            columns = map_curves(self.curves, lambda curve: curve(array).tolist())
-            self.update(zip(range(step, self._end), zip(*columns, strict=True), strict=True))
+            steps = np.arange(first, first + CHUNK)
+            multipliers = map_curves(self.curves, lambda curve: curve(steps))
+        # Python floats, since NumPy scalars would get into `param_groups`, and from there into checkpoints.
+        pairs = zip(self.bases, multipliers, strict=True)
+        columns = [(np.float32(base) * column).tolist() for base, column in pairs]
+        self.update(zip(range(step, self._end), zip(*columns, strict=True), strict=True))
         return self[step]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Multipliers, (self.curves,)  # without the window
+        return WindowOfValues, (self.curves, self.bases)  # without the values
 
 
 class GroupCurves:
-    """A curve that drives one option of each parameter group: value = float32(base) · curve(clock).
+    """A curve that drives one option of each parameter group.
+
+        value = float32(float32(base) · curve(clock))
 
     Derived classes read the bases of groups and write the values.
     """
@@ -89,9 +93,9 @@ class GroupCurves:
         self.strict = strict
         self._common_curve = curve if isinstance(curve, Curve) else None
         self._option = option
-        self._multipliers = Multipliers(self.curves)
         self._bases: list[float] = []
         """Each group's value at multiplier 1, in float32."""
+        self._window = WindowOfValues(self.curves, self._bases)
 
     def __repr__(self) -> str:
         curve = self._common_curve or self.curves
@@ -122,6 +126,12 @@ class GroupCurves:
         """Return True if the groups hold the values that were written here last. May wait for the device."""
         pairs = zip(self.optimizer.param_groups, self._values_written(), strict=False)
         return all(is_same(as_number(self._option.read(group)), as_number(value)) for group, value in pairs)
+
+    def _values_at_clock(self) -> tuple[float, ...]:
+        """Return each group's value at `clock`."""
+        if self._window.bases != self._bases:  # also if the user has written into `base_lrs`
+            self._window = WindowOfValues(self.curves, self._bases)
+        return self._window[self.clock]
 
     def _values_written(self) -> Sequence[Any]:
         """Return the value that each group got last."""
@@ -155,7 +165,6 @@ class GroupCurves:
         """Set the base of each group, without writing values into the groups."""
         if self._common_curve is not None and len(bases) != len(self.curves):
             self.curves = [self._common_curve] * len(bases)
-            self._multipliers = Multipliers(self.curves)
         self._bases = list(bases)
         unshare_tensors(self.optimizer, self._option, self._bases, self.curves)
 

@@ -16,7 +16,7 @@ from torch_bridge.schedulers.unit_clocks import Position
 class HeldCurveLR(CurveLR):
     """The scheduler that `lambda_lr` builds with `hold`: rules may hold its clock while updates continue.
 
-        lr = float32(peak) · curve(clock)
+        lr = float32(float32(peak) · curve(clock))
 
     Args:
         optimizer, curve, hold, last_epoch, strict: As in `lambda_lr`.
@@ -87,12 +87,6 @@ class HeldCurveLR(CurveLR):
         self._clock, self._states = clock, states
         self._move_to(self.last_epoch + 1)
         self._step_count += 1
-
-    def get_lr(self) -> list[float | Tensor]:
-        """Return each group's learning rate at `clock`, a scalar: the exact product of two float32."""
-        return [
-            peak * factor for peak, factor in zip(self._bases, self._multipliers[self._clock], strict=True)
-        ]
 
     def _resume_at(self, position: Position, states: States) -> None:
         self._clock, self._states = position.clock, states

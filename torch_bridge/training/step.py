@@ -36,7 +36,7 @@ class TrainStep:
 
         loss = Σ sum / Σ weight,  or the mean of the means
         g ← g · min(1, max_norm / (‖g‖ + 10⁻⁶))
-        lr = float32(peak) · curve(clock)
+        lr = float32(float32(peak) · curve(clock))
 
     `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts. Not thread-safe.
     Cannot be copied or pickled: build a new step and load `state_dict()` there. `print(step)` shows the

@@ -6,12 +6,11 @@ import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
 from support.curves.descriptions import build
 from support.holds.hold_cases import rules
 from support.holds.hold_oracle import clocks
-from support.schedulers.runs import lrs_of, optimizer_with
+from support.schedulers.runs import learning_rate, lrs_of, optimizer_with
 from support.training.trees import through_file
 from torch import Tensor, nn
 
@@ -52,10 +51,6 @@ def clocks_of(hold: Any, curve: Curve, metrics: Iterable[Any]) -> list[int]:
     return clocks(given, curve.flat_starts, metrics)
 
 
-def float32_rate(peak: float, curve: Curve, clock: int) -> float:
-    return float(np.float32(float(np.float32(peak)) * curve(clock)))
-
-
 def told(model: nn.Module, batch: Tensor) -> Tensor:
     """Return the batch as the loss, with a zero gradient."""
     return batch + sum(parameter.sum() for parameter in model.parameters()) * 0
@@ -77,7 +72,7 @@ class HeldRun:
     def check(self, clock: int, updates: int) -> None:
         assert self.scheduler.clock == clock
         assert self.scheduler.last_epoch == updates
-        wanted = [float(np.float32(rate)) * self.curve(clock) for rate in (0.1, 0.7)]
+        wanted = [learning_rate(rate, self.curve, clock) for rate in (0.1, 0.7)]
         assert lrs_of(self.optimizer) == self.scheduler.get_last_lr() == wanted
 
     def by_file(self) -> None:

@@ -58,9 +58,9 @@ def in_one_of_two_forms(curve: Curve) -> Segments:
 
 
 def product(curve: Curve, peak: float, steps: NDArray[Any], x64: bool) -> Any:
-    """Return the learning rate: the exact product of two float32, rounded to float32 with x64 off."""
-    exact: Any = np.float64(np.float32(peak)) * np.float64(curve(steps))
-    return exact if x64 else exact.astype(np.float32)
+    """Return the learning rate: the product, exact in double, rounded to float32; as float64 with x64 on."""
+    rounded: Any = (np.float64(np.float32(peak)) * np.float64(curve(steps))).astype(np.float32)
+    return rounded.astype(np.float64) if x64 else rounded
 
 
 def assert_equal_bits(actual: Any, wanted: Any) -> None:

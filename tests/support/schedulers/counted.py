@@ -6,11 +6,10 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from hypothesis import assume, strategies as st
 from support.curves.strategies import SMALLEST_NORMAL, magnitudes
-from support.schedulers.runs import lrs_of, optimizer_with
+from support.schedulers.runs import learning_rate, lrs_of, optimizer_with
 from support.training.trees import through_file
 
 from plateau_jax import Curve
@@ -84,7 +83,7 @@ class CountedRun:
         return [group["weight_decay"] for group in self.optimizer.param_groups]
 
     def expected_values(self, clock: int) -> list[float]:
-        return [float(np.float32(base)) * self.curve(clock) for base in self.BASES]
+        return [learning_rate(base, self.curve, clock) for base in self.BASES]
 
     def check(self, consumed: int, updates: int) -> None:
         clock = consumed // self.unit if self.unit else consumed

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve
 from torch_bridge import lambda_lr
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -49,6 +49,11 @@ def advance(optimizer: Optimizer, scheduler: LRScheduler, steps: int = 1) -> Non
 
 def lrs_of(optimizer: Optimizer) -> list[float]:
     return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def learning_rate(peak: float, curve: Curve, step: int) -> float:
+    """Return float32(float32(peak) · curve(step)): the product is exact in double, and rounded once."""
+    return float(np.float32(float(np.float32(peak)) * float(curve(step))))
 
 
 class Run:
@@ -133,11 +138,4 @@ ROUTES = [name for name in vars(Run) if name.startswith("by_")]
 
 
 def expected_lrs(run: Run, lrs: Sequence[float], step: int) -> list[float]:
-    """Return the curve's learning rates at a step, rounded to float32 if a group holds such a tensor."""
-    exact = [float(np.float32(lr)) * float(curve(step)) for lr, curve in zip(lrs, run.curves, strict=True)]
-    return [
-        float(np.float32(lr))
-        if isinstance(group["lr"], Tensor) and group["lr"].dtype == torch.float32
-        else lr
-        for lr, group in zip(exact, run.optimizer.param_groups, strict=True)
-    ]
+    return [learning_rate(lr, curve, step) for lr, curve in zip(lrs, run.curves, strict=True)]

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from support.docs.pages import ROOT, sections
+from support.schedulers.runs import learning_rate
 from support.training.trees import equal_trees
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -163,8 +163,8 @@ def record_lrs() -> Generator[LearningRates, None, None]:
 
 
 def expected_lrs(curve: Curve, steps: range, peak: float = PEAK, groups: int = 1) -> LearningRates:
-    """Return the learning rates for updates at these steps, as exact products."""
-    return [[float(np.float32(peak)) * curve(step)] * groups for step in steps]
+    """Return the learning rates for updates at these steps."""
+    return [[learning_rate(peak, curve, step)] * groups for step in steps]
 
 
 def same_weights(one: nn.Module, other: nn.Module) -> bool:

@@ -4,13 +4,13 @@ import warnings
 from random import Random
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
+from support.schedulers.runs import learning_rate
 from support.training.reads import reads_of
 from support.training.steps import skip_patterns
 
@@ -27,10 +27,7 @@ _peaks = st.one_of(st.sampled_from((0.0, 2.0**-126, 3e-4, 1.0, 3.4e38)), st.floa
 
 
 def _expected(curves: list[Curve], peaks: list[float], applied: int) -> list[float]:
-    return [
-        float(np.float32(float(curve(applied)) * float(np.float32(peak))))
-        for curve, peak in zip(curves, peaks, strict=True)
-    ]
+    return [learning_rate(peak, curve, applied) for curve, peak in zip(curves, peaks, strict=True)]
 
 
 def _run(clock: Clock, skips: list[bool], applied: int) -> int:

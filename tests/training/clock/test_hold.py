@@ -9,8 +9,9 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.holds.held import CURVE, PATIENT, clocks_of, curves, float32_rate, holds, told
+from support.holds.held import CURVE, PATIENT, clocks_of, curves, holds, told
 from support.holds.hold_cases import metrics
+from support.schedulers.runs import learning_rate
 from support.training.models import Net, batches, mean_loss, nonfinite, pair_loss
 from support.training.optimizers import OPTIMIZERS, make_optimizer
 from support.training.steps import make_step, train
@@ -50,9 +51,9 @@ def test_lr_is_the_curve_at_held_clock(
         result = step(torch.tensor(loss))
         assert (result.clock.dtype, result.clock.shape) == (torch.int64, ())
         assert (int(result.clock), [int(result.applied), int(result.skipped)]) == (now, counts)
-        assert result.lr.tolist() == [float32_rate(peak, curve, now)]
+        assert result.lr.tolist() == [learning_rate(peak, curve, now)]
         if np.isfinite(loss):
-            assert np.float32(float(step.optimizer.param_groups[0]["lr"])) == result.lr.item()
+            assert float(step.optimizer.param_groups[0]["lr"]) == result.lr.item()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -65,7 +66,7 @@ def test_clocks_match_scheduler_with_same_losses(name: str) -> None:
         skipped = number % 7 == 3
         result = step(nonfinite(batch) if skipped else batch)
         assert int(result.clock) == scheduler.clock
-        assert result.lr.tolist() == [float(np.float32(rate)) for rate in scheduler.get_last_lr()]
+        assert result.lr.tolist() == scheduler.get_last_lr()
         if not skipped:
             optimizer.step()
             scheduler.step(result.loss)
@@ -127,7 +128,7 @@ def test_several_optimizers_share_held_clock() -> None:
         now = clocks_of(PATIENT, CURVE, losses)[-1]
         result = step(batch)
         assert int(result.clock) == now
-        assert result.lr.tolist() == [float32_rate(peak, CURVE, now) for peak in (0.01, 0.02)]
+        assert result.lr.tolist() == [learning_rate(peak, CURVE, now) for peak in (0.01, 0.02)]
         losses.append(result.loss.item())
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.holds.held import CURVE, PATIENT, curves, float32_rate, holds, told
+from support.holds.held import CURVE, PATIENT, curves, holds, told
 from support.holds.hold_cases import metrics
+from support.schedulers.runs import learning_rate
 from support.training.models import batches
 from support.training.steps import check_resume, make_step, train
 from support.training.trees import equal_trees
@@ -52,7 +53,7 @@ def test_state_of_other_rules_is_rejected_or_restarted(other: Any, swapped: bool
     assert equal_trees(after["hold"], make_step(curve=CURVE, hold=second).state_dict()["hold"])
     result = step(torch.tensor(0.75))
     assert (result.clock, result.applied) == (state["clock"], 6)
-    assert result.lr.tolist() == [float32_rate(0.01, CURVE, state["clock"])]
+    assert result.lr.tolist() == [learning_rate(0.01, CURVE, state["clock"])]
 
 
 def test_state_without_rules_loads() -> None:

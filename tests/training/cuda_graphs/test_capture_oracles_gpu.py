@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.holds.held import clocks_of, float32_rate, holds, told
+from support.holds.held import clocks_of, holds, told
 from support.holds.hold_cases import metrics
+from support.schedulers.runs import learning_rate
 from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, on_gpu
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.steps import CURVE
@@ -40,7 +41,7 @@ def test_hold_matches_reference(
             assert int(step(torch.tensor(float("nan"), device="cuda")).clock) == now
         result = step(torch.tensor(loss, device="cuda"))
         assert int(result.clock) == now
-        assert result.lr.tolist() == [float32_rate(group["initial_lr"], CURVE, now)]
+        assert result.lr.tolist() == [learning_rate(group["initial_lr"], CURVE, now)]
 
 
 def test_followed_settings_match_hand_written_loop() -> None:
@@ -59,7 +60,7 @@ def test_followed_settings_match_hand_written_loop() -> None:
         for follower in followers:
             follower.step()
         (group,) = reference.param_groups
-        group["lr"] = torch.tensor(float32_rate(0.01, CURVE, number), device="cuda")
+        group["lr"] = torch.tensor(learning_rate(0.01, CURVE, number), device="cuda")
         group["weight_decay"] = 0.5 * stairs(number)
         group["betas"] = 0.9 * constant(number), group["betas"][1]
         by_hand.zero_grad()
@@ -82,7 +83,7 @@ def test_lrs_match_on_lagging_device(cuda_graph: bool) -> None:
         if number in (33, 34):
             peak = 1 / number
             step.set_peak(peak)
-        expected.append(float32_rate(peak, CURVE, applied))
+        expected.append(learning_rate(peak, CURVE, applied))
         results.append(step(good if number % 3 else bad))
         applied += number % 3 != 0
     assert [result.lr.item() for result in results] == expected

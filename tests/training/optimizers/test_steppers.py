@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
+from support.schedulers.runs import learning_rate
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.optimizers import FUSED, OPTIMIZERS, make_optimizer
 from support.training.reads import reads_of
@@ -146,7 +147,7 @@ def test_fused_may_change_between_updates(
         if not skip:
             on_device = all(param_group["fused"] for param_group in optimizer.param_groups)
             for param_group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                rate = float(CURVE(applied)) * peak
+                rate = learning_rate(peak, CURVE, applied)
                 param_group["lr"] = torch.tensor(rate, dtype=torch.float32) if on_device else rate
             optimizer.zero_grad()
             loss = Precision(precision, torch.device("cpu")).run(mean_loss, model, batch)
@@ -214,4 +215,4 @@ def test_two_steps_share_one_optimizer(name: str) -> None:
         for step, curve in zip(steps, (CURVE, short), strict=True):
             rate = step(batch).lr.item()
             assert rate == float(curve(applied) * np.float32(OPTIMIZERS[name][1]["lr"]))
-            assert float(np.float32(float(optimizer.param_groups[0]["lr"]))) == rate
+            assert float(optimizer.param_groups[0]["lr"]) == rate

@@ -1,6 +1,5 @@
 """The clock on the device: the updates so far, the current step of the curve, and its learning rates."""
 
-import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from torch_bridge.curve_api import Curve, Rule, checks, stack, warn
 from torch_bridge.schedulers.curve_end import CurveEnd
-from torch_bridge.schedulers.group_curves import Multipliers
+from torch_bridge.schedulers.group_curves import WindowOfValues
 from torch_bridge.schedulers.hold_state import States, initial_states
 from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
 from torch_bridge.schedulers.update_counter import STUCK_UPDATES
@@ -50,7 +49,7 @@ class Clock:
     """Counts updates on the device and looks up their learning rates there, without synchronizing with it.
 
         clock = applied, except for updates at which a rule holds it;  with a unit  clock = consumed // unit
-        lr = float32(peak) · table[curve, min(clock, last step)]
+        lr = float32(float32(peak) · table[curve, min(clock, last step)])
 
     The table holds the multipliers of all steps, in one row per distinct curve. If they would be more than
     `MAX_TABLE_VALUES`, `multiplier` computes the same bits in every update, in some 200 operators.
@@ -133,7 +132,6 @@ class Clock:
             4, dtype=torch.int64, device="cpu", pin_memory=self._copy_done is not None
         )
         self._hold = Hold(rules, self.curves[0], device) if rules else None
-        self._host_multipliers = Multipliers(self.curves)
         self._end = CurveEnd(self.curves, unit)
         self._has_warned_of_unit = False
         self.write_state(
@@ -159,6 +157,7 @@ class Clock:
     def set_peaks(self, peaks: Sequence[float]) -> None:
         """Use different peaks from the next update on."""
         self.peaks = list(peaks)
+        self._host_lrs = WindowOfValues(self.curves, peaks)
         for device_peak, peak in zip(self._device_peaks.unbind(), self.peaks, strict=True):
             device_peak.fill_(peak)  # unlike a copy from pageable memory, fill_ waits for nothing
 
@@ -172,9 +171,9 @@ class Clock:
         """Read the states of the rules. Synchronizes with the device."""
         return () if self._hold is None else self._hold.read_states()
 
-    def lrs_at(self, step: int) -> list[float]:
+    def lrs_at(self, step: int) -> tuple[float, ...]:
         """Return the learning rate of each parameter group at a step of the curve, computed on the host."""
-        return list(map(operator.mul, self.peaks, self._host_multipliers[step]))
+        return self._host_lrs[step]
 
     def prepare(self) -> None:
         """Prepare the next update; warn of the ones before. A captured graph must not contain this call."""

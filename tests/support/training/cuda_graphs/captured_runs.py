@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from support.holds.held import float32_rate
+from support.schedulers.runs import learning_rate
 from support.training.cuda_graphs.gpu import gpu_step, graphs_of, no_waiting, on_gpu
 from support.training.models import Batch, Net, Recurrent, batches, mean_loss, nonfinite
 from support.training.steps import CURVE
@@ -102,7 +102,7 @@ class Run:
     def outcome(self) -> list[Any]:
         """Return all that the run has computed, after a check of the learning rates."""
         for result, peaks in self.results:
-            assert result.lr.tolist() == [float32_rate(peak, CURVE, int(result.clock)) for peak in peaks]
+            assert result.lr.tolist() == [learning_rate(peak, CURVE, int(result.clock)) for peak in peaks]
         leaves = [pytree.tree_leaves(list(result.aux)) for result, _ in self.results]
         attributes = [
             (result.consumed, list(result.aux), [leaf.requires_grad for leaf in aux])
