@@ -143,7 +143,9 @@ def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoint
         first = start.updates.stop
         # The state in JAX does not hold the curve, so compare the past here; CurveLR compares it itself.
         state = start.jax_state
-        check_resume(resume_record(start.curve), curve, optax.tree_utils.tree_get(state, "clock"), hold=hold)
+        clock = optax.tree_utils.tree_get(state, "clock")
+        record = resume_record(start.curve, peak_value=args.peak)
+        check_resume(record, curve, clock, hold=hold, peak_value=args.peak)
         saved = torch.load(io.BytesIO(start.torch_state))
         model.load_state_dict(saved["model"])
         adam.load_state_dict(saved["adam"])
