@@ -103,6 +103,8 @@ trainer.train(trainer.iter + 1 if checkpointer.has_checkpoint() else 0, UPDATES)
 print("final weights", model[0].weight.tolist())
 """,
     "mmengine": """
+import warnings
+warnings.filterwarnings("ignore", "Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")  # torch's
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
@@ -157,8 +159,8 @@ if last.exists():
 else:
     YOLO("yolo11n.yaml").train(
         trainer=CurveTrainer, warmup_epochs=0, data="data.yaml", epochs=40, imgsz=32, batch=4, nbs=4, workers=0,
-        device="cpu", plots=False, val=False, amp=False, optimizer="SGD", lr0=PEAK, project=".", name="run",
-        exist_ok=True,
+        device="cpu", plots=False, val=False, amp=False, optimizer="SGD", lr0=PEAK, project=str(last.parents[2]),
+        name="run", exist_ok=True,
     )
 """,
 }
