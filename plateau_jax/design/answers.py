@@ -154,7 +154,7 @@ def compare_curves(question: Mapping[str, Any]) -> dict[str, Any]:
 def learning_rates(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves": [{"curve", "peak"}, …], "step": integer} -> each curve's learning rate at that step."""
     step = checks.at_least("step", question.get("step"), 0)
-    values = [float(np.float32(peak) * np.float32(curve(step))) for curve, peak in curves_and_peaks(question)]
+    values = [curve.learning_rate(step, peak) for curve, peak in curves_and_peaks(question)]
     return {"step": step, "learning_rates": [float(f"{lr:.6g}") for lr in values]}
 
 
