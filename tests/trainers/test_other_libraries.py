@@ -4,6 +4,7 @@ Each runs once without interruption, and once killed and started again. A progra
 installed is skipped; `.[libraries]` installs some of them.
 """
 
+import os
 import re
 import textwrap
 from dataclasses import dataclass
@@ -74,7 +75,8 @@ if saved:
 for epoch in range(len(saved), EPOCHS):
     for images in loader:
         noise, times = torch.randn_like(images), torch.randint(0, 1000, (len(images),))
-        loss = nn.functional.mse_loss(unet(noise_scheduler.add_noise(images, noise, times), times).sample, noise)
+        noisy = noise_scheduler.add_noise(images, noise, times)
+        loss = nn.functional.mse_loss(unet(noisy, times).sample, noise)
         accelerator.backward(loss)
         optimizer.step()
         lr_scheduler.step()
@@ -151,16 +153,17 @@ for split in ("train", "val"):
     for number in range(12):
         cv2.imwrite(f"images/{split}/{number}.png", np.full((32, 32, 3), 20 * number, np.uint8))
         Path(f"labels/{split}/{number}.txt").write_text("0 0.5 0.5 0.4 0.4")
-Path("data.yaml").write_text(f"{{path: {Path().resolve()}, train: images/train, val: images/val, names: [a]}}")
+folders = f"path: {Path().resolve()}, train: images/train, val: images/val"
+Path("data.yaml").write_text(f"{{{folders}, names: [a]}}")
 ...
 last = Path("run/weights/last.pt").resolve()
 if last.exists():
     YOLO(last).train(resume=True, trainer=CurveTrainer)
 else:
     YOLO("yolo11n.yaml").train(
-        trainer=CurveTrainer, warmup_epochs=0, data="data.yaml", epochs=40, imgsz=32, batch=4, nbs=4, workers=0,
-        device="cpu", plots=False, val=False, amp=False, optimizer="SGD", lr0=PEAK, project=str(last.parents[2]),
-        name="run", exist_ok=True,
+        trainer=CurveTrainer, warmup_epochs=0, data="data.yaml", epochs=40, imgsz=32, batch=4, nbs=4,
+        workers=0, device="cpu", plots=False, val=False, amp=False, optimizer="SGD", lr0=PEAK,
+        project=str(last.parents[2]), name="run", exist_ok=True,
     )
 """,
 }
@@ -216,9 +219,10 @@ def run(case: Case, folder: Path, *, code: str = "", killed_after: int = -1) -> 
     code = (code or case.code).replace("def train(config):", f"def train(config):\n    {record}")
     file.write_text(code, encoding="utf-8")
     script = Path(recorded.__file__)
-    variables = [f"PYTHONPATH={ROOT / 'tests'}", *case.environment.split()]
+    variables = [f"PYTHONPATH={ROOT / 'tests'}{os.pathsep}{ROOT}", *case.environment.split()]
     environment = dict(variable.split("=") for variable in variables)
-    status, output, errors = Program(script, file, *arguments, folder=folder, environment=environment).finish()
+    program = Program(script, file, *arguments, folder=folder, environment=environment)
+    status, output, errors = program.finish()
     assert (status == 0) == (killed_after < 0), errors
     used = [float.fromhex(line) for line in lrs.read_text(encoding="utf-8").splitlines()]
     return used, "".join(line for line in output.splitlines() if line.startswith("final "))
