@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import plateau_jax
+from plateau_jax import Curve
 
 Note = Callable[[Any], None]
 
@@ -44,7 +45,11 @@ def record_keras(note: Note) -> None:
 
 def record_numpyro(note: Note) -> None:
     build = plateau_jax.optax_schedule
-    plateau_jax.optax_schedule = lambda *arguments: noted(build(*arguments), note)
+
+    def build_noted(curve: Curve, peak_value: float) -> Callable[[Any], Any]:
+        return noted(build(curve, peak_value), note)
+
+    plateau_jax.optax_schedule = build_noted
 
 
 def record_fastai(note: Note) -> None:
