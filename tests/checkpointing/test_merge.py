@@ -136,7 +136,9 @@ def test_merge_equals_cooldown_of_sgd(tmp_path: Path, shape: Any) -> None:
     for curve in (stable, branch):
         torch.manual_seed(1)
         model = nn.Linear(3, 4, bias=False, dtype=torch.float64)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.125)  # a power of two, so no learning rate is rounded
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=0.125
+        )  # a power of two, so no learning rate is rounded
         scheduler = lambda_lr(optimizer, curve)
         for update, gradient in enumerate(gradients):
             if curve is stable and update >= 10:
