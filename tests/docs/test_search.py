@@ -127,6 +127,11 @@ WORDS = {
     "separate learning rate for AdamW components in Muon optimizer": "how-do-i-give-muon",
     "checkpoint merge & model averaging": "how-good-would-the-model-be",
     "extend cosine schedule": "how-do-i-extend-a-cosine-schedule",
+    "Keras learning rate schedule": "keras-3",
+    "skorch": "skorch",
+    "ignite param scheduler": "pytorch-ignite",
+    "stable baselines learning rate schedule": "stable-baselines3",
+    "fastai": "fastai",
 }
 
 

@@ -1,0 +1,101 @@
+"""Run a program, and write the learning rate of each update: `recorded.py PROGRAM FILE [UPDATES]`.
+
+The process ends before the update with this number, as if it were killed. Warnings are errors, except those
+that Python does not show by default.
+"""
+
+import os
+import runpy
+import sys
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import jax
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+import plateau_jax
+from plateau_jax import Curve
+
+Note = Callable[[Any], None]
+
+
+def noted(function: Callable[..., Any], note: Note) -> Callable[..., Any]:
+    """Return the function, noting each result, also at every run of a compiled program."""
+
+    def call(*arguments: Any) -> Any:
+        lr = function(*arguments)
+        if isinstance(lr, jax.Array):
+            jax.debug.callback(note, lr)
+        else:
+            note(lr)
+        return lr
+
+    return call
+
+
+def record_keras(note: Note) -> None:
+    keras_optimizer = import_module("keras").optimizers.Optimizer
+    used = keras_optimizer.learning_rate
+    keras_optimizer.learning_rate = used.getter(noted(used.fget, note))
+
+
+def record_numpyro(note: Note) -> None:
+    build = plateau_jax.optax_schedule
+
+    def build_noted(curve: Curve, peak_value: float) -> Callable[[Any], Any]:
+        return noted(build(curve, peak_value), note)
+
+    plateau_jax.optax_schedule = build_noted
+
+
+def record_fastai(note: Note) -> None:
+    fastai_optimizer = import_module("fastai.optimizer").Optimizer
+    step = fastai_optimizer.step
+
+    def noted_step(optimizer: Any) -> None:
+        note(optimizer.hypers[-1]["lr"])
+        step(optimizer)
+
+    fastai_optimizer.step = noted_step
+
+
+OPTIMIZERS_OF_THEIR_OWN = {"keras": record_keras, "numpyro": record_numpyro, "fastai": record_fastai}
+
+
+def record(file: str, stop_before: str = "-1", code: str = "") -> None:
+    """Write the learning rates of this process's updates to a file."""
+    used = Path(file).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 -- open until the process ends
+    updates_left = int(stop_before)
+
+    def note(lr: Any) -> None:
+        nonlocal updates_left
+        if updates_left == 0:
+            os._exit(130)
+        updates_left -= 1
+        used.write(f"{float(lr).hex()}\n")
+
+    def note_groups(optimizer: Optimizer, *_: Any) -> None:
+        (lr,) = {float(group["lr"]) for group in optimizer.param_groups}
+        note(lr)
+
+    register_optimizer_step_pre_hook(note_groups)
+    for package, record_package in OPTIMIZERS_OF_THEIR_OWN.items():
+        if f"import {package}\n" in code or f"from {package}." in code:
+            record_package(note)
+
+
+def main(program: str, *arguments: str) -> None:
+    record(*arguments, code=Path(program).read_text(encoding="utf-8"))
+    warnings.simplefilter("error")
+    for hidden in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", hidden)
+    runpy.run_path(program, run_name="__main__")
+    jax.effects_barrier()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
