@@ -112,7 +112,10 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
     described = _described(options)
     if options.files and described and not (options.compare or options.best_peak or options.design):
         raise ValueError(f"--from takes a curve as it is, without {_option_names(described)}")
-    curves = [_describe_curve(described)] if described or not options.files else []
+    try:
+        curves = [_describe_curve(described)] if described or not options.files else []
+    except TypeError as error:  # a word or a fraction where an integer belongs
+        raise ValueError(message_of(error)) from None
     curves += [read_curve(file) for file in options.files]
     if options.cooldown:
         curves = [curve.cooldown(*options.cooldown) for curve in curves]
@@ -133,10 +136,7 @@ def _describe_curve(described: Mapping[str, Any]) -> Curve:
     if "stages" in described:
         if others := [name for name in described if name not in ("total_steps", "stages", "start")]:
             raise ValueError(f"--stage describes the whole curve, without {_option_names(others)}")
-        try:
-            return StagedCurve(**{**described, "stages": read_stages(described["stages"])})
-        except TypeError as error:  # a word where a number belongs
-            raise ValueError(message_of(error)) from None
+        return StagedCurve(**{**described, "stages": read_stages(described["stages"])})
     if "start" in described:
         raise ValueError("--start requires --stage")
     if "total_steps" not in described:

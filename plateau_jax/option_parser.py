@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from plateau_jax.curves.config_values import parse_integer
+from plateau_jax.curves.config_values import parse_integer, parse_number
 from plateau_jax.validation.messages import (
     LearningRate,
     Name,
@@ -212,9 +212,12 @@ def integer(text: str) -> int:
     return number
 
 
-def steps_or_percentage(text: str) -> int | str:
-    """Return the integer, or a percentage as it is, for the curve to check."""
-    return text if "%" in text else integer(text)
+def steps_or_percentage(text: str) -> float | str:
+    """Return the number, or a percentage as it is, for the curve to check: it advises on a fraction."""
+    if "%" in text:
+        return text
+    number = parse_number(text)
+    return integer(text) if number is None or number == round(number) else number
 
 
 class OptionWords(Words):

@@ -8,6 +8,7 @@ from torch import nn
 
 from torch_bridge.distributed.lockstep import in_lockstep
 from torch_bridge.distributed.sharded import reshard
+from torch_bridge.distributed.wrappers import check_module
 from torch_bridge.evaluation_sums import LossSums, MetricsFunction, parse_named_losses, read_means
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss import LossFunction, call_loss_fn, check_loss_fn
@@ -80,6 +81,7 @@ def evaluate(
     >>> evaluate(model, [torch.ones(4, 2), torch.ones(1, 2)], loss_fn)
     1.0
     """
+    check_module(model)
     check_loss_fn(loss_fn)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     state = None if carry is None else Carry(carry, device)

@@ -320,6 +320,8 @@ def test_longest_curve_can_be_drawn(tmp_path):
         ("100 --decay-shape exponential", "have it: --stage 100 1.0 --stage 900 0.01 exponential\n"),
         ("100 --warmup-steps 2%%", "--warmup-steps '2%%' must be a percentage"),
         ("100 --warmup-steps 100%", "--warmup-steps 100 must lie in 0 … TOTAL"),
+        ("100 --warmup-steps 0.05", "5 % of 100 steps is --warmup-steps 5\n"),
+        ("100 --warmup-steps 7.5", "--warmup-steps 7.5 must be an integer\n"),
         ("100 --warmup-steps half", "argument --warmup-steps: 'half' must be an integer"),
         ("--warmup-steps 2%", "required: TOTAL"),
         ("--stage 2% 1.0", "--stage 2% 1.0: steps = '2%' is a fraction of all steps, and needs TOTAL before"),

@@ -205,7 +205,7 @@ def test_cuda_graph_rejects_checkpointed_model() -> None:
 
 def test_wrong_arguments_are_rejected() -> None:
     rejections = [
-        (AttributeError, "'str' object", {"model": "Block", "blocks": Block}),
+        (TypeError, "model = 'Block' must be a torch.nn.Module", {"model": "Block", "blocks": Block}),
         (TypeError, "blocks", {"blocks": Block(4)}),
         (TypeError, "blocks", {"blocks": "Block"}),
         (TypeError, "blocks", {"blocks": None}),

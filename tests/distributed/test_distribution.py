@@ -29,7 +29,7 @@ def test_wrong_arguments_are_rejected(mode: Any) -> None:
     def call(model: Any = None, **more: Any) -> None:
         distribute(Net() if model is None else model, more.pop("mode", mode), **{"device": "cpu"} | more)
 
-    rejects(AttributeError, "'int' object", call=call, model=3)
+    rejects(TypeError, "model = 3 must be a torch.nn.Module", call=call, model=3)
     rejects(ValueError, "mode = 'dp'", call=call, mode="dp")
     rejects(TypeError, "blocks has 'Linear'", call=call, blocks=["Linear"])
     rejects(TypeError, "blocks has <class 'int'>", call=call, blocks=int)

@@ -46,7 +46,12 @@ _ARGUMENTS: list[tuple[Any, type[Exception], str]] = [
     ({"max_norm": float("nan")}, ValueError, "max_norm = nan"),
     ({"max_norm": True}, TypeError, "max_norm = True"),
     ({"loss_fn": None}, TypeError, "loss_fn = None must be callable"),
-    ({"model": mean_loss}, AttributeError, "'function' object has no attribute 'modules'"),
+    ({"model": mean_loss}, TypeError, r"model = <function .* must be a torch\.nn\.Module"),
+    (
+        lambda model: {"model": torch.optim.Adam(model.parameters()), "optimizer": model},
+        TypeError,
+        r"model = Adam .* must be a torch\.nn\.Module; it comes first",
+    ),
     ({"curve": lambda step: 0.1}, TypeError, "must be a Curve"),
     ({"curve": [CURVE, CURVE]}, ValueError, "2 curves; the optimizer has 1"),
     ({"hold": "wait"}, TypeError, "hold = 'wait' must be"),
@@ -161,13 +166,13 @@ _CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     ),
     (
         lambda: evaluate(batches(1), Net(), mean_loss),  # type: ignore[call-overload]
-        AttributeError,
-        "no attribute 'parameters'",
+        TypeError,
+        r"^model = \[.* must be a torch\.nn\.Module; it comes first$",
     ),
     (lambda: evaluate(Net(), batches(1), _LONG), TypeError, "loss_fn"),  # type: ignore[call-overload]
     (lambda: evaluate(Net(), batches(1), mean_loss, carry=_LONG), TypeError, "carry"),
-    (lambda: distribute(_LONG), AttributeError, "no attribute 'modules'"),  # type: ignore[type-var]
-    (lambda: checkpoint_activations(_LONG, nn.Linear), AttributeError, "no attribute 'modules'"),  # type: ignore[type-var]
+    (lambda: distribute(_LONG), TypeError, "^model = "),  # type: ignore[type-var]
+    (lambda: checkpoint_activations(_LONG, nn.Linear), TypeError, "^model = "),  # type: ignore[type-var]
     (lambda: find_batch_size(_LONG, len, 8), TypeError, "is not callable"),  # type: ignore[arg-type]
 ]
 

@@ -11,6 +11,7 @@ from torch.utils import checkpoint
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.distribution import classes_of
+from torch_bridge.distributed.wrappers import check_module
 
 Model = TypeVar("Model", bound=nn.Module)
 _checkpoint: Callable[..., Any] = cast("Any", checkpoint.checkpoint)
@@ -55,7 +56,7 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
         The model.
 
     Raises:
-        TypeError: `blocks` is neither a module class nor a sequence of them.
+        TypeError: `model` is not a module; `blocks` is neither a module class nor a sequence of them.
         ValueError: `blocks` is empty, or has a class that no module of the model has; or a block contains
             BatchNorm, another layer with running statistics, or spectral norm, whose buffers would change
             twice.
@@ -65,6 +66,7 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
     >>> model = checkpoint_activations(nn.TransformerEncoder(layer, 3), nn.TransformerEncoderLayer)
     >>> model(torch.ones(4, 5, 8)).sum().backward()
     """
+    check_module(model)
     classes = classes_of(model, blocks)
     if not classes:
         raise ValueError(f"blocks = {checks.short_repr(blocks)} must have a class of modules")

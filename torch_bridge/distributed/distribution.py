@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.distributed.wrappers import check_unwrapped, mark_independent
+from torch_bridge.distributed.wrappers import check_module, check_unwrapped, mark_independent
 
 Mode = Literal["ddp", "fsdp"]
 Model = TypeVar("Model", bound=nn.Module)
@@ -58,7 +58,7 @@ def distribute(
         The model; for `"ddp"` a `DistributedDataParallel` around it.
 
     Raises:
-        TypeError: A block is not a module class, or torch's wrapper has no such option.
+        TypeError: `model` is not a module, a block not a module class, or torch's wrapper has no such option.
         ValueError: The mode is unknown; no module of the model has a class of `blocks`; the model is already
             wrapped; the device is neither a CPU nor CUDA, or does not exist.
         RuntimeError: torch does not know the device.
@@ -67,6 +67,7 @@ def distribute(
     >>> model is distribute(model, "fsdp", blocks=nn.Linear, device="cpu")  # on one process
     True
     """
+    check_module(model)
     if mode is not None:
         checks.one_of("mode", mode, get_args(Mode))
     check_unwrapped(model)

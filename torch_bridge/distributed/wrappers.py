@@ -1,12 +1,12 @@
 """Detect how a model is wrapped for several ranks."""
 
-from typing import cast
+from typing import Any, cast
 from weakref import WeakSet
 
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_bridge.curve_api import warn
+from torch_bridge.curve_api import checks, warn
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.parallelism import Parallelism
@@ -14,6 +14,12 @@ from torch_bridge.distributed.replicated import Replicated
 from torch_bridge.distributed.sharded import Sharded, check_sharded, is_sharded
 
 _INDEPENDENT: WeakSet[nn.Module] = WeakSet()
+
+
+def check_module(model: Any) -> None:
+    """Raise a TypeError if a model is not a module, as after arguments in the wrong order."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model = {checks.short_repr(model)} must be a torch.nn.Module; it comes first")
 
 
 def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, checks
+from torch_bridge.distributed.wrappers import check_module
 from torch_bridge.schedulers.param_groups import all_parameters, curves_of, groups_of
 from torch_bridge.training.optimizers.wrapped_optimizers import unwrap, with_wrappers
 
@@ -18,8 +19,10 @@ def check_model(model: nn.Module) -> None:
     """Reject a model whose backward pass is not torch's own.
 
     Raises:
+        TypeError: It is not a module.
         ValueError: Lightning Fabric wrapped it for mixed precision.
     """
+    check_module(model)
     for module in model.modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
         precision = cast("Any", module)._strategy.precision if "_FabricModule" in kinds else None
