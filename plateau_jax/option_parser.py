@@ -213,11 +213,11 @@ def integer(text: str) -> int:
 
 
 def steps_or_percentage(text: str) -> float | str:
-    """Return the number, or a percentage as it is, for the curve to check: it advises on a fraction."""
+    """Return the integer; or a percentage or a fraction as it is, which the curve checks and advises on."""
     if "%" in text:
         return text
     number = parse_number(text)
-    return integer(text) if number is None or number == round(number) else number
+    return number if number is not None and 0 < number < 1 else integer(text)
 
 
 class OptionWords(Words):
