@@ -10,6 +10,7 @@ from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import steps_at_borders
 from plateau_jax.analysis.run_peaks import is_one_peak, octaves_to_runs
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.staged_curve import StagedCurve
 
 MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""
@@ -23,6 +24,8 @@ _MAX_CHANGE_BY_START = 0.005
 _MAX_CHANGE_BY_RUN = 0.006
 
 _STAGE = 0.1
+
+_SHORT_WARMUP, _NO_WARMUP = 1 / 3, 1 / 10
 
 
 def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
@@ -42,7 +45,7 @@ def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
 
 
 def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence[LossRun]) -> tuple[str, ...]:
-    """Return the reasons why the forecast of a curve is less certain; none if it is as good as published.
+    """Return the reasons why the forecast of a curve is less certain; none if no known one applies.
 
     Args:
         curve: The curve.
@@ -75,7 +78,27 @@ def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence
         reasons.append(
             "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
         )
+    warmup = _warmup_steps(curve, curve.total_steps)
+    if warmup < _SHORT_WARMUP * min(map(_least_warmup_steps, runs)):
+        reasons.append("no run had so short a warmup: the loss may be higher by tenths of a nat")
+    elif max(_warmup_steps(run.curve, run._last_step) for run in runs) < _NO_WARMUP * warmup:
+        reasons.append("no run had such a warmup: the loss may be lower by tenths of a nat")
     return tuple(reasons)
+
+
+def _warmup_steps(curve: Curve, last_step: int) -> int:
+    """Return the first step with the largest learning rate up to `last_step`."""
+    steps = steps_at_borders(curve, last_step)
+    return int(steps[np.argmax(curve(steps))])
+
+
+def _least_warmup_steps(run: LossRun) -> int:
+    """Return the steps of a run's warmup; for a log, those up to the learning rate logged before its end."""
+    warmup = _warmup_steps(run.curve, run._last_step)
+    if "lr" not in run._columns or not isinstance(run.curve, StagedCurve):
+        return warmup
+    logged = np.cumsum([0, *(stage.steps for stage in run.curve.stages)])
+    return int(logged[logged < warmup].max(initial=0))
 
 
 def _holds_learning_rate(run: LossRun) -> bool:

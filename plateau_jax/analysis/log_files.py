@@ -13,6 +13,13 @@ from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
 from plateau_jax.validation.messages import Message, Wording, code, shown
 
+_CONSOLE = (
+    r"step\W*([1-9]\d*).*?val\w*\W*loss\W*(\d+\.\d+)",
+    r"(?:step|iter\w*)\W*([1-9]\d*).*?loss\W*(\d+\.\d+)",
+    r':::MLL.*"value": (?=.*"(?:step_num|samples_count)": (\d+))(\d+\.\d+)',
+)
+"""Patterns of a step and a loss in a printed line: of a validation loss, of any loss, in MLPerf's logs."""
+
 _SEPARATOR = re.compile(r'"?sep= *(.)"?[\s,;]*', re.IGNORECASE)
 """A line before the header, for Excel."""
 
@@ -36,6 +43,7 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
         except TypeError as error:
             problem = Wording(f": {error}", ", with rows and columns")
             raise ValueError(Message(f"{name} is not a log", problem)) from None
+    _check_is_table(text, name)
     separator = _SEPARATOR.fullmatch(lines[0]) if lines else None
     if separator:
         del lines[0]
@@ -55,6 +63,23 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
             raise ValueError(Message(f"{name} has a row with more cells than columns", cells))
     # A resumed run that appends to its file may write the header again.
     return [row for row in rows if any((row[column] or "").strip() != column.strip() for column in columns)]
+
+
+def _check_is_table(text: str, name: str) -> None:
+    """Raise a ValueError that shows how to read the text that a program printed on a console."""
+    pattern = next((pattern for pattern in _CONSOLE if re.search(pattern, text)), None)
+    if pattern is None:
+        return
+    program = code(
+        "; in Python:\n"
+        f"    pairs = re.findall(r'{pattern}', Path({name!r}).read_text())\n"
+        "    run = LossRun(curve, peak, *zip(*((int(step), float(loss)) for step, loss in pairs)))"
+    )
+    raise ValueError(
+        Message(
+            f"{name} is the text of a console, not a table: take steps and losses out of its lines", program
+        )
+    )
 
 
 def check_columns(columns: Iterable[str], name: str) -> None:

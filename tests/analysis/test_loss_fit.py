@@ -167,7 +167,7 @@ NO_STAGE = "from runs without a stage at constant learning rate, longer ones cam
 
 
 def test_lengths_and_other_peaks_give_reasons() -> None:
-    assert FIT.predict(PlateauCurve(3000)).reasons == (
+    assert FIT.predict(PlateauCurve(3000, warmup_steps=50)).reasons == (
         "it has 3 times as many steps as the longest run",
         NO_STAGE,
     )
@@ -177,6 +177,30 @@ def test_lengths_and_other_peaks_give_reasons() -> None:
     assert reason in FIT.predict(PlateauCurve(299)).reasons
     assert reason not in FIT.predict(PlateauCurve(300)).reasons
     assert FIT.predict(PlateauCurve(4000)).loss < FIT.predict(PlateauCurve(2000)).loss
+
+
+@examples(60)
+@given(st.integers(0, 300), st.integers(0, 300), st.sampled_from((None, 1, 20)))
+def test_warmup_that_no_run_had_gives_a_reason(warmup: int, of_run: int, every: int | None) -> None:
+    """A log shows the end of a warmup only to within an interval, so it may have been that much shorter."""
+    curve = PlateauCurve(1000, warmup_steps=of_run)
+    run = LossRun(curve, 1e-3, STEPS, losses_of(curve))
+    if every is not None:
+        lrs = {step: 1e-3 * curve(step) for step in range(every, 1001, every)}
+        losses = dict(zip(STEPS.tolist(), losses_of(curve).tolist(), strict=True))
+        rows = [
+            {"step": step, "loss": losses.get(step), "lr": lrs.get(step)} for step in sorted({*losses, *lrs})
+        ]
+        run = LossRun.read(rows)
+    terms = FIT._terms(CURVE, 1e-3, np.array(1000))
+    reasons = list_reasons(PlateauCurve(1000, warmup_steps=warmup), 1e-3, terms, [run])
+    slack = every or 0
+    if warmup < (of_run - slack) / 3 - 1:
+        assert reasons[-1] == "no run had so short a warmup: the loss may be higher by tenths of a nat"
+    elif warmup > 10 * (of_run + slack) + 10:
+        assert reasons[-1] == "no run had such a warmup: the loss may be lower by tenths of a nat"
+    elif of_run / 3 <= warmup <= 10 * of_run:
+        assert not any("warmup" in reason for reason in reasons)
 
 
 def logged_cosine(stage: int) -> StagedCurve:

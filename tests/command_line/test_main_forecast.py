@@ -75,21 +75,25 @@ def logs_of_peaks(tmp_path: Path) -> list[str]:
 def test_best_peak_prints_one_line_per_curve(logs_of_peaks, tmp_path, capsys, monkeypatch) -> None:
     fits = [word for file in logs_of_peaks for word in ("--fit", file)]
     runs = [LossRun.read(file) for file in logs_of_peaks]
-    assert main(["1000", "--best-peak", *fits]) == 0
+    assert main(["1000", "--warmup-steps", "50", "--best-peak", *fits]) == 0
     read = [
         f"{file}: 50 logged losses, columns step = 'step', loss = 'val_loss', lr = 'lr'"
         for file in logs_of_peaks
     ]
     out, err = capsys.readouterr()
-    assert (out, err.splitlines()) == (f"{best_peak(runs, PlateauCurve(1000))}\n", read)
+    assert (out, err.splitlines()) == (f"{best_peak(runs, RUN)}\n", read)
     longer = save(LONGER, tmp_path / "longer.json")
     assert main(["1000", "--from", longer, "--best-peak", *fits]) == 0
     out, err = capsys.readouterr()
     best = [best_peak(runs, curve) for curve in (PlateauCurve(1000), LONGER)]
     assert out == f"1000 steps, no plateau: {best[0]}\n2000 steps, plateau 55–95 %: {best[1]}\n"
-    (reason,) = best[1].forecast.reasons
-    doubt = f"python -m plateau_jax: less certain for 2000 steps, plateau 55–95 %: {reason}"
-    assert err.splitlines() == [*read, doubt]
+    names = "1000 steps, no plateau", "2000 steps, plateau 55–95 %"
+    doubts = [
+        f"python -m plateau_jax: less certain for {name}: {', and '.join(one.forecast.reasons)}"
+        for name, one in zip(names, best, strict=True)
+    ]
+    assert err.splitlines() == [*read, *doubts]
+    assert all("no run had so short a warmup" in doubt for doubt in doubts)
     monkeypatch.setattr(sys, "stderr", None)  # 2>&-
     assert main(["1000", "--best-peak", *fits]) == 0
     assert capsys.readouterr().out == f"{best[0]}\n"
