@@ -97,7 +97,7 @@ def _least_warmup_steps(run: LossRun) -> int:
     warmup = _warmup_steps(run.curve, run._last_step)
     if "lr" not in run._columns or not isinstance(run.curve, StagedCurve):
         return warmup
-    logged = np.cumsum([0, *(stage.steps for stage in run.curve.stages)])
+    logged = np.array([row.begin for row in run.curve.rows])
     return int(logged[logged < warmup].max(initial=0))
 
 
