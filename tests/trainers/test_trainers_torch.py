@@ -74,7 +74,8 @@ def test_sequence_matches_torch_lambda_lr(tmp_path):
         with record_lrs() as used[name], patch.object(torch_bridge, "lambda_lr", scheduler):
             train(SEQUENTIAL, tmp_path / name, changes={"lr=1e-2": f"lr={float(np.float32(PAGE_PEAK))}"})
     assert len(used["ours"]) == 200
-    assert used["ours"] == used["torch's"]
+    # Torch does not round the product to float32.
+    np.testing.assert_allclose(used["ours"], used["torch's"], rtol=2**-24)
 
 
 class Run:
@@ -137,6 +138,6 @@ def test_resume_with_curve_among_other_schedulers(combine):
         return build_parts
 
     used = check_resumed_run(build(lambda_lr))
-    assert used == Run(build(torch_lambda_lr)).train(0, 12)
+    np.testing.assert_allclose(used, Run(build(torch_lambda_lr)).train(0, 12), rtol=2**-24)
     if combine is before_averaging:
         assert used[:9] == expected_lrs(CURVE, range(9))
