@@ -21,6 +21,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from support.docs.pages import ROOT, Section, sections
+from support.schedulers.runs import learning_rate
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
@@ -99,7 +100,7 @@ def assert_in_tensorboard(folder: Path, name: str, values: list[tuple[int, float
 
 
 def learning_rates(curve: Curve, steps: Iterable[int]) -> list[tuple[int, float]]:
-    return [(step, float(np.float32(PEAK)) * curve(step)) for step in steps]
+    return [(step, learning_rate(PEAK, curve, step)) for step in steps]
 
 
 def check_hydra(folder: Path, _: str) -> None:

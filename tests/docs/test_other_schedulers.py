@@ -100,7 +100,7 @@ def test_both_blocks_give_equal_learning_rates(pair, plan):
     steps = len(expected) if pair.past_the_end == "raises" else STEPS
     _, before = run(pair.before, plan, steps)
     error = abs(np.float64(before[: len(expected)]) - expected)
-    assert np.all(error <= 2.0**-23 * expected + rounding_error(pair, plan) * plan["peak"])
+    assert np.all(error <= ROUNDED * expected + rounding_error(pair, plan) * plan["peak"])
     if pair.past_the_end == "keeps falling":
         assert before[-1] < 0.998 * after[-1] or after[-1] == 0 > before[-1]
     if pair.past_the_end == "raises":
