@@ -3,9 +3,9 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 import torch
+from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
     FOLDER_WARNING,
     LIGHTNING_WARNING,
@@ -57,7 +57,7 @@ def test_resume_matches_uninterrupted_run(heading, tmp_path):
     assert len(micro_batches) == 400
     consumed = 0
     for update, (lr, *other_lrs) in enumerate(used):
-        assert lr == float(np.float32(PAGE_PEAK)) * names["curve"](consumed // 1024)
+        assert lr == learning_rate(PAGE_PEAK, names["curve"], consumed // 1024)
         assert set(other_lrs) <= {lr}
         consumed += sum(micro_batches[2 * update : 2 * update + 2])
     assert consumed == int(names["tokens"].sum())
