@@ -1,6 +1,5 @@
 """`LossRun`: the losses of a training run and the curve that it was trained with."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.analysis import loss_logs
-from plateau_jax.analysis.log_columns import base_name
+from plateau_jax.analysis.log_columns import is_perplexity
 from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
@@ -24,14 +23,13 @@ _LARGEST_FIRST_LOSS = 15
 _MOST_STAGES = 20
 """Number of stages of a curve that `repr` shows."""
 
-_PERPLEXITY = re.compile(r"(?<!log)(^|[\W_])(ppl|perplexity)($|[\W_])")
-
 
 @dataclass(frozen=True, eq=False)
 class LossRun:
     """The losses of a training run, with its curve and its peak learning rate.
 
-    Log a validation loss if you can, at 20 steps or more after the warmup; training losses are noisier.
+    Log a validation loss if you can, at 20 steps or more after the warmup. Training losses are noisier: log
+    means over the interval since the last logged loss, no EMA and no running mean.
 
     Args:
         curve: The curve of the learning rates.
@@ -140,7 +138,7 @@ class LossRun:
                 f"{prefix}the first logged loss is {first:.4g}, as if the losses were perplexities: take the "
                 "logarithm"
             )
-        elif _PERPLEXITY.search(base_name(column).lower()):
+        elif is_perplexity(column):
             warn(Message(prefix, shown(column), " seems to be a perplexity: take the logarithm"))
 
     def __repr__(self) -> str:
