@@ -7,7 +7,7 @@ import numpy as np
 from plateau_jax.analysis.logged_losses import falls_to_half
 from plateau_jax.analysis.loss_interval import ForecastTerms
 from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.analysis.lr_sums import steps_at_borders
+from plateau_jax.analysis.lr_sums import segment_begins, steps_at_borders
 from plateau_jax.analysis.run_peaks import is_one_peak, octaves_to_runs
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.staged_curve import StagedCurve
@@ -25,7 +25,9 @@ _MAX_CHANGE_BY_RUN = 0.006
 
 _STAGE = 0.1
 
-_SHORT_WARMUP, _NO_WARMUP = 1 / 3, 1 / 10
+_WARMUP_FACTOR = 3
+_NEAR_PEAK = 0.95
+_MANY_SEGMENTS = 20
 
 
 def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
@@ -45,7 +47,7 @@ def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
 
 
 def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence[LossRun]) -> tuple[str, ...]:
-    """Return the reasons why the forecast of a curve is less certain; none if no known one applies.
+    """Return the known causes of a worse forecast that apply to a curve.
 
     Args:
         curve: The curve.
@@ -70,6 +72,7 @@ def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence
         reasons.append(
             f"it has {length:.3g} times as many steps as the longest run: curves this short came out too high"
         )
+    reasons += _warmup_reasons(curve, runs)
     if change_by_start > _MAX_CHANGE_BY_START * terms.loss:
         reasons.append(f"it changes by {change_by_start:.2g} nats if the first fifth is left out")
     if change_by_run > _MAX_CHANGE_BY_RUN * terms.loss:
@@ -86,19 +89,34 @@ def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence
     return tuple(reasons)
 
 
-def _warmup_steps(curve: Curve, last_step: int) -> int:
-    """Return the first step with the largest learning rate up to `last_step`."""
-    steps = steps_at_borders(curve, last_step)
-    return int(steps[np.argmax(curve(steps))])
+def _warmup_reasons(curve: Curve, runs: Sequence[LossRun]) -> list[str]:
+    """Return why a warmup that is shorter or longer than all of the runs' makes a forecast worse.
+
+    Warmups agree within a factor of 3, in steps or as fractions of the steps.
+    """
+    least, most = _warmup_bounds(curve, curve.total_steps)
+    bounds = [
+        (curve.total_steps / run.curve.total_steps, *_warmup_bounds(run.curve, run._last_step))
+        for run in runs
+    ]
+    if all(_WARMUP_FACTOR * max(most, 1) < low * min(length, 1) for length, low, _ in bounds):
+        return ["no run had so short a warmup: the loss may be higher by tenths of a nat"]
+    if all(least > _WARMUP_FACTOR * max(high, 1) * max(length, 1) for length, _, high in bounds):
+        return ["no run had so long a warmup: the loss may be lower by tenths of a nat"]
+    return []
 
 
-def _least_warmup_steps(run: LossRun) -> int:
-    """Return the steps of a run's warmup; for a log, those up to the learning rate logged before its end."""
-    warmup = _warmup_steps(run.curve, run._last_step)
-    if "lr" not in run._columns or not isinstance(run.curve, StagedCurve):
-        return warmup
-    logged = np.array([row.begin for row in run.curve.rows])
-    return int(logged[logged < warmup].max(initial=0))
+def _warmup_bounds(curve: Curve, updates: int) -> tuple[int, int]:
+    """Return the least and the greatest number of steps that the warmup before the peak may have.
+
+    They differ for the learning rates of a log: its warmup ends between two of them.
+    """
+    steps = steps_at_borders(curve, updates)
+    multipliers = curve(steps)
+    end = int(steps[np.argmax(multipliers >= _NEAR_PEAK * multipliers.max())])
+    begins = segment_begins(curve)
+    is_logged = len(begins) > _MANY_SEGMENTS
+    return (int(begins[begins < max(end, 1)][-1]) if is_logged else end), end
 
 
 def _holds_learning_rate(run: LossRun) -> bool:

@@ -33,6 +33,7 @@ _LOSS = re.compile(rf"(({_SPLIT}|train|training|metrics)[\W_]+)*loss")
 _PERPLEXITY = re.compile(r"(?<!log)(^|[\W_])(ppl|perplexity)($|[\W_])")
 _VALIDATION = re.compile(rf"(^|[\W_]){_SPLIT}[\W_]")
 _ANY_LOSS = re.compile(r"(^|[\W_])loss$")
+_PERPLEXITY = re.compile(r"(?<!log)(^|[\W_])(ppl|perplexity)($|[\W_])")
 _LR = re.compile(r"(^|_)(lr|learning_?rate)($|_)")
 _OTHER_THAN_LR = re.compile(
     r"(^|_)(momentum|decay|wd|scale|scaling|ratio|mult|multiplier|factor|base|min|max|peak|init|initial"
@@ -121,6 +122,9 @@ class Table:
         elif candidates:
             reason = ", which may be an auxiliary loss, and no other column of losses"
             problem = Message("has ", shown(candidates[0]), reason)
+        elif perplexities := [column for column in logged if is_perplexity(column)]:
+            advice = ", a perplexity: take its logarithm"
+            problem = Message("has no column of losses, only ", shown(perplexities[0]), advice)
         if not matching:
             candidates += [column for column in self.columns if column not in (step, *candidates)]
         raise self._error(problem, "loss", candidates)
@@ -229,6 +233,11 @@ class Table:
     def _error(self, problem: Part, argument: str, columns: Sequence[str] = ()) -> UnclearLogError:
         advice = Message("; ", self.list_columns(), ": name one with ", Keyword(argument))
         return UnclearLogError(Message(f"{self.name} ", problem), advice, argument, columns or self.columns)
+
+
+def is_perplexity(column: str) -> bool:
+    """Return True if a column is called a perplexity, and not its logarithm."""
+    return _PERPLEXITY.search(_snake_case(column)) is not None
 
 
 def base_name(column: str) -> str:

@@ -13,12 +13,22 @@ from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
 from plateau_jax.validation.messages import Message, Wording, code, shown
 
-_CONSOLE = (
-    r"step\W*([1-9]\d*).*?val\w*\W*loss\W*(\d+\.\d+)",
-    r"(?:step|iter\w*)\W*([1-9]\d*).*?loss\W*(\d+\.\d+)",
-    r':::MLL.*"value": (?=.*"(?:step_num|samples_count)": (\d+))(\d+\.\d+)',
+_STEP, _NUMBER = r"(?:step|iter\w*)[ :=]+(\d+)", r"[ :=]+(\d[\d.eE+-]*)"
+_ROW = '{"step": step, "loss": loss} for step, loss'
+_CONSOLES = (
+    (rf"(?i){_STEP}.* val.loss{_NUMBER}", _ROW),  # nanoGPT, modded-nanogpt
+    (rf"(?i){_STEP}.*?loss{_NUMBER}", _ROW),  # nanoGPT without evaluations, llm.c
+    (r"(?m)^(\d+) val (\d\S*)", _ROW),  # build-nanogpt
+    # In MLPerf's language models the accuracy is a loss, and the epoch a number of samples.
+    (
+        r'"eval_accuracy", "value": ([\d.]+).*"(?:samples_count|epoch_num)": (\d+)',
+        '{"step": int(samples) // batch_size, "loss": loss} for loss, samples',
+    ),
 )
-"""Patterns of a step and a loss in a printed line: of a validation loss, of any loss, in MLPerf's logs."""
+"""Patterns of a step and its loss in the text of a console, and the row that they make."""
+
+_BEGINNING = 2**20
+"""Number of characters in which they are sought: some programs print their source before the first step."""
 
 _SEPARATOR = re.compile(r'"?sep= *(.)"?[\s,;]*', re.IGNORECASE)
 """A line before the header, for Excel."""
@@ -43,7 +53,14 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
         except TypeError as error:
             problem = Wording(f": {error}", ", with rows and columns")
             raise ValueError(Message(f"{name} is not a log", problem)) from None
-    _check_is_table(text, name)
+    for pattern, row in _CONSOLES:
+        if re.search(pattern, text[:_BEGINNING]):
+            advice = Wording(
+                f"make a run of its text with\n    rows = [{row} in re.findall(r'{pattern}', text)]\n"
+                "    run = LossRun.read(rows, curve, peak_value)",
+                "make a table of it, with a column of steps and one of losses",
+            )
+            raise ValueError(Message(f"{name} is the text of a console, not a table: ", advice))
     separator = _SEPARATOR.fullmatch(lines[0]) if lines else None
     if separator:
         del lines[0]

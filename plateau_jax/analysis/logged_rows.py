@@ -39,10 +39,9 @@ def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
     resumed, steps = _resumed_rows(rows), [row.step for row in rows]
     _check_order(steps, len(resumed), name)
     lowest = math.inf  # of the steps at which the run resumed later
-    kept: list[LoggedRow] = []
+    kept, dropped = list[LoggedRow](), list[LoggedRow]()
     for index in reversed(range(len(rows))):
-        if steps[index] < lowest:
-            kept.append(rows[index])
+        (kept if steps[index] < lowest else dropped).append(rows[index])
         if index in resumed:
             lowest = min(lowest, steps[index])
     kept.reverse()
@@ -53,8 +52,12 @@ def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
     # Such as the evaluation after the last update, which some trainers make twice.
     logged = [(row.step, row.loss) for row in kept if row.loss is not None]
     replaced -= Counter(step for (step, loss), later in pairwise(logged) if (step, loss) == later)
+    noun, nouns = "loss", "losses"
+    if not replaced:
+        noun, nouns = "learning rate", "learning rates"
+        replaced = Counter(row.step for row in dropped if row.lr is not None and row.lr != lrs.get(row.step))
     if replaced:
-        are = "loss is" if replaced.total() == 1 else "losses are"
+        are = f"{noun} is" if replaced.total() == 1 else f"{nouns} are"
         how = (
             "repeats steps, as the log of a resumed run does"
             if resumed

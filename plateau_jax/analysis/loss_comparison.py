@@ -27,9 +27,10 @@ class LossForecast(NamedTuple):
     Attributes:
         loss: The forecast.
         low, high: Its interval, of about 95 %.
-        reasons: Why the forecast is less certain, if it is: a different peak; more than twice or less than
-            0.3 times the steps of the runs; runs that contradict each other, or the law in their first fifth;
-            a longer curve from runs without a stage at constant learning rate; a warmup that no run had.
+        reasons: The known causes of a worse forecast that apply: a different peak; more than twice or less
+            than 0.3 times the steps of the runs; a warmup less than a third or more than three times as long
+            as theirs; runs that contradict each other, or the law in their first fifth; a longer curve from
+            runs without a stage at constant learning rate.
 
     >>> from plateau_jax import LossForecast
     >>> LossForecast(2.914, 2.897, 2.931)

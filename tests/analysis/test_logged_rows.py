@@ -69,6 +69,22 @@ def test_later_rows_replace_earlier_ones(rows, is_split) -> None:
         assert run.peak_value * run.curve(row["step"]) == pytest.approx(row["lr"], rel=1e-5)
 
 
+@pytest.mark.parametrize("factor", [1, 2])
+def test_learning_rates_that_were_logged_again_are_named(factor) -> None:
+    """Between two losses; if they are the same, nothing is lost."""
+    rows = [row if row["step"] % 100 == 0 else without_loss(row) for row in ROWS]
+    again = [row | {"lr": factor * row["lr"]} for row in map(without_loss, rows[-4:-1])]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = LossRun.read([*rows[:-1], *again, rows[-1]])
+    message = "the log repeats steps, as the log of a resumed run does: 3 earlier learning rates are left out"
+    assert [str(warning.message) for warning in caught] == [f"{message}, at the steps 1940, 1960, 1980"] * (
+        factor - 1
+    )
+    assert run.peak_value * run.curve(1960) == pytest.approx(factor * rows[97]["lr"])
+    assert run.steps.tolist() == list(range(100, 2001, 100))
+
+
 def test_late_evaluations_are_no_resumed_run() -> None:
     """Nor learning rates that are logged with the losses of training and of validation."""
     late = [row for step in STEPS for row in (lr_row(step), {"step": step - 60, "val_loss": 3.0})]

@@ -169,6 +169,7 @@ NO_STAGE = "from runs without a stage at constant learning rate, longer ones cam
 def test_lengths_and_other_peaks_give_reasons() -> None:
     assert FIT.predict(PlateauCurve(3000, warmup_steps=50)).reasons == (
         "it has 3 times as many steps as the longest run",
+        NO_WARMUP,
         NO_STAGE,
     )
     (reason,) = FIT.predict(CURVE, 1.5e-3).reasons
@@ -179,28 +180,69 @@ def test_lengths_and_other_peaks_give_reasons() -> None:
     assert FIT.predict(PlateauCurve(4000)).loss < FIT.predict(PlateauCurve(2000)).loss
 
 
-@examples(60)
-@given(st.integers(0, 300), st.integers(0, 300), st.sampled_from((None, 1, 20)))
-def test_warmup_that_no_run_had_gives_a_reason(warmup: int, of_run: int, every: int | None) -> None:
-    """A log shows the end of a warmup only to within an interval, so it may have been that much shorter."""
-    curve = PlateauCurve(1000, warmup_steps=of_run)
-    run = LossRun(curve, 1e-3, STEPS, losses_of(curve))
-    if every is not None:
-        lrs = {step: 1e-3 * curve(step) for step in range(every, 1001, every)}
-        losses = dict(zip(STEPS.tolist(), losses_of(curve).tolist(), strict=True))
-        rows = [
-            {"step": step, "loss": losses.get(step), "lr": lrs.get(step)} for step in sorted({*losses, *lrs})
-        ]
-        run = LossRun.read(rows)
-    terms = FIT._terms(CURVE, 1e-3, np.array(1000))
-    reasons = list_reasons(PlateauCurve(1000, warmup_steps=warmup), 1e-3, terms, [run])
-    slack = every or 0
-    if warmup < (of_run - slack) / 3 - 1:
-        assert reasons[-1] == "no run had so short a warmup: the loss may be higher by tenths of a nat"
-    elif warmup > 10 * (of_run + slack) + 10:
-        assert reasons[-1] == "no run had such a warmup: the loss may be lower by tenths of a nat"
-    elif of_run / 3 <= warmup <= 10 * of_run:
-        assert not any("warmup" in reason for reason in reasons)
+NO_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
+LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of a nat"
+
+
+def zero_terms(by_start: float = 0.0, by_run: float = 0.0) -> ForecastTerms:
+    return ForecastTerms(*map(np.array, (2.0, 0.0, 0.0, 0.0, by_start, [0.0, by_run])))
+
+
+def logged_every(interval: int, curve: PlateauCurve) -> LossRun:
+    """Return a run as a log of its learning rates gives it."""
+    steps = range(0 if curve.warmup_steps else interval, curve.total_steps + 1, interval)
+    return LossRun.read([{"step": step, "loss": 3.0, "lr": curve(step)} for step in steps])
+
+
+@pytest.mark.parametrize("interval", [None, 1, 40])
+@pytest.mark.parametrize(
+    ("runs", "curve", "reason"),
+    [
+        ([(1000, 90)], (1000, 0), NO_WARMUP),
+        ([(1000, 90)], (1000, 12), NO_WARMUP),
+        ([(1000, 90), (2000, 200)], (2000, 12), NO_WARMUP),
+        ([(1000, 90), (2000, 200)], (2000, 40), None),
+        ([(1000, 90)], (1000, 60), None),
+        ([(1000, 90)], (1000, 90), None),
+        ([(1000, 90)], (300, 27), None),  # the same percentage
+        ([(1000, 90)], (4000, 360), None),
+        ([(1000, 90)], (4000, 90), None),  # the same number of steps
+        ([(1000, 90)], (300, 90), None),
+        ([(1000, 90)], (1000, 240), None),
+        ([(1000, 90)], (1000, 400), LONG_WARMUP),
+        ([(1000, 0)], (1000, 0), None),
+        ([(1000, 0)], (4000, 0), None),
+        ([(1000, 0)], (1000, 400), LONG_WARMUP),
+        ([(1000, 0), (1000, 90)], (1000, 0), None),
+        ([(1000, 0), (1000, 90)], (1000, 90), None),
+    ],
+)
+def test_different_warmups_give_a_reason(runs, curve, reason, interval) -> None:
+    """Also those of learning rates from a log, of which only the logged ones are known."""
+    run_curves = [PlateauCurve(total, warmup_steps=warmup) for total, warmup in runs]
+    if interval is None:
+        loss_runs = [LossRun(run, 1.0, [run.total_steps], [3.0]) for run in run_curves]
+    else:
+        loss_runs = [logged_every(interval, run) for run in run_curves]
+    reasons = list_reasons(PlateauCurve(curve[0], warmup_steps=curve[1]), 1.0, zero_terms(), loss_runs)
+    assert [text for text in reasons if "warmup" in text] == [reason] * (reason is not None)
+
+
+@pytest.mark.parametrize(
+    ("curve", "other"),
+    [
+        (StagedCurve([(1000,)], start=1.0), PlateauCurve(1000)),
+        (StagedCurve([(0, 1.0), (1000, 0.0)]), PlateauCurve(1000)),
+        (PlateauCurve(1000, warmup_steps=2), PlateauCurve(1000)),
+        (PlateauCurve(1000, warmup_steps=90, warmup_shape="cosine"), CURVE),
+        (CURVE.cooldown(500, 100), CURVE),
+        (StagedCurve([(50, 1.0), (450, 0.0), (50, 1.0), (450, 0.0)]), CURVE),  # restarts
+    ],
+)
+def test_equal_warmups_give_no_reason(curve, other) -> None:
+    for one, another in ((curve, other), (other, curve)):
+        run = LossRun(one, 1.0, [one.total_steps], [3.0])
+        assert not any("warmup" in text for text in list_reasons(another, 1.0, zero_terms(), [run]))
 
 
 def logged_cosine(stage: int) -> StagedCurve:
@@ -238,8 +280,7 @@ def test_stage_lets_a_fit_forecast_longer_decays(run_curve, has_stage) -> None:
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_reasons_name_fits_that_contradict_each_other(sign) -> None:
     def reasons_of(by_start: float, by_runs: float) -> tuple[str, ...]:
-        terms = 2.0, 0.0, 0.0, 0.0, sign * by_start, [0.0, sign * by_runs]
-        return list_reasons(CURVE, 1e-3, ForecastTerms(*map(np.array, terms)), [RUN])
+        return list_reasons(CURVE, 1e-3, zero_terms(sign * by_start, sign * by_runs), [RUN])
 
     assert reasons_of(0.00999, 0.01199) == ()
     assert reasons_of(0.0101, 0) == ("it changes by 0.01 nats if the first fifth is left out",)

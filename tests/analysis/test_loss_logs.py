@@ -364,6 +364,11 @@ REJECTED: list[tuple[Any, dict[str, Any], str]] = [
     (rows_of(step=[1, 2], x=VALUES), {}, "has no column of losses.*: name one with loss="),
     (TWO[:1], {}, "no column of losses with several values: 'loss' has one"),
     ([{"step": [1, 2], "loss": [3.0, 2.0]}], {}, "no column of losses with several values: 'loss' has one"),
+    *((rows_of(step=[1, 2], epoch=[0, 0], **{name: VALUES}), {},
+       f"has no column of losses, only '{name}', a perplexity: take its logarithm; its columns are .*: name")
+      for name in ("ppl", "val_ppl", "valid ppl", "train/ppl", "ValPPL", "Perplexity", "eval_perplexity",
+                   "test/Perplexity", "lm-loss-validation/lm loss validation PPL")),
+    (rows_of(step=[1, 2], log_ppl=VALUES), {}, "has no column of losses; its columns"),
     ("Wall time,Step,Value\n1,1,2\n2,2,1", {}, "no column of losses.* 'Value': name one with loss="),
     (rows_of(step=[1, 2], val_loss=VALUES, **{"eval/loss": VALUES}), {}, "several losses, 'val_loss'"),
     (rows_of(step=[1, 2], train_loss=VALUES, loss=VALUES), {}, "several losses, 'train_loss', 'loss'"),
@@ -408,6 +413,50 @@ REJECTED: list[tuple[Any, dict[str, Any], str]] = [
         '[{"step": 1, "loss": 3, "loss ": 2}, {"step": 2, "loss": 3}]',
         '[{"step": 1, "loss ": 2}, {"step": 2, "loss": 3}]')),
 ]  # fmt: skip
+
+
+CONSOLES = {
+    "nanoGPT": "".join(
+        f"step {step}: train loss {train}, val loss {validation}\n"
+        f"iter {step}: loss 9.9, time 321.45ms, mfu 34.56%\niter {step + 10}: loss 9.9, time 3.2ms, mfu -1%\n"
+        for step, train, validation in zip([0, *STEPS], [9.9, *TRAIN], [9.9, *VALIDATION], strict=True)
+    ),
+    "nanoGPT without evaluations": "number of parameters: 123.59M\n"
+    + "".join(f"iter {t}: loss {loss}, time 3.45ms\n" for t, loss in zip(STEPS, VALIDATION, strict=True)),
+    "llm.c": "+-----------------------+\n| device | H100, 80 GB |\nval loss 11.009\n" + "".join(
+        f"step {t:4}/1000 | loss {loss} (+nanz)| norm 15.3 (+nanz)| lr 8.57e-07 | 98.25 ms | 111830 tok/s\n"
+        for t, loss in zip(STEPS, VALIDATION, strict=True)
+    ),
+    "modded-nanogpt": "import os, sys\nprint(step, loss)\nstep:0/1000 val_loss:10.8258 train_time:0ms\n"
+    + "".join(
+        f"step:{t}/1000 val_loss:{loss} train_time:433ms step_avg:43.3ms\n"
+        f"step:{t + 1}/1000 train_time:433ms step_avg:43.3ms\n"
+        for t, loss in zip(STEPS, VALIDATION, strict=True)
+    ),
+    "build-nanogpt": "".join(
+        f"{t} val {loss}\n{t} hella 0.2\n{t} train 9.9\n" for t, loss in zip(STEPS, VALIDATION, strict=True)
+    ),
+    "MLPerf": "".join(
+        f':::MLLOG {{"namespace": "", "time_ms": 1, "key": "{key}", "value": {value}, "metadata": '
+        f'{{"file": "train.py", "lineno": 9, "samples_count": {16 * t}}}}}\n'
+        for t, loss in zip(STEPS, VALIDATION, strict=True)
+        for key, value in (("train_loss", 9.9), ("eval_accuracy", loss), ("eval_stop", "null"))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONSOLES)
+def test_lines_of_the_error_read_the_text_of_a_console(name, tmp_path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(CONSOLES[name])
+    with pytest.raises(ValueError, match=r"train\.log is the text of a console, not a table") as caught:
+        LossRun.read(path, CURVE, PEAK)
+    lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    assert len(lines) == 2
+    given = {"text": CONSOLES[name], "batch_size": 16, "curve": CURVE, "peak_value": PEAK}
+    names = {"re": re, "LossRun": LossRun, **given}
+    exec("\n".join(lines), names)
+    assert (names["run"].steps.tolist(), names["run"].losses.tolist()) == (STEPS, VALIDATION)
 
 
 @pytest.mark.parametrize(("source", "arguments", "message"), REJECTED, ids=range(len(REJECTED)))

@@ -13,6 +13,8 @@ from plateau_jax.__main__ import main
 
 RUN = PlateauCurve(1000, warmup_steps=50)
 LONGER = PlateauCurve(2000, plateaus=[(55, 40)])
+NAME_OF_LONGER = "2000 steps, no warmup, plateau 55–95 %"
+NO_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
 STEPS = np.arange(20, 1001, 20)
 LOSSES = 2.5 + (STEPS / 300) ** -0.5 + 0.05 * RUN(STEPS)
 
@@ -45,7 +47,9 @@ def test_fit_prints_forecasts_of_all_curves(log, tmp_path, capsys) -> None:
     assert main(arguments) == 0
     named = {"1000 steps, no plateau": PlateauCurve(1000), "2000 steps, plateau 55–95 %": LONGER}
     read = f"{log}: 50 logged losses, columns step = 'step', loss = 'val_loss'"
-    assert capsys.readouterr().out == f"{read}\n{fit.compare(named, 1e-3)}\n"
+    out = capsys.readouterr().out
+    assert out == f"{read}\n{fit.compare(named, 1e-3)}\n"
+    assert " ".join(out.split()).count(NO_WARMUP) == 2
 
 
 def test_logged_learning_rates_suffice(log_with_lr, capsys) -> None:
@@ -75,27 +79,26 @@ def logs_of_peaks(tmp_path: Path) -> list[str]:
 def test_best_peak_prints_one_line_per_curve(logs_of_peaks, tmp_path, capsys, monkeypatch) -> None:
     fits = [word for file in logs_of_peaks for word in ("--fit", file)]
     runs = [LossRun.read(file) for file in logs_of_peaks]
+    curve = PlateauCurve(1000, warmup_steps=50)
     assert main(["1000", "--warmup-steps", "50", "--best-peak", *fits]) == 0
     read = [
         f"{file}: 50 logged losses, columns step = 'step', loss = 'val_loss', lr = 'lr'"
         for file in logs_of_peaks
     ]
     out, err = capsys.readouterr()
-    assert (out, err.splitlines()) == (f"{best_peak(runs, RUN)}\n", read)
+    assert (out, err.splitlines()) == (f"{best_peak(runs, curve)}\n", read)
     longer = save(LONGER, tmp_path / "longer.json")
-    assert main(["1000", "--from", longer, "--best-peak", *fits]) == 0
+    assert main(["1000", "--warmup-steps", "50", "--from", longer, "--best-peak", *fits]) == 0
     out, err = capsys.readouterr()
-    best = [best_peak(runs, curve) for curve in (PlateauCurve(1000), LONGER)]
-    assert out == f"1000 steps, no plateau: {best[0]}\n2000 steps, plateau 55–95 %: {best[1]}\n"
-    names = "1000 steps, no plateau", "2000 steps, plateau 55–95 %"
-    doubts = [
-        f"python -m plateau_jax: less certain for {name}: {', and '.join(one.forecast.reasons)}"
-        for name, one in zip(names, best, strict=True)
-    ]
-    assert err.splitlines() == [*read, *doubts]
-    assert all("no run had so short a warmup" in doubt for doubt in doubts)
+    best = [best_peak(runs, curve) for curve in (curve, LONGER)]
+    names = "1000 steps, linear warmup from 0 over 50 steps, no plateau", NAME_OF_LONGER
+    assert out == "".join(f"{name}: {each}\n" for name, each in zip(names, best, strict=True))
+    warmup, stage = best[1].forecast.reasons
+    assert warmup == NO_WARMUP
+    doubt = f"python -m plateau_jax: less certain for {NAME_OF_LONGER}: {warmup}, and {stage}"
+    assert err.splitlines() == [*read, doubt]
     monkeypatch.setattr(sys, "stderr", None)  # 2>&-
-    assert main(["1000", "--best-peak", *fits]) == 0
+    assert main(["1000", "--warmup-steps", "50", "--best-peak", *fits]) == 0
     assert capsys.readouterr().out == f"{best[0]}\n"
 
 

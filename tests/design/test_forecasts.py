@@ -105,6 +105,8 @@ def test_learning_rates_of_a_log_are_its_curve() -> None:
         ("[1]", CURVE, PEAK, None, [], "is not a log, with rows and columns"),
         ("[" * 100_000, CURVE, PEAK, None, [], "it is nested too deep"),
         ("step,loss\n1,2,3", CURVE, PEAK, None, [], "a row with more cells than columns"),
+        ("iter 0: loss 9.9, time 3.4ms", CURVE, PEAK, None, [], "the text of a console, not a table: make"),
+        (log(step=STEPS, ppl=LOSSES), CURVE, PEAK, "loss", ["ppl"], "“ppl”, a perplexity: take its logarith"),
         ("step,loss\n1,2\n2,two", CURVE, PEAK, None, [], "loss: “two” must be a number"),
     ],
 )  # fmt: skip
@@ -163,6 +165,8 @@ def test_forecasts_are_those_of_the_fit(pairs) -> None:
         expected = fit.predict(curve, peak)
         assert (forecast["loss"], forecast["low"], forecast["high"]) == expected[:3]
         assert forecast["reasons"] == expected.reasons
+        is_short = 3 * curve.warmup_steps < 49 * min(1, curve.total_steps / 1000)
+        assert any("so short a warmup" in reason for reason in forecast["reasons"]) == is_short
         difference = forecast["difference"]
         assert (difference is None) == (forecast is forecasts[0])
         if difference:
