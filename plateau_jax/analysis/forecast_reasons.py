@@ -10,7 +10,6 @@ from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import segment_begins, steps_at_borders
 from plateau_jax.analysis.run_peaks import is_one_peak, octaves_to_runs
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.staged_curve import StagedCurve
 
 MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""
@@ -81,11 +80,6 @@ def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence
         reasons.append(
             "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
         )
-    warmup = _warmup_steps(curve, curve.total_steps)
-    if warmup < _SHORT_WARMUP * min(map(_least_warmup_steps, runs)):
-        reasons.append("no run had so short a warmup: the loss may be higher by tenths of a nat")
-    elif max(_warmup_steps(run.curve, run._last_step) for run in runs) < _NO_WARMUP * warmup:
-        reasons.append("no run had such a warmup: the loss may be lower by tenths of a nat")
     return tuple(reasons)
 
 

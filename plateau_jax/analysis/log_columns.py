@@ -30,7 +30,6 @@ _ZERO = re.compile(r"0+([.,]0*)?")
 _SPLIT = r"(val|valid|validation|eval|evaluation|test|dev|heldout|held[\W_]out)"
 # With any other word, it may be an auxiliary loss, a best one, or a running mean.
 _LOSS = re.compile(rf"(({_SPLIT}|train|training|metrics)[\W_]+)*loss")
-_PERPLEXITY = re.compile(r"(?<!log)(^|[\W_])(ppl|perplexity)($|[\W_])")
 _VALIDATION = re.compile(rf"(^|[\W_]){_SPLIT}[\W_]")
 _ANY_LOSS = re.compile(r"(^|[\W_])loss$")
 _PERPLEXITY = re.compile(r"(?<!log)(^|[\W_])(ppl|perplexity)($|[\W_])")
@@ -113,10 +112,6 @@ class Table:
             name for name in counts if counts[name] == 1 and _LOSS.fullmatch(base_name(name).lower())
         ]:
             problem = Message(problem, " with several values: ", shown(single[0]), " has one value")
-        if perplexities := [column for column in logged if is_perplexity(column)]:
-            problem = Message(
-                problem, ", only a perplexity, ", shown(perplexities[0]), ": take the logarithm"
-            )
         if len(candidates) > 1:
             problem = Message("has several losses, ", _listed(candidates))
         elif candidates:
@@ -243,10 +238,6 @@ def is_perplexity(column: str) -> bool:
 def base_name(column: str) -> str:
     """Return a column's name without the name of its run, which Weights & Biases puts first."""
     return column.rpartition(" - ")[2].strip()
-
-
-def is_perplexity(column: str) -> bool:
-    return _PERPLEXITY.search(base_name(column).lower()) is not None
 
 
 def _snake_case(column: str) -> str:

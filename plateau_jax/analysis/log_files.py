@@ -82,23 +82,6 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
     return [row for row in rows if any((row[column] or "").strip() != column.strip() for column in columns)]
 
 
-def _check_is_table(text: str, name: str) -> None:
-    """Raise a ValueError that shows how to read the text that a program printed on a console."""
-    pattern = next((pattern for pattern in _CONSOLE if re.search(pattern, text)), None)
-    if pattern is None:
-        return
-    program = code(
-        "; in Python:\n"
-        f"    pairs = re.findall(r'{pattern}', Path({name!r}).read_text())\n"
-        "    run = LossRun(curve, peak, *zip(*((int(step), float(loss)) for step, loss in pairs)))"
-    )
-    raise ValueError(
-        Message(
-            f"{name} is the text of a console, not a table: take steps and losses out of its lines", program
-        )
-    )
-
-
 def check_columns(columns: Iterable[str], name: str) -> None:
     """Raise if two names are equal but for spaces around them: the later column would replace the other."""
     counts = Counter(column.strip() for column in columns)

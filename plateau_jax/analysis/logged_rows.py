@@ -64,9 +64,6 @@ def later_rows(rows: Sequence[LoggedRow], name: str) -> list[LoggedRow]:
             else "has steps that were logged twice"
         )
         warn(f"{name} {how}: {replaced.total()} earlier {are} left out, at {_listed(sorted(replaced))}")
-    elif resumed and len(kept) < len(rows):
-        first = min(steps[index] for index in resumed)
-        warn(f"{name} repeats learning rates from step {first} on: the earlier ones are left out")
     return [LoggedRow(step, losses.get(step), lrs.get(step)) for step in sorted({*losses, *lrs})]
 
 

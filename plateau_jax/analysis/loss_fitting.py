@@ -43,10 +43,9 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
 
     Args:
         runs: One `LossRun`, or several of one peak: their largest learning rates agree within 10⁻⁶, or 5 % if
-            one was read from a log, which may miss the peak. Log validation losses, or means over the
-            interval since the last logged loss, without an EMA or a running mean. The same log twice is one
-            run. Step 0 must be the first update of a run. The learning rate of at least one must fall to half
-            its peak. For runs of several peaks there is `best_peak`.
+            one was read from a log, which may miss the peak. The same log twice is one run. Step 0 must be
+            the first update of a run. The learning rate of at least one must fall to half its peak. For runs
+            of several peaks there is `best_peak`.
 
     Returns:
         The fit; it is deterministic.

@@ -192,11 +192,3 @@ def test_divergence_before_a_resume_is_one_warning() -> None:
         run = LossRun.read([*ROWS[:40], *diverged, *ROWS[40:]], CURVE, PEAK)
     assert len(caught) == 1
     assert run.steps.tolist() == STEPS
-
-
-def test_learning_rates_that_were_logged_again_are_named() -> None:
-    lrs = [{"step": step, "lr": 1e-3 * CURVE(step)} for step in range(5, 605, 5)]
-    again = [row for row in lrs if row["step"] > 400]
-    with pytest.warns(CurveWarning, match="repeats learning rates from step 405 on") as caught:
-        LossRun.read([*lrs, *again, *ROWS[30:]], CURVE, PEAK)
-    assert len(caught) == 1

@@ -167,7 +167,7 @@ NO_STAGE = "from runs without a stage at constant learning rate, longer ones cam
 
 
 def test_lengths_and_other_peaks_give_reasons() -> None:
-    assert FIT.predict(PlateauCurve(3000, warmup_steps=50)).reasons == (
+    assert FIT.predict(PlateauCurve(3000)).reasons == (
         "it has 3 times as many steps as the longest run",
         NO_WARMUP,
         NO_STAGE,

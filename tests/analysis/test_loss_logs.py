@@ -400,8 +400,6 @@ REJECTED: list[tuple[Any, dict[str, Any], str]] = [
     (b"\xff\xfes\x00", {}, "log is not a text file in UTF-8"),
     # Decimal commas in a file with commas would cut off the decimals.
     ("step,loss\n1,3,5\n2,3,4\n", {}, "log has a row with more cells than columns"),
-    *(([{"step": 1, name: 30.0}, {"step": 2, name: 20.0}], {}, f"only a perplexity, '{name}': take the log")
-      for name in ("ppl", "val_ppl", "eval_perplexity", "train/ppl", "Perplexity")),
     # In a chart of Weights & Biases, two runs may share a name.
     *((text, {"loss": loss}, r"log has 2 columns named '(a - )?loss': rename or remove")
       for loss in (None, "loss") for text in (
@@ -630,43 +628,3 @@ def test_perplexities_warn_once(column, losses, message) -> None:
     copy.copy(run), pickle.loads(pickle.dumps(run))
     for silent in ("perplexity - loss", "val/log_ppl"):
         LossRun.read(rows_of(step=[1, 2], **{silent: [15.0, 12.0]}), CURVE, PEAK, loss=silent)
-
-
-NANOGPT = """tokens per iteration will be: 491,520
-step 0: train loss 4.2874, val loss 4.2823
-iter 0: loss 4.2649, time 1234.56ms, mfu -100.00%
-step 250: train loss 3.9600, val loss 4.0700
-step 500: train loss 3.8000, val loss 3.9100
-"""
-LLM_C = """| Parameter             | Value             |
-step    1/300 | loss 11.009463 (+nanz)| norm 15.3637 (+nanz)| lr 8.57e-07 | 3080.44 ms | 170177 tok/s
-step    2/300 | loss 10.950000 (+nanz)| norm 12.1000 (+nanz)| lr 1.71e-06 | 3079.12 ms | 170250 tok/s
-"""
-MODDED_NANOGPT = """import os
-step:0/1390 val_loss:10.8258 train_time:0ms step_avg:nanms
-step:125/1390 val_loss:4.6000 train_time:1ms step_avg:3.2ms
-step:250/1390 val_loss:4.1000 train_time:1ms step_avg:3.2ms
-"""
-MLPERF = """:::MLLOG {"key": "eval_loss", "value": 3.3, "metadata": {"file": "a", "samples_count": 12}}
-:::MLLOG {"key": "eval_loss", "value": 3.1, "metadata": {"file": "a", "samples_count": 24}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "steps", "losses"),
-    [
-        (NANOGPT, [250, 500], [4.07, 3.91]),
-        (LLM_C, [1, 2], [11.009463, 10.95]),
-        (MODDED_NANOGPT, [125, 250], [4.6, 4.1]),
-        (MLPERF, [12, 24], [3.3, 3.1]),
-    ],
-)
-def test_printed_lines_are_read_by_the_two_lines_in_the_error(text, steps, losses, tmp_path) -> None:
-    path = tmp_path / "log.txt"
-    path.write_text(text)
-    with pytest.raises(ValueError, match="is the text of a console, not a table") as caught:
-        LossRun.read(path, CURVE, PEAK)
-    names: dict[str, Any] = {"re": re, "Path": Path, "LossRun": LossRun, "curve": CURVE, "peak": PEAK}
-    exec("\n".join(line.strip() for line in str(caught.value).splitlines()[1:]), names)
-    assert names["run"].steps.tolist() == steps
-    assert names["run"].losses.tolist() == losses
