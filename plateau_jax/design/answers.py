@@ -40,8 +40,7 @@ _MAX_ROWS = 200
 _LARGEST_LIKELY_PEAK = 10.0
 _MAX_NAME = 40  # characters
 
-_DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 78.95)], decay_shape="1-sqrt")
-"""It decays from step 8000."""
+_DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt")
 
 
 def initial_curves(named_curves: Sequence[tuple[str, Curve]], peak: float) -> list[dict[str, Any]]:

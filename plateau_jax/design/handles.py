@@ -26,9 +26,7 @@ class Move(NamedTuple):
 
     path: _Path
     sign: int = 1
-    """1 if it changes by the same amount; -1 if by its negative."""
-    percent_of: int | None = None
-    """The number of steps of which the field holds a percentage; None if it holds the number itself."""
+    """1 if it changes by the same amount, -1 if by its negative: in steps, also if it holds a percentage."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,6 @@ def _plateau_handles(
 ) -> Iterator[Handle]:
     """Yield the handles at a plateau's start, middle and end."""
     is_percent = plateau.argument == "plateaus"
-    whole = curve.total_steps - curve.warmup_steps if is_percent else None
     first, end = plateau.first, plateau.end
     start, duration = (curve.plateaus if is_percent else curve.absolute_plateaus)[plateau.position]
 
@@ -182,9 +179,8 @@ def _plateau_handles(
         fields = [(*path, plateau.argument, plateau.position, item) for item in paths]
         name = f"Plateau {number + 1}, {part}"
         knob = _step_handle(name, curve, step, curve.total_steps, fields, low=low, high=high)
-        moves = tuple(move._replace(percent_of=whole) for move in knob.moves)
         text = f"{percent:.6g} %, {knob.text}" if is_percent else knob.text
-        return replace(knob, text=text, level=curve(first), moves=moves)
+        return replace(knob, text=text, level=curve(first))
 
     steps = f"steps {_grouped(first)} to {_grouped(end)}"
     # The pair is (start, duration): the start moves at the cost of the duration, so that the end stays.

@@ -2,10 +2,10 @@
 
 import copy
 import json
-import math
 import warnings
-from fractions import Fraction
-from itertools import count, cycle
+from functools import reduce
+from itertools import cycle
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from support.curves.descriptions import build, descriptions
+from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
 from plateau_jax.design.answers import (
@@ -113,37 +114,32 @@ def test_picture_points_lie_on_the_curve(description):
 
 
 def arguments_after_move(curve: Curve, handle: Handle, value: float) -> dict[str, Any]:
-    """Compute the curve's JSON after a handle is moved to a value, as main.js does."""
+    """Compute the curve's JSON after a handle is moved to a value, with a moved plateau in steps."""
     entry: Any = {"curve": copy.deepcopy(curve.to_dict())}
-    for path, sign, percent_of in handle.moves:
-        holder = entry
-        for name in path[:-1]:
-            holder = holder[name]
-        change = sign * (value - handle.value)
-        before = holder[path[-1]]
-        before = handle.value if before is None else before
-        if change and percent_of is not None:
-            steps = Fraction(str(before)) * percent_of // 100 + int(change)
-            number = shortest_percentage(steps, percent_of)
-        else:
-            number = float(f"{before + change:.12g}")
-            number = 0.0 if abs(number) < 1e-12 * before else number
+    for path, sign in handle.moves if value != handle.value else ():
+        if "plateaus" in path:
+            path = (*path[:-3], "absolute_plateaus", -1, path[-1])
+            if sign == 1:  # the first move
+                write_in_steps(reduce(getitem, path[:-3], entry), handle.moves[0].path[-2])
+        holder: Any = reduce(getitem, path[:-1], entry)
+        before = handle.value if holder[path[-1]] is None else holder[path[-1]]
+        number = float(f"{before + sign * (value - handle.value):.12g}")
+        number = 0.0 if abs(number) < 1e-12 * before else number
         holder[path[-1]] = int(number) if number.is_integer() else number
     return entry["curve"]
 
 
-def shortest_percentage(steps: int, whole: int) -> float:
-    """Return the percentage with the fewest decimals that is this many steps, rounded down."""
-    for decimals in count():
-        percentage = Fraction(math.ceil(Fraction(100 * 10**decimals * steps, whole)), 10**decimals)
-        if percentage * whole // 100 == steps:
-            return float(percentage)
-    raise AssertionError
+def write_in_steps(arguments: Any, index: Any) -> None:
+    """Make a plateau in percent the last one in steps."""
+    warmup, pair = arguments["warmup_steps"], arguments["plateaus"].pop(index)
+    start, length = (percent_of(arguments["total_steps"] - warmup, percentage) for percentage in pair)
+    arguments["absolute_plateaus"].append([warmup + start, length])
 
 
 def find_handle(handles: list[Handle], wanted: Handle) -> Handle | None:
     def key(handle: Handle) -> Any:
-        return handle.name, [move.path for move in handle.moves]
+        in_lists = {"plateaus", "absolute_plateaus"}
+        return handle.name, [path[:-3] if in_lists & {*path} else path for path, _ in handle.moves]
 
     return next((handle for handle in handles if key(handle) == key(wanted)), None)
 

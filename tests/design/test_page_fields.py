@@ -1,7 +1,6 @@
 """The fields of the selected curve."""
 
 import json
-from decimal import ROUND_DOWN, ROUND_UP, Decimal
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -244,32 +243,26 @@ def test_emptied_plateau_gets_a_message(page, label):
 
 
 def test_percentages_are_read_as_by_the_library(page):
+    tenths = [number / 10 for number in range(1001)]
+    wholes = (1, 7, 95, 9_500, 2**31 - 1)
+    steps_of = {whole: [percent_of(whole, percentage) for percentage in tenths] for whole in wholes}
     pairs = [
         (steps, whole)
-        for whole in (1, 7, 95, 9_500, 2**31 - 1)
-        for steps in (0, 1, whole // 3, whole - 1, whole)
+        for whole in wholes
+        for steps in {*steps_of[whole][::7], 0, 1, whole // 3, whole - 1, whole}
     ]
-    percentages = page.evaluate(
-        """async pairs => {
-            const { percentageOfSteps, stepsOfPercentage } = await import("./percentages.js");
-            return pairs.map(([steps, whole]) => {
-                const percentage = percentageOfSteps(steps, whole);
-                return [percentage, stepsOfPercentage(percentage, whole)];
-            });
+    steps, rounded = page.evaluate(
+        """async ([tenths, wholes, pairs]) => {
+            const { roundPercentage, stepsOfPercentage } = await import("./percentages.js");
+            const steps = wholes.map(whole => tenths.map(percentage => stepsOfPercentage(percentage, whole)));
+            return [steps, pairs.map(([steps, whole]) => roundPercentage(steps, whole))];
         }""",
-        pairs,
+        [tenths, wholes, pairs],
     )
-    for (steps, whole), (percentage, shown) in zip(pairs, percentages, strict=True):
-        assert shown == steps == percent_of(whole, percentage), (steps, whole)
-        decimals = -Decimal(str(percentage)).as_tuple().exponent
-        rounded = [
-            Decimal(str(percentage)).quantize(Decimal(10) ** (1 - decimals), rounding)
-            for rounding in (ROUND_UP, ROUND_DOWN)
-        ]
-        assert decimals < 1 or steps not in [percent_of(whole, float(shorter)) for shorter in rounded], (
-            steps,
-            whole,
-        )
+    assert steps == [*steps_of.values()]
+    for (steps, whole), percentage in zip(pairs, rounded, strict=True):
+        candidates = [tenth for tenth, exact in zip(tenths, steps_of[whole], strict=True) if exact == steps]
+        assert percentage == min(candidates, default=None), (steps, whole)
 
 
 def test_fields_without_effect_are_marked(page):

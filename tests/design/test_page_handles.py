@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 from support.design.page import (
@@ -26,19 +27,18 @@ from plateau_jax.drawing.sampling import shaded_spans
 pytestmark = pytest.mark.slow
 
 
-def end_of_plateau(curve: PlateauCurve) -> int:
-    """Return the first step after the only plateau."""
+def place(curve: PlateauCurve) -> tuple[int, int]:
+    """Return the first step of the only plateau, and the first step after it."""
     ((first, after),) = [
         (begin, after) for name, begin, after in shaded_spans(curve.rows) if name == "plateau"
     ]
-    assert first < after
-    return after
+    return first, after
 
 
 DRAGGED = [
-    ("Plateau 1, end", 40, 0, lambda curve: curve.plateaus[0][0] == 10 and curve.plateaus[0][1] > 40),
-    ("Plateau 1, start", -10, 0, lambda curve: end_of_plateau(curve) == 5250 and curve.plateaus[0][0] < 10),
-    ("Plateau 1, place", 40, 0, lambda curve: curve.plateaus[0][0] > 10 and curve.plateaus[0][1] == 40),
+    ("Plateau 1, end", 40, 0, lambda curve: place(curve)[0] == 1450 and place(curve)[1] > 5250),
+    ("Plateau 1, start", -10, 0, lambda curve: place(curve)[0] < 1450 and place(curve)[1] == 5250),
+    ("Plateau 1, place", 40, 0, lambda curve: place(curve)[0] > 1450 and np.ptp(place(curve)) == 3800),
     ("Warmup, end", 30, 0, lambda curve: curve.warmup_steps > 500),
     ("Initial learning rate", 0, -40, lambda curve: curve.init_lr_ratio > 0),
     ("Final learning rate", 0, -40, lambda curve: curve.min_lr_ratio > 0 and curve.total_steps == 10_000),
@@ -109,10 +109,10 @@ KEYS = [
     ("Warmup, end", "Shift+ArrowLeft", {"warmup_steps": 490}),
     ("Warmup, end", "PageUp", {"warmup_steps": 1500}),
     ("Warmup, end", "Home", {"warmup_steps": 0}),
-    ("Plateau 1, end", "ArrowRight", {"plateaus": [(10, 40.53)]}),
+    ("Plateau 1, end", "ArrowRight", {"plateaus": (), "absolute_plateaus": [(1450, 3850)]}),
     ("Plateau 1, end", "PageDown", {"plateaus": [(10, 30)]}),
-    ("Plateau 1, start", "ArrowLeft", {"plateaus": [(9.48, 40.53)]}),
-    ("Plateau 1, place", "Shift+ArrowUp", {"plateaus": [(10.11, 40)]}),
+    ("Plateau 1, start", "ArrowLeft", {"plateaus": (), "absolute_plateaus": [(1400, 3850)]}),
+    ("Plateau 1, place", "Shift+ArrowUp", {"plateaus": (), "absolute_plateaus": [(1460, 3800)]}),
     ("Plateau 1, place", "End", {"plateaus": [(60, 40)]}),
     ("Final learning rate", "ArrowUp", {"min_lr_ratio": 0.01}),
     ("Final learning rate", "PageUp", {"min_lr_ratio": 0.1}),
@@ -139,7 +139,7 @@ def test_successive_keys_add_up(page):
         page.keyboard.press("ArrowRight")
         wait_until_settled(page)
     expect(handle(page, "Plateau 1, end")).to_be_focused()
-    assert end_of_plateau(curve_of_json(page)) == 5500
+    assert place(curve_of_json(page)) == (1450, 5500)
 
 
 def test_keys_before_an_answer_are_not_lost(page):
@@ -148,7 +148,7 @@ def test_keys_before_an_answer_are_not_lost(page):
     for _ in range(6):
         page.keyboard.press("ArrowRight")
     assert curve_of_json(page) == PlateauCurve(
-        **{**STABLE.to_dict(), "min_lr_ratio": 0.25, "plateaus": [(10, 45.79)]}
+        **{**STABLE.to_dict(), "min_lr_ratio": 0.25, "plateaus": (), "absolute_plateaus": [(1450, 4350)]}
     )
 
 
@@ -335,12 +335,11 @@ def test_stage_that_holds_can_be_dragged_up(page):
     assert_shown(page, curve)
 
 
-def test_drag_rounds_percentages_to_steps_of_the_run(page):
+def test_dragging_rounds_plateaus_in_percent_to_steps(page):
     drag(page, "Plateau 1, end", 47, 0)
-    assert end_of_plateau(curve_of_json(page)) % 100 == 0
+    assert place(curve_of_json(page))[1] % 100 == 0
     drag(page, "Plateau 1, place", 31, 0)
-    begins = [begin for name, begin, _ in shaded_spans(curve_of_json(page).rows) if name == "plateau"]
-    assert [begin % 100 for begin in begins] == [0]
+    assert place(curve_of_json(page))[0] % 100 == 0
 
 
 def test_escape_cancels_a_drag(page):

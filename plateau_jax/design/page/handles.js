@@ -1,6 +1,7 @@
 // Moving a handle with the pointer or with the keyboard.
 
-import { percentageOfSteps, stepsOfPercentage } from "./percentages.js";
+import { valueAt, withValue } from "./history.js";
+import { roundPercentage, stepsOfPercentage } from "./percentages.js";
 
 const AXIS_THRESHOLD = 4; // pixels
 
@@ -85,9 +86,35 @@ function valueAfterKey(handle, { key, shiftKey }) {
 
 const clamp = (handle, value) => addDecimals(Math.min(Math.max(value, handle.low), handle.high), 0);
 
-// The value of a field after a handle that moves it was moved by a change. `percentOf` is the move's percent_of.
-export function movedField(value, change, percentOf) {
-  return percentOf === null ? addDecimals(value, change) : percentageOfSteps(stepsOfPercentage(value, percentOf) + change, percentOf);
+// The entry after a handle was moved by a distance.
+export function movedEntry(entry, { moves, value }, distance) {
+  const [path] = moves[0];
+  if (path.at(-3) === "plateaus") return withMovedPlateau(entry, path.slice(0, -3), path.at(-2), moves, distance);
+  let next = entry;
+  for (const [path, sign] of moves) {
+    const before = valueAt(next, path) ?? value;  // a stage that holds has no level of its own
+    next = withValue(next, path, addDecimals(before, sign * distance));
+  }
+  return next;
+}
+
+// A plateau in percent becomes one in steps, unless round percentages say the same.
+function withMovedPlateau(entry, curvePath, index, moves, distance) {
+  const curve = valueAt(entry, curvePath), afterWarmup = curve.total_steps - curve.warmup_steps;
+  const inPercent = [...curve.plateaus[index]];
+  const inSteps = inPercent.map((percentage) => stepsOfPercentage(percentage, afterWarmup));
+  for (const [path, sign] of moves) {
+    const item = path.at(-1);
+    inSteps[item] += sign * distance;
+    inPercent[item] = roundPercentage(inSteps[item], afterWarmup);
+  }
+  if (!inPercent.includes(null)) return withValue(entry, [...curvePath, "plateaus", index], inPercent);
+  const [start, length] = inSteps;
+  return withValue(entry, curvePath, {
+    ...curve,
+    plateaus: curve.plateaus.toSpliced(index, 1),
+    absolute_plateaus: [...curve.absolute_plateaus, [curve.warmup_steps + start, length]],
+  });
 }
 
 // The sum to 12 digits, which removes binary rounding: 12.3 rather than 12.299999999999999.

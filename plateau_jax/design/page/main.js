@@ -6,8 +6,8 @@ import { drawCurves } from "./curves.js";
 import { byId, element, formatLearningRate, formatStep, setProperties } from "./elements.js";
 import { keepFocus } from "./focus.js";
 import { Forecasts } from "./forecast.js";
-import { movedField } from "./handles.js";
-import { History, valueAt, withValue } from "./history.js";
+import { movedEntry } from "./handles.js";
+import { History, withValue } from "./history.js";
 import { freeLook } from "./looks.js";
 import { nameOfFile, prepareOpening } from "./opening.js";
 import { stepsOf } from "./parts.js";
@@ -288,12 +288,8 @@ const picture = new Picture(byId("picture"), {
     // Without an answer to what was typed last, the handle does not know it, and would undo it.
     const canBegin = distance !== 0 && isAnswered(entry) && !isOffline();
     if (moved !== null && (picture.beforeDrag || canBegin)) {
-      let next = picture.isDragging ? (picture.beforeDrag ??= lastValid(entry)) : lastValid(entry);
-      for (const [path, sign, percentOf] of distance === 0 ? [] : moved.handle.moves) {
-        const before = valueAt(next, path) ?? moved.handle.value;  // a stage that holds has no level of its own
-        next = withValue(next, path, movedField(before, sign * distance, percentOf));
-      }
-      changeEntry(`move ${entry.id} ${moved.handle.name}`, next);
+      const before = picture.isDragging ? (picture.beforeDrag ??= lastValid(entry)) : lastValid(entry);
+      changeEntry(`move ${entry.id} ${moved.handle.name}`, distance === 0 ? before : movedEntry(before, moved.handle, distance));
     }
     if (isLast) {
       picture.beforeDrag = null;

@@ -8,12 +8,8 @@ export function stepsOfPercentage(percentage, whole) {
   return Number(sign ? -steps : steps);
 }
 
-// The shortest percentage that is exactly this many steps: 80 for 8000 of 10000, 78.95 for 7500 of 9500.
-export function percentageOfSteps(steps, whole) {
-  for (let decimals = 0; ; decimals += 1) {
-    const numerator = 100n * 10n ** BigInt(decimals) * BigInt(steps);
-    const rounded = (numerator + BigInt(whole) - 1n) / BigInt(whole);
-    const percentage = Number(`${rounded}e-${decimals}`);
-    if (stepsOfPercentage(percentage, whole) === steps) return percentage;
-  }
+// The percentage with at most one decimal that is exactly this many steps: 80 for 7600 of 9500, null for 7500.
+export function roundPercentage(steps, whole) {
+  const percentage = Math.ceil((1000 * steps) / whole) / 10;
+  return stepsOfPercentage(percentage, whole) === steps ? percentage : null;
 }

@@ -156,9 +156,8 @@ export class Picture {
     const handles = selected?.answer.handles ?? [];
     const marks = new Map();
     for (const handle of handles) {
-      const key = JSON.stringify([handle.name, ...handle.moves.map(([path]) => path)]);
-      const mark = this.#marks.get(key) ?? this.#newMark(handle);
-      marks.set(key, mark);
+      const mark = this.#marks.get(handle.name) ?? this.#newMark(handle);
+      marks.set(handle.name, mark);
       mark.handle = handle;
       const place = handle.look === "tag" ? [LEFT, this.y(handle.value)] : [this.x(handle.step), this.y(selected.peak * handle.level)];
       mark.place = place;

@@ -1,15 +1,10 @@
 // The curves that the buttons add.
 
-import { percentageOfSteps } from "./percentages.js";
-
 // For each button: the name and the description of its curve, with the length and the warmup of the selected one.
 export const TEMPLATES = {
   cosine: (steps, warmup) => ["Cosine", { total_steps: steps, ...warmup }],
   linear: (steps, warmup) => ["Line to 0", { total_steps: steps, ...warmup, decay_shape: "linear" }],
-  stable: (steps, warmup) => {
-    const rest = steps - warmup.warmup_steps, hold = Math.max(0, rest - Math.ceil(steps / 5));  // a fifth of the run decays
-    return ["Stable + cooldown", { total_steps: steps, ...warmup, plateaus: [[0, percentageOfSteps(hold, rest)]], decay_shape: "1-sqrt" }];
-  },
+  stable: (steps, warmup) => ["Stable + cooldown", { total_steps: steps, ...warmup, plateaus: [[0, 80]], decay_shape: "1-sqrt" }],
   restarts: (steps, warmup) => {
     const half = Math.max(1, Math.floor(steps / 2));
     const first = { total_steps: Math.max(1, steps - half), ...(warmup.warmup_steps < steps - half ? warmup : {}) };
