@@ -104,8 +104,8 @@ export class Forecasts {
     return [
       fits.fault ? element("p", { class: "fault" }, `No forecast: ${sentence(fits.fault)}`)
         : element("p", { class: isForecast ? null : "fault" }, `${many} on this page can be forecast.`),
-      element("ul", { class: "advice notes" }, ...this.#notes(fits, answers)),
       ...runs.map((run) => element("div", { class: "actions" }, runs.length > 1 ? element("span", { class: "muted" }, run.name) : null, ...this.#offers(run, again))),
+      element("ul", { class: "advice notes" }, ...this.#notes(fits, answers)),
     ];
   }
 
