@@ -197,12 +197,12 @@ def test_restarts_can_be_added(page):
     assert curve_of_json(page) == PlateauCurve(5_000, warmup_steps=500).then(PlateauCurve(5_000))
 
 
-def test_added_cooldown_is_a_fifth_of_the_run(page):
+def test_added_cooldown_is_a_fifth_of_the_steps_after_the_warmup(page):
     page.get_by_role("button", name="stable, then a cooldown", exact=True).click()
     curve = curve_of_json(page)
     assert isinstance(curve, PlateauCurve)
     assert (curve.total_steps, curve.warmup_steps, curve.decay_shape) == (10_000, 500, "1-sqrt")
-    assert curve(8_000) == 1 > curve(8_001)
+    assert curve(8_100) == 1 > curve(8_101)
 
 
 def test_page_works_without_storage(page):

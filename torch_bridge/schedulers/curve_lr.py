@@ -255,7 +255,7 @@ class CurveLR(GroupCurves, LambdaLR):
             self._move_to(self.last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Return each group's learning rate at `clock`, a Python float."""
+        """Return each group's learning rate at `clock`, a scalar: a float32 number as a Python float."""
         return list(self._values_at_clock())
 
     # A TypedDict is a dict at run time, which is all that torch asks for.
