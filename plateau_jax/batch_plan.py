@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
-from plateau_jax.numerics import levels
+from plateau_jax.numerics.exact import scaled
 from plateau_jax.numerics.exact_segments import first_step_at_or_below, highest_level
+from plateau_jax.numerics.levels import Level
 from plateau_jax.validation import checks
 from plateau_jax.validation.messages import Setting
+
+_HALF = Level("0.5")
 
 
 @dataclass(frozen=True)
@@ -207,13 +209,13 @@ class BatchPlan:
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
         batches = {0: batch}
-        doubled, level = 2 * batch, levels.scaled(highest, Fraction(1, 2))
+        doubled, level = 2 * batch, scaled(highest, _HALF)
         while doubled <= largest:
             step = first_step_at_or_below(curve.rows, level)
             if step is None or step >= curve.total_steps:
                 break
             batches[step * unit] = doubled
-            doubled, level = 2 * doubled, levels.scaled(level, Fraction(1, 2))
+            doubled, level = 2 * doubled, scaled(level, _HALF)
         return cls(list(batches.items()))
 
     def micro_batches(self, consumed: int, micro_batch: int, processes: int = 1) -> int:

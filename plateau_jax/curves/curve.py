@@ -317,10 +317,10 @@ class Curve(ABC):
         Then a run that was saved under one of them, at or before `step`, can resume under the other; before
         `step` if its clock can stand still, with a unit or a hold.
 
-        Segments are compared in exact numbers, so True is a proof. Two exact levels count as different even
-        if they round to the same float32. Segments that hold the same level are equal, however they were
-        described. Segments that move are equal if they have the same first step, length, shape and levels.
-        For step 0 the answer is True.
+        Two levels are equal if they agree to 60 digits, and different otherwise, even if they round to the
+        same float32. Segments that hold the same level are equal, however they were described. Segments that
+        move are equal if they have the same first step, length, shape and levels. For step 0 the answer is
+        True.
 
         Args:
             other: The curve to compare with.
@@ -364,7 +364,7 @@ class Curve(ABC):
         return None
 
     def _level_at(self, step: int) -> levels.Level:
-        return exact_segments.segment_at(self.rows, step).at(step)
+        return levels.rounded(exact_segments.segment_at(self.rows, step).at(step))
 
     def describe(self) -> str:
         """Return a table of the segments as text: steps, kind, and level at both ends.

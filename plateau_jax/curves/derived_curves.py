@@ -8,7 +8,7 @@ from plateau_jax.curves.config_values import read_numbers
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.serialization import MAX_DEPTH, register_kind
 from plateau_jax.numerics import levels, shapes
-from plateau_jax.numerics.exact import as_written, nearest_float32
+from plateau_jax.numerics.exact import from_decimal, nearest_float32
 from plateau_jax.numerics.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
@@ -41,13 +41,13 @@ class Cooldown(Curve):
             raise ValueError(Message(subject, " must be at most ", MAX_INT32, at="at"))
         to = checks.ratio("to", self.to)
         shape = shapes.canonical_shape("shape", self.shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
-        start, end = segment_at(curve.rows, at).at(at), as_written(to)
+        start, end = segment_at(curve.rows, at).at(at), levels.as_level(to)
         # The level reached may equal `to` though it is written with irrational terms. One object for both
         # ends makes the segment flat.
-        if levels.are_equal(start, end):
+        if levels.rounded(start) == levels.rounded(end):
             start = end
-        elif levels.is_above(end, start):
-            level = nearest_float32(levels.fixed224(start))
+        elif end > start:
+            level = nearest_float32(from_decimal(start))
             raise ValueError(checks.must("to", to, f"not lie above the level at step {at}, {level}"))
         if reason := levels.why_undefined(shape, "cooldown", start, end, zero="to 0"):
             raise ValueError(Message(reason, at="shape"))
@@ -100,7 +100,7 @@ class Then(Curve):
             total = Wording((Name("total_steps"), " = "), "the number of steps, ")
             sum_of_steps = f"{first} + {other.total_steps}", Wording("", ",")
             raise ValueError(Message(total, *sum_of_steps, " must be at most ", MAX_INT32))
-        rows = [*curve.rows[:-1], *(row.shifted(first, as_written(scale)) for row in other.rows)]
+        rows = [*curve.rows[:-1], *(row.shifted(first, levels.as_level(scale)) for row in other.rows)]
         self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other), scale=scale)
 
     def _legend_phrases(self) -> list[str]:

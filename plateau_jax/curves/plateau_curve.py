@@ -13,9 +13,8 @@ from plateau_jax.curves.lengths import is_percentage, percentage_in_steps
 from plateau_jax.curves.plateaus import check_absolute, check_percentages, likely_mistake, place_plateaus
 from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics import shapes
-from plateau_jax.numerics.exact import as_written
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
-from plateau_jax.numerics.levels import Level, between
+from plateau_jax.numerics.levels import Level, as_level, between
 from plateau_jax.validation.checks import integer, must, one_of, positive_int, ratio
 from plateau_jax.validation.curve_warning import warn
 from plateau_jax.validation.messages import Name, computed, within
@@ -211,8 +210,8 @@ class PlateauCurve(Curve):
             total,
             warmup,
             place_plateaus(total, warmup, plateaus, absolute_plateaus),
-            as_written(min_lr_ratio),
-            as_written(init_lr_ratio),
+            as_level(min_lr_ratio),
+            as_level(init_lr_ratio),
             warmup_shape,
             decay_shape,
         )
@@ -259,8 +258,8 @@ def _rows(
     total_steps: int,
     warmup_steps: int,
     plateaus: list[tuple[int, int]],
-    min_level: Fraction,
-    init_level: Fraction,
+    min_level: Level,
+    init_level: Level,
     warmup_shape: WarmupShape,
     decay_shape: str,
 ) -> Iterator[ExactSegment]:
@@ -270,11 +269,11 @@ def _rows(
     """
     # Empty segments are kept: the table's shape then depends on the number of plateaus alone, and moving one
     # never makes JAX compile again.
-    peak = Fraction(1)
+    peak = Level(1)
     decaying = total_steps - warmup_steps - sum(length for _, length in plateaus)
     yield ExactSegment("warmup", 0, warmup_steps, init_level, peak, warmup_shape)
     begin, elapsed = warmup_steps, 0
-    level: Level = peak
+    level = peak
     for first, length in plateaus:
         elapsed += first - begin
         next_level = between(decay_shape, peak, min_level, Fraction(elapsed, decaying))

@@ -12,16 +12,15 @@ from plateau_jax.curves.config_values import read_numbers
 from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.derived_curves import depth_above
 from plateau_jax.curves.serialization import register_kind
-from plateau_jax.numerics import levels
-from plateau_jax.numerics.exact import as_written, nearest_power
+from plateau_jax.numerics.exact import as_written, nearest_power, scaled
 from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
-from plateau_jax.numerics.levels import Level
+from plateau_jax.numerics.levels import Level, as_level
 from plateau_jax.validation import checks
 from plateau_jax.validation.messages import WRITE, Message, Place, Setting, plain, within
 
-_MAX_FACTOR = Fraction(2**31)
+_MAX_FACTOR = 2**31
 
-_HIGHEST = 1 + Fraction(1, 2**50)
+_HIGHEST = Level("1.000000000000001")
 """Two rounded decimals may multiply to a little above 1: 0.7071067811865476 · 1.4142135623730951 is
 1 + 7·10⁻¹⁷."""
 
@@ -61,8 +60,8 @@ class ScaledCurve(Curve):
         batches = [batch for _, batch in pairs]
         factors = [_factor(batch, reference, exponent) for batch in batches]
         _check_factors(pieces, batches, factors, reference, exponent)
-        rows = [piece.shifted(0, as_written(factors[index])) for piece, _, index in pieces]
-        if any(levels.is_above(level, _MAX_FACTOR) for row in rows for level in (row.start, row.end)):
+        rows = [piece.shifted(0, as_level(factors[index])) for piece, _, index in pieces]
+        if any(level > _MAX_FACTOR for row in rows for level in (row.start, row.end)):
             raise ValueError(
                 checks.must("curve", curve, "not be scaled so often: the factors are above 2**31")
             )
@@ -142,7 +141,7 @@ def _check_factors(
     highest = [(*_highest(piece, after), index) for piece, after, index in pieces]
 
     def is_too_high(level: Level, factor: float) -> bool:
-        return levels.is_above(levels.scaled(level, as_written(factor)), _HIGHEST)
+        return scaled(level, as_level(factor)) > _HIGHEST
 
     def are_allowed(reference: int) -> bool:
         factors = [_factor(batch, reference, exponent) for batch in batches]
@@ -150,7 +149,7 @@ def _check_factors(
 
     for level, step, index in highest:
         if is_too_high(level, factors[index]):
-            product = float(levels.to_decimal(level)) * factors[index]
+            product = float(level) * factors[index]
             candidates = sorted(set(batches))
             allowed = candidates[bisect_left(candidates, True, key=are_allowed)]
             peak = plain(_factor(allowed, reference, exponent))
@@ -171,6 +170,6 @@ def _check_factors(
 def _highest(piece: ExactSegment, after: int | None) -> tuple[Level, int]:
     """Return the highest level of a piece, with its step."""
     first = piece.at(piece.begin)
-    if after is None or not levels.is_above(piece.end, piece.start):
+    if after is None or piece.end <= piece.start:
         return first, piece.begin
     return piece.at(after - 1), after - 1

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from fractions import Fraction
 from typing import Any, NamedTuple, final
 
 from plateau_jax.curves import hints
@@ -12,7 +11,6 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import lengths_in_steps
 from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics import levels, shapes
-from plateau_jax.numerics.exact import as_written
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
 from plateau_jax.validation.checks import MAX_STEP, SEQUENCE, is_ordered, must, positive_int, ratio
 from plateau_jax.validation.curve_warning import warn
@@ -158,7 +156,7 @@ class StagedCurve(Curve):
         if not 1 <= total <= MAX_STEP:
             must_last = f" last {total} steps; their number must ", within(1, MAX_INT32)
             raise ValueError(Message(Wording(Name("stages"), "the stages"), *must_last, at="stages"))
-        self._freeze(_rows(stages, as_written(start)), stages=stages, start=start)
+        self._freeze(_rows(stages, levels.as_level(start)), stages=stages, start=start)
         highest = max(start, *(stage.to or 0 for stage in stages))
         if highest == 0:
             at_start = Wording(Setting("start", 0, is_given=True), "it starts at 0")
@@ -212,13 +210,13 @@ def _items(place: Place, value: Any) -> Stage:
     return Stage(*items)
 
 
-def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[ExactSegment]:
+def _rows(stages: Sequence[Stage], start: levels.Level) -> Iterator[ExactSegment]:
     """Yield one segment per stage and the end."""
     # A jump is an empty segment: the table's shape depends on the number of stages, not on their lengths.
     begin = 0
     level = start
     for index, (steps, to, shape) in enumerate(stages):
-        target = level if to is None else as_written(to)
+        target = level if to is None else levels.as_level(to)
         if to is None:
             yield flat_segment("hold", begin, steps, level)
         elif steps == 0:

@@ -30,7 +30,6 @@ from plateau_jax.design.shape_choices import levels_of_shapes
 from plateau_jax.design.unused_fields import unused_fields
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
-from plateau_jax.numerics.levels import fixed224
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings
 from plateau_jax.validation.messages import message_of
@@ -67,14 +66,14 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     """
     end = end_of_rise(curve.rows)
     rise = [segment for segment, _ in nonempty_segments(curve.rows) if segment.begin < end]
-    highest = fixed224(rise[-1].at(end)) if rise else 0
+    highest = rise[-1].at(end) if rise else 0
     if highest == 0:
         return {"warmup_steps": 0}
     # A rise may begin with a jump down, as where the batch of a scaled curve falls.
-    first = fixed224(rise[0].at(rise[0].begin))
+    first = rise[0].at(rise[0].begin)
     return {
         "warmup_steps": min(end, curve.total_steps - 1),  # a step must remain to decay
-        "init_lr_ratio": min(1.0, first / highest),
+        "init_lr_ratio": min(1.0, float(first) / float(highest)),
         "warmup_shape": "cosine" if [segment.shape for segment in rise] == ["cosine"] else "linear",
     }
 

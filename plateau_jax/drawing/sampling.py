@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
-from plateau_jax.numerics.levels import is_above
 from plateau_jax.numerics.shapes import parse_formula
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
@@ -65,7 +64,7 @@ def shaded_spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]
     for row, after in nonempty_segments(rows):
         if after is None:
             return
-        if row.kind == "warmup" or (row.begin == 0 and is_above(row.end, row.start)):
+        if row.kind == "warmup" or (row.begin == 0 and row.end > row.start):
             yield "warmup", row.begin, after
         elif row.kind in ("plateau", "hold"):
             yield "plateau", row.begin, after

@@ -9,7 +9,7 @@ are, since even an exponential that ends near 0 passes through all the levels ab
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from math import inf, isqrt
+from math import inf
 
 import numpy as np
 
@@ -38,10 +38,19 @@ def percent_of(whole: int, percentage: float) -> int:
     return whole * fraction.numerator // (100 * fraction.denominator)
 
 
-def from_fraction(number: Fraction) -> int:
-    """Return the number in 224 bits."""
-    # Rounded to the nearest: with one bit more, add a half and cut. 2/3 in 2 bits: (16//3 + 1) >> 1 = 3 of 4.
-    return ((number.numerator << (BITS + 1)) // number.denominator + 1) >> 1
+def cosine_share(x: Fraction) -> Decimal:
+    """Return (1 - cos πx)/2 for x in [0, 1]."""
+    return _DECIMAL.divide(ONE - half_cosine(x.numerator, x.denominator), ONE)
+
+
+def square_root(x: Fraction) -> Decimal:
+    """Return √x."""
+    return _DECIMAL.sqrt(to_decimal(x))
+
+
+def scaled(number: Decimal, factor: Decimal) -> Decimal:
+    """Return the product."""
+    return _DECIMAL.multiply(number, factor)
 
 
 def half_cosine(numerator: int, denominator: int) -> int:
@@ -61,54 +70,18 @@ def half_cosine(numerator: int, denominator: int) -> int:
     return (ONE + (total >> _GUARD)) // 2
 
 
-def square_root(number: Fraction) -> int:
-    """Return the square root of a number in [0, 1] in 224 bits, rounded down."""
-    return isqrt((number.numerator << (2 * BITS)) // number.denominator)
-
-
-def rational_root(number: Fraction, degree: int) -> Fraction | None:
-    """Return the root of a fraction above 0; None if it is irrational."""
-    numerator, denominator = (_integer_root(part, degree) for part in number.as_integer_ratio())
-    return None if numerator is None or denominator is None else Fraction(numerator, denominator)
-
-
-def rational_power(number: Fraction, power: Fraction) -> Fraction | None:
-    """Raise a fraction above 0 to a power; None if the result is irrational."""
-    root = rational_root(number, power.denominator)
-    return None if root is None else root**power.numerator
-
-
 def nearest_power(number: Fraction, exponent: Fraction) -> float:
     """Return the float64 nearest to a fraction above 0 raised to a power; infinity if it is too large."""
-    # To 100 digits an irrational power is never too near to the middle between two float64.
-    result = rational_power(number, exponent)
+    # Through 60 digits, because the last of the 100 may be wrong, and the result halfway between two float64.
     try:
-        return float(power(to_decimal(number), exponent) if result is None else result)
+        return float(Context(prec=60).plus(power(to_decimal(number), exponent)))
     except OverflowError:
         return inf
-
-
-def _integer_root(number: int, degree: int) -> int | None:
-    """Return the root of a positive integer; None if it is not an integer."""
-    if degree == 2:
-        root = isqrt(number)
-    else:
-        # Newton's method from above: the estimate falls to the root, rounded down. That root is 1 if the
-        # degree is not below the number's bit length.
-        root = 1 << -(-number.bit_length() // degree) if degree < number.bit_length() else 1
-        while (smaller := ((degree - 1) * root + number // root ** (degree - 1)) // degree) < root:
-            root = smaller
-    return root if root == 1 == number or (root > 1 and root**degree == number) else None
 
 
 def to_decimal(number: Fraction) -> Decimal:
     """Return the number to 100 digits."""
     return _DECIMAL.divide(number.numerator, number.denominator)
-
-
-def fixed224_to_decimal(value: int) -> Decimal:
-    """Return a value of 224 bits as a decimal of 100 digits."""
-    return _DECIMAL.divide(value, ONE)
 
 
 def from_decimal(number: Decimal) -> int:

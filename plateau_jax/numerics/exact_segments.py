@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plateau_jax.numerics.exact import nearest_float32
-from plateau_jax.numerics.levels import Level, are_equal, between, fixed224, is_above, scaled, to_decimal
+from plateau_jax.numerics.exact import from_decimal, nearest_float32, scaled
+from plateau_jax.numerics.levels import Level, between, rounded
 
 
 class ExactSegment(NamedTuple):
@@ -45,7 +45,7 @@ class ExactSegment(NamedTuple):
         skipped = 0 if self.holds else self.skipped + step - self.begin
         return self._replace(begin=step, skipped=skipped)
 
-    def shifted(self, steps: int, scale: Fraction) -> "ExactSegment":
+    def shifted(self, steps: int, scale: Level) -> "ExactSegment":
         """Shift the segment by `steps` and multiply its levels by `scale`."""
         return self._replace(
             begin=self.begin + steps, start=scaled(self.start, scale), end=scaled(self.end, scale)
@@ -76,15 +76,14 @@ def first_and_last_steps(
 def highest_level(segments: Sequence[ExactSegment]) -> Level:
     """Return the highest level at any step."""
     ends = [segment.at(step) for segment, *steps in first_and_last_steps(segments) for step in steps]
-    return max(ends, key=to_decimal)
+    return max(ends)
 
 
 def first_step_at_or_below(segments: Sequence[ExactSegment], level: Level) -> int | None:
     """Return the first step from which all levels stay at or below this one; None if the last is above."""
 
     def is_higher(segment: ExactSegment, step: int) -> bool:
-        here = segment.at(step)
-        return is_above(here, level) and not are_equal(here, level)
+        return rounded(segment.at(step)) > rounded(level)
 
     (end, begin, _), *others = reversed(list(first_and_last_steps(segments)))
     if is_higher(end, begin):
@@ -128,7 +127,7 @@ def describe_segments(
 
 
 def _format_level(level: Level, peak: np.float32 | None) -> str:
-    multiplier = nearest_float32(fixed224(level))
+    multiplier = nearest_float32(from_decimal(level))
     return f"{multiplier if peak is None else peak * multiplier:.6g}"
 
 
@@ -153,9 +152,10 @@ def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
     for segment, after in nonempty_segments(segments):
         if after is None:
             return
-        if segment.holds and segment.start != level:
+        start = rounded(segment.start)
+        if segment.holds and start != level:
             yield segment.begin
-        level = segment.start if segment.holds else None
+        level = start if segment.holds else None
 
 
 def end_of_rise(segments: Sequence[ExactSegment]) -> int:
@@ -163,7 +163,7 @@ def end_of_rise(segments: Sequence[ExactSegment]) -> int:
     return next(
         segment.begin
         for segment, after in nonempty_segments(segments)
-        if after is None or not (is_above(segment.end, segment.start) or segment.start == segment.end == 0)
+        if after is None or not (segment.end > segment.start or segment.start == segment.end == 0)
     )
 
 
@@ -196,11 +196,12 @@ def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | Exa
         pieces: list[tuple[int, Level | ExactSegment]] = []
         begin = segment.begin
         if not segment.skipped:
-            pieces.append((begin, segment.start))
+            pieces.append((begin, rounded(segment.start)))
             begin += 1
         if not segment.holds and begin != after:
-            moving = segment._replace(kind="", begin=segment.begin - segment.skipped, skipped=0)
-            pieces.append((begin, moving))
+            ends = rounded(segment.start), rounded(segment.end)
+            begun = segment.begin - segment.skipped
+            pieces.append((begin, ExactSegment("", begun, segment.length, *ends, segment.shape)))
         for begin, piece in pieces:
             if piece != last:
                 yield begin, piece

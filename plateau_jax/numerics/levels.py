@@ -1,80 +1,29 @@
-"""Levels of a curve in exact numbers, so that they can be compared.
+"""Levels of a curve as decimals of 100 digits, so that they can be compared.
 
-A level that is known to be rational is a `Fraction`; any other is a `Between`, which describes how it came
-about. Two levels are equal if their fractions or their descriptions are.
+Two levels are equal if they agree to 60 digits, however each was computed: halfway from 1 to 0, a cosine is
+at the level of a stage that ends at 0.5.
 """
 
-from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
-from functools import cached_property, lru_cache
 
 from plateau_jax.numerics import exact
-from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHAPES, Formula, parse_formula
+from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHAPES, parse_formula
 from plateau_jax.validation.messages import Message, Wording
 
+Level = Decimal
 
-@dataclass(frozen=True)
-class Between:
-    """A level not known to be rational: that of a shape from `start` to `end` at x, 0 < x < 1."""
-
-    shape: str
-    start: "Level"
-    end: "Level"
-    x: Fraction
-
-    @cached_property
-    def decimal(self) -> Decimal:
-        start, end = to_decimal(self.start), to_decimal(self.end)
-        if formula := parse_formula(self.shape):
-            return _decimal_of_formula(formula, start, end, self.x)
-        if self.shape == "exponential":
-            return exact.geometric_mean(start, end, self.x)
-        return exact.interpolate(start, end, _decimal_share(self.shape, self.x))
-
-    @cached_property
-    def fixed224(self) -> int:
-        return exact.from_decimal(self.decimal)
+_COMPARED = Context(prec=60)
 
 
-Level = Fraction | Between
+def as_level(number: float) -> Level:
+    """Return the number as the decimal that it prints as."""
+    return Decimal(repr(number))
 
 
-@lru_cache(maxsize=1024)
-def _decimal_share(shape: str, x: Fraction) -> Decimal:
-    # Cached, because a curve that is continued by a copy of itself has the same x again.
-    return exact.fixed224_to_decimal(SHAPES[shape].exact(x))
-
-
-_TOO_NEAR = 1 << 24
-"""Levels nearer than this count as equal, in units of 2⁻²²⁴: far more than the error of `fixed224`, far less
-than the usual difference of two levels that were written as decimals."""
-
-
-def fixed224(level: Level) -> int:
-    """Return the level in 224 bits."""
-    return level.fixed224 if isinstance(level, Between) else exact.from_fraction(level)
-
-
-def to_decimal(level: Level) -> Decimal:
-    """Return the level to 100 digits."""
-    return level.decimal if isinstance(level, Between) else exact.to_decimal(level)
-
-
-def are_equal(level: Level, other: Level) -> bool:
-    """Return True if the levels are equal, or too near to distinguish."""
-    # A `Between` may be rational by chance, and so be equal to a fraction.
-    return level == other or (
-        isinstance(level, Between) != isinstance(other, Between)
-        and abs(fixed224(level) - fixed224(other)) < _TOO_NEAR
-    )
-
-
-def is_above(level: Level, other: Level) -> bool:
-    """Return True if `level` is above `other`."""
-    if isinstance(level, Between) or isinstance(other, Between):
-        return fixed224(level) > fixed224(other)
-    return level > other
+def rounded(level: Level) -> Level:
+    """Round a level to the digits that count, before it is compared with another one."""
+    return _COMPARED.plus(level)
 
 
 def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
@@ -92,25 +41,18 @@ def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
         return start
     if x == 1:
         return end
-    if isinstance(start, Between) or isinstance(end, Between):
-        return Between(shape, start, end, x)
     if shape == "exponential":
-        factor = exact.rational_root(end / start, x.denominator)
-        return Between(shape, start, end, x) if factor is None else start * factor**x.numerator
+        return exact.geometric_mean(start, end, x)
     formula = parse_formula(shape)
-    if formula and formula.name == INVERSE_POWER:
-        level = _rational_inverse_power(formula.power, start, end, x)
-        return Between(shape, start, end, x) if level is None else level
-    fraction = _rational_fraction(shape, x)
-    return Between(shape, start, end, x) if fraction is None else start + (end - start) * fraction
-
-
-def scaled(level: Level, factor: Fraction) -> Level:
-    """Return the level times a factor."""
-    if isinstance(level, Fraction):
-        return level * factor
-    # Multiplying both ends of a shape multiplies every level between them.
-    return Between(level.shape, scaled(level.start, factor), scaled(level.end, factor), level.x)
+    if formula is None:
+        return exact.interpolate(start, end, SHAPES[shape].exact(x))
+    name, power = formula
+    if name == INVERSE_POWER:
+        first, last = (exact.power(level, -1 / power) for level in (start, end))
+        return exact.power(exact.interpolate(first, last, exact.to_decimal(x)), -power)
+    if name == POWER_FROM_END:
+        return exact.interpolate(end, start, exact.power(exact.to_decimal(1 - x), power))
+    return exact.interpolate(start, end, exact.power(exact.to_decimal(x), power))
 
 
 def why_undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str = "from or to 0") -> str:
@@ -145,32 +87,5 @@ _MAX_RATIO = Decimal(2) ** 62 * (1 + Decimal("1e-60"))
 
 def ratio_of_bases(power: Fraction, start: Level, end: Level) -> Decimal:
     """Return (high/low)^(1/P), the ratio by which t grows along "t^-P", to 100 digits, for levels above 0."""
-    low, high = sorted((to_decimal(start), to_decimal(end)))
+    low, high = sorted((start, end))
     return exact.power(exact.quotient(high, low), 1 / power)
-
-
-def _decimal_of_formula(formula: Formula, start: Decimal, end: Decimal, x: Fraction) -> Decimal:
-    name, power = formula
-    if name == INVERSE_POWER:
-        first, last = (exact.power(level, -1 / power) for level in (start, end))
-        return exact.power(exact.interpolate(first, last, exact.to_decimal(x)), -power)
-    if name == POWER_FROM_END:
-        return exact.interpolate(end, start, exact.power(exact.to_decimal(1 - x), power))
-    return exact.interpolate(start, end, exact.power(exact.to_decimal(x), power))
-
-
-def _rational_inverse_power(power: Fraction, start: Fraction, end: Fraction, x: Fraction) -> Fraction | None:
-    ratio = exact.rational_power(end / start, -1 / power)
-    if ratio is None:
-        return None
-    factor = exact.rational_power(1 + (ratio - 1) * x, -power)
-    return None if factor is None else start * factor
-
-
-def _rational_fraction(shape: str, x: Fraction) -> Fraction | None:
-    if formula := parse_formula(shape):
-        if formula.name == POWER_FROM_END:
-            remaining = exact.rational_power(1 - x, formula.power)
-            return None if remaining is None else 1 - remaining
-        return exact.rational_power(x, formula.power)
-    return SHAPES[shape].rational(x)

@@ -156,7 +156,7 @@ def encode_table(segments: Sequence[ExactSegment]) -> Segments:
 
 def _words(segment: ExactSegment) -> dict[str, int]:
     """Encode a segment as one row. Columns of shapes that are absent from the result are 0."""
-    start, end = levels.fixed224(segment.start), levels.fixed224(segment.end)
+    start, end = exact.from_decimal(segment.start), exact.from_decimal(segment.end)
     # Both levels in 62 bits, rounded towards each other: -(-v >> n) rounds up, v >> n down. With 4 bits, a
     # segment from 0.8 = 12.8/16 to 0.3 = 4.8/16 goes from 12 to 5. So no value between them passes the exact
     # level at either end; otherwise a curve could rise by one unit in the last place at the border of two
@@ -191,7 +191,7 @@ def _words_of_shape(segment: ExactSegment) -> dict[str, int]:
     """Encode the columns that a segment's shape needs besides those of a straight line."""
     length = segment.length
     if segment.shape == "exponential":
-        low, high = sorted((levels.to_decimal(segment.start), levels.to_decimal(segment.end)))
+        low, high = sorted((segment.start, segment.end))
         return _limbs(_RATE, _fixed_point(exact.log2_ratio(high, low), INVERSE_BITS, length))
     formula = parse_formula(segment.shape)
     if formula is None:

@@ -66,40 +66,14 @@ def _root(xp: Operations, _: Any, elapsed: Any, segment: DecodedSegments) -> Any
     return (root + ((rest * (h >> LIMB_BITS)) >> LIMB_BITS)) >> k
 
 
-def _exact_cosine(x: Fraction) -> int:
-    return exact.ONE - exact.half_cosine(x.numerator, x.denominator)
-
-
-# By Niven's theorem these are the only rational values between the ends.
-_RATIONAL_COSINES = {
-    Fraction(1, 3): Fraction(1, 4),
-    Fraction(1, 2): Fraction(1, 2),
-    Fraction(2, 3): Fraction(3, 4),
-}
-
-
-def _rational_root(x: Fraction) -> Fraction | None:
-    return exact.rational_root(x, 2)
-
-
-def _identity(x: Fraction) -> Fraction:
-    return x
-
-
-def _irrational(_: Fraction) -> None:
-    return None
-
-
 class Shape(NamedTuple):
     """A shape as the fraction S(x) of the way from its start level to its end level, at x in [0, 1].
 
     S never decreases from S(0) = 0 to S(1) = 1.
     """
 
-    exact: Callable[[Fraction], int]
-    """S in 224 bits."""
-    rational: Callable[[Fraction], Fraction | None] = _irrational
-    """S(x) for 0 < x < 1 if it is known to be rational: levels are then compared exactly."""
+    exact: Callable[[Fraction], Decimal]
+    """S to 100 digits."""
     fixed: Callable[[Operations, Any, Any, DecodedSegments], Any] | None = None
     """S in 62 bits, as `fixed(xp, x, elapsed, segment)` after `elapsed` of the L steps of a segment. `x` is
     the fraction of the steps from the nearer end, at most 1/2. None for S(x) = x."""
@@ -110,9 +84,9 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    "linear": Shape(exact.from_fraction, _identity, is_symmetric=True),
-    "cosine": Shape(_exact_cosine, _RATIONAL_COSINES.get, _half_sine_squared, units=8, is_symmetric=True),
-    "1-sqrt": Shape(exact.square_root, _rational_root, _root, units=6),
+    "linear": Shape(exact.to_decimal, is_symmetric=True),
+    "cosine": Shape(exact.cosine_share, _half_sine_squared, units=8, is_symmetric=True),
+    "1-sqrt": Shape(exact.square_root, _root, units=6),
 }
 """The shapes without a parameter that can join any two levels."""
 

@@ -183,3 +183,10 @@ def test_same_level_is_equal_however_held(other):
     level = other(0)
     assert _hold(level).same_until(other, 20)
     assert other.same_until(_hold(level), 20)
+
+
+def test_levels_that_agree_to_60_digits_are_equal():
+    """After one of 10⁹ steps, x^20 is 10⁻¹⁸⁰ and x^6 is 10⁻⁵⁴."""
+    flat = StagedCurve([(10**9,)], start=1.0)
+    assert StagedCurve([(10**9, 0, "1-x^20")], start=1.0).first_difference(flat) == 2
+    assert StagedCurve([(10**9, 0, "1-x^6")], start=1.0).first_difference(flat) == 1

@@ -10,17 +10,16 @@ from hypothesis import given, strategies as st
 from support.curves.strategies import MAX_STEP, magnitudes, percentages
 from support.numerics.oracle import exactly, is_nearest_float32
 
-from plateau_jax.numerics import exact
+from plateau_jax.numerics import exact, levels
 
 UNIT = Fraction(1, 2**224)
-levels = st.one_of(st.integers(0, 2**224), magnitudes(0, 2**224))
+values = st.one_of(st.integers(0, 2**224), magnitudes(0, 2**224))
 
 
 @given(st.floats(0, 1))
 def test_float_is_read_as_printed_decimal(ratio):
     assert exact.as_written(ratio) == Fraction(str(ratio))
-    assert float(exact.as_written(ratio)) == ratio
-    assert abs(exact.from_fraction(exact.as_written(ratio)) * UNIT - Fraction(str(ratio))) <= UNIT / 2
+    assert float(exact.as_written(ratio)) == ratio == float(levels.as_level(ratio))
 
 
 @given(st.integers(0, MAX_STEP), percentages)
@@ -56,14 +55,15 @@ positive = st.floats(5e-324, 1).map(exact.as_written)
 def test_decimal_functions_match_mpmath(one, other, x):
     digits = exact.to_decimal(one), exact.to_decimal(other)
     with mpmath.workprec(400):
-        weight, share = exactly(x), exact.from_fraction(x)
+        weight, share = exactly(x), exact.to_decimal(x)
         ends = exactly(one), exactly(other)
         mean = ends[0] ** (1 - weight) * ends[1] ** weight
         assert abs(exactly(Fraction(exact.geometric_mean(*digits, x))) / mean - 1) < mpmath.ldexp(1, -290)
-        level = ends[0] + (ends[1] - ends[0]) * mpmath.ldexp(share, -224)
-        interpolated = exact.interpolate(*digits, exact.fixed224_to_decimal(share))
+        level = ends[0] + (ends[1] - ends[0]) * weight
+        interpolated = exact.interpolate(*digits, share)
         assert abs(exactly(Fraction(interpolated)) - level) < mpmath.ldexp(1, -290)
-        assert abs(exact.square_root(x) - mpmath.ldexp(mpmath.sqrt(weight), 224)) <= 1
+        root = exactly(Fraction(exact.square_root(x)))
+        assert abs(root - mpmath.sqrt(weight)) < mpmath.ldexp(1, -290)
         logarithm = mpmath.log(ends[0] / ends[1], 2)
         assert abs(exactly(exact.log2_ratio(*digits)) - logarithm) < mpmath.ldexp(1, -230)
         raised = exact.power(digits[0], x - 1 / Fraction(3))
@@ -73,7 +73,7 @@ def test_decimal_functions_match_mpmath(one, other, x):
         assert abs(exact.from_decimal(digits[0]) - mpmath.ldexp(ends[0], 224)) < 0.51
 
 
-@given(levels)
+@given(values)
 def test_nearest_float32_is_nearest(level):
     nearest = exact.nearest_float32(level)
     assert type(nearest) is np.float32
