@@ -62,8 +62,9 @@ def _parse_csv(lines: Sequence[str]) -> list[Mapping[str, Any]]:
     reader = csv.DictReader(lines, delimiter=max(",;\t", key="".join(lines[:1]).count))
     rows: list[Mapping[str, Any]] = list(reader)
     columns = [column for column in reader.fieldnames or () if column.strip()]
-    if len({column.strip() for column in columns}) < len(columns):
-        raise ValueError(f"two columns have one name: {', '.join(columns)}")
+    names = [column.strip() for column in columns]
+    if len(set(names)) < len(names):
+        raise ValueError(f"several columns are named {max(names, key=names.count)!r}")
     # Such as a decimal comma in a file with commas: the cells are not those of their columns.
     if wrong := next((row for row in rows if any(row.get(cast("str", None), ()))), None):
         raise ValueError(f"a row has more cells than columns: {checks.short_repr(wrong)}")

@@ -115,7 +115,7 @@ class _Table:
         self.columns = [column for column in columns if not column.endswith(("__MIN", "__MAX"))]
         if not self.columns:
             raise ValueError(f"{name} has no rows")
-        # The loss of a skipped update, in a `MetricLog`, may be not finite.
+        # A `MetricLog` has rows of skipped updates too, whose losses may be not finite.
         self._rows = [row for before, row in pairwise([{}, *rows]) if not _is_skipped(row, before)]
 
     def find(self, argument: str, named: str | None, usual: Sequence[str]) -> str:
@@ -181,7 +181,7 @@ class _Table:
         pairs: list[tuple[int, float]] = []
         for row in self._rows:
             at, cell = row.get(step), row.get(column)
-            if is_lr and isinstance(cell, list) and cell:
+            if is_lr and isinstance(cell, list | tuple) and cell:
                 cell = cast("Any", cell[0])  # of the first parameter group
             if not (_is_filled(at) and _is_filled(cell)):
                 continue

@@ -109,9 +109,9 @@ class LossRun:
             TypeError: Neither a path nor rows.
             ValueError: A column is missing, or several could be meant: the message lists the columns, and
                 names the argument that helps. A value is not a number. More than 5 % of the losses are not
-                finite. More than half of the values, or at more than a fourth of them, the steps do not
-                increase. Without a curve, the first learning rate comes after 10 % of the steps, or the last
-                one more than an interval of logging before the last loss.
+                finite. Later rows with the same steps or lower ones replace more than 40 % of the values.
+                Without a curve, the first learning rate comes after 10 % of the steps, or the last one more
+                than an interval of logging before the last loss.
             OSError: The file cannot be read.
 
         >>> from plateau_jax import LossRun, PlateauCurve
