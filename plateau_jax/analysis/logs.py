@@ -40,10 +40,6 @@ _MISSING = {"", "-", "na", "n/a", "<na>", "null", "none"}
 _MOST_NOT_FINITE = 0.05
 """Fraction of the losses."""
 
-_MOST_REPLACED = 0.4
-"""Fraction of the values that later rows may replace; those of a second split, or in reverse order, replace
-more."""
-
 
 class Log(NamedTuple):
     """The arguments of a `LossRun`, and the columns that they were read from."""
@@ -76,23 +72,21 @@ def read_log(
     table = _Table(checked_rows(source), name)
     step = table.find("step", step, table.steps())
     loss = table.find("loss", loss, table.losses(step))
-    losses, replaced = table.values(step, loss)
-    losses = _finite_losses(losses, name)
-    if not losses:
-        raise ValueError(f"{name} has no row with both {step!r} and {loss!r}")
-    columns, lr_is_used = {"step": step, "loss": loss}, curve is None or peak_value is None
-    lrs, replaced_lrs = dict[int, float](), list[int]()
+    logged, lr_is_used = [table.read(step, loss)], curve is None or peak_value is None
+    columns = {"step": step, "loss": loss}
     try:
         if lr is not None or table.lrs():
             lr_column = table.find("lr", lr, table.lrs())
-            lrs, replaced_lrs = table.values(step, lr_column, is_lr=True)
+            logged.append(table.read(step, lr_column, is_lr=True))
             columns |= {"lr": lr_column} if lr_is_used else {}
     except ValueError:
         # There are several columns, or cells without a number, that nobody asked for.
         if lr_is_used or lr is not None:
             raise
-    if steps := replaced or replaced_lrs:
-        warn(f"{name} repeats steps, as a resumed run does: earlier values are left out, {_at(steps)}")
+    losses, *rest = _without_replaced(logged, name)
+    losses, lrs = _finite_losses(losses, name), rest[0] if rest else {}
+    if not losses:
+        raise ValueError(f"{name} has no row with both {step!r} and {loss!r}")
     if lr_is_used and not any(lrs.values()):
         among = "" if "lr" in columns else f" among {listed(table.columns)}"
         argument = "curve" if curve is None else "peak_value"
@@ -103,6 +97,14 @@ def read_log(
         peak_value = peak_of(lrs, curve, name) if peak_value is None else peak_value
         warn_if_lrs_differ(lrs, curve, peak_value, name)
     return Log(curve, peak_value, list(losses), list(losses.values()), columns, name)
+
+
+class _Logged(NamedTuple):
+    """A value of a column."""
+
+    row: int
+    step: int
+    value: float
 
 
 class _Table:
@@ -156,31 +158,11 @@ class _Table:
         matching = [column for column, name in names.items() if _LR.search(name)]
         return self._distinct([column for column in matching if not _OTHER_THAN_LR.search(names[column])])
 
-    def values(self, step: str, column: str, *, is_lr: bool = False) -> tuple[dict[int, float], list[int]]:
-        """Return the values of a column, and the steps of those that later rows replace.
-
-        Raises:
-            ValueError: A cell is not a number; the rows are not those of one run, in its order.
-        """
-        kept, replaced = list[tuple[int, float]](), list[tuple[int, float]]()
-        pairs = self._pairs(step, column, is_lr=is_lr)
-        for pair in pairs:
-            # A run that resumes at step 300 logs what comes after it again: 100 200 300 400 | 300 400 500.
-            while kept and kept[-1][0] >= pair[0]:
-                replaced.append(kept.pop())
-            kept.append(pair)
-        values = dict(kept)
-        steps = sorted(at for at, value in replaced if values.get(at) != value)
-        if len(steps) > _MOST_REPLACED * len(pairs):
-            problem = f"has {len(pairs)} values of {column!r} at {len({at for at, _ in pairs})} steps"
-            raise ValueError(f"{self.name} {problem}: keep those of one split, rank or run, sorted by step")
-        return values, steps
-
-    def _pairs(self, step: str, column: str, *, is_lr: bool = False) -> list[tuple[int, float]]:
-        """Return the step and the value of each row that has both, losses from step 1 on."""
-        pairs: list[tuple[int, float]] = []
-        for row in self._rows:
-            at, cell = row.get(step), row.get(column)
+    def read(self, step: str, column: str, *, is_lr: bool = False) -> list[_Logged]:
+        """Return what the rows have in a column: losses from step 1 on, or finite learning rates."""
+        logged: list[_Logged] = []
+        for row, cells in enumerate(self._rows):
+            at, cell = cells.get(step), cells.get(column)
             if is_lr and isinstance(cell, list | tuple) and cell:
                 cell = cast("Any", cell[0])  # of the first parameter group
             if not (_is_filled(at) and _is_filled(cell)):
@@ -190,11 +172,11 @@ class _Table:
                 must = "an integer up to 2**31 - 1, a number of updates, not of samples or epochs"
                 raise self._cell_error(step, at, must)
             if number >= 0 and math.isfinite(value) if is_lr else number >= 1:
-                pairs.append((int(number), value))
-        return pairs
+                logged.append(_Logged(row, int(number), value))
+        return logged
 
     def _is_logged(self, step: str, column: str) -> bool:
-        return sum(math.isfinite(loss) for _, loss in self._pairs(step, column)) > 1
+        return sum(math.isfinite(loss.value) for loss in self.read(step, column)) > 1
 
     def _number(self, column: str, cell: Any) -> float:
         try:
@@ -237,6 +219,41 @@ def _is_filled(cell: Any) -> bool:
 def _is_skipped(row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     is_same = "applied" in row and row["applied"] == before.get("applied")
     return is_same and row.get("skipped") != before.get("skipped")
+
+
+def _without_replaced(columns: Sequence[Sequence[_Logged]], name: str) -> list[dict[int, float]]:
+    """Return the values of the losses, and of learning rates if there are any, that no later row replaces.
+
+    Raises:
+        ValueError: Later rows replace half of the losses or more.
+    """
+    stacks, last = [list[_Logged]() for _ in columns], [0] * len(columns)
+    for item, index in sorted((item, index) for index, logged in enumerate(columns) for item in logged):
+        # A run that resumes at step 300 logs lower steps again: 100 200 300 400 | 300 400 500. What either
+        # column has from 300 on is dropped. A late evaluation goes back in neither.
+        if item.step < last[index]:
+            last = [min(step, item.step) for step in last]
+            for stack in stacks:
+                while stack and stack[-1].step >= item.step and stack[-1].row < item.row:
+                    stack.pop()
+        last[index] = item.step
+        stacks[index].append(item)
+    kept = [{item.step: item for item in stack} for stack in stacks]
+    # Nothing is lost if the value is the same: some trainers evaluate the last update twice.
+    replaced = [
+        sorted(item.step for item in logged if not _is_same(item, later.get(item.step)))
+        for logged, later in zip(columns, kept, strict=True)
+    ]
+    if columns[0] and 2 * len(replaced[0]) >= len(columns[0]):
+        problem = f"has {len(columns[0])} losses at {len({item.step for item in columns[0]})} steps"
+        raise ValueError(f"{name} {problem}: keep those of one split, rank or run, sorted by step")
+    if steps := replaced[0] or replaced[-1]:
+        warn(f"{name} repeats steps, as a resumed run does: earlier values are left out, {_at(steps)}")
+    return [{step: item.value for step, item in later.items()} for later in kept]
+
+
+def _is_same(item: _Logged, kept: _Logged | None) -> bool:
+    return item is kept or (kept is not None and item.value == kept.value)
 
 
 def _finite_losses(losses: Mapping[int, float], name: str) -> dict[int, float]:

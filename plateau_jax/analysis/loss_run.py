@@ -109,7 +109,7 @@ class LossRun:
             TypeError: Neither a path nor rows.
             ValueError: A column is missing, or several could be meant: the message lists the columns, and
                 names the argument that helps. A value is not a number. More than 5 % of the losses are not
-                finite. Later rows with the same steps or lower ones replace more than 40 % of the values.
+                finite. Later rows, with the same steps or lower ones, replace half of the losses or more.
                 Without a curve, the first learning rate comes after 10 % of the steps, or the last one more
                 than an interval of logging before the last loss.
             OSError: The file cannot be read.
