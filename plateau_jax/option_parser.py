@@ -53,9 +53,6 @@ OPTIONS = {
 
 _OF_COOLDOWNS = {"at": "AT of --cooldown", "steps": "STEPS of --cooldown"}
 
-_IN_LOGS = {"curve": "the run's curve, as in --fit LOG CURVE,", "peak_value": "--peak"}
-"""What to give for the arguments of `LossRun.read`."""
-
 
 class OptionParser(argparse.ArgumentParser):
     """A parser whose errors are one line, without the usage; they suggest the option that was meant."""
@@ -240,8 +237,7 @@ class OptionWords(Words):
         return super().name(name) + (" before the first --stage" if name.is_missing else "")
 
     def keyword(self, name: str) -> str:
-        # There are no options for the columns of a log.
-        return _IN_LOGS.get(name) or f"LossRun.read(…, {name}=…) in Python"
+        return self.name(Name(name))
 
     def setting(self, setting: Setting) -> str:
         pairs = [self.pair(Pair(setting.name, pair)) for pair in setting.pairs]

@@ -8,14 +8,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plateau_jax.analysis import loss_logs
-from plateau_jax.analysis.log_columns import is_perplexity
+from plateau_jax.analysis.logs import Log, is_perplexity, read_log
 from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
-from plateau_jax.validation.messages import Message, Name, Wording, computed, shown
+from plateau_jax.validation.messages import Message, Name, Wording, computed, message_of, shown
 
 _LARGEST_FIRST_LOSS = 15
 """In nats; a uniform distribution over a million tokens has 14."""
@@ -102,17 +101,17 @@ class LossRun:
                 lines between them, from 0 at step 0 if none was logged there, and a constant one after the
                 last.
             peak_value: The peak learning rate; needed with a curve, unless the log has learning rates.
-            step: The column of steps.
+            step: The column of steps, the numbers of updates.
             loss: The column of losses.
-            lr: The column of learning rates.
+            lr: The column of learning rates; of a list for several parameter groups, the first counts.
 
         Raises:
-            TypeError: Neither a path nor rows; a column's name is not a string.
-            ValueError: A column is missing, or several could be meant; a value is not a number, or could be
-                two; more than 5 % of the losses are not finite; the rows are not in the order of training;
-                without a curve, the first learning rate comes after 10 % of the steps, or the last one more
-                than an interval of logging before the last loss. The message names the columns, and the
-                argument that helps.
+            TypeError: Neither a path nor rows.
+            ValueError: A column is missing, or several could be meant: the message lists the columns, and
+                names the argument that helps. A value is not a number. More than 5 % of the losses are not
+                finite. Later rows, with the same steps or lower ones, replace half of the losses or more.
+                Without a curve, the first learning rate comes after 10 % of the steps, or the last one more
+                than an interval of logging before the last loss.
             OSError: The file cannot be read.
 
         >>> from plateau_jax import LossRun, PlateauCurve
@@ -120,13 +119,15 @@ class LossRun:
         >>> LossRun.read(rows, PlateauCurve(100), 1e-3).steps
         array([ 50, 100])
         """
-        log = loss_logs.read_log(source, curve, peak_value, step=step, loss=loss, lr=lr)
-        return cls._from_log(log)
+        return cls._from_log(read_log(source, curve, peak_value, step=step, loss=loss, lr=lr))
 
     @classmethod
-    def _from_log(cls, log: loss_logs.Log) -> Self:
-        with suppress_warnings():
-            run = cls(log.curve, log.peak_value, log.steps, log.losses)
+    def _from_log(cls, log: Log) -> Self:
+        try:
+            with suppress_warnings():
+                run = cls(log.curve, log.peak_value, log.steps, log.losses)
+        except ValueError as error:
+            raise ValueError(Message(f"{log.name}: ", message_of(error))) from None
         object.__setattr__(run, "_columns", log.columns)
         run._warn_about_perplexities(f"{log.name}: ")
         return run

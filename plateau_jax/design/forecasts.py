@@ -14,18 +14,16 @@ from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from plateau_jax.analysis.best_peaks import check_peaks
-from plateau_jax.analysis.log_columns import base_name
 from plateau_jax.analysis.log_files import parse_rows
 from plateau_jax.analysis.logged_lrs import UnclearLogError
+from plateau_jax.analysis.logs import Log, base_name, read_log
 from plateau_jax.analysis.loss_comparison import NOTE
 from plateau_jax.analysis.loss_fit import LossFit
 from plateau_jax.analysis.loss_fitting import fit_named_runs
-from plateau_jax.analysis.loss_logs import Log, read_log
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.described_forecasts import CurveForecast, describe_best_peak, describe_run
-from plateau_jax.design.log_units import steps_in_updates
 from plateau_jax.design.messages import PageWords
 from plateau_jax.design.questions import curves_and_peaks, record_warnings, typed_peak
 from plateau_jax.validation.curve_warning import suppress_warnings
@@ -91,7 +89,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
 
     The answer also has `largest_lr`, the run's largest learning rate. Without a curve, the learning rates of
     the log are used. `columns` names those of `step`, `loss` and `lr` that the user chose, and in the answer
-    those that were read. `unit` is that of the steps: see `steps_in_updates`. Or -> {"fault", "argument",
+    those that were read. `unit` is that of the steps: see `_in_updates`. Or -> {"fault", "argument",
     "columns"}: the columns to choose from, if an argument is unclear.
     """
     name, columns = str(question.get("name")), dict(cast("Mapping[str, Any]", question.get("columns", {})))
@@ -101,11 +99,11 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         peak = None if curve is None or question.get("peak") is None else typed_peak(question)
         with record_warnings() as advice:
             rows = parse_rows(str(question.get("text")), name)
-            rows = steps_in_updates(rows, name, chosen, question.get("unit", {}))
+            rows = _in_updates(rows, name, chosen["step"], question.get("unit", {}))
             log = read_log(rows, curve, peak, name=name, **chosen)
             run = LossRun._from_log(log)
     except UnclearLogError as error:
-        return {"fault": _WORDS.text(error.problem), "argument": error.argument, "columns": error.columns}
+        return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
         fault = _WORDS.text(message_of(error))
         is_named = fault.startswith(name)
@@ -133,6 +131,34 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         "columns": columns,
         "advice": list(map(_WORDS.text, advice)),
     }
+
+
+def _in_updates(
+    rows: Sequence[Mapping[str, Any]], name: str, step: str | None, unit: Mapping[str, Any]
+) -> Sequence[Mapping[str, Any]]:
+    """Return the rows of a log with the column `step` in updates.
+
+    `unit` is {"name", "size"}, with the name "updates", "samples" (or tokens; `size` of them in an update),
+    or "epochs" (of `size` updates), 1 after the first; "epochs from 0" are 0 then.
+    """
+    kind, size = unit.get("name", "updates"), unit.get("size")
+    if kind == "updates":
+        return rows
+    if not isinstance(size, int | float) or size <= 0:
+        what = "samples or tokens per update" if kind == "samples" else "updates per epoch"
+        raise UnclearLogError(f"{name}: the number of {what} must be positive", "unit")
+    if step is None:
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        raise UnclearLogError(f"{name} has steps that are not updates", "step", columns)
+
+    def updates(cell: Any) -> Any:
+        try:
+            number = float(cell)
+            return round(number / size if kind == "samples" else (number + (kind == "epochs from 0")) * size)
+        except (TypeError, ValueError, OverflowError):
+            return cell  # it is missing, or `read_log` rejects it
+
+    return [{**row, step: updates(row.get(step))} for row in rows]
 
 
 def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:

@@ -156,10 +156,10 @@ def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp
         (["1000", "--fit", "LOG"], "--fit requires --compare"),
         (
             ["1000", "--compare", "--fit", "LOG"],
-            "give the run's curve, as in --fit LOG CURVE, and --peak",
+            "no learning rates among the columns 'step', 'val_loss': give the run's curve and its peak",
         ),
-        (["1000", "--compare", "--fit", "LOG", "CURVE"], "has no learning rates: give --peak"),
-        (["1000", "--compare", "--fit", "SEVERAL", "CURVE"], "with LossRun.read(…, loss=…) in Python"),
+        (["1000", "--compare", "--fit", "LOG", "CURVE"], "give the run's curve and its peak"),
+        (["1000", "--compare", "--fit", "SEVERAL", "CURVE"], "with LossRun.read(..., loss=...)"),
         (["1000", "--compare", "--fit", "none.csv"], "--fit none.csv: No such file or directory"),
         (["1000", "--compare", "--fit", "LOG", "none.json"], "--fit none.json: No such file or directory"),
         (
