@@ -29,6 +29,9 @@ _CONSOLES = (
 _BEGINNING = 2**20
 """Number of characters in which they are sought: some programs print their source before the first step."""
 
+_HEADER = re.compile(r"(?i)(^|[,;\t])[^\d:,;\t]*(step|iter|update|loss)[^\d:,;\t]*($|[,;\t])")
+"""A line that names columns. A console prints colons or numbers next to these words."""
+
 
 def read_file(path: Path) -> list[Mapping[str, Any]]:
     try:
@@ -42,23 +45,30 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
     """Parse the text of a log. `name` is that of the file, for messages."""
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
     lines = [line for line in io.StringIO(text, newline=None) if line.strip()]
+    if lines and lines[0].lower().startswith(("sep=", '"sep=')):  # for Excel
+        del lines[0]
     is_json = text.lstrip()[:1] in ("{", "[")
-    for pattern, row in () if is_json else _CONSOLES:
+    try:
+        rows = checked_rows(_parse_json(text, lines, name)) if is_json else _parse_csv(lines)
+    except (TypeError, ValueError, RecursionError, csv.Error) as error:
+        _reject_console(text, name)
+        raise ValueError(f"{name} is not a log in CSV, JSON or JSON lines: {error}") from None
+    if not is_json and not _HEADER.search("".join(lines[:1])):
+        _reject_console(text, name)
+    return rows
+
+
+def _reject_console(text: str, name: str) -> None:
+    for pattern, row in _CONSOLES:
         if re.search(pattern, text[:_BEGINNING]):
             raise ValueError(
                 f"{name} is the text of a console, not a table: make a run of its text with\n"
                 f"    rows = [{row} in re.findall(r'{pattern}', text)]\n"
                 "    run = LossRun.read(rows, curve, peak_value)"
-            )
-    try:
-        return checked_rows(_parse_json(text, lines, name)) if is_json else _parse_csv(lines)
-    except (TypeError, ValueError, RecursionError, csv.Error) as error:
-        raise ValueError(f"{name} is not a log in CSV, JSON or JSON lines: {error}") from None
+            ) from None
 
 
 def _parse_csv(lines: Sequence[str]) -> list[Mapping[str, Any]]:
-    if "".join(lines[:1]).lower().startswith(("sep=", '"sep=')):  # for Excel
-        lines = lines[1:]
     reader = csv.DictReader(lines, delimiter=max(",;\t", key="".join(lines[:1]).count))
     rows: list[Mapping[str, Any]] = list(reader)
     columns = [column for column in reader.fieldnames or () if column.strip()]

@@ -33,9 +33,9 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     per run. The weight of a run grows with the square of its last logged step; the last 5 % of its steps
     weigh one half.
 
-    Log a validation loss, or means of training losses over the interval since the last logged loss, no EMA
-    and no running mean. Warns of spikes, and of losses that seem to lag as those do. `docs/forecast.md` says
-    how they are found, when to trust a forecast, and how well it did on published runs.
+    Log a validation loss, or means of training losses over the interval since the last logged loss, not an
+    EMA or a running mean. Warns of spikes, and of losses that seem to lag, as an EMA does. `docs/forecast.md`
+    says how they are found, when to trust a forecast, and how well it did on published runs.
 
     Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811. N is the
     noise term of `outlook` (Defazio et al. 2023, arXiv:2310.07831; Schaipp et al. 2025, arXiv:2501.18965),

@@ -28,7 +28,7 @@ class LossRun:
     """The losses of a training run, with its curve and its peak learning rate.
 
     Log a validation loss if you can, at 20 steps or more after the warmup. Training losses are noisier: log
-    means over the interval since the last logged loss, no EMA and no running mean.
+    means over the interval since the last logged loss, not an EMA or a running mean.
 
     Args:
         curve: The curve of the learning rates.

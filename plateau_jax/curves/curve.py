@@ -140,7 +140,7 @@ class Curve(ABC):
             lr(step) = float32(float32(peak_value) · curve(step))
 
         Use it for a library that asks for a number or a function of the step. The plain product
-        `peak * curve(step)` differs in the last bits of float32 at many steps, because Python rounds neither
+        `peak * curve(step)` differs in the last bit of float32 at many steps, because Python rounds neither
         the peak nor the product to float32.
 
         Args:

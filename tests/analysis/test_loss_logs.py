@@ -400,6 +400,14 @@ CONSOLES = {
         f"step:{t + 1}/1000 train_time:433ms step_avg:43.3ms\n"
         for t, loss in zip(STEPS, VALIDATION, strict=True)
     ),
+    "Megatron-LM": "".join(
+        f" [2024-05-01 10:00:00] iteration {t:8}/    1000 | consumed samples: {t * 16} | "
+        f"learning rate: 1E-04 | lm loss: {loss} | loss scale: 1.0 |\n" for t, loss in zip(STEPS, VALIDATION, strict=True)
+    ),
+    "torchtitan": "".join(
+        f"[titan] 2024-05-01 10:00:00 - root - INFO - step: {t:2}  loss: {loss}  memory: 30.1GiB(31.7%)\n"
+        for t, loss in zip(STEPS, VALIDATION, strict=True)
+    ),
     "build-nanogpt": "".join(
         f"{t} val {loss}\n{t} hella 0.2\n{t} train 9.9\n" for t, loss in zip(STEPS, VALIDATION, strict=True)
     ),
@@ -410,6 +418,12 @@ CONSOLES = {
         for key, value in (("train_loss", 9.9), ("eval_accuracy", loss), ("eval_stop", "null"))
     ),
 }  # fmt: skip
+
+
+def test_a_note_in_a_table_is_no_console_text(tmp_path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("step,val_loss,note\n50,3.1,\n100,3.0,resumed from step 50 with loss 3.1\n")
+    assert LossRun.read(path, CURVE, PEAK).steps.tolist() == [50, 100]
 
 
 @pytest.mark.parametrize("name", CONSOLES)

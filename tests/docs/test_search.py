@@ -132,6 +132,16 @@ WORDS = {
     "ignite param scheduler": "pytorch-ignite",
     "stable baselines learning rate schedule": "stable-baselines3",
     "fastai": "fastai",
+    "NumPyro": "numpyro",
+    "CleanRL": "cleanrl",
+    "diffusers": "diffusers",
+    "sentence-transformers": "sentence-transformers",
+    "detectron2": "detectron2-fvcore",
+    "fvcore": "detectron2-fvcore",
+    "mmengine": "mmengine",
+    "Ray Train": "ray-train",
+    "torchvision": "torchvision",
+    "ultralytics": "ultralytics-yolo",
 }
 
 

@@ -63,7 +63,7 @@ def lambda_lr(
     A group that is added to the optimizer later follows the curve if one was given for all groups, from the
     next `step()` on, with its own learning rate as its peak; with one curve for each group it is rejected.
 
-    With `hold` the learning rate is peak · curve(clock), and rules may hold the clock while updates continue.
+    With `hold` the learning rate is the curve's at a clock, which rules may hold while updates continue.
     After each update call `step(metric)`, with a float or a scalar tensor, the same on all ranks; reading a
     tensor synchronizes with the device. A scheduler that steps others without a metric, such as
     `SequentialLR`, cannot step this one.
