@@ -12,7 +12,7 @@ from typing import Any, cast
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
 
-_STEP, _NUMBER = r"(?:step|iter\w*)[ :=]+(\d+)", r"[ :=]+(\d[\d.eE+-]*)"
+_STEP, _NUMBER = r"(?:step|iter\w*)[ :=]+(\d+)", r"[ :=]+(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 _ROW = '{"step": step, "loss": loss} for step, loss'
 _CONSOLES = (
     (rf"(?i){_STEP}.* val.loss{_NUMBER}", _ROW),  # nanoGPT, modded-nanogpt

@@ -402,11 +402,11 @@ CONSOLES = {
     ),
     "Megatron-LM": "".join(
         f" [2024-05-01 10:00:00] iteration {t:8}/    1000 | consumed samples: {t * 16} | "
-        f"learning rate: 1E-04 | lm loss: {loss} | loss scale: 1.0 |\n"
+        f"learning rate: 1E-04 | lm loss: {loss:.17E} | loss scale: 1.0 |\n"
         for t, loss in zip(STEPS, VALIDATION, strict=True)
     ),
     "torchtitan": "".join(
-        f"[titan] 2024-05-01 10:00:00 - root - INFO - step: {t:2}  loss: {loss}  memory: 30.1GiB(31.7%)\n"
+        f"[titan] 2024-05-01 10:00:00 - root - INFO - step: {t:2}  loss: {loss}. memory: 30.1GiB(31.7%)\n"
         for t, loss in zip(STEPS, VALIDATION, strict=True)
     ),
     "build-nanogpt": "".join(

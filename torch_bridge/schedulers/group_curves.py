@@ -53,9 +53,11 @@ class WindowOfValues(dict[int, tuple[float, ...]]):
             steps = np.arange(first, first + CHUNK)
             multipliers = map_curves(self.curves, lambda curve: curve(steps))
         # Python floats, since NumPy scalars would get into `param_groups`, and from there into checkpoints.
-        pairs = zip(self.bases, multipliers, strict=True)
-        columns = [(np.float32(base) * column).tolist() for base, column in pairs]
-        self.update(zip(range(step, self._end), zip(*columns, strict=True), strict=True))
+        keys = [(base, id(column)) for base, column in zip(self.bases, multipliers, strict=True)]
+        columns = dict(zip(keys, multipliers, strict=True))  # one for all groups of a base and a curve
+        values = {key: (np.float32(key[0]) * column).tolist() for key, column in columns.items()}
+        rows = zip(*map(values.__getitem__, keys), strict=True)
+        self.update(zip(range(step, self._end), rows, strict=True))
         return self[step]
 
     def __reduce__(self) -> tuple[Any, ...]:
