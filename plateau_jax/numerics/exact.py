@@ -16,12 +16,14 @@ import numpy as np
 BITS = 224
 ONE = 1 << BITS
 
-_GUARD = 32
-_PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89  # π·2²⁵⁶
+_GUARD = 128
+_PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89452821E638D01377BE5466CF  # π·2³⁵²
 
 PI = _PI >> _GUARD
 
 _DECIMAL = Context(prec=100)  # digits
+_RELIABLE = Context(prec=80)
+"""The digits of a computed number that are correct: without the others, what should be 2 is 2."""
 
 LN_2 = int(_DECIMAL.multiply(_DECIMAL.ln(2), ONE))
 
@@ -40,7 +42,19 @@ def percent_of(whole: int, percentage: float) -> int:
 
 def cosine_share(x: Fraction) -> Decimal:
     """Return (1 - cos πx)/2 for x in [0, 1]."""
-    return _DECIMAL.divide(ONE - half_cosine(x.numerator, x.denominator), ONE)
+    # By its Taylor series, in integers with guard bits: decimals take five times as long. The series is
+    # shorter for the smaller of two angles that mirror each other.
+    if 2 * x > 1:
+        return _DECIMAL.subtract(1, cosine_share(1 - x))
+    angle = _PI * x.numerator // x.denominator
+    square = (angle * angle) >> (BITS + _GUARD)
+    term = 1 << (BITS + _GUARD)
+    total = order = 0
+    while term:
+        term = ((term * square) >> (BITS + _GUARD)) // ((order + 1) * (order + 2))
+        order += 2
+        total += term if order % 4 == 2 else -term
+    return _DECIMAL.divide(total, 2 << (BITS + _GUARD))
 
 
 def square_root(x: Fraction) -> Decimal:
@@ -53,28 +67,11 @@ def scaled(number: Decimal, factor: Decimal) -> Decimal:
     return _DECIMAL.multiply(number, factor)
 
 
-def half_cosine(numerator: int, denominator: int) -> int:
-    """Return (1 + cos(π·numerator/denominator))/2 for 0 <= numerator <= denominator."""
-    # By its Taylor series, with guard bits for the rounding of the terms. An angle above π/2 is mirrored: the
-    # series is shorter for the smaller angle, and the cosine's end is exactly 0.
-    if 2 * numerator > denominator:
-        return ONE - half_cosine(denominator - numerator, denominator)
-    angle = _PI * numerator // denominator
-    square = (angle * angle) >> (BITS + _GUARD)
-    term = total = 1 << (BITS + _GUARD)
-    order = 0
-    while term:
-        term = ((term * square) >> (BITS + _GUARD)) // ((order + 1) * (order + 2))
-        order += 2
-        total += term if order % 4 == 0 else -term
-    return (ONE + (total >> _GUARD)) // 2
-
-
 def nearest_power(number: Fraction, exponent: Fraction) -> float:
     """Return the float64 nearest to a fraction above 0 raised to a power; infinity if it is too large."""
-    # Through 60 digits, because the last of the 100 may be wrong, and the result halfway between two float64.
+    # A wrong last digit would decide the rounding of a result halfway between two float64.
     try:
-        return float(Context(prec=60).plus(power(to_decimal(number), exponent)))
+        return float(_RELIABLE.plus(power(to_decimal(number), exponent)))
     except OverflowError:
         return inf
 
@@ -90,8 +87,9 @@ def from_decimal(number: Decimal) -> int:
 
 
 def interpolate(start: Decimal, end: Decimal, fraction: Decimal) -> Decimal:
-    """Return start + (end - start)·fraction."""
-    return _DECIMAL.fma(_DECIMAL.subtract(end, start), fraction, start)
+    """Return start·(1 - fraction) + end·fraction."""
+    # Unlike start + (end - start)·fraction this is accurate next to an end that is 0: no term is negative.
+    return _DECIMAL.fma(end, fraction, _DECIMAL.multiply(start, _DECIMAL.subtract(1, fraction)))
 
 
 @lru_cache(maxsize=1024)
@@ -117,7 +115,8 @@ def power(base: Decimal, exponent: Fraction) -> Decimal:
 
 def quotient(numerator: Decimal, denominator: Decimal) -> Decimal:
     """Return numerator/denominator."""
-    return _DECIMAL.divide(numerator, denominator)
+    # A level of 0.5 may be computed as 0.49…9; an exponential from there to 0.25 still has the rate 1/L.
+    return _RELIABLE.divide(numerator, denominator)
 
 
 def log2_ratio(high: Decimal, low: Decimal) -> Fraction:

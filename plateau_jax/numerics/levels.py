@@ -71,7 +71,7 @@ def why_undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str 
     subject = f"{'an' if shape == 'exponential' else 'a'} {shape} {kind}"
     if start == 0 or end == 0:
         return f"{subject} {zero} is not defined"
-    if formula and ratio_of_bases(formula.power, start, end) > _MAX_RATIO:
+    if formula and rounded(ratio_of_bases(formula.power, start, end)) > _MAX_RATIO:
         exponent = f"-{62 * float(formula.power):g}"
         return Message(
             f"{subject} between these levels is too steep: the lower one must be at least ",
@@ -81,11 +81,10 @@ def why_undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str 
     return ""
 
 
-_MAX_RATIO = Decimal(2) ** 62 * (1 + Decimal("1e-60"))
-"""A little over 2⁶², because the last of the 100 digits may be wrong."""
+_MAX_RATIO = Decimal(2**62)
 
 
 def ratio_of_bases(power: Fraction, start: Level, end: Level) -> Decimal:
-    """Return (high/low)^(1/P), the ratio by which t grows along "t^-P", to 100 digits, for levels above 0."""
+    """Return (high/low)^(1/P), the ratio by which t grows along "t^-P", for levels above 0."""
     low, high = sorted((start, end))
     return exact.power(exact.quotient(high, low), 1 / power)

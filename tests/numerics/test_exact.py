@@ -5,8 +5,7 @@ from math import floor
 
 import mpmath
 import numpy as np
-import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from support.curves.strategies import MAX_STEP, magnitudes, percentages
 from support.numerics.oracle import exactly, is_nearest_float32
 
@@ -32,26 +31,12 @@ def test_percent_of_ignores_binary_rounding():
     assert exact.percent_of(1000, 32.3) == 323 != floor(1000 * 32.3 / 100)
 
 
-@given(magnitudes(1, MAX_STEP), st.data())
-def test_half_cosine_is_accurate_to_222_bits(denominator, data):
-    numerator = data.draw(magnitudes(0, denominator))
-    with mpmath.workprec(300):
-        value = (1 + mpmath.cospi(exactly(Fraction(numerator, denominator)))) / 2
-        assert abs(mpmath.ldexp(exact.half_cosine(numerator, denominator), -224) - value) <= 4 * mpmath.ldexp(
-            1, -224
-        )
-
-
-@pytest.mark.parametrize("denominator", [1, 2, 1000, MAX_STEP - 1])
-def test_half_cosine_ends_are_exact(denominator):
-    assert exact.half_cosine(0, denominator) == exact.ONE
-    assert exact.half_cosine(denominator, denominator) == 0
-
-
 positive = st.floats(5e-324, 1).map(exact.as_written)
 
 
 @given(positive, positive, st.fractions(0, 1, max_denominator=MAX_STEP))
+@example(Fraction(1), Fraction(1, 2), Fraction(0))
+@example(Fraction(1), Fraction(1, 2), Fraction(1))
 def test_decimal_functions_match_mpmath(one, other, x):
     digits = exact.to_decimal(one), exact.to_decimal(other)
     with mpmath.workprec(400):
@@ -59,11 +44,14 @@ def test_decimal_functions_match_mpmath(one, other, x):
         ends = exactly(one), exactly(other)
         mean = ends[0] ** (1 - weight) * ends[1] ** weight
         assert abs(exactly(Fraction(exact.geometric_mean(*digits, x))) / mean - 1) < mpmath.ldexp(1, -290)
-        level = ends[0] + (ends[1] - ends[0]) * weight
+        level = ends[0] * (1 - weight) + ends[1] * weight
         interpolated = exact.interpolate(*digits, share)
-        assert abs(exactly(Fraction(interpolated)) - level) < mpmath.ldexp(1, -290)
+        assert abs(exactly(Fraction(interpolated)) / level - 1) < mpmath.ldexp(1, -250)
         root = exactly(Fraction(exact.square_root(x)))
         assert abs(root - mpmath.sqrt(weight)) < mpmath.ldexp(1, -290)
+        cosine = exact.cosine_share(x)
+        assert abs(exactly(Fraction(cosine)) - (1 - mpmath.cospi(weight)) / 2) < mpmath.ldexp(1, -290)
+        assert x not in (0, 1) or cosine == x
         logarithm = mpmath.log(ends[0] / ends[1], 2)
         assert abs(exactly(exact.log2_ratio(*digits)) - logarithm) < mpmath.ldexp(1, -230)
         raised = exact.power(digits[0], x - 1 / Fraction(3))

@@ -179,6 +179,7 @@ def test_base_ratio_of_2_to_the_62_is_accepted():
         (StagedCurve([(2, 0.2, "t^-1")], start=0.3), 1, 0.24),
         (StagedCurve([(9_999, 0.0005, "t^-0.75")], start=0.5), 15, 0.0625),
         (PlateauCurve(20, absolute_plateaus=[(10, 5)], decay_shape="1-x^2", min_lr_ratio=0.1), 12, 0.6),
+        (PlateauCurve(100, decay_shape="(1-x)^2"), 66, 0.1156),
     ],
 )
 def test_cooldown_to_exact_level_of_power_is_flat(curve, at, level):
@@ -186,6 +187,13 @@ def test_cooldown_to_exact_level_of_power_is_flat(curve, at, level):
     flat = curve.cooldown(at, 10, to=level)
     assert set(flat(range(at, at + 20))) == {np.float32(level)}
     assert curve.cooldown(at, 10, to=level, shape="1-x^2").rows[-2].holds
+    for shape in ("exponential", "t^-0.5"):
+        tables = (
+            parent.cooldown(first, 8, to=level / 4, shape=shape).segments.columns()
+            for parent, first in ((curve, at), (StagedCurve([(1,)], start=level), 1))
+        )
+        computed, written = ({name: column[-2] for name, column in table.items()} for table in tables)
+        assert computed == {**computed, **written, "begin": at}
     with pytest.raises(ValueError, match="to"):
         curve.cooldown(at, 10, to=float(np.nextafter(level, 1)))
 
