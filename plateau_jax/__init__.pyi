@@ -23,10 +23,7 @@ from plateau_jax.analysis.loss_fitting import (
 from plateau_jax.analysis.loss_run import LossRun as LossRun
 from plateau_jax.batch_plan import BatchPlan as BatchPlan
 from plateau_jax.curves.curve import Curve as Curve
-from plateau_jax.curves.plateau_curve import (
-    CurveArguments as CurveArguments,
-    PlateauCurve as PlateauCurve,
-)
+from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
 from plateau_jax.curves.staged_curve import (
     Stage as Stage,
     StagedCurve as StagedCurve,

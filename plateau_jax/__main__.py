@@ -2,12 +2,13 @@
 
 import argparse
 import csv
+import inspect
 import json
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,15 +23,15 @@ from plateau_jax.analysis.logged_lrs import UnclearLogError
 from plateau_jax.analysis.loss_comparison import LossComparison
 from plateau_jax.analysis.loss_fitting import fit_losses
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.plateau_curve import CurveArguments, PlateauCurve
-from plateau_jax.curves.staged_curve import StagedCurve, read_stages
+from plateau_jax.curves.plateau_curve import PlateauCurve
+from plateau_jax.curves.serialization import parse_numbers
+from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.input_files import describe_logs, read_curve, read_runs
 from plateau_jax.numerics import exact_segments
-from plateau_jax.option_parser import OPTIONS, OptionWords, command_line_parser
+from plateau_jax.option_parser import command_line_parser
 from plateau_jax.output_files import is_stream, open_for_writing
 from plateau_jax.validation import checks, optional_packages
-from plateau_jax.validation.messages import message_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,8 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
             _write_picture(curves, peak, options.plot)
         if options.csv not in (None, "-"):
             _write_csv(curves[0], peak, Path(options.csv))
-    except (ModuleNotFoundError, OSError, ValueError) as error:
-        parser.error(_encodable(OptionWords().text(message_of(error)), sys.stderr))
+    except (ModuleNotFoundError, OSError, TypeError, ValueError) as error:
+        parser.exit(2, _encodable(f"{parser.prog}: error: {error}\n", sys.stderr))
     for note in notes:
         _print_note(note)
     if options.csv == "-":
@@ -111,11 +112,8 @@ def _check_outputs(options: argparse.Namespace) -> None:
 def _build_curves(options: argparse.Namespace) -> list[Curve]:
     described = _described(options)
     if options.files and described and not (options.compare or options.best_peak or options.design):
-        raise ValueError(f"--from takes a curve as it is, without {_option_names(described)}")
-    try:
-        curves = [_describe_curve(described)] if described or not options.files else []
-    except TypeError as error:  # a word or a fraction where an integer belongs
-        raise ValueError(message_of(error)) from None
+        raise ValueError(f"--from takes a curve as it is, without {', '.join(described)}")
+    curves = [_describe_curve(described)] if described or not options.files else []
     curves += [read_curve(file) for file in options.files]
     if options.cooldown:
         curves = [curve.cooldown(*options.cooldown) for curve in curves]
@@ -124,19 +122,16 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
 
 def _described(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of the curve that the command line describes; empty if it describes none."""
-    values = {name: getattr(options, name) for name in (*CurveArguments.__annotations__, "stages", "start")}
+    names = *inspect.signature(PlateauCurve).parameters, "stages", "start"
+    values = {name: getattr(options, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _option_names(described: Iterable[str]) -> str:
-    return ", ".join("--stage" if name == "stages" else OPTIONS[name] for name in described)
 
 
 def _describe_curve(described: Mapping[str, Any]) -> Curve:
     if "stages" in described:
         if others := [name for name in described if name not in ("total_steps", "stages", "start")]:
-            raise ValueError(f"--stage describes the whole curve, without {_option_names(others)}")
-        return StagedCurve(**{**described, "stages": read_stages(described["stages"])})
+            raise ValueError(f"--stage describes the whole curve, without {', '.join(others)}")
+        return StagedCurve(**{**described, "stages": parse_numbers(described["stages"])})
     if "start" in described:
         raise ValueError("--start requires --stage")
     if "total_steps" not in described:
@@ -243,8 +238,7 @@ def _encodable(text: str, stream: TextIO | None) -> str:
 
 def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
     """Format a warning without a source line: in a shell, there is none of the user's."""
-    text = OptionWords().text(message_of(message) if isinstance(message, Warning) else message)
-    return f"python -m plateau_jax: warning: {_encodable(text, sys.stderr)}\n"
+    return f"python -m plateau_jax: warning: {_encodable(str(message), sys.stderr)}\n"
 
 
 def _exit_on_sigterm(*_: object) -> None:

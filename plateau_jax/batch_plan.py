@@ -10,7 +10,6 @@ from plateau_jax.numerics.exact import scaled
 from plateau_jax.numerics.exact_segments import first_step_at_or_below, highest_level
 from plateau_jax.numerics.levels import Level
 from plateau_jax.validation import checks
-from plateau_jax.validation.messages import Setting
 
 _HALF = Level("0.5")
 
@@ -202,9 +201,7 @@ class BatchPlan:
         check_unit([curve], unit)
         largest = checks.integer("largest", largest)
         if largest < batch:
-            raise ValueError(
-                checks.must("largest", largest, "be at least ", Setting("batch", batch, is_given=True))
-            )
+            raise ValueError(checks.must("largest", largest, f"be at least batch = {batch}"))
         highest = highest_level(curve.rows)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")

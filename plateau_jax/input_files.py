@@ -7,10 +7,8 @@ from pathlib import Path
 
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.curves.curve import Curve
-from plateau_jax.design.messages import JsonWords
 from plateau_jax.design.questions import record_warnings
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.messages import message_of
 
 _ADVICE = "; repeat --fit for a second log"
 
@@ -27,14 +25,13 @@ def read_curve(file: str, option: str = "--from") -> Curve:
         raise ValueError(f"{option} {file} is nested too deep") from None
     except ValueError as error:
         raise ValueError(f"{option} {file} is not JSON: {error}") from None
-    words = JsonWords()
     try:
         with record_warnings() as advice:
             curve = Curve.from_dict(arguments)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{option} {file}: {words.text(message_of(error))}") from None
+        raise ValueError(f"{option} {file}: {error}") from None
     for message in advice:
-        warn(f"{option} {file}: {words.text(message)}")
+        warn(f"{option} {file}: {message}")
     return curve
 
 

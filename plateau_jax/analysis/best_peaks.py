@@ -19,7 +19,6 @@ from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing import notebook
 from plateau_jax.drawing.losses import PeaksToDraw, draw_peaks
-from plateau_jax.validation.messages import Message, message_of
 
 _LEAST_PEAKS = 3
 
@@ -153,8 +152,7 @@ def fit_peaks(runs: Iterable[LossRun]) -> dict[float, LossFit]:
             fits[peak] = fit_named_runs([runs[index] for index in indices], run_names(indices))
         except ValueError as error:
             advice = "; or leave this peak out" if len(groups) > _LEAST_PEAKS else ""
-            where = f"the runs at the peak {peak:g}: "
-            raise ValueError(Message(where, message_of(error), advice)) from None
+            raise ValueError(f"the runs at the peak {peak:g}: {error}{advice}") from None
     return fits
 
 
@@ -183,7 +181,7 @@ def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
         try:
             forecasts.append(fit.predict(curve, peak / largest))
         except ValueError as error:
-            raise ValueError(Message(f"the runs at the peak {peak:g}: ", message_of(error))) from None
+            raise ValueError(f"the runs at the peak {peak:g}: {error}") from None
     losses = [forecast.loss for forecast in forecasts]
     chosen = parabola_peaks(losses)
     check_factors(peaks, losses)

@@ -13,7 +13,6 @@ from plateau_jax.analysis.loss_spikes import find_spikes
 from plateau_jax.analysis.lr_sums import schedule_sums, steps_at_borders
 from plateau_jax.curves.curve import Curve
 from plateau_jax.numerics.exact_segments import end_of_rise
-from plateau_jax.validation.messages import Part
 
 _Floats = NDArray[np.float64]
 
@@ -54,7 +53,7 @@ def first_used_step(curve: Curve, last_step: int, fraction: float = AFTER_WARMUP
     return end_of_rise(curve.rows) + fraction * last_step
 
 
-def distinct_runs(runs: Sequence[LossRun], names: Sequence[Part]) -> tuple[tuple[LossRun, ...], list[Part]]:
+def distinct_runs(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[tuple[LossRun, ...], list[str]]:
     """Return the runs without repetitions, and their names: the same log twice is not two runs that agree."""
     indices: list[int] = []
     for index, run in enumerate(runs):

@@ -13,7 +13,6 @@ from plateau_jax.analysis.loss_law import Law, LoggedLosses, fit_law, penalized_
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.loss_spikes import noise_of, second_differences
 from plateau_jax.numerics.exact_segments import end_of_rise
-from plateau_jax.validation.messages import Message, Part, message_of
 
 _Floats = NDArray[np.float64]
 
@@ -43,7 +42,7 @@ _START_FACTOR = 1.5
 _LEAST_ERROR = 1e-12
 
 
-def check_runs(runs: Sequence[LossRun], names: Sequence[Part]) -> list[Message]:
+def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
     """Reject runs that cannot be fitted.
 
     Args:
@@ -58,7 +57,7 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[Part]) -> list[Message]:
             "no run's learning rate falls to half its peak by its last logged loss, so the losses cannot "
             "tell what a decay brings: log a run with a decay, or a cooldown of one of these runs"
         )
-    advice: list[Message] = []
+    advice: list[str] = []
     for run, name in zip(runs, names, strict=True):
         groups = group_run(run)
         try:
@@ -70,12 +69,12 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[Part]) -> list[Message]:
                     "it is, log a longer run, because the law fails in the first fast phase of a small model"
                 )
         except ValueError as error:
-            raise ValueError(Message(name, message_of(error))) from None
+            raise ValueError(f"{name}{error}") from None
         if groups.spikes.size:
-            advice.append(Message(name, f"the loss spikes at {_left_out(groups.spikes)}"))
+            advice.append(f"{name}the loss spikes at {_left_out(groups.spikes)}")
         if lags:
             lag = "the losses seem to lag, like an EMA or a running mean, so the forecasts are wrong: "
-            advice.append(Message(name, lag, f"log a validation loss, or means of training losses, {MEANS}"))
+            advice.append(f"{name}{lag}log a validation loss, or means of training losses, {MEANS}")
     return advice
 
 

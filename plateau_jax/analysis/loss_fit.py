@@ -22,7 +22,6 @@ from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing.losses import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.validation import checks
-from plateau_jax.validation.messages import Keyword, Message, Wording
 
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
@@ -216,14 +215,10 @@ class LossFit:
             raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
         if abs(octaves_to_runs(peak * largest, self.runs)) > math.log2(MAX_PEAK_FACTOR) + 1e-9:
             peak_of_runs = max(run._largest_learning_rate() for run in self.runs)
-            factor = f"is more than a factor of {MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: "
-            advice = Wording(("give another ", Keyword("peak_value")), "choose another peak")
             raise ValueError(
-                Message(
-                    f"the curve's largest learning rate, {peak * largest:g}, {factor}",
-                    advice,
-                    ", or log a run with a nearer peak",
-                )
+                f"the curve's largest learning rate, {peak * largest:g}, is more than a factor of "
+                f"{MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: choose another peak, or log a "
+                "run with a nearer peak"
             )
         return peak
 

@@ -13,7 +13,6 @@ from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.messages import Message, Name, Part, Place, Subject, message_of
 
 
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
@@ -73,17 +72,17 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     peaks = indices_by_peak(runs)
     if len(peaks) > 1:
         several = f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}"
-        advice = ": fit the runs of one peak, or find the best peak with ", Name("best_peak(runs, curve)")
-        raise ValueError(Message(several, *advice))
+        advice = "fit the runs of one peak, or find the best peak with best_peak(runs, curve)"
+        raise ValueError(f"{several}: {advice}")
     return fit_named_runs(runs, [""] if len(runs) == 1 else run_names(range(len(runs))))
 
 
-def run_names(indices: Iterable[int]) -> list[Subject]:
+def run_names(indices: Iterable[int]) -> list[str]:
     """Return the names of runs in a list."""
-    return [Subject(Place("runs", index), clause=True) for index in indices]
+    return [f"runs[{index}]: " for index in indices]
 
 
-def fit_named_runs(runs: Sequence[LossRun], names: Sequence[Part]) -> LossFit:
+def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:
     """Fit runs of one peak; messages about a run begin with its name."""
     runs, names = distinct_runs(runs, names)
     advice = check_runs(runs, names)
@@ -93,8 +92,7 @@ def fit_named_runs(runs: Sequence[LossRun], names: Sequence[Part]) -> LossFit:
     try:
         check_misfit(law, errors / logged.losses, logged)
     except ValueError as error:
-        also = [part for message in advice for part in ("; ", message)]
-        raise ValueError(Message(message_of(error), *also)) from None
+        raise ValueError("; ".join([str(error), *advice])) from None
     residual_sd = float(np.sqrt(logged.weights @ errors**2))
     fit = LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, runs)
     vars(fit)["_logged"] = logged  # the value of the cached property, which the first forecast needs

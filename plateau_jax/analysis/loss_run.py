@@ -14,7 +14,6 @@ from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
-from plateau_jax.validation.messages import Message, Name, Wording, computed, message_of, shown
 
 _LARGEST_FIRST_LOSS = 15
 """In nats; a uniform distribution over a million tokens has 14."""
@@ -127,7 +126,7 @@ class LossRun:
             with suppress_warnings():
                 run = cls(log.curve, log.peak_value, log.steps, log.losses)
         except ValueError as error:
-            raise ValueError(Message(f"{log.name}: ", message_of(error))) from None
+            raise ValueError(f"{log.name}: {error}") from None
         object.__setattr__(run, "_columns", log.columns)
         run._warn_about_perplexities(f"{log.name}: ")
         return run
@@ -140,7 +139,7 @@ class LossRun:
                 "logarithm"
             )
         elif is_perplexity(column):
-            warn(Message(prefix, shown(column), " seems to be a perplexity: take the logarithm"))
+            warn(f"{prefix}{column!r} seems to be a perplexity: take the logarithm")
 
     def __repr__(self) -> str:
         stages = self.curve.stages if isinstance(self.curve, StagedCurve) else ()
@@ -207,17 +206,9 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
     if array[0] < 1:
         raise ValueError(f"steps[0] = {array[0]} must be at least 1: a logged loss needs an update before it")
     if array[-1] > curve.total_steps:
-        last, end = array[-1], curve.total_steps
-        after = " after the end of the curve, which has ", computed(end, Name("total_steps"))
-        after_plain = f" after the end of the curve, at step {end}"
-        choose = ": choose the run's curve, or the unit of its steps"
         raise ValueError(
-            Message(
-                Wording(f"steps[-1] = {last}", f"the last logged loss, at step {last},"),
-                " lies",
-                Wording(after, after_plain),
-                Wording(": give the curve that the run was trained with", choose),
-            )
+            f"steps[-1] = {array[-1]} lies after the end of the curve, which has total_steps = "
+            f"{curve.total_steps}: give the curve that the run was trained with, and count steps in updates"
         )
     array = array.astype(np.int64)
     array.flags.writeable = False
@@ -245,7 +236,6 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
     wrong = np.flatnonzero(~(np.isfinite(in_float32) & (in_float32 > 0)))
     if wrong.size:
         index = int(wrong[0])
-        must = f"losses[{index}] = {array[index]} must be finite and positive in float32"
-        raise ValueError(Message(Wording(must, f"a loss is {array[index]}: log finite, positive losses")))
+        raise ValueError(f"losses[{index}] = {array[index]} must be finite and positive in float32")
     array.flags.writeable = False
     return array

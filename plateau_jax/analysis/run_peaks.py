@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.validation.messages import Keyword, Message, Name
 
 _ROUNDED = 1e-6
 """Learning rates are rounded to float32."""
@@ -39,8 +38,7 @@ def peak_value_of(runs: Sequence[LossRun]) -> float:
     for run, other in combinations(runs, 2):
         if not is_one_peak(run.peak_value, other.peak_value, run, other):
             listed = ", ".join(f"{peak:g}" for peak in sorted({run.peak_value for run in runs}))
-            advice = f", {listed}: say which with ", Keyword("peak_value")
-            raise ValueError(Message("the runs have several ", Name("peak_value"), *advice))
+            raise ValueError(f"the runs have several peak_value, {listed}: say which with peak_value=")
     return max(run.peak_value for run in runs)
 
 

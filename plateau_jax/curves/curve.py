@@ -4,7 +4,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Self, cast, overload
+from typing import Any, ClassVar, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from plateau_jax.numerics.exact_segments import ExactSegment
 from plateau_jax.numerics.segments import Segments
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
-from plateau_jax.validation.messages import code
 
 
 class Curve(ABC):
@@ -55,22 +54,20 @@ class Curve(ABC):
     unit: int | None
     """Samples or tokens per step, for a curve that `BatchPlan.scale` returned or that is derived from one."""
 
-    def __init_subclass__(cls) -> None:
+    _kind: ClassVar[str | None]
+    """The value of `"kind"` in `to_dict`."""
+
+    def __init_subclass__(cls, kind: str | None = None) -> None:
         if cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
             raise TypeError(
                 f"{cls.__name__} cannot be derived from a curve: write a function that returns the curve, or "
                 "a class that holds it"
             )
+        cls._kind, serialization.KINDS[kind] = kind, cls
 
     @abstractmethod
     def __post_init__(self) -> None:
         """Check the arguments, then call `_freeze` with them and with the rows that they describe."""
-
-    def _set_and_check(self, **arguments: Any) -> None:
-        """Set the fields to the arguments of `__init__`, and check them."""
-        for name, value in arguments.items():
-            object.__setattr__(self, name, value)
-        self.__post_init__()
 
     def _freeze(
         self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None, **arguments: Any
@@ -211,7 +208,7 @@ class Curve(ABC):
         >>> branch([3999, 4000, 4250, 5000]), branch.total_steps
         (array([1. , 1. , 0.5, 0. ], dtype=float32), 5000)
         """
-        return serialization.curve_class("cooldown")(self, at, steps, to=to, shape=shape)
+        return serialization.KINDS["cooldown"](self, at, steps, to=to, shape=shape)
 
     def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
         """Return a curve that follows this one to its end, then `other` from its step 0, times `scale`.
@@ -240,7 +237,7 @@ class Curve(ABC):
         >>> restarted([10, 100, 110, 200]), restarted.total_steps
         (array([1. , 0. , 0.5, 0. ], dtype=float32), 200)
         """
-        return serialization.curve_class("then")(self, other, scale=scale)
+        return serialization.KINDS["then"](self, other, scale=scale)
 
     def part(self, start: int = 0, stop: int | None = None) -> "Curve":
         """Return the steps `start` … `stop` - 1 of this curve, as a curve of `stop` - `start` steps.
@@ -272,7 +269,7 @@ class Curve(ABC):
         >>> half.then(cosine.part(500)).same_until(cosine, 2000)
         True
         """
-        return serialization.curve_class("part")(self, start, stop)
+        return serialization.KINDS["part"](self, start, stop)
 
     def merge_weights(self, steps: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Return the averaging weights that turn checkpoints of a constant learning rate into a cooldown.
@@ -462,8 +459,7 @@ class Curve(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickles and copies hold the arguments alone: rows and tables are computed from them again.
-        arguments = {name: getattr(self, name) for name in serialization.field_names(type(self))}
-        return partial(serialization.rebuild_curve, type(self), arguments), ()
+        return partial(serialization.rebuild_curve, type(self), serialization.arguments_of(self)), ()
 
 
 class _ProtectedDict(dict[str, Any]):
@@ -492,4 +488,4 @@ def check_unit(curves: Iterable[Curve], unit: int | None) -> None:
     for curve in curves:
         if curve.unit is not None and unit != curve.unit:
             plan = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
-            raise ValueError(checks.must("unit", unit, plan, advice=code(f"write unit={curve.unit}")))
+            raise ValueError(checks.must("unit", unit, plan))

@@ -1,27 +1,21 @@
 """Curves that are derived from other curves: cooldowns, continuations and parts."""
 
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import final
 
-from plateau_jax.curves.config_values import read_numbers
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.curves.serialization import MAX_DEPTH, register_kind
+from plateau_jax.curves.serialization import MAX_DEPTH
 from plateau_jax.numerics import levels, shapes
 from plateau_jax.numerics.exact import from_decimal, nearest_float32
 from plateau_jax.numerics.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP
+from plateau_jax.validation.checks import MAX_STEP, Message
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.messages import MAX_INT32, Message, Name, Setting, Wording, code, within
 
 
 @final
-@register_kind(
-    "cooldown", read=partial(read_numbers, steps=("at", "steps"), numbers=("to",)), curves=["curve"]
-)
 @dataclass(frozen=True, repr=False)
-class Cooldown(Curve):
+class Cooldown(Curve, kind="cooldown"):
     """The result of `Curve.cooldown`."""
 
     curve: Curve
@@ -36,9 +30,7 @@ class Cooldown(Curve):
         at = checks.at_least("at", self.at, 0)
         steps = checks.at_least("steps", self.steps, 1)
         if at + steps > MAX_STEP:
-            in_code = Name("at"), " + ", Name("steps"), f" = {at + steps}"
-            subject = Wording(in_code, f"the last step, {at + steps},")
-            raise ValueError(Message(subject, " must be at most ", MAX_INT32, at="at"))
+            raise ValueError(checks.must("at", at, f"leave {steps} steps below 2**31 - 1 = {MAX_STEP}"))
         to = checks.ratio("to", self.to)
         shape = shapes.canonical_shape("shape", self.shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
         start, end = segment_at(curve.rows, at).at(at), levels.as_level(to)
@@ -50,7 +42,7 @@ class Cooldown(Curve):
             level = nearest_float32(from_decimal(start))
             raise ValueError(checks.must("to", to, f"not lie above the level at step {at}, {level}"))
         if reason := levels.why_undefined(shape, "cooldown", start, end, zero="to 0"):
-            raise ValueError(Message(reason, at="shape"))
+            raise ValueError(Message("shape", f" = {shape!r}: {reason}"))
         self._freeze(
             [
                 # The number of rows does not depend on `at`, so `at` may move without recompilation. The row
@@ -68,8 +60,8 @@ class Cooldown(Curve):
             shape=shape,
         )
         if start == 0:
-            where = f"the cooldown at step {at} goes from 0 to 0: the learning rate is 0 there already. "
-            warn(Message(where, "Begin it at a step at which the curve is above 0", at="at"))
+            advice = "Begin the cooldown at a step at which the curve is above 0"
+            warn(Message("at", f" = {at}: the learning rate is 0 there already. {advice}"))
 
     def _legend_phrases(self) -> list[str]:
         cooldown = f"{self.shape} cooldown {self.at}–{self.total_steps} to {self.to:g}"
@@ -80,9 +72,8 @@ class Cooldown(Curve):
 
 
 @final
-@register_kind("then", read=partial(read_numbers, numbers=("scale",)), curves=["curve", "other"])
 @dataclass(frozen=True, repr=False)
-class Then(Curve):
+class Then(Curve, kind="then"):
     """The result of `Curve.then`."""
 
     curve: Curve
@@ -94,12 +85,11 @@ class Then(Curve):
         curve, other = check_curve("curve", self.curve), check_curve("other", self.other)
         scale = checks.number("scale", self.scale)
         if not 0 < scale <= 1:
-            raise ValueError(checks.must("scale", scale, within(0, 1, "(]")))
+            raise ValueError(checks.must("scale", scale, "lie in (0, 1]"))
         first = curve.total_steps
         if first + other.total_steps > MAX_STEP:
-            total = Wording((Name("total_steps"), " = "), "the number of steps, ")
-            sum_of_steps = f"{first} + {other.total_steps}", Wording("", ",")
-            raise ValueError(Message(total, *sum_of_steps, " must be at most ", MAX_INT32))
+            total = f"{first} + {other.total_steps}"
+            raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
         rows = [*curve.rows[:-1], *(row.shifted(first, levels.as_level(scale)) for row in other.rows)]
         self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other), scale=scale)
 
@@ -116,9 +106,8 @@ class Then(Curve):
 
 
 @final
-@register_kind("part", read=partial(read_numbers, steps=("start", "stop")), curves=["curve"])
 @dataclass(frozen=True, repr=False)
-class Part(Curve):
+class Part(Curve, kind="part"):
     """The result of `Curve.part`."""
 
     curve: Curve
@@ -130,13 +119,10 @@ class Part(Curve):
         total = curve.total_steps
         stop = total if self.stop is None else checks.at_least("stop", self.stop, 1)
         start = checks.at_least("start", self.start, 0)
-        past_end = f" {total}, the number of steps of the curve", code("; use then to continue past its end")
         if stop > total:
-            raise ValueError(checks.must("stop", stop, "be at most", *past_end))
-        if start >= total:
-            raise ValueError(checks.must("start", start, "be below", *past_end))
+            raise ValueError(checks.must("stop", stop, f"be at most the curve's total_steps = {total}"))
         if start >= stop:
-            raise ValueError(checks.must("start", start, "be below ", Setting("stop", stop, is_given=True)))
+            raise ValueError(checks.must("start", start, f"be below stop = {stop}"))
         rows = [row._replace(begin=row.begin - start) for row in cut_segments(curve.rows, start, stop)]
         end = flat_segment("end", stop - start, 0, segment_at(curve.rows, stop).at(stop))
         self._freeze([*rows, end], depth=depth_above(curve), unit=curve.unit, start=start, stop=stop)

@@ -1,70 +1,29 @@
 """`PlateauCurve`: a warmup, and a decay with plateaus."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, final, get_args
+from typing import Literal, final, get_args
 
-from plateau_jax.curves import hints
-from plateau_jax.curves.call_hints import explain_calls
-from plateau_jax.curves.config_values import read_numbers
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import is_percentage, percentage_in_steps
-from plateau_jax.curves.plateaus import check_absolute, check_percentages, likely_mistake, place_plateaus
-from plateau_jax.curves.serialization import register_kind
+from plateau_jax.curves.plateaus import (
+    check_absolute,
+    check_percentages,
+    place_plateaus,
+    warn_of_small_plateaus,
+)
 from plateau_jax.numerics import shapes
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
 from plateau_jax.numerics.levels import Level, as_level, between
-from plateau_jax.validation.checks import integer, must, one_of, positive_int, ratio
+from plateau_jax.validation.checks import Message, integer, must, one_of, positive_int, ratio
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.messages import Name, computed, within
 
 WarmupShape = Literal["linear", "cosine"]
 
 
-class CurveArguments(TypedDict):
-    """The arguments of a `PlateauCurve` as plain JSON values, as `PlateauCurve.to_dict` returns them.
-
-    >>> PlateauCurve(1000, plateaus=[(50, 20)]).to_dict()["plateaus"]
-    [[50, 20]]
-    """
-
-    total_steps: int
-    """Number of steps of the whole curve."""
-    warmup_steps: int
-    """Number of steps of the warmup; 0 for none."""
-    plateaus: list[list[float]]
-    """Pairs [start, duration] in percent of the steps after the warmup."""
-    absolute_plateaus: list[list[int]]
-    """Pairs [first step, number of steps]."""
-    min_lr_ratio: float
-    """The value at the end."""
-    init_lr_ratio: float
-    """The value at step 0 of a warmup."""
-    warmup_shape: WarmupShape
-    """The shape of the warmup."""
-    decay_shape: str
-    """The shape of the decay."""
-
-
-def _read(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of the fields that a configuration file describes."""
-    values = read_numbers(
-        arguments,
-        steps=("total_steps", "warmup_steps", "absolute_plateaus"),
-        numbers=("plateaus", "min_lr_ratio", "init_lr_ratio"),
-    )
-    # Here and not only in the constructor: `from_dict` suppresses its warnings if all keys are there, but
-    # `to_dict` never writes a percentage, so nobody has been warned of this one.
-    if "total_steps" in values and is_percentage(values.get("warmup_steps")):
-        total = positive_int("total_steps", values["total_steps"])
-        values["warmup_steps"] = percentage_in_steps("warmup_steps", values["warmup_steps"], total)
-    return values
-
-
 @final
-@register_kind(None, read=_read)
-@explain_calls
 @dataclass(frozen=True)
 class PlateauCurve(Curve):
     """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
@@ -141,11 +100,7 @@ class PlateauCurve(Curve):
 
     total_steps: int
     _: KW_ONLY
-    if TYPE_CHECKING:
-        warmup_steps: int = 0
-    else:
-        # What the constructor takes: tools such as tyro make command-line options from the fields.
-        warmup_steps: int | str = 0
+    warmup_steps: int | str = 0
     plateaus: Sequence[tuple[float, float]] = ()
     absolute_plateaus: Sequence[tuple[int, int]] = ()
     min_lr_ratio: float = 0.0
@@ -153,58 +108,23 @@ class PlateauCurve(Curve):
     warmup_shape: WarmupShape = "linear"
     decay_shape: str = "cosine"
 
-    # Written out for `warmup_steps`: the argument may be a percentage, but the field is a number of steps.
-    def __init__(
-        self,
-        total_steps: int,
-        *,
-        warmup_steps: int | str = 0,
-        plateaus: Sequence[tuple[float, float]] = (),
-        absolute_plateaus: Sequence[tuple[int, int]] = (),
-        min_lr_ratio: float = 0.0,
-        init_lr_ratio: float = 0.0,
-        warmup_shape: WarmupShape = "linear",
-        decay_shape: str = "cosine",
-    ) -> None:
-        self._set_and_check(
-            total_steps=total_steps,
-            warmup_steps=warmup_steps,
-            plateaus=plateaus,
-            absolute_plateaus=absolute_plateaus,
-            min_lr_ratio=min_lr_ratio,
-            init_lr_ratio=init_lr_ratio,
-            warmup_shape=warmup_shape,
-            decay_shape=decay_shape,
-        )
-
     def __post_init__(self) -> None:
-        total = positive_int("total_steps", self.total_steps, hints.for_endless_trainer(self.total_steps))
+        total = positive_int("total_steps", self.total_steps)
         if is_percentage(self.warmup_steps):
             warmup = percentage_in_steps("warmup_steps", self.warmup_steps, total)
         else:
-            warmup = integer(
-                "warmup_steps", self.warmup_steps, hints.for_warmup_fraction(self.warmup_steps, total)
-            )
+            kinds = "be an integer, or a percentage of total_steps such as '2%'"
+            warmup = integer("warmup_steps", self.warmup_steps, kinds)
         if not 0 <= warmup < total:
-            most = computed(total - 1, Name("total_steps"), " - 1")
-            message = must("warmup_steps", warmup, within(0, most), ", so that a step is left to decay")
-            raise ValueError(message)
+            limits = f"lie in 0 … total_steps - 1 = {total - 1}, so that a step is left to decay"
+            raise ValueError(must("warmup_steps", warmup, limits))
         plateaus = check_percentages(self.plateaus)
         absolute_plateaus = check_absolute(self.absolute_plateaus, warmup)
         min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
         init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
-        warmup_shape = one_of(
-            "warmup_shape",
-            self.warmup_shape,
-            get_args(WarmupShape),
-            hints.for_steps_as_shape(self.warmup_shape),
-        )
+        warmup_shape = one_of("warmup_shape", self.warmup_shape, get_args(WarmupShape))
         decay_shape = shapes.canonical_shape(
-            "decay_shape",
-            self.decay_shape,
-            tuple(shapes.SHAPES),
-            shapes.POWER_SHAPES,
-            hints.for_shape_of_stage(self.decay_shape),
+            "decay_shape", self.decay_shape, tuple(shapes.SHAPES), shapes.POWER_SHAPES
         )
         rows = _rows(
             total,
@@ -218,28 +138,18 @@ class PlateauCurve(Curve):
         self._freeze(
             rows,
             warmup_steps=warmup,
-            plateaus=plateaus,
-            absolute_plateaus=absolute_plateaus,
+            plateaus=tuple(sorted(plateaus)),
+            absolute_plateaus=tuple(sorted(absolute_plateaus)),
             min_lr_ratio=min_lr_ratio,
             init_lr_ratio=init_lr_ratio,
             warmup_shape=warmup_shape,
             decay_shape=decay_shape,
         )
-        for message in (
-            likely_mistake(total - warmup, warmup, plateaus),
-            hints.for_lr_as_ratio("min_lr_ratio", min_lr_ratio),
-            hints.for_initial_lr_as_ratio(init_lr_ratio, warmup),
-        ):
-            if message:
-                warn(message)
-
-    def to_dict(self) -> CurveArguments:
-        """Return all arguments as plain JSON values.
-
-        >>> PlateauCurve.from_dict(PlateauCurve(10).to_dict()) == PlateauCurve(10)
-        True
-        """
-        return cast("CurveArguments", super().to_dict())
+        warn_of_small_plateaus(plateaus, total - warmup)
+        # Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0.
+        _warn_of_lr("min_lr_ratio", min_lr_ratio, 1e-4)
+        # A warmup of (step + 1)/W starts at 1/W, which is below 1e-4 if it is long.
+        _warn_of_lr("init_lr_ratio", init_lr_ratio, min(1e-4, 1 / (warmup + 1)) if warmup else 0.0)
 
     def _legend_phrases(self) -> list[str]:
         warmup = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g} over {self.warmup_steps} steps"
@@ -252,6 +162,14 @@ class PlateauCurve(Curve):
             f"{self.decay_shape} decay to {self.min_lr_ratio:g}",
             *(plateaus or ["no plateau"]),
         ]
+
+
+def _warn_of_lr(name: str, ratio: float, least: float) -> None:
+    """Warn about a ratio in (0, `least`), which looks like a learning rate."""
+    # A quotient such as 1e-6 / 0.01 is meant as 1e-4, but rounds to a little less.
+    if 0 < ratio < least and not math.isclose(ratio, least):
+        reason = "looks like a learning rate, but is a fraction of the peak"
+        warn(Message(name, f" = {ratio!r} {reason}. For a learning rate write {name}={ratio!r} / peak"))
 
 
 def _rows(

@@ -4,19 +4,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise
 from typing import Any, final
 
-from plateau_jax.curves.config_values import read_numbers
 from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.derived_curves import depth_above
-from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics.exact import as_written, nearest_power, scaled
 from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
 from plateau_jax.numerics.levels import Level, as_level
 from plateau_jax.validation import checks
-from plateau_jax.validation.messages import WRITE, Message, Place, Setting, plain, within
 
 _MAX_FACTOR = 2**31
 
@@ -26,13 +22,8 @@ _HIGHEST = Level("1.000000000000001")
 
 
 @final
-@register_kind(
-    "scaled",
-    read=partial(read_numbers, steps=("pairs", "unit", "reference"), numbers=("exponent",)),
-    curves=["curve"],
-)
 @dataclass(frozen=True, repr=False)
-class ScaledCurve(Curve):
+class ScaledCurve(Curve, kind="scaled"):
     """The result of `BatchPlan.scale`."""
 
     curve: Curve
@@ -49,13 +40,11 @@ class ScaledCurve(Curve):
         reference = checks.at_least("reference", self.reference, 1)
         exponent = checks.number("exponent", self.exponent)
         if not 0 < exponent <= 2:
-            raise ValueError(checks.must("exponent", exponent, within(0, 2, "(]")))
+            raise ValueError(checks.must("exponent", exponent, "lie in (0, 2]"))
         for index, (threshold, _) in enumerate(pairs):
             if threshold % unit:
-                place = Place("pairs", index, "threshold", item=pairs[index])
-                multiple = "be a multiple of ", Setting("unit", unit, is_given=True)
-                advice = Message(WRITE, f" {-(-threshold // unit) * unit}")
-                raise ValueError(checks.must(place, threshold, *multiple, advice=advice))
+                path = "pairs", index, "threshold"
+                raise ValueError(checks.must(path, threshold, f"be a multiple of unit = {unit}"))
         pieces = list(_cut(curve, [threshold // unit for threshold, _ in pairs]))
         batches = [batch for _, batch in pairs]
         factors = [_factor(batch, reference, exponent) for batch in batches]
@@ -87,10 +76,10 @@ def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
     """Return the pairs (threshold, batch) of a schedule of batch sizes."""
     checked = [
         (
-            checks.integer(place.with_part("threshold"), threshold),
-            checks.at_least(place.with_part("batch"), batch, 1),
+            checks.integer((*path, "threshold"), threshold),
+            checks.at_least((*path, "batch"), batch, 1),
         )
-        for place, threshold, batch in checks.pairs("pairs", pairs, "(threshold, batch)")
+        for path, threshold, batch in checks.pairs("pairs", pairs, "(threshold, batch)")
     ]
     if not checked:
         raise ValueError("pairs holds no pair (threshold, batch); at least one is needed")
@@ -138,33 +127,15 @@ def _check_factors(
             raise ValueError(checks.must("reference", reference, nearer))
     if max(factors) <= 1:
         return
-    highest = [(*_highest(piece, after), index) for piece, after, index in pieces]
-
-    def is_too_high(level: Level, factor: float) -> bool:
-        return scaled(level, as_level(factor)) > _HIGHEST
-
-    def are_allowed(reference: int) -> bool:
-        factors = [_factor(batch, reference, exponent) for batch in batches]
-        return not any(is_too_high(level, factors[index]) for level, _, index in highest)
-
-    for level, step, index in highest:
-        if is_too_high(level, factors[index]):
-            product = float(level) * factors[index]
-            candidates = sorted(set(batches))
-            allowed = candidates[bisect_left(candidates, True, key=are_allowed)]
-            peak = plain(_factor(allowed, reference, exponent))
-            raise ValueError(
-                Message(
-                    checks.must(
-                        "reference", reference, f"keep every multiplier at most 1; it is {plain(product)} "
-                    ),
-                    f"at step {step}, with the batch {batches[index]}: ",
-                    WRITE,
-                    " ",
-                    Setting("reference", allowed),
-                    f", and multiply the peak by {peak}, which leaves the learning rates as they are",
-                )
+    for piece, after, index in pieces:
+        level, step = _highest(piece, after)
+        if scaled(level, as_level(factors[index])) > _HIGHEST:
+            where = (
+                f"at step {step}, with the batch {batches[index]}, it is {float(level) * factors[index]:g}"
             )
+            advice = "take a larger one, and multiply the peak by (larger / reference)**exponent"
+            requirement = f"keep every multiplier at most 1; {where}: {advice}"
+            raise ValueError(checks.must("reference", reference, requirement))
 
 
 def _highest(piece: ExactSegment, after: int | None) -> tuple[Level, int]:

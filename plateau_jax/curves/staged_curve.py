@@ -2,31 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, cast, final
 
-from plateau_jax.curves import hints
-from plateau_jax.curves.call_hints import explain_calls
-from plateau_jax.curves.config_values import parse_integer, parse_number, read_numbers, to_number
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import lengths_in_steps
-from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics import levels, shapes
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
-from plateau_jax.validation.checks import MAX_STEP, SEQUENCE, is_ordered, must, positive_int, ratio
+from plateau_jax.validation.checks import MAX_STEP, Message, is_ordered, must, positive_int, ratio
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.messages import (
-    MAX_INT32,
-    WRITE,
-    LearningRate,
-    Message,
-    Name,
-    Place,
-    Setting,
-    Subject,
-    Wording,
-    code,
-    within,
-)
 
 
 class Stage(NamedTuple):
@@ -46,34 +29,9 @@ class Stage(NamedTuple):
     decimal, as in `"1-x^2"`; `StagedCurve` has the equations."""
 
 
-def _read(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of the fields that a configuration file describes."""
-    values = read_numbers(arguments, steps=("total_steps",), numbers=("start",))
-    total_steps = values.pop("total_steps", None)
-    if "stages" in values:
-        stages = read_stages(values["stages"])
-        # Here and not in the constructor: `from_dict` sets fields, and `total_steps` is not one.
-        values["stages"] = stages if total_steps is None else tuple(_check_stages(stages, total_steps))
-    return values
-
-
-def read_stages(stages: Any) -> Any:
-    """Return stages with numbers in place of the strings of a configuration file or a command line."""
-    if not is_ordered(stages):
-        return stages
-    return [
-        [to_number(item, parse_number if index else parse_integer, 0) for index, item in enumerate(stage)]
-        if is_ordered(stage)
-        else stage
-        for stage in stages
-    ]
-
-
 @final
-@register_kind("staged", read=_read, key="stages")
-@explain_calls
 @dataclass(frozen=True)
-class StagedCurve(Curve):
+class StagedCurve(Curve, kind="staged"):
     """A learning-rate curve made of stages. Each stage begins at the level at which the previous one ended.
 
     Levels are fractions of the peak. In a stage from level a to level b over L steps, the level after j
@@ -146,32 +104,25 @@ class StagedCurve(Curve):
         start: float = 0.0,
         total_steps: int | None = None,
     ) -> None:
-        stages = stages if total_steps is None else tuple(_check_stages(stages, total_steps))
-        self._set_and_check(stages=stages, start=start)
+        object.__setattr__(self, "stages", tuple(_check_stages(stages, total_steps)))
+        object.__setattr__(self, "start", ratio("start", start))
+        self.__post_init__()
 
     def __post_init__(self) -> None:
-        stages = tuple(_check_stages(self.stages, None))
-        start = ratio("start", self.start)
+        stages, start = cast("tuple[Stage, ...]", self.stages), self.start
         total = sum(stage.steps for stage in stages)
         if not 1 <= total <= MAX_STEP:
-            must_last = f" last {total} steps; their number must ", within(1, MAX_INT32)
-            raise ValueError(Message(Wording(Name("stages"), "the stages"), *must_last, at="stages"))
+            raise ValueError(Message("stages", f" last {total} steps, not 1 … 2**31 - 1 = {MAX_STEP}"))
         self._freeze(_rows(stages, levels.as_level(start)), stages=stages, start=start)
         highest = max(start, *(stage.to or 0 for stage in stages))
         if highest == 0:
-            at_start = Wording(Setting("start", 0, is_given=True), "it starts at 0")
-            advice = ". To begin at the peak ", WRITE, " ", Setting("start", 1.0)
-            warn(
-                Message(
-                    *("the curve is 0 at every step, as ", at_start, " and no stage rises", *advice),
-                    at="start",
-                )
-            )
+            text = "and no stage rises, so the curve is 0 at every step"
+            warn(Message("start", f" = 0 {text}. To begin at the peak write start=1.0"))
         elif highest < 0.01:
-            reason = f"as the highest is {highest!r}, but are fractions of the peak"
-            as_fraction = f"For {highest!r} ", WRITE, " ", LearningRate(highest)
-            advice = Wording("Write each as learning rate / peak", as_fraction)
-            warn(Message(f"the levels look like learning rates, {reason}. ", advice, at="stages"))
+            text = (
+                f"have levels that look like learning rates, up to {highest!r}, but are fractions of the peak"
+            )
+            warn(Message("stages", f" {text}. Write each as learning rate / peak"))
 
     def _legend_phrases(self) -> list[str]:
         return [f"from {self.start:g}", *map(_phrase, self.stages)]
@@ -180,34 +131,23 @@ class StagedCurve(Curve):
 def _check_stages(stages: Any, total_steps: Any) -> Iterator[Stage]:
     """Yield the stages with their lengths in steps; they add up to `total_steps` if that is given."""
     if not is_ordered(stages):
-        layout = code(" (steps, to, shape)")
-        raise TypeError(must("stages", stages, "be ", SEQUENCE, " of stages", layout))
-    total = None
-    if total_steps is not None:
-        total = positive_int("total_steps", total_steps, hints.for_endless_trainer(total_steps))
-    placed: list[tuple[Place, Stage]] = []
+        raise TypeError(must("stages", stages, "be a sequence of stages (steps, to, shape)"))
+    total = None if total_steps is None else positive_int("total_steps", total_steps)
+    checked: list[Stage] = []
     for index, stage in enumerate(stages):
-        place = Place("stages", index, item=stage)
-        placed.append((place, _items(place, stage)))
-    lengths = [(place.with_part("steps"), stage.steps) for place, stage in placed]
-    for (place, stage), steps in zip(placed, lengths_in_steps(lengths, total), strict=True):
+        items = tuple(stage) if is_ordered(stage) else ()
+        if not 1 <= len(items) <= 3:
+            layout = "be a stage (steps, to, shape); to and shape may be left out"
+            raise TypeError(must(("stages", index), stage, layout))
+        checked.append(Stage(*items))
+    all_steps = lengths_in_steps([stage.steps for stage in checked], total)
+    for index, ((_, to, shape), steps) in enumerate(zip(checked, all_steps, strict=True)):
+        path = "stages", index
+        if to is not None:
+            to = ratio((*path, "to"), to, "lie in [0, 1]; a stage is (steps, to, shape)")
         yield Stage(
-            steps,
-            None if stage.to is None else ratio(place.with_part("to"), stage.to),
-            shapes.canonical_shape(
-                place.with_part("shape"), stage.shape, shapes.NAMED_SHAPES, shapes.FORMULAS
-            ),
+            steps, to, shapes.canonical_shape((*path, "shape"), shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
         )
-
-
-def _items(place: Place, value: Any) -> Stage:
-    if not is_ordered(value) or not 1 <= len(items := tuple(value)) <= 3:
-        layout = "be a stage (steps, to, shape); to and shape may be left out"
-        plain = "have steps; the level and the shape may be empty"
-        raise TypeError(must(place, value, Wording(layout, plain)))
-    if advice := hints.for_steps_after_level(items):
-        raise ValueError(Message(Subject(place, value, clause=True), advice))
-    return Stage(*items)
 
 
 def _rows(stages: Sequence[Stage], start: levels.Level) -> Iterator[ExactSegment]:
@@ -223,7 +163,7 @@ def _rows(stages: Sequence[Stage], start: levels.Level) -> Iterator[ExactSegment
             yield flat_segment("jump", begin, 0, target)
         else:
             if reason := levels.why_undefined(shape, "stage", level, target):
-                raise ValueError(Message(Subject(Place("stages", index), clause=True), reason))
+                raise ValueError(Message(("stages", index, "shape"), f" = {shape!r}: {reason}"))
             yield ExactSegment("stage", begin, steps, level, target, shape)
         begin, level = begin + steps, target
     yield flat_segment("end", begin, 0, level)

@@ -15,7 +15,7 @@ from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
 from plateau_jax.design.forecasts import FORECAST_ANSWERS
 from plateau_jax.design.handles import curve_and_peak_handles
-from plateau_jax.design.messages import JsonWords, PlacedMessage, advice_about, in_sentence, placed_message
+from plateau_jax.design.messages import PlacedMessage, advice_about, placed_message
 from plateau_jax.design.questions import (
     MAX_CURVES,
     check_size,
@@ -31,8 +31,8 @@ from plateau_jax.design.unused_fields import unused_fields
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
 from plateau_jax.validation import checks
+from plateau_jax.validation.checks import message_of
 from plateau_jax.validation.curve_warning import suppress_warnings
-from plateau_jax.validation.messages import message_of
 
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
@@ -86,20 +86,20 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
         with record_warnings() as warnings:  # of a percentage that rounds to no step, too
             curve = Curve.from_dict(cast("Any", arguments))
     except (TypeError, ValueError) as error:
-        return {"fault": asdict(placed_message(message_of(error), arguments))}
+        return {"fault": asdict(placed_message(message_of(error), ("curve",)))}
     try:
         peak = typed_peak(question)
     except (TypeError, ValueError) as error:
-        return {"fault": asdict(placed_message(message_of(error), question))}
+        return {"fault": asdict(placed_message(message_of(error)))}
     steps = steps_to_draw(curve.rows)
     if len(steps) > _MAX_POINTS:
         steps = steps[np.linspace(0, len(steps) - 1, _MAX_POINTS).astype(np.int64)]
     arguments = curve.to_dict()
     segments = describe_segments(curve.rows, np.float32(peak))
     handles = curve_and_peak_handles(curve, peak)
-    repeated = list(advice_about(curve, peak))  # and at their place in a curve within a curve
+    repeated = list(advice_about(curve, ("curve",)))  # and at their place in a curve within a curve
     texts = {message.message for message in repeated}
-    first = (placed_message(warning, arguments, peak) for warning in warnings)
+    first = (placed_message(warning, ("curve",)) for warning in warnings)
     advice = [
         *(message for message in first if message.message not in texts),
         *repeated,
@@ -166,7 +166,7 @@ def open_curves(question: Mapping[str, Any]) -> dict[str, Any]:
         with suppress_warnings():  # the page asks for its advice next
             return {"curve": Curve.from_dict(cast("Any", arguments)).to_dict()}
     except (TypeError, ValueError) as error:
-        return {"fault": in_sentence(JsonWords(), message_of(error))}
+        return {"fault": str(error)}
 
 
 def _saved_page(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _saved_page(saved: Mapping[str, Any]) -> dict[str, Any]:
         try:
             curve, peak = curve_and_peak(entry)
         except (TypeError, ValueError) as error:
-            return {"fault": f"{name}: {in_sentence(JsonWords(), message_of(error))}"}
+            return {"fault": f"{name}: {error}"}
         curves.append({"name": name, "peak": peak, "curve": curve.to_dict()})
     return {"curves": curves} if curves else {"fault": "This page was saved without a curve"}
 
@@ -211,7 +211,7 @@ _cached_outlook = lru_cache(64)(outlook)
 def _remarks(peak: float, segments: int, handles: int) -> Iterator[PlacedMessage]:
     """Yield a sentence about an unlikely peak, and about each thing that the page leaves out."""
     if peak > _LARGEST_LIKELY_PEAK:
-        yield PlacedMessage("Learning rates are rarely above 10.", field="peak")
+        yield PlacedMessage("Learning rates are rarely above 10.", ("peak",))
     if segments > _MAX_ROWS:
         yield PlacedMessage(f"The table shows the first {_MAX_ROWS} of {segments} segments.")
     if handles == 1:  # the peak's handle alone

@@ -13,7 +13,6 @@ from plateau_jax.analysis.loss_fit import LossFit, Prediction
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve
-from plateau_jax.validation.messages import Words, message_of
 
 _MAX_DRAWN = 600
 """How many logged losses of a run the page draws."""
@@ -62,12 +61,12 @@ class CurveForecast:
         return answer
 
 
-def describe_best_peak(fits: Mapping[float, LossFit], curve: Curve, words: Words) -> dict[str, Any]:
+def describe_best_peak(fits: Mapping[float, LossFit], curve: Curve) -> dict[str, Any]:
     """Return the best peak of a curve, as the peak to type and as a sentence; or why it is missing."""
     try:
         best = _cached_best_peak(tuple(fits.items()), curve)
     except ValueError as error:
-        return {"best_fault": words.text(message_of(error))}
+        return {"best_fault": str(error)}
     peak = best.peak / largest_multiplier(curve, curve.total_steps)
     return {"best": {"peak": peak, "text": str(best), "reasons": best.forecast.reasons}}
 

@@ -24,30 +24,13 @@ from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.described_forecasts import CurveForecast, describe_best_peak, describe_run
-from plateau_jax.design.messages import PageWords
 from plateau_jax.design.questions import curves_and_peaks, record_warnings, typed_peak
 from plateau_jax.validation.curve_warning import suppress_warnings
-from plateau_jax.validation.messages import Message, Name, Subject, message_of
 
 MAX_FITS = 16
 """How many fits, and how many runs, the server keeps."""
 
 _Value = TypeVar("_Value")
-
-
-class _LogWords(PageWords):
-    """The words of messages about logs and forecasts, which have no fields."""
-
-    def name(self, name: Name) -> str:
-        return "the peak" if name.name in ("peak", "peak_value") else name.name
-
-    def subject(self, subject: Subject) -> str:
-        name = self.name(Name(subject.place.argument))
-        value = self.text(subject.value)
-        return f"{name}, {value}," if name == "the peak" else f"{name}: {value}"
-
-
-_WORDS = _LogWords()
 
 
 class _Recent(Generic[_Value]):
@@ -105,13 +88,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     except UnclearLogError as error:
         return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
-        fault = _WORDS.text(message_of(error))
-        is_named = fault.startswith(name)
-        return {
-            "fault": fault if is_named else fault[:1].upper() + fault[1:],
-            "argument": None,
-            "columns": (),
-        }
+        return {"fault": str(error), "argument": None, "columns": ()}
     loss, columns = base_name(log.columns["loss"]), list(log.columns.values())
     description = {
         "name": name,
@@ -129,7 +106,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         "largest_lr": largest,
         "loss": loss,
         "columns": columns,
-        "advice": list(map(_WORDS.text, advice)),
+        "advice": advice,
     }
 
 
@@ -180,12 +157,12 @@ def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
             with record_warnings() as advice:
                 by_peak, best_fault = _fit_peaks(loss_runs, names)
         except ValueError as error:
-            return {"fault": _WORDS.text(message_of(error))}
+            return {"fault": str(error)}
         drawn = {id(run): describe_run(fit, run) for fit in by_peak.values() for run in fit.runs}
         answer = {
             "fit": key,
             "runs": [drawn.get(id(run)) for run in loss_runs],
-            "advice": list(dict.fromkeys(map(_WORDS.text, advice))),
+            "advice": list(dict.fromkeys(advice)),
             "best_fault": best_fault,
         }
         kept = _Fits(by_peak, len(by_peak) > 1 and not best_fault, answer)
@@ -205,11 +182,11 @@ def forecast_curves(question: Mapping[str, Any]) -> dict[str, Any]:
     forecasts: list[dict[str, Any]] = []
     first: CurveForecast | None = None
     for number, (curve, peak) in enumerate(curves_and_peaks(question)):
-        best = describe_best_peak(fits.by_peak, curve, _WORDS) if fits.have_best else {}
+        best = describe_best_peak(fits.by_peak, curve) if fits.have_best else {}
         try:
             forecast = CurveForecast(fits.by_peak, curve, peak)
         except ValueError as error:
-            forecasts.append({"fault": _WORDS.text(message_of(error))} | best)
+            forecasts.append({"fault": str(error)} | best)
             continue
         forecasts.append(forecast.describe(first) | best)
         if number == 0:
@@ -251,7 +228,7 @@ def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[floa
         ValueError: The runs of no peak can be fitted.
     """
     groups = indices_by_peak(runs)
-    fits, faults = dict[float, LossFit](), list[Message]()
+    fits, faults = dict[float, LossFit](), list[str]()
     for peak, indices in groups.items():
         try:
             fits[peak] = fit_named_runs(
@@ -259,14 +236,14 @@ def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[floa
             )
         except ValueError as error:
             where = "" if len(groups) == 1 else f"the runs at the peak {peak:g}: "
-            faults.append(Message(where, message_of(error)))
-    problems = Message(*[part for fault in faults for part in ("; ", fault)][1:])
+            faults.append(f"{where}{error}")
+    problems = "; ".join(faults)
     if not fits:
         raise ValueError(problems)
     if faults or len(groups) == 1:
-        return fits, _WORDS.text(problems)
+        return fits, problems
     try:
         check_peaks(list(fits))
     except ValueError as error:
-        return fits, _WORDS.text(message_of(error))
+        return fits, str(error)
     return fits, ""

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
+from plateau_jax.validation.checks import Message, message_of
 from plateau_jax.validation.curve_warning import CurveWarning, suppress_warnings
-from plateau_jax.validation.messages import Message, message_of
 
 MAX_CURVES = 12
 MAX_ITEMS = 5000

@@ -7,7 +7,6 @@ from typing import Any, Literal, cast, get_args
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
-from plateau_jax.validation.messages import Place
 
 ThresholdMode = Literal["rel", "abs"]
 
@@ -117,7 +116,7 @@ class HoldBelow:
 
     def __post_init__(self) -> None:
         if self.steps is not None:
-            placed = [(Place("HoldBelow"), self.value, self.steps)]
+            placed = [((), self.value, self.steps)]
         elif isinstance(self.value, Iterable):
             placed = checks.pairs("value", self.value, "(value, steps)")
         else:
@@ -127,10 +126,10 @@ class HoldBelow:
             )
         pairs = [
             (
-                checks.float32(place.with_part("value"), value),
-                checks.positive_int(place.with_part("steps"), steps),
+                checks.float32((*path, "value"), value),
+                checks.positive_int((*path, "steps"), steps),
             )
-            for place, value, steps in placed
+            for path, value, steps in placed
         ]
         if not pairs:
             raise ValueError("value holds no pair (value, steps); at least one is needed")

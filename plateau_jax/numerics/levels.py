@@ -9,7 +9,6 @@ from fractions import Fraction
 
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHAPES, parse_formula
-from plateau_jax.validation.messages import Message, Wording
 
 Level = Decimal
 
@@ -72,11 +71,10 @@ def why_undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str 
     if start == 0 or end == 0:
         return f"{subject} {zero} is not defined"
     if formula and rounded(ratio_of_bases(formula.power, start, end)) > _MAX_RATIO:
-        exponent = f"-{62 * float(formula.power):g}"
-        return Message(
-            f"{subject} between these levels is too steep: the lower one must be at least ",
-            Wording(f"2**{exponent}", f"2^{exponent}"),
-            " times the higher one. Take a larger P or closer levels",
+        least = f"2**-{62 * float(formula.power):g}"
+        return (
+            f"{subject} between these levels is too steep: the lower one must be at least {least} times the "
+            "higher one. Take a larger P or closer levels"
         )
     return ""
 

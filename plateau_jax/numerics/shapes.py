@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB_BITS, ONE, DecodedSegments, Operations, ratio
-from plateau_jax.validation.checks import did_you_mean, must
-from plateau_jax.validation.messages import WRITE, Message, Place, Subject, choices, shown, within
+from plateau_jax.validation.checks import Path, must
 
 
 def _sine_coefficients(count: int) -> tuple[int, ...]:
@@ -130,41 +129,37 @@ def parse_formula(shape: str | None) -> Formula | None:
     return None
 
 
-def canonical_shape(
-    place: Place | str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...], advice: str = ""
-) -> str:
+def canonical_shape(path: Path | str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...]) -> str:
     """Check a shape, and spell equal shapes alike.
 
     "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear". Equal shapes are one
     object, so that a curve and its copy have pickles of equal length.
 
     Args:
-        place: The argument, for errors.
+        path: The argument, for errors.
         value: The shape that the user wrote.
         words: The words that the argument may be.
         formulas: The names of the formulas that it may be, such as "1-x^P".
-        advice: What to write instead, if known.
     """
     if isinstance(value, str):
         if value in words:
             return intern(words[words.index(value)])
         for name in formulas:
             if match := re.match(_FORMULAS[name][0], value):
-                power = _parse_power(Subject(place, value, clause=True), name, value[match.end() :])
+                power = _parse_power(path, value, name, value[match.end() :])
                 return intern(_spell_formula(name, power))
-    advice = Message("; ", advice) if advice else did_you_mean(value, words)
-    known = *choices((*words, *formulas)), ", with a decimal for P, such as ", shown("1-x^2")
-    raise ValueError(Message(must(place, value, "be one of ", *known), advice))
+    known = ", ".join(map(repr, (*words, *formulas)))
+    raise ValueError(must(path, value, f"be one of {known}, with a decimal for P, such as '1-x^2'"))
 
 
-def _parse_power(subject: Subject, name: str, text: str) -> Decimal:
+def _parse_power(path: Path | str, value: str, name: str, text: str) -> Decimal:
     _, least, most = _FORMULAS[name]
     if len(text) > _MAX_CHARACTERS or not _DECIMAL.fullmatch(text):
-        form = f" P as a decimal without sign, space or exponent, of at most {_MAX_CHARACTERS} characters"
-        raise ValueError(Message(subject, WRITE, form, ", as in ", shown(name.replace("P", "0.5"))))
+        form = f"a decimal without sign, space or exponent, of at most {_MAX_CHARACTERS} characters"
+        raise ValueError(must(path, value, f"have {form} for P, as in {name.replace('P', '0.5')!r}"))
     power = Decimal(text)
     if not Decimal(least) <= power <= Decimal(most):
-        raise ValueError(Message(subject, f"P = {text} must ", within(least, most, "[]")))
+        raise ValueError(must(path, value, f"have a P in [{least}, {most}]"))
     return power
 
 

@@ -1,37 +1,19 @@
-"""Checks of arguments: each error names the argument, shows its value, and says what would be right."""
+"""Checks of arguments: each error names the argument, shows its value, and says what would be right.
+
+A message is text with the path of its argument, worded alike in Python, on the command line and on the page:
+
+    raise ValueError(must(("stages", 0, "to"), 5, "lie in [0, 1]"))  # stages[0].to = 5 must lie in [0, 1]
+"""
 
 import math
 import operator
 import re
-import reprlib
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, MappingView, Sequence, Set
+from collections.abc import Generator, Iterable, Mapping, MappingView, Set
 from contextlib import contextmanager
-from decimal import Decimal
-from difflib import get_close_matches
-from fractions import Fraction
 from typing import Any, TypeVar, cast
 
 import numpy as np
-
-from plateau_jax.validation.messages import (
-    INTEGER,
-    MAX_INT32,
-    WRITE,
-    Message,
-    Part,
-    Place,
-    Setting,
-    Subject,
-    Wording,
-    Words,
-    choices,
-    code,
-    message_of,
-    short_repr,
-    shown,
-    within,
-)
 
 MAX_STEP = 2**31 - 1
 """The largest int32: tables and traced steps are int32."""
@@ -39,21 +21,56 @@ MAX_STEP = 2**31 - 1
 SMALLEST_PEAK = 2.0**-126
 """The smallest normal float32: XLA flushes smaller numbers to 0."""
 
-SEQUENCE = Wording("a sequence", "a list")
-
-_LEAST_PEAK = Wording("finite and at least 2**-126", "at least 1.2e-38")
-_TOO_LARGE = Wording(" is more than float32 can hold", " is too large")
-
 _Choice = TypeVar("_Choice", bound=str)
 
+Path = tuple[str | int, ...]
+"""An argument, or an item or a part of it, such as `("plateaus", 1, "start")`."""
 
-def must(place: Place | str, value: Any, *requirement: Part, advice: Part = "") -> Message:
-    """Return the message that a value must be something, with advice on what to write, if there is some."""
-    if advice:
-        # Readers of plain words do not see advice in code; they do not see its colon either.
-        is_code = isinstance(advice, Wording) and not advice.plain
-        advice = code(": ", advice) if is_code else Message(": ", advice)
-    return Message(Subject(place, value), " must ", *requirement, advice)
+
+class Message(str):
+    """A message that begins with an argument, by whose path the design page finds its field.
+
+    >>> Message(("plateaus", 1, "start"), " = 'x' must be a number")
+    "plateaus[1].start = 'x' must be a number"
+    """
+
+    path: Path
+    text: str
+    """What follows the path."""
+
+    def __new__(cls, path: Path | str, text: str) -> "Message":
+        path = (path,) if isinstance(path, str) else path
+        spelled = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
+        message = super().__new__(cls, spelled.removeprefix(".") + text)
+        message.path, message.text = path, text
+        return message
+
+    def __getnewargs__(self) -> Any:
+        return self.path, self.text
+
+    def within(self, path: Path) -> "Message":
+        """Return the message about an argument of the curve that is itself an argument, with this path."""
+        return Message((*path, *self.path), self.text if self.path or not path else f": {self.text}")
+
+
+def message_of(error: BaseException) -> Message:
+    """Return the message of an error or a warning; one of Python or another library has no path."""
+    message = error.args[0] if error.args else ""
+    return message if isinstance(message, Message) else Message((), str(error))
+
+
+def must(path: Path | str, value: Any, requirement: str) -> Message:
+    """Return the message that an argument must be something."""
+    return Message(path, f" = {short_repr(value)} must {requirement}")
+
+
+def short_repr(value: Any) -> str:
+    """Return the repr of a value for an error message, on one line and cut to 200 characters."""
+    try:
+        text = " ".join(repr(value).split())
+    except RecursionError:  # nested too deeply
+        return f"{type(value).__name__}(...)"
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 @contextmanager
@@ -64,48 +81,38 @@ def renamed_arguments(**names: str) -> Generator[None]:
     ...     positive_int("total_steps", 10.5)
     Traceback (most recent call last):
         ...
-    TypeError: decay_steps = 10.5 must be an integer: write // in place of /
+    TypeError: decay_steps = 10.5 must be an integer
     """
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise type(error)(Words(names).text(message_of(error))) from None
+        error.args = (re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error)),)
+        raise
 
 
-def integer(name: Place | str, value: Any, advice: Part = "") -> int:
-    """Return the value as a Python int; reject bool, float and str, with advice on what to write."""
+def integer(path: Path | str, value: Any, requirement: str = "be an integer") -> int:
+    """Return the value as a Python int; reject bool, float and str."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
         return operator.index(value)
     except TypeError:
-        advice = advice or _advice_for_float(value)
-        raise TypeError(must(name, value, "be ", INTEGER, advice=advice)) from None
+        raise TypeError(must(path, value, requirement)) from None
 
 
-def _advice_for_float(value: Any) -> Part:
-    """Suggest what to write if a number of steps is a float; "" if it is not a finite one."""
-    steps = float(cast("Any", value)) if isinstance(value, float | np.floating) else math.nan
-    if not math.isfinite(steps):
-        return ""
-    if steps.is_integer():
-        return Message(WRITE, " ", int(steps), code(", or // in place of /"))
-    return code("write // in place of /")
-
-
-def at_least(name: Place | str, value: Any, least: int, advice: Part = "") -> int:
+def at_least(path: Path | str, value: Any, least: int, requirement: str = "be an integer") -> int:
     """Return the value as a Python int that is at least `least`."""
-    value = integer(name, value, advice)
+    value = integer(path, value, requirement)
     if value < least:
-        raise ValueError(must(name, value, "be at least ", least))
+        raise ValueError(must(path, value, f"be at least {least}"))
     return value
 
 
-def positive_int(name: Place | str, value: Any, advice: Part = "") -> int:
+def positive_int(path: Path | str, value: Any) -> int:
     """Return the value as a Python int in 1 … 2³¹ - 1."""
-    value = integer(name, value, advice)
+    value = integer(path, value)
     if not 1 <= value <= MAX_STEP:
-        raise ValueError(must(name, value, within(1, MAX_INT32)))
+        raise ValueError(must(path, value, f"lie in 1 … 2**31 - 1 = {MAX_STEP}"))
     return value
 
 
@@ -114,95 +121,55 @@ def _unwrap_scalar(value: Any) -> Any:
     return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
 
 
-def number(name: Place | str, value: Any, advice: Part = "") -> int | float:
+def number(path: Path | str, value: Any) -> int | float:
     """Return the value as a Python int or float; a NumPy float becomes the decimal that it prints as."""
     value = _unwrap_scalar(value)
     if isinstance(value, np.integer | np.floating):
         # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
         value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
     if isinstance(value, bool) or not isinstance(value, int | float):
-        if isinstance(value, str) and re.fullmatch(r"[-+]?\d{1,9},\d{1,9}(e[-+]?\d{1,3})?", value.strip()):
-            advice = Message(WRITE, " ", value.strip().replace(",", "."))
-        if isinstance(value, Fraction | Decimal):
-            advice = code(f"write float({short_repr(value)})")
-        raise TypeError(must(name, value, "be a number", advice=advice))
+        raise TypeError(must(path, value, "be a number"))
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(must(name, value, "be finite"))
+        raise ValueError(must(path, value, "be finite"))
     return value + 0  # no -0.0, no subclass
 
 
-def float32(name: Place | str, value: Any) -> int | float:
+def float32(path: Path | str, value: Any) -> int | float:
     """Return the value as `number` does, if float32 can hold it."""
-    value = number(name, value)
+    value = number(path, value)
     if not abs(value) <= float(np.finfo(np.float32).max):
-        raise ValueError(Message(Subject(name, value), _TOO_LARGE))
+        raise ValueError(must(path, value, "not exceed what float32 can hold"))
     return value
 
 
-def ratio(name: Place | str, value: Any) -> int | float:
+def ratio(path: Path | str, value: Any, requirement: str = "lie in [0, 1]") -> int | float:
     """Return the value as `number` does, if it lies in [0, 1]."""
-    value = number(name, value, _advice_for_percentage(value))
+    value = number(path, value)
     if not 0 <= value <= 1:
-        raise ValueError(must(name, value, within(0, 1, "[]")))
+        raise ValueError(must(path, value, requirement))
     return value
 
 
-def _advice_for_percentage(value: Any) -> str:
-    """Suggest the fraction if a percentage was written, as in "10%"; "" otherwise."""
-    written = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,20})?)\s*%\s*", value) if isinstance(value, str) else None
-    if not written or Decimal(written[1]) > 100:
-        return ""
-    return Message(WRITE, " ", float(Decimal(written[1]) / 100))
-
-
-def one_of(name: Place | str, value: Any, allowed: tuple[_Choice, ...], advice: Part = "") -> _Choice:
+def one_of(path: Path | str, value: Any, allowed: tuple[_Choice, ...]) -> _Choice:
     """Return the choice that the value equals, as a plain string."""
     if not isinstance(value, str) or value not in allowed:
-        advice = Message("; ", advice) if advice else did_you_mean(value, allowed)
-        raise ValueError(Message(must(name, value, "be one of ", *choices(allowed)), advice))
+        raise ValueError(must(path, value, f"be one of {', '.join(map(repr, allowed))}"))
     return allowed[allowed.index(value)]
 
 
-def did_you_mean(written: Any, allowed: Sequence[str], show: Callable[[str], Part] = shown) -> str:
-    """Suggest the choices that are similar to what was written; "" if none is."""
-    if not isinstance(written, str) or not written:
-        return ""
-    folded = written.casefold()
-    completed = [choice for choice in allowed if choice.startswith(folded)]
-    likely = completed[:1] or get_close_matches(folded, allowed, n=2)
-    return Message(": did you mean ", *choices(likely, " or ", show), "?") if likely else ""
-
-
-def pairs(name: str, value: Any, meaning: str) -> list[tuple[Place, Any, Any]]:
-    """Return (place, first, second) for each pair in a sequence; the errors say what a pair means."""
+def pairs(name: str, value: Any, meaning: str) -> list[tuple[Path, Any, Any]]:
+    """Return (path, first, second) for each pair in a sequence; the errors say what a pair means."""
     if not is_ordered(value):
-        raise TypeError(must(name, value, "be ", SEQUENCE, " of pairs", code(f" {meaning}")))
-    value = list(value)
-    placed: list[tuple[Place, Any, Any]] = []
+        raise TypeError(must(name, value, f"be a sequence of pairs {meaning}"))
+    checked: list[tuple[Path, Any, Any]] = []
     for index, pair in enumerate(value):
-        place = Place(name, index, item=pair)
+        path, items = (name, index), cast("Any", pair if is_ordered(pair) else ())
         try:
-            if not is_ordered(pair):
-                raise TypeError
-            first, second = pair
-        except (TypeError, ValueError):
-            advice = _advice_for_flat(name, value)
-            a_pair = Wording(f"be a pair {meaning}", "have a start and a length")
-            raise TypeError(must(Place(name, index), pair, a_pair, advice)) from None
-        placed.append((place, first, second))
-    return placed
-
-
-def _advice_for_flat(name: str, values: list[Any]) -> str:
-    """Suggest pairs if the parentheses are missing, as in [50, 30] for [(50, 30)]; "" otherwise."""
-    try:
-        numbers = [number(name, value) for value in values]
-    except (TypeError, ValueError):
-        return ""
-    if len(numbers) % 2:
-        return ""
-    meant = tuple(zip(numbers[::2], numbers[1::2], strict=True))
-    return Message(": did you mean ", Setting(name, pairs=meant), "?")
+            first, second = items
+        except ValueError:
+            raise TypeError(must(path, pair, f"be a pair {meaning}")) from None
+        checked.append((path, first, second))
+    return checked
 
 
 def is_ordered(value: Any) -> bool:
@@ -214,7 +181,7 @@ def is_ordered(value: Any) -> bool:
     )
 
 
-def peak(name: Place | str, value: Any) -> np.float32:
+def peak(path: Path | str, value: Any) -> np.float32:
     """Return a peak learning rate, rounded to float32: 0, or from 2⁻¹²⁶ to float32's largest number."""
     value = _unwrap_scalar(value)
     try:
@@ -222,17 +189,17 @@ def peak(name: Place | str, value: Any) -> np.float32:
             raise TypeError
         lr = float(value)
     except (TypeError, ValueError):
-        raise TypeError(must(name, value, "be a number")) from None
+        raise TypeError(must(path, value, "be a number")) from None
     except OverflowError:  # from an int
         lr = math.inf
     if lr < 0:
-        raise ValueError(must(name, value, "not be negative"))
+        raise ValueError(must(path, value, "not be negative"))
     if not (lr == 0 or SMALLEST_PEAK <= lr < math.inf):
-        raise ValueError(must(name, value, "be 0, or ", _LEAST_PEAK))
+        raise ValueError(must(path, value, "be 0, or finite and at least 2**-126"))
     with np.errstate(over="ignore"):
         rounded = np.float32(abs(lr))  # abs, because -0.0 is accepted too
     if np.isinf(rounded):
-        raise ValueError(Message(Subject(name, value), _TOO_LARGE))
+        raise ValueError(must(path, value, "not exceed what float32 can hold"))
     return rounded
 
 
@@ -246,7 +213,7 @@ def metric(name: str, value: Any) -> np.float32:
         with np.errstate(over="ignore"):
             return array.astype(np.float32)[()]
     except (TypeError, ValueError):
-        raise TypeError(f"{name} = {reprlib.repr(value)} must be a real scalar") from None
+        raise TypeError(must(name, value, "be a real scalar")) from None
 
 
 def is_not_real(value: Any) -> bool:
@@ -262,7 +229,7 @@ def ratio_to_peak(name: str, value: Any, peak: Any) -> float:
     """Return value/peak, for a learning rate in [0, peak]."""
     value, peak = number(name, value), number("peak", peak)
     if not 0 <= value <= peak:
-        raise ValueError(f"{name} = {short_repr(value)} must lie between 0 and the peak, {short_repr(peak)}")
+        raise ValueError(must(name, value, f"lie between 0 and the peak, {short_repr(peak)}"))
     return value / peak if peak else 0.0
 
 
@@ -285,7 +252,7 @@ def steps(step: Any) -> np.ndarray:
         try:
             clamped = [min(max(integer("step", item), 0), MAX_STEP) for item in array.flat]
         except TypeError:
-            raise TypeError(f"{wrong} {reprlib.repr(step)}") from None
+            raise TypeError(f"{wrong} {short_repr(step)}") from None
         return np.array(clamped, np.int32).reshape(array.shape)
     # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
     if not array.dtype.name.removeprefix("u").startswith("int"):

@@ -248,35 +248,26 @@ export class Controls {
     for (const slot of this.#slots.values()) {
       const isFault = slot === faultPlace?.slot;
       const messages = isFault ? [fault] : places.filter((place) => place.slot === slot).map(({ message }) => message);
-      const text = messages.map(({ message, path }) => inLabels(message, this.#kindAt(path))).join(" ");
+      const text = messages.map(({ message }) => message).join(". ");
       setProperties(slot, { class: isFault || !text ? "fault" : "advice", role: isFault || !text ? "alert" : "status" });
       // Screen readers would announce an unchanged message again if it were set.
       if (slot.textContent !== text) slot.textContent = text;
     }
     for (const { input, path } of this.#allInputs()) {
-      const isInvalid = Boolean(faultPlace) && covers(faultPlace, path) && [null, path.at(-1)].includes(fault.cell);
+      const isInvalid = Boolean(faultPlace) && covers(faultPlace, path);
       const slot = isInvalid ? faultPlace.slot : places.find((place) => covers(place, path))?.slot;
       setProperties(input, { "aria-invalid": isInvalid ? "true" : null, "aria-describedby": slot?.id });
     }
   }
 
-  #kindAt(path) {
-    return valueAt(this.#listeners.entry(), ["curve", ...path])?.kind;
-  }
-
   // The slot next to the field at fault, or else the nearest one around it: of the list's item, of the field, of the
   // curve, of the curves derived from it.
-  #placeOf({ path, field, index }) {
-    const curvePath = field === "peak" ? ["peak"] : ["curve", ...path];
-    const candidates = [];
-    if (field && field !== "peak" && index !== null) candidates.push([...curvePath, field, index]);
-    if (field && field !== "peak") candidates.push([...curvePath, field]);
-    for (let length = curvePath.length; length > 0; length -= 1) candidates.push(curvePath.slice(0, length));
-    for (const candidate of candidates) {
-      const key = candidate.join("/");
-      if (this.#slots.has(key)) return { key, slot: this.#slots.get(key), isField: candidate.length > curvePath.length || field === "peak" };
+  #placeOf({ path }) {
+    for (let length = path.length; length > 0; length -= 1) {
+      const slot = this.#slots.get(path.slice(0, length).join("/"));
+      if (slot) return { key: path.join("/"), slot, isField: !["curve", "other"].includes(path[length - 1]) };
     }
-    return null;
+    return this.#placeOf({ path: ["curve"] });
   }
 
   #wrap(path, derive, firstField) {
@@ -316,9 +307,6 @@ export class Controls {
   }
 }
 
-// The message with the labels of the fields that it names, as in "{warmup_steps}: 20 must be …".
-const inLabels = (message, kind) => message.replace(/\{(\w+)\}/g, (_, name) => labelOf(name, kind));
-
 const rises = (entry, path) => path.at(-1) === "warmup_shape" || (path.at(-3) === "stages" && isRise(valueAt(entry, path.slice(0, -3)), path.at(-2)));
 
 // Two curves of the same structure have the same fields.
@@ -328,7 +316,7 @@ function structureOf(curve) {
     "curve" in curve ? structureOf(curve.curve) : 0, "other" in curve ? structureOf(curve.other) : 0];
 }
 
-// True if a message at a place is about the field at the path.
+// True if a message is about the field at the path.
 const covers = ({ key, isField }, path) => isField && `${path.join("/")}/`.startsWith(`${key}/`);
 
 // True for the beginning of a number that is not one yet, such as "" and "6e-" on the way to "6e-4".
