@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import Literal, final, get_args
+from typing import TYPE_CHECKING, Literal, final, get_args
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import is_percentage, percentage_in_steps
@@ -21,6 +21,14 @@ from plateau_jax.validation.checks import Message, integer, must, one_of, positi
 from plateau_jax.validation.curve_warning import warn
 
 WarmupShape = Literal["linear", "cosine"]
+
+if TYPE_CHECKING:
+
+    class _Steps:
+        """The type of a field that is a number of steps, but may be given as a percentage."""
+
+        def __get__(self, curve: object, cls: object) -> int: ...
+        def __set__(self, curve: object, value: int | str) -> None: ...
 
 
 @final
@@ -100,7 +108,10 @@ class PlateauCurve(Curve):
 
     total_steps: int
     _: KW_ONLY
-    warmup_steps: int | str = 0
+    if TYPE_CHECKING:
+        warmup_steps: _Steps = _Steps()
+    else:
+        warmup_steps: int | str = 0
     plateaus: Sequence[tuple[float, float]] = ()
     absolute_plateaus: Sequence[tuple[int, int]] = ()
     min_lr_ratio: float = 0.0
