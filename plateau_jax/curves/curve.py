@@ -438,10 +438,11 @@ class Curve(ABC):
                 file holds them. An argument that is left out has its default.
 
         Raises:
-            TypeError: `arguments` is not a mapping, or a value has the wrong type.
-            ValueError: The kind is unknown, or is not the kind of this class. A key is unknown. A key without
-                a default is missing, such as `total_steps`. Derived curves are nested more than 64 deep. The
-                constructor rejects a value: the message names its key, as in `stages[1]`.
+            TypeError: `arguments` is not a mapping, a value has the wrong type, or a key without a default is
+                missing, such as `total_steps`.
+            ValueError: The kind is unknown, or is not the kind of this class. A key is unknown. Derived
+                curves are nested more than 64 deep. The constructor rejects a value. Messages name the value
+                by its path, as in `curve.stages[1].to`.
 
         Warns:
             CurveWarning: As the constructor. A mapping with the keys that `to_dict` writes, all of them and

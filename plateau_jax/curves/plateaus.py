@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plateau_jax.numerics import exact
-from plateau_jax.validation.checks import Message, Path, integer, must, number, pairs
+from plateau_jax.validation.checks import Message, Path, integer, must, number, pairs, short_repr
 from plateau_jax.validation.curve_warning import warn
 
 
@@ -60,12 +60,8 @@ def place_plateaus(
             advice = "the second number is the length, not the end"
             raise ValueError(must(path, pair, f"end {when}: {where}; {advice}"))
     if sum(length for _, length, *_ in placed) >= after_warmup:
-        advice = "for a learning rate that never decays use a StagedCurve"
-        raise ValueError(
-            Message(
-                "plateaus", f" must leave one of {after_warmup} steps after the warmup to decay; {advice}"
-            )
-        )
+        text = f"must leave at least one of the {after_warmup} steps after the warmup to decay"
+        raise ValueError(Message("plateaus", f" {text}; for a curve that never decays use StagedCurve"))
     return [(start, length) for start, length, *_ in placed]
 
 
@@ -74,7 +70,7 @@ def warn_of_small_plateaus(plateaus: Sequence[tuple[float, float]], after_warmup
     values = [value for pair in plateaus for value in pair]
     if max(values, default=2) <= 1 and any(0 < value < 1 for value in values):
         text = "look like fractions of 1, but are percentages. Multiply them by 100"
-        warn(Message("plateaus", f" = {list(plateaus)} {text}"))
+        warn(Message("plateaus", f" = {short_repr([*plateaus])} {text}"))
         return
     for pair in plateaus:
         if pair[1] and not exact.percent_of(after_warmup, pair[1]):

@@ -53,10 +53,12 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
     if len(path) > MAX_DEPTH:
         raise ValueError(f"derived curves are nested more than {MAX_DEPTH} deep")
     values = dict(cast("Mapping[str, Any]", arguments))
-    kind = values.pop("kind", "staged" if "stages" in values else None)
-    if not isinstance(kind, str | None) or kind not in KINDS:
-        known = ", ".join(repr(name) for name in KINDS if name)
-        raise ValueError(must((*path, "kind"), kind, f"be one of {known}, or left out"))
+    kind = "staged" if "stages" in values else None
+    if "kind" in values:
+        kind = values.pop("kind")
+        if not isinstance(kind, str) or kind not in KINDS:
+            known = ", ".join(repr(name) for name in KINDS if name)
+            raise ValueError(must((*path, "kind"), kind, f"be one of {known}, or left out"))
     if not issubclass(KINDS[kind], cls):
         raise ValueError(f"these are the arguments of a {KINDS[kind].__name__}, not of a {cls.__name__}")
     cls = KINDS[kind]
@@ -93,7 +95,8 @@ def parse_numbers(value: Any, depth: int = 2) -> Any:
             return value
         if not number.is_finite() or number.adjusted() >= 100:  # no endless digits
             return value
-        return int(number) if number == number.to_integral_value() else float(number)
+        is_integer = "." not in value and number == number.to_integral_value()
+        return int(number) if is_integer else float(number)
     if depth and is_ordered(value):
         return [parse_numbers(item, depth - 1) for item in cast("Iterable[Any]", value)]
     return value

@@ -104,7 +104,7 @@ class StagedCurve(Curve, kind="staged"):
         start: float = 0.0,
         total_steps: int | None = None,
     ) -> None:
-        object.__setattr__(self, "stages", tuple(_check_stages(stages, total_steps)))
+        object.__setattr__(self, "stages", _check_stages(stages, total_steps))
         object.__setattr__(self, "start", ratio("start", start))
         self.__post_init__()
 
@@ -128,26 +128,25 @@ class StagedCurve(Curve, kind="staged"):
         return [f"from {self.start:g}", *map(_phrase, self.stages)]
 
 
-def _check_stages(stages: Any, total_steps: Any) -> Iterator[Stage]:
-    """Yield the stages with their lengths in steps; they add up to `total_steps` if that is given."""
+def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
+    """Return the stages with their lengths in steps; they add up to `total_steps` if that is given."""
     if not is_ordered(stages):
         raise TypeError(must("stages", stages, "be a sequence of stages (steps, to, shape)"))
     total = None if total_steps is None else positive_int("total_steps", total_steps)
     checked: list[Stage] = []
     for index, stage in enumerate(stages):
+        path = "stages", index
         items = tuple(stage) if is_ordered(stage) else ()
         if not 1 <= len(items) <= 3:
             layout = "be a stage (steps, to, shape); to and shape may be left out"
-            raise TypeError(must(("stages", index), stage, layout))
-        checked.append(Stage(*items))
-    all_steps = lengths_in_steps([stage.steps for stage in checked], total)
-    for index, ((_, to, shape), steps) in enumerate(zip(checked, all_steps, strict=True)):
-        path = "stages", index
+            raise TypeError(must(path, stage, layout))
+        steps, to, shape = Stage(*items)
         if to is not None:
             to = ratio((*path, "to"), to, "lie in [0, 1]; a stage is (steps, to, shape)")
-        yield Stage(
-            steps, to, shapes.canonical_shape((*path, "shape"), shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
-        )
+        shape = shapes.canonical_shape((*path, "shape"), shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
+        checked.append(Stage(steps, to, shape))
+    lengths = lengths_in_steps([stage.steps for stage in checked], total)
+    return tuple(Stage(steps, to, shape) for steps, (_, to, shape) in zip(lengths, checked, strict=True))
 
 
 def _rows(stages: Sequence[Stage], start: levels.Level) -> Iterator[ExactSegment]:

@@ -155,8 +155,8 @@ def canonical_shape(path: Path | str, value: Any, words: tuple[str, ...], formul
 def _parse_power(path: Path | str, value: str, name: str, text: str) -> Decimal:
     _, least, most = _FORMULAS[name]
     if len(text) > _MAX_CHARACTERS or not _DECIMAL.fullmatch(text):
-        form = f"a decimal without sign, space or exponent, of at most {_MAX_CHARACTERS} characters"
-        raise ValueError(must(path, value, f"have {form} for P, as in {name.replace('P', '0.5')!r}"))
+        form = f"a decimal for P without sign, space or exponent, of at most {_MAX_CHARACTERS} characters"
+        raise ValueError(must(path, value, f"have {form}, as in {name.replace('P', '0.5')!r}"))
     power = Decimal(text)
     if not Decimal(least) <= power <= Decimal(most):
         raise ValueError(must(path, value, f"have a P in [{least}, {most}]"))

@@ -131,7 +131,8 @@ def number(path: Path | str, value: Any) -> int | float:
         raise TypeError(must(path, value, "be a number"))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(must(path, value, "be finite"))
-    return value + 0  # no -0.0, no subclass
+    # No -0.0, and no subclass, whose addition may be its own.
+    return (int(value) if isinstance(value, int) else float(value)) + 0
 
 
 def float32(path: Path | str, value: Any) -> int | float:

@@ -113,7 +113,7 @@ def test_curves_are_same_until_step_0(description, other):
     assert build(description).same_until(build(other), 0)
 
 
-@pytest.mark.filterwarnings("ignore:the cooldown at step:plateau_jax.CurveWarning")  # from 0 to 0
+@pytest.mark.filterwarnings("ignore:at = :plateau_jax.CurveWarning")  # from 0 to 0
 @given(descriptions(kind="cooldown"), st.integers(0, 10), st.integers(1, 10))
 def test_branches_are_same_until_first_departure(description, later, steps):
     parent, at = build(description["cooldown"]), description["at"]

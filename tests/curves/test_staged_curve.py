@@ -166,7 +166,7 @@ def test_stack_may_mix_shapes():
     ("low", "high"), [(1e-12, 2e-12), (1e-20, 1.5e-19), (1e-30, 1e-17), (2.0**-126, 2.0**-61)]
 )
 @pytest.mark.parametrize("length", [1000, 10**6, MAX_STEP])
-@pytest.mark.filterwarnings("ignore:the levels look like learning rates:plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:stages have levels:plateau_jax.CurveWarning")
 def test_tiny_levels_are_monotone_in_both_directions(shape, low, high, length):
     for start, end in ((low, high), (high, low)):
         curve = StagedCurve([(length, end, shape)], start=start)

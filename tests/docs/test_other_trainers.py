@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.slow,
     # Short runs warn; these warnings have their own tests.
     pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
-    pytest.mark.filterwarnings("ignore:the levels look like:plateau_jax.CurveWarning"),
+    pytest.mark.filterwarnings("ignore:stages have levels:plateau_jax.CurveWarning"),
     pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning"),
 ]
 
