@@ -117,11 +117,14 @@ THREE = ["--fit", "0", "--fit", "1", "--fit", "2"]
         (["9000", "--best-peak", *THREE], "at most 4 times the 1000 steps"),
         (
             ["1000", "--best-peak", *THREE[:4], "--fit", "FEW"],
-            "the peak 0.004: --fit number 3: ",
+            "the peak 0.004: runs[2]: ",
         ),
         (["1000", "--best-peak", "--fit", "LOG"], "with --best-peak a log needs its learning rates, from"),
         (["1000", "--best-peak", "--fit", "LOG", "CURVE"], "with --best-peak a log needs its learning rates"),
-        (["1000", "--compare", "--fit", "0", "--fit", "1"], "or find the best peak with --best-peak"),
+        (
+            ["1000", "--compare", "--fit", "0", "--fit", "1"],
+            "or find the best peak with best_peak(runs, curve)",
+        ),
         *[
             (
                 ["1000", *more, "--best-peak", *["--fit", "0"] * 3],

@@ -99,7 +99,7 @@ def test_table_in_any_encoding(tmp_path, encoding):
     path = tmp_path / "empty.json"
     path.write_text("{}")
     wrong = _run("--from", str(path), PYTHONIOENCODING=encoding)
-    assert re.search('["“]total_steps["”] is missing', wrong.stderr.decode(encoding))
+    assert "missing 1 required positional argument: 'total_steps'" in wrong.stderr.decode(encoding)
 
 
 def test_table_in_the_c_locale():

@@ -37,14 +37,14 @@ REJECTED = [
     *((TypeError, cooldown(steps=steps), f"steps = {steps!r} must be an integer") for steps in NO_INTEGERS),
     (ValueError, cooldown(-1), "at = -1 must be at least 0"),
     (ValueError, cooldown(steps=0), "steps = 0 must be at least 1"),
-    (ValueError, cooldown(MAX_STEP, 1), f"at + steps = {MAX_STEP + 1} must be at most"),
-    (ValueError, cooldown(10**30, 1), f"at + steps = {10**30 + 1} must be at most"),
+    (ValueError, cooldown(MAX_STEP, 1), f"at = {MAX_STEP} must be at most 2**31 - 1 - steps"),
+    (ValueError, cooldown(10**30, 1), f"at = {10**30} must be at most"),
     *(
         (ValueError, cooldown(at, to=to), f"to = {to!r} must")
         for at, to in [(0, 1e-300), (50, 0.6), (100, 1.5), (550, 0.8), (2000, 0.1000001), (5, -0.1)]
     ),
     *((ValueError, cooldown(shape=shape), "shape = ") for shape in ("sqrt", None, "Linear", ["linear"])),
-    (ValueError, cooldown(500, shape="exponential"), "an exponential cooldown to 0"),
+    (ValueError, cooldown(500, shape="exponential"), "shape = 'exponential': an exponential cooldown to 0"),
     *((TypeError, then(other), "other = ") for other in (None, 3, "curve", CURVE.to_dict())),
     *(
         (ValueError, then(scale=scale), f"scale = {scale!r} must")
@@ -56,12 +56,8 @@ REJECTED = [
     (ValueError, part(-1), "start = -1 must be at least 0"),
     (ValueError, part(0, 0), "stop = 0 must be at least 1"),
     (ValueError, part(5, 5), "start = 5 must be below stop = 5"),
-    (ValueError, part(1000), "start = 1000 must be below 1000, the number of steps of the curve; use then"),
-    (
-        ValueError,
-        part(5, 1001),
-        "stop = 1001 must be at most 1000, the number of steps of the curve; use then",
-    ),
+    (ValueError, part(1000), "start = 1000 must be below stop = 1000"),
+    (ValueError, part(5, 1001), "stop = 1001 must be at most the curve's total_steps = 1000"),
     (ValueError, lambda: LONG.then(LONG), f"total_steps = {2**30} + {2**30} must be at most"),
     (TypeError, lambda: CURVE.same_until(None, 5), "other = None must be a Curve"),
     (ValueError, lambda: CURVE.same_until(CURVE, -1), "step = -1 must be"),
@@ -151,7 +147,7 @@ def test_json_nested_beyond_recursion_limit_is_refused():
 def test_unknown_kind_is_refused(kind):
     with pytest.raises(
         ValueError,
-        match=r"^kind = .* must be one of 'cooldown', 'part', 'scaled', 'staged', 'then', or left out",
+        match=r"^kind = .* must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', or left out",
     ):
         Curve.from_dict({"kind": kind, "stages": [], "start": 0})
 
@@ -160,13 +156,8 @@ def test_unknown_kind_is_refused(kind):
 def test_arguments_that_are_not_a_mapping_are_refused(arguments):
     with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
         Curve.from_dict(arguments)
-    with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
+    with pytest.raises(TypeError, match=r"^other = .* must be a mapping"):
         Curve.from_dict({"kind": "then", "curve": CURVE.to_dict(), "other": arguments, "scale": 1.0})
-
-
-def test_missing_and_unknown_keys_are_refused():
-    with pytest.raises(ValueError, match=r"StagedCurve: missing keys \['stages'\], unknown keys \['begin'\]"):
-        Curve.from_dict({"kind": "staged", "begin": 0})
 
 
 def test_each_kind_is_read_by_its_class_alone():

@@ -106,54 +106,20 @@ SHARES = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
 @pytest.mark.parametrize(
     ("stages", "total", "error", "parts"),
     [
-        (
-            SHARES,
-            None,
-            ValueError,
-            ["stages[0] = ('2%', 1.0): steps = '2%' is a fraction", "needs total_steps"],
-        ),
-        ([(5, 1.0), ("rest",)], None, ValueError, ["stages[1] = ('rest',): steps = 'rest' is a fraction"]),
+        (SHARES, None, ValueError, ["stages[0].steps = '2%' is a fraction", "needs total_steps"]),
+        ([(5, 1.0), ("rest",)], None, ValueError, ["stages[1].steps = 'rest' is a fraction"]),
         (SHARES, "100%", TypeError, ["total_steps = '100%' must be an integer"]),
         (SHARES, 0, ValueError, ["total_steps = 0 must lie in 1 …"]),
-        (SHARES, 1e4, TypeError, ["total_steps = 10000.0 must be an integer: write 10000"]),
-        (SHARES, np.inf, TypeError, ["give the Trainer max_steps"]),
+        (SHARES, np.inf, TypeError, ["total_steps = inf must be an integer"]),
         ("rest", 9, TypeError, ["stages = 'rest' must be a sequence of stages"]),
         (["rest"], 9, TypeError, ["stages[0] = 'rest' must be a stage"]),
-        (SHARES[1:2] * 2, 9, ValueError, ["stages[1] = ('rest',): steps = 'rest' may be given once only"]),
-        ([(5, 1.0), (5,)], 9, ValueError, ["stages last 10 steps, not total_steps = 9: 1 too many"]),
-        (
-            [(5, 1.0), (3,)],
-            9,
-            ValueError,
-            ["stages last 8 steps, not total_steps = 9: 1 missing. Write 'rest'"],
-        ),
-        (
-            [(8, 1.0), ("50%",), ("rest",)],
-            9,
-            ValueError,
-            ["without the 'rest' last 12 steps, more than total"],
-        ),
-        (
-            [("rest", 1.0), (10,)],
-            9,
-            ValueError,
-            ["without the 'rest' last 10 steps, more than total_steps = 9"],
-        ),
-        ([("50%", 1.0), ("50%",)], 9, ValueError, ["8 steps", "1 missing, as percentages are rounded down"]),
-        ([("50%", 1.0), ("40%",)], 90, ValueError, ["81 steps", "9 missing. Write 'rest'"]),
-        (
-            [("Rest", 1.0)],
-            9,
-            TypeError,
-            ["steps = 'Rest' must be an integer", "'2%'; for what the other stages leave, 'rest'"],
-        ),
-        (
-            [("5", 1.0)],
-            9,
-            TypeError,
-            ["steps = '5' must be an integer", "'2%'; for what the other stages leave, 'rest'"],
-        ),
-        ([(0.02, 1.0)], 9, TypeError, ["steps = 0.02 must be an integer", "write '2%', and total_steps"]),
+        (SHARES[1:2] * 2, 9, ValueError, ["stages[1].steps = 'rest' may be given once only"]),
+        ([(5, 1.0), (5,)], 9, ValueError, ["stages last 10 steps, not total_steps = 9"]),
+        ([(5, 1.0), (3,)], 9, ValueError, ["stages last 8 steps, not total_steps = 9: write 'rest' for one"]),
+        ([(8, 1.0), ("50%",), ("rest",)], 9, ValueError, ["stages last 12 steps, not total_steps = 9"]),
+        ([("50%", 1.0), ("50%",)], 9, ValueError, ["last 8 steps, not total_steps = 9: write 'rest'"]),
+        ([("Rest", 1.0)], 9, TypeError, ["steps = 'Rest' must be an integer", "'2%' or the word 'rest'"]),
+        ([("5", 1.0)], 9, TypeError, ["steps = '5' must be an integer", "'2%' or the word 'rest'"]),
     ],
     ids=str,
 )
@@ -179,9 +145,9 @@ def test_lengths_that_do_not_fit_are_rejected(stages, total, error, parts):
     ],
 )
 def test_other_percentages_are_rejected(text):
-    part = "must be a percentage from 0% to 100%, as in '2.5%'"
+    part = "must be a percentage from 0% to 100%, such as '2.5%'"
     stages = [(text, 1.0), ("rest",)]
-    rejects(ValueError, "stages[0] = (", part, call=StagedCurve, stages=stages, total_steps=9)
+    rejects(ValueError, "stages[0].steps = ", part, call=StagedCurve, stages=stages, total_steps=9)
     rejects(ValueError, "warmup_steps = ", part, call=PlateauCurve, total_steps=9, warmup_steps=text)
 
 

@@ -19,30 +19,40 @@ NO_STAGES = [None, 5, "stages", {10, 20}, {10: 0.5}, [5], ["ab"], [None], [()], 
 REJECTED = [
     *((TypeError, stages, 0.0, "stages") for stages in (*NO_STAGES, [{10, 0.5}], np.array(5), [np.array(5)])),
     *(
-        (TypeError, [(5,), (steps, 0.5)], 0.0, rf"stages\[1\] = .*: steps = {steps!r} must be an integer")
+        (TypeError, [(5,), (steps, 0.5)], 0.0, rf"stages\[1\].steps = {steps!r} must be an integer")
         for steps in (True, 1.0, "1", None, NAN)
     ),
-    (ValueError, [(5,), (-1, 0.5)], 0.0, r"stages\[1\] = \(-1, 0\.5\): steps = -1 must be at least 0"),
+    (ValueError, [(5,), (-1, 0.5)], 0.0, r"stages\[1\].steps = -1 must be at least 0"),
     *(
         (error, stages, start, message)
         for error, wrong in ((ValueError, (-0.1, 1.0000000000000002, 2, NAN, INF)), (TypeError, NO_LEVELS))
         for level in wrong
         for stages, start, message in (
-            ([(5, level)], 0.0, rf"stages\[0\] = .*: to = {re.escape(repr(level))} must"),
+            ([(5, level)], 0.0, rf"stages\[0\].to = {re.escape(repr(level))} must"),
             ([(5, 1)], level, f"start = {re.escape(repr(level))} must"),
         )
     ),
     # A shape is checked even if it has no effect.
     *(
-        (ValueError, [stage], 0.0, r"stages\[0\] = .*: shape = .* must be one of 'linear', 'cosine'")
+        (ValueError, [stage], 0.0, r"stages\[0\].shape = .* must be one of 'linear', 'cosine'")
         for stage in [(5, 0.5, "sqrt"), (5, None, "Linear"), (0, 0.5, None), (5, 0.5, ["cosine"])]
     ),
     *(
-        (ValueError, stages, 0.0, rf"stages last {sum(steps for steps, *_ in stages)} steps; .*{MAX_STEP}")
+        (
+            ValueError,
+            stages,
+            0.0,
+            rf"stages last {sum(steps for steps, *_ in stages)} steps, not 1 … .*{MAX_STEP}",
+        )
         for stages in ([], [(0, 1.0)], [(0, 0.5), (0, 1.0)], [(MAX_STEP,), (1,)], [(10**30,)])
     ),
     *(
-        (ValueError, [(5, to, "exponential")], start, r"stages\[0\]: an exponential stage from or to 0")
+        (
+            ValueError,
+            [(5, to, "exponential")],
+            start,
+            r"stages\[0\].shape = 'exponential': an exponential stage from or to 0",
+        )
         for to, start in ((0, 1), (0.5, 0), (0, 0))
     ),
 ]

@@ -355,7 +355,7 @@ def test_port_in_use_is_rejected(server: Server, capsys: pytest.CaptureFixture[s
         (["--design", "--json", "10"], "leave --json out"),
         (["--design", "--csv", "-", "10"], "leave --csv out"),
         (["--design", "--compare"], "leave --compare out"),
-        (["--design", "--peak", "-1"], "--peak -1.0 must not be negative"),
+        (["--design", "--peak", "-1"], "peak = -1.0 must not be negative"),
         (["--design", "--warmup-steps", "3"], "TOTAL, or --from FILE"),
         (["--design", "--cooldown", "3", "4"], "TOTAL, or --from FILE"),
         (["--design", "--from", "/no/such/file"], "--from /no/such/file: No such file"),

@@ -60,7 +60,7 @@ def test_power_must_lie_in_range(name, power, zeros):
     shape = f"{name}{power:f}{'0' * zeros}"
     low, high = (Decimal("0.25"), 4) if name == "t^-" else (Decimal("0.05"), 20)
     if not low <= power <= high:
-        with pytest.raises(ValueError, match=rf"^stages\[0\] = .*: shape = .*: P = {power:f}0* must lie in"):
+        with pytest.raises(ValueError, match=r"^stages\[0\].shape = '.*' must have a P in \["):
             staged(shape)
         return
     for curve in curves_with(shape):
@@ -100,7 +100,7 @@ NO_DECIMALS = [
 KNOWN = "must be one of 'linear', 'cosine', '1-sqrt', 'exponential', '1-x^P', '(1-x)^P', 't^-P', with a "
 UNKNOWN = ["x^2", "1 - x^2", "1-x**2", "1-X^2", "t^2", "(1-x)2", "1-x", "", "sqrt", None, 2, "a" * 10**6]
 MESSAGES = [
-    *((f"{name}{power}", r"shape = .*: write P as a decimal .*, as in '")
+    *((f"{name}{power}", r"shape = .* must have a decimal for P .*, as in '")
       for name in NAMES for power in NO_DECIMALS),
     *((shape, r"shape = .* must be one of 'linear', 'cosine', '1-sqrt'.*decimal for P, such as '1-x\^2'")
       for shape in [*UNKNOWN, ["1-x^2"] * 10**5]),
@@ -111,7 +111,7 @@ MESSAGES = [
 def test_wrong_shapes_are_named(shape, message):
     stable = StagedCurve([(10,)], start=1)
     for name, call in (
-        (r"stages\[0\] = .*: ", lambda: staged(shape)),
+        (r"stages\[0\].", lambda: staged(shape)),
         ("", lambda: stable.cooldown(5, 5, to=0.1, shape=shape)),
         ("decay_", lambda: PlateauCurve(10, decay_shape=shape)),
     ):
@@ -132,13 +132,13 @@ def test_wrong_shapes_are_named(shape, message):
         *(
             (
                 lambda to=to, start=start: StagedCurve([(5, to, "t^-2")], start=start),
-                r"^stages\[0\]: a t\^-2 stage from or to 0 is not defined$",
+                r"^stages\[0\].shape = 't\^-2': a t\^-2 stage from or to 0 is not defined$",
             )
             for to, start in ((0, 1), (1, 0), (0, 0))
         ),
         (
             lambda: StagedCurve([(10,)], start=1).cooldown(5, 5, shape="t^-2"),
-            r"^a t\^-2 cooldown to 0 is not defined$",
+            r"^shape = 't\^-2': a t\^-2 cooldown to 0 is not defined$",
         ),
     ],
 )
@@ -159,9 +159,9 @@ def test_inverse_power_rejects_distant_levels(power):
         start, end = levels_of(nearer)
         assert StagedCurve([(9, end, shape)], start=start)(9) == np.float32(end)
         start, end = levels_of(farther)
-        with pytest.raises(ValueError, match=rf"^stages\[0\]: a t\^-{power} stage {message}"):
+        with pytest.raises(ValueError, match=rf"^stages\[0\].shape = .*: a t\^-{power} stage {message}"):
             StagedCurve([(9, end, shape)], start=start)
-    with pytest.raises(ValueError, match=rf"^a t\^-{power} cooldown {message}"):
+    with pytest.raises(ValueError, match=rf"^shape = .*: a t\^-{power} cooldown {message}"):
         StagedCurve([(9,)], start=1).cooldown(5, 5, to=farther, shape=shape)
 
 

@@ -17,7 +17,7 @@ NAN, INF = float("nan"), float("inf")
 RATIOS = "min_lr_ratio", "init_lr_ratio"
 PLATEAUS = "plateaus", "absolute_plateaus"
 UNORDERED = [{85, 10}, frozenset((85, 10)), {85: 0, 10: 0}, {85: 0, 10: 0}.keys(), {0: 85, 1: 10}.values()]
-NOT_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), (50, None), (50, "10"), (50, True), (50, 1j)]
+NOT_PAIRS = [(50,), (50, 10, 5), 50, "50", None, ()]
 NOT_INTEGERS = [True, np.True_, 10.5, 10.0, "10", None, NAN, 3j, np.float32(10), [10], Fraction(10)]
 NOT_SEQUENCES = [None, 50, "50", np.array(50), set(), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
 TOO_LARGE_OR_SMALL = [-0.1, 1.0000000000000002, 2, NAN, INF, -INF, np.float32(1.5), 10**150]
@@ -62,10 +62,9 @@ PAIRS_REJECTED = [
     *((TypeError, name, pair) for name in PLATEAUS for pair in (*NOT_PAIRS, *UNORDERED)),
     *(
         (ValueError, "plateaus", pair)
-        for value in (-1, -0.5, 100.5, 101, NAN, INF, -INF, 10**150)
+        for value in (-1, -0.5, 100.5, 101, 10**150)
         for pair in ((value, 10), (10, value))
     ),
-    *((TypeError, "absolute_plateaus", pair) for pair in ((50.0, 10), (50, 10.5), (np.float64(50), 10))),
     # During the warmup, or of negative length.
     *((ValueError, "absolute_plateaus", pair) for pair in ((-1, 5), (9, 5), (50, -1), (-(10**30), 2))),
 ]
@@ -78,6 +77,22 @@ def test_error_names_and_shows_pair(error, name, pair):
     rejects(error, f"{name}[1] = {pair!r}", call=PlateauCurve, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        *((name, value, TypeError) for name in PLATEAUS for value in (None, "10", True, 1j)),
+        *(("absolute_plateaus", value, TypeError) for value in (50.0, 10.5, np.float64(50))),
+        *(("plateaus", value, ValueError) for value in (NAN, INF, -INF)),
+    ],
+    ids=str,
+)
+def test_error_names_the_part_of_a_pair(name, value, error):
+    second = "duration" if name == "plateaus" else "length"
+    for pair, part in (((value, 5), "start"), ((50, value), second)):
+        wrong = f"{name}[1].{part} = {value!r} must be"
+        rejects(error, wrong, call=PlateauCurve, total_steps=100, **{name: [(20, 5), pair]})
+
+
 @pytest.mark.parametrize("name", PLATEAUS)
 @pytest.mark.parametrize("pair", [[85, 10], np.array([85, 10]), range(85, 9, -75)], ids=repr)
 def test_any_ordered_pair_is_accepted(name, pair):
@@ -85,23 +100,26 @@ def test_any_ordered_pair_is_accepted(name, pair):
 
 
 @pytest.mark.parametrize(
-    ("plateaus", "part"),
+    ("plateaus", "message"),
     [
-        ({"plateaus": [(95, 10)]}, "total_steps = 100"),
-        ({"plateaus": [(100, 1)]}, "total_steps = 100"),
-        ({"absolute_plateaus": [(101, 0)]}, "total_steps = 100"),
-        ({"absolute_plateaus": [(10, 10**30)]}, "total_steps = 100"),
-        ({"plateaus": [(25, 10), (10, 20)]}, "overlap"),
-        ({"plateaus": [(10, 20), (15, 0)]}, "overlap"),
-        ({"plateaus": [(10, 20), (10, 20)]}, "overlap"),
-        ({"absolute_plateaus": [(10, 20), (29, 10)]}, "overlap"),
-        ({"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]}, "overlap"),
-        ({"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]}, "overlap"),
+        ({"plateaus": [(95, 10)]}, "plateaus[0] = (95, 10) must end by total_steps = 100"),
+        ({"plateaus": [(100, 1)]}, "plateaus[0] = (100, 1) must end by total_steps"),
+        ({"absolute_plateaus": [(101, 0)]}, "absolute_plateaus[0] = (101, 0) must end by total_steps"),
+        ({"absolute_plateaus": [(10, 10**30)]}, f"absolute_plateaus[0] = (10, {10**30}) must end by total"),
+        ({"plateaus": [(25, 10), (10, 20)]}, "plateaus[1] = (10, 20) must end before .* at step 25"),
+        ({"plateaus": [(10, 20), (15, 0)]}, "plateaus[0] = (10, 20) must end before .* at step 15"),
+        ({"plateaus": [(10, 20), (10, 20)]}, "plateaus[0] = (10, 20) must end before .* at step 10"),
+        ({"absolute_plateaus": [(10, 20), (29, 10)]}, "absolute_plateaus[0] = (10, 20) must end .* step 29"),
+        ({"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]}, "plateaus[0] = (10, 20) must .* step 29"),
+        (
+            {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]},
+            "absolute_plateaus[0] = (10, 20) must .* 28",
+        ),
     ],
 )
-def test_overlapping_or_late_plateaus_are_named(plateaus, part):
-    pairs = [str(pair) for several in plateaus.values() for pair in several]
-    rejects(ValueError, *plateaus, *pairs, part, call=PlateauCurve, total_steps=100, **plateaus)
+def test_overlapping_or_late_plateaus_are_named(plateaus, message):
+    begin, _, end = message.partition(" .* ")
+    rejects(ValueError, begin, end, call=PlateauCurve, total_steps=100, **plateaus)
 
 
 @given(st.integers(1, MAX_STEP), st.data())
@@ -142,14 +160,15 @@ def _changed(**changes):
 @pytest.mark.parametrize("name", PlateauCurve(100).to_dict())
 def test_missing_key_has_default_except_total_steps(name):
     if name == "total_steps":
-        missing = "missing keys ['total_steps']"
-        rejects(ValueError, missing, call=PlateauCurve.from_dict, arguments=_changed(total_steps=...))
+        rejects(TypeError, "'total_steps'", call=PlateauCurve.from_dict, arguments=_changed(total_steps=...))
     else:
         assert PlateauCurve.from_dict(_changed(**{name: ...})) == PlateauCurve(100)
 
 
 def test_unknown_key_is_rejected():
-    rejects(ValueError, "unknown", "'min_lr'", call=PlateauCurve.from_dict, arguments=_changed(min_lr=0.1))
+    rejects(
+        ValueError, "'min_lr' is not an argument", call=PlateauCurve.from_dict, arguments=_changed(min_lr=0.1)
+    )
 
 
 def test_from_dict_checks_values():
@@ -158,7 +177,7 @@ def test_from_dict_checks_values():
     )
     rejects(
         ValueError,
-        "plateaus[0] = [50, 200]",
+        "plateaus[0] = (50, 200)",
         call=PlateauCurve.from_dict,
         arguments=_changed(plateaus=[[50, 200]]),
     )
@@ -181,25 +200,18 @@ def test_number_becomes_plain_without_signed_zero(kind, value):
         assert repr(ratio) == repr(abs(value))
 
 
-@pytest.mark.parametrize("value", [Fraction(1, 2), Decimal("0.5")], ids=repr)
-def test_error_for_fraction_suggests_float(value):
-    message = f"min_lr_ratio = {value!r} must be a number: write float({value!r})"
-    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-        PlateauCurve(100, min_lr_ratio=value)
-
-
 @pytest.mark.parametrize(
     "value", [NAN, INF, -INF, -1, -1e-30, 2.0**-127, 1e-300, 1e39, 3.4028236e38, 10**150, -(10**150)]
 )
 def test_peak_out_of_range_is_rejected(value):
     reason = "must not be negative" if value < 0 else ""
     shown = f"peak_value = {checks.short_repr(value)}"
-    rejects(ValueError, shown, reason, call=checks.peak, name="peak_value", value=value)
+    rejects(ValueError, shown, reason, call=checks.peak, path="peak_value", value=value)
 
 
 @pytest.mark.parametrize("value", [True, np.True_, "0.1", b"1", None, 1j, [0.1], np.ones(2)])
 def test_peak_must_be_a_number(value):
-    rejects(TypeError, f"peak_value = {value!r}", call=checks.peak, name="peak_value", value=value)
+    rejects(TypeError, f"peak_value = {value!r}", call=checks.peak, path="peak_value", value=value)
 
 
 @given(st.floats(2.0**-126, float(np.finfo(np.float32).max)) | st.sampled_from((0, 1, -0.0, 2.0**-126)))

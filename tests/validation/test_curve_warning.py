@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import functools
 import pickle
-import re
 import warnings
 from fractions import Fraction
 from functools import partial
@@ -52,34 +51,7 @@ def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus):
     assert len(messages) == (fractions or lost)
     if messages:
         assert ("look like fractions" in messages[0]) == fractions
-        assert ("round to 0 steps" in messages[0]) == (not fractions)
-
-
-@pytest.mark.parametrize(
-    ("plateaus", "instead"),
-    [
-        ([(0.5, 0.3)], "plateaus=[(50, 30)]"),
-        (((0.29, 0.07), [0.5, 0]), "plateaus=[(29, 7), (50, 0)]"),
-        ([(np.float32(0.1), 0.025)], "plateaus=[(10, 2.5)]"),
-        ([(30, 0.05)], "absolute_plateaus=[(301, 1)]"),
-        ([(70, 0.01), (30, 0.05), (50, 10)], "absolute_plateaus=[(301, 1), (649, 1)]"),
-    ],
-)
-def test_suggested_plateaus_are_right(plateaus, instead):
-    (message,) = warnings_of(PlateauCurve, 910, warmup_steps=40, plateaus=plateaus)
-    (written,) = re.findall(r"\w*plateaus=\[.*\]$", message)
-    assert written == instead
-    name, value = written.split("=")
-    curve = PlateauCurve(910, warmup_steps=40, **{name: eval(value)})
-    assert all(row.length for row in curve.rows if row.kind == "plateau" and row.begin != 475)
-
-
-@pytest.mark.parametrize(
-    ("total", "plateaus"), [(1000, [(1, 0.5)]), (10, [(100, 0.5)]), (20, [(10, 1), (12, 1), (14, 1)])]
-)
-def test_invalid_plateaus_are_not_suggested(total, plateaus):
-    (message,) = warnings_of(PlateauCurve, total, plateaus=plateaus)
-    assert not re.search(r"plateaus=\[\(\d", message)
+        assert ("rounds to 0 of" in messages[0]) == (not fractions)
 
 
 @given(st.floats(0, 1))
@@ -123,9 +95,9 @@ def test_stage_levels_like_learning_rates_warn(start, levels):
             assert "0 at every step" in message
             assert "write start=1.0" in message
             continue
-        assert f"highest is {highest!r}" in message
+        assert f"up to {highest!r}" in message
         assert "fractions of the peak" in message
-        assert "rate / peak" in message
+        assert "Write each as learning rate / peak" in message
 
 
 @given(st.integers(0, 200), st.sampled_from((0.0, 1e-3)), st.sampled_from(("linear", "1-sqrt", "(1-x)^2")))
@@ -137,7 +109,7 @@ def test_only_cooldown_from_0_warns(at, floor, shape):
     messages = warnings_of(curve.cooldown, at, 10, shape=shape)
     assert len(messages) == (curve(at) == 0)
     for message in messages:
-        assert f"the cooldown at step {at} goes from 0 to 0" in message
+        assert message.startswith(f"at = {at}: the learning rate is 0 there already")
 
 
 @given(st.floats(1e-12, 10).map(np.float32).map(float))
@@ -250,7 +222,7 @@ def test_warning_points_at_call_of_dataclass():
 
 
 def test_command_line_warns_too(capsys):
-    with pytest.warns(CurveWarning, match=re.escape("write plateaus=[(50, 30)]")):
+    with pytest.warns(CurveWarning, match="Multiply them by 100"):
         assert main(["100", "--plateau", "0.5", "0.3"]) == 0
     assert capsys.readouterr().out == PlateauCurve(100, absolute_plateaus=[(0, 0)]).describe() + "\n"
 
