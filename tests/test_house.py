@@ -12,7 +12,7 @@ from support.sources import PACKAGES, Import, Source, imports, prose, sources
 # a layer; within a folder that is listed as a whole, any file may import another.
 _LAYERS = [
     # plateau_jax
-    "plateau_jax.validation.messages plateau_jax.validation.optional_packages plateau_jax.validation.checks",
+    "plateau_jax.validation.optional_packages plateau_jax.validation.checks",
     "plateau_jax.validation.curve_warning plateau_jax.validation.lazy_names",
     "plateau_jax.numerics.exact plateau_jax.numerics.arithmetic",
     "plateau_jax.numerics.shapes",
@@ -25,7 +25,6 @@ _LAYERS = [
     "plateau_jax.drawing.notebook plateau_jax.drawing.axes",
     "plateau_jax.drawing.losses",
     "plateau_jax.curves.serialization plateau_jax.curves.averaging_weights",
-    "plateau_jax.curves.hints plateau_jax.curves.call_hints plateau_jax.curves.config_values",
     "plateau_jax.curves.curve plateau_jax.curves.plateaus plateau_jax.curves.lengths",
     "plateau_jax.curves.derived_curves plateau_jax.curves.plateau_curve plateau_jax.curves.staged_curve",
     "plateau_jax.curves.scaled_curve plateau_jax.curves.several_curves plateau_jax.curves.saved_curves",

@@ -140,7 +140,7 @@ def test_json_can_be_opened(page, tmp_path, source):
     pasted = dialog.get_by_role("textbox")
     for text, message in (
         ("{", "not JSON"),
-        ('{"total_steps": 0}', "“total_steps”: 0 must lie"),
+        ('{"total_steps": 0}', "total_steps = 0 must lie"),
         (" " * 2**21, "too large"),
     ):
         pasted.evaluate("(box, text) => (box.value = text)", text)

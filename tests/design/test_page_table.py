@@ -115,7 +115,7 @@ def test_reload_keeps_the_last_valid_picture(page):
         page.reload()
         wait_until_settled(page)
         expect(page.get_by_label("Total steps")).to_have_value("many")
-        expect(page.get_by_text("Total steps: “many” must be a whole number")).to_be_visible()
+        expect(page.get_by_text("total_steps = 'many' must be an integer")).to_be_visible()
         assert page.locator("polyline.selected").get_attribute("points") == drawn
         assert curve_of_json(page) == valid
         expect(page.locator("#stale")).to_be_visible()

@@ -26,7 +26,6 @@ WITHOUT_EQUATION = {
     "a state, a record or a type of function: the function that computes it has the equation": (
         "plateau_jax.BestPeak",
         "plateau_jax.Comparison",
-        "plateau_jax.CurveArguments",
         "plateau_jax.LossComparison",
         "plateau_jax.LossDifference",
         "plateau_jax.LossForecast",
