@@ -71,9 +71,8 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
             curve_from_dict(object, value, (*path, name)) if name in NESTED else parse_numbers(value)
         )
     # `to_dict` writes all fields and nothing else, and no percentage: such a curve has warned already.
-    is_saved = values.keys() == {field.name for field in fields(cls)} and "%" not in str(
-        values.get("warmup_steps")
-    )
+    is_percentage = "%" in str(values.get("warmup_steps"))
+    is_saved = values.keys() == {field.name for field in fields(cls)} and not is_percentage
     try:
         with suppress_warnings() if is_saved else nullcontext():
             return cls(**values)

@@ -41,7 +41,7 @@ def test_invalid_plateau_has_a_message_in_its_row(page):
     page.get_by_label("Plateau 1 in %, start").fill("200")
     wait_until_settled(page)
     expect(page.get_by_label("Plateau 1 in %, length")).to_have_attribute("aria-invalid", "true")
-    expect(page.locator("[id='fault-curve-plateaus-0']")).to_contain_text("plateaus[0] = (200, 40) must lie in 0 … 100 %")
+    expect(page.locator("[id='fault-curve-plateaus-0']")).to_contain_text("(200, 40) must lie in 0 … 100 %")
 
 
 def test_fields_describe_the_curve(page):

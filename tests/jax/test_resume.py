@@ -75,7 +75,7 @@ def _near(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=2**-22, abs_tol=2**-57)
 
 
-@pytest.mark.filterwarnings("ignore:the cooldown at step")
+@pytest.mark.filterwarnings("ignore:at = ")
 @examples(60)
 @given(
     descriptions(range(3)),

@@ -126,7 +126,7 @@ def test_resume_switches_between_hold_and_unit() -> None:
         assert lrs_of(again.optimizer) == lrs_of(held.optimizer) == lrs_of(counted.optimizer)
 
 
-@pytest.mark.filterwarnings("ignore:the cooldown at step")
+@pytest.mark.filterwarnings("ignore:at = ")
 @kinds
 @examples(60)
 @given(
