@@ -37,7 +37,10 @@ the learning rates after that step is then almost 0.
 _NEAREST = 256
 """How many steps before a step are single parts; parts before them grow by this fraction of the distance."""
 
-_STEPS_PER_NODE = 2**13
+_BELOW_DAMPING = np.geomspace(1, 1e-7, 1024)
+"""The last sums after a part, as fractions of the damping: they still divide the sum of squares."""
+
+_STEPS_PER_NODE = 2**15
 _MOST_SINGLE = 2**22
 """Up to this many steps per node, and in all, each learning rate is evaluated; else one for each part."""
 
@@ -57,7 +60,7 @@ def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floa
         S = Σ s^0.9
         N = Σ s² / (2 Σ s) + ½ Σ_{k<t-1} s_k / (Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
 
-    Both are within 10⁻⁵ of these formulas; at more than 128 steps they are interpolated, within 2·10⁻⁵.
+    Both are within 2·10⁻⁵ of these formulas; at more than 128 steps they are interpolated.
 
     Args:
         curve: The curve.
@@ -145,10 +148,10 @@ def _sums(before: _SumsBefore, step: int) -> tuple[float, float]:
     if not total:
         return 0.0, 0.0
     growths = int(np.log1p(total / damping) * _NEAREST) + 2
-    sums_after = damping * np.expm1(np.arange(growths) / _NEAREST)
-    near_places = np.searchsorted(before.borders[: end + 1], step - distances(step, _NEAREST))
-    sum_places = np.searchsorted(before.sums[: end + 1], total - sums_after)
-    places = sorted_unique(np.append(cast("_Steps", near_places), cast("_Steps", sum_places)))
+    sums_after = damping * np.append(np.expm1(np.arange(growths) / _NEAREST), _BELOW_DAMPING)
+    ends = (before.borders, step - distances(step, _NEAREST)), (before.sums, total - sums_after)
+    places = np.concatenate([np.searchsorted(values[: end + 1], at) for values, at in ends])
+    places = sorted_unique(cast("_Steps", places))
     places = places[np.append(True, np.diff(before.counts[places]) > 0)]
     n, sums, squares = (np.diff(values[places]) for values in (before.counts, before.sums, before.squares))
     s = np.maximum(sums / n, _TINY)

@@ -46,7 +46,17 @@ def test_sums_equal_their_formula(description, shares, peak) -> None:
     steps = np.array([max(1, round(share * curve.total_steps)) for share in shares])
     actual = np.array(schedule_sums(curve, peak, steps)).T
     expected = formula(curve, peak, steps)
-    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=2e-5)
+
+
+def test_last_updates_that_hardly_count_are_summed_too() -> None:
+    """Levels far below the damping divide the sum of squares."""
+    curve = StagedCurve(
+        [(58, 1e-12, "(1-x)^20"), (42,), (0, 1.0), (5,), (60, 1e-12, "1-x^20"), (900,)], start=0.7
+    )
+    steps = np.array([60, 104, 170, 400, 1_065])
+    actual = np.array(schedule_sums(curve, 1.0, steps)).T
+    np.testing.assert_allclose(actual, formula(curve, 1.0, steps), rtol=2e-5)
 
 
 CURVES = {
@@ -66,7 +76,7 @@ def test_long_curves_agree_with_their_formula(name) -> None:
     shares = np.array([0.6, 0.8, 0.999, 1.0])
     steps = (shares * curve.total_steps).astype(int)
     actual = np.array(schedule_sums(curve, 2e-3, steps)).T
-    np.testing.assert_allclose(actual, formula(curve, 2e-3, steps), rtol=1e-5)
+    np.testing.assert_allclose(actual, formula(curve, 2e-3, steps), rtol=2e-5)
 
 
 def logged(total: int, stages: int, seed: int) -> StagedCurve:
@@ -85,7 +95,7 @@ def test_curves_of_many_segments_agree_with_their_formula(total, stages) -> None
         curve = logged(total, stages, seed=0)
     steps = np.array([total // 3, total // 2 + 70_000, total])
     actual = np.array(schedule_sums(curve, 2e-3, steps)).T
-    np.testing.assert_allclose(actual, formula(curve, 2e-3, steps), rtol=1e-5)
+    np.testing.assert_allclose(actual, formula(curve, 2e-3, steps), rtol=2e-5)
 
 
 @pytest.mark.parametrize("name", CURVES)
