@@ -49,12 +49,16 @@ def test_sums_equal_their_formula(description, shares, peak) -> None:
     np.testing.assert_allclose(actual, expected, rtol=2e-5)
 
 
-def test_last_updates_that_hardly_count_are_summed_too() -> None:
-    """Levels far below the damping divide the sum of squares."""
-    curve = StagedCurve(
-        [(58, 1e-12, "(1-x)^20"), (42,), (0, 1.0), (5,), (60, 1e-12, "1-x^20"), (900,)], start=0.7
-    )
-    steps = np.array([60, 104, 170, 400, 1_065])
+LEVELS = st.sampled_from([1.0, 0.1, 1e-3, 1e-6, 1e-12])
+SHAPES = st.sampled_from(["linear", "1-sqrt", "exponential", "(1-x)^20", "1-x^20", "t^-4"])
+
+
+@examples(60)
+@given(st.lists(st.tuples(st.sampled_from([1, 90]), LEVELS, SHAPES), min_size=12, max_size=40), st.data())
+def test_sums_of_levels_of_every_magnitude_equal_their_formula(stages, data) -> None:
+    """Sums far below the damping still divide the sum of squares."""
+    curve = StagedCurve(stages, start=data.draw(LEVELS))
+    steps = np.array([curve.total_steps])
     actual = np.array(schedule_sums(curve, 1.0, steps)).T
     np.testing.assert_allclose(actual, formula(curve, 1.0, steps), rtol=2e-5)
 
