@@ -34,7 +34,7 @@ _LAYERS = [
     "plateau_jax.analysis.last_iterate plateau_jax.analysis.lr_sums",
     "plateau_jax.analysis.logged_lrs plateau_jax.analysis.log_files plateau_jax.analysis.next_peaks",
     "plateau_jax.holds.decision plateau_jax.analysis.comparison plateau_jax.analysis.loss_comparison",
-    "plateau_jax.analysis.interpolated_sums plateau_jax.analysis.loss_law plateau_jax.analysis.logs",
+    "plateau_jax.analysis.loss_law plateau_jax.analysis.logs",
     "plateau_jax.analysis.loss_run",
     "plateau_jax.analysis.loss_spikes plateau_jax.analysis.run_peaks",
     "plateau_jax.analysis.logged_losses",

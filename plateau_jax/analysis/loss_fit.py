@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.analysis.forecast_reasons import check_length, list_reasons
-from plateau_jax.analysis.interpolated_sums import sums_at_many_steps
 from plateau_jax.analysis.logged_losses import first_used_step, group_losses
 from plateau_jax.analysis.loss_comparison import LossComparison, LossDifference, LossForecast, are_equal
 from plateau_jax.analysis.loss_interval import ForecastTerms, RefittedLaws, refit_laws
@@ -108,7 +107,7 @@ class LossFit:
     def losses(self, curve: Curve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
         """Evaluate the law at steps of a curve.
 
-        At more than 4096 steps, the sums of the law are interpolated between computed ones, within 10⁻⁵.
+        At more than 128 steps, the sums of the law are interpolated between computed ones, within 2·10⁻⁵.
 
         Args:
             curve: As for `predict`.
@@ -132,7 +131,7 @@ class LossFit:
             raise ValueError(
                 f"steps = {checks.short_repr(steps)} must lie in 1 … total_steps = {curve.total_steps}"
             )
-        progress, noise = sums_at_many_steps(curve, peak, array.astype(np.int64))
+        progress, noise = schedule_sums(curve, peak, array.astype(np.int64))
         with np.errstate(divide="ignore"):
             return np.asarray(self._law.losses(progress, noise))
 

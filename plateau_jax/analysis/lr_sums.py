@@ -1,27 +1,25 @@
 """The two sums over the learning rates of a run that determine its loss: see `LossFit`."""
 
-from functools import cached_property, lru_cache
-from typing import cast
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.analysis.curve_parts import (
-    NEAREST,
+    MANY_SEGMENTS,
     distances,
     double_sum,
-    parts_before,
+    mean_multipliers,
+    parts_of_segments,
     segment_begins,
     sorted_unique,
-    sums_of_parts,
 )
 from plateau_jax.curves.curve import Curve
 
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
-
-MAX_SINGLE_STEPS = 2**17
-"""Up to this many steps, every step is summed; above, parts of several steps at one learning rate."""
 
 PROGRESS_POWER = 0.9
 """The power of the learning rates in S, chosen on published runs.
@@ -36,9 +34,21 @@ Without it, N jumps where the learning rate drops by orders of magnitude from on
 the learning rates after that step is then almost 0.
 """
 
-_MANY_SEGMENTS = 256
-_MAX_PREFIXES = 2**22
-"""With many segments, and up to this many steps, every learning rate is evaluated once."""
+_NEAREST = 256
+"""How many steps before a step are single parts; parts before them grow by this fraction of the distance."""
+
+_BELOW_DAMPING = np.geomspace(1, 1e-7, 1024)
+"""The last sums after a part, as fractions of the damping: they still divide the sum of squares."""
+
+_STEPS_PER_NODE = 2**15
+_MOST_SINGLE = 2**22
+"""Up to this many steps per node, and in all, each learning rate is evaluated; else one for each part."""
+
+_TINY = np.finfo(np.float64).tiny  # a mean of positive learning rates that are lost next to larger ones
+
+_NODES = 128
+_TOLERANCE = 4e-5
+"""How far the sums may be from a straight line between two nodes, before it is halved."""
 
 
 def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floats, _Floats]:
@@ -50,7 +60,7 @@ def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floa
         S = Σ s^0.9
         N = Σ s² / (2 Σ s) + ½ Σ_{k<t-1} s_k / (Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
 
-    Up to 2¹⁷ steps the sums are exact to rounding, above within 10⁻⁵ of the formula.
+    Both are within 2·10⁻⁵ of these formulas; at more than 128 steps they are interpolated.
 
     Args:
         curve: The curve.
@@ -61,86 +71,93 @@ def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floa
         S and N in units of lr^0.9 and of lr, float64, of the shape of `steps`. Both are 0 if no update had a
         positive learning rate.
     """
-    sums = ScheduleSums(curve, int(np.max(steps, initial=0)))
-    both = np.array([sums.at(int(step)) for step in steps.ravel()]).reshape(*steps.shape, 2)
-    return scale_sums(both, peak_value)
+    if not steps.size:
+        return np.zeros(steps.shape), np.zeros(steps.shape)
+    nodes, sums = _sums_at_nodes(curve, sorted_unique(steps.ravel()))
+    progress, noise = np.interp(steps, nodes, sums[:, 0]), np.interp(steps, nodes, sums[:, 1])
+    return peak_value**PROGRESS_POWER * progress, peak_value * noise
 
 
-def scale_sums(both: _Floats, peak_value: float) -> tuple[_Floats, _Floats]:
-    """Return S and N of a curve with a peak, from those with the peak 1."""
-    return peak_value**PROGRESS_POWER * both[..., 0], peak_value * both[..., 1]
+def _sums_at_nodes(curve: Curve, wanted: _Steps) -> tuple[_Steps, _Floats]:
+    """Return some of the wanted steps, and S and N there: both are nearly straight between two of them.
 
-
-class ScheduleSums:
-    """S and N of a curve with the peak 1, at one step after the other.
-
-    Args:
-        curve: The curve.
-        last_step: No step is later.
+    An interval is halved until the sums in its middle agree with its ends.
     """
+    sums_at = _sums_of(curve, wanted)
+    indices = np.linspace(0, len(wanted) - 1, min(len(wanted), _NODES)).astype(np.int64)
+    begins = segment_begins(curve)
+    if len(begins) <= MANY_SEGMENTS:
+        at_borders = np.searchsorted(wanted, [*begins, *(begins + 1)])
+        indices = sorted_unique(np.append(indices, at_borders[at_borders < len(wanted)]))
+    sums = sums_at(wanted[indices])
+    left, right = indices[:-1], indices[1:]
+    while np.any(is_open := right - left > 1):
+        left, right = left[is_open], right[is_open]
+        middles = (left + right) // 2
+        at_middles = sums_at(wanted[middles])
+        places = np.searchsorted(indices, middles)
+        share = ((wanted[middles] - wanted[left]) / (wanted[right] - wanted[left]))[:, None]
+        guesses = sums[places - 1] * (1 - share) + sums[places] * share
+        is_far = np.any(np.abs(at_middles - guesses) > _TOLERANCE * at_middles, axis=1)
+        indices, sums = np.insert(indices, places, middles), np.insert(sums, places, at_middles, axis=0)
+        left, right = (np.stack(pair, axis=1)[is_far].ravel() for pair in ((left, middles), (middles, right)))
+    return wanted[indices], sums
 
-    def __init__(self, curve: Curve, last_step: int) -> None:
-        self._curve = curve
-        self._last_step = last_step
 
-    def at(self, step: int) -> tuple[float, float]:
-        """Return S and N at a step."""
-        if step <= MAX_SINGLE_STEPS:
-            s = self._learning_rates[:step]
-            return float(self._progress[step]), _noise(s[s > 0], np.ones(np.count_nonzero(s)))
-        return self.near(step)
+def _sums_of(curve: Curve, wanted: _Steps) -> Callable[[_Steps], _Floats]:
+    """Return a function that computes S and N with the peak 1 at some of the wanted steps."""
+    last = int(wanted[-1])
+    if last <= min(_STEPS_PER_NODE * len(wanted), _MOST_SINGLE):
+        before = _sums_before(curve, np.arange(last + 1))
+        return lambda steps: np.array([_sums(before, step) for step in steps.tolist()])
+    of_curve = parts_of_segments(curve, last)
 
-    def near(self, step: int) -> tuple[float, float]:
-        """Return S and N at a step within 10⁻⁵, in a time that hardly grows with the step."""
-        if self._last_step <= _MAX_PREFIXES and self.has_many_segments:
-            return self._sums_from_prefixes(step)
-        s, n = parts_before(self._curve, step, most_single=0)
-        return float(n @ s**PROGRESS_POWER), _noise(s, n)
+    def sums_at(steps: _Steps) -> _Floats:
+        near_steps = [step - distances(step, _NEAREST) for step in steps.tolist()]
+        before = _sums_before(curve, sorted_unique(np.concatenate([of_curve, *near_steps])))
+        return np.array([_sums(before, step) for step in steps.tolist()])
 
-    @cached_property
-    def has_many_segments(self) -> bool:
-        """True for learning rates of a log, with a segment between any two of them."""
-        return len(segment_begins(self._curve)) > _MANY_SEGMENTS
+    return sums_at
 
-    @cached_property
-    def _learning_rates(self) -> _Floats:
-        """The learning rates of single steps."""
-        return np.asarray(self._curve(np.arange(min(self._last_step, MAX_SINGLE_STEPS))), np.float64)
 
-    @cached_property
-    def _progress(self) -> _Floats:
-        """S before each of the single steps, and after the last."""
-        return _sums_before(self._learning_rates**PROGRESS_POWER)
+class _SumsBefore(NamedTuple):
+    """Sums over the steps before each border of parts, with the peak 1."""
 
-    @cached_property
-    def _prefixes(self) -> tuple[_Floats, _Floats, _Floats, _Floats]:
-        """S and the sums of the learning rates and their squares before each step; the largest so far."""
-        s = np.asarray(self._curve(np.arange(self._last_step)), np.float64)
-        progress, sums, squares = map(_sums_before, (s**PROGRESS_POWER, s, s * s))
-        return progress, sums, squares, np.maximum.accumulate(s)
+    borders: _Steps
+    counts: _Floats
+    """The numbers of steps whose learning rate is not 0."""
+    progress: _Floats
+    sums: _Floats
+    squares: _Floats
+    largest: _Floats
+    """The largest learning rate before the next border."""
 
-    def _sums_from_prefixes(self, step: int) -> tuple[float, float]:
-        """Sum parts that grow with the distance from `step`, in steps and in the sum of learning rates.
 
-        A part may span several segments: logs have thousands, one between any two learning rates.
-        """
-        progress, sums, squares, largest = self._prefixes
-        total, damping = sums[step], _DAMPING * largest[step - 1]
-        if not total:
-            return 0.0, 0.0
-        growths = int(np.log1p(total / damping) * NEAREST) + 2
-        sums_after = damping * np.expm1(np.arange(growths) / NEAREST)
-        distant = cast("_Steps", np.searchsorted(sums[: step + 1], total - sums_after))
-        borders = sorted_unique(np.concatenate([step - distances(step, NEAREST), distant]))
-        lengths = np.diff(borders)
-        part_sums, part_squares = np.diff(sums[borders]), np.diff(squares[borders])
-        after, squares_after = total - sums[borders[1:]], squares[step] - squares[borders[1:]]
-        n, s, square = (
-            values[part_sums > 0] for values in (lengths, part_sums / lengths, part_squares / lengths)
-        )
-        after, squares_after = after[part_sums > 0], squares_after[part_sums > 0]
-        inner = double_sum(s, square, n.astype(np.float64), after, squares_after, damping)
-        return float(progress[step]), float(squares[step] / (2 * total) + inner / 2)
+def _sums_before(curve: Curve, borders: _Steps) -> _SumsBefore:
+    n, s = np.diff(borders), mean_multipliers(curve, borders)
+    counts, progress, sums, squares = (
+        np.append(0.0, np.cumsum(n * values)) for values in (s > 0, s**PROGRESS_POWER, s, s * s)
+    )
+    return _SumsBefore(borders, counts, progress, sums, squares, np.maximum.accumulate(s))
+
+
+def _sums(before: _SumsBefore, step: int) -> tuple[float, float]:
+    """Return S and N from parts that grow with the distance from `step`, in steps and in their sum."""
+    end = int(np.searchsorted(before.borders, step))
+    total, damping = before.sums[end], _DAMPING * before.largest[end - 1]
+    if not total:
+        return 0.0, 0.0
+    growths = int(np.log1p(total / damping) * _NEAREST) + 2
+    sums_after = damping * np.append(np.expm1(np.arange(growths) / _NEAREST), _BELOW_DAMPING)
+    ends = (before.borders, step - distances(step, _NEAREST)), (before.sums, total - sums_after)
+    places = np.concatenate([np.searchsorted(values[: end + 1], at) for values, at in ends])
+    places = sorted_unique(cast("_Steps", places))
+    places = places[np.append(True, np.diff(before.counts[places]) > 0)]
+    n, sums, squares = (np.diff(values[places]) for values in (before.counts, before.sums, before.squares))
+    s = np.maximum(sums / n, _TINY)
+    after, squares_after = (values[end] - values[places[1:]] for values in (before.sums, before.squares))
+    inner = double_sum(s, squares / n, n, after, squares_after, damping)
+    return float(before.progress[end]), float(before.squares[end] / (2 * total) + inner / 2)
 
 
 @lru_cache(64)
@@ -157,16 +174,3 @@ def steps_at_borders(curve: Curve, updates: int) -> _Steps:
     begins = segment_begins(curve)
     borders = sorted_unique(np.concatenate([begins, begins - 1, [updates - 1]]))
     return borders[(borders >= 0) & (borders < updates)]
-
-
-def _noise(s: _Floats, n: _Floats) -> float:
-    """Return N for parts of n steps at the learning rate s."""
-    if not len(s):
-        return 0.0
-    total, squares, inner = sums_of_parts(s, n, _DAMPING * np.max(s))
-    return squares / (2 * total) + inner / 2
-
-
-def _sums_before(values: _Floats) -> _Floats:
-    """Return the sum of all earlier values at each place, and the sum of all."""
-    return np.concatenate([[0.0], np.cumsum(values)])
