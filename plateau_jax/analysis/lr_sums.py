@@ -35,7 +35,7 @@ the learning rates after that step is then almost 0.
 """
 
 _NEAREST = 128
-"""How many steps before a step are single parts; parts before them grow by this fraction of the distance."""
+"""How many steps before a step are single parts; before them, parts grow with the distance."""
 
 _STEPS_PER_PLACE = 2**13
 _MOST_SINGLE = 2**22
