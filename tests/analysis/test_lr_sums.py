@@ -46,7 +46,7 @@ def test_sums_equal_their_formula(description, shares, peak) -> None:
     steps = np.array([max(1, round(share * curve.total_steps)) for share in shares])
     actual = np.array(schedule_sums(curve, peak, steps)).T
     expected = formula(curve, peak, steps)
-    np.testing.assert_allclose(actual, expected, rtol=2e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 LEVELS = st.sampled_from([1.0, 0.1, 1e-3, 1e-6, 1e-12])
@@ -56,11 +56,11 @@ SHAPES = st.sampled_from(["linear", "1-sqrt", "exponential", "(1-x)^20", "1-x^20
 @examples(60)
 @given(st.lists(st.tuples(st.sampled_from([1, 90]), LEVELS, SHAPES), min_size=12, max_size=40), st.data())
 def test_sums_of_levels_of_every_magnitude_equal_their_formula(stages, data) -> None:
-    """Sums far below the damping still divide the sum of squares."""
+    """A learning rate may be larger than the sum of all that come after it."""
     curve = StagedCurve(stages, start=data.draw(LEVELS))
     steps = np.array([curve.total_steps])
     actual = np.array(schedule_sums(curve, 1.0, steps)).T
-    np.testing.assert_allclose(actual, formula(curve, 1.0, steps), rtol=2e-5)
+    np.testing.assert_allclose(actual, formula(curve, 1.0, steps), rtol=1e-5)
 
 
 CURVES = {
@@ -80,7 +80,7 @@ def test_long_curves_agree_with_their_formula(name) -> None:
     shares = np.array([0.6, 0.8, 0.999, 1.0])
     steps = (shares * curve.total_steps).astype(int)
     actual = np.array(schedule_sums(curve, 2e-3, steps)).T
-    np.testing.assert_allclose(actual, formula(curve, 2e-3, steps), rtol=2e-5)
+    np.testing.assert_allclose(actual, formula(curve, 2e-3, steps), rtol=1e-5)
 
 
 def logged(total: int, stages: int, seed: int) -> StagedCurve:
@@ -99,7 +99,7 @@ def test_curves_of_many_segments_agree_with_their_formula(total, stages) -> None
         curve = logged(total, stages, seed=0)
     steps = np.array([total // 3, total // 2 + 70_000, total])
     actual = np.array(schedule_sums(curve, 2e-3, steps)).T
-    np.testing.assert_allclose(actual, formula(curve, 2e-3, steps), rtol=2e-5)
+    np.testing.assert_allclose(actual, formula(curve, 2e-3, steps), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", CURVES)
