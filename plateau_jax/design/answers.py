@@ -27,7 +27,6 @@ from plateau_jax.design.questions import (
     typed_peak,
 )
 from plateau_jax.design.shape_choices import levels_of_shapes
-from plateau_jax.design.unused_fields import unused_fields
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
 from plateau_jax.validation import checks
@@ -115,7 +114,6 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
         "spans": list(shaded_spans(curve.rows))[:_MAX_ROWS],
         "segments": segments[: _MAX_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
-        "unused": unused_fields(curve),
         "shapes": levels_of_shapes([question.get("curve"), arguments]),
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),

@@ -224,9 +224,6 @@ FORECAST_ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = 
 }
 """The function that answers each path."""
 
-LARGE_QUESTIONS = "/log", "/fit"
-"""Paths whose questions hold a log."""
-
 
 def _digest(value: Any) -> str:
     """Return a digest of JSON; a browser writes 2.0 as 2."""
