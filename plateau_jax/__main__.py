@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,7 +29,7 @@ from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.input_files import describe_logs, read_curve, read_runs
 from plateau_jax.numerics import exact_segments
 from plateau_jax.option_parser import OPTIONS, OptionWords, command_line_parser
-from plateau_jax.output_files import is_stream, open_for_writing
+from plateau_jax.output_files import is_stream, writing
 from plateau_jax.validation import checks, optional_packages
 from plateau_jax.validation.messages import message_of
 
@@ -211,12 +212,14 @@ def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plots.plot(curves, peak_value=float(peak), ax=figure.subplots())
     path = path if path.suffix or is_stream(path) else path.with_name(f"{path.name}.png")
-    with open_for_writing(path) as temporary, temporary.open("wb") as file:
-        figure.savefig(file, dpi=120, format=path.suffix.removeprefix(".") or "png")
+    with writing(path):
+        picture = BytesIO()
+        figure.savefig(picture, dpi=120, format=path.suffix.removeprefix(".") or "png")
+        path.write_bytes(picture.getvalue())
 
 
 def _write_csv(curve: Curve, peak: np.float32, path: Path) -> None:
-    with open_for_writing(path) as temporary, temporary.open("w", newline="") as file:
+    with writing(path), path.open("w", newline="") as file:
         _write_values(curve, peak, file)
 
 
@@ -247,14 +250,8 @@ def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
     return f"python -m plateau_jax: warning: {_encodable(text, sys.stderr)}\n"
 
 
-def _exit_on_sigterm(*_: object) -> None:
-    sys.exit(128 + signal.SIGTERM)
-
-
 if __name__ == "__main__":
     warnings.formatwarning = _format_warning
-    # As an exception, so that a partly written file is removed.
-    signal.signal(signal.SIGTERM, _exit_on_sigterm)
     if hasattr(signal, "SIGPIPE"):  # not on Windows
         # In `… | head`, end silently like other commands, rather than with a BrokenPipeError.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
