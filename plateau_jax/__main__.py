@@ -30,7 +30,8 @@ from plateau_jax.input_files import describe_logs, read_curve, read_runs
 from plateau_jax.numerics import exact_segments
 from plateau_jax.option_parser import OPTIONS, OptionWords, command_line_parser
 from plateau_jax.output_files import is_stream, writing
-from plateau_jax.validation import checks, optional_packages
+from plateau_jax.validation import checks
+from plateau_jax.validation.lazy_names import missing_package_error
 from plateau_jax.validation.messages import message_of
 
 
@@ -205,7 +206,7 @@ def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
     try:
         from matplotlib.figure import Figure  # an optional dependency
     except ModuleNotFoundError as error:
-        raise optional_packages.missing_package_error("--plot", error, "plot") from None
+        raise missing_package_error("--plot", error, "plot") from None
 
     if str(path) == "-":
         raise ValueError("--plot - is not possible: give a file, as in --plot curve.png")

@@ -12,7 +12,7 @@ from support.sources import PACKAGES, Import, Source, imports, prose, sources
 # a layer; within a folder that is listed as a whole, any file may import another.
 _LAYERS = [
     # plateau_jax
-    "plateau_jax.validation.messages plateau_jax.validation.optional_packages plateau_jax.validation.checks",
+    "plateau_jax.validation.messages plateau_jax.validation.checks",
     "plateau_jax.validation.curve_warning plateau_jax.validation.lazy_names",
     "plateau_jax.numerics.exact plateau_jax.numerics.arithmetic",
     "plateau_jax.numerics.shapes",
