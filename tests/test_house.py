@@ -32,7 +32,7 @@ _LAYERS = [
     "plateau_jax.schedule plateau_jax.batch_plan plateau_jax.plots",
     "plateau_jax.holds.rules plateau_jax.analysis.curve_parts",
     "plateau_jax.analysis.last_iterate plateau_jax.analysis.lr_sums",
-    "plateau_jax.analysis.logged_lrs plateau_jax.analysis.log_files plateau_jax.analysis.next_peaks",
+    "plateau_jax.analysis.logged_lrs plateau_jax.analysis.log_files",
     "plateau_jax.holds.decision plateau_jax.analysis.comparison plateau_jax.analysis.loss_comparison",
     "plateau_jax.analysis.loss_law plateau_jax.analysis.logs",
     "plateau_jax.analysis.loss_run",
