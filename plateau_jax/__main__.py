@@ -16,20 +16,20 @@ from typing import Any, TextIO
 import numpy as np
 
 from plateau_jax import plots
-from plateau_jax.analysis import comparison
-from plateau_jax.analysis.best_peaks import best_peak_of_fits, fit_peaks
-from plateau_jax.analysis.comparison import compare
-from plateau_jax.analysis.logged_lrs import UnclearLogError
-from plateau_jax.analysis.loss_comparison import LossComparison
-from plateau_jax.analysis.loss_fitting import fit_losses
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.curves.staged_curve import StagedCurve, read_stages
 from plateau_jax.drawing.sampling import legend_labels
+from plateau_jax.forecasts.best_peaks import best_peak_of_fits, fit_peaks
+from plateau_jax.forecasts.logged_lrs import UnclearLogError
+from plateau_jax.forecasts.loss_comparison import LossComparison
+from plateau_jax.forecasts.loss_fitting import fit_losses
 from plateau_jax.input_files import describe_logs, read_curve, read_runs
 from plateau_jax.numerics import exact_segments
 from plateau_jax.option_parser import OPTIONS, OptionWords, command_line_parser
 from plateau_jax.output_files import is_stream, writing
+from plateau_jax.theory import comparison
+from plateau_jax.theory.comparison import compare
 from plateau_jax.validation import checks
 from plateau_jax.validation.lazy_names import missing_package_error
 from plateau_jax.validation.messages import message_of

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.messages import JsonWords
 from plateau_jax.design.questions import record_warnings
+from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.validation.curve_warning import warn
 from plateau_jax.validation.messages import message_of
 

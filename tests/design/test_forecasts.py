@@ -12,9 +12,9 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
-from plateau_jax.analysis.loss_fitting import fit_named_runs
 from plateau_jax.design import forecasts
 from plateau_jax.design.forecasts import MAX_FITS, fit_runs, forecast_curves, open_log
+from plateau_jax.forecasts.loss_fitting import fit_named_runs
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 PEAK = 1e-3

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.curve_parts import (
+from plateau_jax.curves.curve import Curve
+from plateau_jax.theory.curve_parts import (
     MANY_SEGMENTS,
     distances,
     double_sum,
@@ -16,7 +17,6 @@ from plateau_jax.analysis.curve_parts import (
     segment_begins,
     sorted_unique,
 )
-from plateau_jax.curves.curve import Curve
 
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]

@@ -10,7 +10,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax.analysis.lr_sums import largest_multiplier, schedule_sums
+from plateau_jax.forecasts.lr_sums import largest_multiplier, schedule_sums
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 LONGEST = 2**31 - 1

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
-from support.analysis.loss_oracle import BestPeakOracle, LossOracle
 from support.examples import examples
+from support.forecasts.loss_oracle import BestPeakOracle, LossOracle
 
 from plateau_jax import BestPeak, LossForecast, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
-from plateau_jax.analysis.best_peaks import best_peak_of_fits
-from plateau_jax.analysis.lr_sums import schedule_sums
+from plateau_jax.forecasts.best_peaks import best_peak_of_fits
+from plateau_jax.forecasts.lr_sums import schedule_sums
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 mpl.use("agg")

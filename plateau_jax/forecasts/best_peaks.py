@@ -10,15 +10,15 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.loss_comparison import LossForecast
-from plateau_jax.analysis.loss_fit import LossFit
-from plateau_jax.analysis.loss_fitting import checked_runs, fit_named_runs, run_names
-from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.analysis.lr_sums import largest_multiplier
-from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing import notebook
 from plateau_jax.drawing.losses import PeaksToDraw, draw_peaks
+from plateau_jax.forecasts.loss_comparison import LossForecast
+from plateau_jax.forecasts.loss_fit import LossFit
+from plateau_jax.forecasts.loss_fitting import checked_runs, fit_named_runs, run_names
+from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.lr_sums import largest_multiplier
+from plateau_jax.forecasts.run_peaks import indices_by_peak
 from plateau_jax.validation.messages import Message, message_of
 
 _LEAST_PEAKS = 3
