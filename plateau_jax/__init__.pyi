@@ -1,26 +1,5 @@
 """The public names: what type checkers see, and from where `lazy_names` imports each on first use."""
 
-from plateau_jax.analysis.best_peaks import BestPeak as BestPeak, best_peak as best_peak
-from plateau_jax.analysis.comparison import (
-    Comparison as Comparison,
-    compare as compare,
-)
-from plateau_jax.analysis.last_iterate import (
-    Outlook as Outlook,
-    outlook as outlook,
-)
-from plateau_jax.analysis.loss_comparison import (
-    LossComparison as LossComparison,
-    LossDifference as LossDifference,
-    LossForecast as LossForecast,
-)
-from plateau_jax.analysis.loss_fit import (
-    LossFit as LossFit,
-)
-from plateau_jax.analysis.loss_fitting import (
-    fit_losses as fit_losses,
-)
-from plateau_jax.analysis.loss_run import LossRun as LossRun
 from plateau_jax.batch_plan import BatchPlan as BatchPlan
 from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
@@ -28,6 +7,19 @@ from plateau_jax.curves.staged_curve import (
     Stage as Stage,
     StagedCurve as StagedCurve,
 )
+from plateau_jax.forecasts.best_peaks import BestPeak as BestPeak, best_peak as best_peak
+from plateau_jax.forecasts.loss_comparison import (
+    LossComparison as LossComparison,
+    LossDifference as LossDifference,
+    LossForecast as LossForecast,
+)
+from plateau_jax.forecasts.loss_fit import (
+    LossFit as LossFit,
+)
+from plateau_jax.forecasts.loss_fitting import (
+    fit_losses as fit_losses,
+)
+from plateau_jax.forecasts.loss_run import LossRun as LossRun
 from plateau_jax.holds.rules import (
     HoldBelow as HoldBelow,
     HoldUntilFlat as HoldUntilFlat,
@@ -45,6 +37,14 @@ from plateau_jax.schedule import (
     cosine_plateau_schedule as cosine_plateau_schedule,
     multiplier as multiplier,
     optax_schedule as optax_schedule,
+)
+from plateau_jax.theory.comparison import (
+    Comparison as Comparison,
+    compare as compare,
+)
+from plateau_jax.theory.last_iterate import (
+    Outlook as Outlook,
+    outlook as outlook,
 )
 from plateau_jax.transformation import (
     CountedCurveState as CountedCurveState,

@@ -10,28 +10,30 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
 from plateau_jax import plots
-from plateau_jax.analysis import comparison
-from plateau_jax.analysis.best_peaks import best_peak_of_fits, fit_peaks
-from plateau_jax.analysis.comparison import compare
-from plateau_jax.analysis.logged_lrs import UnclearLogError
-from plateau_jax.analysis.loss_comparison import LossComparison
-from plateau_jax.analysis.loss_fitting import fit_losses
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.serialization import parse_numbers
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.drawing.sampling import legend_labels
+from plateau_jax.forecasts.best_peaks import best_peak_of_fits, fit_peaks
+from plateau_jax.forecasts.logged_lrs import UnclearLogError
+from plateau_jax.forecasts.loss_comparison import LossComparison
+from plateau_jax.forecasts.loss_fitting import fit_losses
 from plateau_jax.input_files import describe_logs, read_curve, read_runs
 from plateau_jax.numerics import exact_segments
 from plateau_jax.option_parser import command_line_parser
-from plateau_jax.output_files import is_stream, open_for_writing
-from plateau_jax.validation import checks, optional_packages
+from plateau_jax.output_files import is_stream, writing
+from plateau_jax.theory import comparison
+from plateau_jax.theory.comparison import compare
+from plateau_jax.validation import checks
+from plateau_jax.validation.lazy_names import missing_package_error
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -199,19 +201,21 @@ def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
     try:
         from matplotlib.figure import Figure  # an optional dependency
     except ModuleNotFoundError as error:
-        raise optional_packages.missing_package_error("--plot", error, "plot") from None
+        raise missing_package_error("--plot", error, "plot") from None
 
     if str(path) == "-":
         raise ValueError("--plot - is not possible: give a file, as in --plot curve.png")
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plots.plot(curves, peak_value=float(peak), ax=figure.subplots())
     path = path if path.suffix or is_stream(path) else path.with_name(f"{path.name}.png")
-    with open_for_writing(path) as temporary, temporary.open("wb") as file:
-        figure.savefig(file, dpi=120, format=path.suffix.removeprefix(".") or "png")
+    with writing(path):
+        picture = BytesIO()
+        figure.savefig(picture, dpi=120, format=path.suffix.removeprefix(".") or "png")
+        path.write_bytes(picture.getvalue())
 
 
 def _write_csv(curve: Curve, peak: np.float32, path: Path) -> None:
-    with open_for_writing(path) as temporary, temporary.open("w", newline="") as file:
+    with writing(path), path.open("w", newline="") as file:
         _write_values(curve, peak, file)
 
 
@@ -241,14 +245,8 @@ def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
     return f"python -m plateau_jax: warning: {_encodable(str(message), sys.stderr)}\n"
 
 
-def _exit_on_sigterm(*_: object) -> None:
-    sys.exit(128 + signal.SIGTERM)
-
-
 if __name__ == "__main__":
     warnings.formatwarning = _format_warning
-    # As an exception, so that a partly written file is removed.
-    signal.signal(signal.SIGTERM, _exit_on_sigterm)
     if hasattr(signal, "SIGPIPE"):  # not on Windows
         # In `… | head`, end silently like other commands, rather than with a BrokenPipeError.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

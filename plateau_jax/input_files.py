@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.questions import record_warnings
+from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.validation.curve_warning import warn
 
 _ADVICE = "; repeat --fit for a second log"

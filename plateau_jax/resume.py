@@ -68,7 +68,7 @@ def check_resume(
     A different curve is accepted if both agree at every step below `step` (`Curve.same_until`), such as a
     cooldown that leaves the saved curve there. With `unit` or `hold` they must agree at `step` too, unless
     the saved curve ends there: updates may have run at it already. The peaks are compared if both sides name
-    one.
+    one and updates may have run.
 
     Args:
         record: What `resume_record` returned for the saved run, from JSON, orbax (`JsonSave`), msgpack or
@@ -105,13 +105,13 @@ def check_resume(
                 f"record was saved with {name} = {short_repr(saved.get(name))}, but here it is "
                 f"{short_repr(current[name])}; resume with the old {name}"
             )
+    can_stand_still = current["unit"] is not None or current["hold"] is not None
     peaks = saved.get("peak_value"), current["peak_value"]
-    if None not in peaks and peaks[0] != peaks[1]:
+    if (step or can_stand_still) and None not in peaks and peaks[0] != peaks[1]:
         raise ValueError(
             f"record was saved with peak_value = {peaks[0]}, but here it is {peaks[1]}; resume with the old "
             "peak, or leave out peak_value in check_resume to continue with the new one"
         )
-    can_stand_still = current["unit"] is not None or current["hold"] is not None
     difference = describe_difference(saved_curve, curve, step, can_stand_still)
     if difference:
         raise ValueError(f"record {difference}, or leave out check_resume to continue under the new one")

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 import plateau_jax
 import torch_bridge
-from plateau_jax.validation import optional_packages
+from plateau_jax.validation.lazy_names import is_installed, missing_package_error
 
 JAX_NAMES = ["optax_schedule", "multiplier", "cosine_plateau_schedule", "scale_by_curve"]
 TORCH_NAMES = ["lambda_lr", "CurveLR", "follow", "TrainStep", "evaluate", "Checkpoints", "make_loader"]
@@ -163,15 +163,15 @@ def test_missing_module_of_installed_package_is_named(absent, imports, asked):
 @pytest.mark.parametrize("name", ["jax", "jaxlib", None])
 def test_error_that_pip_cannot_fix_is_kept(name):
     error = ModuleNotFoundError("jax requires jaxlib to be installed", name=name)
-    assert optional_packages.missing_package_error("optax_schedule", error, "jax") is error
+    assert missing_package_error("optax_schedule", error, "jax") is error
 
 
 def test_module_added_to_sys_modules_counts_as_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "by_hand", type(sys)("by_hand"))
-    assert optional_packages.are_installed("sys", "by_hand")
+    assert is_installed("by_hand")
     monkeypatch.setitem(sys.modules, "by_hand", None)
-    assert not optional_packages.are_installed("sys", "by_hand")
-    assert not optional_packages.are_installed("nowhere_to_be_found")
+    assert not is_installed("by_hand")
+    assert not is_installed("nowhere_to_be_found")
 
 
 def test_import_hook_that_blocks_a_package(monkeypatch):
@@ -182,7 +182,7 @@ def test_import_hook_that_blocks_a_package(monkeypatch):
                 raise ImportError("blocked here")
 
     monkeypatch.setattr(sys, "meta_path", [Blocker, *sys.meta_path])
-    assert not optional_packages.are_installed("blocked")
+    assert not is_installed("blocked")
 
 
 def test_star_import_includes_jax_names_if_installed():

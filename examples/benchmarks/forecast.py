@@ -35,9 +35,9 @@ from pathlib import Path
 import numpy as np
 
 from plateau_jax import LossFit, LossRun, StagedCurve, fit_losses
-from plateau_jax.analysis.loss_interval import ForecastTerms
-from plateau_jax.analysis.loss_law import fit_law
-from plateau_jax.analysis.lr_sums import PROGRESS_POWER, schedule_sums
+from plateau_jax.forecasts.loss_interval import ForecastTerms
+from plateau_jax.forecasts.loss_law import fit_law
+from plateau_jax.forecasts.lr_sums import PROGRESS_POWER, schedule_sums
 
 LAWS = "fit_losses", "annealing law", "nearest run"
 LENGTHS = "same length", "longer", "shorter"

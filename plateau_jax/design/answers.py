@@ -7,9 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from plateau_jax.analysis.comparison import NOTE, peak_at_equal_length
-from plateau_jax.analysis.last_iterate import outlook
-from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
@@ -27,9 +24,11 @@ from plateau_jax.design.questions import (
     typed_peak,
 )
 from plateau_jax.design.shape_choices import levels_of_shapes
-from plateau_jax.design.unused_fields import unused_fields
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
+from plateau_jax.forecasts.lr_sums import largest_multiplier
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
+from plateau_jax.theory.comparison import NOTE, peak_at_equal_length
+from plateau_jax.theory.last_iterate import outlook
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import message_of
 from plateau_jax.validation.curve_warning import suppress_warnings
@@ -115,7 +114,6 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
         "spans": list(shaded_spans(curve.rows))[:_MAX_ROWS],
         "segments": segments[: _MAX_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
-        "unused": unused_fields(curve),
         "shapes": levels_of_shapes([question.get("curve"), arguments]),
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),

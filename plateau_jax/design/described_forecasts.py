@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.best_peaks import BestPeak, best_peak_of_fits
-from plateau_jax.analysis.loss_fit import LossFit, Prediction
-from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve
+from plateau_jax.forecasts.best_peaks import BestPeak, best_peak_of_fits
+from plateau_jax.forecasts.loss_fit import LossFit, Prediction
+from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.lr_sums import largest_multiplier
 
 _MAX_DRAWN = 600
 """How many logged losses of a run the page draws."""

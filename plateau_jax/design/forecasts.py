@@ -13,18 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from plateau_jax.analysis.best_peaks import check_peaks
-from plateau_jax.analysis.log_files import parse_rows
-from plateau_jax.analysis.logged_lrs import UnclearLogError
-from plateau_jax.analysis.logs import Log, base_name, read_log
-from plateau_jax.analysis.loss_comparison import NOTE
-from plateau_jax.analysis.loss_fit import LossFit
-from plateau_jax.analysis.loss_fitting import fit_named_runs
-from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.described_forecasts import CurveForecast, describe_best_peak, describe_run
 from plateau_jax.design.questions import curves_and_peaks, record_warnings, typed_peak
+from plateau_jax.forecasts.best_peaks import check_peaks
+from plateau_jax.forecasts.log_files import parse_rows
+from plateau_jax.forecasts.logged_lrs import UnclearLogError
+from plateau_jax.forecasts.logs import Log, base_name, read_log
+from plateau_jax.forecasts.loss_comparison import NOTE
+from plateau_jax.forecasts.loss_fit import LossFit
+from plateau_jax.forecasts.loss_fitting import fit_named_runs
+from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.run_peaks import indices_by_peak
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 MAX_FITS = 16
@@ -200,9 +200,6 @@ FORECAST_ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = 
     "/forecast": forecast_curves,
 }
 """The function that answers each path."""
-
-LARGE_QUESTIONS = "/log", "/fit"
-"""Paths whose questions hold a log."""
 
 
 def _digest(value: Any) -> str:

@@ -13,7 +13,8 @@ from plateau_jax.drawing.sampling import (
     steps_to_draw,
 )
 from plateau_jax.numerics.exact_segments import ExactSegment
-from plateau_jax.validation import checks, optional_packages
+from plateau_jax.validation import checks
+from plateau_jax.validation.lazy_names import missing_package_error
 
 # For lines and spans to remain distinct in black and white.
 LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
@@ -49,7 +50,7 @@ def current_axes() -> Any:
     try:
         import matplotlib.pyplot as plt  # optional, and not needed if Axes are given
     except ModuleNotFoundError as error:
-        raise optional_packages.missing_package_error("plot", error, "plot") from None
+        raise missing_package_error("plot", error, "plot") from None
     return plt.gca()
 
 

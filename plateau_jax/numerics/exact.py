@@ -23,7 +23,7 @@ PI = _PI >> _GUARD
 
 _DECIMAL = Context(prec=100)  # digits
 _RELIABLE = Context(prec=80)
-"""The digits of a computed number that are correct: without the others, what should be 2 is 2."""
+"""Computed numbers are correct to more than these digits: what should be 2 is 2 to 80, and 1.99…9 to 100."""
 
 LN_2 = int(_DECIMAL.multiply(_DECIMAL.ln(2), ONE))
 

@@ -67,68 +67,32 @@ runpy.run_module("plateau_jax", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inherited", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
-@pytest.mark.parametrize("old", [None, "what was there"])
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopped_csv_keeps_the_old_file(tmp_path, sent, code, old, inherited):
+def test_ctrl_c_ends_without_a_traceback(tmp_path):
     path = tmp_path / "huge.csv"
-    if old is not None:
-        path.write_text(old)
-    before = signal.signal(signal.SIGINT, inherited)
+    process = subprocess.Popen([*AT_A_TERMINAL, str(2**31 - 1), "--csv", str(path)], stderr=subprocess.PIPE)
     try:
-        process = subprocess.Popen(
-            [*AT_A_TERMINAL, str(2**31 - 1), "--csv", str(path)], stderr=subprocess.PIPE
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
-    try:
-        # Wait for the first block of values, in the temporary file.
-        while not any(file.stat().st_size for file in tmp_path.iterdir() if file != path):
+        while not (path.exists() and path.stat().st_size):
             assert process.poll() is None
-        process.send_signal(sent)
+        process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == code
-    assert errors == b""
-    assert [(file, file.read_text()) for file in tmp_path.iterdir()] == [(path, old)] * (old is not None)
+    assert (process.returncode, errors) == (130, b"")
 
 
-@pytest.mark.parametrize(("option", "name"), [("--csv", "rates.csv"), ("--plot", "curve.png")])
-def test_failed_output_keeps_the_old_file(tmp_path, capsys, monkeypatch, option, name):
-    path = tmp_path / name
-    path.write_text("what was there")
-
-    def fail(file, *_, **__):
-        file = file if option == "--plot" else None
-        if file:
-            file.write(b"half")
-        raise OSError("no space left")
-
+def test_failed_picture_keeps_the_old_file(tmp_path, capsys, monkeypatch):
     from matplotlib.figure import Figure
 
-    monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: fail(file))
-    monkeypatch.setattr(PlateauCurve, "__call__", PlateauCurve.__call__ if option == "--plot" else fail)
-    assert "no space left" in rejected(capsys, ["100", option, str(path)])
-    assert [(file, file.read_text()) for file in tmp_path.iterdir()] == [(path, "what was there")]
+    def fail(figure, file, **_):
+        file.write(b"half")
+        raise OSError("no space left")
 
-
-@pytest.mark.parametrize(("option", "name"), [("--csv", "rates.csv"), ("--plot", "curve.png")])
-def test_links_and_permissions_are_kept(tmp_path, capsys, option, name):
-    (tmp_path / "elsewhere").mkdir()
-    target, link = tmp_path / "elsewhere" / name, tmp_path / name
-    link.symlink_to(target)
-    for mode in (None, 0o640, 0o606):
-        if mode is not None:
-            target.chmod(mode)
-        assert main(["10", option, str(link)]) == 0
-        written = target.read_bytes()
-        assert link.is_symlink()
-        assert len(written) > 100
-        if mode is not None:
-            assert target.stat().st_mode & 0o777 == mode
-    assert sorted(file.name for file in tmp_path.rglob("*")) == sorted(["elsewhere", name, name])
+    path = tmp_path / "curve.png"
+    path.write_text("what was there")
+    monkeypatch.setattr(Figure, "savefig", fail)
+    assert "no space left" in rejected(capsys, ["100", "--plot", str(path)])
+    assert path.read_text() == "what was there"
 
 
 def test_new_file_has_default_permissions(tmp_path, capsys):
@@ -354,8 +318,6 @@ def test_unwritable_file_is_rejected(tmp_path, capsys, option, name):
     path = tmp_path / name
     message = rejected(capsys, ["100", option, str(path)])
     assert str(path) in message
-    assert ".part" not in message
-    assert path.parent.is_dir() or f"there is no directory {path.parent}\n" in message
     assert [file.name for file in tmp_path.rglob("*")] == ["folder.png"]
 
 

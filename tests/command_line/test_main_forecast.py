@@ -112,7 +112,7 @@ THREE = ["--fit", "0", "--fit", "1", "--fit", "2"]
         (["1000", "--best-peak", "--peak", "1e-3", *["--fit", "0"] * 3], "leave --peak out"),
         (
             ["1000", "--best-peak", "--fit", "0"],
-            "at 3 peaks or more, about a factor of 2 apart, and these have 0.00049",
+            "the runs at 0.00049",
         ),
         (["9000", "--best-peak", *THREE], "at most 4 times the 1000 steps"),
         (

@@ -12,9 +12,9 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
-from plateau_jax.analysis.loss_fitting import fit_named_runs
 from plateau_jax.design import forecasts
 from plateau_jax.design.forecasts import MAX_FITS, fit_runs, forecast_curves, open_log
+from plateau_jax.forecasts.loss_fitting import fit_named_runs
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 PEAK = 1e-3
@@ -312,11 +312,11 @@ def test_logs_that_miss_the_peak_are_fitted_together(is_restarted) -> None:
 
 def test_missing_best_peaks_say_why() -> None:
     fitted, (forecast,) = forecasts_at({1e-3: 0.0, 2e-3: 0.01}, (WSD, 1e-3))
-    assert "needs runs at 3 peaks or more" in fitted["best_fault"]
+    assert "takes 3 peaks or more" in fitted["best_fault"]
     assert forecast["loss"] == fit_losses(RUN).predict(WSD).loss
     fitted, (forecast,) = forecasts_at({5e-4: 0.04, 1e-3: 0.02, 2e-3: 0.0}, (WSD, 8e-3))
     assert fitted["best_fault"] == ""
-    assert "log a run at 4e-3" in forecast["best_fault"]
+    assert "do not show the best peak" in forecast["best_fault"]
     assert "more than a factor of 1.5" in forecast["fault"]
     short = opened(log(step=STEPS[::5], loss=LOSSES[::5]), CURVE, 5e-4)["run"] | {"name": "short.csv"}
     fitted = fit_runs({"runs": [short, run_at(1e-3), run_at(2e-3)]})

@@ -19,9 +19,9 @@ from support.design.page import (
 )
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
-from plateau_jax.analysis.comparison import NOTE
 from plateau_jax.design.answers import initial_curves
 from plateau_jax.design.questions import MAX_CURVES
+from plateau_jax.theory.comparison import NOTE
 
 pytestmark = pytest.mark.slow
 

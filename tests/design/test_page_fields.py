@@ -265,27 +265,6 @@ def test_percentages_are_read_as_by_the_library(page):
         assert percentage == min(candidates, default=None), (steps, whole)
 
 
-def test_fields_without_effect_are_marked(page):
-    unused = page.locator(".field[data-unused] > span:first-child")
-    expect(unused).to_have_count(0)
-    page.get_by_label("Plateau 1 in %, start").fill("0")
-    page.get_by_label("Plateau 1 in %, length").fill("60")
-    page.get_by_role("button", name="+ Cooldown").click()
-    page.get_by_label("Cooldown: First step").fill("5000")
-    wait_until_settled(page)
-    expect(unused).to_have_text(["Decay shape", "Final LR / peak"])
-    page.get_by_label("Decay shape").select_option("(1-x)^P")
-    wait_until_settled(page)
-    expect(unused).to_have_text(["Decay shape", "Final LR / peak"])
-    page.get_by_label("Cooldown: First step").fill("7000")
-    wait_until_settled(page)
-    expect(unused).to_have_count(0)
-    page.get_by_role("radio", name="Edit Stages").check()
-    wait_until_settled(page)
-    expect(page.locator("td[data-unused]").get_by_role("combobox")).to_have_accessible_name("Stage 2, shape")
-    expect(page.get_by_label("Stage 2, shape")).to_have_accessible_description("no effect on this curve")
-
-
 def test_likely_mistakes_are_reported(page):
     page.get_by_label("Final LR / peak").fill("3e-5")
     wait_until_settled(page)

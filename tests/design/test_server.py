@@ -149,63 +149,28 @@ def test_other_content_types_are_rejected(server: Server, kind: str | None) -> N
     assert "application/json" in reply.json["error"]
 
 
-@pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 20 * MAX_BODY_BYTES])
-def test_oversized_bodies_are_rejected(server: Server, size: int) -> None:
-    """The client sends all of the body and can still read the answer."""
-    reply = request(server, "POST", "/curve", b" " * size)
-    assert reply.status == 413
-    assert str(size) in reply.json["error"]
-    assert reply.headers["Connection"] == "close"
-
-
 def test_logs_may_be_large(server: Server) -> None:
     text = "step,loss,lr\n" + "".join(f"{step},{2 + 1 / step},0.001{' ' * 60}\n" for step in range(1, 20_000))
     body = json.dumps({"name": "log.csv", "text": text}).encode()
-    assert len(body) > MAX_BODY_BYTES
     assert len(request(server, "POST", "/log", body).json["run"]["steps"]) == 19_999
-    assert request(server, "POST", "/curve", body).status == 413
-
-
-@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
-def test_other_pages_may_not_send_large_bodies(server: Server, headers: dict[str, str]) -> None:
-    """They would fill the memory: the body is discarded instead of kept."""
-    reply = request(server, "POST", "/log", b" " * (MAX_BODY_BYTES + 1), **headers)
-    assert reply.status == 413
 
 
 @pytest.mark.parametrize(
-    ("length", "status"), [(None, 411), ("", 400), ("-1", 400), ("x", 400), ("٣", 400), ("1" * 5000, 400)]
+    "length", [None, "", "-1", "x", "²", "1" * 5000, str(MAX_BODY_BYTES + 1), str(20 * MAX_BODY_BYTES)]
 )
-def test_bodies_of_unknown_length_are_rejected(server: Server, length: str | None, status: int) -> None:
+def test_bodies_too_large_or_of_unknown_length_are_not_read(server: Server, length: str | None) -> None:
     sent = None if length is None else length.encode("utf-8").decode("latin-1")
     reply = request(server, "POST", "/curve", b"", Content_Length=sent)
-    assert reply.status == status
-    assert "Content-Length" in reply.json["error"]
-
-
-def _send_raw(server: Server, *headers: str, body: bytes) -> bytes:
-    """Send these headers and this body, close the sending side, and return the answer."""
-    head = [
-        "POST /curve HTTP/1.1",
-        f"Host: 127.0.0.1:{server.port}",
-        "Content-Type: application/json",
-        *headers,
-    ]
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall("\r\n".join([*head, "", ""]).encode() + body)
-        connection.shutdown(socket.SHUT_WR)
-        return connection.makefile("rb").read()
+    assert reply.status == 413
+    assert f"Content-Length must be at most {MAX_BODY_BYTES}" in reply.json["error"]
 
 
 def test_truncated_bodies_are_rejected(server: Server) -> None:
-    reply = _send_raw(server, f"Content-Length: {len(BODY) + 9}", body=BODY)
-    assert b" 400 " in reply
-    assert f"the body ended after {len(BODY)} of".encode() in reply
-
-
-def test_chunked_bodies_are_rejected(server: Server) -> None:
-    reply = _send_raw(server, f"Content-Length: {len(BODY)}", "Transfer-Encoding: chunked", body=BODY)
-    assert b" 411 " in reply
+    head = f"POST /curve HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY[:-9])
+        connection.shutdown(socket.SHUT_WR)
+        assert b" 400 " in connection.makefile("rb").read()
 
 
 def test_backlog_holds_many_connections() -> None:
@@ -223,33 +188,12 @@ def test_unknown_paths_are_rejected(server: Server, path: str) -> None:
         assert server.address in reply.json["error"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [(method, "/curve") for method in ("HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "GET")]
-    + [("POST", path) for path in ("/", "/start", "/main.js")],
-)
-def test_other_methods_are_rejected(server: Server, method: str, path: str) -> None:
-    reply = request(server, method, path, None if method == "GET" else BODY)
-    assert reply.status == 405
-    assert reply.headers["Allow"] == "GET, POST"
-    if method != "HEAD":
-        assert reply.json["error"]
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"nonsense\r\n\r\n", 400),
-        (b"BREW / HTTP/1.1\r\n\r\n", 501),
-        (b"GET / HTTP/9.9\r\n\r\n", 505),
-        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
-        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
-    ],
-)
-def test_malformed_requests_are_rejected(server: Server, sent: bytes, status: int) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall(sent)
-        assert f" {status} ".encode() in connection.makefile("rb").read()
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE", "OPTIONS"])
+def test_other_methods_are_rejected(server: Server, method: str) -> None:
+    """No answer to OPTIONS lets a page of another origin send JSON."""
+    reply = request(server, method, "/curve", BODY)
+    assert reply.status == 501
+    assert not [name for name in reply.headers if name.startswith("Access-Control")]
 
 
 def _reset_during_answer(port: int) -> None:
@@ -307,7 +251,7 @@ def test_command_prints_its_address_and_its_end() -> None:
             rest, errors = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (rest.strip(), errors, process.returncode) == ("The server has stopped.", "", 0)
+    assert (rest, errors, process.returncode) == ("", "", 0)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="Windows has other signals")
@@ -334,8 +278,7 @@ def test_browser_is_opened_at_the_address(browser, monkeypatch, capsys):
     monkeypatch.setattr("webbrowser.open", opened.put)
     monkeypatch.setattr(Server, "serve_forever", Mock(side_effect=KeyboardInterrupt))
     serve([], 0, browser=browser)
-    printed, ended = capsys.readouterr().out.splitlines()[0::2]
-    assert ended == "The server has stopped."
+    printed = capsys.readouterr().out
     if browser:
         assert opened.get(timeout=60) in printed
     assert opened.empty()
@@ -344,14 +287,16 @@ def test_browser_is_opened_at_the_address(browser, monkeypatch, capsys):
 def test_port_in_use_is_rejected(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--design", "--no-browser", "--port", str(server.port)])
-    assert f"--port {server.port} is in use: choose another, or --port 0" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert f"--port {server.port}: " in message
+    assert "Address already in use; --port 0 chooses a free one" in message
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--design", "--port", "-1"], "--port -1 must lie in 0 … 65535"),
-        (["--design", "--port", "65536"], "--port 65536 must lie in 0 … 65535"),
+        (["--design", "--port", "-1"], "--port -1: bind(): port must be 0-65535"),
+        (["--design", "--port", "65536"], "--port 65536: bind(): port must be 0-65535"),
         (["--design", "--json", "10"], "leave --json out"),
         (["--design", "--csv", "-", "10"], "leave --csv out"),
         (["--design", "--compare"], "leave --compare out"),

@@ -12,7 +12,7 @@ from support.docs.pages import ROOT
 from support.programs import EXAMPLES, run
 
 from plateau_jax import StagedCurve
-from plateau_jax.analysis.lr_sums import schedule_sums
+from plateau_jax.forecasts.lr_sums import schedule_sums
 
 CASE = re.compile(
     r"^([12] runs?, (?:same length|longer|shorter)) +(\d+)((?: +0\.\d{4}){3}) +(\d\.\d\d)$", re.MULTILINE

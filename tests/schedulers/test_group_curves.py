@@ -2,7 +2,9 @@
 
 import copy
 import pickle
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -100,3 +102,18 @@ def test_peak_written_into_base_lrs_is_used():
     scheduler.base_lrs[1] = 0.7  # as programs for torch's schedulers do
     advance(optimizer, scheduler)
     assert lrs_of(optimizer) == [learning_rate(peak, CURVE, 21) for peak in (0.1, 0.7)]
+    scheduler.base_lrs = np.array([0.3, 0.4])
+    advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == [learning_rate(peak, CURVE, 22) for peak in (0.3, 0.4)]
+
+
+@pytest.mark.parametrize("peak", [None, "0.2", 1e39, -1.0, float("nan")])
+def test_wrong_peak_written_into_base_lrs_is_rejected(peak: Any):
+    optimizer = optimizer_with([0.1, 0.2])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 2)
+    scheduler.base_lrs[1] = peak
+    before = lrs_of(optimizer)
+    with pytest.raises((TypeError, ValueError), match=r"^base_lrs\[1\] = "):
+        advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == before

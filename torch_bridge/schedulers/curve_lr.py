@@ -88,7 +88,7 @@ class CurveLR(GroupCurves, LambdaLR):
 
     @base_lrs.setter  # torch sets an attribute of this name
     def base_lrs(self, peaks: list[float]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._bases = peaks
+        self._bases = list(peaks)
 
     # `count` is not keyword-only: that would make the whole step 3 % slower.
     def step(self, epoch: int | None = None, count: int | None = None) -> None:

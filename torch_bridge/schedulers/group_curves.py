@@ -7,7 +7,14 @@ import numpy as np
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import CHUNK, Curve, Rule, check_unit, checks
-from torch_bridge.schedulers.param_groups import GroupOption, as_number, curves_of, is_same, unshare_tensors
+from torch_bridge.schedulers.param_groups import (
+    GroupOption,
+    as_number,
+    base_value,
+    curves_of,
+    is_same,
+    unshare_tensors,
+)
 from torch_bridge.schedulers.resume import check_same_past, how_to_override, read_bases, read_curves
 from torch_bridge.schedulers.unit_clocks import Position, UnitClock, make_unit_clock, read_position
 
@@ -132,6 +139,8 @@ class GroupCurves:
     def _values_at_clock(self) -> tuple[float, ...]:
         """Return each group's value at `clock`."""
         if self._window.bases != self._bases:  # also if the user has written into `base_lrs`
+            for index, base in enumerate(self._bases):
+                base_value(f"base_lrs[{index}]", base)
             self._window = WindowOfValues(self.curves, self._bases)
         return self._window[self.clock]
 

@@ -39,7 +39,7 @@ export class Controls {
 
   // `entry` is {id, name, peak, curve}; paths start there. The field with the focus keeps its text, so that
   // typing is not disturbed, except after undo and redo.
-  draw(entry, { fault = null, advice = [], shapes = {}, unused = [], isUndone = false }) {
+  draw(entry, { fault = null, advice = [], shapes = {}, isUndone = false }) {
     const structure = JSON.stringify([entry.id, structureOf(entry.curve)]);
     if (structure !== this.#structure) this.#build(entry, structure);
     for (const { input, path } of this.#inputs) {
@@ -48,7 +48,6 @@ export class Controls {
       input.defaultValue = input.value;
     }
     for (const { field, path } of this.#shapes) field.draw(valueAt(entry, path), rises(entry, path), shapes, isUndone);
-    this.#markUnused(new Set(unused.map((path) => path.join("/"))));
     this.#numberRows(entry);
     this.#showMessages(fault, advice);
   }
@@ -64,14 +63,6 @@ export class Controls {
         const label = node.dataset.label.replace("#", number);
         setProperties(node, { "aria-label": label, title: node.matches("button") ? label : null });
       }
-    }
-  }
-
-  #markUnused(keys) {
-    for (const { input, path } of this.#allInputs()) {
-      const isUnused = keys.has(path.join("/"));
-      setProperties(input, { "aria-description": isUnused ? "no effect on this curve" : null });
-      setProperties(input.closest(".field, td") ?? input, { "data-unused": isUnused, title: isUnused ? "No effect on this curve" : null });
     }
   }
 

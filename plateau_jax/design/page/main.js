@@ -209,7 +209,7 @@ const readLearningRates = latestOnly(async () => {
 
 function showFields(isUndone = false) {
   const { answer, fault = null } = known.get(selected().id) ?? {};
-  controls.draw(selected(), { fault, advice: answer?.advice, shapes: answer?.shapes, unused: answer?.unused, isUndone });
+  controls.draw(selected(), { fault, advice: answer?.advice, shapes: answer?.shapes, isUndone });
 }
 
 const show = (isUndone = false) => keepFocus(() => {

@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plateau_jax.analysis.logs import Log, is_perplexity, read_log
-from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
+from plateau_jax.forecasts.logs import Log, is_perplexity, read_log
+from plateau_jax.forecasts.lr_sums import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
 

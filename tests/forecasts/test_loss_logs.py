@@ -19,8 +19,8 @@ from hypothesis import example, given, strategies as st
 from support.examples import examples
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, fit_losses
-from plateau_jax.analysis.log_files import parse_rows
-from plateau_jax.analysis.logged_lrs import UnclearLogError
+from plateau_jax.forecasts.log_files import parse_rows
+from plateau_jax.forecasts.logged_lrs import UnclearLogError
 
 CURVE, PEAK = PlateauCurve(1000, warmup_steps=100), 1e-3
 STEPS = list(range(20, 1001, 20))

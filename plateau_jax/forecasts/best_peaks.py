@@ -4,23 +4,26 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.loss_comparison import LossForecast
-from plateau_jax.analysis.loss_fit import LossFit
-from plateau_jax.analysis.loss_fitting import checked_runs, fit_named_runs, run_names
-from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.analysis.lr_sums import largest_multiplier
-from plateau_jax.analysis.next_peaks import check_factors, first_peaks, parabola_peaks, peak_beyond, rounded
-from plateau_jax.analysis.run_peaks import indices_by_peak
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing import notebook
 from plateau_jax.drawing.losses import PeaksToDraw, draw_peaks
+from plateau_jax.forecasts.loss_comparison import LossForecast
+from plateau_jax.forecasts.loss_fit import LossFit
+from plateau_jax.forecasts.loss_fitting import checked_runs, fit_named_runs, run_names
+from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.lr_sums import largest_multiplier
+from plateau_jax.forecasts.run_peaks import indices_by_peak
 
 _LEAST_PEAKS = 3
+
+_LEAST_FACTOR, _MOST_FACTOR = 1.2 * (1 - 1e-9), 2.5 * (1 + 1e-9)
+"""The factors allowed between neighboring peaks of the parabola, which are rounded."""
 
 _TOLERANCE = 0.003
 """How far above the minimum the losses of the range are, in units of the loss."""
@@ -93,7 +96,7 @@ class BestPeak:
         """
         losses = [forecast.loss for forecast in self.forecasts]
         half_widths = [(forecast.high - forecast.low) / 2 for forecast in self.forecasts]
-        chosen = parabola_peaks(losses)
+        chosen = _parabola_peaks(losses)
         fitted_peaks = np.geomspace(self.peaks[chosen][0], self.peaks[chosen][-1], _DRAWN_PEAKS)
         fitted_losses = _Parabola.through(self.peaks[chosen], losses[chosen]).losses(fitted_peaks)
         shown = PeaksToDraw(self.peaks, losses, half_widths, fitted_peaks, fitted_losses)
@@ -123,7 +126,7 @@ def best_peak(runs: Iterable[LossRun], curve: Curve) -> BestPeak:
         TypeError: A run is not a `LossRun`, or `curve` not a `Curve`.
         ValueError: There are fewer than three peaks; two neighbors of the parabola are more than a factor of
             2.5 or less than 1.2 apart; the minimum lies beyond the peaks that were run; the runs of a peak
-            cannot be fitted, or the curve has more than four times their steps. The message says what to run.
+            cannot be fitted, or the curve has more than four times their steps.
 
     >>> import numpy as np
     >>> from plateau_jax import LossRun, PlateauCurve, best_peak
@@ -161,11 +164,14 @@ def check_peaks(peaks: Sequence[float]) -> None:
     if not peaks:
         raise ValueError("there is no run: write best_peak([run, ...], curve)")
     if len(peaks) < _LEAST_PEAKS:
-        listed = ", ".join(f"{peak:g}" for peak in peaks)
-        raise ValueError(
-            f"the best peak needs runs at {_LEAST_PEAKS} peaks or more, about a factor of 2 apart, and these "
-            f"have {listed}: {first_peaks(peaks)}"
-        )
+        raise _unclear(f"runs at {', '.join(f'{peak:g}' for peak in peaks)}")
+
+
+def _unclear(what: str) -> ValueError:
+    return ValueError(
+        f"the {what} do not show the best peak: that takes {_LEAST_PEAKS} peaks or more, a factor of 1.2 to "
+        "2.5 between the lowest forecast and those next to it, and a minimum that lies among the peaks"
+    )
 
 
 def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
@@ -183,10 +189,11 @@ def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
         except ValueError as error:
             raise ValueError(f"the runs at the peak {peak:g}: {error}") from None
     losses = [forecast.loss for forecast in forecasts]
-    chosen = parabola_peaks(losses)
-    check_factors(peaks, losses)
+    chosen = _parabola_peaks(losses)
     parabola = _Parabola.through(peaks[chosen], losses[chosen])
-    _check_minimum(parabola, peaks, losses)
+    if not _shows_minimum(parabola, peaks[chosen], losses[chosen]):
+        pairs = zip(peaks, losses, strict=True)
+        raise _unclear(f"forecasts at {', '.join(f'{peak:g} ({loss:.4g})' for peak, loss in pairs)}")
     peak = min(max(math.exp(parabola.center), peaks[0]), peaks[-1])
     factor = math.exp(math.sqrt(_TOLERANCE / parabola.curvature))
     half = max((forecast.high - forecast.low) / 2 for forecast in forecasts[chosen])
@@ -219,15 +226,19 @@ class _Parabola(NamedTuple):
         return self.least + self.curvature * (np.log(peaks) - self.center) ** 2
 
 
-def _check_minimum(parabola: _Parabola, peaks: Sequence[float], losses: Sequence[float]) -> None:
-    """Reject a parabola whose minimum, if it has one, lies beyond the peaks that were run."""
-    if np.ptp(losses[parabola_peaks(losses)]) <= _ROUNDING:
-        raise ValueError(
-            "the forecasts of these peaks do not differ: log runs at "
-            f"{rounded(peaks[0] / 2)} and {rounded(peaks[-1] * 2)}"
-        )
-    if parabola.curvature > 0 and math.log(peaks[0]) <= parabola.center <= math.log(peaks[-1]):
-        return
-    is_low = int(np.argmin(losses)) == 0
-    where = f"below {peaks[0]:g}, the lowest" if is_low else f"above {peaks[-1]:g}, the highest"
-    raise ValueError(f"the best peak seems to lie {where} that was run: {peak_beyond(peaks, is_low=is_low)}")
+def _parabola_peaks(losses: Sequence[float]) -> slice:
+    """Return the three peaks of the parabola: around the lowest loss, or at its end."""
+    first = min(max(losses.index(min(losses)) - 1, 0), len(losses) - _LEAST_PEAKS)
+    return slice(first, first + _LEAST_PEAKS)
+
+
+def _shows_minimum(parabola: _Parabola, peaks: Sequence[float], losses: Sequence[float]) -> bool:
+    """Return True if the three peaks suit a parabola, and its minimum lies among them."""
+    factors = [high / low for low, high in pairwise(peaks)]
+    return (
+        min(factors) >= _LEAST_FACTOR
+        and max(factors) <= _MOST_FACTOR
+        and np.ptp(losses) > _ROUNDING
+        and parabola.curvature > 0
+        and math.log(peaks[0]) <= parabola.center <= math.log(peaks[-1])
+    )

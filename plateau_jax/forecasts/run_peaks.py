@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import combinations
 
-from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.forecasts.loss_run import LossRun
 
 _ROUNDED = 1e-6
 """Learning rates are rounded to float32."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.curve_parts import parts_before, suffix_sums, sums_of_parts
 from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.theory.curve_parts import parts_before, suffix_sums, sums_of_parts
 from plateau_jax.validation import checks
 
 _Floats = NDArray[np.float64]

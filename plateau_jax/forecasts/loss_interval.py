@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.logged_losses import falls_to_half, late_losses
-from plateau_jax.analysis.loss_comparison import LossDifference
-from plateau_jax.analysis.loss_law import Law, LoggedLosses, fit_law, fit_law_at
-from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.forecasts.logged_losses import falls_to_half, late_losses
+from plateau_jax.forecasts.loss_comparison import LossDifference
+from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, fit_law_at
+from plateau_jax.forecasts.loss_run import LossRun
 
 _Floats = NDArray[np.float64]
 

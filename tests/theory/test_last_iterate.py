@@ -14,7 +14,7 @@ from support.curves.strategies import MAX_STEP
 from support.examples import examples
 
 from plateau_jax import Curve, Outlook, PlateauCurve, StagedCurve, outlook
-from plateau_jax.analysis import last_iterate
+from plateau_jax.theory import last_iterate
 
 
 def _in_digits(curve: Curve) -> tuple[Decimal, Decimal]:

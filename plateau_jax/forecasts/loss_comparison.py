@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plateau_jax.analysis.lr_sums import steps_at_borders
 from plateau_jax.curves.curve import Curve
 from plateau_jax.drawing import notebook
+from plateau_jax.forecasts.lr_sums import steps_at_borders
 
 NOTE = (
     "Losses after the last step, and differences to the first curve, with intervals of about 95 %. A curve "

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from plateau_jax.analysis.logged_losses import distinct_runs, group_losses
-from plateau_jax.analysis.loss_checks import check_misfit, check_runs
-from plateau_jax.analysis.loss_fit import LossFit
-from plateau_jax.analysis.loss_law import fit_law
-from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.analysis.run_peaks import indices_by_peak
+from plateau_jax.forecasts.logged_losses import distinct_runs, group_losses
+from plateau_jax.forecasts.loss_checks import check_misfit, check_runs
+from plateau_jax.forecasts.loss_fit import LossFit
+from plateau_jax.forecasts.loss_law import fit_law
+from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.run_peaks import indices_by_peak
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
 

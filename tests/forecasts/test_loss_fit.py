@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
-from support.analysis.loss_oracle import LossOracle
 from support.examples import examples
+from support.forecasts.loss_oracle import LossOracle
 
 from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.analysis import loss_fit
-from plateau_jax.analysis.forecast_reasons import list_reasons
-from plateau_jax.analysis.loss_interval import ForecastTerms
-from plateau_jax.analysis.lr_sums import schedule_sums
+from plateau_jax.forecasts import loss_fit
+from plateau_jax.forecasts.forecast_reasons import list_reasons
+from plateau_jax.forecasts.loss_interval import ForecastTerms
+from plateau_jax.forecasts.lr_sums import schedule_sums
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 mpl.use("agg")

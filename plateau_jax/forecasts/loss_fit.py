@@ -9,18 +9,17 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plateau_jax.analysis.forecast_reasons import check_length, list_reasons
-from plateau_jax.analysis.interpolated_sums import sums_at_many_steps
-from plateau_jax.analysis.logged_losses import first_used_step, group_losses
-from plateau_jax.analysis.loss_comparison import LossComparison, LossDifference, LossForecast, are_equal
-from plateau_jax.analysis.loss_interval import ForecastTerms, RefittedLaws, refit_laws
-from plateau_jax.analysis.loss_law import Law, LoggedLosses
-from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.analysis.lr_sums import largest_multiplier, schedule_sums
-from plateau_jax.analysis.run_peaks import octaves_to_runs, peak_value_of
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing.losses import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
+from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
+from plateau_jax.forecasts.logged_losses import first_used_step, group_losses
+from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast, are_equal
+from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
+from plateau_jax.forecasts.loss_law import Law, LoggedLosses
+from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.lr_sums import largest_multiplier, schedule_sums
+from plateau_jax.forecasts.run_peaks import octaves_to_runs, peak_value_of
 from plateau_jax.validation import checks
 
 _Floats = NDArray[np.float64]
@@ -107,7 +106,7 @@ class LossFit:
     def losses(self, curve: Curve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
         """Evaluate the law at steps of a curve.
 
-        At more than 4096 steps, the sums of the law are interpolated between computed ones, within 10⁻⁵.
+        At more than 128 steps, the sums of the law are interpolated between computed ones, within 2·10⁻⁵.
 
         Args:
             curve: As for `predict`.
@@ -131,7 +130,7 @@ class LossFit:
             raise ValueError(
                 f"steps = {checks.short_repr(steps)} must lie in 1 … total_steps = {curve.total_steps}"
             )
-        progress, noise = sums_at_many_steps(curve, peak, array.astype(np.int64))
+        progress, noise = schedule_sums(curve, peak, array.astype(np.int64))
         with np.errstate(divide="ignore"):
             return np.asarray(self._law.losses(progress, noise))
 

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
-from support.analysis import loss_oracle
-from support.analysis.loss_oracle import LossOracle
 from support.examples import examples
+from support.forecasts import loss_oracle
+from support.forecasts.loss_oracle import LossOracle
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.analysis.logged_losses import group_run
-from plateau_jax.analysis.loss_checks import _lags
-from plateau_jax.analysis.loss_fitting import fit_named_runs
-from plateau_jax.analysis.lr_sums import schedule_sums
+from plateau_jax.forecasts.logged_losses import group_run
+from plateau_jax.forecasts.loss_checks import _lags
+from plateau_jax.forecasts.loss_fitting import fit_named_runs
+from plateau_jax.forecasts.lr_sums import schedule_sums
 
 PEAK = 1e-3
 COSINE = PlateauCurve(2000, warmup_steps=50)

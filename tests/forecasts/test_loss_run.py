@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 
 from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.analysis.lr_sums import schedule_sums
+from plateau_jax.forecasts.lr_sums import schedule_sums
 
 CURVE = PlateauCurve(1000, warmup_steps=50)
 STEPS = np.arange(20, 1001, 20)

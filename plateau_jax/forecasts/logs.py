@@ -8,9 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from plateau_jax.analysis.log_files import checked_rows, read_file
-from plateau_jax.analysis.logged_lrs import UnclearLogError, curve_of, listed, peak_of, warn_if_lrs_differ
 from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.forecasts.log_files import checked_rows, read_file
+from plateau_jax.forecasts.logged_lrs import UnclearLogError, curve_of, listed, peak_of, warn_if_lrs_differ
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
 

@@ -16,7 +16,9 @@ _Steps = NDArray[np.int64]
 NEAREST = 512
 """How many steps at the end are single parts; before them, parts grow with the distance from the end."""
 
-_NEAREST_IN_SEGMENT = 128
+MANY_SEGMENTS = 256
+"""More are those of a log: lines between any two of its learning rates."""
+
 _BLOCK = 1024  # of the suffix sums
 
 
@@ -34,26 +36,34 @@ def parts_before(curve: Curve, step: int, most_single: int) -> tuple[_Floats, _F
     if step <= most_single:
         s = np.asarray(curve(np.arange(step)), np.float64)
         return s[s > 0], np.ones(np.count_nonzero(s))
-    borders = _borders(curve, step)
+    borders = sorted_unique(np.append(parts_of_segments(curve, step), step - distances(step, NEAREST)))
+    s, n = mean_multipliers(curve, borders), np.diff(borders)
+    return s[s > 0], n[s > 0].astype(np.float64)
+
+
+def mean_multipliers(curve: Curve, borders: _Steps) -> _Floats:
+    """Return the multiplier in the middle of each part."""
     lengths = np.diff(borders)
+    if np.all(lengths == 1):
+        return np.asarray(curve(borders[:-1]), np.float64)
     # The two steps in the middle of a part are one if its length is odd.
     middles = borders[:-1] + np.stack([(lengths - 1) // 2, lengths // 2])
-    s = np.mean(np.asarray(curve(middles), np.float64), axis=0)
-    return s[s > 0], lengths[s > 0].astype(np.float64)
+    return np.mean(np.asarray(curve(middles), np.float64), axis=0)
 
 
-def _borders(curve: Curve, step: int) -> _Steps:
-    """Return the first step of each part, and `step`.
+def parts_of_segments(curve: Curve, step: int) -> _Steps:
+    """Return the first steps of parts that grow with the distance from the borders of segments, and `step`.
 
-    The sums after a step change fastest right before `step`, and before a segment with much lower learning
-    rates; some shapes are steep at their start. So parts grow with the distance from these places.
+    The sums after a step change fastest right before a segment with much lower learning rates, and some
+    shapes are steep at their start.
     """
-    borders = [step - distances(step, NEAREST)]
     begins = segment_begins(curve)
+    nearest = 128 if len(begins) <= MANY_SEGMENTS else 8
+    parts: list[_Steps] = []
     for begin, end in pairwise([*begins[begins < step].tolist(), step]):
-        in_segment = distances(end - begin, _NEAREST_IN_SEGMENT)
-        borders += [begin + in_segment, end - in_segment]
-    return sorted_unique(np.concatenate(borders))
+        in_segment = distances(end - begin, nearest)
+        parts += [begin + in_segment, end - in_segment]
+    return sorted_unique(np.concatenate(parts))
 
 
 @lru_cache(64)

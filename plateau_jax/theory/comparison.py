@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, overload
 
-from plateau_jax.analysis.last_iterate import Outlook, outlook
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import curves_to_draw
 from plateau_jax.drawing import notebook
 from plateau_jax.drawing.sampling import legend_labels
+from plateau_jax.theory.last_iterate import Outlook, outlook
 
 _RATIOS = "Ratios to the first curve, where each curve has its own best peak."
 

@@ -7,11 +7,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.loss_law import LoggedLosses
-from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.analysis.loss_spikes import find_spikes
-from plateau_jax.analysis.lr_sums import schedule_sums, steps_at_borders
 from plateau_jax.curves.curve import Curve
+from plateau_jax.forecasts.loss_law import LoggedLosses
+from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.loss_spikes import find_spikes
+from plateau_jax.forecasts.lr_sums import schedule_sums, steps_at_borders
 from plateau_jax.numerics.exact_segments import end_of_rise
 
 _Floats = NDArray[np.float64]

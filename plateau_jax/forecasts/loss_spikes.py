@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.loss_run import LossRun
-from plateau_jax.analysis.lr_sums import steps_at_borders
+from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.lr_sums import steps_at_borders
 
 _Floats = NDArray[np.float64]
 

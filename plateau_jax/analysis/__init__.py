@@ -1,1 +1,0 @@
-"""Compare curves by what theory says about them."""

@@ -1,0 +1,1 @@
+"""Forecast the losses of curves from the logged losses of runs."""

@@ -1,0 +1,1 @@
+"""Compare curves by what theory says about them, without a run."""
