@@ -22,12 +22,12 @@ from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.serialization import parse_numbers
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.drawing.sampling import legend_labels
+from plateau_jax.drawing.tables import segments_as_text
 from plateau_jax.forecasts.best_peaks import best_peak_of_fits, fit_peaks
 from plateau_jax.forecasts.logged_lrs import UnclearLogError
 from plateau_jax.forecasts.loss_comparison import LossComparison
 from plateau_jax.forecasts.loss_fitting import fit_losses
 from plateau_jax.input_files import describe_logs, read_curve, read_runs
-from plateau_jax.numerics import exact_segments
 from plateau_jax.option_parser import command_line_parser
 from plateau_jax.output_files import is_stream, writing
 from plateau_jax.theory import comparison
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(comparison.as_text(replace(comparison_table, names=names), options.peak))
     else:
         table_peak = None if options.peak is None else peak
-        tables = "\n\n".join(exact_segments.as_text(curve.rows, table_peak) for curve in curves)
+        tables = "\n\n".join(segments_as_text(curve.rows, table_peak) for curve in curves)
         print(_encodable(tables, sys.stdout))
     return 0
 

@@ -21,7 +21,7 @@ _LAYERS = [
     "plateau_jax.numerics.segments",
     "plateau_jax.numerics.powers",
     "plateau_jax.numerics.fixed_point",
-    "plateau_jax.drawing.sampling",
+    "plateau_jax.drawing.sampling plateau_jax.drawing.tables",
     "plateau_jax.drawing.notebook plateau_jax.drawing.axes",
     "plateau_jax.drawing.losses",
     "plateau_jax.curves.serialization plateau_jax.curves.averaging_weights",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves import averaging_weights, serialization
-from plateau_jax.drawing import axes, notebook, sampling
+from plateau_jax.drawing import axes, notebook, sampling, tables
 from plateau_jax.numerics import exact_segments, fixed_point, levels, segments
 from plateau_jax.numerics.arithmetic import NUMPY, DecodedSegments
 from plateau_jax.numerics.exact_segments import ExactSegment
@@ -377,7 +377,7 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        return exact_segments.as_text(self.rows)
+        return tables.segments_as_text(self.rows)
 
     def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
         """Plot the learning rate, peak_value · curve(step), against the step. Needs matplotlib.

@@ -5,18 +5,14 @@ from html import escape
 from typing import Any
 
 from plateau_jax.drawing.sampling import FILLS, OPACITY, shaded_spans, steps_to_draw
+from plateau_jax.drawing.tables import as_html
 from plateau_jax.numerics.exact_segments import ExactSegment, describe_segments
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
-_MAX_ROWS = 200
 
 # Text and axes use the notebook's text colour, light or dark, and filled areas are translucent. The line has
 # a contrast of 3.7 : 1 to white and of 5.7 : 1 to black.
 _LINE = "#3b82f6"
-
-# For pages without a style sheet, and for tables longer than a screen.
-_TABLE = "text-align:right;border-spacing:1em 0;font-variant-numeric:tabular-nums"
-_SCROLLED = "display:inline-block;max-height:26em;overflow:auto"
 
 
 def html(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str) -> str:
@@ -30,7 +26,7 @@ def html(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: st
     """
     return (
         f"<div>{_svg(rows, values_at, name)}{_legend(rows)}"
-        f"<div><code>{escape(_truncated(description))}</code></div>{table(describe_segments(rows))}</div>"
+        f"<div><code>{escape(_truncated(description))}</code></div>{as_html(describe_segments(rows))}</div>"
     )
 
 
@@ -110,20 +106,6 @@ def _legend(rows: Sequence[ExactSegment]) -> str:
 
 def _translucent(colour: str, opacity: float) -> str:
     return f"{colour}{round(255 * opacity):02x}"
-
-
-def table(lines: Sequence[tuple[str, ...]]) -> str:
-    """Return an HTML table of a header and rows; a very long one is shortened."""
-    header, *body = lines
-    shown = body[:_MAX_ROWS]
-    if len(shown) < len(body):
-        shown = [*shown[:-1], ("…",) * len(header), body[-1]]
-    cells = [_cells("th", header), *(_cells("td", line) for line in shown)]
-    return f'<div style="{_SCROLLED}"><table style="{_TABLE}">{"".join(cells)}</table></div>'
-
-
-def _cells(tag: str, line: tuple[str, ...]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in line)}</tr>"
 
 
 def _truncated(text: str, limit: int = 400) -> str:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -11,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.drawing import notebook
 from plateau_jax.drawing.losses import PeaksToDraw, draw_peaks
+from plateau_jax.drawing.tables import as_html
 from plateau_jax.forecasts.loss_comparison import LossForecast
 from plateau_jax.forecasts.loss_fit import LossFit
 from plateau_jax.forecasts.loss_fitting import checked_runs, fit_named_runs, run_names
@@ -79,8 +78,7 @@ class BestPeak:
             (f"{peak:.3g}", f"{loss:.3f}", f"{low:.3f} to {high:.3f}") for peak, (loss, low, high, _) in pairs
         ]
         reasons = f" Less certain: {', and '.join(self.forecast.reasons)}." if self.forecast.reasons else ""
-        table = notebook.table([("peak", "loss", "interval"), *rows])
-        return f"<div>{table}<div>Best peak: {escape(str(self) + '.' + reasons)}</div></div>"
+        return as_html([("peak", "loss", "interval"), *rows], f"Best peak: {self}.{reasons}")
 
     def plot(self, *, ax: Any = None) -> Any:
         """Plot the forecast of each peak with its interval, the parabola, and the range. Needs matplotlib.

@@ -1,15 +1,12 @@
 """Forecasts of the loss of one curve or several, and how they are shown."""
 
-import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import NamedTuple
 
 import numpy as np
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.drawing import notebook
+from plateau_jax.drawing import tables
 from plateau_jax.forecasts.lr_sums import steps_at_borders
 
 NOTE = (
@@ -100,14 +97,11 @@ class LossComparison:
     differences: tuple[LossDifference, ...]
 
     def __str__(self) -> str:
-        rows = _table_rows(self)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [_aligned(row, widths) for row in rows]
-        return "\n".join([*lines, "", *textwrap.wrap(" ".join(_notes(self)), 90)])
+        return tables.as_text(_table_rows(self), _note(self), left=(0, 5))
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks."""
-        return f"<div>{notebook.table(_table_rows(self))}<div>{escape(' '.join(_notes(self)))}</div></div>"
+        return tables.as_html(_table_rows(self), _note(self))
 
 
 def are_equal(curve: Curve, other: Curve) -> bool:
@@ -142,22 +136,11 @@ def _table_rows(comparison: LossComparison) -> list[tuple[str, ...]]:
     return rows
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Join cells: the first and the last one to the left of their columns, numbers to the right."""
-    first, *numbers, last = row
-    cells = [
-        f"{first:{widths[0]}}",
-        *(f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:], strict=False)),
-        last,
-    ]
-    return "  ".join(cells).rstrip()
-
-
-def _notes(comparison: LossComparison) -> list[str]:
+def _note(comparison: LossComparison) -> str:
     """Return what the numbers mean, and which of them are less certain."""
     reasons = [
         f"{name}: {', and '.join(forecast.reasons)}."
         for name, forecast in zip(comparison.names, comparison.forecasts, strict=True)
         if forecast.reasons
     ]
-    return [NOTE, *(["Less certain:"] if reasons else []), *reasons]
+    return " ".join([NOTE, *(["Less certain:"] if reasons else []), *reasons])

@@ -131,16 +131,6 @@ def _format_level(level: Level, peak: np.float32 | None) -> str:
     return f"{multiplier if peak is None else peak * multiplier:.6g}"
 
 
-def as_text(segments: Sequence[ExactSegment], peak: np.float32 | None = None) -> str:
-    """Lay out the lines of `describe_segments` in columns."""
-    lines = describe_segments(segments, peak)
-    width = max(13, *(len(kind) for _, _, kind, _, _ in lines))
-    return "\n".join(
-        f"{first:>10} {last:>10}  {kind:{width}} {start:>11} {end:>11}"
-        for first, last, kind, start, end in lines
-    )
-
-
 def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
     """Return the segment that a step lies in."""
     return next(segment for segment in reversed(segments) if segment.begin <= step)

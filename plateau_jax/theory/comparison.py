@@ -1,15 +1,13 @@
 """A comparison of curves by their last-iterate bounds, relative to the first curve."""
 
 import math
-import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import Any, overload
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import curves_to_draw
-from plateau_jax.drawing import notebook
+from plateau_jax.drawing import tables
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.theory.last_iterate import Outlook, outlook
 
@@ -56,7 +54,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks."""
-        return f"<div>{notebook.table(_table_rows(self))}<div>{escape(NOTE)}</div></div>"
+        return tables.as_html(_table_rows(self), NOTE)
 
 
 @overload
@@ -124,12 +122,9 @@ def as_text(comparison: Comparison, first_peak: float | None = None) -> str:
 
     Given the best peak of the first curve, show the best peak of each instead of ratios.
     """
-    rows = _table_rows(comparison, first_peak)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = [f"{name:{widths[0]}}  {bound:>{widths[1]}}  {peak:>{widths[2]}}" for name, bound, peak in rows]
     meaning = _RATIOS
     if first_peak is not None:
         meaning = (
             f"Bounds over that of the first curve; best peaks, if {first_peak:g} is the best of that curve."
         )
-    return "\n".join([*table, "", *textwrap.wrap(f"{meaning} {_LIMITS}", 90)])
+    return tables.as_text(_table_rows(comparison, first_peak), f"{meaning} {_LIMITS}")

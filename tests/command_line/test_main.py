@@ -19,7 +19,7 @@ from support.schedulers.runs import peaks
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.__main__ import main
-from plateau_jax.numerics import exact_segments
+from plateau_jax.drawing.tables import segments_as_text
 
 COMMAND = [sys.executable, "-m", "plateau_jax"]
 CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
@@ -204,7 +204,7 @@ def test_suffix_determines_the_picture_format(tmp_path, capsys):
     png, svg = tmp_path / "curve.png", tmp_path / "curve.svg"
     for path in (png, svg):
         assert main([*ARGUMENTS, "--peak", "3e-4", "--plot", str(path)]) == 0
-        assert capsys.readouterr().out == exact_segments.as_text(CURVE.rows, np.float32(3e-4)) + "\n"
+        assert capsys.readouterr().out == segments_as_text(CURVE.rows, np.float32(3e-4)) + "\n"
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
 
