@@ -3,7 +3,6 @@
 # JAX is not fully typed, and optax has no stubs:
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -133,28 +132,38 @@ def scale_by_curve(
     schedule = optax_schedule(curve, peak_value)
     unit = None if unit is None else _check_range("unit", unit, 1)
     check_unit([curve], unit)
-    if unit is not None:
-        if hold is not None:
-            raise ValueError(
-                f"hold = {short_repr(hold)} counts updates, and cannot be combined with "
-                f"unit = {short_repr(unit)}"
-            )
-        return _scale_by_counted_curve(schedule, unit)
+    if unit is not None and hold is not None:
+        raise ValueError(
+            f"hold = {short_repr(hold)} counts updates, and cannot be combined with unit = {short_repr(unit)}"
+        )
     rules = check_rules(hold, curve)
     state_types = tuple(type(initial_state(rule)) for rule in rules)
     flat_starts = np.array(curve.flat_starts, np.int32)
 
+    # The total of a run exceeds int32, and without x64 JAX has nothing wider. So the state holds the total as
+    # clock · unit + rest, and each number stays below 2³¹. With unit = 8, counts of 5, 8 and 8 take
+    # (clock, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21 samples are 2 steps and 5 samples.
+    # A clock of updates has unit 1: each update counts 1, and there is never a rest.
     @jax.jit
-    def advance(clock: Any, states: Any, metric: Any) -> tuple[Any, Any]:
-        next_clock = optax.safe_increment(clock)
-        if not rules:
-            return next_clock, states
-        states, held = decide(jnp, rules, states, jnp.any(flat_starts == clock), metric)
-        return jnp.where(held, clock, next_clock), states
+    def advance(clock: Any, rest: Any, count: Any, states: Any, metric: Any) -> tuple[Any, Any, Any]:
+        consumed = rest + count
+        steps = consumed // (unit or 1)
+        # The minimum comes before the sum, which could overflow.
+        next_clock = jnp.minimum(clock, MAX_STEP - steps) + steps
+        if rules:
+            states, held = decide(jnp, rules, states, jnp.any(flat_starts == clock), metric)
+            next_clock = jnp.where(held, clock, next_clock)
+        return next_clock, consumed % (unit or 1), states
 
-    def init(params: optax.Params) -> ScaleByCurveState:
+    # Of two types, because Flax and Orbax restore a saved state only into one with the same fields.
+    def as_state(clock: Any, rest: Any, states: Any, lr: Any) -> ScaleByCurveState | CountedCurveState:
+        if unit is None:
+            return ScaleByCurveState(clock, states, lr)
+        return CountedCurveState(clock, rest, lr)
+
+    def init(params: optax.Params) -> ScaleByCurveState | CountedCurveState:
         states: Any = jax.device_put(tuple(map(initial_state, rules)))
-        return ScaleByCurveState(jnp.zeros((), "int32"), states, schedule(0))
+        return as_state(jnp.zeros((), "int32"), jnp.zeros((), "int32"), states, schedule(0))
 
     def update(
         updates: optax.Updates,
@@ -164,53 +173,24 @@ def scale_by_curve(
         value: Any = None,
         count: Any = None,
         **_: Any,
-    ) -> tuple[Any, ScaleByCurveState]:
+    ) -> tuple[Any, ScaleByCurveState | CountedCurveState]:
+        if not isinstance(state, ScaleByCurveState if unit is None else CountedCurveState):
+            raise ValueError(f"state = {short_repr(state)} is not of a clock with unit = {unit}")
         if isinstance(state, CountedCurveState):
-            raise ValueError(
-                f"state = {short_repr(state)} is of a clock with unit=, and this one counts updates"
-            )
-        if count is not None:
+            rest, states, count = state.rest, (), _check_count(count)
+        elif count is None:
+            rest, states, count = np.int32(0), state.hold, np.int32(1)
+        else:
             raise TypeError(
                 f"count = {short_repr(count)}, but the curve counts updates: leave count out, or write "
                 "scale_by_curve(..., unit=n)"
             )
-        if tuple(map(type, state.hold)) != state_types:
-            raise ValueError(
-                f"state.hold = {short_repr(state.hold)} does not fit the rules {short_repr(hold)}"
-            )
+        if tuple(map(type, states)) != state_types:
+            raise ValueError(f"state.hold = {short_repr(states)} does not fit the rules {short_repr(hold)}")
         metric = _check_metric(value) if rules else None
         lr = schedule(state.clock)
-        clock, states = advance(state.clock, state.hold, metric)
-        return _scale_updates(updates, lr), ScaleByCurveState(clock, states, lr)
-
-    return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _scale_by_counted_curve(
-    schedule: Callable[[Any], jax.Array], unit: int
-) -> optax.GradientTransformationExtraArgs:
-    # The total of a run exceeds int32, and without x64 JAX has nothing wider. So the state holds the total as
-    # clock · unit + rest, and each number stays below 2³¹. With unit = 8, counts of 5, 8 and 8 take
-    # (clock, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21 samples are 2 steps and 5 samples.
-    @jax.jit
-    def advance(clock: Any, rest: Any, count: Any) -> tuple[Any, Any]:
-        consumed = rest + count
-        steps = consumed // unit
-        # The minimum comes before the sum, which could overflow.
-        return jnp.minimum(clock, MAX_STEP - steps) + steps, consumed % unit
-
-    def init(params: optax.Params) -> CountedCurveState:
-        return CountedCurveState(jnp.zeros((), "int32"), jnp.zeros((), "int32"), schedule(0))
-
-    def update(
-        updates: optax.Updates, state: Any, params: Any = None, *, count: Any = None, **_: Any
-    ) -> tuple[Any, CountedCurveState]:
-        if not isinstance(state, CountedCurveState):
-            raise ValueError(f"state = {short_repr(state)} is not of a clock with unit = {unit}")
-        count = _check_count(count)
-        lr = schedule(state.clock)
-        clock, rest = advance(state.clock, state.rest, count)
-        return _scale_updates(updates, lr), CountedCurveState(clock, rest, lr)
+        clock, rest, states = advance(state.clock, rest, count, states, metric)
+        return _scale_updates(updates, lr), as_state(clock, rest, states, lr)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
