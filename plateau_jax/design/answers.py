@@ -1,36 +1,39 @@
 """Answers to the requests of the design page: a JSON value in, a JSON value out."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
-from plateau_jax.design.forecasts import FORECAST_ANSWERS
+from plateau_jax.design.forecasts import fit_runs, forecast_curves
 from plateau_jax.design.handles import curve_and_peak_handles
 from plateau_jax.design.messages import PlacedMessage, advice_about, placed_message
+from plateau_jax.design.opened_logs import open_log
 from plateau_jax.design.questions import (
     MAX_CURVES,
     check_size,
     curve_and_peak,
-    curves_and_peaks,
     entries_of,
     parse_json,
     record_warnings,
+    texts_of,
     typed_peak,
 )
 from plateau_jax.design.shape_choices import levels_of_shapes
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
+from plateau_jax.forecasts.loss_comparison import NOTE as FORECAST_NOTE
 from plateau_jax.forecasts.lr_sums import largest_multiplier
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
 from plateau_jax.theory.comparison import NOTE, peak_at_equal_length
 from plateau_jax.theory.last_iterate import outlook
 from plateau_jax.validation import checks
-from plateau_jax.validation.checks import message_of
+from plateau_jax.validation.checks import Message, message_of
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 _MAX_POINTS = 20_000
@@ -77,19 +80,78 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     }
 
 
-def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"curve": JSON, "peak": number} -> everything the page shows of the curve, or {"fault"}."""
-    arguments = question.get("curve")
+def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"curves": [{"curve", "peak", "before"}, …], "step", "runs"} -> everything the page shows.
+
+    An entry whose curve or peak has a fault is described as it was `before`, when it was last valid, if ever.
+    The answer has the learning rates at `step`, if that is not null. `runs` are those of each `open_log`. If
+    they are null, the answer has neither bounds nor forecasts, which take longest: while a handle is dragged,
+    the picture must not wait for them.
+    """
+    described = [_describe_entry(entry) for entry in entries_of(question)]
+    answer: dict[str, Any] = {"curves": [entry.answer for entry in described]}
+    if question.get("step") is not None:
+        step = checks.at_least("step", question["step"], 0)
+        rates = [entry.curve and entry.curve.learning_rate(step, entry.peak) for entry in described]
+        answer["step"] = step
+        answer["learning_rates"] = [lr if lr is None else float(f"{lr:.6g}") for lr in rates]
+    runs = question.get("runs")
+    if runs is not None:
+        valid = {place: (curve, peak) for place, (curve, peak, _) in enumerate(described) if curve}
+
+        def in_place(answers: Sequence[Any]) -> list[Any]:
+            placed = dict(zip(valid, answers, strict=True))
+            return [placed.get(place) for place in range(len(described))]
+
+        answer |= {"outlooks": in_place(compare_curves(list(valid.values()))), "note": NOTE}
+        if runs:
+            fits = fit_runs(texts_of(runs))
+            forecasts = forecast_curves(fits, list(valid.values())) if fits.by_peak else [None] * len(valid)
+            answer |= {"fit": fits.answer, "forecasts": in_place(forecasts), "forecast_note": FORECAST_NOTE}
+    return answer
+
+
+class _Described(NamedTuple):
+    """A curve with its peak and what the page shows of it; or None, any peak and the fault."""
+
+    curve: Curve | None
+    peak: float
+    answer: dict[str, Any]
+
+
+def _describe_entry(entry: Mapping[str, Any]) -> _Described:
+    described, before = _describe(_json_of(entry)), entry.get("before")
+    if described.curve is None and isinstance(before, Mapping):
+        valid = _describe(_json_of(cast("Mapping[str, Any]", before)))
+        return valid._replace(answer=valid.answer | described.answer)
+    return described
+
+
+def _json_of(entry: Mapping[str, Any]) -> str:
+    return json.dumps({"curve": entry.get("curve"), "peak": entry.get("peak")})
+
+
+# The user changes one curve at a time.
+@lru_cache(64)
+def _describe(text: str) -> _Described:
+    """Describe an entry from its JSON text."""
+    entry = json.loads(text)
+    arguments = entry["curve"]
     try:
         check_size(arguments)
         with record_warnings() as warnings:  # of a percentage that rounds to no step, too
-            curve = Curve.from_dict(cast("Any", arguments))
+            curve = Curve.from_dict(arguments)
     except (TypeError, ValueError) as error:
-        return {"fault": asdict(placed_message(message_of(error), ("curve",)))}
+        return _Described(None, 0.0, {"fault": asdict(placed_message(message_of(error), ("curve",)))})
     try:
-        peak = typed_peak(question)
+        peak = typed_peak(entry)
     except (TypeError, ValueError) as error:
-        return {"fault": asdict(placed_message(message_of(error)))}
+        return _Described(None, 0.0, {"fault": asdict(placed_message(message_of(error)))})
+    return _Described(curve, peak, _describe_curve(curve, peak, warnings, arguments))
+
+
+def _describe_curve(curve: Curve, peak: float, warnings: Sequence[Message], typed: Any) -> dict[str, Any]:
+    """Return everything the page shows of a curve; `typed` are its arguments as the user typed them."""
     steps = steps_to_draw(curve.rows)
     if len(steps) > _MAX_POINTS:
         steps = steps[np.linspace(0, len(steps) - 1, _MAX_POINTS).astype(np.int64)]
@@ -106,6 +168,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     ]
     return {
         "curve": arguments,
+        "peak": peak,
         "total": curve.total_steps,
         "largest": largest_multiplier(curve, curve.total_steps),
         "warmup": warmup_arguments(curve),
@@ -114,7 +177,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
         "spans": list(shaded_spans(curve.rows))[:_MAX_ROWS],
         "segments": segments[: _MAX_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
-        "shapes": levels_of_shapes([question.get("curve"), arguments]),
+        "shapes": levels_of_shapes([typed, arguments]),
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),
         "json": source.as_json(arguments),
@@ -122,14 +185,14 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def compare_curves(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"curves": [{"curve", "peak"}, …]} -> each curve's bound and best peak, relative to the first curve's.
+def compare_curves(curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
+    """Return the bound and the best peak of each curve, relative to those of the first, or a fault.
 
     `peak_ratio` is that at equal length; `best_peak` is a learning rate, the first curve's peak times it.
     """
     outlooks: list[dict[str, Any]] = []
     first, first_peak, first_best = None, 0.0, 0.0
-    for number, (curve, peak) in enumerate(curves_and_peaks(question)):
+    for number, (curve, peak) in enumerate(curves):
         try:
             curve_outlook = _cached_outlook(curve)
         except ValueError:
@@ -144,14 +207,7 @@ def compare_curves(question: Mapping[str, Any]) -> dict[str, Any]:
         ratio = best / first_best
         bound = curve_outlook.bound / first.bound
         outlooks.append({"bound": bound, "peak_ratio": ratio, "best_peak": ratio * first_peak})
-    return {"outlooks": outlooks, "note": NOTE}
-
-
-def learning_rates(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"curves": [{"curve", "peak"}, …], "step": integer} -> each curve's learning rate at that step."""
-    step = checks.at_least("step", question.get("step"), 0)
-    values = [curve.learning_rate(step, peak) for curve, peak in curves_and_peaks(question)]
-    return {"step": step, "learning_rates": [float(f"{lr:.6g}") for lr in values]}
+    return outlooks
 
 
 def open_curves(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,11 +236,9 @@ def _saved_page(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "/curve": describe_curve,
-    "/outlook": compare_curves,
-    "/learning-rates": learning_rates,
+    "/page": answer_page,
     "/open": open_curves,
-    **FORECAST_ANSWERS,
+    "/log": open_log,
 }
 """The function that answers each path."""
 

@@ -1,61 +1,35 @@
-"""Answers about forecasts: a log is read, the law is fitted to runs, and the losses of curves are forecast.
+"""Forecasts as JSON values: the law is fitted to runs, and the losses of curves are forecast.
 
 The runs of each peak have a fit. A curve is forecast by that of the nearest peak, and runs at three peaks or
 more also tell its best peak.
 
-The page keeps the runs. The server keeps the latest fits, since the page asks for forecasts whenever a handle
-moves; the page asks for a fit again if it was forgotten.
+The page sends its runs with each question, as it asks for forecasts whenever a handle moves. The latest fits
+and forecasts are kept: the sums of a long curve take tens of milliseconds, and one curve changes at a time.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.design.described_forecasts import CurveForecast, describe_best_peak, describe_run
-from plateau_jax.design.questions import curves_and_peaks, record_warnings, typed_peak
-from plateau_jax.forecasts.best_peaks import check_peaks
-from plateau_jax.forecasts.log_files import parse_rows
-from plateau_jax.forecasts.logged_lrs import UnclearLogError
-from plateau_jax.forecasts.logs import Log, base_name, read_log
-from plateau_jax.forecasts.loss_comparison import NOTE
-from plateau_jax.forecasts.loss_fit import LossFit
+from plateau_jax.design.opened_logs import read_run
+from plateau_jax.design.questions import record_warnings
+from plateau_jax.forecasts.best_peaks import BestPeak, best_peak_of_fits, check_peaks
+from plateau_jax.forecasts.loss_fit import LossFit, Prediction
 from plateau_jax.forecasts.loss_fitting import fit_named_runs
 from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.lr_sums import largest_multiplier
 from plateau_jax.forecasts.run_peaks import indices_by_peak
-from plateau_jax.validation.curve_warning import suppress_warnings
 
-MAX_FITS = 16
-"""How many fits, and how many runs, the server keeps."""
-
-_Value = TypeVar("_Value")
+_MAX_DRAWN = 600
+"""How many logged losses of a run the page draws."""
 
 
-class _Recent(Generic[_Value]):
-    """The latest values, by the digests of the JSON that they were made from."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, _Value] = {}
-        self._lock = Lock()
-
-    def get(self, key: str) -> _Value | None:
-        with self._lock:
-            return self._values.get(key)
-
-    def keep(self, key: str, value: _Value) -> None:
-        with self._lock:
-            self._values[key] = value
-            while len(self._values) > MAX_FITS:
-                del self._values[next(iter(self._values))]  # the oldest
-
-    def clear(self) -> None:
-        with self._lock:
-            self._values.clear()
-
-
-class _Fits(NamedTuple):
+class Fits(NamedTuple):
     """The fit of each peak, whether they tell best peaks, and the answer about the runs."""
 
     by_peak: dict[float, LossFit]
@@ -63,159 +37,101 @@ class _Fits(NamedTuple):
     answer: dict[str, Any]
 
 
-_runs = _Recent[LossRun]()
-_fits = _Recent[_Fits]()
+@lru_cache(16)
+def fit_runs(texts: tuple[str, ...]) -> Fits:
+    """Fit the law to the runs of `open_log`; the answer is {"runs", "advice", "best_fault"} or {"fault"}.
 
-
-def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"name", "text", "curve", "peak", "columns", "unit"} -> {"run", "loss", "columns", "advice", …}.
-
-    The answer also has `largest_lr`, the run's largest learning rate. Without a curve, the learning rates of
-    the log are used. `columns` names those of `step`, `loss` and `lr` that the user chose, and in the answer
-    those that were read. `unit` is that of the steps: see `_in_updates`. Or -> {"fault", "argument",
-    "columns"}: the columns to choose from, if an argument is unclear.
+    A run of the answer has the logged losses and the fitted law, as `LossFit.plot` draws them. It is null if
+    it was not fitted.
     """
-    name, columns = str(question.get("name")), dict(cast("Mapping[str, Any]", question.get("columns", {})))
-    curve = None if question.get("curve") is None else Curve.from_dict(question["curve"])
-    chosen: dict[str, str | None] = {argument: columns.get(argument) for argument in ("step", "loss", "lr")}
+    names, runs = zip(*map(read_run, texts), strict=True)
+    labels = [f"{name}: " if len(names) > 1 else "" for name in names]
     try:
-        peak = None if curve is None or question.get("peak") is None else typed_peak(question)
         with record_warnings() as advice:
-            rows = parse_rows(str(question.get("text")), name)
-            rows = _in_updates(rows, name, chosen["step"], question.get("unit", {}))
-            log = read_log(rows, curve, peak, name=name, **chosen)
-            run = LossRun._from_log(log)
-    except UnclearLogError as error:
-        return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
-    except (TypeError, ValueError) as error:
-        return {"fault": str(error), "argument": None, "columns": ()}
-    loss, columns = base_name(log.columns["loss"]), list(log.columns.values())
-    description = {
-        "name": name,
-        "columns": columns,
-        "curve": run.curve.to_dict(),
-        "peak": run.peak_value,
-        "steps": run.steps.tolist(),
-        "losses": run.losses.tolist(),
+            by_peak, best_fault = _fit_peaks(runs, labels)
+    except ValueError as error:
+        return Fits({}, False, {"fault": str(error)})
+    drawn = {id(run): _describe_run(fit, run) for fit in by_peak.values() for run in fit.runs}
+    answer = {
+        "runs": [drawn.get(id(run)) for run in runs],
+        "advice": list(dict.fromkeys(advice)),
+        "best_fault": best_fault,
     }
-    # A curve of all logged learning rates takes seconds to build.
-    _runs.keep(_digest(description), run)
-    largest = run._largest_learning_rate()
-    return {
-        "run": description,
-        "largest_lr": largest,
-        "loss": loss,
-        "columns": columns,
-        "advice": advice,
-    }
+    return Fits(by_peak, len(by_peak) > 1 and not best_fault, answer)
 
 
-def _in_updates(
-    rows: Sequence[Mapping[str, Any]], name: str, step: str | None, unit: Mapping[str, Any]
-) -> Sequence[Mapping[str, Any]]:
-    """Return the rows of a log with the column `step` in updates.
+def forecast_curves(fits: Fits, curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
+    """Return the forecast of each curve at its peak: with a line and its band, or a fault.
 
-    `unit` is {"name", "size"}, with the name "updates", "samples" (or tokens; `size` of them in an update),
-    or "epochs" (of `size` updates), 1 after the first; "epochs from 0" are 0 then.
+    It has the difference to the first curve, if one fit forecasts both, and a best peak if the fits tell it.
     """
-    kind, size = unit.get("name", "updates"), unit.get("size")
-    if kind == "updates":
-        return rows
-    if not isinstance(size, int | float) or size <= 0:
-        what = "samples or tokens per update" if kind == "samples" else "updates per epoch"
-        raise UnclearLogError(f"{name}: the number of {what} must be positive", "unit")
-    if step is None:
-        columns = list(dict.fromkeys(column for row in rows for column in row))
-        raise UnclearLogError(f"{name} has steps that are not updates", "step", columns)
-
-    def updates(cell: Any) -> Any:
+    answers: list[dict[str, Any]] = []
+    first: tuple[LossFit, Prediction] | None = None
+    for number, (curve, peak) in enumerate(curves):
+        best = _describe_best_peak(tuple(fits.by_peak.items()), curve) if fits.have_best else {}
         try:
-            number = float(cell)
-            return round(number / size if kind == "samples" else (number + (kind == "epochs from 0")) * size)
-        except (TypeError, ValueError, OverflowError):
-            return cell  # it is missing, or `read_log` rejects it
-
-    return [{**row, step: updates(row.get(step))} for row in rows]
-
-
-def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"runs": [the run of each `open_log`]} -> {"fit", "runs", "advice", "best_fault"}, or {"fault"}.
-
-    `fit` is a key for `forecast`. A run of the answer has the logged losses and the fitted law, as
-    `LossFit.plot` draws them. It is null if it was not fitted.
-    """
-    runs = cast("list[Mapping[str, Any]]", question.get("runs"))
-    if not isinstance(runs, list) or not all(isinstance(run, Mapping) for run in runs):
-        raise TypeError("runs must be a list of objects")
-    key = _digest(runs)
-    kept = _fits.get(key)
-    if kept is None:
-        with suppress_warnings():
-            loss_runs = [_loss_run(run) for run in runs]
-        names = [f"{run.get('name')}: " if len(runs) > 1 else "" for run in runs]
-        try:
-            with record_warnings() as advice:
-                by_peak, best_fault = _fit_peaks(loss_runs, names)
+            fit = _nearest_fit(fits.by_peak, curve, peak)
+            prediction, forecast = _forecast(fit, curve, peak)
         except ValueError as error:
-            return {"fault": str(error)}
-        drawn = {id(run): describe_run(fit, run) for fit in by_peak.values() for run in fit.runs}
-        answer = {
-            "fit": key,
-            "runs": [drawn.get(id(run)) for run in loss_runs],
-            "advice": list(dict.fromkeys(advice)),
-            "best_fault": best_fault,
-        }
-        kept = _Fits(by_peak, len(by_peak) > 1 and not best_fault, answer)
-        _fits.keep(key, kept)
-    return kept.answer
-
-
-def forecast_curves(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"fit": key, "curves": [{"curve", "peak"}, …]} -> {"forecasts", "note"}, or {"forgotten": true}.
-
-    A forecast has the difference to the first curve, if one fit forecasts both, and a line with its band; or
-    it is a fault. If there are runs of three peaks or more, it has a best peak.
-    """
-    fits = _fits.get(str(question.get("fit")))
-    if fits is None:
-        return {"forgotten": True}
-    forecasts: list[dict[str, Any]] = []
-    first: CurveForecast | None = None
-    for number, (curve, peak) in enumerate(curves_and_peaks(question)):
-        best = describe_best_peak(fits.by_peak, curve) if fits.have_best else {}
-        try:
-            forecast = CurveForecast(fits.by_peak, curve, peak)
-        except ValueError as error:
-            forecasts.append({"fault": str(error)} | best)
+            answers.append({"fault": str(error)} | best)
             continue
-        forecasts.append(forecast.describe(first) | best)
+        difference = None
+        if first is not None and first[0] is fit:  # other fits have other errors
+            difference = fit._difference(prediction, first[1])
+            difference = difference._asdict() | {"remark": difference._remark}
+        answers.append(forecast | {"difference": difference} | best)
         if number == 0:
-            first = forecast
-    return {"forecasts": forecasts, "note": NOTE}
+            first = fit, prediction
+    return answers
 
 
-FORECAST_ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "/log": open_log,
-    "/fit": fit_runs,
-    "/forecast": forecast_curves,
-}
-"""The function that answers each path."""
+def _nearest_fit(fits: Mapping[float, LossFit], curve: Curve, peak: float) -> LossFit:
+    highest = peak * largest_multiplier(curve, curve.total_steps)
+    if not highest > 0:
+        raise ValueError("no learning rate above 0")
+    return fits[min(fits, key=lambda fitted: abs(math.log(highest / fitted)))]
 
 
-def _digest(value: Any) -> str:
-    """Return a digest of JSON; a browser writes 2.0 as 2."""
-    canonical = json.loads(json.dumps(value), parse_int=float)
-    return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()
+@lru_cache(64)
+def _forecast(fit: LossFit, curve: Curve, peak: float) -> tuple[Prediction, dict[str, Any]]:
+    prediction, line = fit._prediction(curve, peak), fit._line(curve, peak, "")
+    answer = prediction.forecast._asdict()
+    answer["line"] = {
+        "steps": line.steps.tolist(),
+        "losses": _for_drawing(line.losses),
+        "half_widths": _for_drawing(line.half_widths),
+    }
+    return prediction, answer
 
 
-def _loss_run(run: Mapping[str, Any]) -> LossRun:
-    kept = _runs.get(_digest(run))
-    if kept is not None:
-        return kept
-    curve, names = Curve.from_dict(run.get("curve", {})), ("step", "loss", "lr")
-    columns = dict(zip(names, run.get("columns", names[:2]), strict=False))
-    arguments = typed_peak(run), run.get("steps", ()), run.get("losses", ())
-    return LossRun._from_log(Log(curve, *arguments, columns, str(run.get("name"))))
+def _describe_best_peak(fits: tuple[tuple[float, LossFit], ...], curve: Curve) -> dict[str, Any]:
+    """Return the best peak of a curve, as the peak to type and as a sentence; or why it is missing."""
+    try:
+        best = _best_peak(fits, curve)
+    except ValueError as error:
+        return {"best_fault": str(error)}
+    peak = best.peak / largest_multiplier(curve, curve.total_steps)
+    return {"best": {"peak": peak, "text": str(best), "reasons": best.forecast.reasons}}
+
+
+@lru_cache(64)
+def _best_peak(fits: tuple[tuple[float, LossFit], ...], curve: Curve) -> BestPeak:
+    return best_peak_of_fits(dict(fits), curve)
+
+
+def _describe_run(fit: LossFit, run: LossRun) -> dict[str, list[float]]:
+    drawn = fit._run_to_draw(run)
+    shown = np.unique(np.linspace(0, len(drawn.steps) - 1, _MAX_DRAWN).astype(np.int64))
+    return {
+        "steps": drawn.steps[shown].tolist(),
+        "losses": _for_drawing(drawn.losses[shown]),
+        "fitted_steps": drawn.fitted_steps.tolist(),
+        "fitted_losses": _for_drawing(drawn.fitted_losses),
+    }
+
+
+def _for_drawing(losses: NDArray[np.float64]) -> list[float]:
+    return [float(f"{loss:.6g}") for loss in losses.tolist()]
 
 
 def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[float, LossFit], str]:

@@ -1,11 +1,9 @@
 """Handles on the picture of a curve: points that the user drags or moves with the arrow keys."""
 
-import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
@@ -21,22 +19,13 @@ MAX_HANDLES = 200
 """A curve with more handles gets none: they would cover one another."""
 
 
-class Move(NamedTuple):
-    """A field that changes with the value of a handle."""
-
-    path: _Path
-    sign: int = 1
-    """1 if it changes by the same amount, -1 if by its negative: in steps, also if it holds a percentage."""
-
-
 @dataclass(frozen=True)
 class Handle:
-    """A point on the picture. Moving it changes one number, and the fields tied to that number."""
+    """A point on the picture, and the number that changes with it."""
 
     name: str
-    text: str
-    """The value in words."""
-    look: Literal["knob", "bar", "tag"]
+    path: _Path
+    """The field that it changes, by the same amount; or a plateau, all of which it moves."""
     axis: Literal["step", "level", "learning_rate"]
     """The coordinate along which it moves."""
     step: int
@@ -46,13 +35,6 @@ class Handle:
     """The number it changes, which lies between `low` and `high`."""
     low: float
     high: float
-    drag_unit: float
-    """Dragging with Shift rounds the value to multiples of this unit."""
-    arrow_change: float
-    """An arrow key moves the value to the next multiple of this; dragging rounds to its multiples."""
-    value_per_unit: float
-    """Change of the value per unit along the axis."""
-    moves: tuple[Move, ...]
 
 
 def curve_and_peak_handles(curve: Curve, peak: float) -> list[Handle]:
@@ -74,22 +56,7 @@ def _with_unique_names(handles: Sequence[Handle]) -> Iterator[Handle]:
 
 
 def _peak_handle(peak: float) -> Handle:
-    order = 10.0 ** math.floor(math.log10(peak)) if peak else 1e-3
-    return Handle(
-        name="Peak learning rate",
-        text=f"{peak:.6g}",
-        look="tag",
-        axis="learning_rate",
-        step=0,
-        level=1.0,
-        value=peak,
-        low=0.0,
-        high=max(1.0, 10 * peak),
-        drag_unit=order / 100,
-        arrow_change=order / 10,
-        value_per_unit=1.0,
-        moves=(Move(("peak",)),),
-    )
+    return Handle("Peak learning rate", ("peak",), "learning_rate", 0, 1.0, peak, 0.0, max(1.0, 10 * peak))
 
 
 def _curve_handles(curve: Curve, path: _Path) -> Iterator[Handle]:
@@ -113,18 +80,18 @@ def _curve_handles(curve: Curve, path: _Path) -> Iterator[Handle]:
         case ScaledCurve():
             for handle in _curve_handles(curve.curve, (*path, "curve")):
                 level = curve.curve(handle.step)
-                yield _scaled(handle, curve(handle.step) / level) if level else handle
+                yield _scaled(handle, curve(handle.step) / level if level else 1.0)
         case _:
             pass
 
 
 def _plateau_curve_handles(curve: PlateauCurve, path: _Path) -> Iterator[Handle]:
     total, warmup = curve.total_steps, curve.warmup_steps
-    yield _step_handle("Warmup, end", curve, warmup, total, ((*path, "warmup_steps"),), high=total - 1)
+    yield _step_handle("Warmup, end", curve, warmup, (*path, "warmup_steps"), high=total - 1)
     if warmup:
         yield _level_handle("Initial learning rate", 0, float(curve.init_lr_ratio), (*path, "init_lr_ratio"))
     yield from _all_plateau_handles(curve, path)
-    yield _step_handle("End of the curve", curve, total, total, ((*path, "total_steps"),), low=warmup + 1)
+    yield _step_handle("End of the curve", curve, total, (*path, "total_steps"), low=warmup + 1)
     yield _level_handle("Final learning rate", total, float(curve.min_lr_ratio), (*path, "min_lr_ratio"))
 
 
@@ -171,27 +138,15 @@ def _plateau_handles(
     curve: PlateauCurve, number: int, plateau: _PlateauInSteps, room: _Room, path: _Path
 ) -> Iterator[Handle]:
     """Yield the handles at a plateau's start, middle and end."""
-    is_percent = plateau.argument == "plateaus"
-    first, end = plateau.first, plateau.end
-    start, duration = (curve.plateaus if is_percent else curve.absolute_plateaus)[plateau.position]
-
-    def handle(part: str, step: int, percent: float, paths: Sequence[int], low: int, high: int) -> Handle:
-        fields = [(*path, plateau.argument, plateau.position, item) for item in paths]
-        name = f"Plateau {number + 1}, {part}"
-        knob = _step_handle(name, curve, step, curve.total_steps, fields, low=low, high=high)
-        text = f"{percent:.6g} %, {knob.text}" if is_percent else knob.text
-        return replace(knob, text=text, level=curve(first))
-
-    steps = f"steps {_grouped(first)} to {_grouped(end)}"
-    # The pair is (start, duration): the start moves at the cost of the duration, so that the end stays.
-    yield handle("start", first, start, (0, 1), max(room.begin, end - room.max_length), end)
-    yield replace(
-        handle("place", first, start, (0,), room.begin, room.end - plateau.length),
-        look="bar",
-        step=first + plateau.length // 2,
-        text=f"{start:.6g} %, {steps}" if is_percent else steps,
-    )
-    yield handle("end", end, start + duration, (1,), first, min(room.end, first + room.max_length))
+    first, end, level = plateau.first, plateau.end, curve(plateau.first)
+    name, place = f"Plateau {number + 1}", (*path, plateau.argument, plateau.position)
+    # The script also changes the length with the start, so that the end stays.
+    low = max(room.begin, end - room.max_length)
+    yield Handle(f"{name}, start", (*place, 0), "step", first, level, first, low, end)
+    middle, high = first + plateau.length // 2, room.end - plateau.length
+    yield Handle(f"{name}, place", place, "step", middle, level, first, room.begin, high)
+    high = min(room.end, first + room.max_length)
+    yield Handle(f"{name}, end", (*place, 1), "step", end, level, end, first, high)
 
 
 def _stage_handles(curve: StagedCurve, path: _Path) -> Iterator[Handle]:
@@ -201,16 +156,11 @@ def _stage_handles(curve: StagedCurve, path: _Path) -> Iterator[Handle]:
     for index, (steps, to) in enumerate(stages):
         end = begin + steps
         if steps:
-            # A border takes from the next stage what it gives to this one. Empty stages have nothing to give.
-            following = next((later for later in range(index + 1, len(stages)) if stages[later][0]), None)
-            moved = [(*path, "stages", index, 0)]
-            high = MAX_STEP
-            if following is not None:
-                moved.append((*path, "stages", following, 0))
-                high = end + stages[following][0]
-            yield _step_handle(
-                f"Stage {index + 1}, end", curve, end, curve.total_steps, moved, low=begin, high=high
-            )
+            # The script takes from the next stage that is not empty what it gives to this one.
+            following = next((later for later, _ in stages[index + 1 :] if later), None)
+            high = MAX_STEP if following is None else end + following
+            field = (*path, "stages", index, 0)
+            yield _step_handle(f"Stage {index + 1}, end", curve, end, field, low=begin, high=high)
         level = level if to is None else float(to)  # a stage without a level holds that of the one before
         yield _level_handle(f"Stage {index + 1}, level", end, level, (*path, "stages", index, 1))
         begin = end
@@ -218,8 +168,8 @@ def _stage_handles(curve: StagedCurve, path: _Path) -> Iterator[Handle]:
 
 def _cooldown_handles(curve: Cooldown, path: _Path) -> Iterator[Handle]:
     at, total = curve.at, curve.total_steps
-    yield _step_handle("Cooldown, start", curve, at, total, ((*path, "at"),), high=MAX_STEP - curve.steps)
-    yield _step_handle("Cooldown, end", curve, total, total, ((*path, "steps"),), low=at + 1)
+    yield _step_handle("Cooldown, start", curve, at, (*path, "at"), high=MAX_STEP - curve.steps)
+    yield _step_handle("Cooldown, end", curve, total, (*path, "steps"), low=at + 1)
     high = max(curve(at), curve.to)
     yield _level_handle("Cooldown, final learning rate", total, float(curve.to), (*path, "to"), high=high)
 
@@ -232,7 +182,7 @@ def _continuation_handles(curve: Then, path: _Path) -> Iterator[Handle]:
     level = other(highest)
     if level:
         handle = _level_handle("Continuation, scale", first + highest, scale * level, (*path, "scale"))
-        yield replace(handle, value=scale, value_per_unit=1 / level)
+        yield replace(handle, value=scale)
     for handle in _curve_handles(other, (*path, "other")):
         name = f"Continuation, {handle.name[0].lower()}{handle.name[1:]}"
         yield replace(_scaled(handle, scale), name=name, step=first + handle.step)
@@ -240,66 +190,14 @@ def _continuation_handles(curve: Then, path: _Path) -> Iterator[Handle]:
 
 def _scaled(handle: Handle, scale: float) -> Handle:
     """Return a handle of a curve whose levels are multiplied by a factor."""
-    if handle.axis != "level":
-        return replace(handle, level=scale * handle.level)
-    # A tiny scale would make this infinite, and JSON has no infinity.
-    per_unit = min(handle.value_per_unit / scale, sys.float_info.max)
-    return replace(handle, level=scale * handle.level, value_per_unit=per_unit)
+    return replace(handle, level=scale * handle.level)
 
 
 def _step_handle(
-    name: str,
-    curve: Curve,
-    step: int,
-    total: int,
-    paths: Sequence[Any],
-    *,
-    low: int = 0,
-    high: int = MAX_STEP,
+    name: str, curve: Curve, step: int, path: _Path, *, low: int = 0, high: int = MAX_STEP
 ) -> Handle:
-    """Return the handle of a border at `step`. Of two paths, the second loses what the first gains."""
-    return Handle(
-        name=name,
-        text=f"step {_grouped(step)}",
-        look="knob",
-        axis="step",
-        step=step,
-        level=curve(step),
-        value=step,
-        low=low,
-        high=high,
-        drag_unit=_round_part(total, 1000),
-        arrow_change=_round_part(total, 100),
-        value_per_unit=1.0,
-        moves=tuple(map(Move, paths, (1, -1))),
-    )
+    return Handle(name, path, "step", step, curve(step), step, low, high)
 
 
 def _level_handle(name: str, step: int, level: float, path: _Path, *, high: float = 1.0) -> Handle:
-    return Handle(
-        name=name,
-        text=f"{level:.6g} of the peak",
-        look="knob",
-        axis="level",
-        step=step,
-        level=level,
-        value=level,
-        low=0.0,
-        high=high,
-        drag_unit=0.01,
-        arrow_change=0.01,
-        value_per_unit=1.0,
-        moves=(Move(path),),
-    )
-
-
-def _grouped(step: int) -> str:
-    """Return the step as the page shows it, with a narrow space before each group of three digits."""
-    return f"{step:,}".replace(",", "\u202f")
-
-
-def _round_part(total: int, parts: int) -> int:
-    """Return about total / parts: 1, 2 or 5 times a power of ten, such as 200 for 30 000 and 100."""
-    part = max(1, total // parts)
-    power = 10 ** (len(str(part)) - 1)
-    return next(power * times for times in (5, 2, 1) if power * times <= part)
+    return Handle(name, path, "level", step, level, level, 0.0, high)

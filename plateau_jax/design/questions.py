@@ -54,11 +54,6 @@ def check_size(arguments: Any) -> None:
         )
 
 
-def curves_and_peaks(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:
-    """Return the curves of a question, and their peaks."""
-    return [curve_and_peak(entry) for entry in entries_of(question)]
-
-
 def entries_of(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the entries of a question about several curves."""
     entries = cast("list[Mapping[str, Any]]", question.get("curves"))
@@ -67,6 +62,13 @@ def entries_of(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if len(entries) > MAX_CURVES:
         raise ValueError(f"there are {len(entries)} curves; the page holds at most {MAX_CURVES}")
     return entries
+
+
+def texts_of(runs: Any) -> tuple[str, ...]:
+    """Return the runs of a question, each as JSON text."""
+    if not isinstance(runs, list) or not all(isinstance(run, str) for run in cast("list[Any]", runs)):
+        raise TypeError("runs must be a list of strings")
+    return tuple(cast("list[str]", runs))
 
 
 def curve_and_peak(entry: Mapping[str, Any]) -> tuple[Curve, float]:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
-from itertools import count
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
@@ -11,40 +10,41 @@ from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.scaled_curve import ScaledCurve
 from plateau_jax.curves.staged_curve import Stage
 
-_WIDTH = 88
+_CLASSES = "BatchPlan", "PlateauCurve", "StagedCurve"
 
 
 def optax_code(curve: Curve, peak: float) -> str:
     if curve.unit is None:
         use = f"tx = optax.adamw(optax_schedule(curve, peak_value={peak!r}))"
-        return _program("optax", "plateau_jax", "optax_schedule", curve, use)
+        return _program("optax", "optax_schedule", curve, use)
     scale = f"scale_by_curve(curve, {peak!r}, unit={curve.unit})"
     use = (
-        f"tx = optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-4), {scale})",
-        "# tx.update(grads, state, params, count=...)  # samples or tokens of the update",
+        f"tx = optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-4), {scale})\n"
+        "# tx.update(grads, state, params, count=...)  # samples or tokens of the update"
     )
-    return _program("optax", "plateau_jax", "scale_by_curve", curve, *use)
+    return _program("optax", "scale_by_curve", curve, use)
 
 
 def torch_code(curve: Curve, peak: float) -> str:
+    unit, count = ("", "") if curve.unit is None else (f", unit={curve.unit}", "count=samples")
     use = (
-        f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak",
-        "scheduler = lambda_lr(optimizer, curve)  # scheduler.step() after each optimizer.step()"
-        if curve.unit is None
-        else f"scheduler = lambda_lr(optimizer, curve, unit={curve.unit})  # scheduler.step(count=samples)",
+        f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak\n"
+        f"scheduler = lambda_lr(optimizer, curve{unit})  "
+        f"# scheduler.step({count}) after each optimizer.step()"
     )
-    return _program("torch", "torch_bridge", "lambda_lr", curve, *use)
+    return _program("torch", "lambda_lr", curve, use)
 
 
-def _program(framework: str, package: str, function: str, curve: Curve, *use: str) -> str:
+def _program(framework: str, function: str, curve: Curve, use: str) -> str:
     """Return a program that imports what it needs, builds the curve and uses it."""
-    names = {function, *_class_names(curve)}
+    statements = "\n".join(_statements(curve))
+    names = [name for name in _CLASSES if f"{name}(" in statements]
     imports = [f"import {framework}"]
-    if "BatchPlan" in names and package != "plateau_jax":
-        names.remove("BatchPlan")
-        imports.append("from plateau_jax import BatchPlan")
-    imports.append(f"from {package} import {', '.join(sorted(names))}")
-    return "\n".join([*imports, "", *_statements(curve), *use, ""])
+    if framework == "torch":
+        imports += [f"from plateau_jax import {', '.join(names)}", f"from torch_bridge import {function}"]
+    else:
+        imports.append(f"from plateau_jax import {', '.join([*names, function])}")
+    return "\n".join([*imports, "", statements, use, ""])
 
 
 def as_json(value: Any, indent: str = "") -> str:
@@ -57,45 +57,27 @@ def as_json(value: Any, indent: str = "") -> str:
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
-def _class_names(curve: Curve) -> set[str]:
-    """Return the names of the classes that the program must import."""
-    match curve:
-        case Cooldown() | Part():
-            return _class_names(curve.curve)
-        case ScaledCurve():
-            return _class_names(curve.curve) | {"BatchPlan"}
-        case Then():
-            return _class_names(curve.curve) | _class_names(curve.other)
-        case _:
-            return {type(curve).__name__}
-
-
-def _statements(curve: Curve) -> Iterator[str]:
-    return _assignments("curve", curve, (f"curve_{number}" for number in count(2)))
-
-
-def _assignments(name: str, curve: Curve, free_names: Iterator[str]) -> Iterator[str]:
-    """Yield statements that assign the curve to `name`; a continuation needs one of the free names too."""
+def _statements(curve: Curve, name: str = "curve") -> Iterator[str]:
+    """Yield one statement for each call that builds the curve, the last of which assigns it to `name`."""
+    arguments = _arguments(curve)
     match curve:
         case Cooldown():
-            yield from _assignments(name, curve.curve, free_names)
-            yield _call(f"{name} = {name}.cooldown", _arguments(curve))
+            yield from _statements(curve.curve, name)
+            yield f"{name} = {name}.cooldown({', '.join(arguments)})"
         case Part():
-            yield from _assignments(name, curve.curve, free_names)
-            yield _call(
-                f"{name} = {name}.part", [_literal(curve.start, _WIDTH), _literal(curve.stop, _WIDTH)]
-            )
+            yield from _statements(curve.curve, name)
+            yield f"{name} = {name}.part({', '.join(arguments)})"
         case ScaledCurve():
-            yield from _assignments(name, curve.curve, free_names)
-            pairs, *arguments = _arguments(curve)
-            yield _call(f"{name} = BatchPlan({pairs}).scale", [name, *arguments])
+            pairs, *others = arguments
+            yield from _statements(curve.curve, name)
+            yield f"{name} = BatchPlan({pairs}).scale({', '.join([name, *others])})"
         case Then():
-            other = next(free_names)
-            yield from _assignments(name, curve.curve, free_names)
-            yield from _assignments(other, curve.other, free_names)
-            yield _call(f"{name} = {name}.then", [other, *_arguments(curve)])
+            following = f"{name}_then"
+            yield from _statements(curve.curve, name)
+            yield from _statements(curve.other, following)
+            yield f"{name} = {name}.then({', '.join([following, *arguments])})"
         case _:
-            yield _call(f"{name} = {type(curve).__name__}", _arguments(curve))
+            yield f"{name} = {type(curve).__name__}({', '.join(arguments)})"
 
 
 def _arguments(curve: Any) -> list[str]:
@@ -105,36 +87,19 @@ def _arguments(curve: Any) -> list[str]:
         value = getattr(curve, field.name)
         if isinstance(value, Curve) or (field.default is not MISSING and value == field.default):
             continue
-        prefix = f"{field.name}=" if field.kw_only else ""
-        arguments.append(prefix + _literal(value, _WIDTH - len(prefix)))
+        arguments.append((f"{field.name}=" if field.kw_only else "") + _literal(value))
     return arguments
 
 
-def _literal(value: Any, width: int) -> str:
-    match value:
-        case Stage():
-            items = list(value)
-            while len(items) > 1 and items[-1] == Stage(0)[len(items) - 1]:
-                items.pop()  # defaults at the end
-            return f"({_literal(items[0], width)},)" if len(items) == 1 else _literal(tuple(items), width)
-        case tuple():
-            items = [_literal(item, width) for item in cast("tuple[Any, ...]", value)]
-            if not items or not items[0].startswith("("):  # one pair, or none; else a list of pairs
-                return f"({', '.join(items)})"
-            line = f"[{', '.join(items)}]"
-            inner = "".join(f"        {item},\n" for item in items)
-            return line if len(line) <= width - 10 else f"[\n{inner}    ]"
-        case int():
-            return f"{value:_}"
-        case str():
-            return json.dumps(value)
-        case _:
-            return repr(value)
+def _literal(value: Any) -> str:
+    """Return the `repr` of a value; pairs and stages are tuples in a list."""
+    if not isinstance(value, tuple):
+        return repr(value)
+    items = cast("tuple[Any, ...]", value)
+    return repr([_without_defaults(item) if isinstance(item, Stage) else item for item in items])
 
 
-def _call(function: str, arguments: list[str]) -> str:
-    line = f"{function}({', '.join(arguments)})"
-    if len(line) <= _WIDTH and "\n" not in line:
-        return line
-    inner = "".join(f"    {argument},\n" for argument in arguments)
-    return f"{function}(\n{inner})"
+def _without_defaults(stage: Stage) -> tuple[Any, ...]:
+    if stage[1:] == Stage(0)[1:]:
+        return stage[:1]
+    return stage[:2] if stage.shape == Stage(0).shape else tuple(stage)

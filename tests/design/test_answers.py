@@ -14,16 +14,11 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from support.curves.descriptions import build, descriptions
+from support.design.design import describe_curve
 from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
-from plateau_jax.design.answers import (
-    compare_curves,
-    describe_curve,
-    learning_rates,
-    open_curves,
-    parse_json,
-)
+from plateau_jax.design.answers import answer_page, open_curves, parse_json
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
 from plateau_jax.numerics.exact_segments import describe_segments
 
@@ -97,8 +92,8 @@ def test_copied_code_is_short():
     assert describe(curve)["optax"] == (
         "import optax\n"
         "from plateau_jax import PlateauCurve, optax_schedule\n\n"
-        "curve = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)])\n"
-        "curve = curve.cooldown(6_000, 1_500, to=0.1)\n"
+        "curve = PlateauCurve(10000, warmup_steps=500, plateaus=[(0, 70)])\n"
+        "curve = curve.cooldown(6000, 1500, to=0.1)\n"
         "tx = optax.adamw(optax_schedule(curve, peak_value=0.0003))\n"
     )
 
@@ -113,14 +108,36 @@ def test_picture_points_lie_on_the_curve(description):
     assert len(answer["segments"]) == 1 + len(curve.describe().splitlines()[1:])
 
 
+PLATEAUS = "plateaus", "absolute_plateaus"
+
+
+def changed_fields(entry: Any, path: Any) -> list[tuple[Any, int]]:
+    """Return the paths of the fields that a handle changes; -1 for one that loses what the other gains."""
+    if path[-2] in PLATEAUS:  # all of the plateau
+        return [((*path, 0), 1)]
+    fields = [(path, 1)]
+    if len(path) > 3 and path[-1] == 0:
+        *holder, index, _ = path
+        if holder[-1] in PLATEAUS:  # the start, at the cost of the length
+            fields.append(((*holder, index, 1), -1))
+        else:  # a border of stages
+            stages = reduce(getitem, holder, entry)
+            later = [later for later in range(index + 1, len(stages)) if stages[later][0]]
+            fields += [((*holder, following, 0), -1) for following in later[:1]]
+    return fields
+
+
 def arguments_after_move(curve: Curve, handle: Handle, value: float) -> dict[str, Any]:
     """Compute the curve's JSON after a handle is moved to a value, with a moved plateau in steps."""
     entry: Any = {"curve": copy.deepcopy(curve.to_dict())}
-    for path, sign in handle.moves if value != handle.value else ():
+    if value == handle.value:
+        return entry["curve"]
+    fields = changed_fields(entry, handle.path)
+    for path, sign in fields:
         if "plateaus" in path:
             path = (*path[:-3], "absolute_plateaus", -1, path[-1])
-            if sign == 1:  # the first move
-                write_in_steps(reduce(getitem, path[:-3], entry), handle.moves[0].path[-2])
+            if sign == 1:  # the first field
+                write_in_steps(reduce(getitem, path[:-3], entry), fields[0][0][-2])
         holder: Any = reduce(getitem, path[:-1], entry)
         before = handle.value if holder[path[-1]] is None else holder[path[-1]]
         number = float(f"{before + sign * (value - handle.value):.12g}")
@@ -138,8 +155,8 @@ def write_in_steps(arguments: Any, index: Any) -> None:
 
 def find_handle(handles: list[Handle], wanted: Handle) -> Handle | None:
     def key(handle: Handle) -> Any:
-        in_lists = {"plateaus", "absolute_plateaus"}
-        return handle.name, [path[:-3] if in_lists & {*path} else path for path, _ in handle.moves]
+        in_list = next((place for place, key in enumerate(handle.path) if key in PLATEAUS), None)
+        return handle.name, handle.path[:in_list]
 
     return next((handle for handle in handles if key(handle) == key(wanted)), None)
 
@@ -151,7 +168,7 @@ def test_handle_moves_to_the_dragged_value(description, aim_index):
     for handle in curve_and_peak_handles(curve, PEAK)[1:]:
         assert handle.low <= handle.value <= handle.high, handle
         assert 0 <= handle.step <= curve.total_steps, handle
-        unit = handle.drag_unit
+        unit = max(1, curve.total_steps // 1000) if handle.axis == "step" else 0.01
         aim = (handle.low, handle.value + unit, handle.value - unit, handle.high)[aim_index]
         value = min(max(aim, handle.low), handle.high)
         arguments = arguments_after_move(curve, handle, value)
@@ -165,11 +182,12 @@ def test_handle_moves_to_the_dragged_value(description, aim_index):
         if after_move is None:  # such as the initial learning rate without a warmup
             continue
         assert after_move.value == pytest.approx(value, rel=1e-9, abs=1e-9)
-        distance = (after_move.value - handle.value) / handle.value_per_unit
         if handle.axis == "step":
+            distance = after_move.value - handle.value
             assert after_move.step - handle.step == pytest.approx(distance, rel=1e-9, abs=1.001), handle
-        else:
-            assert after_move.level - handle.level == pytest.approx(distance, abs=1e-6), handle
+        else:  # the script takes the level per value from the handle
+            levels = after_move.level * handle.value, handle.level * after_move.value
+            assert levels[0] == pytest.approx(levels[1], abs=1e-6), handle
 
 
 @given(descriptions(counts=range(1, 4), kind="plateaus"))
@@ -182,11 +200,10 @@ def test_plateau_limits_give_valid_curves(description):
 
 
 @pytest.mark.parametrize("curve", [*CURVES, SCALED], ids=repr)
-def test_handles_have_unique_names_and_texts(curve):
+def test_handles_have_unique_names(curve):
     handles = curve_and_peak_handles(curve, PEAK)
     assert handles[0].name == "Peak learning rate"
-    assert all(handle.text for handle in handles)
-    assert len({(handle.name, handle.moves) for handle in handles}) == len(handles)
+    assert len({handle.name for handle in handles}) == len(handles)
 
 
 def test_too_many_handles_are_omitted():
@@ -312,13 +329,17 @@ def test_likely_mistakes_are_reported():
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # in the terminal nobody would see them
         assert "curve" in open_curves({"text": json.dumps(opened)})
-        learning_rates({"curves": [{"curve": opened, "peak": PEAK}], "step": 5})
+        answer_page({"curves": [{"curve": opened, "peak": PEAK}], "step": 5, "runs": []})
     assert describe(STABLE)["advice"] == []
+
+
+def outlooks_of(entries: list[Any]) -> list[Any]:
+    return answer_page({"curves": entries, "runs": []})["outlooks"]
 
 
 def test_ratios_match_compare():
     entries = [{"curve": curve.to_dict(), "peak": 0.5 + place} for place, curve in enumerate(CURVES)]
-    outlooks = compare_curves({"curves": entries})["outlooks"]
+    outlooks = outlooks_of(entries)
     table = compare(*CURVES)
     assert [outlook["bound"] for outlook in outlooks] == list(table.bounds)
     assert [outlook["peak_ratio"] for outlook in outlooks] == list(table.peaks)
@@ -328,15 +349,15 @@ def test_ratios_match_compare():
 def test_curve_at_zero_has_no_ratio():
     zero = {"curve": build({"stages": [(10,)], "start": 0.0}).to_dict(), "peak": 1}
     good = {"curve": GOOD, "peak": 1}
-    first, second = compare_curves({"curves": [good, zero]})["outlooks"]
+    first, second = outlooks_of([good, zero])
     assert (first["bound"], second) == (1, {"fault": "no learning rate above 0"})
-    first, second = compare_curves({"curves": [zero, good]})["outlooks"]
+    first, second = outlooks_of([zero, good])
     assert "the first curve" in second["fault"]
 
 
 def test_learning_rates_match_the_curves():
     entries = [{"curve": curve.to_dict(), "peak": PEAK} for curve in CURVES]
-    values = learning_rates({"curves": entries, "step": 120})["learning_rates"]
+    values = answer_page({"curves": entries, "step": 120})["learning_rates"]
     assert values == [pytest.approx(PEAK * curve(120), rel=1e-5) for curve in CURVES]
 
 
@@ -436,11 +457,20 @@ def test_omissions_of_long_curves_are_reported():
 def test_answers_are_json(scale, peak):
     """JSON has neither infinity nor NaN."""
     curve = STABLE.cooldown(150, 60).then(STAGED, scale=scale)
-    answer = describe(curve, peak)
     entries = [{"curve": STABLE.to_dict(), "peak": peak}, {"curve": curve.to_dict(), "peak": peak}]
-    question = {"curves": entries, "step": 5}
-    for value in (answer, compare_curves(question), learning_rates(question)):
-        json.dumps(value, allow_nan=False)
+    json.dumps(answer_page({"curves": entries, "step": 5, "runs": []}), allow_nan=False)
+
+
+def test_invalid_entry_is_described_as_it_was_before():
+    before = {"curve": GOOD, "peak": PEAK}
+    invalid = {"curve": {**GOOD, "total_steps": 0}, "peak": PEAK}
+    entries = [{**invalid, "before": before}, before, invalid]
+    answer = answer_page({"curves": entries, "step": 40, "runs": []})
+    faulty, valid, unknown = answer["curves"]
+    assert {**valid, **unknown} == faulty
+    assert list(unknown) == ["fault"]
+    assert answer["learning_rates"] == [pytest.approx(PEAK * STABLE(40), rel=1e-5)] * 2 + [None]
+    assert [outlook and outlook["bound"] for outlook in answer["outlooks"]] == [1, 1, None]
 
 
 def test_repeated_handle_names_are_numbered():

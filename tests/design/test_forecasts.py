@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,9 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
-from plateau_jax.design import forecasts
-from plateau_jax.design.forecasts import MAX_FITS, fit_runs, forecast_curves, open_log
+from plateau_jax.design import forecasts, opened_logs
+from plateau_jax.design.answers import answer_page
+from plateau_jax.design.opened_logs import open_log
 from plateau_jax.forecasts.loss_fitting import fit_named_runs
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
@@ -47,8 +47,15 @@ def opened(
     return json.loads(json.dumps(open_log({"name": "log.csv", "text": text, **question})))
 
 
-def key_of(*runs: Any) -> str:
-    return fit_runs({"runs": list(runs)})["fit"]
+def run_of(*arguments: Any, **columns: Any) -> dict[str, Any]:
+    return json.loads(opened(*arguments, **columns)["run"])
+
+
+def forecast(runs: list[dict[str, Any]], *curves: tuple[Curve, float]) -> tuple[Any, list[Any]]:
+    """Return the answers about runs, and about curves and their peaks."""
+    entries = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in curves]
+    answer = answer_page({"curves": entries, "runs": [json.dumps(run) for run in runs]})
+    return answer["fit"], answer["forecasts"]
 
 
 TEXT = log(step=STEPS, val_loss=LOSSES)
@@ -64,7 +71,7 @@ def test_opened_log_is_that_of_loss_run(tmp_path) -> None:
     path.write_text(TEXT)
     expected = LossRun.read(path, CURVE, PEAK)
     answer = opened(TEXT)
-    run = answer["run"]
+    run = json.loads(answer["run"])
     assert (Curve.from_dict(run["curve"]), run["peak"]) == (CURVE, PEAK)
     assert run["steps"] == expected.steps.tolist()
     assert run["losses"] == expected.losses.tolist()
@@ -75,7 +82,7 @@ def test_opened_log_is_that_of_loss_run(tmp_path) -> None:
 
 def test_learning_rates_of_a_log_are_its_curve() -> None:
     lrs = [0, 5e-4, 1e-3, *np.linspace(1e-3, 1e-5, 47)]
-    run = opened(log(step=STEPS, loss=LOSSES, lr=lrs), None, None)["run"]
+    run = run_of(log(step=STEPS, loss=LOSSES, lr=lrs), None, None)
     assert run["peak"] == 1e-3
     with suppress_warnings():
         assert Curve.from_dict(run["curve"])(STEPS) * 1e-3 == pytest.approx(lrs, abs=1e-8)
@@ -124,7 +131,7 @@ def test_unclear_logs_ask_for_an_argument(text, curve, peak, argument, columns, 
 
 def test_chosen_columns_are_read() -> None:
     text = log(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1)
-    assert opened(text, step="n", loss="b_loss")["run"]["losses"][0] == LOSSES[0] + 1
+    assert run_of(text, step="n", loss="b_loss")["losses"][0] == LOSSES[0] + 1
 
 
 def test_contradicted_curve_is_advised_against() -> None:
@@ -163,47 +170,43 @@ PEAKS = st.floats(0.7e-3, 1.4e-3)
 def test_forecasts_are_those_of_the_fit(pairs) -> None:
     """Each curve has its own peak; the differences are to the first."""
     fit = fit_losses(RUN)
-    questions = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in pairs]
-    answer = forecast_curves({"fit": key_of(opened(TEXT)["run"]), "curves": questions})
-    forecasts = answer["forecasts"]
-    for (curve, peak), forecast in zip(pairs, forecasts, strict=True):
+    _, forecasts = forecast([run_of(TEXT)], *pairs)
+    for (curve, peak), shown in zip(pairs, forecasts, strict=True):
         expected = fit.predict(curve, peak)
-        assert (forecast["loss"], forecast["low"], forecast["high"]) == expected[:3]
-        assert forecast["reasons"] == expected.reasons
+        assert (shown["loss"], shown["low"], shown["high"]) == expected[:3]
+        assert shown["reasons"] == expected.reasons
         is_short = 3 * curve.warmup_steps < 49 * min(1, curve.total_steps / 1000)
-        assert any("so short a warmup" in reason for reason in forecast["reasons"]) == is_short
-        difference = forecast["difference"]
-        assert (difference is None) == (forecast is forecasts[0])
+        assert any("so short a warmup" in reason for reason in shown["reasons"]) == is_short
+        difference = shown["difference"]
+        assert (difference is None) == (shown is forecasts[0])
         if difference:
-            assert difference["difference"] == pytest.approx(forecast["loss"] - forecasts[0]["loss"])
-            is_same = forecast["loss"] == forecasts[0]["loss"]
+            assert difference["difference"] == pytest.approx(shown["loss"] - forecasts[0]["loss"])
+            is_same = shown["loss"] == forecasts[0]["loss"]
             contains_0 = difference["low"] <= 0 <= difference["high"]
             assert difference["remark"] == (
                 "the same curve" if is_same else "not distinguishable" if contains_0 else ""
             )
-        line = forecast["line"]
+        line = shown["line"]
         assert (line["losses"][-1], line["steps"][-1]) == (
-            pytest.approx(forecast["loss"], rel=1e-5),
+            pytest.approx(shown["loss"], rel=1e-5),
             curve.total_steps,
         )
         np.testing.assert_allclose(line["losses"], fit.losses(curve, line["steps"], peak), rtol=1e-5)
-        assert line["half_widths"][-1] == pytest.approx(forecast["high"] - forecast["loss"], rel=1e-4)
+        assert line["half_widths"][-1] == pytest.approx(shown["high"] - shown["loss"], rel=1e-4)
 
 
 def test_differences_are_those_of_a_comparison() -> None:
     names = {"first": CURVE, "second": WSD}
     expected = fit_losses(RUN).compare(names, PEAK).differences[1]
-    questions = [{"curve": curve.to_dict(), "peak": PEAK} for curve in names.values()]
-    answer = forecast_curves({"fit": key_of(opened(TEXT)["run"]), "curves": questions})
-    difference = answer["forecasts"][1]["difference"]
+    _, forecasts = forecast([run_of(TEXT)], *((curve, PEAK) for curve in names.values()))
+    difference = forecasts[1]["difference"]
     assert (difference["difference"], difference["low"], difference["high"]) == expected
 
 
 def test_rejected_curves_do_not_hide_the_others() -> None:
     pairs = [(PlateauCurve(4001), PEAK), (ZERO, PEAK), (CURVE, 0), (CURVE, 2e-3), (CURVE, PEAK), (WSD, PEAK)]
-    questions = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in pairs]
-    forecasts = forecast_curves({"fit": key_of(opened(TEXT)["run"]), "curves": questions})["forecasts"]
-    faults = [forecast.get("fault", "") for forecast in forecasts]
+    _, forecasts = forecast([run_of(TEXT)], *pairs)
+    faults = [shown.get("fault", "") for shown in forecasts]
     assert "at most 4 times the 1000 steps of the longest run" in faults[0]
     assert faults[1] == faults[2] == "no learning rate above 0"
     assert "0.002, is more than a factor of 1.5" in faults[3]
@@ -212,44 +215,31 @@ def test_rejected_curves_do_not_hide_the_others() -> None:
     assert forecasts[4]["difference"] is forecasts[5]["difference"] is None  # the first one has no forecast
 
 
-def test_fit_is_made_once(monkeypatch) -> None:
-    calls: list[Any] = []
-    monkeypatch.setattr(
-        forecasts, "fit_named_runs", lambda *group: calls.append(group) or fit_named_runs(*group)
-    )
-    run = opened(log(step=STEPS, loss=LOSSES + 0.25))["run"]
-    assert key_of(run) == key_of(dict(reversed(run.items())))
-    assert len(calls) == 1
-
-
-def test_run_of_an_opened_log_is_not_built_again(monkeypatch) -> None:
-    """The page sends it back, with numbers as browsers write them."""
-    run = opened(log(step=STEPS, loss=np.round(LOSSES + 0.25, 2) + 0.75))["run"]
-    run = json.loads(re.sub(r"\.0(?=[,\]}])", "", json.dumps(run)))
-    monkeypatch.setattr(forecasts, "LossRun", None)
-    assert key_of(run)
-
-
-def test_oldest_fits_are_forgotten() -> None:
-    runs = [opened(log(step=STEPS, loss=LOSSES + 1 + number / 64))["run"] for number in range(MAX_FITS + 1)]
-    keys = [key_of(run) for run in runs]
-    assert forecast_curves({"fit": keys[0], "curves": []}) == {"forgotten": True}
-    assert forecast_curves({"fit": keys[-1], "curves": []})["forecasts"] == []
+def test_runs_are_read_and_fitted_once(monkeypatch) -> None:
+    run = run_of(log(step=STEPS, loss=LOSSES + 0.25))
+    first = forecast([run], (WSD, PEAK))
+    monkeypatch.setattr(forecasts, "fit_named_runs", None)
+    monkeypatch.setattr(opened_logs, "LossRun", None)
+    assert forecast([run], (WSD, PEAK)) == first
 
 
 def test_rejected_fits_name_the_log() -> None:
-    run = opened(TEXT)["run"]
-    short = opened(log(step=STEPS[::5], loss=LOSSES[::5]))["run"]
-    assert "log the loss more often" in fit_runs({"runs": [short]})["fault"]
-    fault = fit_runs({"runs": [run, {**short, "name": "other.csv"}]})["fault"]
-    assert fault.startswith("other.csv: ")
-    constant = opened(TEXT, StagedCurve([(1000,)], start=1.0))["run"]
-    assert "log a run with a decay" in fit_runs({"runs": [constant]})["fault"]
+    run = run_of(TEXT)
+    short = run_of(log(step=STEPS[::5], loss=LOSSES[::5]))
+    constant = run_of(TEXT, StagedCurve([(1000,)], start=1.0))
+    for runs, message in [
+        ([short], "log the loss more often"),
+        ([run, {**short, "name": "other.csv"}], "other.csv: "),
+        ([constant], "log a run with a decay"),
+    ]:
+        fit, shown = forecast(runs, (CURVE, PEAK))
+        assert message in fit["fault"]
+        assert shown == [None]
 
 
 def test_runs_are_drawn_as_they_were_logged_and_fitted() -> None:
     fit = fit_losses(RUN)
-    (run,) = fit_runs({"runs": [opened(TEXT)["run"]]})["runs"]
+    (run,) = forecast([run_of(TEXT)])[0]["runs"]
     logged = dict(zip(STEPS.tolist(), LOSSES.tolist(), strict=True))
     assert [logged[step] for step in run["steps"]] == pytest.approx(run["losses"], rel=1e-5)
     np.testing.assert_allclose(run["fitted_losses"], fit.losses(CURVE, run["fitted_steps"]), rtol=1e-5)
@@ -262,20 +252,18 @@ def test_warnings_of_a_fit_are_its_advice(monkeypatch) -> None:
         return fit_named_runs(*group)
 
     monkeypatch.setattr(forecasts, "fit_named_runs", fit_and_warn)
-    run = opened(log(step=STEPS, loss=LOSSES + 0.375))["run"]
+    run = run_of(log(step=STEPS, loss=LOSSES + 0.375))
     for _ in range(2):  # the second answer is a kept one
-        assert fit_runs({"runs": [run]})["advice"] == ["these losses lag behind"]
+        assert forecast([run])[0]["advice"] == ["these losses lag behind"]
 
 
 def run_at(peak: float, extra: float = 0.0) -> dict[str, Any]:
     text = log(step=STEPS, loss=LOSSES + extra)
-    return opened(text, CURVE, peak)["run"] | {"name": f"{peak:g}.csv"}
+    return run_of(text, CURVE, peak) | {"name": f"{peak:g}.csv"}
 
 
 def forecasts_at(peaks: dict[float, float], *curves: tuple[Curve, float]) -> tuple[Any, list[Any]]:
-    fitted = fit_runs({"runs": [run_at(peak, extra) for peak, extra in peaks.items()]})
-    questions = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in curves]
-    return fitted, forecast_curves({"fit": fitted["fit"], "curves": questions})["forecasts"]
+    return forecast([run_at(peak, extra) for peak, extra in peaks.items()], *curves)
 
 
 def test_logs_of_three_peaks_have_best_peaks() -> None:
@@ -292,34 +280,30 @@ def test_logs_of_three_peaks_have_best_peaks() -> None:
     assert halved["best"]["peak"] == pytest.approx(2 * best_peak(list(runs.values()), half).peak)
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_logs_that_miss_the_peak_are_fitted_together(is_restarted) -> None:
-    """As `fit_losses` does, and also by a server that has not read them."""
+def test_logs_that_miss_the_peak_are_fitted_together() -> None:
+    """As `fit_losses` does."""
     logs: list[str] = []
     for curve, every in ((CURVE, 20), (WSD, 23)):
         steps = np.arange(every, curve.total_steps + 1, every)
         losses = 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)
         logs.append(log(step=steps, loss=losses, lr=PEAK * 0.9997 * curve(steps - 1)))
-    runs = [opened(text, None, None)["run"] | {"name": f"{index}.csv"} for index, text in enumerate(logs)]
+    runs = [run_of(text, None, None) | {"name": f"{index}.csv"} for index, text in enumerate(logs)]
     assert runs[0]["peak"] != runs[1]["peak"]
-    if is_restarted:
-        forecasts._runs.clear()
-    fitted = fit_runs({"runs": runs})
-    question = {"fit": fitted["fit"], "curves": [{"curve": WSD.to_dict(), "peak": PEAK}]}
+    _, (shown,) = forecast(runs, (WSD, PEAK))
     together = fit_losses([LossRun.read(list(csv.DictReader(text.splitlines()))) for text in logs])
-    assert forecast_curves(question)["forecasts"][0]["loss"] == together.predict(WSD, PEAK).loss
+    assert shown["loss"] == together.predict(WSD, PEAK).loss
 
 
 def test_missing_best_peaks_say_why() -> None:
-    fitted, (forecast,) = forecasts_at({1e-3: 0.0, 2e-3: 0.01}, (WSD, 1e-3))
+    fitted, (shown,) = forecasts_at({1e-3: 0.0, 2e-3: 0.01}, (WSD, 1e-3))
     assert "takes 3 peaks or more" in fitted["best_fault"]
-    assert forecast["loss"] == fit_losses(RUN).predict(WSD).loss
-    fitted, (forecast,) = forecasts_at({5e-4: 0.04, 1e-3: 0.02, 2e-3: 0.0}, (WSD, 8e-3))
+    assert shown["loss"] == fit_losses(RUN).predict(WSD).loss
+    fitted, (shown,) = forecasts_at({5e-4: 0.04, 1e-3: 0.02, 2e-3: 0.0}, (WSD, 8e-3))
     assert fitted["best_fault"] == ""
-    assert "do not show the best peak" in forecast["best_fault"]
-    assert "more than a factor of 1.5" in forecast["fault"]
-    short = opened(log(step=STEPS[::5], loss=LOSSES[::5]), CURVE, 5e-4)["run"] | {"name": "short.csv"}
-    fitted = fit_runs({"runs": [short, run_at(1e-3), run_at(2e-3)]})
+    assert "do not show the best peak" in shown["best_fault"]
+    assert "more than a factor of 1.5" in shown["fault"]
+    short = run_of(log(step=STEPS[::5], loss=LOSSES[::5]), CURVE, 5e-4) | {"name": "short.csv"}
+    fitted, _ = forecast([short, run_at(1e-3), run_at(2e-3)])
     assert fitted["best_fault"].startswith("the runs at the peak 0.0005: ")
     assert [run is None for run in fitted["runs"]] == [True, False, False]
 
@@ -338,7 +322,7 @@ def test_missing_best_peaks_say_why() -> None:
 )
 def test_steps_in_other_units_become_updates(unit, steps) -> None:
     text = log(step=[*steps, "-"], loss=[*LOSSES, 3])
-    run = opened(text, unit=unit, step="step")["run"]
+    run = run_of(text, unit=unit, step="step")
     assert (run["steps"], run["losses"]) == (STEPS.tolist(), LOSSES.tolist())
 
 
@@ -369,4 +353,4 @@ def test_tensorboard_values_are_asked_for() -> None:
     text = log(**{"Wall time": 1e9 + STEPS, "Step": STEPS, "Value": LOSSES})
     answer = opened(text)
     assert (answer["argument"], "Value" in answer["columns"]) == ("loss", True)
-    assert opened(text, loss="Value")["run"]["losses"] == LOSSES.tolist()
+    assert run_of(text, loss="Value")["losses"] == LOSSES.tolist()

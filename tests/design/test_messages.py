@@ -1,9 +1,9 @@
 """Messages of the design page: the constructors' own, next to their field."""
 
 import pytest
+from support.design.design import describe_curve
 
 from plateau_jax import PlateauCurve
-from plateau_jax.design.answers import describe_curve
 
 PEAK = 3e-4
 PLATEAUS = PlateauCurve(1_000, warmup_steps=100, plateaus=[(10, 30)], absolute_plateaus=[(700, 50)])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from playwright.sync_api import Route, expect
-from support.design.design import ask
+from support.design.design import describe_curve
 from support.design.page import PEAK, STABLE, STAGED, assert_shown, curve_of_json, drag, wait_until_settled
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
@@ -13,13 +13,13 @@ from plateau_jax.numerics.exact import percent_of
 pytestmark = pytest.mark.slow
 
 
-def test_invalid_field_keeps_the_last_valid_curve(page, server):
+def test_invalid_field_keeps_the_last_valid_curve(page):
     before = page.locator("polyline.selected").get_attribute("points")
     field = page.get_by_label("Warmup steps")
     field.fill("20000")
     wait_until_settled(page)
     invalid = {**STABLE.to_dict(), "warmup_steps": 20_000}
-    message = ask(server, "/curve", {"curve": invalid, "peak": PEAK})["fault"]["message"]
+    message = describe_curve({"curve": invalid, "peak": PEAK})["fault"]["message"]
     assert message.startswith("warmup_steps = 20000 must lie")
     expect(field).to_have_attribute("aria-invalid", "true")
     shown = page.locator(f"#{field.get_attribute('aria-describedby')}")
@@ -175,7 +175,7 @@ def test_parts_and_scaled_curves_can_be_edited(page):
 def test_late_answers_are_superseded(page):
     """Of the edits made while an answer is pending, only the last one is asked about, once it has arrived."""
     held: list[Route] = []
-    page.route("**/curve", lambda route: route.continue_() if held else held.append(route))
+    page.route("**/page", lambda route: route.continue_() if held else held.append(route))
     field = page.get_by_label("Warmup steps")
     for steps in (600, 700, 800, 900):
         field.fill(str(steps))

@@ -299,8 +299,8 @@ def test_dropped_log_opens_the_dialog(page, log):
 def test_log_may_be_opened_before_the_curves_arrive(browser, server, log):
     page = browser.new_page()
     held: list[Route] = []
-    page.route("**/curve", lambda route: held.append(route), times=1)
-    with page.expect_request("**/curve"):
+    page.route("**/page", lambda route: held.append(route), times=1)
+    with page.expect_request("**/page"):
         page.goto(server.address)
     dialog = choose(page, log)
     held[0].continue_()
@@ -357,9 +357,9 @@ def test_verdict_does_not_move_the_button(page, tmp_path, size):
     """A click that is under way as the verdict arrives must not miss the button."""
     page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
     held: list[Route] = []
-    page.route("**/fit", lambda route: held.append(route), times=1)
+    page.route("**/page", lambda route: held.append(route), times=1)
     log = write_log(tmp_path / "run.csv", step=STEPS, lr=2 * PEAK * COSINE(STEPS), val_loss=LOSSES)
-    with page.expect_request("**/fit"):
+    with page.expect_request("**/page"):
         dialog = choose(page, log)
     button, verdict = dialog.get_by_role("button", name="Use this log"), dialog.locator(".verdict")
     expect(button).to_be_enabled()

@@ -63,6 +63,17 @@ def test_json_follows_dragged_handles(page, name, right, down, is_expected):
             assert after[1] - before[1] == pytest.approx(down, abs=3)
 
 
+def test_levels_of_a_continuation_follow_the_pointer(page):
+    page.get_by_role("button", name="+ Continuation").click()
+    wait_until_settled(page)
+    name = "Continuation, final learning rate"
+    before = position_in_picture(page, name)
+    drag(page, name, 0, -40)
+    assert position_in_picture(page, name)[1] - before[1] == pytest.approx(-40, abs=3)
+    drag(page, name, 0, 20)
+    assert position_in_picture(page, name)[1] - before[1] == pytest.approx(-20, abs=3)
+
+
 def test_peak_can_be_dragged(page):
     drag(page, "Peak learning rate", 0, 40)
     peak = float(page.get_by_role("textbox", name="Peak learning rate").input_value())

@@ -20,7 +20,8 @@ from plateau_jax.__main__ import main
 from plateau_jax.design.server import MAX_BODY_BYTES, Server, serve
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
-QUESTION = {"curve": CURVE.to_dict(), "peak": 3e-4}
+ENTRY = {"curve": CURVE.to_dict(), "peak": 3e-4}
+QUESTION = {"curves": [ENTRY], "step": 5, "runs": []}
 BODY = json.dumps(QUESTION).encode()
 
 
@@ -33,7 +34,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def check_server_still_answers(server: Server) -> Iterator[None]:
     yield
-    assert ask(server, "/curve", QUESTION)["curve"] == CURVE.to_dict()
+    assert ask(server, "/page", QUESTION)["curves"][0]["curve"] == CURVE.to_dict()
 
 
 def test_server_listens_on_loopback_only(server: Server) -> None:
@@ -82,7 +83,7 @@ def test_modules_import_existing_files(server: Server) -> None:
 def test_other_hosts_are_rejected(server: Server, host: str | None, method: str) -> None:
     """DNS rebinding: a page of a host that resolves to the loopback address must not read anything."""
     header = host and host.format(port=server.port)
-    for path in ("/", "/start", "/curve"):
+    for path in ("/", "/start", "/page"):
         reply = request(server, method, path, BODY if method == "POST" else None, Host=header)
         assert reply.status == 403
         assert server.address in reply.json["error"]
@@ -94,44 +95,39 @@ def test_localhost_is_accepted(server: Server) -> None:
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "https://127.0.0.1:{port}", "null", ""])
 def test_questions_of_other_pages_are_rejected(server: Server, origin: str) -> None:
-    reply = request(server, "POST", "/curve", BODY, Origin=origin.format(port=server.port))
+    reply = request(server, "POST", "/page", BODY, Origin=origin.format(port=server.port))
     assert reply.status == 403
     assert "own page" in reply.json["error"]
 
 
 def test_questions_of_the_page_are_answered(server: Server) -> None:
     origin = server.address.rstrip("/")
-    assert request(server, "POST", "/curve", BODY, Origin=origin).status == 200
+    assert request(server, "POST", "/page", BODY, Origin=origin).status == 200
     assert (
-        request(server, "POST", "/curve?x", BODY, Content_Type="application/json; charset=utf-8").status
-        == 200
+        request(server, "POST", "/page?x", BODY, Content_Type="application/json; charset=utf-8").status == 200
     )
 
 
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        ("/curve", b"", "not JSON"),
-        ("/curve", b"{", "not JSON"),
-        ("/curve", b"\xff\xfe\xff", "not JSON"),
-        ("/curve", b"9" * 5000, "not JSON"),
-        ("/curve", b"[" * 200_000, "nested too deep"),
-        ("/curve", b"[]", "must be a JSON object"),
-        ("/curve", b'"a"', "must be a JSON object"),
-        ("/learning-rates", b'{"curves": [], "step": 0.5}', "step = 0.5 must be an integer"),
-        ("/learning-rates", b'{"curves": [], "step": -1}', "step = -1 must be at least 0"),
-        ("/learning-rates", b'{"curves": 3, "step": 0}', "curves must be a list"),
-        ("/outlook", b"{}", "curves must be a list"),
-        ("/outlook", b'{"curves": [3]}', "curves must be a list"),
-        ("/outlook", b'{"curves": [{"curve": {"total_steps": 0}, "peak": 1}]}', "total_steps = 0 must lie"),
-        (
-            "/outlook",
-            b'{"curves": [{"curve": {"total_steps": 9}, "peak": "1"}]}',
-            "peak = '1' must be a number",
-        ),
-        ("/outlook", json.dumps({"curves": [QUESTION] * 13}).encode(), "the page holds at most 12"),
-        ("/fit", b'{"runs": 3}', "runs must be a list"),
-        ("/fit", b'{"runs": [{"peak": 1}]}', "total_steps"),
+        ("/page", b"", "not JSON"),
+        ("/page", b"{", "not JSON"),
+        ("/page", b"\xff\xfe\xff", "not JSON"),
+        ("/page", b"9" * 5000, "not JSON"),
+        ("/page", b"[" * 200_000, "nested too deep"),
+        ("/page", b"[]", "must be a JSON object"),
+        ("/page", b'"a"', "must be a JSON object"),
+        ("/page", b'{"curves": [], "step": 0.5}', "step = 0.5 must be an integer"),
+        ("/page", b'{"curves": [], "step": -1}', "step = -1 must be at least 0"),
+        ("/page", b'{"curves": 3, "step": 0}', "curves must be a list"),
+        ("/page", b"{}", "curves must be a list"),
+        ("/page", b'{"curves": [3]}', "curves must be a list"),
+        ("/page", json.dumps({"curves": [ENTRY] * 13}).encode(), "the page holds at most 12"),
+        ("/page", b'{"curves": [], "runs": 3}', "runs must be a list of strings"),
+        ("/page", b'{"curves": [], "runs": [{}]}', "runs must be a list of strings"),
+        ("/page", b'{"curves": [], "runs": ["3"]}', "must be a JSON object"),
+        ("/page", b'{"curves": [], "runs": ["{\\"peak\\": 1}"]}', "total_steps"),
         ("/log", b'{"curve": {"total_steps": 0}}', "total_steps = 0 must lie"),
     ],
 )
@@ -144,7 +140,7 @@ def test_invalid_questions_are_rejected(server: Server, path: str, body: bytes, 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
 def test_other_content_types_are_rejected(server: Server, kind: str | None) -> None:
     """Browsers send these types, which forms have, to other origins without a preflight request."""
-    reply = request(server, "POST", "/curve", BODY, Content_Type=kind)
+    reply = request(server, "POST", "/page", BODY, Content_Type=kind)
     assert reply.status == 415
     assert "application/json" in reply.json["error"]
 
@@ -152,7 +148,7 @@ def test_other_content_types_are_rejected(server: Server, kind: str | None) -> N
 def test_logs_may_be_large(server: Server) -> None:
     text = "step,loss,lr\n" + "".join(f"{step},{2 + 1 / step},0.001{' ' * 60}\n" for step in range(1, 20_000))
     body = json.dumps({"name": "log.csv", "text": text}).encode()
-    assert len(request(server, "POST", "/log", body).json["run"]["steps"]) == 19_999
+    assert len(json.loads(request(server, "POST", "/log", body).json["run"])["steps"]) == 19_999
 
 
 @pytest.mark.parametrize(
@@ -160,13 +156,13 @@ def test_logs_may_be_large(server: Server) -> None:
 )
 def test_bodies_too_large_or_of_unknown_length_are_not_read(server: Server, length: str | None) -> None:
     sent = None if length is None else length.encode("utf-8").decode("latin-1")
-    reply = request(server, "POST", "/curve", b"", Content_Length=sent)
+    reply = request(server, "POST", "/page", b"", Content_Length=sent)
     assert reply.status == 413
     assert f"Content-Length must be at most {MAX_BODY_BYTES}" in reply.json["error"]
 
 
 def test_truncated_bodies_are_rejected(server: Server) -> None:
-    head = f"POST /curve HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\n"
+    head = f"POST /page HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY[:-9])
         connection.shutdown(socket.SHUT_WR)
@@ -180,7 +176,7 @@ def test_backlog_holds_many_connections() -> None:
             connections.enter_context(socket.create_connection(("127.0.0.1", waiting.port), timeout=60))
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/../server.py", "/%2e%2e/server.py", "/page", "/curve/"])
+@pytest.mark.parametrize("path", ["/nothing", "/../server.py", "/%2e%2e/server.py", "/page.htm", "/page/"])
 def test_unknown_paths_are_rejected(server: Server, path: str) -> None:
     for method, body in (("GET", None), ("POST", BODY)):
         reply = request(server, method, path, body)
@@ -191,17 +187,18 @@ def test_unknown_paths_are_rejected(server: Server, path: str) -> None:
 @pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE", "OPTIONS"])
 def test_other_methods_are_rejected(server: Server, method: str) -> None:
     """No answer to OPTIONS lets a page of another origin send JSON."""
-    reply = request(server, method, "/curve", BODY)
+    reply = request(server, method, "/page", BODY)
     assert reply.status == 501
     assert not [name for name in reply.headers if name.startswith("Access-Control")]
 
 
 def _reset_during_answer(port: int) -> None:
     """Reset a connection in the middle of an answer, like a tab that closes."""
-    body = json.dumps({"curve": PlateauCurve(10**6).to_dict(), "peak": 1}).encode()
+    entry = {"curve": PlateauCurve(10**6).to_dict(), "peak": 1}
+    body = json.dumps({"curves": [entry]}).encode()
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        head = f"POST /curve HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+        head = f"POST /page HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         assert connection.recv(100)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -210,7 +207,7 @@ def _reset_during_answer(port: int) -> None:
 def test_closing_tab_does_not_stop_the_server(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(5):
         _reset_during_answer(server.port)
-        assert ask(server, "/curve", QUESTION)
+        assert ask(server, "/page", QUESTION)
     assert capfd.readouterr() == ("", "")
 
 
@@ -222,7 +219,7 @@ def test_internal_error_is_answered(
 
     with monkeypatch.context() as patch:
         patch.setattr("plateau_jax.design.server.answer_request", fail)
-        reply = request(server, "POST", "/curve", BODY)
+        reply = request(server, "POST", "/page", BODY)
     assert (reply.status, reply.json) == (500, {"error": "this request failed; the terminal shows why"})
     assert "KeyError: 'a bug'" in capfd.readouterr().err
 

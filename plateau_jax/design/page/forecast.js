@@ -3,10 +3,9 @@
 import { byId, element, formatLearningRate, sentence } from "./elements.js";
 import { LogDialog, describeRun } from "./logs.js";
 import { LossPicture } from "./losses.js";
-import { ask, latestOnly } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
 
-const PART = "runs";  // of the saved state
+const PART = "logs";  // of the saved state
 const MAX_STAGES = 400;  // of a curve that can be edited
 const SAME_PEAK = 0.01;  // relative difference of peaks that is not worth a button
 
@@ -14,21 +13,22 @@ export class Forecasts {
   #page;
   #runs = [];
   #initialCurves;
-  #fits = null;  // the server's answer about the present runs: the key of their fits, or a fault
+  #fit = null;  // the server's answer about the present runs, or a fault
   #answers = new Map();  // a forecast, or a fault, by the curve's id
   #dialog;
   #picture = new LossPicture();
 
-  // page.entries() returns the valid curves, page.visible() those on the picture, page.question(entry) what the server
-  // is asked about one of them; page.settled() resolves once it has described all curves, page.changed() is called
-  // when there is something new to show. page.largest(entry) returns a curve's largest
-  // multiplier, page.useLargest(lr) gives all curves a largest learning rate, page.addCurve(name, curve, peak) adds one, page.isFull() says that there is no room for one.
-  constructor(page, onError) {
+  // page.entries() returns the valid curves, page.visible() those on the picture, page.question(entry) the curve and
+  // the peak of one of them. page.ask(runs) asks the server about all curves and these runs, page.compare() asks about
+  // the present runs and calls `show`. page.settled() resolves once the server has described all curves, page.changed()
+  // is called when there is something new to show. page.largest(entry) returns a curve's largest multiplier,
+  // page.useLargest(lr) gives all curves a largest learning rate, page.addCurve(name, curve, peak) adds one,
+  // page.isFull() says that there is no room for one.
+  constructor(page) {
     this.#page = page;
     this.#dialog = new LogDialog(byId("opening-log"), {
       ...page, add: (runs) => this.#setRuns([...this.#runs, ...runs]), judge: (runs, again) => this.#judge(runs, again),
     });
-    this.update = latestOnly(() => this.#ask(), onError);
     byId("open-log").addEventListener("click", () => this.#dialog.open());
   }
 
@@ -37,12 +37,17 @@ export class Forecasts {
     this.#dialog.maxBytes = maxLogBytes;
     this.#initialCurves = initialCurves;
     const before = loadState(PART);
-    if (before?.initialCurves === initialCurves) this.#runs = before.runs;
+    if (before?.initialCurves === initialCurves) this.#runs = before.runs.map((run) => ({ ...run, curve: JSON.parse(run.text).curve }));
     this.#show();
   }
 
+  // The runs whose logs were opened; `text` is what the server is asked about.
+  get runs() {
+    return this.#runs;
+  }
+
   get #isFitted() {
-    return this.#runs.length > 0 && !this.#fits?.fault;
+    return this.#runs.length > 0 && !this.#fit?.fault;
   }
 
   // The cells of a curve in the table; none without a fit.
@@ -65,47 +70,31 @@ export class Forecasts {
 
   #setRuns(runs) {
     this.#runs = runs;
-    this.#fits = null;
+    this.#fit = null;
     this.#answers.clear();
-    saveState({ initialCurves: this.#initialCurves, runs }, PART);
+    saveState({ initialCurves: this.#initialCurves, runs: runs.map(({ curve, ...run }) => run) }, PART);  // the text has it
     this.#show();
-    this.update();
+    this.#page.compare();
   }
 
-  async #ask() {
-    const runs = this.#runs;
-    if (!runs.length) return;
-    const { fits, answers, note } = await this.#forecast(runs, this.#fits);
-    if (runs !== this.#runs) return;  // another question follows
-    this.#fits = fits;
-    this.#answers = answers;
-    this.#show(note);
-  }
-
-  // The forecasts of all curves from some runs; they are fitted if there are no fits yet, or if the server has been
-  // restarted.
-  async #forecast(runs, before) {
-    const entries = this.#page.entries();
-    const forecast = (fits) => ask("/forecast", { fit: fits.fit, curves: entries.map(this.#page.question) });
-    let fits = before?.fit ? before : null;
-    let answer = fits && await forecast(fits);
-    if (!answer || answer.forgotten) {
-      fits = await ask("/fit", { runs: runs.map(({ name, columns, curve, peak, steps, losses }) => ({ name, columns, curve, peak, steps, losses })) });
-      answer = fits.fault ? { forecasts: [], note: "" } : await forecast(fits);
-    }
-    return { fits, note: answer.note, answers: new Map(entries.map(({ id }, index) => [id, answer.forecasts[index]])) };
+  // Show the server's answer about the present runs, if there are any.
+  show({ fit = null, forecasts, forecast_note }) {
+    this.#fit = fit;
+    this.#answers = forecasts;
+    this.#show(forecast_note);
   }
 
   // Nodes that say what some more runs forecast, and why not; again() is called after an offer was taken.
   async #judge(runs, again) {
-    const { fits, answers } = await this.#forecast([...this.#runs, ...runs], null);
-    const isForecast = [...answers.values()].filter((answer) => answer && !answer.fault).length;
-    const many = isForecast === answers.size ? "Every curve" : isForecast ? `${isForecast} of the ${answers.size} curves` : "No curve";
+    const { fit, forecasts } = await this.#page.ask([...this.#runs, ...runs].map(({ text }) => text));
+    const curves = this.#page.entries().map(({ id }) => forecasts.get(id));
+    const count = curves.filter((forecast) => forecast && !forecast.fault).length;
+    const many = count === curves.length ? "Every curve" : count ? `${count} of the ${curves.length} curves` : "No curve";
     return [
-      fits.fault ? element("p", { class: "fault" }, `No forecast: ${sentence(fits.fault)}`)
-        : element("p", { class: isForecast ? null : "fault" }, `${many} on this page can be forecast.`),
+      fit.fault ? element("p", { class: "fault" }, `No forecast: ${sentence(fit.fault)}`)
+        : element("p", { class: count ? null : "fault" }, `${many} on this page can be forecast.`),
       ...runs.map((run) => element("div", { class: "actions" }, runs.length > 1 ? element("span", { class: "muted" }, run.name) : null, ...this.#offers(run, again))),
-      element("ul", { class: "advice notes" }, ...this.#notes(fits, answers)),
+      element("ul", { class: "advice notes" }, ...this.#notes(fit, forecasts)),
     ];
   }
 
@@ -137,10 +126,10 @@ export class Forecasts {
     return offers;
   }
 
-  // Items about the fits and the curves: warnings, best peaks, and why a forecast is missing or less certain.
-  #notes(fits, answers) {
+  // Items about the fit and the curves: warnings, best peaks, and why a forecast is missing or less certain.
+  #notes(fit, answers) {
     const names = new Map();  // of the curves that each note is about
-    const notes = [...(fits.advice ?? []), ...(fits.best_fault ? [`No best peaks: ${sentence(fits.best_fault)}`] : [])];
+    const notes = [...(fit.advice ?? []), ...(fit.best_fault ? [`No best peaks: ${sentence(fit.best_fault)}`] : [])];
     const items = notes.map((note) => element("li", {}, note));
     for (const { id, name } of this.#page.entries()) {
       const { fault, reasons = [], best, best_fault } = answers.get(id) ?? {};
@@ -156,24 +145,24 @@ export class Forecasts {
   }
 
   #show(note = byId("forecast-note").textContent) {
-    const count = this.#runs.length, fault = this.#fits?.fault;
+    const count = this.#runs.length, fault = this.#fit?.fault;
     for (const head of document.querySelectorAll(".forecast-head, #trust")) head.hidden = !this.#isFitted;
-    for (const part of document.querySelectorAll(".fitted")) part.hidden = !this.#isFitted || !this.#fits;
+    for (const part of document.querySelectorAll(".fitted")) part.hidden = !this.#isFitted || !this.#fit;
     byId("forecast-fault").textContent = fault ? `No forecast: ${sentence(fault)}` : "";
     byId("forecast-note").textContent = this.#isFitted ? note : "";
     byId("forecast-hint").hidden = count > 0;
     byId("open-log").textContent = count ? "Open another log…" : "Open a log…";
     byId("forecast-notes").replaceChildren(
       ...this.#runs.flatMap(({ name, advice = [] }) => advice.map((text) => element("li", {}, text.startsWith(name) ? text : `${name}: ${text}`))),
-      ...(count && this.#fits ? this.#notes(this.#fits, this.#answers) : []));
+      ...(count && this.#fit ? this.#notes(this.#fit, this.#answers) : []));
     this.#page.changed();
   }
 
   // Draw what also depends on the curves' names and looks: the picture of losses, and the runs with their offers.
   draw() {
     byId("runs").replaceChildren(...this.#runs.map((run) => this.#item(run)));
-    if (!this.#isFitted || !this.#fits) return;
-    const runs = this.#runs.map(({ name }, index) => ({ name, ...this.#fits.runs[index] })).filter(({ steps }) => steps);
+    if (!this.#isFitted || !this.#fit) return;
+    const runs = this.#runs.map(({ name }, index) => ({ name, ...this.#fit.runs[index] })).filter(({ steps }) => steps);
     this.#picture.draw(runs, this.#page.visible().map(({ id, name, colour, isSelected }) => {
       const { loss, line, low, high } = this.#answers.get(id) ?? {};
       return { name, colour, isSelected, text: line ? `${loss.toFixed(3)} ${plusMinus(low, high)}` : "no forecast", ...line };

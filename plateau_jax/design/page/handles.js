@@ -1,5 +1,6 @@
 // Moving a handle with the pointer or with the keyboard.
 
+import { isOfPlateau, isPlateau } from "./handle_values.js";
 import { valueAt, withValue } from "./history.js";
 import { roundPercentage, stepsOfPercentage } from "./percentages.js";
 
@@ -30,7 +31,7 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
       : drag.handles.find(({ axis }) => (axis === "step") === Math.abs(right) > Math.abs(up)) ?? drag.handles[0];
     if (drag.handle === null) return;
     picture.showValue(drag.handle);
-    const unit = event.shiftKey ? drag.handle.drag_unit : drag.handle.arrow_change;
+    const unit = event.shiftKey ? drag.handle.smallUnit : drag.handle.unit;
     const value = valueAfterDrag(drag.handle, right * picture.stepsPerPixel, up * picture.learningRatePerPixel, picture.peak, unit);
     move({ handle: drag.handle, value }, false);
   });
@@ -69,7 +70,7 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
 
 function valueAfterDrag(handle, steps, learningRate, peak, unit) {
   const distance = { step: steps, learning_rate: learningRate, level: peak ? learningRate / peak : 0 }[handle.axis];
-  const change = distance * handle.value_per_unit;
+  const change = distance * handle.valuePerUnit;
   if (Math.abs(change) < unit / 2) return handle.value;
   return clamp(handle, Math.round((handle.value + change) / unit) * unit);
 }
@@ -79,7 +80,7 @@ function valueAfterKey(handle, { key, shiftKey }) {
   if (key === "End") return handle.high;
   const units = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 }[key];
   if (units === undefined) return null;
-  const unit = shiftKey && Math.abs(units) === 1 ? handle.drag_unit : handle.arrow_change;
+  const unit = shiftKey && Math.abs(units) === 1 ? handle.smallUnit : handle.unit;
   const multiple = handle.value / unit;
   return clamp(handle, ((units > 0 ? Math.floor(multiple + 1e-9) : Math.ceil(multiple - 1e-9)) + units) * unit);
 }
@@ -87,28 +88,32 @@ function valueAfterKey(handle, { key, shiftKey }) {
 const clamp = (handle, value) => addDecimals(Math.min(Math.max(value, handle.low), handle.high), 0);
 
 // The entry after a handle was moved by a distance.
-export function movedEntry(entry, { moves, value }, distance) {
-  const [path] = moves[0];
-  if (path.at(-3) === "plateaus") return withMovedPlateau(entry, path.slice(0, -3), path.at(-2), moves, distance);
-  let next = entry;
-  for (const [path, sign] of moves) {
-    const before = valueAt(next, path) ?? value;  // a stage that holds has no level of its own
-    next = withValue(next, path, addDecimals(before, sign * distance));
-  }
-  return next;
+export function movedEntry(entry, handle, distance) {
+  const { path, value } = handle;
+  if (isPlateau(handle)) return withMovedPlateau(entry, path, distance, 0);
+  // The pair is (start, length): the start moves at the cost of the length, so that the end stays.
+  if (isOfPlateau(handle)) return withMovedPlateau(entry, path.slice(0, -1), ...(path.at(-1) === 0 ? [distance, -distance] : [0, distance]));
+  const before = valueAt(entry, path) ?? value;  // a stage that holds has no level of its own
+  const next = withValue(entry, path, addDecimals(before, distance));
+  return path.at(-3) === "stages" && path.at(-1) === 0 ? withShorterNextStage(next, path, distance) : next;
+}
+
+// A border takes from the next stage what it gives to this one. Empty stages have nothing to give.
+function withShorterNextStage(entry, path, distance) {
+  const stages = valueAt(entry, path.slice(0, -2));
+  const next = stages.findIndex(([steps], index) => index > path.at(-2) && steps > 0);
+  return next < 0 ? entry : withValue(entry, [...path.slice(0, -2), next, 0], stages[next][0] - distance);
 }
 
 // A plateau in percent becomes one in steps, unless round percentages say the same.
-function withMovedPlateau(entry, curvePath, index, moves, distance) {
-  const curve = valueAt(entry, curvePath), afterWarmup = curve.total_steps - curve.warmup_steps;
-  const inPercent = [...curve.plateaus[index]];
-  const inSteps = inPercent.map((percentage) => stepsOfPercentage(percentage, afterWarmup));
-  for (const [path, sign] of moves) {
-    const item = path.at(-1);
-    inSteps[item] += sign * distance;
-    inPercent[item] = roundPercentage(inSteps[item], afterWarmup);
-  }
-  if (!inPercent.includes(null)) return withValue(entry, [...curvePath, "plateaus", index], inPercent);
+function withMovedPlateau(entry, path, startDistance, lengthDistance) {
+  const [list, index] = path.slice(-2), curvePath = path.slice(0, -2), curve = valueAt(entry, curvePath);
+  const before = curve[list][index], distances = [startDistance, lengthDistance];
+  if (list === "absolute_plateaus") return withValue(entry, path, before.map((steps, item) => steps + distances[item]));
+  const afterWarmup = curve.total_steps - curve.warmup_steps;
+  const inSteps = before.map((percentage, item) => stepsOfPercentage(percentage, afterWarmup) + distances[item]);
+  const inPercent = before.map((percentage, item) => (distances[item] ? roundPercentage(inSteps[item], afterWarmup) : percentage));
+  if (!inPercent.includes(null)) return withValue(entry, path, inPercent);
   const [start, length] = inSteps;
   return withValue(entry, curvePath, {
     ...curve,

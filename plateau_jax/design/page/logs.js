@@ -13,8 +13,8 @@ const ADVICE = {
 };
 
 // What was read of a log.
-export function describeRun({ steps, loss, columns: [step] }) {
-  return `${steps.length} logged losses (${loss} by ${step}), up to step ${formatStep(steps.at(-1))}`;
+export function describeRun({ count, lastStep, loss, columns: [step] }) {
+  return `${count} logged losses (${loss} by ${step}), up to step ${formatStep(lastStep)}`;
 }
 
 export class LogDialog {
@@ -183,10 +183,11 @@ class OpenedLog {
     this.#choices.append(element("label", { class: "field" }, element("span", {}, COLUMNS[argument]), select));
   }
 
-  #show({ run = null, largest_lr, loss, columns, advice = [], fault, argument }, curveName = null) {
-    this.run = run && { ...run, largest_lr, loss, columns, advice, curveName };
-    this.#result.className = run ? "muted" : "fault";
-    this.#result.replaceChildren(...(run
+  #show({ run: text = null, largest_lr, loss, columns, advice = [], fault, argument }, curveName = null) {
+    const { name, curve, peak, steps } = JSON.parse(text) ?? {};
+    this.run = text && { name, curve, peak, text, count: steps.length, lastStep: steps.at(-1), largest_lr, loss, columns, advice, curveName };
+    this.#result.className = text ? "muted" : "fault";
+    this.#result.replaceChildren(...(text
       ? [`${describeRun(this.run)}${columns[2] ? `; learning rates from ${columns[2]}` : ""}.`, ...advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
       : [fault && `${sentence(fault)} ${ADVICE[argument] ?? ""}`]));
     this.#changed();

@@ -18,7 +18,8 @@ import { shareTabStop } from "./tab_stop.js";
 import { TEMPLATES, distinctName } from "./templates.js";
 import { listenForUndo } from "./undo_keys.js";
 
-// By the curve's id: {answer, peak} of its last valid description, the question last asked, and its present fault.
+// By the curve's id: {asked, answer}: the entry that the server was asked about, as JSON, and its answer. If the entry
+// has a fault, the answer describes how it was when it was last valid.
 const known = new Map();
 let outlooks = new Map();
 let history;
@@ -86,8 +87,8 @@ const freeName = (name, id = null) =>
 
 // Add a copy of the selected curve, or another curve with its length, warmup and peak.
 async function addFromTemplate(template) {
-  const { answer } = known.get(selected().id) ?? {};
-  const { name, curve, peak } = answer ? lastValid(selected()) : selected();
+  const answer = descriptionOf(selected());
+  const { name, curve, peak } = lastValid(selected());
   if (template === "copy") return add(name, curve, peak);
   const { total = stepsOf(curve) || 10000, warmup = { warmup_steps: 0 } } = answer ?? {};
   const [title, description] = TEMPLATES[template](total, warmup);
@@ -151,39 +152,59 @@ function select(id) {
 
 // Questions to the server
 
+const textOf = ({ curve, peak }) => JSON.stringify({ curve, peak });
+const answerOf = ({ id }) => known.get(id)?.answer;
+const isAnswered = (entry) => known.get(entry.id)?.asked === textOf(entry);
+// The server's description of an entry as it is, or as it was last valid; undefined if there is none.
+const descriptionOf = (entry) => (answerOf(entry)?.curve ? answerOf(entry) : undefined);
+const largestOf = (entry) => descriptionOf(entry)?.largest ?? 1;  // multiplier
+const validEntries = () => entries().filter(descriptionOf);
+const visibleEntries = () => validEntries().filter(({ id, isHidden }) => !isHidden || id === selected().id);
+
+function validPart(entry) {
+  const { curve, peak } = descriptionOf(entry) ?? entry;
+  return { curve, peak };
+}
+
+// The entry with its last valid curve and peak, or as it is without any.
+const lastValid = (entry) => ({ ...entry, ...validPart(entry) });
+
+// All curves, the step of the cursor, and the runs of logs; without runs, the answer is quick and has no comparison.
+const askAbout = (asked, runs = null) => ask("/page", {
+  curves: asked.map((entry) => ({ curve: entry.curve, peak: entry.peak, before: descriptionOf(entry) ? validPart(entry) : null })),
+  step: picture.step, runs,
+});
+
 const refresh = latestOnly(async () => {
-  for (const entry of entries()) {
-    const question = { curve: entry.curve, peak: entry.peak };
-    const asked = JSON.stringify(question);
-    const before = known.get(entry.id);
-    if (before?.asked === asked) continue;
-    const answer = await ask("/curve", question);
-    const isValid = answer.fault === undefined;
-    known.set(entry.id, isValid ? { asked, answer, peak: entry.peak, fault: null } : { ...before, asked, fault: answer.fault });
-  }
+  const asked = entries();
+  const answer = await askAbout(asked);
+  asked.forEach((entry, index) => known.set(entry.id, { asked: textOf(entry), answer: answer.curves[index] }));
   byId("trouble").hidden = true;
   show();
+  showLearningRates(asked, answer);
   compare();
-  forecasts.update();
-  readLearningRates();
 }, showTrouble);
 
-const validEntries = () => entries().filter(({ id }) => known.get(id)?.answer);
-const visibleEntries = () => validEntries().filter(({ id, isHidden }) => !isHidden || id === selected().id);
-const largestOf = ({ id }) => known.get(id)?.answer?.largest ?? 1;  // multiplier
-const isAnswered = ({ id, curve, peak }) => known.get(id)?.answer && known.get(id).asked === JSON.stringify({ curve, peak });
-const asQuestion = ({ id }) => ({ curve: known.get(id).answer.curve, peak: known.get(id).peak });
+// Bounds and forecasts of all curves, by their ids, and what is said of runs.
+async function askToCompare(runs) {
+  const asked = entries();
+  const answer = await askAbout(asked, runs);
+  const perCurve = (values = []) => new Map(asked.map(({ id }, index) => [id, values[index]]));
+  return { ...answer, outlooks: perCurve(answer.outlooks), forecasts: perCurve(answer.forecasts) };
+}
 
 const compare = latestOnly(async () => {
-  const compared = validEntries();
-  const answer = await ask("/outlook", { curves: compared.map(asQuestion) });
-  outlooks = new Map(compared.map(({ id }, index) => [id, answer.outlooks[index]]));
+  const { runs } = forecasts;
+  const answer = await askToCompare(runs.map(({ text }) => text));
+  if (runs !== forecasts.runs) return;  // another question follows
+  outlooks = answer.outlooks;
   byId("note").textContent = answer.note;
-  showCurves();
+  forecasts.show(answer);
 }, showTrouble);
 
 const forecasts = new Forecasts({
-  entries: validEntries, question: asQuestion, changed: () => showCurves(), settled: () => started.then(() => refreshed),
+  entries: validEntries, question: validPart, ask: askToCompare, compare: () => compare(), changed: () => showCurves(),
+  settled: () => started.then(() => refreshed),
   visible: () => visibleEntries().map((entry) => ({ ...entry, isSelected: entry.id === selected().id })),
   largest: largestOf,
   useLargest: (lr) => change(null, { ...history.present, curves: entries().map((entry) => {
@@ -191,51 +212,55 @@ const forecasts = new Forecasts({
     return largest > 0 ? { ...entry, peak: Number((lr / largest).toPrecision(7)) } : entry;
   }) }),
   addCurve: add, openDropped, isFull,
-}, showTrouble);
+});
 
 const readLearningRates = latestOnly(async () => {
-  if (picture.step === null) return;
-  const shown = visibleEntries();
-  const answer = await ask("/learning-rates", { curves: shown.map(asQuestion), step: picture.step });
-  const texts = answer.learning_rates.map(formatLearningRate);
-  byId("readout").replaceChildren(
-    element("span", {}, "step ", element("b", {}, formatStep(answer.step))),
-    ...shown.map(({ colour, name }, index) => element("span", { class: `colour-${colour}` },
-      element("span", { class: "dot" }), `${name} `, element("b", {}, texts[index]))));
-  picture.announce(`step ${answer.step}: ${shown.map(({ name }, index) => `${name} ${texts[index]}`).join(", ")}`);
+  const asked = entries();
+  if (picture.step !== null) showLearningRates(asked, await askAbout(asked));
 }, showTrouble);
+
+function showLearningRates(asked, { step, learning_rates }) {
+  if (!learning_rates) return;
+  const texts = new Map();
+  asked.forEach(({ id }, index) => learning_rates[index] !== null && texts.set(id, formatLearningRate(learning_rates[index])));
+  const shown = visibleEntries().filter(({ id }) => texts.has(id));
+  byId("readout").replaceChildren(
+    element("span", {}, "step ", element("b", {}, formatStep(step))),
+    ...shown.map(({ id, colour, name }) => element("span", { class: `colour-${colour}` },
+      element("span", { class: "dot" }), `${name} `, element("b", {}, texts.get(id)))));
+  picture.announce(`step ${step}: ${shown.map(({ id, name }) => `${name} ${texts.get(id)}`).join(", ")}`);
+}
 
 // The parts of the page
 
 function showFields(isUndone = false) {
-  const { answer, fault = null } = known.get(selected().id) ?? {};
-  controls.draw(selected(), { fault, advice: answer?.advice, shapes: answer?.shapes, isUndone });
+  const { fault = null, advice, shapes } = answerOf(selected()) ?? {};
+  controls.draw(selected(), { fault, advice, shapes, isUndone });
 }
 
 const show = (isUndone = false) => keepFocus(() => {
-  const entry = selected();
-  const { answer, fault = null } = known.get(entry.id) ?? {};
+  const entry = selected(), isStale = Boolean(answerOf(entry)?.fault);
   showFields(isUndone);
-  picture.draw(visibleEntries().map(({ id, colour, name }) => ({
-    id, colour, name, isSelected: id === entry.id, peak: known.get(id).peak, answer: known.get(id).answer,
+  picture.draw(visibleEntries().map((shown) => ({
+    id: shown.id, colour: shown.colour, name: shown.name, isSelected: shown.id === entry.id, answer: descriptionOf(shown),
   })));
-  byId("picture").classList.toggle("stale", fault !== null);
-  byId("stale").hidden = fault === null;
+  byId("picture").classList.toggle("stale", isStale);
+  byId("stale").hidden = !isStale;
   byId("undo").disabled = !history.canUndo;
   byId("redo").disabled = !history.canRedo;
   for (const button of addButtons) {
     setProperties(button, { disabled: isFull(), title: isFull() ? fullText() : null });
   }
   showCurves();
-  showSegments(answer);
-  showCode(answer);
+  showSegments(descriptionOf(entry));
+  showCode(descriptionOf(entry));
   // A reload also needs the last valid curve of each entry that is invalid now, or not answered yet.
-  const needed = validEntries().filter((entry) => known.get(entry.id).fault || !isAnswered(entry));
-  saveState({ initialCurves, present: history.present, lastValid: needed.map((entry) => [entry.id, asQuestion(entry)]) });
+  const needed = validEntries().filter((entry) => answerOf(entry).fault || !isAnswered(entry));
+  saveState({ initialCurves, present: history.present, lastValid: needed.map((entry) => [entry.id, validPart(entry)]) });
 });
 
 const showCurves = () => keepFocus(() => {
-  const shown = entries().map((entry) => ({ ...entry, total: known.get(entry.id)?.answer?.total }));
+  const shown = entries().map((entry) => ({ ...entry, total: descriptionOf(entry)?.total }));
   byId("lengths").hidden = new Set(shown.map(({ total }) => total).filter(Boolean)).size < 2;
   drawCurves(byId("curves").tBodies[0], shown, selected().id, outlooks, forecasts, {
     select,
@@ -313,12 +338,6 @@ const placeFields = () => keepFocus(() => {
 isNarrow.addEventListener("change", placeFields);
 placeFields();
 
-// The entry with its last valid curve and peak.
-function lastValid(entry) {
-  const { answer, peak } = known.get(entry.id);
-  return { ...entry, curve: answer.curve, peak };
-}
-
 function undoOrRedo(action) {
   history[action]();
   show(true);
@@ -347,8 +366,9 @@ async function start() {
   initialCurves = JSON.stringify(curves);
   const saved = loadState();
   const before = saved?.initialCurves === initialCurves ? saved : null;
-  for (const [id, question] of before?.lastValid ?? []) {
-    known.set(id, { asked: JSON.stringify(question), answer: await ask("/curve", question), peak: question.peak, fault: null });
+  for (const [id, entry] of before?.lastValid ?? []) {
+    const { curves: [answer] } = await ask("/page", { curves: [entry] });
+    known.set(id, { asked: textOf(entry), answer });
   }
   const fresh = [];
   for (const entry of curves) {

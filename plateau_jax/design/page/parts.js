@@ -78,16 +78,20 @@ function middleOfWidestGap(curve, maxLength) {
   return [from + (to - from - length) / 2, length];
 }
 
+// A plateau in steps, from the list and the index of its pair; NaN if the pair or the warmup is invalid.
+export function plateauInSteps(curve, list, index) {
+  const [start, length] = curve[list][index];
+  if (list === "absolute_plateaus") return { first: start, length };
+  const inSteps = (percent) => stepsOfPercentage(percent, curve.total_steps - curve.warmup_steps);
+  return { first: curve.warmup_steps + inSteps(start), length: inSteps(length) };
+}
+
 // The number of each plateau, by list and index: from left to right, as the handles are numbered. A plateau without
 // a valid place comes last.
 export function plateauNumbers(curve) {
-  const steps = curve.total_steps - curve.warmup_steps;
   const finite = (step) => (Number.isFinite(step) ? step : Infinity);
-  const inSteps = (percent) => stepsOfPercentage(percent, steps);
-  const placed = [
-    ...(curve.absolute_plateaus ?? []).map(([start, length], index) => ({ list: "absolute_plateaus", index, first: start, length })),
-    ...(curve.plateaus ?? []).map(([start, length], index) => ({ list: "plateaus", index, first: curve.warmup_steps + inSteps(start), length: inSteps(length) })),
-  ];
+  const placed = ["absolute_plateaus", "plateaus"].flatMap((list) =>
+    (curve[list] ?? []).map((_, index) => ({ list, index, ...plateauInSteps(curve, list, index) })));
   placed.sort((one, other) => finite(one.first) - finite(other.first) || finite(one.length) - finite(other.length) || 0);
   const numbers = { plateaus: [], absolute_plateaus: [] };
   placed.forEach(({ list, index }, place) => (numbers[list][index] = place + 1));

@@ -3,6 +3,7 @@
 
 import { LEFT, RIGHT, axisTitle, tickLabel, ticks } from "./axes.js";
 import { formatLearningRate, formatStep, setProperties, svgElement } from "./elements.js";
+import { completeHandle } from "./handle_values.js";
 import { makeDraggable } from "./handles.js";
 import { lineNames } from "./line_names.js";
 import { DASHES } from "./looks.js";
@@ -53,19 +54,19 @@ export class Picture {
     return this.#step;
   }
 
-  // curves: {id, name, colour: a number, isSelected, peak, answer}, where answer is the server's description.
+  // curves: {id, name, colour: a number, isSelected, answer}, where answer is the server's description.
   draw(curves) {
     this.#curves = curves;
     const box = this.#svg.getBoundingClientRect();
     if (!curves.length || !box.width) return;
     if (!this.isDragging) {  // axes that followed a drag would move under the pointer
       this.total = Math.max(...curves.map(({ answer }) => answer.total));
-      this.highest = Math.max(...curves.map(({ peak }) => peak)) || 1;
+      this.highest = Math.max(...curves.map(({ answer }) => answer.peak)) || 1;
     }
     this.width = box.width - LEFT - RIGHT;
     this.height = box.height - TOP - BOTTOM;
     const selected = curves.find(({ isSelected }) => isSelected);
-    this.peak = selected?.peak;
+    this.peak = selected?.answer.peak;
     this.#back.replaceChildren(...this.#spans(selected), ...this.#axes());
     this.#lines.replaceChildren(...[...curves.filter((curve) => curve !== selected), ...(selected ? [selected] : [])]
       .map((curve) => this.#line(curve)));
@@ -79,8 +80,8 @@ export class Picture {
   }
 
   #lineNames(curves) {
-    const lines = curves.map(({ name, colour, peak, answer }) => ({
-      name, colour, points: answer.steps.map((step, index) => [this.x(step), this.y(peak * answer.levels[index])]),
+    const lines = curves.map(({ name, colour, answer }) => ({
+      name, colour, points: answer.steps.map((step, index) => [this.x(step), this.y(answer.peak * answer.levels[index])]),
     }));
     const box = { left: LEFT + 4, right: LEFT + this.width, top: 2, bottom: TOP + this.height - 22 };  // above the names of spans
     return lineNames(lines, box, [...this.#marks.values()].map(({ place }) => place));
@@ -102,9 +103,9 @@ export class Picture {
     return (this.highest * 1.12) / this.height;
   }
 
-  #points({ peak, answer }) {
+  #points({ answer }) {
     const points = answer.steps.map((step, index) =>
-      `${this.x(step).toFixed(1)},${this.y(peak * answer.levels[index]).toFixed(1)}`);
+      `${this.x(step).toFixed(1)},${this.y(answer.peak * answer.levels[index]).toFixed(1)}`);
     return points.filter((point, index) => point !== points[index - 1]).join(" ");
   }
 
@@ -153,13 +154,14 @@ export class Picture {
 
   // A handle keeps its mark from one drawing to the next: replacing its node would end a drag or lose the focus.
   #drawHandles(selected) {
-    const handles = selected?.answer.handles ?? [];
+    const { answer } = selected ?? {};
+    const handles = (answer?.handles ?? []).map((handle) => completeHandle(handle, answer));
     const marks = new Map();
     for (const handle of handles) {
       const mark = this.#marks.get(handle.name) ?? this.#newMark(handle);
       marks.set(handle.name, mark);
       mark.handle = handle;
-      const place = handle.look === "tag" ? [LEFT, this.y(handle.value)] : [this.x(handle.step), this.y(selected.peak * handle.level)];
+      const place = handle.look === "tag" ? [LEFT, this.y(handle.value)] : [this.x(handle.step), this.y(answer.peak * handle.level)];
       mark.place = place;
       const isShared = handles.some((other) => shareKnob(handle, other));
       setProperties(mark.node, {

@@ -1,5 +1,6 @@
 """The design page's server, run in this process, and requests to it."""
 
+import copy
 import http.client
 import json
 import threading
@@ -7,6 +8,7 @@ from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
+from plateau_jax.design.answers import answer_page
 from plateau_jax.design.server import Server
 
 
@@ -61,3 +63,9 @@ def ask(server: Server, path: str, question: Any) -> Any:
     reply = request(server, "POST", path, json.dumps(question).encode())
     assert reply.status == 200, reply
     return reply.json
+
+
+def describe_curve(entry: Any) -> Any:
+    """Return what the page shows of a curve and its peak."""
+    (answer,) = answer_page({"curves": [entry]})["curves"]
+    return copy.deepcopy(answer)  # the server keeps it
