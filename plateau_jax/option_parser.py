@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-from plateau_jax.curves.serialization import parse_numbers
-
 _EXAMPLES = """\
 examples:
   python -m plateau_jax 10000 --warmup-steps 500 --plateau 50 30 --min-lr-ratio 0.1
@@ -30,30 +28,21 @@ def command_line_parser() -> argparse.ArgumentParser:
     )
     described = parser.add_argument_group("a PlateauCurve")
     described.add_argument(
-        "total_steps",
-        metavar="TOTAL",
-        nargs="?",
-        type=parse_numbers,
-        help="steps of the curve, warmup included",
+        "total_steps", metavar="TOTAL", nargs="?", help="steps of the curve, warmup included"
     )
     described.add_argument(
-        "--warmup-steps",
-        metavar="N",
-        type=parse_numbers,
-        help="warmup steps, or a percentage of TOTAL, as in 2%% (0)",
+        "--warmup-steps", metavar="N", help="warmup steps, or a percentage of TOTAL, as in 2%% (0)"
     )
     described.add_argument("--warmup-shape", metavar="SHAPE", help="linear or cosine (linear)")
     described.add_argument(
         "--init-lr-ratio",
         metavar="R",
-        type=parse_numbers,
         help="initial learning rate of the warmup, as a fraction of the peak (0)",
     )
     described.add_argument(
         "--plateau",
         metavar=("START", "DURATION"),
         nargs=2,
-        type=parse_numbers,
         action="append",
         dest="plateaus",
         help="a plateau, in percent of the steps after the warmup; may be repeated",
@@ -62,7 +51,6 @@ def command_line_parser() -> argparse.ArgumentParser:
         "--absolute-plateau",
         metavar=("FIRST", "STEPS"),
         nargs=2,
-        type=parse_numbers,
         action="append",
         dest="absolute_plateaus",
         help="a plateau, in steps; may be repeated",
@@ -73,11 +61,9 @@ def command_line_parser() -> argparse.ArgumentParser:
         help="cosine, linear, 1-sqrt, 1-x^P or (1-x)^P, with a decimal for P, as in 1-x^2 (cosine)",
     )
     described.add_argument(
-        "--min-lr-ratio",
-        metavar="R",
-        type=parse_numbers,
-        help="final learning rate, as a fraction of the peak (0)",
+        "--min-lr-ratio", metavar="R", help="final learning rate, as a fraction of the peak (0)"
     )
+
     staged = parser.add_argument_group("a StagedCurve")
     staged.add_argument(
         "--stage",
@@ -89,7 +75,8 @@ def command_line_parser() -> argparse.ArgumentParser:
         "percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, exponential or t^-P "
         "(linear); repeat it for the next stage",
     )
-    staged.add_argument("--start", metavar="R", type=parse_numbers, help="the level at step 0 (0)")
+    staged.add_argument("--start", metavar="R", help="the level at step 0 (0)")
+
     parser.add_argument(
         "--from",
         metavar="FILE",
@@ -103,25 +90,12 @@ def command_line_parser() -> argparse.ArgumentParser:
         "--cooldown",
         metavar=("AT", "STEPS"),
         nargs=2,
-        type=parse_numbers,
         help="end the curve at step AT with a 1-sqrt cooldown to 0 in STEPS steps",
     )
     parser.add_argument(
         "--peak", metavar="P", type=float, help="peak learning rate (1); the table then shows learning rates"
     )
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
-    parser.add_argument(
-        "--csv",
-        metavar="FILE",
-        help="write step, learning_rate for every step; - for standard output, without the table",
-    )
-    parser.add_argument(
-        "--compare",
-        action="store_true",
-        help="print a table instead that compares TOTAL's curve, if there is one, and each --from by their "
-        "theoretical bounds, each at its best peak; the first curve is the reference. If --peak is the best "
-        "peak of the first curve, the table shows the best peaks of all",
-    )
     parser.add_argument(
         "--fit",
         metavar=("FILE", "CURVE"),
@@ -132,15 +106,34 @@ def command_line_parser() -> argparse.ArgumentParser:
         "for --from, needed if the log has no learning rates; --peak is then the peak of the run and of the "
         "curves; may be repeated for runs of one peak, and with --best-peak of several",
     )
-    parser.add_argument(
+
+    output = parser.add_argument_group("one of").add_mutually_exclusive_group()
+    output.add_argument(
+        "--csv",
+        metavar="FILE",
+        help="write step, learning_rate for every step; - for standard output, without the table",
+    )
+    output.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
+    output.add_argument(
+        "--compare",
+        action="store_true",
+        help="print a table instead that compares TOTAL's curve, if there is one, and each --from by their "
+        "theoretical bounds, each at its best peak; the first curve is the reference. If --peak is the best "
+        "peak of the first curve, the table shows the best peaks of all",
+    )
+    output.add_argument(
         "--best-peak",
         action="store_true",
         help="print the best peak of each curve from the logs of --fit, which must have learning rates, at "
         "three peaks or more about a factor of 2 apart",
     )
-    parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
-    page = parser.add_argument_group("the page")
-    page.add_argument("--design", action="store_true", help="open a page in the browser for designing curves")
-    page.add_argument("--port", metavar="N", type=int, help="port of the page (8700); 0 for a free one")
+    output.add_argument(
+        "--design", action="store_true", help="open a page in the browser for designing curves"
+    )
+
+    page = parser.add_argument_group("with --design")
+    page.add_argument(
+        "--port", metavar="N", type=int, default=8700, help="port of the page (8700); 0 for a free one"
+    )
     page.add_argument("--no-browser", action="store_true", help="print the page's address without opening it")
     return parser

@@ -43,7 +43,7 @@ _LAYERS = [
     "plateau_jax.forecasts.loss_fit",
     "plateau_jax.forecasts.loss_fitting",
     "plateau_jax.forecasts.best_peaks",
-    "plateau_jax.transformation plateau_jax.resume plateau_jax.output_files plateau_jax.option_parser",
+    "plateau_jax.transformation plateau_jax.resume plateau_jax.option_parser",
     "plateau_jax.design.source plateau_jax.design.handles plateau_jax.design.questions",
     "plateau_jax.design.shape_choices",
     "plateau_jax.design.described_forecasts plateau_jax.design.forecasts plateau_jax.design.messages",

@@ -54,7 +54,7 @@ class Curve(ABC):
     unit: int | None
     """Samples or tokens per step, for a curve that `BatchPlan.scale` returned or that is derived from one."""
 
-    _kind: ClassVar[str | None]
+    _kind: ClassVar[str | None] = None
     """The value of `"kind"` in `to_dict`."""
 
     def __init_subclass__(cls, kind: str | None = None) -> None:

@@ -17,7 +17,6 @@ from plateau_jax.design.answers import ANSWERS, answer_request
 from plateau_jax.design.questions import MAX_CURVES
 from plateau_jax.design.shape_choices import choices_per_field
 
-PORT = 8700
 MAX_BODY_BYTES = 64 << 20
 """The limit for a question: 50 000 rows of a trainer's log take some 10 MB."""
 
