@@ -66,13 +66,13 @@ def _statements(curve: Curve, name: str = "curve") -> Iterator[str]:
             yield f"{name} = {name}.cooldown({', '.join(arguments)})"
         case Part():
             yield from _statements(curve.curve, name)
-            yield f"{name} = {name}.part({', '.join(arguments)})"
+            yield f"{name} = {name}.part({curve.start}, {curve.stop})"
         case ScaledCurve():
             pairs, *others = arguments
             yield from _statements(curve.curve, name)
             yield f"{name} = BatchPlan({pairs}).scale({', '.join([name, *others])})"
         case Then():
-            following = f"{name}_then"
+            following = f"next_{name}"
             yield from _statements(curve.curve, name)
             yield from _statements(curve.other, following)
             yield f"{name} = {name}.then({', '.join([following, *arguments])})"
