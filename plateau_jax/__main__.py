@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,7 +23,7 @@ from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.drawing.tables import segments_as_text
 from plateau_jax.forecasts.best_peaks import best_peak_of_fits, fit_peaks
 from plateau_jax.forecasts.loss_fitting import fit_losses
-from plateau_jax.input_files import describe_logs, read_curve, read_runs
+from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.option_parser import command_line_parser
 from plateau_jax.theory import comparison
 from plateau_jax.theory.comparison import compare
@@ -86,7 +87,7 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
     if described and options.files and not (options.compare or options.best_peak or options.design):
         raise ValueError(f"--from takes a curve as it is, without {', '.join(described)}")
     curves = [Curve.from_dict(described)] if described else []
-    curves += [read_curve(file) for file in options.files]
+    curves += [_read_curve(file) for file in options.files]
     if options.cooldown:
         curves = [curve.cooldown(*parse_numbers(options.cooldown)) for curve in curves]
     if len(curves) > 1 and (options.csv is not None or options.json):
@@ -120,21 +121,54 @@ def _text_and_notes(options: argparse.Namespace, curves: list[Curve]) -> tuple[s
         return json.dumps(curves[0].to_dict()), []
     names = legend_labels([curve._to_draw() for curve in curves])
     if options.best_peak:
-        runs = read_runs(options.fit, None)
-        lines, notes, fits = list[str](), describe_logs(options.fit, runs), fit_peaks(runs)
+        runs = _read_runs(options.fit, None)
+        lines, notes, fits = list[str](), _describe_logs(options.fit, runs), fit_peaks(runs)
         for name, curve in zip(names, curves, strict=True):
             best = best_peak_of_fits(fits, curve)
             lines.append(f"{name}: {best}" if len(curves) > 1 else str(best))
             notes += [f"less certain for {name}: {reason}" for reason in best.forecast.reasons]
         return "\n".join(lines), notes
     if options.fit:
-        runs = read_runs(options.fit, options.peak)
+        runs = _read_runs(options.fit, options.peak)
         forecasts = fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)
-        return str(forecasts), describe_logs(options.fit, runs)
+        return str(forecasts), _describe_logs(options.fit, runs)
     if options.compare:
         return comparison.as_text(compare(*curves), options.peak), []
     peak = None if options.peak is None else np.float32(options.peak)
     return "\n\n".join(segments_as_text(curve.rows, peak) for curve in curves), []
+
+
+def _read_curve(file: str) -> Curve:
+    """Read a curve that `to_dict` wrote. The file "-" is standard input."""
+    text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        return Curve.from_dict(json.loads(text))
+    except (RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is not a curve: {error}") from None
+
+
+def _read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> list[LossRun]:
+    """Read the run of each --fit: a log, and the file of its curve if there is one."""
+    runs: list[LossRun] = []
+    for file, *curve_files in fits:
+        if len(curve_files) > 1:
+            raise ValueError(
+                f"--fit takes a log and its curve, not {len(curve_files)} curves: repeat --fit for each log"
+            )
+        if curve_files:
+            runs.append(LossRun.read(file, _read_curve(curve_files[0]), peak))
+        else:
+            runs.append(LossRun.read(file))
+    return runs
+
+
+def _describe_logs(fits: Iterable[Sequence[str]], runs: Iterable[LossRun]) -> list[str]:
+    """Return a line about each log that says what was read from it."""
+    return [
+        f"{file}: {len(run.steps)} logged losses, columns "
+        + ", ".join(f"{argument} = {column!r}" for argument, column in run._columns.items())
+        for (file, *_), run in zip(fits, runs, strict=True)
+    ]
 
 
 def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:

@@ -13,14 +13,16 @@ from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
 from plateau_jax.design.forecasts import fit_runs, forecast_curves
 from plateau_jax.design.handles import curve_and_peak_handles
-from plateau_jax.design.messages import PlacedMessage, advice_about, placed_message
 from plateau_jax.design.opened_logs import open_log
 from plateau_jax.design.questions import (
     MAX_CURVES,
+    PlacedMessage,
+    advice_about,
     check_size,
     curve_and_peak,
     entries_of,
     parse_json,
+    placed_message,
     record_warnings,
     texts_of,
     typed_peak,

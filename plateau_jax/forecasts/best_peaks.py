@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.drawing.losses import PeaksToDraw, draw_peaks
+from plateau_jax.drawing.axes import PeaksToDraw, draw_peaks
 from plateau_jax.drawing.tables import as_html
 from plateau_jax.forecasts.loss_comparison import LossForecast
 from plateau_jax.forecasts.loss_fit import LossFit

@@ -8,10 +8,17 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, Groups, falls_to_half, group_losses, group_run
+from plateau_jax.forecasts.logged_losses import (
+    AFTER_WARMUP,
+    Groups,
+    falls_to_half,
+    group_losses,
+    group_run,
+    noise_of,
+    second_differences,
+)
 from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, penalized_error
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.loss_spikes import noise_of, second_differences
 from plateau_jax.numerics.exact_segments import end_of_rise
 
 _Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.drawing.losses import LossLine, RunToDraw, draw_losses
+from plateau_jax.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
 from plateau_jax.forecasts.logged_losses import first_used_step, group_losses
