@@ -131,7 +131,7 @@ def test_running_averages_replace_a_cooldown(tmp_path):
 
 NO_CHECKPOINT, ON_CPU = "--resume: there is no checkpoint", ["--device", "cpu"]
 WRONG_ARGUMENTS = [
-    ("train_digits.py", ["--plateau", "50", "60"], 2, "past total_steps"),
+    ("train_digits.py", ["--plateau", "50", "60"], 2, "must end by total_steps"),
     ("train_digits.py", ["--batch-size", "0"], 2, "--batch-size 0"),
     ("sweep.py", ["--peak", "nan"], 2, "--peak nan"),
     ("sweep.py", ["--hidden", "0"], 2, "--hidden"),

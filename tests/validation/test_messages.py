@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.design.design import describe_curve
 from support.rejections import rejected, rejects
 
 from plateau_jax import (
@@ -25,7 +26,7 @@ from plateau_jax import (
     scale_by_curve,
     stack,
 )
-from plateau_jax.design.answers import describe_curve, open_curves
+from plateau_jax.design.answers import open_curves
 from plateau_jax.holds.rules import check_rules
 from plateau_jax.validation.checks import Message, message_of, must
 
