@@ -144,7 +144,7 @@ def _read_curve(file: str) -> Curve:
     try:
         return Curve.from_dict(json.loads(text))
     except (RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} is not a curve: {error}") from None
+        raise ValueError(f"{file}: {error}") from None
 
 
 def _read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> list[LossRun]:

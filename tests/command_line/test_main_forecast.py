@@ -162,7 +162,7 @@ def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp
             ["1000", "--compare", "--fit", "LOG", "CURVE", "CURVE"],
             "a log and its curve, not 2 curves: repeat --fit",
         ),
-        (["1000", "--compare", "--fit", "LOG", "LOG"], "log.csv is not a curve: "),
+        (["1000", "--compare", "--fit", "LOG", "LOG"], "log.csv: Expecting value"),
         (["9000", "--compare", "--peak", "1", "--fit", "LOG", "CURVE"], "a forecast reaches at most 4 times"),
         (["1000", "--compare", "--peak", "0", "--fit", "LOG", "CURVE"], "peak"),
         (["1000", "--design", "--fit", "LOG"], "--fit requires --compare"),
