@@ -82,10 +82,10 @@ def _check_combination(options: argparse.Namespace) -> None:
 def _build_curves(options: argparse.Namespace) -> list[Curve]:
     """Return the curve that the command line describes, if it describes one, and those of --from."""
     described = _described(options)
-    if not (described or options.files):
+    if not (options.files or described.keys() & {"total_steps", "stages"}):
         raise ValueError("no curve: give TOTAL, --stage STEPS or --from FILE")
     if described and options.files and not (options.compare or options.best_peak or options.design):
-        raise ValueError(f"--from takes a curve as it is, without {', '.join(described)}")
+        raise ValueError("--from takes a curve as it is: leave out TOTAL and the options of a curve")
     curves = [Curve.from_dict(described)] if described else []
     curves += [_read_curve(file) for file in options.files]
     if options.cooldown:

@@ -150,8 +150,8 @@ class BatchPlan:
         Raises:
             TypeError: `curve` is not a curve; another argument is not a number, or not an integer.
             ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product is above 1
-                (the message says which `reference` to write); a factor is outside 2⁻³¹ … 2³¹; the curve has a
-                different unit; derived curves nested more than 64 deep.
+                (use a larger `reference`); a factor is outside 2⁻³¹ … 2³¹; the curve has a different unit;
+                derived curves nested more than 64 deep.
 
         >>> from plateau_jax import PlateauCurve
         >>> plan = BatchPlan([(0, 8), (400, 32)])

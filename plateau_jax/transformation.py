@@ -137,6 +137,8 @@ def scale_by_curve(
             f"hold = {short_repr(hold)} counts updates, and cannot be combined with unit = {short_repr(unit)}"
         )
     rules = check_rules(hold, curve)
+    # Two classes, because Flax and Orbax restore a saved state only into one with the same fields.
+    state_class = ScaleByCurveState if unit is None else CountedCurveState
     state_types = tuple(type(initial_state(rule)) for rule in rules)
     flat_starts = np.array(curve.flat_starts, np.int32)
 
@@ -155,7 +157,6 @@ def scale_by_curve(
             next_clock = jnp.where(held, clock, next_clock)
         return next_clock, consumed % (unit or 1), states
 
-    # Of two types, because Flax and Orbax restore a saved state only into one with the same fields.
     def as_state(clock: Any, rest: Any, states: Any, lr: Any) -> ScaleByCurveState | CountedCurveState:
         if unit is None:
             return ScaleByCurveState(clock, states, lr)
@@ -174,8 +175,10 @@ def scale_by_curve(
         count: Any = None,
         **_: Any,
     ) -> tuple[Any, ScaleByCurveState | CountedCurveState]:
-        if not isinstance(state, ScaleByCurveState if unit is None else CountedCurveState):
-            raise ValueError(f"state = {short_repr(state)} is not of a clock with unit = {unit}")
+        if not isinstance(state, state_class):
+            raise ValueError(
+                f"state = {short_repr(state)} must be a {state_class.__name__}, that of unit = {unit}"
+            )
         if isinstance(state, CountedCurveState):
             rest, states, count = state.rest, (), _check_count(count)
         elif count is None:

@@ -68,12 +68,12 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
     if total_steps is None:
         return steps
     if len(rests) > 1:
-        raise ValueError(Message(("stages", rests[1], "steps"), " = 'rest' may be given once only"))
+        raise ValueError(Message(("stages", rests[1], "steps"), " = 'rest' may appear only once"))
     missing = total_steps - sum(steps)
     if missing < 0 or (missing and not rests):
         advice = ": write 'rest' for one of the lengths" if missing > 0 else ""
         raise ValueError(
-            Message("stages", f" last {sum(steps)} steps, not total_steps = {total_steps}{advice}")
+            Message("stages", f" add up to {sum(steps)} steps, not to total_steps = {total_steps}{advice}")
         )
     for index in rests:
         steps[index] = missing

@@ -70,10 +70,10 @@ def warn_of_small_plateaus(plateaus: Sequence[tuple[float, float]], after_warmup
     values = [value for pair in plateaus for value in pair]
     if max(values, default=2) <= 1 and any(0 < value < 1 for value in values):
         text = "look like fractions of 1, but are percentages. Multiply them by 100"
-        warn(Message("plateaus", f" = {short_repr([*plateaus])} {text}"))
+        warn(Message("plateaus", f" = {short_repr(sorted(plateaus))} {text}"))
         return
     for pair in plateaus:
         if pair[1] and not exact.percent_of(after_warmup, pair[1]):
-            text = f"has a duration that rounds to 0 of {after_warmup} steps, {pair}"
-            warn(Message("plateaus", f" {text}. Write a longer one, or absolute_plateaus in steps"))
+            text = f": a duration of {pair[1]} % of {after_warmup} steps rounds down to 0 steps"
+            warn(Message("plateaus", f"{text}. Write a longer one, or absolute_plateaus in steps"))
             return

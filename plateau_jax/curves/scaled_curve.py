@@ -122,7 +122,7 @@ def _check_factors(
     for batch, factor in zip(batches, factors, strict=True):
         # Beyond these limits 62 bits are too few, and the numbers are surely a mistake.
         if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
-            effect = f": it multiplies learning rates by {factor:.3g}, outside 2**-31 … 2**31"
+            effect = f": the factor is {factor:.3g}, outside 2**-31 … 2**31"
             nearer = f"be nearer to the batch {checks.short_repr(batch)}{effect}"
             raise ValueError(checks.must("reference", reference, nearer))
     if max(factors) <= 1:
@@ -133,7 +133,7 @@ def _check_factors(
             where = (
                 f"at step {step}, with the batch {batches[index]}, it is {float(level) * factors[index]:g}"
             )
-            advice = "take a larger one, and multiply the peak by (larger / reference)**exponent"
+            advice = "use a larger reference, and multiply the peak by (new / old)**exponent"
             requirement = f"keep every multiplier at most 1; {where}: {advice}"
             raise ValueError(checks.must("reference", reference, requirement))
 

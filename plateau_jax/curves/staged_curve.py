@@ -112,7 +112,8 @@ class StagedCurve(Curve, kind="staged"):
         stages, start = cast("tuple[Stage, ...]", self.stages), self.start
         total = sum(stage.steps for stage in stages)
         if not 1 <= total <= MAX_STEP:
-            raise ValueError(Message("stages", f" last {total} steps, not 1 … 2**31 - 1 = {MAX_STEP}"))
+            limits = f"which must lie in 1 … 2**31 - 1 = {MAX_STEP}"
+            raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
         self._freeze(_rows(stages, levels.as_level(start)), stages=stages, start=start)
         highest = max(start, *(stage.to or 0 for stage in stages))
         if highest == 0:

@@ -83,15 +83,17 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
 
 
 def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"curves": [{"curve", "peak", "before"}, …], "step", "runs"} -> everything the page shows.
+    """{"curves": [{"curve", "peak", "before"}, …], "describe", "step", "runs"} -> what the page shows.
 
-    An entry whose curve or peak has a fault is described as it was `before`, when it was last valid, if ever.
-    The answer has the learning rates at `step`, if that is not null. `runs` are those of each `open_log`. If
-    they are null, the answer has neither bounds nor forecasts, which take longest: while a handle is dragged,
-    the picture must not wait for them.
+    An entry whose curve or peak has a fault counts as it was `before`, when it was last valid, if ever. The
+    answer describes the curves, unless `describe` is false, and has the learning rates at `step`, if that is
+    not null. `runs` are those of each `open_log`. If they are null, the answer has neither bounds nor
+    forecasts, which take longest: while a handle is dragged, the picture must not wait for them.
     """
     described = [_describe_entry(entry) for entry in entries_of(question)]
-    answer: dict[str, Any] = {"curves": [entry.answer for entry in described]}
+    answer: dict[str, Any] = {}
+    if question.get("describe", True):
+        answer["curves"] = [entry.answer for entry in described]
     if question.get("step") is not None:
         step = checks.at_least("step", question["step"], 0)
         rates = [entry.curve and entry.curve.learning_rate(step, entry.peak) for entry in described]
@@ -269,4 +271,4 @@ def _remarks(peak: float, segments: int, handles: int) -> Iterator[PlacedMessage
     if segments > _MAX_ROWS:
         yield PlacedMessage(f"The table shows the first {_MAX_ROWS} of {segments} segments.")
     if handles == 1:  # the peak's handle alone
-        yield PlacedMessage("The picture has no handles: the curve has too many parts. Use the fields.")
+        yield PlacedMessage("The picture has no handles for this curve. Use the fields.")

@@ -84,7 +84,7 @@ def typed_peak(question: Mapping[str, Any]) -> float:
     """Return the peak of a question as typed, not rounded to float32: the code to copy shows it."""
     peak = checks.number("peak", question.get("peak"))
     checks.peak("peak", peak)
-    return float(peak) + 0.0  # which turns -0.0 into 0.0
+    return float(peak)
 
 
 @contextmanager

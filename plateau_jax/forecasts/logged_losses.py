@@ -28,6 +28,15 @@ _ROUNDED_LOSS, _ROUNDED_LR = 1e-6, 0.05
 """How far logs of one run may differ: losses are rounded, and learning rates logged a step late."""
 
 
+_LONGEST_SPIKE = 2
+_LEAST_SPIKE = 0.01
+_SPIKE_IN_NOISE = 6.0
+_MOST_SPIKES = 0.1
+
+_LR_RISE = 1.01
+"""By which factor a learning rate rises; logged ones are rounded."""
+
+
 class Groups(NamedTuple):
     """Means of consecutive logged losses of a run, with S and N at their steps.
 
@@ -145,15 +154,6 @@ def falls_to_half(curve: Curve, updates: int) -> bool:
     return bool(after_peak.min() <= after_peak[0] / 2)
 
 
-_LONGEST = 2
-_MARGIN = 0.01
-_MARGIN_IN_NOISE = 6.0
-_MOST = 0.1
-
-_LR_RISE = 1.01
-"""By which factor a learning rate rises; logged ones are rounded."""
-
-
 def second_differences(losses: _Floats, lag: int = 1) -> _Floats:
     """Return l[i + lag] - 2 l[i] + l[i - lag], relative to l[i]: they have almost no trend left."""
     middle = losses[lag:-lag]
@@ -182,10 +182,10 @@ def _find_spikes(run: LossRun, is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """
     losses = run.losses
     marks = np.zeros(len(losses), np.bool_)
-    if is_used.sum() < _LONGEST + 2:
+    if is_used.sum() < _LONGEST_SPIKE + 2:
         return marks
-    margin = 1 + _MARGIN + _MARGIN_IN_NOISE * noise_of(second_differences(losses[is_used]))
-    for length in range(1, _LONGEST + 1):
+    margin = 1 + _LEAST_SPIKE + _SPIKE_IN_NOISE * noise_of(second_differences(losses[is_used]))
+    for length in range(1, _LONGEST_SPIKE + 1):
         windows = np.lib.stride_tricks.sliding_window_view(losses, length + 2)
         before, after = windows[:, 0], windows[:, -1]
         is_spike = windows[:, 1:-1].min(axis=1) > margin * np.maximum(before, after)
@@ -193,7 +193,7 @@ def _find_spikes(run: LossRun, is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
         for begin in begins:
             marks[begin : begin + length] |= not _lr_rises(run, begin, begin + length)
     marks &= is_used
-    return marks if marks.sum() <= _MOST * is_used.sum() else np.zeros_like(marks)
+    return marks if marks.sum() <= _MOST_SPIKES * is_used.sum() else np.zeros_like(marks)
 
 
 def _lr_rises(run: LossRun, begin: int, end: int) -> bool:

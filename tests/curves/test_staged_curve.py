@@ -42,7 +42,7 @@ REJECTED = [
             ValueError,
             stages,
             0.0,
-            rf"stages last {sum(steps for steps, *_ in stages)} steps, not 1 … .*{MAX_STEP}",
+            rf"stages add up to {sum(steps for steps, *_ in stages)} steps, .*{MAX_STEP}",
         )
         for stages in ([], [(0, 1.0)], [(0, 0.5), (0, 1.0)], [(MAX_STEP,), (1,)], [(10**30,)])
     ),

@@ -255,7 +255,7 @@ def test_curve_of_too_many_stages_is_rejected_at_once():
             ["decay_shape"],
             "decay_shape = '1-x^y' must have a decimal for P",
         ),
-        ({**STAGED.to_dict(), "stages": []}, ["stages"], "stages last 0 steps"),
+        ({**STAGED.to_dict(), "stages": []}, ["stages"], "stages add up to 0 steps"),
         ({**STAGED.to_dict(), "stages": [[3, 1], [3, 2]]}, ["stages", 1, 1], "stages[1].to = 2 must lie in"),
         ({**STAGED.to_dict(), "stages": [[3, 1, "oval"]]}, ["stages", 0, 2], "stages[0].shape = 'oval' must"),
         ({"kind": "oval"}, ["kind"], "kind = 'oval' must be one of"),

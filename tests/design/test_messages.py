@@ -25,7 +25,7 @@ PERCENT = {"total_steps": 100, "warmup_steps": "0.1%"}
         (LOW, "stages", "stages have levels that look like learning rates"),
         (ZERO, "start", "start = 0 and no stage rises, so the curve is 0 at every step"),
         (FRACTIONS, "plateaus", "plateaus = [(0, 0.5)] look like fractions of 1"),
-        (SHORT, "plateaus", "plateaus has a duration that rounds to 0 of 1000 steps, (10, 0.01)"),
+        (SHORT, "plateaus", "plateaus: a duration of 0.01 % of 1000 steps rounds down to 0 steps"),
         (LATE, "at", "at = 20: the learning rate is 0 there already"),
         (PERCENT, "warmup_steps", "warmup_steps = '0.1%' of 100 steps rounds down to 0 steps"),
     ],

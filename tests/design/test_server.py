@@ -297,7 +297,7 @@ def test_port_in_use_is_rejected(server: Server, capsys: pytest.CaptureFixture[s
         (["--design", "--json", "10"], "argument --json: not allowed with argument --design"),
         (["--design", "--compare"], "argument --compare: not allowed with argument --design"),
         (["--design", "--peak", "-1"], "peak = -1.0 must not be negative"),
-        (["--design", "--warmup-steps", "3"], "missing 1 required positional argument: 'total_steps'"),
+        (["--design", "--warmup-steps", "3"], "no curve: give TOTAL"),
         (["--design", "--cooldown", "3", "4"], "no curve: give TOTAL"),
         (["--design", "--from", "/no/such/file"], "No such file or directory: '/no/such/file'"),
     ],

@@ -95,6 +95,6 @@ def test_state_of_a_different_clock_is_rejected(index, other_index):
     argument = {"count": 3} if "unit" in options else {"value": 0.5}
     message = r"^state\.hold = .* does not fit the rules"
     if "unit" in options or "unit" in other:
-        message = f"is not of a clock with unit = {options.get('unit')}"
+        message = f"State, that of unit = {options.get('unit')}"
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(partial(optimizer.update, **argument), ONE, state)

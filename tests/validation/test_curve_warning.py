@@ -51,7 +51,7 @@ def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus):
     assert len(messages) == (fractions or lost)
     if messages:
         assert ("look like fractions" in messages[0]) == fractions
-        assert ("rounds to 0 of" in messages[0]) == (not fractions)
+        assert ("rounds down to 0" in messages[0]) == (not fractions)
 
 
 @given(st.floats(0, 1))

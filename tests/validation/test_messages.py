@@ -84,7 +84,7 @@ MESSAGES = [
         {"stages": [("5%", 1.0), (5, 0)]},
         ValueError,
         "stages",
-        " last 55 steps, not total_steps = 1000: write 'rest' for one of the lengths",
+        " add up to 55 steps, not to total_steps = 1000: write 'rest' for one of the lengths",
     ),
     (
         {"stages": [(1000, 0.0, "exponential")]},

@@ -38,16 +38,16 @@ function lookOf(handle) {
   return isPlateau(handle) ? "bar" : "knob";
 }
 
-function textOf(handle, entry) {
+function textOf(handle, answer) {
   const { axis, value } = handle;
   if (axis === "learning_rate") return rounded(value);
   if (axis === "level") return `${rounded(value)} of the peak`;
-  return isPlateau(handle) || isOfPlateau(handle) ? textOfPlateau(handle, entry) : `step ${formatStep(value)}`;
+  return isPlateau(handle) || isOfPlateau(handle) ? textOfPlateau(handle, answer) : `step ${formatStep(value)}`;
 }
 
-function textOfPlateau(handle, entry) {
+function textOfPlateau(handle, answer) {
   const path = isPlateau(handle) ? handle.path : handle.path.slice(0, -1);
-  const [list, index] = path.slice(-2), curve = valueAt(entry, path.slice(0, -2));
+  const [list, index] = path.slice(-2), curve = valueAt(answer, path.slice(0, -2));
   const { first, length } = plateauInSteps(curve, list, index);
   const steps = isPlateau(handle) ? `steps ${formatStep(first)} to ${formatStep(first + length)}` : `step ${formatStep(handle.value)}`;
   if (list === "absolute_plateaus") return steps;
@@ -59,9 +59,9 @@ function textOfPlateau(handle, entry) {
 const rounded = (number) => String(Number(number.toPrecision(6)));
 
 // Inside a continuation or a batch plan, the picture shows a multiple of the level.
-function valuePerUnit({ axis, level, path, value }, entry) {
+function valuePerUnit({ axis, level, path, value }, answer) {
   if (axis !== "level") return 1;
   if (level && value) return value / level;
-  const scales = path.map((key, index) => (key === "other" ? valueAt(entry, path.slice(0, index)).scale : 1));
+  const scales = path.map((key, index) => (key === "other" ? valueAt(answer, path.slice(0, index)).scale : 1));
   return 1 / Math.max(1e-9, scales.reduce((product, scale) => product * scale, 1));
 }

@@ -169,15 +169,15 @@ function validPart(entry) {
 // The entry with its last valid curve and peak, or as it is without any.
 const lastValid = (entry) => ({ ...entry, ...validPart(entry) });
 
-// All curves, the step of the cursor, and the runs of logs; without runs, the answer is quick and has no comparison.
-const askAbout = (asked, runs = null) => ask("/page", {
+// Descriptions of the curves, or a comparison of them given the runs of logs; the learning rates at the cursor in any case.
+const askAbout = (asked, { describe = false, runs = null }) => ask("/page", {
   curves: asked.map((entry) => ({ curve: entry.curve, peak: entry.peak, before: descriptionOf(entry) ? validPart(entry) : null })),
-  step: picture.step, runs,
+  describe, step: picture.step, runs,
 });
 
 const refresh = latestOnly(async () => {
   const asked = entries();
-  const answer = await askAbout(asked);
+  const answer = await askAbout(asked, { describe: true });
   asked.forEach((entry, index) => known.set(entry.id, { asked: textOf(entry), answer: answer.curves[index] }));
   byId("trouble").hidden = true;
   show();
@@ -188,7 +188,7 @@ const refresh = latestOnly(async () => {
 // Bounds and forecasts of all curves, by their ids, and what is said of runs.
 async function askToCompare(runs) {
   const asked = entries();
-  const answer = await askAbout(asked, runs);
+  const answer = await askAbout(asked, { runs });
   const perCurve = (values = []) => new Map(asked.map(({ id }, index) => [id, values[index]]));
   return { ...answer, outlooks: perCurve(answer.outlooks), forecasts: perCurve(answer.forecasts) };
 }
@@ -216,7 +216,7 @@ const forecasts = new Forecasts({
 
 const readLearningRates = latestOnly(async () => {
   const asked = entries();
-  if (picture.step !== null) showLearningRates(asked, await askAbout(asked));
+  if (picture.step !== null) showLearningRates(asked, await askAbout(asked, {}));
 }, showTrouble);
 
 function showLearningRates(asked, { step, learning_rates }) {

@@ -30,7 +30,7 @@ export class Picture {
   #pressed = [0, 0];
   isDragging = false;
 
-  // listeners.move and listeners.enqueue serve handles.js; listeners.read(step) is called when the cursor moves,
+  // listeners.move and listeners.enqueue serve handles.js; listeners.read() is called when the cursor moves,
   // listeners.choose(id) when a curve is clicked on.
   constructor(svg, listeners) {
     this.#svg = svg;
@@ -251,7 +251,7 @@ export class Picture {
     if (!this.total) return;
     this.#step = Math.round(Math.min(Math.max(step, 0), this.total));
     this.#drawReader();
-    this.#listeners.read(this.#step);
+    this.#listeners.read();
   }
 
   #drawReader() {
