@@ -11,7 +11,7 @@ from support.jax.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits,
 from support.numerics.borders import steps_at_borders
 from support.training.cuda_graphs.gpu import no_waiting
 
-from plateau_jax import StagedCurve, stack
+from plateau_jax import stack
 from torch_bridge import multiplier, tensors
 
 pytestmark = pytest.mark.gpu
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.gpu
 @given(descriptions_and_steps((0, 1, 2, 18, 19, 30), 48, scaled=True))
 def test_gpu_matches_numpy_bits(case):
     curve, steps = build(case[0]), np.array(case[1], np.int32)
-    for segments in (curve.segments, tensors(curve.segments, "cuda")):
-        assert_equal_bits(multiplier(segments, torch.from_numpy(steps).cuda()).cpu(), curve(steps))
+    table = tensors(curve.segments, "cuda")
+    assert_equal_bits(multiplier(table, torch.from_numpy(steps).cuda()).cpu(), curve(steps))
 
 
 @examples(40)
@@ -30,38 +30,21 @@ def test_gpu_matches_numpy_bits(case):
 def test_gpu_matches_numpy_bits_at_rounding_borders(case):
     curve = build(case[0])
     steps = np.clip(case[1] + np.arange(-24, 24), 0, MAX_STEP)
-    assert_equal_bits(multiplier(curve.segments, torch.from_numpy(steps).cuda()).cpu(), curve(steps))
+    table = tensors(curve.segments, "cuda")
+    assert_equal_bits(multiplier(table, torch.from_numpy(steps).cuda()).cpu(), curve(steps))
 
 
-def test_first_call_does_not_synchronize():
-    curve = StagedCurve([(431, 0.5, "cosine"), (77, 0.2, "exponential")])
-    steps, table = torch.from_numpy(STEPS).cuda(), stack([curve, CURVE])
-    one = torch.tensor(7, device="cuda")
-    with no_waiting():
-        multipliers = [multiplier(curve.segments, steps) for _ in range(2)]
-        of_one, of_two = multiplier(curve.segments, one), multiplier(table, steps)
-    for values in multipliers:
-        assert_equal_bits(values.cpu(), curve(STEPS))
-    assert of_one.item() == curve(7)
-    assert_equal_bits(of_two.cpu(), np.stack([curve(STEPS), CURVE(STEPS)]))
-
-
-def test_other_streams_wait_for_table():
-    curve = StagedCurve([(433, 0.5, "cosine"), (77, 0.2, "exponential")])
+def test_multiplier_does_not_synchronize():
+    table = tensors(stack([CURVE, NESTED]), "cuda")
     steps = torch.from_numpy(STEPS).cuda()
-    torch.cuda.synchronize()
-    multiplier(curve.segments, steps)
-    other = torch.cuda.Stream()
-    with torch.cuda.stream(other):
-        multipliers = multiplier(curve.segments, steps)
-    other.synchronize()
-    assert_equal_bits(multipliers.cpu(), curve(STEPS))
+    with no_waiting():
+        values = multiplier(table, steps)
+    assert_equal_bits(values.cpu(), np.stack([CURVE(STEPS), NESTED(STEPS)]))
 
 
 @pytest.mark.parametrize("curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"])
-@pytest.mark.parametrize("constant", [True, False], ids=["constant", "tensors"])
-def test_cuda_graph_replays_table(curve, constant):
-    segments = curve.segments if constant else tensors(curve.segments, "cuda")
+def test_cuda_graph_replays_table(curve):
+    segments = tensors(curve.segments, "cuda")
     step = torch.zeros((), dtype=torch.int64, device="cuda")
     multiplier(segments, step)
     graph = torch.cuda.CUDAGraph()
@@ -73,16 +56,6 @@ def test_cuda_graph_replays_table(curve, constant):
         assert multipliers.item() == curve(number)
 
 
-def test_capture_rejects_to_copy_table():
-    curve = StagedCurve([(439, 0.5, "cosine"), (77,)])
-    step = torch.zeros((), dtype=torch.int64, device="cuda")
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        step.add_(0)  # an empty graph would give a warning
-        with pytest.raises(RuntimeError, match="call multiplier once before the capture"):
-            multiplier(curve.segments, step)
-    assert multiplier(curve.segments, step).item() == curve(0)
-
-
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.slow
 def test_compiled_table_matches_numpy_bits():
@@ -91,5 +64,4 @@ def test_compiled_table_matches_numpy_bits():
     for curve in (CURVE, NESTED):
         table = tensors(in_one_of_two_forms(curve), "cuda")
         assert_equal_bits(compiled(table, steps).cpu(), curve(STEPS))
-        assert_equal_bits(compiled(curve.segments, steps).cpu(), curve(STEPS))
     torch.compiler.reset()

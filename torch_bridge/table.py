@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.torch_version import TorchVersion
 
 from torch_bridge.curve_api import Operations, Segments, checks, decode_table, evaluate_table, multiply_levels
 
@@ -13,22 +12,17 @@ from torch_bridge.curve_api import Operations, Segments, checks, decode_table, e
 def multiplier(segments: Segments, step: Tensor) -> Tensor:
     """Evaluate a table at each step, as a pure function, on the device of the step.
 
-        multiplier(curve.segments, step) = curve(step)
+        multiplier(tensors(curve.segments), step) = curve(step)
 
     The bits are those of `curve(step)` on every device: eager, under `torch.compile(fullgraph=True)`, under
     `torch.func.vmap` over steps and in a CUDA graph. It never synchronizes with the device.
 
-    The columns of `curve.segments` are NumPy arrays, and are treated as constants: the first call on a device
-    copies them there, and later calls reuse the copy. Copying them during the capture of a CUDA graph is an
-    error, so call `multiplier` once before. Code compiled for one curve is recompiled for another. (In torch
-    2.11 compiled code has no such constants and copies the columns at each call: pass a table of tensors.)
-
-    A table of tensors, from `tensors`, is an ordinary input. Compiled code accepts a different
-    table with as many rows and the same columns without a recompilation.
+    The table is an ordinary input: compiled code accepts a different one with as many rows and the same
+    columns without a recompilation.
 
     Args:
-        segments: `curve.segments`, or int32 tensors of shape (rows,) on the device of the step; from `stack`,
-            arrays or tensors of shape (curves, rows).
+        segments: `tensors(curve.segments, device)`: int32 of shape (rows,), on the device of the step; for a
+            table from `stack`, of shape (curves, rows).
         step: A tensor of integers, of any shape and dtype. Below 0 it counts as 0.
 
     Returns:
@@ -36,15 +30,13 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
 
     Raises:
         TypeError: `step` is not a tensor of integers (it is bool or floating-point, or a Python int);
-            `segments` is not a table, or has a column that is not int32.
-        RuntimeError: The first call with this `curve.segments` on a device, during the capture of a CUDA
-            graph.
+            `segments` is not a table of int32 tensors.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
-    >>> from torch_bridge import multiplier
-    >>> curve = PlateauCurve(100, warmup_steps=10)
-    >>> multiplier(curve.segments, torch.tensor([0, 5, 10, 55, 100]))
+    >>> from torch_bridge import multiplier, tensors
+    >>> table = tensors(PlateauCurve(100, warmup_steps=10).segments)
+    >>> multiplier(table, torch.tensor([0, 5, 10, 55, 100]))
     tensor([0.0000, 0.5000, 1.0000, 0.5000, 0.0000])
     """
     _check_table(segments)
@@ -57,16 +49,10 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
         step = step.to(torch.int32)
     if step.dtype == torch.bool or step.is_floating_point() or step.is_complex():
         raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")
-    if not isinstance(segments.begin, Tensor):
-        if torch.compiler.is_compiling() and not _HAS_CONSTANTS:
-            segments = tensors(segments, step.device)
-        else:
-            names = _column_names(segments)
-            segments = Segments.of_columns(dict(zip(names, _constants(segments, step.device), strict=True)))
     for name, column in segments.columns().items():
-        if column.dtype != torch.int32:
+        if not isinstance(column, Tensor) or column.dtype != torch.int32:
             raise TypeError(
-                f"segments.{name} is of {column.dtype}; it must be of torch.int32, as in curve.segments"
+                f"segments.{name} must be an int32 tensor: write tensors(curve.segments, device), once"
             )
     steps, table = _clamp_steps(step), decode_table(_TORCH, segments)
     if table.begin.ndim == 1:
@@ -121,73 +107,6 @@ def _clamp_steps(step: Tensor) -> Tensor:
     if step.dtype == torch.uint64:  # values from 2⁶³ on have become negative
         wide = torch.where(wide < 0, checks.MAX_STEP, wide)
     return wide.clamp(0, checks.MAX_STEP)
-
-
-_DEVICE_TABLES: dict[Any, tuple[Tensor, Any]] = {}
-"""Tables on a device, each with the CUDA event that ends its copy, or None. They are never dropped, since
-CUDA graphs that a user captured may read them. Each takes 64 bytes per row."""
-
-_COMPILED_TABLES: dict[int, Segments] = {}
-"""Tables that are constants of compiled code, which identifies them by their id. They are kept alive, so that
-no other table gets the same id."""
-
-_HAS_CONSTANTS = TorchVersion(torch.__version__) >= "2.12"
-"""True if a function that takes arrays can return a constant of compiled code."""
-
-
-# Code that torch compiles must not touch a table of NumPy arrays: each array would become an input, copied to
-# the device at every call. torch runs the two functions below uncompiled, once, and takes their results as
-# constants. It recompiles for a table with a different id.
-@torch.compiler.assume_constant_result
-def _column_names(segments: Segments) -> tuple[str, ...]:
-    return tuple(segments.columns())
-
-
-@torch.compiler.assume_constant_result
-def _constants(segments: Segments, device: torch.device) -> Tensor:
-    """Return the columns of the table on the device, as one int32 tensor."""
-    if torch.compiler.is_compiling():
-        _COMPILED_TABLES[id(segments)] = segments
-    columns = segments.columns()
-    packed = np.stack(list(columns.values()))
-    if _makes_placeholders():
-        return torch.tensor(packed, device=device)
-    # By value: equal curves share one copy.
-    key = packed.tobytes(), packed.shape, tuple(columns), device
-    if key not in _DEVICE_TABLES:
-        _DEVICE_TABLES[key] = _copy_to_device(packed, device)
-    tensor, copied = _DEVICE_TABLES[key]
-    if copied is not None and not torch.cuda.is_current_stream_capturing():
-        torch.cuda.current_stream(device).wait_event(copied)
-    return tensor
-
-
-def _makes_placeholders() -> bool:
-    """Return True under `FakeTensorMode` and in traces that use it, such as `make_fx` and `aot_function`.
-
-    There a real table is rejected, and a new one is a placeholder that is valid for this trace only.
-    """
-    return type(torch.empty(0, device="cpu")) is not Tensor
-
-
-def _copy_to_device(packed: np.ndarray, device: torch.device) -> tuple[Tensor, Any]:
-    """Copy the array to the device; return it with the CUDA event that ends the copy, or None."""
-    # Without this, a tensor made inside a transformation of torch.func would belong to the transformation and
-    # be invalid outside of it, and one made in inference mode could not be saved for a backward pass.
-    with torch.inference_mode(False), torch._C._DisableFuncTorch():
-        host = torch.from_numpy(packed)
-        if device.type != "cuda":
-            return host.to(device), None
-        if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                "the table of this curve is not on the device yet, and a CUDA graph is being captured: call "
-                "multiplier once before the capture, or give it tensors(segments, device)"
-            )
-        # On a separate stream the copy does not wait for the work already queued on the device.
-        stream = torch.cuda.Stream(device)
-        with torch.cuda.stream(stream):
-            tensor = host.pin_memory().to(device, non_blocking=True)
-        return tensor, stream.record_event()
 
 
 def _multiply(a: Any, b: Any) -> Any:

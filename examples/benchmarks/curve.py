@@ -309,14 +309,13 @@ def on_tensors(shapes: list[str], sizes: list[int], rounds: int) -> None:
             contenders = {
                 "NumPy": partial(repeat, times, curve, array),
                 "eager": partial(repeat, times, multiplier, of_tensors, steps),
-                "constant": partial(repeat, times, multiplier, curve.segments, steps),
                 "compiled": partial(repeat, times, compiled, of_tensors, steps),
             }
             contenders["compiled"]()  # compiles, before the rounds
             times_us = {name: part / times * 1e6 for name, part in medians(rounds, contenders).items()}
             ratios = times_us["eager"] / times_us["NumPy"], times_us["compiled"] / times_us["NumPy"]
             table.append([kind, size, *times_us.values(), *ratios])
-    header = ["curve", "steps", "curve(steps)", "eager", "eager, constants", "compiled"]
+    header = ["curve", "steps", "curve(steps)", "eager", "compiled"]
     header += ["eager to NumPy", "compiled to NumPy"]
     show("PyTorch on the CPU, multiplier(table, steps): µs a call", header, table)
 
