@@ -141,7 +141,7 @@ KEYS = "arguments = .* as to_dict returns it"
 @pytest.mark.parametrize(
     ("call", "argument", "error", "message"),
     [
-        (BatchPlan, [], ValueError, "holds no pair"),
+        (BatchPlan, [], ValueError, "must hold at least one pair"),
         (BatchPlan, [(1, 8)], ValueError, "threshold 0"),
         (BatchPlan, [(-1, 8), (0, 9)], ValueError, "threshold 0"),
         (BatchPlan, [(0, 8), (160, 16), (160, 32)], ValueError, "rising thresholds; 160 follows 160"),

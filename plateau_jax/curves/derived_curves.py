@@ -30,7 +30,7 @@ class Cooldown(Curve, kind="cooldown"):
         at = checks.at_least("at", self.at, 0)
         steps = checks.at_least("steps", self.steps, 1)
         if at + steps > MAX_STEP:
-            raise ValueError(checks.must("at", at, f"be at most 2**31 - 1 - steps = {MAX_STEP - steps}"))
+            raise ValueError(checks.must("at + steps", at + steps, f"be at most 2**31 - 1 = {MAX_STEP}"))
         to = checks.ratio("to", self.to)
         shape = shapes.canonical_shape("shape", self.shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
         start, end = segment_at(curve.rows, at).at(at), levels.as_level(to)

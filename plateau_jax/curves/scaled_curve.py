@@ -82,15 +82,14 @@ def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
         for path, threshold, batch in checks.pairs("pairs", pairs, "(threshold, batch)")
     ]
     if not checked:
-        raise ValueError("pairs holds no pair (threshold, batch); at least one is needed")
+        raise ValueError(checks.must("pairs", pairs, "hold at least one pair (threshold, batch)"))
     if checked[0][0] != 0:
-        raise ValueError(f"pairs[0] = {checked[0]!r} must have the threshold 0: the plan begins there")
+        beginning = "have the threshold 0: the plan begins there"
+        raise ValueError(checks.must(("pairs", 0), checked[0], beginning))
     for (threshold, _), (following, _) in pairwise(checked):
         if following <= threshold:
-            raise ValueError(
-                f"pairs = {checks.short_repr(pairs)} must hold rising thresholds; "
-                f"{following} follows {threshold}"
-            )
+            rising = f"hold rising thresholds; {following} follows {threshold}"
+            raise ValueError(checks.must("pairs", pairs, rising))
     return tuple(checked)
 
 

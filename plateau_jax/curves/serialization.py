@@ -10,6 +10,7 @@ from dataclasses import fields
 from decimal import Decimal
 from typing import Any, cast
 
+from plateau_jax.curves.lengths import is_percentage
 from plateau_jax.validation.checks import Message, Path, is_ordered, message_of, must
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -71,8 +72,8 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
             curve_from_dict(object, value, (*path, name)) if name in NESTED else parse_numbers(value)
         )
     # `to_dict` writes all fields and nothing else, and no percentage: such a curve has warned already.
-    is_percentage = "%" in str(values.get("warmup_steps"))
-    is_saved = values.keys() == {field.name for field in fields(cls)} and not is_percentage
+    is_complete = values.keys() == {field.name for field in fields(cls)}
+    is_saved = is_complete and not is_percentage(values.get("warmup_steps"))
     try:
         with suppress_warnings() if is_saved else nullcontext():
             return cls(**values)

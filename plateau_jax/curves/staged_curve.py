@@ -8,7 +8,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import lengths_in_steps
 from plateau_jax.numerics import levels, shapes
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
-from plateau_jax.validation.checks import MAX_STEP, Message, is_ordered, must, positive_int, ratio
+from plateau_jax.validation.checks import MAX_STEP, Message, is_ordered, must, number, positive_int, ratio
 from plateau_jax.validation.curve_warning import warn
 
 
@@ -143,7 +143,9 @@ def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
             raise TypeError(must(path, stage, layout))
         steps, to, shape = Stage(*items)
         if to is not None:
-            to = ratio((*path, "to"), to, "lie in [0, 1]; a stage is (steps, to, shape)")
+            order = "a stage is (steps, to, shape)"
+            to = number((*path, "to"), to, f"be a number; {order}")
+            to = ratio((*path, "to"), to, f"lie in [0, 1]; {order}")
         shape = shapes.canonical_shape((*path, "shape"), shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
         checked.append(Stage(steps, to, shape))
     lengths = lengths_in_steps([stage.steps for stage in checked], total)

@@ -121,14 +121,14 @@ def _unwrap_scalar(value: Any) -> Any:
     return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
 
 
-def number(path: Path | str, value: Any) -> int | float:
+def number(path: Path | str, value: Any, requirement: str = "be a number") -> int | float:
     """Return the value as a Python int or float; a NumPy float becomes the decimal that it prints as."""
     value = _unwrap_scalar(value)
     if isinstance(value, np.integer | np.floating):
         # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
         value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(must(path, value, "be a number"))
+        raise TypeError(must(path, value, requirement))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(must(path, value, "be finite"))
     # No -0.0, and no subclass, whose addition may be its own.

@@ -37,8 +37,8 @@ REJECTED = [
     *((TypeError, cooldown(steps=steps), f"steps = {steps!r} must be an integer") for steps in NO_INTEGERS),
     (ValueError, cooldown(-1), "at = -1 must be at least 0"),
     (ValueError, cooldown(steps=0), "steps = 0 must be at least 1"),
-    (ValueError, cooldown(MAX_STEP, 1), f"at = {MAX_STEP} must be at most 2**31 - 1 - steps"),
-    (ValueError, cooldown(10**30, 1), f"at = {10**30} must be at most"),
+    (ValueError, cooldown(MAX_STEP, 1), f"at + steps = {MAX_STEP + 1} must be at most 2**31 - 1"),
+    (ValueError, cooldown(10**30, 1), f"at + steps = {10**30 + 1} must be at most"),
     *(
         (ValueError, cooldown(at, to=to), f"to = {to!r} must")
         for at, to in [(0, 1e-300), (50, 0.6), (100, 1.5), (550, 0.8), (2000, 0.1000001), (5, -0.1)]
