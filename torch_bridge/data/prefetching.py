@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor
 from torch.cuda import Event, Stream
-from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
@@ -64,7 +63,8 @@ class prefetch(Generic[Batch]):
                 f"device = {checks.short_repr(device)} must be the CPU or an available CUDA device"
             )
         self.loader = loader
-        self._stateful = loader if isinstance(loader, Stateful) else None
+        has_state = all(hasattr(loader, name) for name in ("state_dict", "load_state_dict"))
+        self._stateful: Any = loader if has_state else None
         self._stream = Stream(device) if kind == "cuda" else None
         self._depth = depth if kind == "cuda" else 0
         self._state: State | None = None
@@ -100,7 +100,7 @@ class prefetch(Generic[Batch]):
         self._stateful_loader().load_state_dict(state_dict)
         self._state = self._iteration = None
 
-    def _stateful_loader(self) -> Stateful:
+    def _stateful_loader(self) -> Any:
         if self._stateful is None:
             raise TypeError(
                 f"loader = {checks.short_repr(self.loader)} has no state_dict and load_state_dict"
