@@ -35,11 +35,5 @@ from torch_bridge.table import (
 from torch_bridge.training.result import StepResult as StepResult
 from torch_bridge.training.state.snapshot import TrainStepState as TrainStepState
 from torch_bridge.training.step import TrainStep as TrainStep
-from torch_bridge.training.update.loss import (
-    AuxLoss as AuxLoss,
-    CarriedLoss as CarriedLoss,
-    MeanLoss as MeanLoss,
-    PairLoss as PairLoss,
-)
 
 __version__: str

@@ -1,15 +1,15 @@
 """The loss of a model over a data set, without gradients."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torch_bridge.distributed.lockstep import in_lockstep
 from torch_bridge.distributed.sharded import reshard
 from torch_bridge.distributed.wrappers import check_module
-from torch_bridge.evaluation_sums import LossSums, MetricsFunction, parse_named_losses, read_means
+from torch_bridge.evaluation_sums import LossSums, parse_named_losses, read_means
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss import LossFunction, call_loss_fn, check_loss_fn
 from torch_bridge.training.update.precision import Precision, PrecisionName
@@ -19,7 +19,7 @@ from torch_bridge.training.update.precision import Precision, PrecisionName
 def evaluate(
     model: nn.Module,
     batches: Iterable[Any],
-    loss_fn: LossFunction,
+    loss_fn: LossFunction[Tensor | tuple[Any, Any]],
     *,
     precision: PrecisionName = "fp32",
     carry: Any = None,
@@ -28,7 +28,7 @@ def evaluate(
 def evaluate(
     model: nn.Module,
     batches: Iterable[Any],
-    loss_fn: MetricsFunction,
+    loss_fn: LossFunction[Mapping[str, Any]],
     *,
     precision: PrecisionName = "fp32",
     carry: Any = None,
@@ -36,7 +36,7 @@ def evaluate(
 def evaluate(
     model: nn.Module,
     batches: Iterable[Any],
-    loss_fn: LossFunction | MetricsFunction,
+    loss_fn: LossFunction[Any],
     *,
     precision: PrecisionName = "fp32",
     carry: Any = None,

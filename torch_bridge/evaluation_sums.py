@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -13,19 +13,6 @@ from torch_bridge.training.update.loss import Loss, check_same_kind, check_weigh
 
 _LOSS = ""
 """The name of a loss that is not in a dictionary; as a key of a dictionary it is rejected."""
-
-
-class MetricsFunction(Protocol):
-    """`loss_fn(model, batch)` → a dictionary of means or pairs, for `evaluate`."""
-
-    def __call__(self, model: Any, batch: Any, /) -> Mapping[str, Any]:
-        """Return the means, or pairs of sum and weight, of a batch.
-
-        Args:
-            model: The module.
-            batch: A batch.
-        """
-        ...
 
 
 def parse_named_losses(value: Any) -> dict[str, Loss]:

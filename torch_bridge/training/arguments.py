@@ -47,7 +47,7 @@ class TrainStepArguments:
 
     model: nn.Module
     optimizer: Optimizer | Sequence[Optimizer]
-    loss_fn: LossFunction
+    loss_fn: LossFunction[Any]
     curve: CurvesOfGroups | Sequence[CurvesOfGroups]
     _: KW_ONLY
     precision: PrecisionName = "fp32"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,94 +12,10 @@ from torch.utils import _pytree as pytree
 from torch_bridge.curve_api import checks, warn
 from torch_bridge.training.update.carry import Carry
 
+_Result = TypeVar("_Result")
 
-class MeanLoss(Protocol):
-    """`loss_fn(model, batch)` → a mean loss, a floating-point scalar.
-
-    >>> def loss_fn(model, batch):
-    ...     inputs, targets = batch
-    ...     return nn.functional.mse_loss(model(inputs), targets)
-    >>> kind: MeanLoss = loss_fn
-    """
-
-    def __call__(self, model: Any, batch: Any, /) -> Tensor:
-        """Return the mean loss of a batch.
-
-        Args:
-            model: The step's module.
-            batch: A batch or a micro-batch, as passed to the step.
-        """
-        ...
-
-
-class PairLoss(Protocol):
-    """`loss_fn(model, batch)` → (sum, weight): floating-point scalars, whose quotient is the loss.
-
-        loss = Σ sum / Σ weight
-
-    The weight is the sum's divisor, such as a number of samples or tokens. Return accuracies and other
-    metrics with `has_aux=True` instead. Σ runs over the micro-batches of an update, or over the batches of
-    `evaluate`.
-
-    >>> def loss_fn(model, batch):
-    ...     inputs, targets = batch
-    ...     return nn.functional.mse_loss(model(inputs), targets, reduction="sum"), len(inputs)
-    >>> kind: PairLoss = loss_fn
-    """
-
-    def __call__(self, model: Any, batch: Any, /) -> tuple[Tensor, Tensor | float]:
-        """Return the sum and the weight of a batch.
-
-        Args:
-            model: The step's module.
-            batch: A batch or a micro-batch, as passed to the step.
-        """
-        ...
-
-
-class CarriedLoss(Protocol):
-    """`loss_fn(model, batch, carry)` → (mean or pair, new carry): floating-point scalars, and a pytree.
-
-    >>> def loss_fn(model, batch, carry):
-    ...     inputs, targets = batch
-    ...     outputs, carry = model(inputs, carry)  # as nn.GRU
-    ...     return nn.functional.mse_loss(outputs, targets), carry
-    >>> kind: CarriedLoss = loss_fn
-    """
-
-    def __call__(self, model: Any, batch: Any, carry: Any, /) -> tuple[Tensor | tuple[Any, Any], Any]:
-        """Return the loss of a batch, with `has_aux=True` (loss, aux), and the new carry.
-
-        Args:
-            model: The step's module.
-            batch: A batch or a micro-batch, as passed to the step.
-            carry: The recurrent state, a pytree of tensors. The new one has the same shapes and dtypes.
-        """
-        ...
-
-
-class AuxLoss(Protocol):
-    """`loss_fn(model, batch)` → (mean or pair, aux), with `has_aux=True`: floating-point scalars, a pytree.
-
-    >>> def loss_fn(model, batch):
-    ...     inputs, targets = batch
-    ...     logits = model(inputs)
-    ...     loss = nn.functional.cross_entropy(logits, targets)
-    ...     return loss, {"accuracy": (logits.argmax(-1) == targets).float().mean()}
-    >>> kind: AuxLoss = loss_fn
-    """
-
-    def __call__(self, model: Any, batch: Any, /) -> tuple[Tensor | tuple[Tensor, Tensor | float], Any]:
-        """Return the loss of a batch and the aux outputs.
-
-        Args:
-            model: The step's module.
-            batch: A batch or a micro-batch, as passed to the step.
-        """
-        ...
-
-
-LossFunction = MeanLoss | PairLoss | CarriedLoss | AuxLoss
+LossFunction = Callable[[Any, Any], _Result] | Callable[[Any, Any, Any], _Result]
+"""`loss_fn(model, batch)`, or with a carry `loss_fn(model, batch, carry)`; see `TrainStep`."""
 
 _MEANING = (
     "a pair is (sum, weight), the loss is sum/weight, and the weight is a count of samples or tokens. To "
