@@ -1,8 +1,6 @@
 """A training step rejects invalid input with one clear error, and changes nothing."""
 
 import copy
-import dataclasses
-import inspect
 import io
 import pickle
 from collections.abc import Callable
@@ -22,7 +20,6 @@ from torch.optim import SGD, AdamW
 
 from plateau_jax import HoldUntilFlat, PlateauCurve
 from torch_bridge import TrainStep, checkpoint_activations, distribute, evaluate, find_batch_size
-from torch_bridge.training.arguments import TrainStepArguments
 
 _HOLD = HoldUntilFlat(3, limit=9)
 _LINEAR = PlateauCurve(30, decay_shape="linear")
@@ -311,18 +308,6 @@ def test_changed_parameters_are_rejected(name: str, change: Any, message: str) -
     step.optimizer.param_groups[0]["params"] = params
     assert equal_trees(state_kept_by_skips(step), before)
     assert step(batch).applied == 2
-
-
-def test_signature_shows_the_arguments() -> None:
-    fields = [field.name for field in dataclasses.fields(TrainStepArguments) if field.init]
-    shown = inspect.signature(TrainStep).parameters
-    assert list(shown) == fields
-    positional = [
-        name for name, parameter in shown.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
-    assert positional == ["model", "optimizer", "loss_fn", "curve"]
-    assert {parameter.kind for parameter in list(shown.values())[4:]} == {inspect.Parameter.KEYWORD_ONLY}
-    assert shown["precision"].default == "fp32"
 
 
 def test_loss_without_gradient_is_rejected() -> None:

@@ -1,29 +1,52 @@
 """`TrainStep`: one call per training update, with a state to save and restore."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Never
+from typing import Any, Never, get_args
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import checks, warn
-from torch_bridge.schedulers.param_groups import peaks_per_group
-from torch_bridge.training.arguments import TrainStepArguments, pack_arguments_into
-from torch_bridge.training.clock.batch_counts import BatchCounts
-from torch_bridge.training.clock.clock import Clock
+from torch_bridge.curve_api import Rule, checks, warn
+from torch_bridge.distributed.sharded import Sharded, check_shardable
+from torch_bridge.distributed.wrappers import parallelism_of
+from torch_bridge.schedulers.hold_state import rules_for
+from torch_bridge.schedulers.param_groups import (
+    all_parameters,
+    check_peaks_are_known,
+    peaks_of,
+    peaks_per_group,
+)
+from torch_bridge.training.arguments import (
+    CurvesOfGroups,
+    OnNonfinite,
+    Synchronize,
+    check_clock,
+    check_graph,
+    check_max_norm,
+)
+from torch_bridge.training.clock.batch_counts import BatchCounts, CountFunction
+from torch_bridge.training.clock.clock import Clock, checked_updates
 from torch_bridge.training.cuda_graphs.capture import GraphedUpdate
 from torch_bridge.training.cuda_graphs.guards import Guards
-from torch_bridge.training.optimizers.optimizers import as_sequence
+from torch_bridge.training.optimizers.optimizers import (
+    as_sequence,
+    check_model,
+    curves_by_group,
+    device_of,
+    unwrap_optimizers,
+)
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
-from torch_bridge.training.optimizers.wrapped_optimizers import lightning_counter
+from torch_bridge.training.optimizers.wrapped_optimizers import lightning_counter, with_wrappers
 from torch_bridge.training.result import StepResult, extend_result, read_and_raise_if_nonfinite
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.saved_components import Position, SavedComponents
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.update.carry import Carry
+from torch_bridge.training.update.loss import LossFunction, check_loss_fn
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 from torch_bridge.training.update.micro_batch_hints import add_micro_batch_hint, warn_if_parts_of_batch
-from torch_bridge.training.update.precision import Precision
+from torch_bridge.training.update.precision import Precision, PrecisionName
 from torch_bridge.training.update.update import Update
 
 
@@ -103,52 +126,81 @@ class TrainStep:
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.
     @torch.inference_mode(False)
-    @pack_arguments_into(TrainStepArguments)
-    def __init__(self, arguments: TrainStepArguments) -> None:
-        device, parameters = arguments.device, arguments.parameters
-        self.model, self.strict = arguments.model, arguments.strict
-        self.optimizers: tuple[Optimizer, ...] = arguments.optimizers
-        self._is_distributed = arguments.parallelism.is_distributed
-        self._raises = arguments.on_nonfinite == "raise"
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        loss_fn: LossFunction[Any],
+        curve: CurvesOfGroups | Sequence[CurvesOfGroups],
+        *,
+        precision: PrecisionName = "fp32",
+        max_norm: float | None = None,
+        on_nonfinite: OnNonfinite = "skip",
+        compile: bool = False,
+        cuda_graph: bool = False,
+        carry: Any = None,
+        hold: Rule | Sequence[Rule] | None = None,
+        synchronize: Synchronize = "update",
+        strict: bool = True,
+        initial_updates: int | None = None,
+        has_aux: bool = False,
+        unit: int | None = None,
+        count: CountFunction | None = None,
+    ) -> None:
+        check_model(model)
+        checks.one_of("synchronize", synchronize, get_args(Synchronize))
+        parallelism = parallelism_of(model, every_micro_batch=synchronize == "micro")
+        optimizers = tuple(unwrap_optimizers(model, optimizer))
+        parameters, device = all_parameters(optimizers), device_of(optimizers)
+        parallelism.check_parameters(parameters)
+        checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
+        check_max_norm(max_norm)
+        check_loss_fn(loss_fn)
+        if cuda_graph:
+            check_graph(model, parallelism, device)
+        for each in optimizers:
+            if isinstance(parallelism, Sharded):
+                check_shardable(each)
+            if initial_updates is not None and checked_updates("initial_updates", initial_updates):
+                check_peaks_are_known(each, f"initial_updates = {initial_updates}")
+        curves = curves_by_group(optimizer, optimizers, curve)
+        rules = rules_for(hold, curves)
+        check_clock(curves, rules, unit, count, initial_updates)
+
+        self.model, self.strict, self.optimizers = model, strict, optimizers
+        self._is_distributed = parallelism.is_distributed
+        self._raises = on_nonfinite == "raise"
         self._has_compared_micro_batches = False
-        self._count_in_trainer = lightning_counter(as_sequence(arguments.optimizer))
-        self._precision = Precision(arguments.precision, device, parameters)
-        self._carry = None if arguments.carry is None else Carry(arguments.carry, device)
-        self._clock = Clock(
-            arguments.curves,
-            arguments.peaks,
-            device,
-            arguments.rules,
-            arguments.unit,
-            arguments.initial_updates or 0,
-        )
-        self._is_start_known = arguments.initial_updates is not None
-        normalizer = LossNormalizer(parameters, self._precision.scale, arguments.parallelism)
-        self._steppers = OptimizerSteppers(
-            self.optimizers, arguments.with_wrappers, self._clock, arguments.cuda_graph
-        )
-        loss_fn, count = arguments.loss_fn, arguments.count
+        self._count_in_trainer = lightning_counter(as_sequence(optimizer))
+        self._precision = Precision(precision, device, parameters)
+        self._carry = None if carry is None else Carry(carry, device)
+        peaks = [peak for each in optimizers for peak in peaks_of(each)]
+        self._clock = Clock(curves, peaks, device, rules, unit, initial_updates or 0)
+        self._is_start_known = initial_updates is not None
+        normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
+        wrapped = with_wrappers(as_sequence(optimizer))
+        self._steppers = OptimizerSteppers(optimizers, wrapped, self._clock, cuda_graph)
         self._update = Update(
-            self.model,
-            torch.compile(loss_fn) if arguments.compile else loss_fn,
+            model,
+            torch.compile(loss_fn) if compile else loss_fn,
             parameters,
-            parallelism=arguments.parallelism,
+            parallelism=parallelism,
             precision=self._precision,
             carry=self._carry,
             clock=self._clock,
             batch_counts=None if count is None else BatchCounts(count, device),
             normalizer=normalizer,
             steppers=self._steppers,
-            max_norm=arguments.max_norm,
-            has_aux=arguments.has_aux,
+            max_norm=max_norm,
+            has_aux=has_aux,
         )
         self._graphs: GraphedUpdate | None = None
-        if arguments.cuda_graph:
-            guards = Guards(self.model, self.optimizers)
+        if cuda_graph:
+            guards = Guards(model, optimizers)
             self._graphs = GraphedUpdate(self._update, self._steppers, guards, device)
         self._saved_components = SavedComponents(
-            arguments.parallelism.module,
-            self.optimizers,
+            parallelism.module,
+            optimizers,
             self._clock,
             self._precision.name,
             normalizer,
