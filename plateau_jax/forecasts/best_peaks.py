@@ -233,10 +233,11 @@ def _parabola_peaks(losses: Sequence[float]) -> slice:
 def _shows_minimum(parabola: _Parabola, peaks: Sequence[float], losses: Sequence[float]) -> bool:
     """Return True if the three peaks suit a parabola, and its minimum lies among them."""
     factors = [high / low for low, high in pairwise(peaks)]
+    first, *_, last = map(math.log, peaks)
     return (
         min(factors) >= _LEAST_FACTOR
         and max(factors) <= _MOST_FACTOR
         and np.ptp(losses) > _ROUNDING
         and parabola.curvature > 0
-        and math.log(peaks[0]) <= parabola.center <= math.log(peaks[-1])
+        and first - _ROUNDING <= parabola.center <= last + _ROUNDING
     )

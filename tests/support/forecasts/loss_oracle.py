@@ -205,10 +205,11 @@ class BestPeakOracle(NamedTuple):
         if not parabola.deriv(2)(0) > 0:
             return None
         (best,) = parabola.deriv().roots()
-        if not math.log2(peaks[0]) <= best <= math.log2(peaks[-1]):
+        if not math.log2(peaks[0]) - 1e-6 <= best <= math.log2(peaks[-1]) + 1e-6:
             return None
         least = float(parabola(best))
         low, high = sorted((parabola - least - 0.003).roots().real)
+        best = min(max(best, math.log2(peaks[0])), math.log2(peaks[-1]))
         return cls(2**best, max(2**low, peaks[0]), min(2**high, peaks[-1]), least)
 
 
