@@ -116,14 +116,6 @@ def test_wrong_metric_changes_nothing(metric: Any, updates: int) -> None:
         assert run.scheduler.state_dict() == reference.scheduler.state_dict()
 
 
-def test_warning_as_error_changes_nothing() -> None:
-    run = HeldRun(CURVE, HoldBelow(0.7, 3))
-    before = run.scheduler.state_dict()
-    with pytest.raises(UserWarning, match=r"before `optimizer.step\(\)`"):
-        run.scheduler.step(0.5)
-    assert run.scheduler.state_dict() == before
-
-
 def test_sequential_lr_cannot_step_it() -> None:
     optimizer = optimizer_with([0.1])
     schedulers = [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)]

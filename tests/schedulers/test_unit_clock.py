@@ -1,7 +1,6 @@
 """Schedulers and followers on a clock of samples: values, counts and warnings."""
 
 import random
-import warnings
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from support.schedulers.runs import advance, lrs_of, optimizer_with
 from support.training.trees import through_file
 from torch.optim import lr_scheduler
 
-from plateau_jax import CurveWarning, PlateauCurve
+from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
 
 # Short curves, far past their ends.
@@ -287,33 +286,3 @@ def test_torchs_schedulers_need_count_function(place: str) -> None:
     scheduler = _composed[place](optimizer, lambda_lr(optimizer, CURVE, unit=8))
     with pytest.raises(TypeError, match=r"with unit = 8, .*count=, a function without arguments"):
         advance(optimizer, scheduler, 22)
-
-
-def _warnings_of(run: CountedRun, pattern: list[tuple[int, int]]) -> list[str]:
-    """Return the warnings of a run; each pair is a number of optimizer steps, then of scheduler steps."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for updates, calls in pattern:
-            for _ in range(updates):
-                run.optimizer.step()
-            for _ in range(calls):
-                run.part.step(count=10)
-    assert all(warning.filename == __file__ for warning in caught)
-    assert all(warning.category is CurveWarning for warning in caught)
-    return [str(warning.message) for warning in caught]
-
-
-@pytest.mark.parametrize("unit", [1, 3, 10, 40])
-def test_warning_past_the_end_names_the_clock(unit: int) -> None:
-    """It comes with the first update at learning rate 0 more than ten steps past the end."""
-    run = CountedRun("scheduler", PlateauCurve(20), unit)
-    run.update(10)
-    clocks = clocks_of(unit, [10] * 241)[1:]
-    messages: dict[int, str] = {}
-    for update in range(240):
-        for message in _warnings_of(run, [(1, 1)]):
-            messages[update] = message
-    first = next(update for update in range(240) if clocks[update] >= 20 and clocks[update + 1] > 30)
-    assert list(messages) == [first]
-    assert f" total_steps = 20, but training continues at step {clocks[first + 1]}," in messages[first]
-    assert f"as the training consumes, in units of {unit};" in messages[first]

@@ -10,13 +10,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch_bridge.curve_api import Curve, Rule, checks, warn
 from torch_bridge.saved_states import reading_state_of
 from torch_bridge.schedulers.curve_lr_state import CurveLRState, is_of_lambda_lr, lrs_of_another_scheduler
-from torch_bridge.schedulers.earlier_run import EarlierRun
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.hold_state import States, dump_hold_states, load_hold_states
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, peak_of, peaks_of, peaks_per_group
-from torch_bridge.schedulers.step_watch import StepWatch
+from torch_bridge.schedulers.step_audit import EarlierRun, StepWatch
 from torch_bridge.schedulers.unit_clocks import Position, reject_count
-from torch_bridge.schedulers.update_counter import counter_of
 
 
 class CurveLR(GroupCurves, LambdaLR):
@@ -34,6 +32,9 @@ class CurveLR(GroupCurves, LambdaLR):
 
     Raises:
         TypeError, ValueError: As `lambda_lr`.
+
+    Warns:
+        CurveWarning: As `lambda_lr`.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -71,15 +72,13 @@ class CurveLR(GroupCurves, LambdaLR):
                 "they consumed. Leave out last_epoch, and call scheduler.load_state_dict(state)"
             )
         peaks = peaks_of(optimizer, last_epoch)
-        counter = counter_of(optimizer)
-        # Before the groups get other values. With a unit or rules, updates don't tell the step of the curves.
-        updates_tell = self._unit_clock is None and not self._rules
-        curves = self.curves if updates_tell else ()
-        self._earlier_run = EarlierRun(optimizer, counter, last_epoch, curves)
-        self._watch = StepWatch()
+        earlier = None
+        if last_epoch < 0:  # before the groups get other values
+            curves = self.curves if self._unit_clock is None and not self._rules else ()
+            earlier = EarlierRun.of(optimizer, curves)
         self._set_bases(peaks)
         super().__init__(optimizer, list(self.curves), last_epoch)
-        self._watch.attach(self, counter)
+        self._watch = StepWatch(self, earlier)
 
     @property
     def base_lrs(self) -> list[float]:
@@ -100,12 +99,7 @@ class CurveLR(GroupCurves, LambdaLR):
                 of the `count` function that the scheduler was built with.
 
         Warns:
-            CurveWarning: Once for each mistake: the calls do not alternate with optimizer steps, or do not
-                fill a unit at learning rate 0; training continues far past the curve's end; two curves take
-                turns on one optimizer; the optimizer was used before, and this scheduler lacks its state, or
-                has the old peak; a compiled Adam made an update at learning rate 0. Calls without any
-                optimizer step, as for a plot, do not warn.
-            UserWarning: As in torch: the first call came before `optimizer.step()`, or `epoch` is given.
+            UserWarning: As in torch: `epoch` is given.
 
         Raises:
             TypeError: `epoch` or `count` is not an integer; `epoch` is given with `unit`, or `count` without
@@ -119,10 +113,7 @@ class CurveLR(GroupCurves, LambdaLR):
         if self._unit_clock is not None or count is not None:
             self._step_by_count(count)
             return
-        # The same as torch's own `step` in less time, with warnings that point at the user's line.
-        if self._step_count == 1:
-            self._earlier_run.check_first_step(self)
-        self._watch.before_step(self.last_epoch + 1)
+        # The same as torch's own `step` in less time.
         self._move_to(self.last_epoch + 1)
         self._step_count += 1
 
@@ -134,10 +125,6 @@ class CurveLR(GroupCurves, LambdaLR):
         # LambdaLR's constructor calls step() once, before any update; at that call nothing was consumed.
         if count is not None or self.last_epoch >= 0:
             consumed = unit_clock.consumed_after(count)
-        clock = consumed // unit_clock.unit
-        if self._step_count == 1:
-            self._earlier_run.check_first_step(self)
-        self._watch.before_step(clock, consumed)
         self._admit_new_groups()  # before anything changes, since it may reject them
         unit_clock.consumed = consumed
         self._move_to(self.last_epoch + 1)
@@ -160,21 +147,15 @@ class CurveLR(GroupCurves, LambdaLR):
                 f"epoch = {checks.short_repr(epoch)} must be an integer: step() takes a loss only "
                 "with hold=, as in lambda_lr(optimizer, curve, hold=...)"
             ) from None
-        if epoch == self.last_epoch + 1:
-            if self._step_count == 1:
-                self._earlier_run.check_first_step(self)
-            self._watch.before_step(epoch)
-        else:
-            self._earlier_run.close()
-            self._watch.begin(epoch, epoch)
-            if self._step_count == 1:
-                self._earlier_run.check_first_step(self)
         warn(
             "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()` without it",
             UserWarning,
         )
+        is_next = epoch == self.last_epoch + 1
         self._move_to(epoch)
         self._step_count += 1
+        if not is_next:
+            self._watch.resume()
 
     def _update_lr(self, epoch: int | None = None) -> None:
         # This overrides a method of torch's, which `SequentialLR` calls in place of `step` when this
@@ -183,10 +164,8 @@ class CurveLR(GroupCurves, LambdaLR):
         if self._unit_clock is not None:
             self._unit_clock.consumed_after(None)
             self._unit_clock.consumed = 0
-        epoch = self.last_epoch + 1 if epoch is None else epoch
-        self._watch.begin(epoch, epoch)
-        self._move_to(epoch)
-        self._earlier_run.check(self)
+        self._move_to(self.last_epoch + 1 if epoch is None else epoch)
+        self._watch.begin()
 
     def _move_to(self, epoch: int) -> None:
         """Write the learning rates of this step into the groups."""
@@ -197,7 +176,6 @@ class CurveLR(GroupCurves, LambdaLR):
             self._set_bases(self._all_bases())
         self.last_epoch = epoch
         self._last_lr: list[float | Tensor] = []
-        self._watch.lrs = self._last_lr
         lrs = self.get_lr()
         if len(lrs) != len(groups):  # a derived class's get_lr
             raise ValueError(
@@ -222,7 +200,6 @@ class CurveLR(GroupCurves, LambdaLR):
     def _set_bases(self, bases: Sequence[float]) -> None:
         super()._set_bases(bases)
         self.lr_lambdas = list(self.curves)
-        self._watch.peaks = self._bases
         for group, peak in zip(self.optimizer.param_groups, bases, strict=True):
             group["initial_lr"] = peak
 
@@ -250,7 +227,7 @@ class CurveLR(GroupCurves, LambdaLR):
         [0.25]
         """
         self._set_bases(peaks_per_group(peak, len(self._all_bases())))
-        self._earlier_run.close()
+        self._watch.close()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
             self._move_to(self.last_epoch)
 
@@ -320,9 +297,7 @@ class CurveLR(GroupCurves, LambdaLR):
         self._set_bases(peaks)
         self._resume_at(position, states)
         self._step_count = step_count
-        self._earlier_run.close()
-        self._watch.begin(self.clock, self.last_epoch, is_loaded=True)
-        self._watch.warned = is_warned
+        self._watch.resume(is_warned)
         # If another scheduler is in charge, as in a SequentialLR, its learning rates come back.
         for group, lr in zip(self.optimizer.param_groups, other_lrs or (), strict=bool(other_lrs)):
             self._option.write(group, lr)

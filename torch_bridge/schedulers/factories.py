@@ -107,6 +107,14 @@ def lambda_lr(
             `hold`, or a curve without a flat part for `HoldUntilFlat`; `unit` is below 1, is not the unit of
             a curve from `BatchPlan.scale`, or is given with `hold` or with a `last_epoch` above -1.
 
+    Warns:
+        CurveWarning: At the optimizer's steps, once for each mistake. For 20 updates or more, every learning
+            rate is 0 while the clock stands; there is at most one `scheduler.step()` in ten updates, or none
+            in 500; there are three in two updates; or two curves take turns on the optimizer. Training
+            continues far past the curve's end. The optimizer was loaded and has made updates, but this
+            scheduler starts at step 0 without its state; or a learning rate was set that is not the peak.
+            Calls without any update, as for a plot, do not warn.
+
     >>> import torch
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import lambda_lr

@@ -9,9 +9,8 @@ from torch_bridge.curve_api import Curve, checks
 from torch_bridge.saved_states import reading_state_of
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, base_value
-from torch_bridge.schedulers.step_watch import StepWatch
+from torch_bridge.schedulers.step_audit import StepWatch
 from torch_bridge.schedulers.unit_clocks import reject_count
-from torch_bridge.schedulers.update_counter import counter_of
 
 
 class FollowerState(TypedDict):
@@ -107,8 +106,7 @@ class Follower(GroupCurves):
         self._set_curves(optimizer, _option(key), curve, strict=strict, unit=unit, count=count)
         self._set_bases([self._new_base(*pair) for pair in enumerate(optimizer.param_groups)])
         self._move_to(0, 0)
-        self._watch = StepWatch()
-        self._watch.attach(self, counter_of(optimizer))
+        self._watch = StepWatch(self)
 
     @property
     def base_values(self) -> list[float]:
@@ -122,18 +120,13 @@ class Follower(GroupCurves):
             count: With `unit`, the samples or tokens of the update that took place. By default, the result
                 of the `count` function that the follower was built with.
 
-        Warns:
-            CurveWarning: Once, if the calls do not alternate with optimizer steps, as in `CurveLR.step`.
-
         Raises:
             TypeError, ValueError: As in `CurveLR.step`. Nothing was changed.
         """
         if self._unit_clock is not None:
             consumed = self._unit_clock.consumed_after(count)
-            self._watch.before_step(consumed // self._unit_clock.unit)
             self._move_to(self.last_epoch + 1, consumed)
         elif count is None:
-            self._watch.before_step(self.last_epoch + 1)
             self._move_to(self.last_epoch + 1, 0)
         else:
             raise reject_count(count, "follow")
@@ -206,8 +199,7 @@ class Follower(GroupCurves):
         self._groups_written -= len(new_values)
         for group, value in zip(self._new_groups(), new_values, strict=True):
             self._option.write(group, value)
-        self._watch.begin(self.clock, self.last_epoch)
-        self._watch.warned = bool(state_dict.get("warned"))
+        self._watch.resume(bool(state_dict.get("warned")))
 
     def _new_groups(self) -> list[dict[str, Any]]:
         """Return the groups that were added since the last step."""

@@ -66,9 +66,6 @@ class HeldCurveLR(CurveLR):
             metric: The loss of the update, or another metric: a float, or a scalar tensor of a
                 floating-point dtype, the same on all ranks.
 
-        Warns:
-            CurveWarning: As in `CurveLR.step`.
-
         Raises:
             TypeError: `metric` is missing or not a real scalar. Nothing was changed.
         """
@@ -80,9 +77,6 @@ class HeldCurveLR(CurveLR):
             is_flat_start = self._clock in self._flat_starts
             states, held = decide(HOST, self._rules, self._states, is_flat_start, _metric_number(metric))
         clock = self._clock + (not held)
-        if self._step_count == 1:
-            self._earlier_run.check_first_step(self)
-        self._watch.before_step(clock)
         self._admit_new_groups()  # before anything changes, since it may reject them
         self._clock, self._states = clock, states
         self._move_to(self.last_epoch + 1)

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import Curve, Rule, checks, stack, warn
-from torch_bridge.schedulers.curve_end import CurveEnd
+from torch_bridge.schedulers.curve_end import end_message
 from torch_bridge.schedulers.group_curves import WindowOfValues
 from torch_bridge.schedulers.hold_state import States, initial_states
 from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
-from torch_bridge.schedulers.update_counter import STUCK_UPDATES
 from torch_bridge.table import multiplier, tensors
 from torch_bridge.training.clock.hold import Hold
 
@@ -22,6 +21,9 @@ MAX_TABLE_VALUES = 2**24
 # The host copies the counters after 16, 32, 64, ..., 1024 updates, and then every 1024 updates: it warns soon
 # of the end of a short curve, and a long run pays next to nothing.
 _FIRST_COPY, _INTERVAL = 16, 1024
+
+_STUCK_UPDATES = 20
+"""After this many updates at learning rate 0, a unit seems too large."""
 
 
 class Counters(NamedTuple):
@@ -132,15 +134,14 @@ class Clock:
             4, dtype=torch.int64, device="cpu", pin_memory=self._copy_done is not None
         )
         self._hold = Hold(rules, self.curves[0], device) if rules else None
-        self._end = CurveEnd(self.curves, unit)
-        self._has_warned_of_unit = False
+        self._has_warned_of_end = self._has_warned_of_unit = False
         self.write_state(
             Counters(initial_updates, 0, initial_updates, initial_updates), peaks, initial_states(rules)
         )
 
     def resume(self, counters: Counters, peaks: Sequence[float], states: States) -> None:
         """Continue a saved run, which has warned if it was past the end of its curves."""
-        self._end.resume(counters.clock, counters.applied)
+        self._has_warned_of_end = bool(self._end_message(counters))
         self.write_state(counters, peaks, states)
 
     def write_state(self, counters: Counters, peaks: Sequence[float], states: States = ()) -> None:
@@ -238,14 +239,15 @@ class Clock:
     def _check_lrs(self, counters: Counters) -> None:
         """Warn once of training past the end of the curves, or at learning rate 0 while the clock stands."""
         clock = counters.clock
-        if self._end.is_far(clock, counters.applied) and any(self.peaks):
-            self._end.warn(clock)
+        if not self._has_warned_of_end and any(self.peaks) and (message := self._end_message(counters)):
+            self._has_warned_of_end = True
+            warn(message)
         updates = counters.applied - self._start.applied
         if (
             self.unit is not None
             and not self._has_warned_of_unit
-            and clock == self._start.clock < self._end.total_steps
-            and updates >= STUCK_UPDATES
+            and clock == self._start.clock < self._last_step
+            and updates >= _STUCK_UPDATES
             and any(self.peaks)
             and not any(self.lrs_at(clock))
         ):
@@ -256,3 +258,6 @@ class Clock:
                 "weight changes: choose a unit that is at most what an update consumes, and check the number "
                 "that count(batch) returns"
             )
+
+    def _end_message(self, counters: Counters) -> str:
+        return end_message(self.curves, self.unit, counters.clock, counters.applied)

@@ -1,0 +1,739 @@
+"""Warnings of `torch_bridge.schedulers.step_audit`: wrong programs warn once, and right ones never."""
+
+import copy
+import gc
+import pickle
+import re
+import warnings
+import weakref
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+import torch
+from support.schedulers.runs import lrs_of, optimizer_with
+from support.training.trees import through_file
+from torch.optim import SGD, Adagrad, AdamW, lr_scheduler as torchs
+from torch.optim.swa_utils import SWALR
+
+from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
+from torch_bridge import follow, lambda_lr
+from torch_bridge.schedulers.curve_end import end_message
+from torch_bridge.schedulers.step_audit import was_loaded
+
+pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # which SequentialLR passes
+
+LONG = PlateauCurve(10_000, min_lr_ratio=0.1)
+WARMUP = PlateauCurve(10_000, warmup_steps=100)
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+SHORT = PlateauCurve(10)
+FLOOR = PlateauCurve(10, min_lr_ratio=0.1)
+MOMENTUM: Any = partial(SGD, momentum=0.9)
+
+Build = Callable[[Any], Any]
+
+
+def ours(curve: Any, *arguments: Any, **options: Any) -> Build:
+    return lambda optimizer: lambda_lr(optimizer, curve, *arguments, **options)
+
+
+NEVER_HOLDS = HoldBelow(-1.0, 1)
+
+
+def held(curve: Any, rule: Any = NEVER_HOLDS) -> Build:
+    def build(optimizer: Any) -> Any:
+        scheduler: Any = lambda_lr(optimizer, curve, hold=rule)
+        scheduler.step = partial(scheduler.step, 0.5)  # so that it is stepped like the others
+        return scheduler
+
+    return build
+
+
+def sequence(*parts: Build, at: int = 15) -> Build:
+    return lambda optimizer: torchs.SequentialLR(optimizer, [part(optimizer) for part in parts], [at])
+
+
+def chain(*parts: Build) -> Build:
+    return lambda optimizer: torchs.ChainedScheduler([part(optimizer) for part in parts], optimizer)
+
+
+def constant(optimizer: Any) -> Any:
+    return torchs.ConstantLR(optimizer, 1.0, 10)
+
+
+def linear(optimizer: Any) -> Any:
+    return torchs.LinearLR(optimizer, 0.5, total_iters=9)
+
+
+def cosine(optimizer: Any) -> Any:
+    return torchs.CosineAnnealingLR(optimizer, 2000)
+
+
+def decay(curve: Any = LONG) -> Build:
+    return lambda optimizer: follow(optimizer, "weight_decay", curve)
+
+
+a_curve, a_warmup = ours(LONG), ours(WARMUP)
+
+
+class Training:
+    """An optimizer of two groups, the schedulers and followers in charge, and what a program does."""
+
+    def __init__(self, kind: Any = SGD, form: Any = float, lr: float = 0.1) -> None:
+        options = {"weight_decay": 0.5} | ({"momentum": 0.5} if kind is SGD else {})
+        self.fresh = lambda: optimizer_with([form(lr), form(lr)], kind, **options)
+        self.kind, self.optimizer, self.parts = kind, self.fresh(), list[Any]()
+
+    def use(self, *builds: Build) -> Self:
+        """Build what is in charge from now on."""
+        self.parts = [build(self.optimizer) for build in builds]
+        return self
+
+    def updates(self, count: int) -> Self:
+        for _ in range(count):
+            self.optimizer.step()
+        return self
+
+    def steps(self, count: int = 1) -> Self:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected call of", UserWarning)  # torch's
+            for _ in range(count):
+                for part in self.parts:
+                    part.step()
+        return self
+
+    def train(self, count: int) -> Self:
+        return self.epochs(1, count)
+
+    def epochs(self, updates: int, count: int, steps: int = 1) -> Self:
+        """Make some steps after these updates, this number of times."""
+        for _ in range(count):
+            self.updates(updates).steps(steps)
+        return self
+
+    def set(self, **options: float) -> Self:
+        """Write into the groups as a user does."""
+        for group in self.optimizer.param_groups:
+            for name, value in options.items():
+                if isinstance(group.get(name), torch.Tensor):
+                    group[name].fill_(value)
+                else:
+                    group[name] = value
+        return self
+
+    def range_test(self, updates: int) -> Self:
+        before = lrs_of(self.optimizer)[0]
+        for update in range(updates):
+            self.set(lr=1e-6 * 1.01**update).updates(1)
+        return self.set(lr=before)
+
+    def peak(self, peak: float) -> Self:
+        for part in self.parts:
+            for scheduler in getattr(part, "_schedulers", [part]):
+                scheduler.set_peak(peak)
+        return self
+
+    def states(self) -> list[Any]:
+        parts = [self.optimizer, *self.parts]
+        return through_file([part.state_dict() for part in parts])
+
+    def load(self, state: Any, *, optimizer: bool = True, parts: bool = False) -> Self:
+        chosen = [self.optimizer] * optimizer + self.parts * parts
+        states = state[:1] * optimizer + state[1:] * parts
+        for part, saved in zip(chosen, states, strict=True):
+            part.load_state_dict(copy.deepcopy(saved))
+        return self
+
+    def lost(self, build: Build = a_curve, updates: int = 20) -> Any:
+        """Return the states of an earlier run of a different peak, which ended."""
+        return Training(self.kind, lr=0.01).use(build).train(updates).states()
+
+    def resumed(self) -> Self:
+        """Return the run as another process resumes it."""
+        other = Training(self.kind)
+        other.fresh, other.optimizer = self.fresh, self.fresh()
+        return other
+
+    def copied(self, way: Callable[[Any], Any] = copy.deepcopy) -> Self:
+        self.optimizer, self.parts = way((self.optimizer, self.parts))
+        return self
+
+
+Program = Callable[[Training], Any]
+
+SCHEDULERS: dict[str, Callable[[Any], Build]] = {
+    "lambda_lr": ours,
+    "held": held,
+    "unit": lambda curve: ours(curve, unit=8, count=lambda: 8),
+    "curves": lambda curve: ours([curve, curve]),
+    "chained": lambda curve: chain(ours(curve), constant),
+    "first": lambda curve: sequence(ours(curve), constant, at=3000),
+}
+ALL = SCHEDULERS | {
+    "weight decay": decay,
+    "momentum": lambda curve: lambda optimizer: follow(optimizer, "momentum", curve),
+}
+
+CALLED = r"^{}\.step\(\) was called {} times in the last \d+ optimizer steps"
+OFF = r'turn this warning off: warnings\.filterwarnings\("ignore", "{}\.step"\)$'
+RARELY = CALLED + r"\. Call .* once after every optimizer\.step\(\).*" + OFF
+OFTEN = RARELY.format("scheduler", r"\d+", "scheduler").replace(r"\(\).*", r"\(\).*accelerate.*", 1)
+
+# Steps that do not fit the updates, for each kind of scheduler and follower: they are called {} times.
+WRONG_STEPS: dict[str, tuple[Program, str]] = {
+    "never": (lambda run: run.updates(520), "0"),
+    "once an epoch": (lambda run: run.epochs(60, 5), r"[12]"),
+    "once a long epoch": (lambda run: run.epochs(400, 5), r"1"),
+    "in one of ten updates": (lambda run: run.train(5).epochs(10, 70), r"\d+"),
+    "twice": (lambda run: run.train(2).epochs(1, 62, steps=2), r"\d+"),
+    "three times in two updates": (lambda run: run.epochs(2, 60, steps=3), r"\d+"),
+    "never after a resume": (lambda run: run.train(3).load(run.states(), parts=True).updates(520), "0"),
+}
+
+
+def caught_in(program: Callable[[], Any]) -> list[Any]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CurveWarning)
+        program()
+    return [one for one in caught if one.category is CurveWarning]
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("name", WRONG_STEPS)
+def test_steps_that_do_not_fit_the_updates_warn_once(kind: str, name: str) -> None:
+    program, times = WRONG_STEPS[name]
+    run = Training().use(ALL[kind](LONG))
+    (one,) = caught_in(lambda: program(run))
+    role = "follower" if kind in ("weight decay", "momentum") else "scheduler"
+    assert re.search(RARELY.format(role, times, role), str(one.message)), one.message
+    assert ("accelerator.sync_gradients" in str(one.message)) == (
+        role == "scheduler" and ("twice" in name or "three" in name)
+    )
+    assert ("step(count=n)" in str(one.message)) == (kind == "unit")
+    assert one.filename == __file__
+    # Neither a resumed run nor a copy repeats it.
+    other = run.resumed().use(ALL[kind](LONG)).load(run.states(), parts=True)
+    other.epochs(60, 9).epochs(1, 90, steps=2)
+    if kind in ("lambda_lr", "curves", "weight decay", "momentum"):
+        run.copied().epochs(60, 9).epochs(1, 90, steps=2)
+
+
+AT_0 = CALLED.format("scheduler", r"\d+") + ", and the curve stays at step 0, where every learning rate is 0"
+TURNS = r"^two schedulers with curves take turns .*lambda_lr\(optimizer, curve=\[\.\.\.\]\)$"
+PAST = r"^the curve has total_steps = 10, but training continues at step \d+, with every learning rate at "
+LACKS = r"^the optimizer has made {}, .*, scheduler\.load_state_dict\(state\){}\. .*set_peak\({}\)$"
+NEW_LR = r"^the learning rates were set to \[0\.0001, 0\.0001\] .* initial_lr, 0\.1: .*\.set_peak\(0\.0001\)$"
+UNTIL_A_PLATEAU = ours(PlateauCurve(5000, plateaus=[(0, 80)]))
+
+WRONG: dict[str, tuple[Program, str]] = {
+    "large unit": (
+        lambda run: run.use(ours(CURVE, unit=10**6, count=lambda: 10)).train(99),
+        AT_0 + ": all updates consumed 410 in units of 1000000. Choose a",
+    ),
+    "counts of 0": (
+        lambda run: run.use(ours(CURVE, unit=8, count=lambda: 0)).train(99), "updates consumed 0 in units",
+    ),
+    "two curves": (lambda run: run.use(a_curve, a_warmup).train(99), TURNS),
+    "chained curves": (lambda run: run.use(chain(a_curve, a_warmup)).train(99), TURNS),
+    "four curves": (lambda run: run.use(*[a_curve] * 4).train(99), TURNS),
+    "curves that end": (
+        lambda run: run.use(ours([SHORT, PlateauCurve(100)])).train(300), "total_steps = 100,",
+    ),
+    "plot, then past the end": (lambda run: run.use(ours(SHORT)).steps(60).train(30), PAST + "0"),
+    "resumed past the end": (
+        lambda run: run.use(ours(SHORT)).train(15).load(run.states(), parts=True).train(30), PAST + "0",
+    ),
+    "epochs on a plateau": (
+        lambda run: run.use(UNTIL_A_PLATEAU).epochs(250, 30), CALLED.format("scheduler", r"\d"),
+    ),
+    "sequence of ours": (
+        lambda run: run.use(sequence(a_curve, a_curve, at=3)).epochs(60, 9),
+        CALLED.format("scheduler", r"\d"),
+    ),
+    "follower next to a scheduler": (
+        lambda run: [run.use(a_curve), kept := decay()(run.optimizer), run.train(600), kept],
+        CALLED.format("follower", "0"),
+    ),
+    "dropped scheduler": (lambda run: run.use(a_warmup).use().updates(700), CALLED.format("scheduler", "0")),
+    "dropped follower": (lambda run: run.use(decay()).use().updates(700), CALLED.format("follower", "0")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("form", [float, torch.tensor])
+def test_wrong_program_warns_once(name: str, form: Any) -> None:
+    program, message = WRONG[name]
+    (one,) = caught_in(lambda: program(Training(form=form)))
+    assert re.search(message, str(one.message)), one.message
+    assert one.filename == __file__
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_scheduler_that_stays_at_0_warns(kind: str, resumed: bool) -> None:
+    run = Training().use(SCHEDULERS[kind](WARMUP))
+    if resumed:
+        run.load(run.states(), parts=True)
+    (one,) = caught_in(lambda: run.updates(99))
+    assert re.search(AT_0, str(one.message)), one.message
+
+
+@pytest.mark.parametrize("kind", ["lambda_lr", "held", "unit", "curves"])
+def test_training_past_the_end_warns(kind: str) -> None:
+    (one,) = caught_in(lambda: Training().use(SCHEDULERS[kind](SHORT)).train(200))
+    assert re.search(PAST + "0", str(one.message)), one.message
+    run = Training().use(SCHEDULERS[kind](FLOOR))
+    (one,) = caught_in(lambda: run.train(3000))
+    cause = "is the unit too small" if kind == "unit" else "does the curve count epochs"
+    assert re.search(PAST + f"its final value since step 10: {cause}", str(one.message)), one.message
+    run.load(run.states(), parts=True).train(500)
+
+
+@pytest.mark.parametrize("total", [1, 112, 3000])
+@pytest.mark.parametrize("unit", [None, 40])
+def test_end_is_far_past_by_its_rule(total: int, unit: int | None) -> None:
+    """At 0, ten steps and 1 % past it; at a floor, at ten times the steps, and after 1000 updates there."""
+    for clock in (total, total + max(10, total // 100), total + max(10, total // 100) + 1):
+        message = end_message([PlateauCurve(total)], unit, clock, clock)
+        assert bool(message) == (clock > total + max(10, total // 100))
+        assert ("in units of 40" in message) == bool(message and unit)
+    floor = [PlateauCurve(total, min_lr_ratio=0.1), SHORT]
+    for clock in (10 * total, 10 * total + 20, 1001 * total, 1002 * total):
+        for updates in (clock, clock // 7):
+            is_far = clock > 10 * total and updates * (clock - total) / clock > 1000
+            if total > 10:
+                assert bool(end_message(floor, unit, clock, updates)) == is_far
+
+
+@pytest.mark.parametrize("loaded_first", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "made", "last_epoch"),
+    [
+        (AdamW, "20 updates", "; or pass last_epoch=19"),
+        (Adagrad, "20 updates", ""),
+        (MOMENTUM, "updates", ""),
+    ],
+    ids=["AdamW", "Adagrad", "momentum"],
+)
+@pytest.mark.parametrize("start", SCHEDULERS)
+def test_missing_state_warns_once(
+    start: str, kind: Any, made: str, last_epoch: str, loaded_first: bool
+) -> None:
+    build, run = SCHEDULERS[start], Training(kind, lr=1e-5)
+    state = run.lost(build(CURVE))[:1]
+    if loaded_first:
+        run.load(state).use(build(LONG))
+    else:
+        run.use(build(LONG)).load(state)
+    (one,) = caught_in(lambda: run.train(60))
+    message = LACKS.format(made, "" if start == "unit" or not last_epoch else last_epoch, "{}")
+    peak = "0.01" if loaded_first else "1e-05"
+    if kind is Adagrad:  # its number is known too
+        message = LACKS.format(made, ".*", "{}")
+    assert re.search(message.format(re.escape(peak)), str(one.message)), one.message
+    assert one.filename == __file__
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda run: run.load(run.lost(UNTIL_A_PLATEAU)).use(UNTIL_A_PLATEAU).train(9),
+        lambda run: run.load(run.lost()).use(sequence(constant, a_curve, at=10)).train(20),
+        lambda run: [
+            run.load(run.lost()).use(sequence(a_curve, a_curve, at=10)),
+            run.parts[0]._schedulers[0].set_peak(1.0),
+            run.train(20),
+        ],
+    ],
+    ids=["on a plateau", "second part of a sequence", "new peak in the first part only"],
+)
+def test_missing_state_warns_in_other_programs(program: Program) -> None:
+    (one,) = caught_in(lambda: program(Training(AdamW)))
+    assert re.search(LACKS.format("20 updates", ".*", ".*"), str(one.message)), one.message
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+@pytest.mark.parametrize("form", [float, torch.tensor])
+@pytest.mark.parametrize("start", ["lambda_lr", "held", "unit", "curves"])
+def test_new_learning_rate_that_is_not_the_peak_warns(start: str, kind: Any, form: Any) -> None:
+    run = Training(kind, form).use(SCHEDULERS[start](LONG)).train(30)
+    kept = run.parts
+    (one,) = caught_in(lambda: run.set(lr=1e-4).use(a_warmup).train(60))
+    assert re.search(NEW_LR, str(one.message)), one.message
+    assert kept
+
+
+# Right programs, on plain SGD and on AdamW with learning rates in tensors.
+
+
+def _fp16(run: Training) -> None:
+    """Updates that are skipped, alone and in a row, after which the scheduler is stepped too."""
+    run.use(ours(CURVE))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    parameter = run.optimizer.param_groups[0]["params"][0]
+    for number in range(100):
+        run.optimizer.zero_grad()
+        overflows = number in (10, 12, 30, 31, 32, 50)
+        scaler.scale(parameter.sum() * (torch.inf if overflows else 1)).backward()
+        scaler.step(run.optimizer)
+        scaler.update()
+        run.steps()
+
+
+def _averaging(run: Training) -> None:
+    averaged, scheduler = SWALR(run.optimizer, 0.05, anneal_epochs=3), lambda_lr(run.optimizer, CURVE)
+    for _ in range(4):
+        run.parts = [scheduler]
+        run.train(20)
+        run.parts = [averaged]
+        run.epochs(20, 1)
+
+
+def _plots(run: Training) -> None:
+    run.use(ours(CURVE))
+    for updates in (0, 2, 30, 1):
+        run.train(updates).steps(50)
+
+
+def _comparison_of_plots(run: Training) -> None:
+    used, plotted = lambda_lr(run.optimizer, LONG), lambda_lr(run.optimizer, WARMUP)
+    for _ in range(9):
+        run.parts = [used]
+        before = lrs_of(run.train(5).optimizer)[0]
+        run.parts = [plotted]
+        run.steps(20).set(lr=before)
+
+
+def _second_begins_when_the_first_ends(run: Training) -> None:
+    first, second = lambda_lr(run.optimizer, StagedCurve([(50, 1.0)])), lambda_lr(run.optimizer, LONG)
+    run.parts = [first]
+    run.train(50).parts = [first, second]
+    run.train(850)
+
+
+def _phases_built_at_once(run: Training) -> None:
+    parts = [lambda_lr(run.optimizer, curve) for curve in (StagedCurve([(100, 1.0), (900,)]), LONG)]
+    for part in parts:
+        run.parts = [part]
+        run.train(1000)
+
+
+def _plateau_scheduler_takes_over(run: Training) -> None:
+    other = torchs.ReduceLROnPlateau(run.use(ours(StagedCurve([(20, 1.0)]))).train(20).optimizer)
+    for _ in range(1100):
+        run.updates(1)
+        other.step(1.0)
+
+
+def _sequence_resumed_several_times(run: Training) -> None:
+    for parts in ((ours(CURVE), linear), (linear, ours(CURVE))):
+        run = run.resumed().use(sequence(*parts, at=40)).train(25)
+        for _ in range(5):
+            state = run.states()
+            run.updates(20)  # these updates are lost
+            run = run.resumed().use(sequence(*parts, at=40)).load(state, parts=True).train(12)
+
+
+def _new_group(run: Training) -> None:
+    run.use(a_curve).train(50)
+    run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1e-3})
+    run.train(600).use(cosine).train(600)
+
+
+def _sweep(run: Training) -> None:
+    before = run.states()
+    for lr in (0.2, 0.05):
+        run.load(before).set(lr=lr).use(a_curve).train(50)
+        run.load(before).set(lr=lr, initial_lr=lr).use(a_curve).train(50)
+
+
+def _best_state(run: Training) -> None:
+    """The best state comes back, with the learning rate of its time, and another phase begins."""
+    best = run.use(a_curve).train(20).peak(0.5).train(20).states()
+    run.train(20).load(best).use(a_warmup).train(30).use(a_curve).load(best).train(30)
+
+
+def _resumed_groups(run: Training) -> None:
+    """Groups with learning rates of their own, resumed in every order."""
+    run.fresh = lambda: optimizer_with([0.1, 0.01], run.kind)
+    state = run.resumed().use(a_curve).train(20).states()
+    run.resumed().load(state).use(a_curve).load(state, optimizer=False, parts=True).train(50)
+    run.resumed().use(a_curve).load(state, parts=True).train(50)
+    run.resumed().use(a_curve).load(state, optimizer=False, parts=True).load(state).train(50)
+
+
+def _without_hooks(run: Training) -> None:
+    """A wrapper that is an optimizer only by its class."""
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, inner: Any) -> None:
+            self.inner, self.param_groups = inner, inner.param_groups
+
+        def step(self, closure: Any = None) -> Any:
+            return self.inner.step(closure)
+
+    run.optimizer = Wrapper(run.optimizer)
+    run.use(a_curve).epochs(60, 5).epochs(1, 60, steps=2)
+
+
+def _copies(run: Training) -> None:
+    """Torch does not note the steps of a copied optimizer, nor do we."""
+    for way in (copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))):
+        for updates in (0, 3):
+            run.resumed().use(a_curve).train(updates).copied(way).epochs(60, 9).epochs(1, 90, steps=2)
+
+
+CONSTANT = StagedCurve([(9000,)], start=1.0)
+TO_A_PLATEAU = StagedCurve([(5, 1.0), (9000,)])
+
+RIGHT: dict[str, Program] = {
+    "every kind": lambda run: [run.resumed().use(build(CURVE)).train(105) for build in SCHEDULERS.values()],
+    "other options": lambda run: run.use(decay(), decay(WARMUP), a_warmup).train(600),
+    "unit of 20 updates": lambda run: run.use(ours(CURVE, unit=200, count=lambda: 10)).train(100),
+    "unit that is plotted": lambda run: (
+        run.use(ours(CURVE, unit=10**6, count=lambda: 0)).updates(1).steps(60)
+    ),
+    "range tests": lambda run: [
+        run.use(ours(curve)).train(before).range_test(updates).train(60)
+        for curve in (LONG, WARMUP) for before in (0, 30) for updates in (5, 19, 31, 200, 1200)
+    ],
+    "range test of a follower": lambda run: [
+        run.use(decay()), [run.set(weight_decay=1e-6 * 1.01**n).updates(1) for n in range(1200)],
+        run.set(weight_decay=0.5).train(60),
+    ],
+    "averaging": _averaging,
+    "plots": _plots,
+    "comparison of plots": _comparison_of_plots,
+    "sequence that fades": lambda run: run.use(
+        sequence(lambda one: torchs.LinearLR(one, 1.0, 0.0, total_iters=1), ours(CURVE), at=3)).epochs(31, 1),
+    "sequence of three": lambda run: run.use(
+        lambda one: torchs.SequentialLR(one, [a_warmup(one), a_curve(one), cosine(one)], [600, 1200])
+    ).train(1900),
+    "resumed sequences": _sequence_resumed_several_times,
+    "fp16": _fp16,
+    "two epochs above 0": lambda run: run.use(a_curve).epochs(30, 2).use(ours([CURVE, LONG])).epochs(30, 2),
+    "frozen": lambda run: run.set(lr=0.0).use(ours(CURVE)).epochs(30, 9),
+    "frozen past the end": lambda run: run.set(lr=0.0).use(ours(SHORT)).train(200),
+    "late now and then": lambda run: [run.use(a_curve), [run.epochs(12, 1).train(1) for _ in range(60)]],
+    "accumulation": lambda run: run.use(a_curve).epochs(9, 200),
+    "constant": lambda run: run.use(ours(CONSTANT)).updates(2000),
+    "plateau": lambda run: run.use(ours(PlateauCurve(10_000, plateaus=[(0, 50)]))).updates(2000),
+    "at the end": lambda run: run.use(ours(FLOOR, 20)).updates(2000),
+    "decay of 0": lambda run: run.set(weight_decay=0.0).use(decay()).epochs(600, 4),
+    "unit that lasts": lambda run: run.use(ours(LONG, unit=10**6, count=lambda: 1)).epochs(60, 9),
+    "held for long": lambda run: run.use(held(LONG, HoldBelow(1.0, 99))).epochs(60, 9),
+    "chain with another": lambda run: run.use(chain(a_curve, linear)).train(600),
+    "a little past the end": lambda run: run.use(ours(PlateauCurve(2000), 1980)).train(40),
+    "ends at its highest level": lambda run: run.use(ours([FLOOR, TO_A_PLATEAU])).train(2500),
+    "one curve stays above 0": lambda run: run.use(ours([SHORT, FLOOR])).train(500),
+    "jump past the end": lambda run: run.use(ours(FLOOR, 5000)).train(90),
+    "phases": lambda run: [run.use(one).train(700) for one in (a_curve, a_warmup, ours(TO_A_PLATEAU))],
+    "phases of others": lambda run: [
+        run.use(one).train(20) for one in (cosine, a_curve, linear, a_warmup, chain(linear), a_curve)
+    ],
+    "phases built at once": _phases_built_at_once,
+    "second begins when the first ends": _second_begins_when_the_first_ends,
+    "plateau scheduler takes over": _plateau_scheduler_takes_over,
+    "dropped and replaced": lambda run: run.use(a_curve).use(ours(CONSTANT)).updates(600),
+    "new group": _new_group,
+    "loop by hand first": lambda run: run.updates(30).use(a_curve).train(60),
+    "set by hand": lambda run: run.set(lr=0.5, initial_lr=0.5).use(a_curve).train(60),
+    "set anew": lambda run: run.use(a_curve).train(30).set(lr=1e-4, initial_lr=1e-4).use(a_warmup).train(60),
+    "set_peak": lambda run: run.use(a_curve).train(30).set(lr=1e-4).use(a_warmup).peak(1e-4).train(60),
+    "sweep": _sweep,
+    "best state": _best_state,
+    "range test that is undone": lambda run: [
+        before := run.states(),
+        run.use(linear).train(30).load(before).use(a_curve).train(60),
+    ],
+    "rollback": lambda run: run.use(a_curve).train(5).load(run.states()).train(60),
+    "own groups": _resumed_groups,
+    "last_epoch": lambda run: run.load(run.lost()).use(ours(LONG, 19)).train(60),
+    "fast-forward": lambda run: run.load(run.lost()).use(a_curve).steps(20).train(60),
+    "jump": lambda run: [run.load(run.lost()).use(a_curve).parts[0].step(20), run.train(60)],
+    "last_epoch by hand": lambda run: [
+        run.load(run.lost()).use(a_curve), setattr(run.parts[0], "last_epoch", 19), run.train(60),
+    ],
+    "loaded, then set": lambda run: run.load(run.lost()).set(lr=0.1, initial_lr=0.1).use(a_curve).train(60),
+    "loaded, new peaks": lambda run: run.load(run.lost()).use(sequence(a_curve, a_curve)).peak(1.0).train(60),
+    "loaded after an update": lambda run: [
+        state := run.lost(),
+        run.use(a_curve).load(state).updates(1).load(state, optimizer=False, parts=True).train(60),
+    ],
+    "copies": _copies,
+    "copy of a loaded run": lambda run: run.load(run.lost()).use(a_curve).copied().train(60),
+    "without hooks": _without_hooks,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize(("kind", "form"), [(SGD, float), (AdamW, torch.tensor)], ids=["SGD", "AdamW"])
+def test_right_program_is_silent(name: str, kind: Any, form: Any) -> None:
+    RIGHT[name](Training(kind, form))
+
+
+@pytest.mark.parametrize("kind", [AdamW, Adagrad, MOMENTUM], ids=["AdamW", "Adagrad", "momentum"])
+@pytest.mark.parametrize("updates", [0, 1, 20])
+@pytest.mark.parametrize("start", SCHEDULERS)
+def test_run_that_loads_its_states_is_silent(start: str, kind: Any, updates: int) -> None:
+    build = SCHEDULERS[start](CURVE)
+    run = Training(kind)
+    state = run.use(build).train(updates).states()
+    run.resumed().load(state).use(build).load(state, optimizer=False, parts=True).train(30)
+    run.resumed().use(build).load(state, parts=True).train(30)
+    run.resumed().use(build).load(state, optimizer=False, parts=True).load(state).train(30)
+
+
+@pytest.mark.parametrize("advice", ["state", "last_epoch", "set_peak"])
+def test_advice_about_a_missing_state_works(advice: str) -> None:
+    run = Training(AdamW, lr=1e-5)
+    run.load(state := run.lost()).use(ours(LONG, 19 if advice == "last_epoch" else -1))
+    if advice == "state":
+        run.load(state, optimizer=False, parts=True)
+    elif advice == "set_peak":
+        run.peak(1e-5)
+    peak, step = (1e-5, 5) if advice == "set_peak" else (0.01, 25)
+    assert lrs_of(run.train(5).optimizer)[0] == pytest.approx(peak * LONG(step))
+
+
+@pytest.mark.parametrize(
+    ("filtered", "program"),
+    [
+        ("scheduler.step", lambda run: run.use(a_curve).epochs(60, 9)),
+        ("follower.step", lambda run: run.use(decay()).epochs(60, 9)),
+        ("the optimizer has made", lambda run: run.load(run.lost()).use(a_curve).train(30)),
+        ("the curve has total_steps", lambda run: run.use(ours(FLOOR)).train(3000)),
+    ],
+)
+def test_advised_filters_work(filtered: str, program: Program) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", filtered)
+        program(Training(AdamW))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["o" * 60 + "s", "oss", "os"], ids=["once an epoch", "twice", "past the end"]
+)
+def test_warning_as_error_changes_nothing(pattern: str) -> None:
+    run = Training().use(ours(FLOOR), decay())
+
+    def states() -> Any:
+        return [state | {"warned": True} for state in run.states()[1:]], lrs_of(run.optimizer)
+
+    for event in pattern * 3000:
+        before = states()
+        try:
+            run.steps() if event == "s" else run.updates(1)
+        except CurveWarning:
+            assert states() == before
+            return
+    pytest.fail("no warning")
+
+
+def test_scheduler_warns_at_the_users_line_as_torch_does() -> None:
+    scheduler = lambda_lr(optimizer_with([0.1]), CURVE)
+    with pytest.warns(UserWarning, match="epoch parameter") as caught:
+        scheduler.step(7)
+    assert [one.filename for one in caught] == [__file__]
+
+
+def test_collected_schedulers_are_not_kept() -> None:
+    """One that was stepped lives no longer than the user's reference, and another one replaces it."""
+    optimizer = optimizer_with([0.1])
+    optimizer.register_step_post_hook(lambda *_: gc.collect() and None)  # while the hooks are iterated over
+    for _ in range(3):
+        scheduler: Any = lambda_lr(optimizer, CURVE)
+        gone = weakref.ref(scheduler)
+        assert len(optimizer._optimizer_step_post_hooks) == 2
+        scheduler.cycle = scheduler
+        for _ in range(21):
+            optimizer.step()
+            scheduler.step()
+        del scheduler
+        optimizer.step()
+        assert gone() is None
+
+
+def test_loads_are_seen_in_the_order_of_keys() -> None:
+    """As torch writes them: the constructor begins with the parameters, and a load ends with them."""
+    for groups in (
+        [torch.nn.Parameter(torch.ones(2))],
+        [{"lr": 0.1, "params": [torch.nn.Parameter(torch.ones(2))]}],
+    ):
+        optimizer = AdamW(groups)
+        assert not was_loaded(optimizer)
+        optimizer.load_state_dict(through_file(optimizer.state_dict()))
+        assert was_loaded(optimizer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outside", [True, False])
+def test_accumulation_by_accelerate(outside: bool) -> None:
+    """Its wrapper makes an update in one of four calls."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    inner, model = optimizer_with([0.1]), torch.nn.Linear(1, 1)
+    wrapped: Any = accelerator.prepare(inner)
+    scheduler = lambda_lr(wrapped if outside else inner, LONG)
+
+    def train(batches: int, step: Any) -> None:
+        for _ in range(batches):
+            with accelerator.accumulate(model):
+                wrapped.step()
+                if accelerator.sync_gradients:
+                    step()
+
+    train(240, scheduler.step)
+    with pytest.warns(CurveWarning, match=CALLED.format("scheduler", r"\d+")):
+        train(4 * 1000, lambda: None)
+
+
+@pytest.mark.slow
+def test_wrapped_optimizer_in_phases_is_silent() -> None:
+    from accelerate import Accelerator
+
+    inner = optimizer_with([0.1], AdamW)
+    wrapped: Any = Accelerator(cpu=True).prepare(inner)
+    for target in (wrapped, wrapped, inner, wrapped):
+        scheduler = lambda_lr(target, LONG)
+        for _ in range(50):
+            wrapped.step()
+            scheduler.step()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lambda_lr", "held", "first"])
+def test_prepared_scheduler_of_accelerate_warns(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerate import scheduler as module
+
+    monkeypatch.setattr(module, "AcceleratorState", lambda: SimpleNamespace(num_processes=2))
+    monkeypatch.setattr(module, "GradientState", lambda: SimpleNamespace(sync_gradients=True))
+    run = Training().use(SCHEDULERS[kind](LONG))
+    run.parts = [module.AcceleratedScheduler(run.parts[0], SimpleNamespace(step_was_skipped=False))]
+    (one,) = caught_in(lambda: run.train(60))
+    assert "accelerator.sync_gradients" in str(one.message)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+def test_audit_causes_no_recompilation() -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    counts: list[int] = []
+    for audited in (False, True):
+        torch.compiler.reset()
+        optimizer = optimizer_with([torch.tensor(0.5)])
+        scheduler = lambda_lr(optimizer, CURVE)
+        if not audited:
+            optimizer._optimizer_step_post_hooks.clear()
+        counter = CompileCounter()
+        step = torch.compile(optimizer.step, backend=counter)
+        for _ in range(60):
+            step()
+            scheduler.step()
+            scheduler.step()  # no warning, since compiled steps are not counted
+        counts.append(counter.frame_count)
+    assert counts[0] == counts[1]
