@@ -3,57 +3,21 @@
 import json
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from bs4 import BeautifulSoup, Tag
-from markdown_it import MarkdownIt
 from playwright.sync_api import Page
 from support.design.browser import chromium
 from support.docs.pages import README, sections
-from support.docs.reference import NAMES, PACKAGES, documented_names, members
+from support.docs.reference import NAMES, PACKAGES
 from support.docs.site import ROOT, build_site, descriptions, read_pages
 
 pytestmark = pytest.mark.slow
 
 PHONE_WIDTH = 390
 """In pixels."""
-
-# Public names that do not compute a number, grouped by reason.
-WITHOUT_EQUATION = {
-    "a state, a record or a type of function: the function that computes it has the equation": (
-        "plateau_jax.BestPeak",
-        "plateau_jax.Comparison",
-        "plateau_jax.LossComparison",
-        "plateau_jax.LossDifference",
-        "plateau_jax.LossForecast",
-        "plateau_jax.LossRun",
-        "plateau_jax.LossFit",
-        "plateau_jax.Outlook",
-        "plateau_jax.ScaleByCurveState",
-        "plateau_jax.Stage",
-        "torch_bridge.CurveLRState",
-        "torch_bridge.FollowerState",
-        "torch_bridge.StepResult",
-        "torch_bridge.TrainStepState",
-    ),
-    "moves, stores, compares, draws or measures values that others compute": (
-        "plateau_jax.check_resume",
-        "plateau_jax.plot",
-        "plateau_jax.resume_record",
-        "plateau_jax.stack",
-        "torch_bridge.Checkpoints",
-        "torch_bridge.MetricLog",
-        "torch_bridge.distribute",
-        "torch_bridge.make_loader",
-        "torch_bridge.prefetch",
-        "torch_bridge.profile",
-        "torch_bridge.tensors",
-    ),
-    "reports something": ("plateau_jax.CurveWarning", "torch_bridge.is_main"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -90,23 +54,6 @@ def test_every_document_becomes_a_page(html: dict[str, BeautifulSoup]) -> None:
     titles = {file: page.select_one("title").get_text() for file, page in html.items()}
     assert titles["choosing_a_curve.html"].startswith("Choosing a curve")
     assert titles["changelog.html"].startswith("Changelog")
-
-
-def test_headings_are_those_of_the_pages(html: dict[str, BeautifulSoup]) -> None:
-    """Typographic quotes would turn the -- of an option into a dash."""
-    for path in sorted((ROOT / "docs").rglob("*.md")):
-        tokens = MarkdownIt().parse(path.read_text(encoding="utf-8"))
-        written = [
-            "".join(part.content for part in following.children or [])
-            for token, following in pairwise(tokens)
-            if token.type == "heading_open"
-        ]
-        page = html[path.relative_to(ROOT / "docs").with_suffix(".html").as_posix()]
-        shown = [
-            heading.get_text().removesuffix("¶") for heading in page.select("article :is(h1, h2, h3, h4)")
-        ]
-        missing = [heading for heading in written if heading not in shown]
-        assert not missing, f"{path.name}: {missing}"
 
 
 def test_first_page_has_install_and_quickstarts(html: dict[str, BeautifulSoup]) -> None:
@@ -165,45 +112,6 @@ def test_every_public_name_is_in_the_reference(reference: dict[str, Tag]) -> Non
                 assert getattr(package, name) is NAMES[full_name]
             assert full_name in reference, full_name
     assert {name for name in reference if name.count(".") == 1} == NAMES.keys()
-
-
-def test_index_lists_names_in_the_order_of_pages(
-    html: dict[str, BeautifulSoup], reference: dict[str, Tag]
-) -> None:
-    lines = html["reference/index.html"].select("article section > ul > li")
-    shown = [line.get_text() for line in lines]
-    names = [name.partition(".")[2] for name in reference if name.count(".") == 1]
-    assert [line.partition(":")[0] for line in shown] == names
-    assert all(line.partition(":")[2].strip() for line in shown)
-
-
-def test_pages_show_every_member_with_its_docstring(reference: dict[str, Tag]) -> None:
-    missing = [
-        member.name
-        for member in members()
-        if not (
-            reference[member.name].get_text(strip=True)
-            if member.name in reference
-            # A field of a dataclass is an argument of its class.
-            else member.name.rpartition(".")[2]
-            in documented_names(member.class_docstring, "Args", "Attributes")
-        )
-    ]
-    assert not missing, "\n".join(missing)
-
-
-def test_names_that_compute_numbers_show_equations(reference: dict[str, Tag]) -> None:
-    without = {name for names in WITHOUT_EQUATION.values() for name in names}
-    missing = {name for name in NAMES if not reference[name].select(".highlight-text")} ^ without
-    assert not missing, "\n".join(sorted(missing))
-
-
-def test_sphinx_mistakes_no_text_for_a_type(reference: dict[str, Tag]) -> None:
-    """Types stand next to the name; Sphinx can mistake the text before a colon for another type."""
-    wrong = [
-        name for name, body in reference.items() for tag in body.select("dt") if tag.get_text() == "Type:"
-    ]
-    assert not wrong, "\n".join(wrong)
 
 
 def test_reference_contains_no_unrendered_markup(reference: dict[str, Tag]) -> None:
