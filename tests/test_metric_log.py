@@ -13,19 +13,18 @@ from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.operators import OperatorRecorder
 from support.training.steps import CURVE, make_step
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from plateau_jax import CurveWarning
 from torch_bridge import MetricLog, StepResult, TrainStep
+from torch_bridge.training.result import extend_result
 
 _floats = st.floats(width=32, allow_nan=False)
 _counts = st.integers(0, 2**53)
 
 
-def _result(
-    loss: float, norm: float, lrs: list[float], *counts: int, aux: tuple[Any, ...] = ()
-) -> StepResult:
-    """Build a result from `applied`, `skipped` and `clock`."""
-    return StepResult(*map(torch.tensor, (loss, norm, lrs, [*counts, counts[0]])), aux)
+def _result(loss: float, norm: float, lrs: list[float], *counts: int) -> StepResult:
+    return StepResult(*map(torch.tensor, (loss, norm, lrs, *counts)))
 
 
 @pytest.mark.filterwarnings("ignore:the last .* updates were all skipped:plateau_jax.CurveWarning")
@@ -82,13 +81,18 @@ def test_state_of_earlier_version_is_loaded() -> None:
     assert [row is not None for row in shown] == [False, True, False, True]
 
 
+def _with_aux(number: int, aux: torch.Tensor) -> StepResult:
+    result = _result(0.5, 0.5, [0.5], number, 0, number)
+    return extend_result(result, result.applied, [pytree.tree_structure((0,)), aux])
+
+
 def test_log_is_bounded_and_drops_aux() -> None:
     log = MetricLog(every=10)
     kept = weakref.ref(aux := torch.ones(3))
     for number in range(1500):
-        log(_result(0.5, 0.5, [0.5], number, 0, number, aux=(aux,)))
+        log(_with_aux(number, aux))
     assert [row["applied"] for row in log.rows] == list(range(500, 1500))
-    log(_result(0.5, 0.5, [0.5], 0, 0, 0, aux=(aux,)))
+    log(_with_aux(0, aux))
     del aux
     gc.collect()
     assert kept() is None

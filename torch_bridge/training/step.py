@@ -6,7 +6,6 @@ from typing import Any, Never, get_args
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
 from torch_bridge.curve_api import Rule, checks, warn
 from torch_bridge.distributed.sharded import Sharded, check_shardable
@@ -39,7 +38,7 @@ from torch_bridge.training.optimizers.optimizers import (
 )
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.optimizers.wrapped_optimizers import lightning_counter, with_wrappers
-from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
+from torch_bridge.training.result import StepResult, extend_result, read_and_raise_if_nonfinite
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.saved_components import Position, SavedComponents
 from torch_bridge.training.state.snapshot import TrainStepState
@@ -251,8 +250,10 @@ class TrainStep:
         except Exception as error:
             add_micro_batch_hint(error, micro_batches)
             raise
-        # A pytree's structure, then its leaves.
-        result = StepResult(loss, norm, lrs, counters, pytree.tree_unflatten(aux[1:], aux[0]) if aux else ())
+        applied, skipped, clock, consumed = counters.unbind()
+        result = StepResult(loss, norm, lrs, applied, skipped, clock)
+        if aux or self._clock.unit is not None:
+            result = extend_result(result, consumed, aux)
         if self._count_in_trainer is not None:
             self._count_in_trainer()
         if self._raises:

@@ -104,8 +104,11 @@ class Run:
         for result, peaks in self.results:
             assert result.lr.tolist() == [learning_rate(peak, CURVE, int(result.clock)) for peak in peaks]
         leaves = [pytree.tree_leaves(list(result.aux)) for result, _ in self.results]
-        attributes = [[leaf.requires_grad for leaf in aux] for aux in leaves]
-        results = [[*result[:4], list(result.aux)] for result, _ in self.results]
+        attributes = [
+            (result.consumed, list(result.aux), [leaf.requires_grad for leaf in aux])
+            for (result, _), aux in zip(self.results, leaves, strict=True)
+        ]
+        results = [tuple(result) for result, _ in self.results]
         return [results, attributes, self.evaluations, self.step.state_dict()]
 
 
