@@ -17,8 +17,8 @@ from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.training.result import StepResult
 
-# The optimizer creates its state in the first update, and a CUDA graph is captured in the fourth, or in the
-# fifth if fused SGD has to create its momentum first.
+# The optimizer creates its state in the first update, and a CUDA graph is captured in the fourth: the
+# fifth only replays it.
 _UPDATES = 5
 _MAX_CALLS = 24  # fp16 skips up to 16 updates until its loss scale fits
 _OUT_OF_MEMORY_MESSAGES = (

@@ -40,8 +40,8 @@ class MetricLog:
     >>> import torch
     >>> from torch_bridge import MetricLog, StepResult
     >>> log = MetricLog(every=2)
-    >>> half, one, zero = torch.tensor(0.5), torch.tensor(1), torch.tensor(0)
-    >>> result = StepResult(half, half, torch.tensor([0.125]), applied=one, skipped=zero, clock=zero)
+    >>> half, counters = torch.tensor(0.5), torch.tensor([1, 0, 0, 1])
+    >>> result = StepResult(half, half, torch.tensor([0.125]), counters)
     >>> log(result) is None
     True
     >>> log(result)
@@ -78,7 +78,7 @@ class MetricLog:
                 f"result = {checks.short_repr(result)} must be the whole result of an update, as in "
                 "result = step(batch); log(result)"
             )
-        self._pending.append((*result, result.consumed))  # without aux, which may be large
+        self._pending.append(result[:4])  # without aux, which may be large
         return self.flush() if self._made_by_saves + len(self._pending) >= self.every else None
 
     def flush(self) -> dict[str, Any] | None:
@@ -97,8 +97,8 @@ class MetricLog:
             columns = [column.view(len(self._pending), -1) for column in columns]
             # One copy to the host instead of two: float64 holds every float32 exactly, and its bits, read as
             # int64, fit into one table with the counters, which float64 would round above 2⁵³.
-            bits = torch.hstack(columns[:-_COUNTERS]).double().view(torch.int64)
-            table = cast("list[list[int]]", torch.hstack([bits, *columns[-_COUNTERS:]]).tolist())
+            bits = torch.hstack(columns[:-1]).double().view(torch.int64)
+            table = cast("list[list[int]]", torch.hstack([bits, columns[-1]]).tolist())
             self._pending.clear()
             floats = np.array([row[:-_COUNTERS] for row in table]).view(np.float64).tolist()
             for (loss, norm, *lrs), counters in zip(floats, table, strict=True):

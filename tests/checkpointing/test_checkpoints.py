@@ -578,7 +578,7 @@ def test_part_built_with_strict_false_takes_other_plan(tmp_path: Path, build: An
 
 def test_log_state_has_all_rows() -> None:
     half, one = torch.tensor(0.5), torch.tensor(1)
-    result = StepResult(half, half, torch.tensor([0.125, 0.25]), one, one, one)
+    result = StepResult(half, half, torch.tensor([0.125, 0.25]), torch.tensor([1, 0, 0, 1]))
     log, resumed = MetricLog(every=10), MetricLog(keep=1)
     log(result)
     log(result)

@@ -57,6 +57,9 @@ def test_momentum_shows_updates_without_a_number() -> None:
     assert updates_made(optimizer) == 0
     train(optimizer, 1)
     assert updates_made(optimizer) is None
+    for state in optimizer.state.values():
+        state["momentum_buffer"].zero_()  # as a TrainStep creates it
+    assert updates_made(optimizer) == 0
 
 
 def test_states_that_prove_nothing_count_as_none() -> None:

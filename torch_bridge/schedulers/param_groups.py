@@ -115,8 +115,16 @@ def updates_made(optimizer: Optimizer) -> int | None:
         if isinstance(step, int | float):
             most = max(most, int(step))
     # Other entries prove nothing: some optimizers create theirs when they are built.
-    is_uncounted = any(state.get("momentum_buffer") is not None for state in states)
+    is_uncounted = any(_is_nonzero(state.get("momentum_buffer")) for state in states)
     return None if is_uncounted and not most else most
+
+
+def _is_nonzero(momentum: Any) -> bool:
+    """Return False for None and for zeros, with which a `TrainStep` starts fused SGD."""
+    if not isinstance(momentum, Tensor) or momentum.is_meta:
+        return momentum is not None
+    # For a DTensor, this rank's shard: a sum over ranks would be a collective. `any` rejects sparse momentum.
+    return bool(getattr(momentum, "_local_tensor", momentum).abs().sum())
 
 
 def peaks_per_group(peak: Any, group_count: int) -> list[float]:

@@ -6,6 +6,7 @@ from typing import Any, Never, get_args
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from torch_bridge.curve_api import Rule, checks, warn
 from torch_bridge.distributed.sharded import Sharded, check_shardable
@@ -38,7 +39,7 @@ from torch_bridge.training.optimizers.optimizers import (
 )
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.optimizers.wrapped_optimizers import lightning_counter, with_wrappers
-from torch_bridge.training.result import StepResult, extend_result, read_and_raise_if_nonfinite
+from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.saved_components import Position, SavedComponents
 from torch_bridge.training.state.snapshot import TrainStepState
@@ -246,14 +247,14 @@ class TrainStep:
             self._has_compared_micro_batches = True
             warn_if_parts_of_batch(micro_batches)
         try:
-            loss, norm, lrs, counters, *aux = (self._graphs or self._update)(micro_batches)
+            outputs = (self._graphs or self._update)(micro_batches)
         except Exception as error:
             add_micro_batch_hint(error, micro_batches)
             raise
-        applied, skipped, clock, consumed = counters.unbind()
-        result = StepResult(loss, norm, lrs, applied, skipped, clock)
-        if aux or self._clock.unit is not None:
-            result = extend_result(result, consumed, aux)
+        result = StepResult(*outputs[:4])
+        if len(outputs) > 4:
+            structure, *leaves = outputs[4:]
+            result = result._replace(aux=pytree.tree_unflatten(leaves, structure))
         if self._count_in_trainer is not None:
             self._count_in_trainer()
         if self._raises:

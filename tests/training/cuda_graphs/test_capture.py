@@ -74,29 +74,6 @@ def test_batch_of_another_layout_runs_eagerly_first(kept: list[Tensor], other: A
     assert kept[0] == before + expected
 
 
-def test_capture_waits_for_steady_state(kept: list[Tensor]) -> None:
-    sums = Sums(kept, steady=False)
-    for _ in range(9):
-        sums.graphs([_batch(2, 1.0)])
-    assert FakeGraph.captures == 0
-    sums.steady = True
-    for _ in range(9):
-        sums.graphs([_batch(2, 1.0)])
-    assert (FakeGraph.captures, sums.runs) == (1, 9 + WARM_UPS + 1)
-    assert kept[1] == 18
-
-
-def test_each_shape_needs_its_steady_warm_ups(kept: list[Tensor]) -> None:
-    """Synchronizing warm-ups of one shape do not count, whatever those of a different shape did."""
-    sums = Sums(kept)
-    for _ in range(WARM_UPS + 1):
-        sums.steady = False
-        sums.graphs([_batch(2, 1.0)])
-        sums.steady = True
-        sums.graphs([_batch(3, 1.0)])
-    assert (FakeGraph.captures, sums.runs) == (1, 2 * (WARM_UPS + 1))
-
-
 def test_dropped_graphs_are_captured_again(kept: list[Tensor]) -> None:
     sums = Sums(kept)
     for _ in range(6):

@@ -12,7 +12,7 @@ from support.training.trees import equal_trees
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-_STEADY: Any = SimpleNamespace(steady=True)
+_STEPPERS: Any = SimpleNamespace()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -55,7 +55,7 @@ def test_graph_sees_layout_and_values_of_batch(one: Any, other: Any) -> None:
         layouts.append([_layout(tensor) for tensor in micro_batches])
         return tuple(tensor.detach().reshape(-1) * 1 for tensor in micro_batches)
 
-    graphs = graphs_for(update, _STEADY)
+    graphs = graphs_for(update, _STEPPERS)
     for seed in range(WARM_UPS + 3):
         batch = [one(2 * seed), other(2 * seed + 1)]
         expected = tuple(tensor.detach().reshape(-1) * 1 for tensor in batch)
@@ -74,7 +74,7 @@ def test_graph_sees_layout_and_values_of_batch(one: Any, other: Any) -> None:
     ],
 )
 def test_gaps_are_not_copied(layout: Any, copied: int) -> None:
-    graphs = graphs_for(lambda micro_batches: (micro_batches[0] * 1,), _STEADY)
+    graphs = graphs_for(lambda micro_batches: (micro_batches[0] * 1,), _STEPPERS)
     for _ in range(WARM_UPS + 1):
         graphs([layout(torch.ones(5, 1000))])
     (recorded,) = graphs.captured.values()
@@ -89,7 +89,7 @@ def test_tensor_used_twice_stays_one() -> None:
         are_one.append(one is other)
         return (one + other,)
 
-    graphs = graphs_for(update, _STEADY)
+    graphs = graphs_for(update, _STEPPERS)
     for value in range(WARM_UPS + 3):
         tensor, twice = torch.full((2,), float(value)), torch.full((2,), 2.0 * value)
         assert equal_trees(graphs([(tensor, tensor), (tensor, tensor)]), (2 * tensor,))
@@ -98,7 +98,7 @@ def test_tensor_used_twice_stays_one() -> None:
 
 
 def test_tensor_in_two_micro_batches_keeps_shape() -> None:
-    graphs = graphs_for(lambda micro_batches: (micro_batches[0] + micro_batches[1],), _STEADY)
+    graphs = graphs_for(lambda micro_batches: (micro_batches[0] + micro_batches[1],), _STEPPERS)
     for value in range(WARM_UPS + 3):
         tensor = torch.full((2,), float(value))
         assert equal_trees(graphs([tensor, tensor]), (2 * tensor,))
@@ -115,7 +115,7 @@ def test_loss_writing_to_batch_grows_no_history() -> None:
         inputs.mul_(weight)
         return (inputs.detach() * 1,)
 
-    graphs = graphs_for(update, _STEADY)
+    graphs = graphs_for(update, _STEPPERS)
     for value in range(WARM_UPS + 3):
         graphs([torch.full((2,), float(value))])
     (recorded,) = graphs.captured.values()
@@ -144,7 +144,7 @@ def test_capture_compiles_nothing(layout: Any, monkeypatch: pytest.MonkeyPatch) 
     torch._dynamo.reset()
     counter = CompileCounter()
     compiled = torch.compile(lambda one, other: one.sum() + other.sum(), backend=counter)
-    graphs = graphs_for(lambda micro_batches: (compiled(*micro_batches[0]).detach(),), _STEADY)
+    graphs = graphs_for(lambda micro_batches: (compiled(*micro_batches[0]).detach(),), _STEPPERS)
     for _ in range(WARM_UPS):
         graphs([layout(torch.randn(4, 6))])
     before = counter.frame_count

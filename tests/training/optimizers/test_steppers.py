@@ -16,7 +16,7 @@ from support.training.trees import equal_trees
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
-from torch_bridge.training.optimizers.steppers import _has_all_momentum, check_capturable, takes_found_inf
+from torch_bridge.training.optimizers.steppers import check_capturable, takes_found_inf
 from torch_bridge.training.update.precision import Precision
 
 
@@ -53,27 +53,41 @@ def test_torch_fused_optimizers_obey_found_inf(name: str) -> None:
         assert equal_trees((list(models[0].parameters()), _state(with_it)), before)
 
 
-def test_torch_leaves_skipped_first_momentum_uninitialized() -> None:
-    """The reason for `_has_all_momentum`: torch allocates the buffer, and a skip does not initialize it."""
-    model = Net()
-    optimizer = make_optimizer("momentum", model)
-    (batch,) = batches(1)
-    assert _has_all_momentum(optimizer), "no gradient, so nothing to wait for"
-    mean_loss(model, batch).backward()
-    assert not _has_all_momentum(optimizer)
-    optimizer.step()
-    assert _has_all_momentum(optimizer)
-    assert all(_has_all_momentum(make_optimizer(name, model)) for name in ("adamw", "adagrad", "sgd"))
+@pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"dampening": 0.5}, {"maximize": True}])
+def test_first_momentum_equals_that_of_torch(options: dict[str, Any]) -> None:
+    """From the first update on, after skipped ones too, and after the states were deleted."""
+    models = model, reference = Net(), Net()
+    ours, theirs = (
+        torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01, fused=True, **options)
+        for net in models
+    )
+    step, clock = TrainStep(model, ours, mean_loss, CURVE), 0
+    for number, batch in enumerate(batches(9)):
+        if number == 5:
+            ours.state.clear()
+            theirs.state.clear()
+        if number in (0, 3, 5):
+            step(nonfinite(batch))
+            continue
+        step(batch)
+        theirs.param_groups[0]["lr"] = learning_rate(float(np.float32(0.1)), CURVE, clock)
+        theirs.zero_grad()
+        mean_loss(reference, batch).backward()
+        theirs.step()
+        clock += 1
+        assert equal_trees(model.state_dict(), reference.state_dict())
+        assert equal_trees(_state(ours), _state(theirs))
 
-    model, (batch,) = Net(), batches(1)
-    optimizer = make_optimizer("momentum", model)
-    model.last.weight.requires_grad_(False)
-    mean_loss(model, batch).backward()
-    optimizer.step()
-    assert _has_all_momentum(optimizer)
-    model.last.weight.requires_grad_(True)
-    mean_loss(model, batch).backward()
-    assert not _has_all_momentum(optimizer), "a parameter that joins later has none yet"
+
+def test_state_saved_before_the_first_momentum_loads() -> None:
+    """Earlier releases created momentum in the first update: at update 0 their states have none."""
+    step, resumed, unsaved = make_step("momentum"), make_step("momentum"), make_step("momentum")
+    state = step.state_dict()
+    state["optimizer"]["state"] = {}
+    resumed.load_state_dict(state)
+    for batch in [nonfinite(batches(1)[0]), *batches(4)]:
+        assert equal_trees(resumed(batch), unsaved(batch))
+    assert equal_trees(resumed.state_dict(), unsaved.state_dict())
 
 
 def test_takes_found_inf_for_fused_optimizers() -> None:

@@ -33,7 +33,7 @@ def test_aux_does_not_change_the_update(precision: Any, loss_fn: Any, pieces: in
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=False):
             expected = [_aux(step.model, batch) for batch in micro]
         result = step(*micro)
-        assert equal_trees(tuple(result), tuple(without_aux(*micro)))
+        assert equal_trees(tuple(result[:4]), tuple(without_aux(*micro)[:4]))
         assert isinstance(result.aux, tuple)
         assert len(result.aux) == pieces
         assert not any(aux["outputs"].requires_grad for aux in result.aux)
@@ -53,7 +53,7 @@ def test_aux_works_with_carry() -> None:
     without_aux = make_step(model=Recurrent(), loss_fn=carried_loss, carry=model.initial())
     for batch in data:
         result, expected = step(batch), without_aux(batch)
-        assert equal_trees(tuple(result), tuple(expected))
+        assert equal_trees(tuple(result[:4]), tuple(expected[:4]))
         assert equal_trees(result.aux[0]["loss"], expected.loss)
 
 

@@ -93,7 +93,7 @@ def test_large_sums_do_not_overflow() -> None:
             # If the first weight is small, the scale must shrink first.
             results = [step(*pieces) for _ in range(1 if rows[0] >= 1000 else 14)]
             result = next(result for result in results if result.applied)
-            torch.testing.assert_close(result[:4], expected[:4], rtol=0.01, atol=0)
+            torch.testing.assert_close(result[:3], expected[:3], rtol=0.01, atol=0)
 
 
 @pytest.mark.parametrize("on_nonfinite", ["skip", "raise"])

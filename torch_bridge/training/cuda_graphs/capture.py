@@ -88,9 +88,7 @@ class GraphedUpdate:
                 return self._update(micro_batches)
             if warm_ups < _WARM_UPS:
                 outputs = self._warm_up(micro_batches)
-                # Only a steady update counts as a warm-up: after one that synchronized with the device the
-                # next may do so again, which capture forbids.
-                self._warm_ups[shape] = warm_ups + self._steppers.steady
+                self._warm_ups[shape] = warm_ups + 1
                 if not self.captured:
                     self._guards.record()  # optimizers create states during warm-ups: not a change
                 return outputs

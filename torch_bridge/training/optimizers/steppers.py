@@ -1,18 +1,13 @@
 """Steps of the optimizers, with the decision to skip an update read on the device or on the host.
 
-A skipped update must leave parameters and optimizer states as they were. The optimizers differ in who can
-read the decision:
-
-- The fused kernels of torch read it, and the learning rate, from device tensors. So the host enqueues the
-  step without knowing whether it takes effect, and nothing waits.
-- All others count their steps on the host, before any kernel runs. The device cannot undo that, so the host
-  must read the decision first, which synchronizes once per update.
-- The first step of fused SGD creates its momentum buffers on the host and leaves it to the kernel to
-  initialize them. A skip on the device would leave them uninitialized, so until they exist the host decides.
+A skipped update must leave parameters and optimizer states as they were. The fused kernels of torch read the
+decision, and the learning rate, from device tensors. So the host enqueues the step without knowing whether it
+takes effect, and nothing waits. All other optimizers count their steps on the host, before any kernel runs.
+The device cannot undo that, so the host must read the decision first, which synchronizes once per update.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,81 +21,6 @@ from torch_bridge.training.optimizers.optimizers import check_fused_sgd, check_n
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
-class SkipDecision:
-    """The decision to skip an update: its loss or its gradient norm is not finite."""
-
-    def __init__(self, loss: Tensor, norm: Tensor, clock: Tensor) -> None:
-        # x·0 is 0 for a finite x and NaN otherwise: one comparison replaces two calls of isfinite.
-        self.on_device = loss.mul(0).add_(norm, alpha=0).ne(0)
-        self.found_inf = self.on_device.float()
-        self._clock = clock
-
-    _step: int | None = None
-
-    def read_clock(self) -> int | None:
-        """Return the step of the curve of this update, or None if the update is skipped.
-
-        The first call synchronizes with the device, and reads decision and clock at once.
-        """
-        if self._step is None:
-            self._step = int(torch.where(self.on_device, -1, self._clock).item())
-        return None if self._step < 0 else self._step
-
-
-class OptimizerStepper(Protocol):
-    """Steps one optimizer at the clock's learning rates, unless the update is skipped."""
-
-    steady: bool
-    """True if the last update did not synchronize with the device."""
-
-    def step(self, skip: SkipDecision) -> None: ...
-
-
-class DeviceStepper:
-    """For fused optimizers, whose kernels read learning rates and decision from tensors.
-
-    While fused SGD still has momentum buffers to create, the host reads the decision.
-    """
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
-        self._is_sgd = type(optimizer) is torch.optim.SGD
-        self.steady = False
-
-    def step(self, skip: SkipDecision) -> None:
-        optimizer: Any = self._optimizer
-        self.steady = not self._is_sgd or _has_all_momentum(optimizer)
-        if not self.steady:
-            if skip.read_clock() is not None:
-                _fill_missing_momentum(optimizer)
-                optimizer.step()
-            return
-        try:
-            optimizer.found_inf = skip.found_inf
-            optimizer.step()
-        finally:
-            # A leftover attribute would affect the user's later calls of `optimizer.step`.
-            vars(optimizer).pop("found_inf", None)
-
-
-class HostStepper:
-    """For all other optimizers, which count on the host and get their learning rates as floats."""
-
-    steady = False
-
-    def __init__(self, optimizer: Optimizer, clock: Clock, groups: slice) -> None:
-        self._optimizer, self._clock, self._groups = optimizer, clock, groups
-
-    def step(self, skip: SkipDecision) -> None:
-        clock = skip.read_clock()
-        if clock is None:
-            return
-        lrs = self._clock.lrs_at(clock)[self._groups]
-        for group, lr in zip(self._optimizer.param_groups, lrs, strict=True):
-            group["lr"] = lr
-        self._optimizer.step()
-
-
 class _AttachedGroup(NamedTuple):
     """A parameter group, and the values that it had when it was attached."""
 
@@ -109,11 +29,11 @@ class _AttachedGroup(NamedTuple):
     size: int
     fused: Any
     lr: Tensor | None
-    """The tensor that the kernel reads; None for a `HostStepper`, which writes floats."""
+    """The tensor that the kernel reads; None if the host steps the optimizer, with floats."""
 
 
 class OptimizerSteppers:
-    """The steppers of all optimizers of an update, chosen by the settings of their groups.
+    """Steps the optimizers of an update at the clock's learning rates, unless the update is skipped.
 
     Args:
         optimizers: The torch optimizers; the clock has their groups in this order.
@@ -135,7 +55,7 @@ class OptimizerSteppers:
         self.attach()
 
     def attach(self) -> None:
-        """Choose the steppers, and give the groups their peaks and the clock's learning-rate tensors.
+        """Find out who steps each optimizer, and give the groups their peaks and learning-rate tensors.
 
         Raises:
             ValueError: A scheduler is attached; the optimizers' groups or parameters are not those that the
@@ -155,7 +75,8 @@ class OptimizerSteppers:
             raise ValueError("the optimizer has different parameters from those that the step was built for")
         if self._cuda_graph:
             self._check_capturable()
-        self._steppers: list[OptimizerStepper] = []
+        self._attached: list[tuple[Any, bool, slice]] = []
+        """Each optimizer, whether its kernels read the decision, and its groups among the clock's."""
         self._group_lists: list[tuple[Optimizer, list[dict[str, Any]]]] = []
         self._groups: list[_AttachedGroup] = []
         attributes: list[dict[str, Any]] = list(map(vars, self._with_wrappers))
@@ -164,16 +85,20 @@ class OptimizerSteppers:
         for optimizer in self._optimizers:
             groups = optimizer.param_groups
             clock_groups = slice(first, first := first + len(groups))
-            is_fused = takes_found_inf(optimizer, groups)
-            self._steppers.append(
-                DeviceStepper(optimizer) if is_fused else HostStepper(optimizer, self._clock, clock_groups)
-            )
+            on_device = takes_found_inf(optimizer, groups)
+            self._attached.append((optimizer, on_device, clock_groups))
             self._group_lists.append((optimizer, groups))
             for group, lr in zip(groups, self._clock.group_lrs[clock_groups], strict=True):
                 params, fused = group["params"], group.get("fused")
-                attached = _AttachedGroup(group, params, len(params), fused, lr if is_fused else None)
+                attached = _AttachedGroup(group, params, len(params), fused, lr if on_device else None)
                 self._groups.append(attached)
-        self._any_on_host = any(isinstance(stepper, HostStepper) for stepper in self._steppers)
+        self._any_on_host = not all(on_device for _, on_device, _ in self._attached)
+        self._fused_sgds = [
+            optimizer
+            for optimizer in self._optimizers
+            if type(optimizer) is torch.optim.SGD
+            and any(group.get("fused") for group in optimizer.param_groups)
+        ]
         counts = [updates_made(optimizer) for optimizer in self._optimizers]
         most = max(count or 0 for count in counts)
         self.updates_made = None if not most and None in counts else most
@@ -209,6 +134,8 @@ class OptimizerSteppers:
         for attributes, step in self._step_attributes:
             if attributes.get("step") is not step:
                 return self.attach()
+        for optimizer in self._fused_sgds:
+            _create_momentum(optimizer)
         return self._check_capturable() if self._cuda_graph else None
 
     def _check_capturable(self) -> None:
@@ -218,29 +145,41 @@ class OptimizerSteppers:
     def _current_parameter_ids(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
 
-    @property
-    def steady(self) -> bool:
-        """True if the last update did not synchronize with the device."""
-        return all(stepper.steady for stepper in self._steppers)
-
-    def step(self, skip: SkipDecision) -> None:
-        # An interrupt while a host stepper waits for the decision, such as Ctrl-C, changes nothing. So the
-        # wait comes before `is_partial`, and the step stays usable.
-        is_skipped = self._any_on_host and skip.read_clock() is None
+    def step(self, skip: Tensor, found_inf: Tensor) -> None:
+        """Step all optimizers unless `skip`, a bool scalar; `found_inf` is the same as a float32."""
+        clock = 0
+        if self._any_on_host:
+            # The only read of an update. An interrupt while the host waits for it, such as Ctrl-C, changes
+            # nothing. So the wait comes before `is_partial`, and the step stays usable.
+            clock = int(torch.where(skip, -1, self._clock.now).item())
         # Set before the first optimizer moves a weight, and before a skipped update is counted. An error from
         # here until counters and loss scale are written leaves, for instance, new weights with old counters,
         # and the next update would use the same learning rate again. Only a completed update or a loaded
         # checkpoint clears the mark.
         self.is_partial = True
-        if is_skipped:
+        if clock < 0:
             return
-        for stepper in self._steppers:
-            stepper.step(skip)
+        for optimizer, on_device, groups in self._attached:
+            if not on_device:
+                lrs = self._clock.lrs_at(clock)[groups]
+                for group, lr in zip(optimizer.param_groups, lrs, strict=True):
+                    group["lr"] = lr
+                optimizer.step()
+                continue
+            try:
+                optimizer.found_inf = found_inf
+                optimizer.step()
+            finally:
+                # A leftover attribute would affect the user's later calls of `optimizer.step`.
+                vars(optimizer).pop("found_inf", None)
 
 
 def takes_found_inf(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:
     """Return True if the optimizer, with these groups, reads the decision to skip from a tensor."""
-    return type(optimizer) in _WITH_FOUND_INF and all(group.get("fused") for group in groups)
+    # With dampening, a momentum of zeros does not give the first update of SGD: see `_create_momentum`.
+    return type(optimizer) in _WITH_FOUND_INF and all(
+        group.get("fused") and not group.get("dampening") for group in groups
+    )
 
 
 def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
@@ -253,7 +192,7 @@ def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> 
         names = ", ".join(kind.__name__ for kind in _WITH_FOUND_INF)
         raise ValueError(
             f"cuda_graph=True needs {names} with fused=True; the optimizer is {type(optimizer).__name__} "
-            f"with fused={[group.get('fused') for group in groups]}"
+            f"with fused={[group.get('fused') for group in groups]}, and SGD must have no dampening"
         )
     if not all(group.get("capturable", True) for group in groups):
         raise ValueError(
@@ -261,27 +200,24 @@ def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> 
         )
 
 
-def _fill_missing_momentum(optimizer: Optimizer) -> None:
-    """Create zero momentum for parameters of fused SGD that get their first gradient after others.
+def _create_momentum(optimizer: Optimizer) -> None:
+    """Create the missing momentum of fused SGD as zeros, from which its first update gets the same bits.
 
-    Its kernel uses the buffers of all parameters with a gradient, or creates them all.
+    SGD itself would create it without values in the first update, for the kernel to fill, which does not
+    happen if the update is skipped. And its kernel uses the buffers of all parameters with a gradient, or
+    creates them all, so one that gets its first gradient after others needs zeros. With dampening, SGD starts
+    from an undampened gradient: only the latter is done.
     """
     for group in optimizer.param_groups:
-        trained = [parameter for parameter in group["params"] if parameter.grad is not None]
-        states = [optimizer.state[parameter] for parameter in trained]
-        are_missing = [state.get("momentum_buffer") is None for state in states]
-        if not all(are_missing):
-            for parameter, state, is_missing in zip(trained, states, are_missing, strict=True):
-                if is_missing:
-                    state["momentum_buffer"] = torch.zeros_like(parameter.detach())
-
-
-def _has_all_momentum(optimizer: Optimizer) -> bool:
-    """Return True if every parameter with a gradient has the momentum buffer that SGD would create."""
-    return not any(
-        group.get("momentum")
-        and parameter.grad is not None
-        and optimizer.state.get(parameter, {}).get("momentum_buffer") is None
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    )
+        if not group["momentum"]:
+            continue
+        trained = [parameter for parameter in group["params"] if parameter.requires_grad]
+        missing = [
+            parameter
+            for parameter in trained
+            if optimizer.state.get(parameter, {}).get("momentum_buffer") is None
+        ]
+        if not group["dampening"] or len(missing) < len(trained):
+            for parameter in missing:
+                zeros = torch.zeros_like(parameter, requires_grad=False)
+                optimizer.state[parameter]["momentum_buffer"] = zeros

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.clock.batch_counts import BatchCounts
 from torch_bridge.training.clock.clock import Clock
-from torch_bridge.training.optimizers.steppers import OptimizerSteppers, SkipDecision
+from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.gradients import clip, gradients_of, norm_dtype
 from torch_bridge.training.update.loss import Loss, call_loss_fn, parse_loss, parse_loss_and_aux
@@ -90,14 +90,16 @@ class Update:
             loss, norm = self._normalizer.finish_update(gradients, self._norm_dtype)
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
-            skip = SkipDecision(loss, norm, self._clock.now)
+            # x·0 is 0 for a finite x and NaN otherwise: one comparison replaces two calls of isfinite.
+            skip = loss.mul(0).add_(norm, alpha=0).ne(0)
+            found_inf = skip.float()
             # Before the optimizer's step: a leaf may be a view of a parameter that it moves.
-            next_carry = [] if self._carry is None else self._carry.select_if_skipped(carry, skip.on_device)
+            next_carry = [] if self._carry is None else self._carry.select_if_skipped(carry, skip)
             self._clock.fill_lrs()
-            self._steppers.step(skip)
-            counters = self._clock.count_update(skip.on_device, loss, consumed)
+            self._steppers.step(skip, found_inf)
+            counters = self._clock.count_update(skip, loss, consumed)
             if self._precision.scale is not None:
-                self._precision.scale.update(skip.found_inf, loss)
+                self._precision.scale.update(found_inf, loss)
             if self._carry is not None:
                 self._carry.write(next_carry)
             self._steppers.is_partial = False

@@ -73,8 +73,8 @@ def capture(step: TrainStep) -> None:
 class Sums:
     """An update that adds up its batches and counts how often Python ran it."""
 
-    def __init__(self, kept: list[Tensor], steady: bool = True) -> None:
-        self.kept, self.runs, self.steady = kept, 0, steady
+    def __init__(self, kept: list[Tensor]) -> None:
+        self.kept, self.runs = kept, 0
         self.graphs = graphs_for(self, self)
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
