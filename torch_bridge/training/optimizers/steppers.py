@@ -164,6 +164,8 @@ class OptimizerSteppers:
                 lrs = self._clock.lrs_at(clock)[groups]
                 for group, lr in zip(optimizer.param_groups, lrs, strict=True):
                     group["lr"] = lr
+                if optimizer in self._fused_sgds:
+                    _create_momentum(optimizer, dampened=True)
                 optimizer.step()
                 continue
             try:
@@ -200,24 +202,23 @@ def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> 
         )
 
 
-def _create_momentum(optimizer: Optimizer) -> None:
-    """Create the missing momentum of fused SGD as zeros, from which its first update gets the same bits.
+def _create_momentum(optimizer: Optimizer, *, dampened: bool = False) -> None:
+    """Create the missing momentum of fused SGD as zeros, in the groups with dampening or in all others.
 
-    SGD itself would create it without values in the first update, for the kernel to fill, which does not
-    happen if the update is skipped. And its kernel uses the buffers of all parameters with a gradient, or
-    creates them all, so one that gets its first gradient after others needs zeros. With dampening, SGD starts
-    from an undampened gradient: only the latter is done.
+    Without dampening, the first update gets the same bits from zeros. SGD itself would create the buffers
+    without values, for the kernel to fill, which does not happen if the update is skipped.
+
+    With dampening, SGD starts from an undampened gradient. But its kernel uses the buffers of all parameters
+    with a gradient, or creates them all, so one that gets its first gradient after others needs zeros.
     """
     for group in optimizer.param_groups:
-        if not group["momentum"]:
+        if not group["momentum"] or bool(group["dampening"]) != dampened:
             continue
-        trained = [parameter for parameter in group["params"] if parameter.requires_grad]
-        missing = [
-            parameter
-            for parameter in trained
-            if optimizer.state.get(parameter, {}).get("momentum_buffer") is None
+        trained = [
+            one for one in group["params"] if (one.grad is not None if dampened else one.requires_grad)
         ]
-        if not group["dampening"] or len(missing) < len(trained):
+        missing = [one for one in trained if optimizer.state.get(one, {}).get("momentum_buffer") is None]
+        if not dampened or len(missing) < len(trained):
             for parameter in missing:
                 zeros = torch.zeros_like(parameter, requires_grad=False)
                 optimizer.state[parameter]["momentum_buffer"] = zeros
