@@ -24,9 +24,8 @@ def test_resume_matches_uninterrupted_run(processes, tmp_path):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_prepared_scheduler_steps_per_process_and_warns(processes, tmp_path):
     for used, caught in run(accelerate_runs.run_with_prepared_scheduler, str(tmp_path), processes=processes):
-        assert used == expected_lrs(CURVES[processes], range(0, 20 * processes, processes), PAGE_PEAK)
+        assert used == expected_lrs(CURVES[processes], range(0, 60 * processes, processes), PAGE_PEAK)
         assert [folder for folder, _ in caught] == ["accelerate"] * (processes - 1)
-        assert all("twice or more after one optimizer step" in text for _, text in caught)
         assert all(accelerate_runs.advice() in text for _, text in caught)
 
 

@@ -57,11 +57,11 @@ def compare_resumed(folder: str) -> tuple[LearningRates, LearningRates, bool]:
     return used, used_later, same_weights(later.names["model"], uninterrupted.names["model"])
 
 
-def _first_updates(folder: str, changes: dict[str, str]) -> LearningRates:
-    """Return the learning rates of the first twenty updates."""
+def _first_updates(folder: str, changes: dict[str, str], saves: int = 1) -> LearningRates:
+    """Return the learning rates of the first updates: twenty for each save."""
 
     def run() -> ProgramRun:
-        return train(HEADING, Path(folder), changes=changes, interrupt_after=1)
+        return train(HEADING, Path(folder), changes=changes, interrupt_after=saves)
 
     with record_lrs() as used:
         _launch(run)
@@ -73,7 +73,7 @@ def run_with_prepared_scheduler(folder: str) -> tuple[LearningRates, list[tuple[
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CurveWarning)
         used = _first_updates(
-            folder, {_BUILD_SCHEDULER: "scheduler = accelerator.prepare(lambda_lr(optimizer, curve))"}
+            folder, {_BUILD_SCHEDULER: "scheduler = accelerator.prepare(lambda_lr(optimizer, curve))"}, 3
         )
     return used, [(Path(warning.filename).parent.name, str(warning.message)) for warning in caught]
 
