@@ -91,8 +91,6 @@ def set_state(part: Part, state: Any) -> None:
         load_plain_state(part, state)
     elif isinstance(part, Optimizer):
         load_optimizer(part, state)
-    elif type(part) is TrainStep:  # `restorer` restores it, and `load_state_dict` would copy it again
-        part._write_state(state, part._check_state(state))
     elif isinstance(part, Stateful):
         part.load_state_dict(state)
     elif isinstance(part, dict):

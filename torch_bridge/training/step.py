@@ -41,7 +41,7 @@ from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.optimizers.wrapped_optimizers import lightning_counter, with_wrappers
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.state import snapshot
-from torch_bridge.training.state.saved_components import Position, SavedComponents
+from torch_bridge.training.state.saved_components import SavedComponents
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss import LossFunction, check_loss_fn
@@ -357,25 +357,14 @@ class TrainStep:
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises, such as
                 torch's RuntimeError for missing keys.
 
-        After an error the state is as before.
+        An error that this library finds beforehand leaves the step as it was. After any other, such as
+        torch's, the step makes no update until a state is loaded. `Checkpoints.load` restores the old state.
         """
-        position = self._check_state(state_dict, strict)
-        restore = self._restorer()
-        try:
-            self._write_state(state_dict, position)
-        except BaseException:
-            restore()
-            raise
-
-    def _check_state(self, state_dict: Any, strict: bool | None = None) -> Position:
-        """Check a saved state, and return the position in it. Nothing changes."""
         if self._is_distributed:
             self._refuse_if_partial()
         self._steppers.prepare()
-        return self._saved_components.check_state(state_dict, self.strict if strict is None else strict)
-
-    def _write_state(self, state_dict: Any, position: Position) -> None:
-        """Load a checked state. After an error only some components have it: see `_restorer`."""
+        strict = self.strict if strict is None else strict
+        position = self._saved_components.check_state(state_dict, strict)
         self._steppers.is_partial = True
         self._saved_components.write_state(state_dict, position)
         self._reattach()
@@ -405,8 +394,8 @@ class TrainStep:
                 "ranks, and restart the program from its last checkpoint"
             )
         raise RuntimeError(
-            "an update was interrupted between its optimizer's step and its count: load a checkpoint, by "
-            "load_state_dict, before the next update"
+            "an update was interrupted between its optimizer's step and its count, or a load failed: load a "
+            "checkpoint, by load_state_dict, before the next update"
         )
 
     def __repr__(self) -> str:
