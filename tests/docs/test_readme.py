@@ -1,17 +1,17 @@
-"""The code of the README fits its page, its tables contain no code, and its quickstarts run."""
+"""The code of the README fits its page and prints what it shows; the tutorial's programs train."""
 
 import re
 from itertools import pairwise
 
 import pytest
 from markdown_it import MarkdownIt
-from support.docs.pages import README, sections
+from support.docs.pages import README, ROOT, sections
 
 TEXT = README.read_text(encoding="utf-8")
-QUICKSTARTS = {section.heading: section for section in sections(README) if "Quickstart" in section.heading}
-QUICKSTART_PACKAGES = {
-    "Quickstart: JAX": {"jax", "optax", "plateau_jax"},
-    "Quickstart: PyTorch": {"plateau_jax", "torch", "torch_bridge"},
+TRAINING = {
+    section.heading: section.python()
+    for section in sections(ROOT / "docs" / "tutorial.md")
+    if section.heading.startswith("Train in")
 }
 
 
@@ -33,20 +33,26 @@ def test_table_cells_contain_no_code() -> None:
     assert not [cell for cell in cells if "`" in cell]
 
 
-@pytest.mark.parametrize("heading", QUICKSTART_PACKAGES)
-def test_quickstart_imports_one_framework(heading: str) -> None:
-    program = QUICKSTARTS[heading].python()
-    assert len(program.splitlines()) <= 17
-    assert set(re.findall(r"^(?:import|from) (\w+)", program, re.MULTILINE)) == QUICKSTART_PACKAGES[heading]
+def test_readme_prints_what_it_shows(capsys) -> None:
+    introduction, *rest = sections(README)
+    shown = "".join(block.code for block in introduction.blocks if block.language == "text")
+    exec(introduction.python() + "".join(section.python() for section in rest), {})
+    assert capsys.readouterr().out == shown + "True\n"
 
 
-@pytest.mark.parametrize("heading", QUICKSTART_PACKAGES)
-def test_quickstart_prints_falling_loss_and_learning_rate(heading, capsys) -> None:
-    exec(compile(QUICKSTARTS[heading].python(), heading, "exec"), {})
+@pytest.mark.parametrize(
+    ("heading", "packages"),
+    [("Train in JAX", {"jax", "optax"}), ("Train in PyTorch", {"torch", "torch_bridge"})],
+)
+def test_tutorial_trains_in_one_framework(heading, packages, capsys) -> None:
+    program = TRAINING[heading]
+    assert set(re.findall(r"^(?:import|from) (\w+)", program, re.MULTILINE)) == packages | {"plateau_jax"}
+    exec(program, {})
     printed = re.findall(r"loss (\S+), lr (\S+)", capsys.readouterr().out)
     losses, lrs = ([float(text) for text in texts] for texts in zip(*printed, strict=True))
     assert len(losses) > 3
-    assert losses[0] > losses[1] > losses[2] > 10 * losses[-1]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] > 10 * losses[-1]
     assert lrs[0] == lrs[1] == 0.01 > lrs[-1]
 
 
