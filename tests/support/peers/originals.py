@@ -8,6 +8,7 @@ import contextlib
 from abc import ABC
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from importlib.metadata import version
 from itertools import accumulate, count, pairwise
 from logging import getLogger
 from types import SimpleNamespace
@@ -20,10 +21,10 @@ from support.peers.sources import definitions, importable, source
 
 Levels = Iterator[float | list[float]]
 
+_INSTALLED = {"pytorch": "torch", "index": "torch", "transformers": "transformers", "optax": "optax"}
+
 CITED = {
-    "pytorch": f"torch=={torch.__version__.partition('+')[0]}",
-    "transformers": "transformers==5.23.0",
-    "optax": "optax==0.2.8",
+    **{page: f"{name}=={version(name).partition('+')[0]}" for page, name in _INSTALLED.items()},
     "timm": "timm==1.0.31",
     "torchtitan": "torchtitan==0.3.0",
     "olmo_core": "ai2-olmo-core==2.6.0",
@@ -39,7 +40,6 @@ CITED = {
     "maxtext": "AI-Hypercomputer/maxtext@e591f30cbbf217ed67ef71263ec0538239f9c3b8",
     "levanter": "marin-community/levanter@9263f81e8b453241332c2c0b2d2001bfb2d2241c",
     "dinov2": "facebookresearch/dinov2@b8931f7bf91576930313be2c6d6af376033b35f0",
-    "index": f"torch=={torch.__version__.partition('+')[0]}",
     "open_clip": "mlfoundations/open_clip@89fb801f1e6087880e951fc8354b8a2077b79c6d",
 }
 """The package and version, or the repository and commit, of each page."""
@@ -80,10 +80,13 @@ def option(
         advance(update)
 
 
+def stepped(names: dict[str, Any], peak: float) -> Levels:
+    return option(names["optimizer"], "lr", peak, lambda _: names["scheduler"].step())
+
+
 def pytorch(pair: Pair, settings: Settings) -> Levels:
     """The page's programs, with the scheduler stepped after each update."""
-    names = before(pair, settings)
-    return option(names["optimizer"], "lr", settings["peak"], lambda _: names["scheduler"].step())
+    return stepped(before(pair, settings), settings["peak"])
 
 
 transformers = pytorch
@@ -188,8 +191,7 @@ def composer(pair: Pair, settings: Settings) -> Levels:
 def cosine_plateau_scheduler(pair: Pair, settings: Settings) -> Levels:
     """The page's program with its scheduler.py, stepped after each update."""
     original = code("cosine_plateau_scheduler", "src/cosine_plateau_scheduler/scheduler.py")
-    names = before(pair, settings, "cosine_plateau_scheduler", **vars(original))
-    return option(names["optimizer"], "lr", settings["peak"], lambda _: names["scheduler"].step())
+    return stepped(before(pair, settings, "cosine_plateau_scheduler", **vars(original)), settings["peak"])
 
 
 def nanogpt(pair: Pair, settings: Settings) -> Levels:
@@ -258,8 +260,7 @@ def modded_momentum(settings: Settings) -> Levels:
 def muon_h(pair: Pair, settings: Settings) -> Levels:
     """The page's programs; for two, where the numbers are those of the pull request, its `set_hparams`."""
     if settings["warmup"] != 100:
-        names = before(pair, settings)
-        yield from option(names["optimizer"], "lr", settings["peak"], lambda _: names["scheduler"].step())
+        yield from stepped(before(pair, settings), settings["peak"])
         return
     adam, muon = (
         SimpleNamespace(param_groups=[{"initial_lr": settings["peak"], "cooldown_frac": share}])

@@ -96,10 +96,13 @@ def read_record() -> tuple[dict[str, dict[str, str]], list[dict[str, Any]]]:
 
 def main(folder: str, *names: str) -> None:
     sources.FOLDER = Path(folder)
-    lines = [section for section in read_record()[1] if section["page"] not in names] if names else []
+    header, lines = read_record()
+    lines = [section for section in lines if names and section["page"] not in names]
     for page in (*PAGES, INDEX):
         if names and page.stem not in names:
             continue
+        original = getattr(originals, page.stem)
+        header[page.stem] = {"source": originals.CITED[page.stem], "run": original.__doc__}
         text, pairs = page.read_text("utf-8"), [pair for pair in read_pairs() if pair.page == page]
         found = {pair.heading: (pair.digest, cases(pair)) for pair in pairs}
         found |= {name: ("", followed_cases(page, name)) for name in FOLLOWED if f"\n## {name}\n" in text}
@@ -107,13 +110,7 @@ def main(folder: str, *names: str) -> None:
             print(f"{page.stem}: {heading}")
             lines.append({"page": page.stem, "section": heading, "before": digest, "cases": list(recorded)})
     lines.sort(key=lambda section: (section["page"], section["section"]))
-    pages = originals.CITED.items()
-    header = {
-        "sources": {
-            page: {"source": source, "run": getattr(originals, page).__doc__} for page, source in pages
-        }
-    }
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in (header, *lines))
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in ({"sources": header}, *lines))
     RECORD.write_text(text, encoding="utf-8")
 
 
