@@ -1,5 +1,7 @@
 """The source of other libraries at the versions that the pages cite, and what it defines."""
 
+import __future__
+
 import ast
 import contextlib
 import subprocess
@@ -44,20 +46,22 @@ def definitions(text: str, *names: str, **given: Any) -> dict[str, Any]:
     The given names have their values. Other names that the file imports are real if the standard library,
     NumPy, torch, JAX or optax has them, and stand-ins otherwise.
     """
-    namespace: dict[str, Any] = {"__name__": __name__}
     tree = ast.parse(text)
-    imports = (ast.Import, ast.ImportFrom)
+    namespace: dict[str, Any] = {"__name__": __name__}
+    body: list[ast.stmt] = []
     for node in tree.body:
-        if isinstance(node, imports):
+        if isinstance(node, ast.Import | ast.ImportFrom):
             namespace |= _imported(node)
-    namespace |= given
+        else:
+            body.append(node)
     if names:
-        body = [node for node in ast.walk(tree) if getattr(node, "name", None) in names]
+        nested = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef))
+        body = [node for node in nested if node.name in names]
         assert len(body) == len(names), f"{names} in a file with {len(body)} of them"
-    else:
-        body = [node for node in tree.body if not isinstance(node, imports)]
-    module = ast.Module([*ast.parse("from __future__ import annotations").body, *body], [])  # pyright: ignore
-    exec(compile(module, "original", "exec"), namespace)
+    # No annotation is evaluated: it can need a name that is not given.
+    flags = __future__.annotations.compiler_flag
+    namespace |= given
+    exec(compile(ast.Module(body, []), "original", "exec", flags), namespace)
     return namespace
 
 
