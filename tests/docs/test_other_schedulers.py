@@ -1,209 +1,166 @@
-"""docs/other_schedulers/: both blocks of a section give the same learning rates.
+"""docs/other_schedulers/: the block "after" gives the learning rates that its original was recorded with.
 
-"Before" is the original scheduler, "after" this project. Rounding to float32 costs "after" up to 2⁻²⁴ of the
-peak and 2⁻²⁴ of the multiplier. torch, transformers and the formulas of `support.docs.published` compute in
-float64; torch's recursions drift by some 2⁻⁴⁹ of the peak in 300 steps, and by 2⁻⁴⁰ in 100 000. optax
-computes in float32; the largest error seen was 3.7·2⁻²⁴ of the peak.
+`support.peers.record` ran the originals. Rounding to float32 costs "after" up to 2⁻²⁴ of the peak and 2⁻²⁴ of
+the multiplier; in JAX, which rounds their product too, another 2⁻²⁴. Originals that use optax or `jax.numpy`
+compute in float32, with errors of up to 4·2⁻²⁴ of the peak; the others compute in float64.
 """
 
 import inspect
 import re
+from collections import defaultdict
 
-import jax
 import numpy as np
 import optax
 import pytest
-import torch
-from hypothesis import HealthCheck, assume, given, strategies as st
 from support.docs.other_schedulers import (
     FOLDER,
+    FOLLOWED,
     INDEX,
+    PAGES,
+    introduction,
+    levels,
+    page_settings,
     read_pairs,
     run,
-    run_with_counts,
+    slug,
 )
 from support.docs.pages import sections
-from support.docs.plans import LONGEST, is_allowed, plans
-from support.docs.published import cosine_plateau
-from support.examples import examples
+from support.peers.record import read_record
+from support.peers.settings import LIMITS
 from support.schedulers.runs import advance, lrs_of, optimizer_with
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
 from plateau_jax import PlateauCurve
 from torch_bridge import get_cosine_plateau_schedule_with_warmup
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # Short runs and steps past the end warn; these warnings have their own tests.
+    pytest.mark.filterwarnings("ignore:plateaus:plateau_jax.CurveWarning"),
+    pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
+    pytest.mark.filterwarnings("ignore:stages have levels:plateau_jax.CurveWarning"),
+    pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning"),
+    # The scheduler goes before the optimizer where OLMo-core's does, as the page says.
+    pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step:UserWarning"),
+]
 
-STEPS = 4 * LONGEST + 1
-"""At least `LONGEST` steps past every end. The number is constant, so that JAX compiles once."""
-
-ROUNDED = 3 * 2**-24
-"""The peak, the multiplier and their product are each rounded to float32."""
-
-
-def expected_before(past_the_end, after, end, plan):
-    """Derive the original's learning rates from those after, for as many updates as the page describes."""
-    match past_the_end:
-        case "":
-            return after
-        case "climbs again":
-            fall = np.argmax(after[end::-1])  # steps since the curve left the peak
-            return np.append(after[:end], after[end - fall : end + 1][::-1])
-        case "restarts again":
-            return np.append(after[:end], plan["peak"])
-        case "keeps falling" | "continues its decay":
-            return after[:end]
-        case "raises":
-            return after[: end + 1]
-    raise AssertionError(past_the_end)
+PAIRS = {pair.heading: pair for pair in read_pairs()}
+ROUNDED = 3 * 2.0**-24
+ROUNDED_PERCENTAGE = "CosinePlateauScheduler, 32.3 %"  # where original and curve differ
+SOURCES, SECTIONS = read_record()
+CASES = [
+    {**section, **case, "number": number}
+    for section in SECTIONS
+    for number, case in enumerate(section["cases"])
+]
 
 
-def ends_with_run(pair, plan):
-    """Return whether the page makes no promise for steps past the end: for those without a decay."""
-    return not plan["decay"] and bool(re.search("if there is a decay|`decay` of 0, it raises", pair.limits))
+def name(case):
+    return f"{case['section']}-{case['number']}"
 
 
-def rounding_error(pair, plan):
-    """Bound the rounding error of the original, as a fraction of the peak."""
-    if not pair.is_optax:
-        return 2.0**-48
-    # optax rounds the base of the exponential before raising it to a power, which multiplies the error.
-    power = plan["total"] / plan["period"] if "exponential" in pair.before else 0
-    power += plan["power"] if "polynomial" in pair.before else 0
-    return (4 + power) * 2.0**-24
+def assert_recorded(after, case, promised=slice(None)):
+    """Compare the levels of all updates, or of those for which the page promises that they are equal."""
+    before = np.array(case["levels"]).reshape(len(case["levels"]), -1)
+    before, after = np.broadcast_arrays(before[promised], after[promised])
+    roundings, power = 0, 0
+    if case["page"] in ("optax", "maxtext", "levanter"):
+        # optax rounds the base of an exponential or a power first, which multiplies the error.
+        row = case["settings"]
+        power = row["total"] / row["period"] if "exponential" in case["section"] else 0
+        power += row["power"] if "polynomial" in case["section"] else 0
+        roundings = (4 + power) * 2.0**-24
+    np.testing.assert_allclose(after, before, rtol=ROUNDED, atol=roundings + 2.0**-40)
 
 
-# Short runs and steps past the end warn; these warnings have their own tests.
-@pytest.mark.filterwarnings("ignore:plateaus:plateau_jax.CurveWarning")
-@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize(
-    "pair",
-    [
-        pair.counting_updates() if pair.is_megatron else pair
-        for pair in read_pairs()
-        if not pair.is_olmo and not pair.is_configuration
-    ],
-    ids=lambda pair: pair.heading,
+    "case", [case for case in CASES if case["section"] in PAIRS.keys() - {ROUNDED_PERCENTAGE}], ids=name
 )
-@examples(15)
-@given(plans())
-def test_both_blocks_give_equal_learning_rates(pair, plan):
-    assume(is_allowed(pair, plan))
-    namespace, after = run(pair.after, plan, STEPS)
-    end = namespace["curve"].total_steps if "curve" in namespace else plan["total"]
+def test_after_gives_the_recorded_learning_rates(case):
+    pair, names = PAIRS[case["section"]], run(PAIRS[case["section"]], case["settings"])
+    after, before = levels(names, case), np.array(case["levels"])
+    curves = names.get("curves") or [names.get("curve")]
+    end = curves[-1].total_steps if curves[-1] else case["settings"].get("total", len(before))
     end -= "last_epoch=0" in pair.after  # one update ahead
-    if ends_with_run(pair, plan):
-        _, before = run(pair.before, plan, plan["total"])
-        np.testing.assert_allclose(after[: plan["total"]], before, rtol=ROUNDED, atol=2**-48 * plan["peak"])
+    begins = np.cumsum([0, *case["counts"][:-1]]) if "counts" in case else updates_of(case)
+    begins = np.array(begins)[: len(before)]
+    promised = np.full(len(before), True)
+    if pair.past_the_end or ("if there is a decay" in pair.text and not case["settings"]["decay"]):
+        promised = begins < end + ("raises" in pair.past_the_end)
+    assert "including past the end" not in pair.text or begins[-1] >= end
+    assert_recorded(after, case, promised)
+    if end < len(before) and {"counts", "updates"}.isdisjoint(case):
+        assert_past_the_end(pair.past_the_end, before, end, case)
+
+
+def updates_of(case):
+    return case.get("updates", range(len(case["levels"])))
+
+
+def assert_past_the_end(phrase, before, end, case):
+    """Check what a page says about the original."""
+    if case.get("raises") == "AssertionError":  # torchtitan without a decay, as the page says
+        assert not case["settings"]["decay"]
         return
-    expected = np.float64(expected_before(pair.past_the_end, after, end, plan))
-    steps = len(expected) if pair.past_the_end == "raises" else STEPS
-    _, before = run(pair.before, plan, steps)
-    error = abs(np.float64(before[: len(expected)]) - expected)
-    assert np.all(error <= ROUNDED * expected + rounding_error(pair, plan) * plan["peak"])
-    if pair.past_the_end == "keeps falling":
-        assert before[-1] < 0.998 * after[-1] or after[-1] == 0 > before[-1]
-    if pair.past_the_end == "raises":
-        with pytest.raises(ValueError, match="Tried to step"):
-            run(pair.before, plan, STEPS)
+    match phrase:
+        case "climbs again":
+            descent = before[end::-1]
+            fall = int(np.argmax(descent == descent.max()))  # updates since it left the peak
+            climb = before[end : end + fall + 1]
+            np.testing.assert_allclose(climb, descent[: len(climb)], rtol=1e-9, atol=1e-12)
+        case "restarts again":
+            assert before[end] == 1
+        case "keeps falling":
+            assert before[-1] < before[end - 1]
+        case "continues its decay":
+            assert before[end] <= before[end - 1] or case["settings"]["stop"] <= case["settings"]["warmup"]
+        case "jumps to the peak for one step":
+            assert before[end] == 1
+            assert {*before[end + 1 :]} == {case["settings"]["lr_min_ratio"]}
+        case "raises a `ValueError`":
+            assert case["raises"] == "ValueError"
 
 
-@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step:UserWarning")  # as the page says
 @pytest.mark.parametrize(
-    "pair", [pair for pair in read_pairs() if pair.is_megatron or pair.is_olmo], ids=lambda pair: pair.heading
+    "case",
+    [case for case in CASES if case["page"] == "megatron_lm" and len({*case["counts"]}) == 1],
+    ids=name,
 )
-@examples(25, suppress_health_check=[HealthCheck.filter_too_much])  # some sections exclude most plans
-@given(plans(), st.randoms(use_true_random=False))
-def test_learning_rates_agree_for_any_batch_sizes(pair, plan, random):
-    """Megatron-LM's updates continue past the end; OLMo-core's run ends there."""
-    assume(is_allowed(pair, plan))
-    samples = plan["batch"] * plan["stop" if pair.is_cut else "total"]
-    largest = max(1, 3 * samples // random.randint(3, 90))
-    counts = []
-    within = pair.is_olmo or pair.is_cut or ends_with_run(pair, plan)
-    while sum(counts) < (samples if within else samples + plan["batch"]):
-        counts.append(random.randint(1, largest))
-    if within:
-        counts[-1] -= sum(counts) - samples
-    if pair.is_olmo and random.randint(0, 1):
-        counts = [plan["batch"]] * plan["total"]  # an update ends where a period does
-    if pair.is_olmo:
-        counts = [count * plan["length"] for count in counts]
-    before, after, last = run_with_counts(pair, plan, counts)
-    np.testing.assert_allclose(after, before, rtol=ROUNDED, atol=2**-48 * plan["peak"])
-    if not pair.is_cut and not re.search("constant|inverse|InvSqrt", pair.heading, re.IGNORECASE):
-        np.testing.assert_allclose(last, plan["floor"], rtol=ROUNDED, atol=2**-48 * plan["peak"])
+def test_a_step_may_be_an_update(case):
+    """For a constant batch size, as the page says."""
+    pair, settings = PAIRS[case["section"]], case["settings"]
+    if "inverse" in pair.heading and not settings["warmup"]:
+        return  # the exception that the page names
+    after = pair.after.replace("batch * ", "").replace(", unit=1", "")
+    names = run(pair._replace(after=after), settings)
+    length = settings["stop"] if "cut" in pair.heading else settings["total"]
+    assert_recorded(levels(names, case | {"counts": None}), case, slice(length))
 
 
-def one_cycle_without_warmup(pair, plan):
-    (after,) = re.findall(r"`(lambda_lr\(.+?\))`", pair.text)
-    return pair.before, f"scheduler = {after}", plan | {"warmup": 0}
+def test_record_has_every_section_and_nothing_else():
+    """A change of a block "before" calls for a new record too."""
+    recorded = {(section["section"], section["before"]) for section in SECTIONS if section["cases"]}
+    assert recorded == {(pair.heading, pair.digest) for pair in PAIRS.values()} | {
+        (name, "") for name in FOLLOWED
+    }
 
 
-def other_shapes_of_early_torchtitan(pair, plan):
-    assume(plan["warmup"] + plan["decay"] < plan["total"])
-    (after,) = re.findall(r"`(StagedCurve\(.+?\))`", pair.text)
-    fallen = {"linear": "fallen", "1-sqrt": "fallen**0.5", "cosine": "(1 - cos(pi * fallen)) / 2"}
-    before = pair.before.replace("* fallen", f"* ({fallen[plan['shape']]})")
-    return f"from math import cos, pi\n{before}", f"scheduler = lambda_lr(optimizer, {after})", plan
-
-
-def inverse_sqrt_with_timescale(pair, plan):
-    before = pair.before.replace("warmup)", "warmup, timescale=period)")
-    return before, pair.after.replace("warmup or 10_000", "period"), plan
-
-
-def wsd_with_cosine_warmup(pair, plan):
-    before = pair.before.replace("decay_type=", "warmup_type='cosine', decay_type=")
-    return before, pair.after.replace("(warmup, 1.0)", "(warmup, 1.0, 'cosine')"), plan
-
-
-@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.parametrize(
-    ("heading", "programs"),
-    [
-        ("OneCycleLR", one_cycle_without_warmup),
-        ("torchtitan before June 2025, lr_min", other_shapes_of_early_torchtitan),
-        ("get_inverse_sqrt_schedule", inverse_sqrt_with_timescale),
-        ("get_wsd_schedule", wsd_with_cosine_warmup),
-    ],
-)
-@examples(25)
-@given(plans())
-def test_advice_in_the_text_gives_equal_learning_rates(heading, programs, plan):
-    (pair,) = (pair for pair in read_pairs() if pair.heading == heading)
-    before, after, plan = programs(pair, plan)
-    imports = "from plateau_jax import StagedCurve\nfrom torch_bridge import lambda_lr\n"
-    lrs = [run(code, plan, plan["total"])[1] for code in (before, imports + after)]
-    np.testing.assert_allclose(*lrs, rtol=2**-22, atol=2**-48 * plan["peak"])
-
-
-@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@examples(15)
-@given(plans())
-def test_momentum_follows_one_cycle(plan):
-    assume(2 <= plan["warmup"] < plan["total"])  # as the page says
-    (before,) = [pair.before for pair in read_pairs() if pair.heading == "OneCycleLR"]
-    (section,) = (section for section in sections(INDEX) if section.heading == "Momentum and weight decay")
-    (after,) = section.python_blocks()
-    after = re.sub("^(total|optimizer|model).*$", "", after, flags=re.MULTILINE)
-    momenta = []
-    for code, scheduler in (before, "scheduler"), (after, "momentum"):
-        namespace = {
-            **plan,
-            "torch": torch,
-            "model": torch.nn.Linear(1, 1),
-            "optimizer": optimizer_with([1.0]),
-        }
-        namespace["optimizer"].param_groups[0]["momentum"] = 0.95
-        exec(code, namespace)
-        momenta.append([])
-        for _ in range(plan["total"]):
-            momenta[-1].append(namespace["optimizer"].param_groups[0]["momentum"])
-            namespace["optimizer"].step()
-            namespace[scheduler].step()
-    np.testing.assert_allclose(*momenta, rtol=ROUNDED)
+@pytest.mark.parametrize("heading", FOLLOWED)
+def test_options_of_the_optimizer_follow_the_record(heading):
+    for case in (case for case in CASES if case["section"] == heading):
+        (page,) = (page for page in (*PAGES, INDEX) if page.stem == case["page"])
+        (section,) = (section for section in sections(page) if section.heading == heading)
+        names = page_settings(page) | case["settings"]
+        for block in (*introduction(page), re.sub("^total, .*$", "", section.python(), flags=re.MULTILINE)):
+            exec(block, names)
+        followers = names.get("followers") or [names.get("follower") or names["momentum"]]
+        group = followers[0].optimizer.param_groups[0]
+        after = []
+        for _ in range(max(updates_of(case)) + 1):
+            after.append([group[option] for option in FOLLOWED[heading].options])
+            for follower in followers:
+                follower.step()
+        assert_recorded(np.array(after)[list(updates_of(case))], case)
 
 
 def read_optax_arguments():
@@ -219,38 +176,40 @@ def read_optax_arguments():
     return schedules
 
 
-@pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("name", read_optax_arguments())
-@examples(15)
-@given(plans())
-def test_table_translates_arguments_of_optax(name, plan):
-    assume(plan["power"] >= 1 and plan["warmup"] < plan["total"])  # as the page says
-    values = {
-        "peak_value": plan["peak"],
-        "init_value": plan["start"] if name.startswith("warmup") else plan["peak"],
-        "end_value": plan["floor"],
-        "alpha": plan["floor"] / plan["peak"],
-        "exponent": 1.0,
-        "warmup_steps": plan["warmup"],
-        "decay_steps": plan["total"],
-        "power": plan["power"],
-        "transition_steps": plan["total"] - plan["warmup"],
-        "transition_begin": plan["warmup"],
-    }
+def test_table_translates_arguments_of_optax(name):
+    """The blocks "before" of these schedules call them with the arguments below."""
     translations = read_optax_arguments()[name]
-    original = getattr(optax, name)
-    assert translations.keys() == inspect.signature(original).parameters.keys()
-    arguments = {}
-    for argument, here in translations.items():
-        if here == "only 1":
-            continue
-        ours, _, expression = here.partition(" = ")
-        arguments[ours] = eval(expression or argument, values.copy())
-    peak = arguments.pop("peak_value")
-    steps = np.arange(STEPS)
-    before = jax.vmap(original(**{argument: values[argument] for argument in translations}))(steps)
-    after = PlateauCurve(**arguments)(steps) * np.float32(peak)
-    np.testing.assert_allclose(after, before, rtol=2**-22, atol=(4 + plan["power"]) * 2**-24 * peak)
+    assert translations.keys() == inspect.signature(getattr(optax, name)).parameters.keys()
+    for case in (case for case in CASES if case["section"] == f"optax.{name}"):
+        plan = defaultdict(int, case["settings"])
+        values = {
+            "peak_value": plan["peak"],
+            "init_value": plan["start"] if name.startswith("warmup") else plan["peak"],
+            "end_value": plan["floor"],
+            "alpha": plan["floor"] / plan["peak"],
+            "warmup_steps": plan["warmup"],
+            "decay_steps": plan["total"],
+            "power": plan["power"],
+            "transition_steps": plan["total"] - plan["warmup"],
+            "transition_begin": plan["warmup"],
+        }
+        arguments = {}
+        for argument, here in translations.items():
+            if here != "only 1":
+                ours, _, expression = here.partition(" = ")
+                arguments[ours] = eval(expression or argument, values.copy())
+        assert arguments.pop("peak_value") == plan["peak"]
+        after = PlateauCurve(**arguments)(np.arange(len(case["levels"])))
+        assert_recorded(after[:, None], case)
+
+
+def test_original_rounds_percentages_in_floating_point():
+    (case,) = (case for case in CASES if case["section"] == ROUNDED_PERCENTAGE)
+    before = dict(zip(case["updates"], case["levels"], strict=True))
+    assert [before[step] == before[step + 1] for step in (321, 322)] == [False, True]
+    curve = PlateauCurve(case["settings"]["total"], plateaus=case["settings"]["plateaus"])
+    assert curve.flat_starts == (323,)
 
 
 @pytest.mark.parametrize("skipped", [0, 7])
@@ -264,16 +223,8 @@ def test_curve_waits_while_grad_scaler_skips(skipped):
     assert namespace["scheduler"].last_epoch == state["step"] < namespace["update"] == 19
 
 
-def test_original_rounds_percentages_in_floating_point():
-    plateaus = [(32.3, 10)]
-    optimizer = optimizer_with([1.0])
-    original = cosine_plateau(optimizer, 1000, warmup_steps=0, min_lr_ratio=0.0, plateau_steps=plateaus)
-    assert [original(step) == original(step + 1) for step in (321, 322)] == [False, True]
-    assert PlateauCurve(1000, plateaus=plateaus).flat_starts == (323,)
-
-
-@given(st.lists(st.floats(0.1, 1), min_size=2, max_size=4))
-def test_only_transformers_scales_min_lr_by_group(peaks):
+def test_only_transformers_scales_min_lr_by_group():
+    peaks = [0.1, 0.5, 1.0]
     before, after = (optimizer_with(peaks, lr=0.5) for _ in range(2))
     schedulers = [
         get_cosine_with_min_lr_schedule_with_warmup(before, 1, 3, min_lr=0.1),
@@ -283,3 +234,45 @@ def test_only_transformers_scales_min_lr_by_group(peaks):
         advance(optimizer, scheduler, 3)
     np.testing.assert_allclose(lrs_of(before), np.array(peaks) * 0.1 / 0.5, rtol=1e-15)
     np.testing.assert_allclose(lrs_of(after), 0.1, rtol=ROUNDED)
+
+
+@pytest.mark.parametrize(
+    "pair", [pair for pair in PAIRS.values() if pair.is_configuration], ids=lambda pair: pair.heading
+)
+def test_configuration_has_the_values_of_the_page(pair):
+    values, options = page_settings(pair.page), pair.options()
+    names = pair.names() & values.keys() & options.keys()
+    assert {name: values[name] for name in names} == {name: options[name] for name in names}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_cite_the_source_of_the_record(page):
+    cited, *_ = page.read_text(encoding="utf-8").split("\n```", 1)
+    version = re.split("==|@", SOURCES[page.stem]["source"])[1]
+    assert re.search(rf"(\)|torch|transformers) {version.removesuffix('.0')}\b|commit {version[:7]}\b", cited)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_set_only_names_that_they_use(page):
+    code = "".join(section.python() for section in sections(page)).partition("\n\n")[2]
+    pairs = "".join(pair.before for pair in PAIRS.values() if pair.page == page)
+    assert not [name for name in page_settings(page) if not re.search(rf"\b{name}\b", code + pairs)]
+
+
+def test_index_links_every_section_once():
+    rows = re.findall(
+        r"^\| \[(.+)\]\((\w+)\.md#(.+?)\) \| .+ \| \[(.+)\]\(\2\.md\) \|$", INDEX.read_text("utf-8"), re.M
+    )
+    linked = [(page, anchor) for _, page, anchor, _ in rows]
+    headings = [
+        (page.stem, section.heading) for page in PAGES for section in sections(page) if section.heading
+    ]
+    slugs = [(page, slug(heading)) for page, heading in headings]
+    assert sorted(linked) == sorted(slugs)
+    assert {name: page for name, page, *_ in rows}.keys() == {heading for _, heading in headings}
+    titles = {page.stem: page.read_text("utf-8").partition("\n")[0].removeprefix("# From ") for page in PAGES}
+    assert all(title in titles[page] for _, page, _, title in rows)
+
+
+def test_limits_of_the_record_are_in_the_words_of_a_page():
+    assert [words for words in LIMITS if not any(words in pair.limits for pair in PAIRS.values())] == []

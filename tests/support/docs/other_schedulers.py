@@ -1,37 +1,51 @@
-"""The pages of docs/other_schedulers/: the blocks of each section, and the learning rates that they give."""
+"""The pages of docs/other_schedulers/: the blocks of each section, and the learning rates of "after"."""
 
 import ast
+import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import jax
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from support.docs import published, published_trainers
 from support.docs.pages import ROOT, sections
-from support.docs.published_olmo import OLMO_CORE
 from support.jax.jax_cases import product
-from support.schedulers.runs import advance, lrs_of
-from torch.optim import SGD
-from torch.optim.lr_scheduler import LRScheduler
+from support.schedulers.runs import lrs_of
 
 from plateau_jax import Curve
 
-Settings = Mapping[str, Any]
-LearningRates = NDArray[np.floating[Any]]
+Settings = dict[str, Any]
 
 FOLDER = ROOT / "docs" / "other_schedulers"
 INDEX = FOLDER / "index.md"
 PAGES = tuple(sorted(set(FOLDER.glob("*.md")) - {INDEX}))
-TIMM_SCHEDULERS = "CosineLRScheduler", "PolyLRScheduler", "StepLRScheduler", "MultiStepLRScheduler"
-PAST_THE_END = "climbs again", "restarts again", "keeps falling", "continues its decay", "raises"
+PAST_THE_END = (
+    "climbs again",
+    "restarts again",
+    "keeps falling",
+    "continues its decay",
+    "raises a `ValueError`",
+    "jumps to the peak for one step",
+)
 """Words by which a section describes an original that differs from the curve past the end."""
+
+
+class Followed(NamedTuple):
+    """A section that schedules other options of an optimizer."""
+
+    original: str
+    """The name of the function that records them."""
+    options: tuple[str, ...]
+
+
+FOLLOWED = {
+    "Momentum and weight decay": Followed("index", ("momentum",)),
+    "Muon's momentum and weight decay": Followed("nanochat_options", ("momentum", "weight_decay")),
+    "train_gpt.py: Muon, Adam and the momentum": Followed("modded_momentum", ("momentum",)),
+    "DINOv2's weight decay": Followed("dinov2_weight_decay", ("weight_decay",)),
+}
 
 _SECTION = re.compile(
     r"(.+?)\n\n(.+?)\n\nBefore:\n\n```(py|python|sh|yaml)\n(.+?)```\n\nAfter:\n\n```python\n(.+?)```\n*(.*)",
@@ -40,6 +54,7 @@ _SECTION = re.compile(
 _MEGATRON_ROW = re.compile(
     r"^\| `(\S+)` \| (?:`(\S+)`)? ?\| (?:`\"(\S+)\"`)? ?\| \[.+\]\(#(.+)\) \|$", re.MULTILINE
 )
+_OPTION = {"sh": r"--([\w-]+)=(\S+)", "yaml": r"^ *(\w+): (.+)$", "py": r"^(\w+) = (.+)$"}
 
 
 class Pair(NamedTuple):
@@ -53,51 +68,15 @@ class Pair(NamedTuple):
     after: str
 
     @property
-    def is_optax(self) -> bool:
-        return self.page.stem == "optax"
-
-    @property
-    def is_megatron(self) -> bool:
-        return self.page.stem == "megatron_lm"
-
-    @property
-    def is_olmo(self) -> bool:
-        return self.page.stem == "olmo_core"
-
-    @property
     def is_configuration(self) -> bool:
         """Whether "before" has a trainer's options instead of a program."""
-        return self.heading in published_trainers.FORMULAS
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the run ends before its decay does."""
-        return self.past_the_end == "continues its decay"
+        return self.language in ("sh", "yaml") or "import" not in self.before
 
     @property
     def limits(self) -> str:
         """The text that can exclude values: the page's introduction, and that of the section."""
         introduction, *_ = self.page.read_text(encoding="utf-8").split("\n## ", 1)
         return f"{introduction}\n{self.text}"
-
-    def options(self) -> dict[str, Any]:
-        """Return the options of the configuration "before", without the sections that they lie in."""
-        pattern = {
-            "sh": r"--([\w-]+)=(\S+)",
-            "yaml": r"^ *(\w+): (.+)$",
-            "py": r"^(\w+) = (.+)$",
-        }[self.language]
-        return {
-            name.replace("-", "_"): _literal(value)
-            for name, value in re.findall(pattern, self.before, re.MULTILINE)
-        }
-
-    def counting_updates(self) -> "Pair":
-        """Count updates instead of samples, as the page describes for a constant batch size."""
-        return self._replace(
-            before=self.before.replace("batch * ", ""),
-            after=self.after.replace("batch * ", "").replace(", unit=1", ""),
-        )
 
     @property
     def past_the_end(self) -> str:
@@ -106,12 +85,49 @@ class Pair(NamedTuple):
         assert len(phrases) <= 1, self.heading
         return phrases[0] if phrases else ""
 
+    @property
+    def digest(self) -> str:
+        """Identify "before", so that a change of it calls for a new record."""
+        return hashlib.sha256(self.before.encode()).hexdigest()[:12]
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the configuration "before", without the sections that they lie in."""
+        return {
+            name.replace("-", "_"): _literal(value)
+            for name, value in re.findall(_OPTION[self.language], self.before, re.MULTILINE)
+        }
+
+    def names(self) -> set[str]:
+        """Return the names that the program after uses, and those that the program before does."""
+        code = [*introduction(self.page), self.after, "" if self.is_configuration else self.before]
+        return {node.id for node in ast.walk(ast.parse("\n".join(code))) if isinstance(node, ast.Name)}
+
 
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return text
+
+
+def introduction(page: Path) -> tuple[str, ...]:
+    """Return the page's first blocks, without the one that sets the names."""
+    return next(sections(page)).python_blocks()[1:] if page != INDEX else ()
+
+
+def page_settings(page: Path) -> dict[str, Any]:
+    """Return the names that the page's first block sets, and their values."""
+    if page == INDEX:
+        return {}
+    namespace: dict[str, Any] = {}
+    exec(next(sections(page)).python_blocks()[0], namespace)
+    del namespace["__builtins__"]
+    return namespace
+
+
+def slug(heading: str) -> str:
+    """Return the anchor of a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def read_pairs() -> list[Pair]:
@@ -124,7 +140,7 @@ def read_pairs() -> list[Pair]:
                 section = _SECTION.fullmatch(part)
                 assert section, part
                 pairs.append(Pair(page, *section.groups()[:-1]))
-    return pairs
+    return pairs + [variant(pair) for pair in pairs for variant in _VARIANTS.get(pair.heading, ())]
 
 
 def _megatron_pairs() -> list[Pair]:
@@ -158,121 +174,82 @@ def _text_and_code(section: str) -> tuple[str, str]:
     return text, code.rstrip().removesuffix("```")
 
 
-def slug(heading: str) -> str:
-    """Return the anchor of a heading."""
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+def _named(pair: Pair, pattern: str, ending: str, limit: str) -> Pair:
+    """Return the code that a section's text gives for a special case."""
+    (expression,) = re.findall(rf"`({pattern}\(.+?\))`", pair.text)
+    curve = expression if pattern == "lambda_lr" else f"lambda_lr(optimizer, {expression})"
+    imports = "from plateau_jax import StagedCurve\nfrom torch_bridge import lambda_lr\n"
+    return pair._replace(heading=pair.heading + ending, text=limit, after=f"{imports}scheduler = {curve}")
 
 
-def page_settings(page: Path) -> dict[str, Any]:
-    """Return the names that the page's first block sets, and their values."""
-    namespace: dict[str, Any] = {}
-    exec(next(sections(page)).python_blocks()[0], namespace)
-    del namespace["__builtins__"]
+def _edited(pair: Pair, ending: str, before: tuple[str, str], after: tuple[str, str]) -> Pair:
+    assert before[0] in pair.before
+    assert after[0] in pair.after
+    return pair._replace(
+        heading=pair.heading + ending, before=pair.before.replace(*before), after=pair.after.replace(*after)
+    )
+
+
+_VARIANTS: dict[str, list[Callable[[Pair], Pair]]] = {
+    "OneCycleLR": [
+        lambda pair: _named(pair, "lambda_lr", ", no warmup", "with a warmup of 0; raises a `ValueError`")
+    ],
+    "torchtitan before June 2025, lr_min": [
+        lambda pair: _named(
+            pair, "StagedCurve", ", shapes", "a constant phase of at least one update; continues its decay"
+        )
+    ],
+    "get_inverse_sqrt_schedule": [
+        lambda pair: _edited(
+            pair, ", timescale", ("warmup)", "warmup, timescale=period)"), ("warmup or 10_000", "period")
+        )
+    ],
+    "get_wsd_schedule": [
+        lambda pair: _edited(
+            pair,
+            ", cosine warmup",
+            ("decay_type=", "warmup_type='cosine', decay_type="),
+            ("(warmup, 1.0)", "(warmup, 1.0, 'cosine')"),
+        )
+    ],
+    "CosinePlateauScheduler": [lambda pair: pair._replace(heading=f"{pair.heading}, 32.3 %")],
+}
+"""The special cases that the text of a section describes."""
+
+
+def run(pair: Pair, settings: Settings) -> dict[str, Any]:
+    """Run the page's introduction with these values, then the block "after"; return its names."""
+    namespace = page_settings(pair.page) | settings
+    with patch("plateau_jax.optax_schedule", _uncompiled):
+        for block in (*introduction(pair.page), pair.after):
+            exec(block, namespace)
     return namespace
 
 
-def run(code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], LearningRates]:
-    """Run a block; return its names, and the learning rates of updates 0, 1, … that it schedules."""
-    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], settings["peak"], momentum=0.9)
-    namespace: dict[str, Any] = {**settings, "optimizer": optimizer}
-    with (
-        patch.dict("sys.modules", _stand_in_modules(settings)),
-        patch("plateau_jax.optax_schedule", _uncompiled),
-    ):
-        exec(code, namespace)
-    if schedule := namespace.get("schedule"):
-        vectorized = schedule if "curve" in namespace else jax.vmap(schedule)
-        return namespace, np.asarray(vectorized(np.arange(steps)))
-    scheduler = namespace["scheduler"] if "scheduler" in namespace else namespace["lr_scheduler"]
-    if not isinstance(scheduler, LRScheduler):
-        return namespace, np.array([scheduler(step) for step in range(steps)])
-    lrs: list[float] = []
-    for _ in range(steps):
-        lrs += lrs_of(optimizer)
-        advance(optimizer, scheduler)
-    return namespace, np.array(lrs)
-
-
-def run_configured(
-    page: Path, code: str, settings: Settings, steps: int
-) -> tuple[dict[str, Any], LearningRates]:
-    """Run a page's introduction with other settings, then a block.
-
-    Return its names, and the multiplier of each group at updates 0, 1, …: one row for each update.
-    """
-    namespace: dict[str, Any] = dict(settings)
-    for block in next(sections(page)).python_blocks()[1:]:
-        exec(block, namespace)
-    with patch("plateau_jax.optax_schedule", _uncompiled):
-        exec(code, namespace)
-    if schedule := namespace.get("schedule"):
-        lrs: LearningRates = np.asarray(schedule(np.arange(steps)), np.float64)
-        return namespace, lrs[:, None] / settings["learning_rate"]
-    schedulers = namespace["schedulers"] if "schedulers" in namespace else [namespace["scheduler"]]
-    peaks = [group["initial_lr"] for scheduler in schedulers for group in scheduler.optimizer.param_groups]
-    rows: list[list[float]] = []
-    for _ in range(steps):
-        rows.append([lr for scheduler in schedulers for lr in lrs_of(scheduler.optimizer)])
-        for scheduler in schedulers:
-            advance(scheduler.optimizer, scheduler)
-    return namespace, np.array(rows) / peaks
-
-
-def run_with_counts(
-    pair: Pair, settings: Settings, counts: Sequence[int]
-) -> tuple[list[float], list[float], list[float]]:
-    """Return the learning rates before and after at updates of these counts, and the final one after."""
-    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], settings["peak"], momentum=0.9)
-    namespaces: list[dict[str, Any]] = []
-    with patch.dict("sys.modules", _stand_in_modules(settings)):
-        for code in (pair.before, pair.after):
-            namespaces.append({**settings, "optimizer": optimizer})
-            exec(code, namespaces[-1])
-    original, scheduler = (namespace["scheduler"] for namespace in namespaces)
-    before: list[float] = []
-    after: list[float] = []
-    used = 0
-    for count in counts:
-        if pair.is_olmo:
-            scheduler.step(count=count)
-            tokens = settings["length"] * settings["batch"] * settings["total"]
-            before.append(original(settings["peak"], used + count, tokens))
-        else:
-            before.append(original(used))
-        after += lrs_of(optimizer)
-        optimizer.step()
-        used += count
-        if not pair.is_olmo:
-            scheduler.step(count=count)
-    return before, after, lrs_of(optimizer)
-
-
-def _uncompiled(curve: Curve, peak: float) -> Callable[[NDArray[Any]], LearningRates]:
-    """Give the bits of `optax_schedule` without compiling for every generated curve."""
+def _uncompiled(curve: Curve, peak: float) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """Give the bits of `optax_schedule` without compiling for every curve."""
     return lambda steps: product(curve, peak, steps, x64=False)
 
 
-def _stand_in_modules(settings: Settings) -> dict[str, ModuleType]:
-    """Return stand-ins for the packages that are not installed, with formulas as their schedulers."""
-    peak = settings["peak"]
-    modules: dict[str, ModuleType] = {}
-    for path, scheduler in {
-        "cosine_plateau_scheduler.CosinePlateauScheduler": published.cosine_plateau,
-        **{f"timm.scheduler.{kind}": partial(published.timm, kind) for kind in TIMM_SCHEDULERS},
-        "torchtitan.components.optimizer.lr_scheduler.LRSchedulersContainer": SimpleNamespace(
-            Config=partial(published.torchtitan, peak)
-        ),
-        "megatron.core.optimizer_param_scheduler.OptimizerParamScheduler": published.megatron,
-        **{f"olmo_core.optim.scheduler.{name}": value for name, value in OLMO_CORE.items()},
-        **{
-            f"composer.optim.{kind}": partial(published_trainers.composer, kind, peak)
-            for kind in published_trainers.COMPOSER_SCHEDULERS
-        },
-    }.items():
-        module, _, name = path.rpartition(".")
-        packages = module.split(".")
-        for depth in range(1, len(packages) + 1):
-            full = ".".join(packages[:depth])
-            modules.setdefault(full, ModuleType(full))
-        setattr(modules[module], name, scheduler)
-    return modules
+def levels(names: dict[str, Any], case: dict[str, Any]) -> NDArray[np.float64]:
+    """Return the multipliers of the updates of a recorded case: a column for each group."""
+    updates = list(case.get("updates", range(len(case["levels"]))))
+    if schedule := names.get("schedule"):
+        peak = names["peak"] if "peak" in names else names["learning_rate"]
+        return np.asarray(schedule(np.array(updates)), np.float64)[:, None] / peak
+    schedulers = names["schedulers"] if "schedulers" in names else [names["scheduler"]]
+    peaks = [group["initial_lr"] for scheduler in schedulers for group in scheduler.optimizer.param_groups]
+    counts, before_update = case.get("counts"), case["page"] == "olmo_core"
+    calls: list[dict[str, int]] = (
+        [{"count": count} for count in counts] if counts else [{}] * (updates[-1] + 1)
+    )
+    rows: list[list[float]] = []
+    for call in calls:
+        for scheduler in schedulers if before_update else ():
+            scheduler.step(**call)
+        rows.append([lr for scheduler in schedulers for lr in lrs_of(scheduler.optimizer)])
+        for scheduler in schedulers:
+            scheduler.optimizer.step()
+            if not before_update:
+                scheduler.step(**call)
+    return np.array(rows)[updates] / peaks
