@@ -44,10 +44,7 @@ def warn(message: str, category: type[Warning] = CurveWarning) -> None:
 
 
 def _is_skipped(frame: FrameType) -> bool:
-    code = frame.f_code
-    # The `__init__` of a user's dataclass, whose default factory builds a curve, has the user's module.
-    is_generated = (code.co_filename, code.co_name) == ("<string>", "__init__")
-    return is_generated or str(frame.f_globals.get("__name__")).partition(".")[0] in _SKIPPED_PACKAGES
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _SKIPPED_PACKAGES
 
 
 @contextmanager
