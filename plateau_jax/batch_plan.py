@@ -281,14 +281,10 @@ class BatchPlan:
         True
         """
         if not isinstance(cast("Any", arguments), Mapping):
-            raise TypeError(
-                f"arguments = {checks.short_repr(arguments)} must be a mapping, as to_dict returns it"
-            )
+            raise TypeError(checks.must("arguments", arguments, "be a mapping, as to_dict returns it"))
         if set(arguments) != {"pairs"}:
-            raise ValueError(
-                f"arguments = {checks.short_repr(arguments)} must have the one key 'pairs', "
-                "as to_dict returns it"
-            )
+            one_key = "have the one key 'pairs', as to_dict returns it"
+            raise ValueError(checks.must("arguments", arguments, one_key))
         return cls(arguments["pairs"])
 
 

@@ -190,13 +190,13 @@ KEYS = "arguments = .* as to_dict returns it"
             scaled,
             {"reference": 8},
             ValueError,
-            r"reference = 8 must .* at step 20, with the batch 16, it is 1.41421: use a larger reference",
+            r"reference = 8 must .* at step 20 it is 1.41421: use a larger reference",
         ),
         (
             scaled,
             {"reference": 1, "exponent": 2},
             ValueError,
-            r"at step 0, .* it is 64: .* multiply the peak by \(new / old\)\*\*exponent",
+            r"at step 0 it is 64: .* multiply the peak by \(new / old\)\*\*exponent",
         ),
         (
             scale_from_1,

@@ -195,7 +195,6 @@ NOT_A_CURVE = r"curves\[.*\] = .* must be a Curve: write plot"
     [
         *((curves, 1.0, TypeError, NOT_A_CURVE) for curves in (None, 5, "curve", [None], [CURVE, 3])),
         (CURVE.to_dict(), 1.0, TypeError, NOT_A_CURVE),
-        (np.array(3), 1.0, TypeError, r"^curves\[0\] = array\(3\) must be a Curve: write plot"),
         ([], 1.0, ValueError, "there is no curve: write plot"),
         *((CURVE, peak, ValueError, "peak_value = ") for peak in (-1.0, np.nan, np.inf, 1e-40, 1e39)),
         *((CURVE, peak, TypeError, "peak_value = ") for peak in (None, "0.1", True)),

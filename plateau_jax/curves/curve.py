@@ -445,8 +445,8 @@ class Curve(ABC):
                 by its path, as in `curve.stages[1].to`.
 
         Warns:
-            CurveWarning: As the constructor. A mapping with the keys that `to_dict` writes, all of them and
-                no other, warns only of a percentage that rounds to no step.
+            CurveWarning: As the constructor, unless the keys are those that `to_dict` writes, all of them and
+                no other.
 
         >>> from plateau_jax import Curve, PlateauCurve
         >>> curve = PlateauCurve(1000).cooldown(500, 100)

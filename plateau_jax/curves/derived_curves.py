@@ -41,7 +41,7 @@ class Cooldown(Curve, kind="cooldown"):
         elif end > start:
             level = nearest_float32(from_decimal(start))
             raise ValueError(checks.must("to", to, f"not lie above the level at step {at}, {level}"))
-        if reason := levels.why_undefined(shape, "cooldown", start, end, zero="to 0"):
+        if reason := levels.why_undefined(shape, "cooldown", start, end):
             raise ValueError(Message("shape", f" = {shape!r}: {reason}"))
         self._freeze(
             [

@@ -1,19 +1,14 @@
 """Lengths as fractions of all steps: `"2%"`, and `"rest"` for what the other stages leave."""
 
-import re
 from collections.abc import Sequence
-from fractions import Fraction
+from decimal import Decimal
 from typing import Any, TypeGuard
 
+from plateau_jax.numerics.exact import scaled
 from plateau_jax.validation.checks import Message, Path, at_least, must
 from plateau_jax.validation.curve_warning import warn
 
 REST = "rest"
-
-# Bounded, so that the exact number stays small.
-_PERCENTAGE = re.compile(
-    r"\s*([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,2})?)\s*%\s*"
-)
 
 
 def is_percentage(value: Any) -> TypeGuard[str]:
@@ -29,12 +24,15 @@ def percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int
         written: The percentage that the user wrote, such as "2%".
         total_steps: The number of steps that are 100 %.
     """
-    match = _PERCENTAGE.fullmatch(written)
-    percentage = Fraction(match[1]) if match else Fraction(-1)
-    if not 0 <= percentage <= 100:
+    try:
+        percentage = Decimal(written.strip().removesuffix("%"))
+        is_valid = 0 <= percentage <= 100
+    except ArithmeticError:  # not a number
+        percentage, is_valid = Decimal(0), False
+    if not is_valid:
         raise ValueError(must(path, written, "be a percentage from 0% to 100%, such as '2.5%'"))
-    # In rationals, as the decimal that was written: 32.3 % of 1000 is 323, but floats give 322.
-    steps = total_steps * percentage // 100
+    # In decimals: 32.3 % of 1000 is 323, but floats give 322.
+    steps = int(scaled(Decimal(total_steps), percentage) // 100)
     if percentage and not steps:
         text = f" = {written!r} of {total_steps} steps rounds down to 0 steps"
         warn(Message(path, f"{text}. Write a larger percentage, or a number of steps"))

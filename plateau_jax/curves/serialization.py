@@ -10,7 +10,6 @@ from dataclasses import fields
 from decimal import Decimal
 from typing import Any, cast
 
-from plateau_jax.curves.lengths import is_percentage
 from plateau_jax.validation.checks import Message, Path, is_ordered, message_of, must
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -71,9 +70,8 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
         values[name] = (
             curve_from_dict(object, value, (*path, name)) if name in NESTED else parse_numbers(value)
         )
-    # `to_dict` writes all fields and nothing else, and no percentage: such a curve has warned already.
-    is_complete = values.keys() == {field.name for field in fields(cls)}
-    is_saved = is_complete and not is_percentage(values.get("warmup_steps"))
+    # `to_dict` writes all fields and nothing else: such a curve has warned already.
+    is_saved = values.keys() == {field.name for field in fields(cls)}
     try:
         with suppress_warnings() if is_saved else nullcontext():
             return cls(**values)
