@@ -67,17 +67,17 @@ class Curve(ABC):
 
     @abstractmethod
     def __post_init__(self) -> None:
-        """Check the arguments, then call `_freeze` with them and with the rows that they describe."""
+        """Check the arguments, set them, then call `_freeze` with the rows that they describe."""
 
-    def _freeze(
-        self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None, **arguments: Any
-    ) -> None:
-        """Set the attributes of a curve whose arguments have been checked."""
-        rows = tuple(rows)
-        values = {**arguments, "rows": rows, "depth": depth, "unit": unit, "total_steps": rows[-1].begin}
-        object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
-        for name, value in values.items():
+    def _set(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
             object.__setattr__(self, name, value)
+
+    def _freeze(self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None) -> None:
+        """Set the attributes of a curve whose arguments have been checked and set."""
+        rows = tuple(rows)
+        object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
+        self._set(rows=rows, depth=depth, unit=unit, total_steps=rows[-1].begin)
         # Compute the tables now: torch.compile would otherwise trace their construction in the first call.
         _ = self._decoded_rows
 

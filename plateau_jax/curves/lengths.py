@@ -47,19 +47,14 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
         total_steps: The number of steps of all stages; None if the user did not give it.
     """
     steps: list[int] = []
-    rests: list[int] = []
+    rests = [index for index, length in enumerate(lengths) if isinstance(length, str) and length == REST]
     for index, length in enumerate(lengths):
         path = "stages", index, "steps"
-        is_rest = isinstance(length, str) and length == REST
-        if (is_rest or is_percentage(length)) and total_steps is None:
-            raise ValueError(
-                Message(path, f" = {length!r} is a fraction of all steps, and needs total_steps")
-            )
-        if is_rest:
-            rests.append(index)
-            steps.append(0)
-        elif is_percentage(length):
-            steps.append(percentage_in_steps(path, length, total_steps or 0))
+        if index in rests or is_percentage(length):
+            if total_steps is None:
+                problem = f" = {length!r} is a fraction of all steps, and needs total_steps"
+                raise ValueError(Message(path, problem))
+            steps.append(0 if index in rests else percentage_in_steps(path, length, total_steps))
         else:
             kinds = "be an integer, or with total_steps a percentage such as '2%' or the word 'rest'"
             steps.append(at_least(path, length, 0, f"{kinds}; a stage is (steps, to, shape)"))

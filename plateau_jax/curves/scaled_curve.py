@@ -54,8 +54,8 @@ class ScaledCurve(Curve, kind="scaled"):
             )
         if max(factors) > 1:
             _check_levels(rows, reference)
-        depth = depth_above(curve)
-        self._freeze(rows, depth=depth, unit=unit, pairs=pairs, reference=reference, exponent=exponent)
+        self._set(pairs=pairs, reference=reference, exponent=exponent)
+        self._freeze(rows, depth=depth_above(curve), unit=unit)
 
     def _legend_phrases(self) -> list[str]:
         batches = [batch for _, batch in self.pairs]

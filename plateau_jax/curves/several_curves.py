@@ -22,7 +22,7 @@ def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, 
     advice = f"write {function}(curve, other) or {function}({{'name': curve, ...}})"
     items: Any = curves
     if len(curves) == 1 and isinstance(curves[0], Iterable):
-        items = curves[0]
+        items = cast("Any", curves[0])
     has_names = isinstance(items, Mapping)
     checked: list[tuple[Curve, CurveToDraw]] = []
     for key, curve in cast("Mapping[Any, Any]", items).items() if has_names else enumerate(items):

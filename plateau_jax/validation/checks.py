@@ -246,18 +246,13 @@ def steps(step: Any) -> np.ndarray:
         )
     # As objects, because NumPy turns [True, 2] into integers, and [-1, 2**63] and [] into floats.
     array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)
-    if not array.size and array.dtype.kind == "f":  # NumPy makes float64 of range(0), and of [] in np.array
-        array = array.astype(np.int32)
-    wrong = "step must be an integer or an array of integers, not"
-    if array.dtype == object:
+    if array.dtype.kind not in "iu":
         try:
             clamped = [min(max(integer("step", item), 0), MAX_STEP) for item in array.flat]
         except TypeError:
-            raise TypeError(f"{wrong} {short_repr(step)}") from None
+            message = f"step must be an integer or an array of integers, not {short_repr(step)}"
+            raise TypeError(message) from None
         return np.array(clamped, np.int32).reshape(array.shape)
-    # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
-    if not array.dtype.name.removeprefix("u").startswith("int"):
-        raise TypeError(f"{wrong} {array.dtype}")
     if array.dtype != np.uint64:
         array = array.astype(np.int64)
     return np.clip(array, 0, MAX_STEP).astype(np.int32)
