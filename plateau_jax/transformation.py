@@ -188,16 +188,13 @@ def scale_by_curve(
         metric = _check_metric(value) if rules else None
         lr = schedule(state.clock)
         clock, rest, states = advance(state.clock, rest, count, states, metric)
-        return _scale_updates(updates, lr), as_state(clock, rest, states, lr)
+
+        def scale(leaf: Any) -> Any:
+            return (-lr).astype(leaf.dtype) * leaf
+
+        return jax.tree.map(scale, updates), as_state(clock, rest, states, lr)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _scale_updates(updates: optax.Updates, lr: jax.Array) -> Any:
-    def scale(leaf: Any) -> Any:
-        return (-lr).astype(leaf.dtype) * leaf
-
-    return jax.tree.map(scale, updates)
 
 
 def _check_range(name: str, value: Any, least: int) -> int:

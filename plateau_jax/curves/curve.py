@@ -54,6 +54,15 @@ class Curve(ABC):
     unit: int | None
     """Samples or tokens per step, for a curve that `BatchPlan.scale` returned or that is derived from one."""
 
+    segments: Segments
+    """The curve as a table of read-only int32 arrays with one row per segment."""
+
+    _decoded: DecodedSegments
+    """The table with the words of each column joined into 64-bit integers."""
+
+    _decoded_rows: tuple[list[int], list[DecodedSegments]]
+    """The first step of each row, and the rows themselves, as Python integers."""
+
     _kind: ClassVar[str | None] = None
     """The value of `"kind"` in `to_dict`."""
 
@@ -78,28 +87,15 @@ class Curve(ABC):
         rows = tuple(rows)
         object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
         self._set(rows=rows, depth=depth, unit=unit, total_steps=rows[-1].begin)
-        # Compute the tables now: torch.compile would otherwise trace their construction in the first call.
-        _ = self._decoded_rows
-
-    @cached_property
-    def segments(self) -> Segments:
-        """The curve as a table of read-only int32 arrays with one row per segment."""
-        return segments.encode_table(self.rows)
-
-    @cached_property
-    def _decoded(self) -> DecodedSegments:
-        """The table with the words of each column joined into 64-bit integers."""
-        return segments.decode_table(NUMPY, self.segments)
+        # Not on first use: torch.compile would trace the construction of the tables in the first call.
+        table = segments.encode_table(rows)
+        decoded = segments.decode_table(NUMPY, table)
+        self._set(segments=table, _decoded=decoded, _decoded_rows=segments.python_rows(decoded))
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:
         """The first step of each flat part: a maximal run of steps below `total_steps` at one exact level."""
         return tuple(exact_segments.flat_starts(self.rows))
-
-    @cached_property
-    def _decoded_rows(self) -> tuple[list[int], list[DecodedSegments]]:
-        """The first step of each row, and the rows themselves, as Python integers."""
-        return segments.python_rows(self._decoded)
 
     @overload
     def __call__(self, step: int | np.integer[Any]) -> float: ...

@@ -18,8 +18,8 @@ import numpy as np
 MAX_STEP = 2**31 - 1
 """The largest int32: tables and traced steps are int32."""
 
-SMALLEST_PEAK = 2.0**-126
-"""The smallest normal float32: XLA flushes smaller numbers to 0."""
+_SMALLEST, _LARGEST = 2.0**-126, float(np.finfo(np.float32).max)
+"""The limits of normal float32: XLA flushes smaller numbers to 0."""
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -138,7 +138,7 @@ def number(path: Path | str, value: Any, requirement: str = "be a number") -> in
 def float32(path: Path | str, value: Any) -> int | float:
     """Return the value as `number` does, if float32 can hold it."""
     value = number(path, value)
-    if not abs(value) <= float(np.finfo(np.float32).max):
+    if abs(value) > _LARGEST:
         raise ValueError(must(path, value, "not exceed what float32 can hold"))
     return value
 
@@ -195,13 +195,11 @@ def peak(path: Path | str, value: Any) -> np.float32:
         lr = math.inf
     if lr < 0:
         raise ValueError(must(path, value, "not be negative"))
-    if not (lr == 0 or SMALLEST_PEAK <= lr < math.inf):
+    if not (lr == 0 or _SMALLEST <= lr < math.inf):
         raise ValueError(must(path, value, "be 0, or finite and at least 2**-126"))
-    with np.errstate(over="ignore"):
-        rounded = np.float32(abs(lr))  # abs, because -0.0 is accepted too
-    if np.isinf(rounded):
+    if lr > _LARGEST:
         raise ValueError(must(path, value, "not exceed what float32 can hold"))
-    return rounded
+    return np.float32(abs(lr))  # abs, because -0.0 is accepted too
 
 
 def metric(name: str, value: Any) -> np.float32:
