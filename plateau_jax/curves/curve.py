@@ -405,9 +405,9 @@ class Curve(ABC):
         length = [] if self.depth else [f"{self.total_steps} steps"]
         return sampling.CurveToDraw(self.rows, self, [*length, *self._legend_phrases()])
 
+    @abstractmethod
     def _legend_phrases(self) -> list[str]:
         """Describe this curve for a plot's legend, in parts, without its number of steps."""
-        return [type(self).__name__]
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: a plot and the table of `describe`. Does not need matplotlib."""

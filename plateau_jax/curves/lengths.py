@@ -17,13 +17,7 @@ def is_percentage(value: Any) -> TypeGuard[str]:
 
 
 def percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int:
-    """Return the percentage of the total, rounded down; warn if nothing is left of it.
-
-    Args:
-        path: The argument, for messages.
-        written: The percentage that the user wrote, such as "2%".
-        total_steps: The number of steps that are 100 %.
-    """
+    """Return a percentage of the total such as "2%", rounded down; warn if nothing is left of it."""
     try:
         percentage = Decimal(written.strip().removesuffix("%"))
         is_valid = 0 <= percentage <= 100
@@ -40,12 +34,7 @@ def percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int
 
 
 def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[int]:
-    """Return the lengths of all stages in steps, each at least 0; they add up to the total if that is given.
-
-    Args:
-        lengths: For each stage a number of steps, a percentage or "rest".
-        total_steps: The number of steps of all stages; None if the user did not give it.
-    """
+    """Return the lengths of all stages in steps, at least 0; they add up to the total if that is given."""
     steps: list[int] = []
     rests = [index for index, length in enumerate(lengths) if isinstance(length, str) and length == REST]
     for index, length in enumerate(lengths):

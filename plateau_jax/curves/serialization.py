@@ -43,10 +43,7 @@ def _to_plain_value(value: Any) -> Any:
 def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
     """Build the curve that `curve_to_dict` or a configuration file describes, of the kind `cls` or any.
 
-    Args:
-        cls: The class of the curve, or a base class of it.
-        arguments: The mapping.
-        path: That of a curve within another one, for messages.
+    `path` is that of a curve within another one, for messages.
     """
     if not isinstance(arguments, Mapping):
         raise TypeError(must(path or "arguments", arguments, "be a mapping, as to_dict returns it"))

@@ -9,16 +9,7 @@ from plateau_jax.validation.checks import short_repr
 
 
 def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
-    """Return each curve and what to draw of it, in order; the keys of a mapping become names.
-
-    Args:
-        function: The name of the public function, for errors.
-        curves: Its arguments.
-
-    Raises:
-        TypeError: An item is not a curve, or a name is not a string.
-        ValueError: There is no curve.
-    """
+    """Return each curve among the arguments of a function, and what to draw of it; keys become names."""
     advice = f"write {function}(curve, other) or {function}({{'name': curve, ...}})"
     items: Any = curves
     if len(curves) == 1 and isinstance(curves[0], Iterable):

@@ -20,7 +20,6 @@ from plateau_jax.validation.lazy_names import missing_package_error
 
 # For lines and spans to remain distinct in black and white.
 LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
-_HATCHES = {"warmup": "////", "plateau": None}
 
 
 def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
@@ -54,7 +53,8 @@ def _shade_spans(ax: Any, rows: Sequence[ExactSegment]) -> Iterator[Any]:
     seen: set[str] = set()
     for name, begin, after in shaded_spans(rows):
         look = {"facecolor": (FILLS[name], OPACITY), "edgecolor": (FILLS[name], 2 * OPACITY)}
-        span = ax.axvspan(begin, after, **look, hatch=_HATCHES[name], linewidth=0.5, zorder=0.5)
+        hatch = "////" if name == "warmup" else None
+        span = ax.axvspan(begin, after, **look, hatch=hatch, linewidth=0.5, zorder=0.5)
         if name not in seen:
             seen.add(name)
             span.set_label(name)

@@ -18,14 +18,7 @@ _LINE = "#3b82f6"
 
 
 def html(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str) -> str:
-    """Return the plot, with warmups and plateaus shaded, and the table below it.
-
-    Args:
-        rows: The segments.
-        values_at: The curve as a function from an array of steps to an array of multipliers.
-        name: The kind of curve, for the title of the plot.
-        description: The expression that builds the curve.
-    """
+    """Return the plot of a kind of curve, the expression that describes it, and the table of its segments."""
     shown = description if len(description) <= 400 else description[:400] + " …"
     return (
         f"<div>{_svg(rows, values_at, name)}{_legend(rows)}"

@@ -244,7 +244,8 @@ def steps(step: Any) -> np.ndarray:
         )
     # As objects, because NumPy turns [True, 2] into integers, and [-1, 2**63] and [] into floats.
     array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)
-    if array.dtype.kind not in "iu":
+    # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
+    if not array.dtype.name.removeprefix("u").startswith("int"):
         try:
             clamped = [min(max(integer("step", item), 0), MAX_STEP) for item in array.flat]
         except TypeError:

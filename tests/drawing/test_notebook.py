@@ -104,12 +104,3 @@ def test_linear_warmup_is_drawn_straight():
     warmup = x <= 112
     assert warmup.sum() > 50
     np.testing.assert_allclose(y[warmup], 190 - (x[warmup] - 50) * 180 / 62, atol=0.25)
-
-
-def test_html_of_many_segments_is_bounded():
-    curve = StagedCurve([(1, index % 7 / 7) for index in range(3000)])
-    _, _, cells = parsed(curve)
-    assert len(cells) == 202
-    assert cells[-2] == ["…"] * 5
-    assert cells[-1][2] == "end"
-    assert len(curve._repr_html_()) < 200_000
