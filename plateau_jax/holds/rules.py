@@ -111,7 +111,7 @@ class HoldBelow:
 
     def __post_init__(self) -> None:
         if self.steps is None:
-            placed = checks.pairs("value", self.value, "(value, steps)")
+            placed = checks.pairs("value", self.value, "(value, steps), if steps is not given")
         else:
             placed = [((), self.value, self.steps)]
         pairs = [

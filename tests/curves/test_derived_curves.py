@@ -152,14 +152,6 @@ def test_unknown_kind_is_refused(kind):
         Curve.from_dict({"kind": kind, "stages": [], "start": 0})
 
 
-@pytest.mark.parametrize("arguments", [None, [1], "curve", 5], ids=str)
-def test_arguments_that_are_not_a_mapping_are_refused(arguments):
-    with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
-        Curve.from_dict(arguments)
-    with pytest.raises(TypeError, match=r"^other = .* must be a mapping"):
-        Curve.from_dict({"kind": "then", "curve": CURVE.to_dict(), "other": arguments, "scale": 1.0})
-
-
 def test_each_kind_is_read_by_its_class_alone():
     curves = [CURVE, StagedCurve([(5, 1)]), CURVE.cooldown(5, 5), CURVE.then(CURVE), CURVE.part(5)]
     for curve in curves:
