@@ -13,8 +13,6 @@ from plateau_jax.curves import (
 )
 from plateau_jax.validation import lazy_names
 
-_JAX = "jax", "jaxlib"
-
 __all__, __getattr__, __dir__ = lazy_names.attach(
-    __name__, "jax", {"plateau_jax.schedule": _JAX, "plateau_jax.transformation": (*_JAX, "optax")}
+    __name__, "jax", {"plateau_jax.schedule": "jax", "plateau_jax.transformation": "optax"}
 )

@@ -199,9 +199,7 @@ class BatchPlan:
         batch = checks.at_least("batch", batch, 1)
         unit = checks.at_least("unit", unit, 1)
         check_unit([curve], unit)
-        largest = checks.integer("largest", largest)
-        if largest < batch:
-            raise ValueError(checks.must("largest", largest, f"be at least batch = {batch}"))
+        largest = checks.at_least("largest", largest, batch)
         highest = highest_level(curve.rows)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
@@ -281,14 +279,10 @@ class BatchPlan:
         True
         """
         if not isinstance(cast("Any", arguments), Mapping):
-            raise TypeError(
-                f"arguments = {checks.short_repr(arguments)} must be a mapping, as to_dict returns it"
-            )
+            raise TypeError(checks.must("arguments", arguments, "be a mapping, as to_dict returns it"))
         if set(arguments) != {"pairs"}:
-            raise ValueError(
-                f"arguments = {checks.short_repr(arguments)} must have the one key 'pairs', "
-                "as to_dict returns it"
-            )
+            one_key = "have the one key 'pairs', as to_dict returns it"
+            raise ValueError(checks.must("arguments", arguments, one_key))
         return cls(arguments["pairs"])
 
 

@@ -51,11 +51,9 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
     if not isinstance(segments, Segments) or jnp.ndim(segments.begin) != 1:
         raise TypeError("segments must be one table, curve.segments; a table from stack is for jax.vmap")
     for name, column in segments.columns().items():
-        # With x64 off, JAX narrows a wider NumPy column to int32 by itself; `result_type` accounts for that.
-        if column.dtype != np.int32 and jnp.result_type(column) != np.int32:
-            raise TypeError(
-                f"segments.{name} is of {column.dtype}; it must be of int32, as in curve.segments"
-            )
+        if jnp.result_type(column) != np.int32:
+            message = f"segments.{name} is of {column.dtype}; it must be of int32, as in curve.segments"
+            raise TypeError(message)
     return _multiplier(segments, _check_steps(step))
 
 
@@ -190,8 +188,6 @@ def _check_steps(step: Any) -> Any:
     step = unwrap_array(step)
     if not isinstance(step, jax.Array):
         return checks.steps(step)
-    if not step.size and jnp.issubdtype(step.dtype, jnp.floating):  # jnp.array([]), as in `checks.steps`
-        return step.astype(jnp.int32)
     if not jnp.issubdtype(step.dtype, jnp.integer):
         raise TypeError(f"step must be an integer or an array of integers, not {step.dtype}")
     return step

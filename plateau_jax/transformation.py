@@ -15,7 +15,7 @@ from plateau_jax.holds.decision import decide, initial_state
 from plateau_jax.holds.rules import Rule, check_rules
 from plateau_jax.schedule import check_real_scalar, optax_schedule, unwrap_array
 from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP, short_repr
+from plateau_jax.validation.checks import MAX_STEP
 
 MAX_COUNT = 2**30
 """The largest unit and the largest count: a rest below the unit plus a count then fits into int32."""
@@ -133,9 +133,7 @@ def scale_by_curve(
     unit = None if unit is None else _check_range("unit", unit, 1)
     check_unit([curve], unit)
     if unit is not None and hold is not None:
-        raise ValueError(
-            f"hold = {short_repr(hold)} counts updates, and cannot be combined with unit = {short_repr(unit)}"
-        )
+        raise ValueError(checks.must("hold", hold, f"not be combined with unit = {unit}: it counts updates"))
     rules = check_rules(hold, curve)
     # Two classes, because Flax and Orbax restore a saved state only into one with the same fields.
     state_class = ScaleByCurveState if unit is None else CountedCurveState
@@ -176,51 +174,43 @@ def scale_by_curve(
         **_: Any,
     ) -> tuple[Any, ScaleByCurveState | CountedCurveState]:
         if not isinstance(state, state_class):
-            raise ValueError(
-                f"state = {short_repr(state)} must be a {state_class.__name__}, that of unit = {unit}"
-            )
+            requirement = f"be a {state_class.__name__}, that of unit = {unit}"
+            raise ValueError(checks.must("state", state, requirement))
         if isinstance(state, CountedCurveState):
             rest, states, count = state.rest, (), _check_count(count)
         elif count is None:
             rest, states, count = np.int32(0), state.hold, np.int32(1)
         else:
-            raise TypeError(
-                f"count = {short_repr(count)}, but the curve counts updates: leave count out, or write "
-                "scale_by_curve(..., unit=n)"
-            )
+            advice = "be left out: the curve counts updates, unless you write scale_by_curve(..., unit=n)"
+            raise TypeError(checks.must("count", count, advice))
         if tuple(map(type, states)) != state_types:
-            raise ValueError(f"state.hold = {short_repr(states)} does not fit the rules {short_repr(hold)}")
+            raise ValueError(checks.must("state.hold", states, f"fit the rules {checks.short_repr(hold)}"))
         metric = _check_metric(value) if rules else None
         lr = schedule(state.clock)
         clock, rest, states = advance(state.clock, rest, count, states, metric)
-        return _scale_updates(updates, lr), as_state(clock, rest, states, lr)
+
+        def scale(leaf: Any) -> Any:
+            return (-lr).astype(leaf.dtype) * leaf
+
+        return jax.tree.map(scale, updates), as_state(clock, rest, states, lr)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _scale_updates(updates: optax.Updates, lr: jax.Array) -> Any:
-    def scale(leaf: Any) -> Any:
-        return (-lr).astype(leaf.dtype) * leaf
-
-    return jax.tree.map(scale, updates)
 
 
 def _check_range(name: str, value: Any, least: int) -> int:
     value = checks.integer(name, value)
     if not least <= value <= MAX_COUNT:
-        raise ValueError(f"{name} = {short_repr(value)} must lie in {least} … 2**30 = {MAX_COUNT}")
+        raise ValueError(checks.must(name, value, f"lie in {least} … 2**30 = {MAX_COUNT}"))
     return value
 
 
 def _check_count(count: Any) -> Any:
     """Return the count of an update as int32 in 0 … 2³⁰."""
-    if count is None:
-        raise TypeError("count is missing: with unit, call update(updates, state, params, count=samples)")
     count = unwrap_array(count)
     if not isinstance(count, jax.Array):
         return np.int32(_check_range("count", count, 0))
     if count.shape or not jnp.issubdtype(count.dtype, jnp.integer):
-        raise TypeError(f"count = {short_repr(count)} must be a single integer")
+        raise TypeError(checks.must("count", count, "be a single integer"))
     if jnp.iinfo(count.dtype).max > MAX_COUNT:
         count = jnp.clip(count, 0, MAX_COUNT)
     return jnp.maximum(count.astype("int32"), 0)
@@ -228,8 +218,6 @@ def _check_count(count: Any) -> Any:
 
 def _check_metric(value: Any) -> Any:
     """Return the metric as float32."""
-    if value is None:
-        raise TypeError("value is missing: with hold, call update(updates, state, params, value=metric)")
     value = unwrap_array(value)
     if not isinstance(value, jax.Array):
         return checks.metric("value", value)

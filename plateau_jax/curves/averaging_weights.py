@@ -1,7 +1,6 @@
 """Averaging weights that turn checkpoints of a constant learning rate into a cooldown."""
 
-import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
 from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP
+from plateau_jax.validation.checks import MAX_STEP, must
 
 _CHUNK = 2**16  # steps evaluated at once
 _UNIT = 2.0**-53  # of which all weights are multiples
@@ -21,7 +20,10 @@ Evaluate = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 def weights(rows: Sequence[ExactSegment], evaluate: Evaluate, steps: Any) -> NDArray[np.float64]:
     """Return `Curve.merge_weights` for the segments and the values of a curve."""
     steps = _check_steps(steps)
-    pieces = np.array(list(_pieces(rows, steps[0], steps[-1])))
+    # The segments, cut to the range of the checkpoints.
+    pieces = np.array([(row.begin, after or MAX_STEP) for row, after in nonempty_segments(rows)])
+    pieces = pieces.clip(steps[0], steps[-1])
+    pieces = pieces[pieces[:, 0] < pieces[:, 1]]
     levels = _levels_at_ends(evaluate, pieces)
     means = _interval_sums(evaluate, pieces, levels, steps) / np.diff(steps)
     # Every mean is rounded to a multiple of 2⁻⁵³. In [0, 1] float64 holds all of these, so the differences
@@ -33,32 +35,17 @@ def weights(rows: Sequence[ExactSegment], evaluate: Evaluate, steps: Any) -> NDA
 
 def _check_steps(steps: Any) -> NDArray[np.int64]:
     if not checks.is_ordered(steps):
-        raise TypeError(f"steps = {reprlib.repr(steps)} must be a sequence of integers")
-    checked = [checks.at_least(f"steps[{index}]", step, 0) for index, step in enumerate(steps)]
-    if len(checked) < 2:
-        raise ValueError(f"steps = {checked} must name at least two checkpoints")
-    for index, (before, after) in enumerate(pairwise(checked), start=1):
-        if before >= after:
-            raise ValueError(f"steps[{index}] = {after} must be above steps[{index - 1}] = {before}")
-    if checked[-1] > MAX_STEP:
-        raise ValueError(f"steps[-1] = {checked[-1]} must be at most 2**31 - 1 = {MAX_STEP}")
+        raise TypeError(must("steps", steps, "be a sequence of integers"))
+    checked = [checks.at_least(("steps", index), step, 0) for index, step in enumerate(steps)]
+    is_rising = all(before < after for before, after in pairwise(checked))
+    if len(checked) < 2 or not is_rising or checked[-1] > MAX_STEP:
+        requirement = f"be at least two rising integers, at most 2**31 - 1 = {MAX_STEP}"
+        raise ValueError(must("steps", checked, requirement))
     return np.array(checked, np.int64)
 
 
-def _pieces(rows: Sequence[ExactSegment], first: int, after: int) -> Iterator[tuple[int, int]]:
-    """Yield (first step, first step after it) of each segment, cut to the given range."""
-    for row, end in nonempty_segments(rows):
-        piece = max(first, row.begin), after if end is None else min(after, end)
-        if piece[0] < piece[1]:
-            yield piece
-
-
 def _levels_at_ends(evaluate: Evaluate, pieces: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the levels at the first and the last step of each piece.
-
-    Raises:
-        ValueError: The first level is 0, or the curve rises after it.
-    """
+    """Return the levels at the first and the last step of each piece; the curve must not rise."""
     ends = (pieces - [0, 1]).ravel()
     levels = evaluate(ends)
     if levels[0] == 0:

@@ -54,6 +54,15 @@ class Curve(ABC):
     unit: int | None
     """Samples or tokens per step, for a curve that `BatchPlan.scale` returned or that is derived from one."""
 
+    segments: Segments
+    """The curve as a table of read-only int32 arrays with one row per segment."""
+
+    _decoded: DecodedSegments
+    """The table with the words of each column joined into 64-bit integers."""
+
+    _decoded_rows: tuple[list[int], list[DecodedSegments]]
+    """The first step of each row, and the rows themselves, as Python integers."""
+
     _kind: ClassVar[str | None] = None
     """The value of `"kind"` in `to_dict`."""
 
@@ -67,39 +76,26 @@ class Curve(ABC):
 
     @abstractmethod
     def __post_init__(self) -> None:
-        """Check the arguments, then call `_freeze` with them and with the rows that they describe."""
+        """Check the arguments, set them, then call `_freeze` with the rows that they describe."""
 
-    def _freeze(
-        self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None, **arguments: Any
-    ) -> None:
-        """Set the attributes of a curve whose arguments have been checked."""
-        rows = tuple(rows)
-        values = {**arguments, "rows": rows, "depth": depth, "unit": unit, "total_steps": rows[-1].begin}
-        object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
-        for name, value in values.items():
+    def _set(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
             object.__setattr__(self, name, value)
-        # Compute the tables now: torch.compile would otherwise trace their construction in the first call.
-        _ = self._decoded_rows
 
-    @cached_property
-    def segments(self) -> Segments:
-        """The curve as a table of read-only int32 arrays with one row per segment."""
-        return segments.encode_table(self.rows)
-
-    @cached_property
-    def _decoded(self) -> DecodedSegments:
-        """The table with the words of each column joined into 64-bit integers."""
-        return segments.decode_table(NUMPY, self.segments)
+    def _freeze(self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None) -> None:
+        """Set the attributes of a curve whose arguments have been checked and set."""
+        rows = tuple(rows)
+        object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
+        self._set(rows=rows, depth=depth, unit=unit, total_steps=rows[-1].begin)
+        # Not on first use: torch.compile would trace the construction of the tables in the first call.
+        table = segments.encode_table(rows)
+        decoded = segments.decode_table(NUMPY, table)
+        self._set(segments=table, _decoded=decoded, _decoded_rows=segments.python_rows(decoded))
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:
         """The first step of each flat part: a maximal run of steps below `total_steps` at one exact level."""
         return tuple(exact_segments.flat_starts(self.rows))
-
-    @cached_property
-    def _decoded_rows(self) -> tuple[list[int], list[DecodedSegments]]:
-        """The first step of each row, and the rows themselves, as Python integers."""
-        return segments.python_rows(self._decoded)
 
     @overload
     def __call__(self, step: int | np.integer[Any]) -> float: ...
@@ -409,9 +405,9 @@ class Curve(ABC):
         length = [] if self.depth else [f"{self.total_steps} steps"]
         return sampling.CurveToDraw(self.rows, self, [*length, *self._legend_phrases()])
 
+    @abstractmethod
     def _legend_phrases(self) -> list[str]:
         """Describe this curve for a plot's legend, in parts, without its number of steps."""
-        return [type(self).__name__]
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: a plot and the table of `describe`. Does not need matplotlib."""
@@ -445,8 +441,8 @@ class Curve(ABC):
                 by its path, as in `curve.stages[1].to`.
 
         Warns:
-            CurveWarning: As the constructor. A mapping with the keys that `to_dict` writes, all of them and
-                no other, warns only of a percentage that rounds to no step.
+            CurveWarning: As the constructor, unless the keys are those that `to_dict` writes, all of them and
+                no other.
 
         >>> from plateau_jax import Curve, PlateauCurve
         >>> curve = PlateauCurve(1000).cooldown(500, 100)

@@ -41,24 +41,18 @@ class Cooldown(Curve, kind="cooldown"):
         elif end > start:
             level = nearest_float32(from_decimal(start))
             raise ValueError(checks.must("to", to, f"not lie above the level at step {at}, {level}"))
-        if reason := levels.why_undefined(shape, "cooldown", start, end, zero="to 0"):
+        if reason := levels.why_undefined(shape, "cooldown", start, end):
             raise ValueError(Message("shape", f" = {shape!r}: {reason}"))
-        self._freeze(
-            [
-                # The number of rows does not depend on `at`, so `at` may move without recompilation. The row
-                # that is cut short keeps its length, and with it the bits of its values.
-                *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
-                curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
-                ExactSegment("cooldown", at, steps, start, end, shape),
-                flat_segment("end", at + steps, 0, end),
-            ],
-            depth=depth_above(curve),
-            unit=curve.unit,
-            at=at,
-            steps=steps,
-            to=to,
-            shape=shape,
-        )
+        self._set(at=at, steps=steps, to=to, shape=shape)
+        rows = [
+            # The number of rows does not depend on `at`, so `at` may move without recompilation. The row that
+            # is cut short keeps its length, and with it the bits of its values.
+            *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
+            curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
+            ExactSegment("cooldown", at, steps, start, end, shape),
+            flat_segment("end", at + steps, 0, end),
+        ]
+        self._freeze(rows, depth=depth_above(curve), unit=curve.unit)
         if start == 0:
             advice = "Begin the cooldown at a step at which the curve is above 0"
             warn(Message("at", f" = {at}: the learning rate is 0 there already. {advice}"))
@@ -90,8 +84,9 @@ class Then(Curve, kind="then"):
         if first + other.total_steps > MAX_STEP:
             total = f"{first} + {other.total_steps}"
             raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
+        self._set(scale=scale)
         rows = [*curve.rows[:-1], *(row.shifted(first, levels.as_level(scale)) for row in other.rows)]
-        self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other), scale=scale)
+        self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other))
 
     def _legend_phrases(self) -> list[str]:
         phrases = self.curve._legend_phrases()
@@ -123,9 +118,10 @@ class Part(Curve, kind="part"):
             raise ValueError(checks.must("stop", stop, f"be at most the curve's total_steps = {total}"))
         if start >= stop:
             raise ValueError(checks.must("start", start, f"be below stop = {stop}"))
+        self._set(start=start, stop=stop)
         rows = [row._replace(begin=row.begin - start) for row in cut_segments(curve.rows, start, stop)]
         end = flat_segment("end", stop - start, 0, segment_at(curve.rows, stop).at(stop))
-        self._freeze([*rows, end], depth=depth_above(curve), unit=curve.unit, start=start, stop=stop)
+        self._freeze([*rows, end], depth=depth_above(curve), unit=curve.unit)
 
     def _legend_phrases(self) -> list[str]:
         return [*self.curve._legend_phrases(), f"steps {self.start}–{self.stop}"]

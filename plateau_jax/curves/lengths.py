@@ -1,19 +1,14 @@
 """Lengths as fractions of all steps: `"2%"`, and `"rest"` for what the other stages leave."""
 
-import re
 from collections.abc import Sequence
-from fractions import Fraction
+from decimal import Decimal
 from typing import Any, TypeGuard
 
+from plateau_jax.numerics.exact import scaled
 from plateau_jax.validation.checks import Message, Path, at_least, must
 from plateau_jax.validation.curve_warning import warn
 
 REST = "rest"
-
-# Bounded, so that the exact number stays small.
-_PERCENTAGE = re.compile(
-    r"\s*([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,2})?)\s*%\s*"
-)
 
 
 def is_percentage(value: Any) -> TypeGuard[str]:
@@ -22,19 +17,16 @@ def is_percentage(value: Any) -> TypeGuard[str]:
 
 
 def percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int:
-    """Return the percentage of the total, rounded down; warn if nothing is left of it.
-
-    Args:
-        path: The argument, for messages.
-        written: The percentage that the user wrote, such as "2%".
-        total_steps: The number of steps that are 100 %.
-    """
-    match = _PERCENTAGE.fullmatch(written)
-    percentage = Fraction(match[1]) if match else Fraction(-1)
-    if not 0 <= percentage <= 100:
+    """Return a percentage of the total such as "2%", rounded down; warn if nothing is left of it."""
+    try:
+        percentage = Decimal(written.strip().removesuffix("%"))
+        is_valid = 0 <= percentage <= 100
+    except ArithmeticError:  # not a number
+        percentage, is_valid = Decimal(0), False
+    if not is_valid:
         raise ValueError(must(path, written, "be a percentage from 0% to 100%, such as '2.5%'"))
-    # In rationals, as the decimal that was written: 32.3 % of 1000 is 323, but floats give 322.
-    steps = total_steps * percentage // 100
+    # In decimals: 32.3 % of 1000 is 323, but floats give 322.
+    steps = int(scaled(Decimal(total_steps), percentage) // 100)
     if percentage and not steps:
         text = f" = {written!r} of {total_steps} steps rounds down to 0 steps"
         warn(Message(path, f"{text}. Write a larger percentage, or a number of steps"))
@@ -42,26 +34,16 @@ def percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int
 
 
 def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[int]:
-    """Return the lengths of all stages in steps, each at least 0; they add up to the total if that is given.
-
-    Args:
-        lengths: For each stage a number of steps, a percentage or "rest".
-        total_steps: The number of steps of all stages; None if the user did not give it.
-    """
+    """Return the lengths of all stages in steps, at least 0; they add up to the total if that is given."""
     steps: list[int] = []
-    rests: list[int] = []
+    rests = [index for index, length in enumerate(lengths) if isinstance(length, str) and length == REST]
     for index, length in enumerate(lengths):
         path = "stages", index, "steps"
-        is_rest = isinstance(length, str) and length == REST
-        if (is_rest or is_percentage(length)) and total_steps is None:
-            raise ValueError(
-                Message(path, f" = {length!r} is a fraction of all steps, and needs total_steps")
-            )
-        if is_rest:
-            rests.append(index)
-            steps.append(0)
-        elif is_percentage(length):
-            steps.append(percentage_in_steps(path, length, total_steps or 0))
+        if index in rests or is_percentage(length):
+            if total_steps is None:
+                problem = f" = {length!r} is a fraction of all steps, and needs total_steps"
+                raise ValueError(Message(path, problem))
+            steps.append(0 if index in rests else percentage_in_steps(path, length, total_steps))
         else:
             kinds = "be an integer, or with total_steps a percentage such as '2%' or the word 'rest'"
             steps.append(at_least(path, length, 0, f"{kinds}; a stage is (steps, to, shape)"))

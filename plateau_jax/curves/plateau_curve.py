@@ -137,17 +137,9 @@ class PlateauCurve(Curve):
         decay_shape = shapes.canonical_shape(
             "decay_shape", self.decay_shape, tuple(shapes.SHAPES), shapes.POWER_SHAPES
         )
-        rows = _rows(
-            total,
-            warmup,
-            place_plateaus(total, warmup, plateaus, absolute_plateaus),
-            as_level(min_lr_ratio),
-            as_level(init_lr_ratio),
-            warmup_shape,
-            decay_shape,
-        )
-        self._freeze(
-            rows,
+        placed = place_plateaus(total, warmup, plateaus, absolute_plateaus)
+        self._set(
+            total_steps=total,
             warmup_steps=warmup,
             plateaus=tuple(sorted(plateaus)),
             absolute_plateaus=tuple(sorted(absolute_plateaus)),
@@ -156,6 +148,7 @@ class PlateauCurve(Curve):
             warmup_shape=warmup_shape,
             decay_shape=decay_shape,
         )
+        self._freeze(_rows(self, placed))
         warn_of_small_plateaus(plateaus, total - warmup)
         # Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0.
         _warn_of_lr("min_lr_ratio", min_lr_ratio, 1e-4)
@@ -183,31 +176,23 @@ def _warn_of_lr(name: str, ratio: float, least: float) -> None:
         warn(Message(name, f" = {ratio!r} {reason}. For a learning rate write {name}={ratio!r} / peak"))
 
 
-def _rows(
-    total_steps: int,
-    warmup_steps: int,
-    plateaus: list[tuple[int, int]],
-    min_level: Level,
-    init_level: Level,
-    warmup_shape: WarmupShape,
-    decay_shape: str,
-) -> Iterator[ExactSegment]:
+def _rows(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[ExactSegment]:
     """Yield the segments: warmup, decay, (plateau, decay) for each plateau, end.
 
     `plateaus` are valid pairs (first step, number of steps), sorted.
     """
     # Empty segments are kept: the table's shape then depends on the number of plateaus alone, and moving one
     # never makes JAX compile again.
-    peak = Level(1)
-    decaying = total_steps - warmup_steps - sum(length for _, length in plateaus)
-    yield ExactSegment("warmup", 0, warmup_steps, init_level, peak, warmup_shape)
-    begin, elapsed = warmup_steps, 0
-    level = peak
+    total, warmup, shape = curve.total_steps, curve.warmup_steps, curve.decay_shape
+    peak, lowest = Level(1), as_level(curve.min_lr_ratio)
+    decaying = total - warmup - sum(length for _, length in plateaus)
+    yield ExactSegment("warmup", 0, warmup, as_level(curve.init_lr_ratio), peak, curve.warmup_shape)
+    begin, elapsed, level = warmup, 0, peak
     for first, length in plateaus:
         elapsed += first - begin
-        next_level = between(decay_shape, peak, min_level, Fraction(elapsed, decaying))
-        yield ExactSegment("decay", begin, first - begin, level, next_level, decay_shape)
+        next_level = between(shape, peak, lowest, Fraction(elapsed, decaying))
+        yield ExactSegment("decay", begin, first - begin, level, next_level, shape)
         yield flat_segment("plateau", first, length, next_level)
         begin, level = first + length, next_level
-    yield ExactSegment("decay", begin, total_steps - begin, level, min_level, decay_shape)
-    yield flat_segment("end", total_steps, 0, min_level)
+    yield ExactSegment("decay", begin, total - begin, level, lowest, shape)
+    yield flat_segment("end", total, 0, lowest)

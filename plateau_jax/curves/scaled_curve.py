@@ -9,8 +9,8 @@ from typing import Any, final
 
 from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.derived_curves import depth_above
-from plateau_jax.numerics.exact import as_written, nearest_power, scaled
-from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
+from plateau_jax.numerics.exact import as_written, nearest_power
+from plateau_jax.numerics.exact_segments import ExactSegment, first_and_last_steps, nonempty_segments
 from plateau_jax.numerics.levels import Level, as_level
 from plateau_jax.validation import checks
 
@@ -45,23 +45,17 @@ class ScaledCurve(Curve, kind="scaled"):
             if threshold % unit:
                 path = "pairs", index, "threshold"
                 raise ValueError(checks.must(path, threshold, f"be a multiple of unit = {unit}"))
-        pieces = list(_cut(curve, [threshold // unit for threshold, _ in pairs]))
-        batches = [batch for _, batch in pairs]
-        factors = [_factor(batch, reference, exponent) for batch in batches]
-        _check_factors(pieces, batches, factors, reference, exponent)
-        rows = [piece.shifted(0, as_level(factors[index])) for piece, _, index in pieces]
+        factors = [_factor(batch, reference, exponent) for _, batch in pairs]
+        pieces = _cut(curve, [threshold // unit for threshold, _ in pairs])
+        rows = [piece.shifted(0, as_level(factors[index])) for piece, index in pieces]
         if any(level > _MAX_FACTOR for row in rows for level in (row.start, row.end)):
             raise ValueError(
                 checks.must("curve", curve, "not be scaled so often: the factors are above 2**31")
             )
-        self._freeze(
-            rows,
-            depth=depth_above(curve),
-            unit=unit,
-            pairs=pairs,
-            reference=reference,
-            exponent=exponent,
-        )
+        if max(factors) > 1:
+            _check_levels(rows, reference)
+        self._set(pairs=pairs, reference=reference, exponent=exponent)
+        self._freeze(rows, depth=depth_above(curve), unit=unit)
 
     def _legend_phrases(self) -> list[str]:
         batches = [batch for _, batch in self.pairs]
@@ -75,10 +69,7 @@ class ScaledCurve(Curve, kind="scaled"):
 def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
     """Return the pairs (threshold, batch) of a schedule of batch sizes."""
     checked = [
-        (
-            checks.integer((*path, "threshold"), threshold),
-            checks.at_least((*path, "batch"), batch, 1),
-        )
+        (checks.integer((*path, "threshold"), threshold), checks.at_least((*path, "batch"), batch, 1))
         for path, threshold, batch in checks.pairs("pairs", pairs, "(threshold, batch)")
     ]
     if not checked:
@@ -93,53 +84,32 @@ def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
     return tuple(checked)
 
 
-def _cut(curve: Curve, steps: Sequence[int]) -> Iterator[tuple[ExactSegment, int | None, int]]:
-    """Yield (piece, first step after it, index of its batch) for each segment, cut where a batch begins."""
+def _cut(curve: Curve, steps: Sequence[int]) -> Iterator[tuple[ExactSegment, int]]:
+    """Yield each segment, cut where a batch begins, with the index of its batch."""
     for row, after in nonempty_segments(curve.rows):
         if after is None:
             # One level is held past the end: that of the last batch.
-            yield row, None, len(steps) - 1
+            yield row, len(steps) - 1
             return
-        begins = [row.begin, *steps[bisect_right(steps, row.begin) : bisect_left(steps, after)]]
-        for begin, end in pairwise([*begins, after]):
-            yield row.rest(begin), end, bisect_right(steps, begin) - 1
+        for begin in [row.begin, *steps[bisect_right(steps, row.begin) : bisect_left(steps, after)]]:
+            yield row.rest(begin), bisect_right(steps, begin) - 1
 
 
 def _factor(batch: int, reference: int, exponent: float) -> float:
     """Return the float64 nearest to (batch/reference)^exponent."""
-    return nearest_power(Fraction(batch, reference), as_written(exponent))
+    factor = nearest_power(Fraction(batch, reference), as_written(exponent))
+    # Beyond these limits 62 bits are too few, and the numbers are surely a mistake.
+    if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
+        effect = f": the factor is {factor:.3g}, outside 2**-31 … 2**31"
+        nearer = f"be nearer to the batch {checks.short_repr(batch)}{effect}"
+        raise ValueError(checks.must("reference", reference, nearer))
+    return factor
 
 
-def _check_factors(
-    pieces: Sequence[tuple[ExactSegment, int | None, int]],
-    batches: Sequence[int],
-    factors: Sequence[float],
-    reference: int,
-    exponent: float,
-) -> None:
-    """Raise a ValueError if a factor is extreme, or a level times its factor exceeds 1."""
-    for batch, factor in zip(batches, factors, strict=True):
-        # Beyond these limits 62 bits are too few, and the numbers are surely a mistake.
-        if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
-            effect = f": the factor is {factor:.3g}, outside 2**-31 … 2**31"
-            nearer = f"be nearer to the batch {checks.short_repr(batch)}{effect}"
-            raise ValueError(checks.must("reference", reference, nearer))
-    if max(factors) <= 1:
-        return
-    for piece, after, index in pieces:
-        level, step = _highest(piece, after)
-        if scaled(level, as_level(factors[index])) > _HIGHEST:
-            where = (
-                f"at step {step}, with the batch {batches[index]}, it is {float(level) * factors[index]:g}"
-            )
-            advice = "use a larger reference, and multiply the peak by (new / old)**exponent"
-            requirement = f"keep every multiplier at most 1; {where}: {advice}"
-            raise ValueError(checks.must("reference", reference, requirement))
-
-
-def _highest(piece: ExactSegment, after: int | None) -> tuple[Level, int]:
-    """Return the highest level of a piece, with its step."""
-    first = piece.at(piece.begin)
-    if after is None or piece.end <= piece.start:
-        return first, piece.begin
-    return piece.at(after - 1), after - 1
+def _check_levels(rows: Sequence[ExactSegment], reference: int) -> None:
+    for row, *ends in first_and_last_steps(rows):  # between them a segment is monotone
+        for step in ends:
+            if (level := row.at(step)) > _HIGHEST:
+                requirement = f"keep every multiplier at most 1; at step {step} it is {float(level):g}"
+                advice = "use a larger reference, and multiply the peak by (new / old)**exponent"
+                raise ValueError(checks.must("reference", reference, f"{requirement}: {advice}"))

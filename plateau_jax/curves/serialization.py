@@ -10,7 +10,6 @@ from dataclasses import fields
 from decimal import Decimal
 from typing import Any, cast
 
-from plateau_jax.curves.lengths import is_percentage
 from plateau_jax.validation.checks import Message, Path, is_ordered, message_of, must
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -44,10 +43,7 @@ def _to_plain_value(value: Any) -> Any:
 def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
     """Build the curve that `curve_to_dict` or a configuration file describes, of the kind `cls` or any.
 
-    Args:
-        cls: The class of the curve, or a base class of it.
-        arguments: The mapping.
-        path: That of a curve within another one, for messages.
+    `path` is that of a curve within another one, for messages.
     """
     if not isinstance(arguments, Mapping):
         raise TypeError(must(path or "arguments", arguments, "be a mapping, as to_dict returns it"))
@@ -71,9 +67,8 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
         values[name] = (
             curve_from_dict(object, value, (*path, name)) if name in NESTED else parse_numbers(value)
         )
-    # `to_dict` writes all fields and nothing else, and no percentage: such a curve has warned already.
-    is_complete = values.keys() == {field.name for field in fields(cls)}
-    is_saved = is_complete and not is_percentage(values.get("warmup_steps"))
+    # `to_dict` writes all fields and nothing else: such a curve has warned already.
+    is_saved = values.keys() == {field.name for field in fields(cls)}
     try:
         with suppress_warnings() if is_saved else nullcontext():
             return cls(**values)

@@ -9,35 +9,19 @@ from plateau_jax.validation.checks import short_repr
 
 
 def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
-    """Return each curve and what to draw of it, in order; the keys of a mapping become names.
-
-    Args:
-        function: The name of the public function, for errors.
-        curves: Its arguments.
-
-    Raises:
-        TypeError: An item is not a curve, or a name is not a string.
-        ValueError: There is no curve.
-    """
+    """Return each curve among the arguments of a function, and what to draw of it; keys become names."""
     advice = f"write {function}(curve, other) or {function}({{'name': curve, ...}})"
-    items, has_names = list[tuple[Any, Any]](enumerate(curves)), False
-    if len(curves) == 1 and isinstance(curves[0], Mapping):
-        items, has_names = list(cast("Mapping[Any, Any]", curves[0]).items()), True
-    elif len(curves) == 1 and _is_collection(curves[0]):
-        items = list(enumerate(cast("Iterable[Any]", curves[0])))
-    if not items:
-        raise ValueError(f"there is no curve: {advice}")
+    items: Any = curves
+    if len(curves) == 1 and isinstance(curves[0], Iterable) and not isinstance(curves[0], str | bytes):
+        items = cast("Any", curves[0])
+    has_names = isinstance(items, Mapping)
     checked: list[tuple[Curve, CurveToDraw]] = []
-    for key, curve in items:
+    for key, curve in cast("Mapping[Any, Any]", items).items() if has_names else enumerate(items):
         if not isinstance(curve, Curve):
             raise TypeError(f"curves[{short_repr(key)}] = {short_repr(curve)} must be a Curve: {advice}")
         if has_names and not isinstance(key, str):
             raise TypeError(f"the name {short_repr(key)} of a curve must be a string")
         checked.append((curve, curve._to_draw()._replace(name=key if has_names else None)))
+    if not checked:
+        raise ValueError(f"there is no curve: {advice}")
     return checked
-
-
-def _is_collection(value: Any) -> bool:
-    # An array without dimensions passes for an `Iterable`, but cannot be iterated.
-    is_scalar = getattr(value, "ndim", 1) == 0
-    return isinstance(value, Iterable) and not is_scalar and not isinstance(value, str | bytes)

@@ -104,8 +104,7 @@ class StagedCurve(Curve, kind="staged"):
         start: float = 0.0,
         total_steps: int | None = None,
     ) -> None:
-        object.__setattr__(self, "stages", _check_stages(stages, total_steps))
-        object.__setattr__(self, "start", ratio("start", start))
+        self._set(stages=_check_stages(stages, total_steps), start=ratio("start", start))
         self.__post_init__()
 
     def __post_init__(self) -> None:
@@ -114,7 +113,7 @@ class StagedCurve(Curve, kind="staged"):
         if not 1 <= total <= MAX_STEP:
             limits = f"which must lie in 1 … 2**31 - 1 = {MAX_STEP}"
             raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
-        self._freeze(_rows(stages, levels.as_level(start)), stages=stages, start=start)
+        self._freeze(_rows(stages, levels.as_level(start)))
         highest = max(start, *(stage.to or 0 for stage in stages))
         if highest == 0:
             text = "and no stage rises, so the curve is 0 at every step"

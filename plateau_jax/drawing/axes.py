@@ -20,30 +20,22 @@ from plateau_jax.validation.lazy_names import missing_package_error
 
 # For lines and spans to remain distinct in black and white.
 LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
-_HATCHES = {"warmup": "////", "plateau": None}
 
 
 def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
     """Plot the learning rates of curves in one Axes; see `plateau_jax.plot`."""
     peak = checks.peak("peak_value", peak_value)
-    if ax is None:
-        ax = current_axes()
+    ax = current_axes() if ax is None else ax
     handles = [*_shade_spans(ax, curves[0].rows)] if len(curves) == 1 and not ax.lines else []
     for curve, label, style in zip(curves, legend_labels(curves), cycle(LINE_STYLES), strict=False):
         steps = steps_to_draw(curve.rows)
         handles += ax.plot(steps, peak * curve.values_at(steps), label=label, linestyle=style)
-    ax.set_xlabel("step")
-    ax.set_ylabel("learning rate" if peak_value != 1.0 else "multiplier")
+    ax.set(xlabel="step", ylabel="learning rate" if peak_value != 1.0 else "multiplier")
     ax.grid(alpha=0.3)
-    ax.margins(x=0.01)
     # The line of a single curve without a name needs no entry in the legend.
     if shown := handles[:-1] if len(curves) == 1 and curves[0].name is None else handles:
-        _add_legend(ax, shown)
-    if ax.get_yscale() == "linear" and ax.get_autoscaley_on():
-        bottom = min(ax.dataLim.ymin, 0.0)
-        height = max(ax.dataLim.ymax, 0.0) - bottom or 1.0
-        ax.set_ylim(bottom, bottom + height / (1 - _free_share(ax)), auto=True)
-    _format_ticks(ax)
+        # Out of the layout, so that a long label does not squeeze the Axes.
+        ax.legend(handles=shown, fontsize="small", handlelength=3.5).set_in_layout(False)
     return ax
 
 
@@ -56,44 +48,17 @@ def current_axes() -> Any:
     return plt.gca()
 
 
-def _format_ticks(ax: Any) -> None:
-    """Place ticks at whole steps and powers of ten next to the axes."""
-    from matplotlib.ticker import MaxNLocator, ScalarFormatter  # optional
-
-    # Only matplotlib's defaults are changed: formatters and locators that the user has set stay.
-    if isinstance(ax.yaxis.get_major_formatter(), ScalarFormatter):
-        ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
-    if isinstance(ax.xaxis.get_major_formatter(), ScalarFormatter):
-        ax.ticklabel_format(axis="x", useMathText=True)
-    if isinstance(ax.xaxis.get_major_locator(), MaxNLocator):
-        ax.locator_params(axis="x", integer=True)
-
-
 def _shade_spans(ax: Any, rows: Sequence[ExactSegment]) -> Iterator[Any]:
     """Shade warmups and plateaus; yield the first of each, for the legend."""
     seen: set[str] = set()
     for name, begin, after in shaded_spans(rows):
         look = {"facecolor": (FILLS[name], OPACITY), "edgecolor": (FILLS[name], 2 * OPACITY)}
-        span = ax.axvspan(begin, after, **look, hatch=_HATCHES[name], linewidth=0.5, zorder=0.5)
+        hatch = "////" if name == "warmup" else None
+        span = ax.axvspan(begin, after, **look, hatch=hatch, linewidth=0.5, zorder=0.5)
         if name not in seen:
             seen.add(name)
             span.set_label(name)
             yield span
-
-
-def _add_legend(ax: Any, handles: list[Any]) -> None:
-    """Add a legend in as many columns as fit."""
-    look = {"handles": handles, "loc": "upper right", "fontsize": "small", "handlelength": 3.5}
-    columns = ax.get_window_extent().width / ax.legend(**look).get_window_extent().width
-    # Out of the layout, so that a long legend does not squeeze the Axes.
-    ax.legend(**look, ncols=max(1, min(int(columns), len(handles)))).set_in_layout(False)
-
-
-def _free_share(ax: Any) -> float:
-    """Return the share of the Axes' height to leave free above the curves, for the legend."""
-    legend = ax.get_legend()
-    height = legend.get_window_extent().height / ax.get_window_extent().height if legend else 0.0
-    return 0.05 + min(1.1 * height, 0.5)
 
 
 class RunToDraw(NamedTuple):
@@ -136,11 +101,9 @@ def draw_losses(runs: Sequence[RunToDraw], lines: Sequence[LossLine], ax: Any) -
         (drawn,) = ax.plot(line.steps, line.losses, label=line.name, linestyle=style)
         low, high = line.losses - line.half_widths, line.losses + line.half_widths
         ax.fill_between(line.steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
-    ax.set_xlabel("step")
-    ax.set_ylabel("loss")
+    ax.set(xlabel="step", ylabel="loss")
     ax.grid(alpha=0.3)
-    ax.margins(x=0.01)
-    ax.legend(loc="upper right", fontsize="small", handlelength=3.5)
+    ax.legend(fontsize="small", handlelength=3.5)
     return ax
 
 
@@ -153,9 +116,7 @@ def draw_peaks(
     ax.plot(forecasts.fitted_peaks, forecasts.fitted_losses, color="0.2", linewidth=1, label="parabola")
     (drawn,) = ax.plot(*best, "D", label=f"best peak, {best[0]:.1e}")
     ax.axvspan(*within, color=drawn.get_color(), alpha=0.2, linewidth=0, zorder=0.5)
-    ax.set_xscale("log")
-    ax.set_xlabel("peak learning rate")
-    ax.set_ylabel("loss")
+    ax.set(xscale="log", xlabel="peak learning rate", ylabel="loss")
     ax.grid(alpha=0.3)
     ax.legend(fontsize="small")
     return ax

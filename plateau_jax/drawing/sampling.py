@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
-from plateau_jax.numerics.shapes import parse_formula
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 """The colour of each kind of span, drawn with OPACITY, so that it suits white and dark backgrounds."""
@@ -46,15 +45,13 @@ def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
     """Return both sides of every segment border, and enough steps between for a smooth line."""
     steps = [np.linspace(0, rows[-1].begin, 1001)]
     segments = list(nonempty_segments(rows))
-    # Samples are denser at both ends of a segment: a square root is steep at its start, a rising exponential
-    # at its end. Powers may be so steep that they need samples at every order of magnitude.
-    shares = (1 - np.cos(np.linspace(0, np.pi, max(50, 3000 // len(segments))))) / 2
     for row, after in segments:
         if after is not None:
             last = after - 1
-            steps += [row.begin + shares * (last - row.begin)]
-            if parse_formula(row.shape) and last > row.begin:
-                near = np.geomspace(1, last - row.begin, 200)
+            steps.append(np.array([row.begin, last]))
+            if last > row.begin:
+                # Some shapes are steep at an end, so there are samples at every order of magnitude from both.
+                near = np.geomspace(1, last - row.begin, max(50, 2000 // len(segments)))
                 steps += [row.begin + near, last - near]
     return np.unique(np.concatenate(steps).astype(np.int64))
 

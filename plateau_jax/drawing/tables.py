@@ -8,8 +8,6 @@ import numpy as np
 
 from plateau_jax.numerics.exact_segments import ExactSegment, describe_segments
 
-_MAX_ROWS = 200
-
 # For pages without a style sheet, and for tables longer than a screen.
 _STYLE = "text-align:right;border-spacing:1em 0;font-variant-numeric:tabular-nums"
 _SCROLLED = "display:inline-block;max-height:26em;overflow:auto"
@@ -35,12 +33,9 @@ def as_text(lines: Sequence[tuple[str, ...]], note: str = "", left: Collection[i
 
 
 def as_html(lines: Sequence[tuple[str, ...]], note: str = "") -> str:
-    """Return HTML of a header and rows, with the note below them; a very long table is shortened."""
+    """Return HTML of a header and rows, with the note below them."""
     header, *body = lines
-    shown = body[:_MAX_ROWS]
-    if len(shown) < len(body):
-        shown = [*shown[:-1], ("…",) * len(header), body[-1]]
-    cells = [_cells("th", header), *(_cells("td", line) for line in shown)]
+    cells = [_cells("th", header), *(_cells("td", line) for line in body)]
     table = f'<div style="{_SCROLLED}"><table style="{_STYLE}">{"".join(cells)}</table></div>'
     return f"<div>{table}<div>{escape(note)}</div></div>" if note else table
 

@@ -22,19 +22,14 @@ its result. States keep their structure and dtypes.
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plateau_jax.holds.rules import HoldBelow, HoldUntilFlat, Rule
+from plateau_jax.numerics.arithmetic import PYTHON
 
-
-def _where(condition: Any, first: Any, second: Any) -> Any:
-    return first if condition else second
-
-
-HOST = SimpleNamespace(where=_where, maximum=max)
+HOST = PYTHON
 """The namespace for NumPy scalars and Python numbers; several times faster than `numpy` on them."""
 
 

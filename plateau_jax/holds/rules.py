@@ -1,6 +1,7 @@
 """Rules that hold the curve's clock: frozen, and checked when they are built."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal, cast, get_args
@@ -54,23 +55,17 @@ class HoldUntilFlat:
     limit: int
 
     def __post_init__(self) -> None:
-        threshold = checks.number("threshold", self.threshold)
         mode = checks.one_of("threshold_mode", self.threshold_mode, get_args(ThresholdMode))
-        if threshold < 0:
-            raise ValueError(f"threshold = {threshold!r} must not be negative")
-        if mode == "rel" and threshold > 1:
-            raise ValueError(f'threshold = {threshold!r} must be at most 1 for threshold_mode="rel"')
-        checks.float32("threshold", threshold)
+        threshold = checks.float32("threshold", self.threshold)
+        if not 0 <= threshold <= (1 if mode == "rel" else math.inf):
+            limits = 'not be negative, nor above 1 for threshold_mode="rel"'
+            raise ValueError(checks.must("threshold", threshold, limits))
         every, limit = checks.positive_int("every", self.every), checks.positive_int("limit", self.limit)
         if every > limit:
-            raise ValueError(
-                f"every = {every} must be at most limit = {limit}: the hold would end with no reading"
-            )
-        object.__setattr__(self, "patience", checks.positive_int("patience", self.patience))
-        object.__setattr__(self, "threshold", threshold)
-        object.__setattr__(self, "threshold_mode", mode)
-        object.__setattr__(self, "every", every)
-        object.__setattr__(self, "limit", limit)
+            most = f"be at most limit = {limit}: the hold would end with no reading"
+            raise ValueError(checks.must("every", every, most))
+        patience = checks.positive_int("patience", self.patience)
+        _freeze(self, patience=patience, threshold=threshold, threshold_mode=mode, every=every, limit=limit)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
@@ -115,35 +110,23 @@ class HoldBelow:
     every: int = 1
 
     def __post_init__(self) -> None:
-        if self.steps is not None:
-            placed = [((), self.value, self.steps)]
-        elif isinstance(self.value, Iterable):
-            placed = checks.pairs("value", self.value, "(value, steps)")
+        if self.steps is None:
+            placed = checks.pairs("value", self.value, "(value, steps), if steps is not given")
         else:
-            raise TypeError(
-                f"value = {checks.short_repr(self.value)} must be pairs (value, steps), "
-                "or steps must be given"
-            )
+            placed = [((), self.value, self.steps)]
         pairs = [
-            (
-                checks.float32((*path, "value"), value),
-                checks.positive_int((*path, "steps"), steps),
-            )
+            (checks.float32((*path, "value"), value), checks.positive_int((*path, "steps"), steps))
             for path, value, steps in placed
         ]
         if not pairs:
-            raise ValueError("value holds no pair (value, steps); at least one is needed")
+            raise ValueError(checks.must("value", self.value, "hold at least one pair (value, steps)"))
         for (value, _), (following, _) in pairwise(pairs):
             if following >= value:
-                raise ValueError(
-                    f"value = {checks.short_repr(self.value)} must hold falling values; "
-                    f"{following!r} follows {value!r}"
-                )
+                falling = f"hold falling values; {following!r} follows {value!r}"
+                raise ValueError(checks.must("value", self.value, falling))
         checks.positive_int("the sum of all steps", sum(steps for _, steps in pairs))
         value, steps = pairs[0] if len(pairs) == 1 else (tuple(pairs), None)
-        object.__setattr__(self, "value", value)
-        object.__setattr__(self, "steps", steps)
-        object.__setattr__(self, "every", checks.positive_int("every", self.every))
+        _freeze(self, value=value, steps=steps, every=checks.positive_int("every", self.every))
 
     @property
     def pairs(self) -> tuple[tuple[float, int], ...]:
@@ -159,6 +142,11 @@ class HoldBelow:
 Rule = HoldUntilFlat | HoldBelow
 
 
+def _freeze(rule: Rule, **checked: Any) -> None:
+    for name, value in checked.items():
+        object.__setattr__(rule, name, value)
+
+
 def check_rules(hold: Any, curve: Curve) -> tuple[Rule, ...]:
     """Check the argument `hold` (None, a rule, or a list of rules), and return its rules.
 
@@ -170,9 +158,7 @@ def check_rules(hold: Any, curve: Curve) -> tuple[Rule, ...]:
         return ()
     rules: tuple[Any, ...] = tuple(cast("Any", hold)) if isinstance(hold, list | tuple) else (hold,)
     if not all(isinstance(rule, Rule) for rule in rules):
-        raise TypeError(
-            f"hold = {checks.short_repr(hold)} must be a HoldUntilFlat, a HoldBelow, or a list of them"
-        )
+        raise TypeError(checks.must("hold", hold, "be a HoldUntilFlat, a HoldBelow, or a list of them"))
     if not rules:
         raise ValueError("hold is an empty list; write None for no rule")
     for rule in rules:

@@ -79,7 +79,8 @@ class DecodedSegments(NamedTuple):
     """Segments in the numbers that the arithmetic reads: `Segments` with its words joined.
 
     A field holds a number for each row of the table, for each step (gathered from the rows), or for one row
-    (a Python number). A field that is None in the table is None here too.
+    (a Python number). A field that is None in the table is None here too. Fields without a description are
+    those of the table, as int64.
     """
 
     begin: Any
@@ -99,23 +100,18 @@ class DecodedSegments(NamedTuple):
     shapes: dict[str, Any]
     """For each curved shape without a parameter, by name: not 0 for the segments of this shape."""
     rate_whole: Any = None
-    """The limbs of r·2⁹³, the highest first; `rate_top` holds the limb above this one."""
     rate_high: Any = None
     rate_middle: Any = None
     rate_low: Any = None
     power: Any = None
-    """`FROM_START`, `FROM_END` or 0, as in the table."""
     inverse_power: Any = None
-    """`FAR_APART`, `NEARLY_EQUAL` or 0, as in the table."""
     rate_top: Any = None
     exponent_whole: Any = None
-    """P: the whole part."""
     exponent_fraction: Any = None
     """P·2⁶²: bits 0 to 61."""
     phase_begin: Any = None
     """The step at which the segment would be at its start level; it may lie before the first step."""
     shift: Any = None
-    """n, int64: `start` and `end` are levels divided by 2ⁿ."""
 
     def map(self, change: Callable[[Any], Any]) -> "DecodedSegments":
         """Apply a function to each column."""

@@ -9,7 +9,6 @@ are, since even an exponential that ends near 0 passes through all the levels ab
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from math import inf
 
 import numpy as np
 
@@ -70,10 +69,7 @@ def scaled(number: Decimal, factor: Decimal) -> Decimal:
 def nearest_power(number: Fraction, exponent: Fraction) -> float:
     """Return the float64 nearest to a fraction above 0 raised to a power; infinity if it is too large."""
     # A wrong last digit would decide the rounding of a result halfway between two float64.
-    try:
-        return float(_RELIABLE.plus(power(to_decimal(number), exponent)))
-    except OverflowError:
-        return inf
+    return float(_RELIABLE.plus(power(to_decimal(number), exponent)))
 
 
 def to_decimal(number: Fraction) -> Decimal:

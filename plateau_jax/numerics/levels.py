@@ -54,22 +54,14 @@ def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     return exact.interpolate(start, end, exact.power(exact.to_decimal(x), power))
 
 
-def why_undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str = "from or to 0") -> str:
-    """Explain why a shape cannot go from one level to the other; "" if it can.
-
-    Args:
-        shape: The shape.
-        kind: What has the shape: "stage" or "cooldown".
-        start: The level at its start.
-        end: The level at its end.
-        zero: The words for the level that is 0.
-    """
+def why_undefined(shape: str, kind: str, start: Level, end: Level) -> str:
+    """Explain why a "stage" or "cooldown" of this shape cannot join the two levels; "" if it can."""
     formula = parse_formula(shape)
     if shape != "exponential" and (formula is None or formula.name != INVERSE_POWER):
         return ""
     subject = f"{'an' if shape == 'exponential' else 'a'} {shape} {kind}"
     if start == 0 or end == 0:
-        return f"{subject} {zero} is not defined"
+        return f"{subject} from or to 0 is not defined"
     if formula and rounded(ratio_of_bases(formula.power, start, end)) > _MAX_RATIO:
         least = f"2**-{62 * float(formula.power):g}"
         return (

@@ -19,7 +19,7 @@ from plateau_jax.numerics import exact, levels
 from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB, LIMB_BITS, DecodedSegments, Operations
 from plateau_jax.numerics.exact_segments import ExactSegment
 from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, POWER_FROM_START, SHAPES, parse_formula
-from plateau_jax.validation import checks
+from plateau_jax.validation.checks import is_ordered, must
 
 INVERSE_BITS = FIXED_BITS + LIMB_BITS
 """Fractional bits of 1/L: multiplied by a step below 2³¹, it still has 62 correct ones."""
@@ -312,23 +312,22 @@ def stack(curves: Iterable[Any]) -> Segments:
     array([[  0,   0, 100, 100, 100],
            [  0,   0,  50,  80, 100]], dtype=int32)
     """
-    if not checks.is_ordered(curves):
-        raise TypeError(f"curves = {checks.short_repr(curves)} must be several Curves, in order")
-    curves = list(curves)
-    for curve in curves:
-        if not isinstance(getattr(curve, "segments", None), Segments):
-            raise TypeError(f"curves holds {checks.short_repr(curve)}; it must hold Curves")
-    tables: list[dict[str, Any]] = [curve.segments.columns() for curve in curves]
+    if not is_ordered(curves):
+        raise TypeError(must("curves", curves, "be several Curves, in order"))
+    tables: list[dict[str, Any]] = []
+    for index, curve in enumerate(curves):
+        if not isinstance(table := getattr(curve, "segments", None), Segments):
+            raise TypeError(must(("curves", index), curve, "be a Curve"))
+        tables.append(table.columns())
     if not tables:
         raise ValueError("curves is empty; stack needs at least one Curve")
     rows = max(len(table["begin"]) for table in tables)
-
-    def padded(column: Any) -> Any:
-        if column is None:
-            return np.zeros(rows, np.int32)
-        return np.pad(column, (0, rows - len(column)), mode="edge")
-
     names = dict.fromkeys(name for table in tables for name in table)
+    zero = np.zeros(1, np.int32)
+    columns = {name: [table.get(name, zero) for table in tables] for name in names}
     return Segments.of_columns(
-        {name: _frozen(np.array([padded(table.get(name)) for table in tables])) for name in names}
+        {
+            name: _frozen(np.array([np.pad(part, (0, rows - len(part)), mode="edge") for part in parts]))
+            for name, parts in columns.items()
+        }
     )

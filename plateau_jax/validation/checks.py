@@ -18,8 +18,8 @@ import numpy as np
 MAX_STEP = 2**31 - 1
 """The largest int32: tables and traced steps are int32."""
 
-SMALLEST_PEAK = 2.0**-126
-"""The smallest normal float32: XLA flushes smaller numbers to 0."""
+_SMALLEST, _LARGEST = 2.0**-126, float(np.finfo(np.float32).max)
+"""The limits of normal float32: XLA flushes smaller numbers to 0."""
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -138,7 +138,7 @@ def number(path: Path | str, value: Any, requirement: str = "be a number") -> in
 def float32(path: Path | str, value: Any) -> int | float:
     """Return the value as `number` does, if float32 can hold it."""
     value = number(path, value)
-    if not abs(value) <= float(np.finfo(np.float32).max):
+    if abs(value) > _LARGEST:
         raise ValueError(must(path, value, "not exceed what float32 can hold"))
     return value
 
@@ -195,13 +195,11 @@ def peak(path: Path | str, value: Any) -> np.float32:
         lr = math.inf
     if lr < 0:
         raise ValueError(must(path, value, "not be negative"))
-    if not (lr == 0 or SMALLEST_PEAK <= lr < math.inf):
+    if not (lr == 0 or _SMALLEST <= lr < math.inf):
         raise ValueError(must(path, value, "be 0, or finite and at least 2**-126"))
-    with np.errstate(over="ignore"):
-        rounded = np.float32(abs(lr))  # abs, because -0.0 is accepted too
-    if np.isinf(rounded):
+    if lr > _LARGEST:
         raise ValueError(must(path, value, "not exceed what float32 can hold"))
-    return rounded
+    return np.float32(abs(lr))  # abs, because -0.0 is accepted too
 
 
 def metric(name: str, value: Any) -> np.float32:
@@ -246,18 +244,14 @@ def steps(step: Any) -> np.ndarray:
         )
     # As objects, because NumPy turns [True, 2] into integers, and [-1, 2**63] and [] into floats.
     array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)
-    if not array.size and array.dtype.kind == "f":  # NumPy makes float64 of range(0), and of [] in np.array
-        array = array.astype(np.int32)
-    wrong = "step must be an integer or an array of integers, not"
-    if array.dtype == object:
+    # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
+    if not array.dtype.name.removeprefix("u").startswith("int"):
         try:
             clamped = [min(max(integer("step", item), 0), MAX_STEP) for item in array.flat]
         except TypeError:
-            raise TypeError(f"{wrong} {short_repr(step)}") from None
+            message = f"step must be an integer or an array of integers, not {short_repr(step)}"
+            raise TypeError(message) from None
         return np.array(clamped, np.int32).reshape(array.shape)
-    # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
-    if not array.dtype.name.removeprefix("u").startswith("int"):
-        raise TypeError(f"{wrong} {array.dtype}")
     if array.dtype != np.uint64:
         array = array.astype(np.int64)
     return np.clip(array, 0, MAX_STEP).astype(np.int32)

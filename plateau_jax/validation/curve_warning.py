@@ -6,14 +6,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any
 
 _SKIPPED_PACKAGES = {"plateau_jax", "torch_bridge", "torch", "copy", "dataclasses"}
 """Packages whose frames may lie between the user's line and the warning: `copy.replace` and
 `dataclasses.replace` construct curves too."""
-
-_thread_registry: dict[Any, Any] = {}
-"""The registry in which Python records warnings from other threads, so that each is shown once."""
 
 _is_suppressed = ContextVar("is_suppressed", default=False)
 
@@ -34,20 +30,27 @@ class CurveWarning(UserWarning):
 
 def warn(message: str, category: type[Warning] = CurveWarning) -> None:
     """Warn at the user's line: the innermost one outside of `_SKIPPED_PACKAGES`."""
-    if _is_suppressed.get():
-        return
-    # Python 3.11 has no `skip_file_prefixes`, which does the same.
-    frame, level = sys._getframe(1), 2
-    while frame is not None and _is_skipped(frame):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    if not _is_suppressed.get():
+        warner_at_this_line(category)(message)
 
 
-def _is_skipped(frame: FrameType) -> bool:
-    code = frame.f_code
-    # The `__init__` of a user's dataclass, whose default factory builds a curve, has the user's module.
-    is_generated = (code.co_filename, code.co_name) == ("<string>", "__init__")
-    return is_generated or str(frame.f_globals.get("__name__")).partition(".")[0] in _SKIPPED_PACKAGES
+def warner_at_this_line(category: type[Warning] = CurveWarning) -> Callable[[str], None]:
+    """Return a function that warns, also in another thread, at the user's line that led to this call."""
+    # Python 3.11 has no `skip_file_prefixes`. Another thread's frames do not lead back to the user's line.
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _module_of(frame).partition(".")[0] in _SKIPPED_PACKAGES:
+        frame = frame.f_back
+    place = frame.f_code.co_filename, frame.f_lineno, _module_of(frame)
+    registry = frame.f_globals.setdefault("__warningregistry__", {})  # in which Python notes what was shown
+
+    def warn_there(message: str) -> None:
+        warnings.warn_explicit(message, category, *place, registry)
+
+    return warn_there
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
 
 
 @contextmanager
@@ -58,18 +61,3 @@ def suppress_warnings() -> Generator[None]:
         yield
     finally:
         _is_suppressed.reset(token)
-
-
-def warner_at_this_line() -> Callable[[str], None]:
-    """Return a `warn` for another thread: its warnings point at the user's line that led to this call."""
-    # Another thread's frames do not lead back to the user's line, so it is recorded now.
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_skipped(frame):
-        frame = frame.f_back
-    filename, line = frame.f_code.co_filename, frame.f_lineno
-    module = frame.f_globals.get("__name__")
-
-    def warn_there(message: str) -> None:
-        warnings.warn_explicit(message, CurveWarning, filename, line, module, _thread_registry)
-
-    return warn_there

@@ -17,6 +17,10 @@ from plateau_jax import PlateauCurve
 MAX_STEP = 2**31 - 1
 
 
+class Step(int):
+    """A subclass of int, as some counters are."""
+
+
 @examples(300)
 @given(st.one_of(descriptions_and_steps(), descriptions_and_steps(scaled=True)))
 def test_values_are_within_half_ulp_plus_2_to_minus_58(case):
@@ -121,7 +125,7 @@ def test_scalars_arrays_and_every_integer_type_agree(case):
     values = curve(steps)
     assert values.dtype == np.float32
     assert [curve(step) for step in steps] == values.tolist()
-    assert all(type(curve(kind(step))) is float for step in steps[:3] for kind in (int, np.int64))
+    assert all(type(curve(kind(step))) is float for step in steps[:3] for kind in (int, np.int64, Step))
     assert [curve(np.int64(step)) for step in steps] == values.tolist()
     assert type(curve(np.array(steps[0]))) is np.float32
     cube = np.array(steps).reshape(2, 3, -1)

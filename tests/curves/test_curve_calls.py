@@ -4,41 +4,18 @@ import pickle
 import subprocess
 import sys
 from functools import partial
-from inspect import signature
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import given
 from support.curves.descriptions import build, descriptions_and_steps
-from support.examples import examples
 from support.jax.jax_cases import CURVE, x64_both_ways
 from support.schedulers.runs import learning_rate, peaks
 
 from plateau_jax import PlateauCurve
-
-
-@examples(200)
-@given(descriptions_and_steps(size=32), st.lists(st.integers(), max_size=4))
-def test_single_integer_gives_array_bits_as_python_float(case, more):
-    description, steps = case
-    curve = build(description)
-    steps += more
-    alone = [curve(step) for step in steps]
-    assert all(type(value) is float for value in alone)
-    np.testing.assert_array_equal(
-        np.array(alone).view(np.int64), curve(steps).astype(np.float64).view(np.int64)
-    )
-
-
-@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64, type("Step", (int,), {})])
-def test_single_integer_of_any_type_gives_python_float(kind):
-    for step in (0, 1, 99, 127):
-        assert type(CURVE(kind(step))) is float
-        assert CURVE(kind(step)) == CURVE(step)
 
 
 def test_calls_leave_no_state_in_curve():
@@ -66,40 +43,6 @@ def test_error_for_jax_step_names_jax_function(x64, step, transform):
         pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\), or multiplier"),
     ):
         transform(CURVE)(step)
-
-
-def test_error_in_scan_names_jax_function():
-    with pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\)"):
-        jax.lax.scan(lambda step, _: (step + 1, CURVE(step)), 0, length=3)
-
-
-_DECAY = signature(optax.add_decayed_weights).parameters["weight_decay"]
-_DECAYED_WEIGHTS = [optax.add_decayed_weights] if "Callable" in str(_DECAY) else []
-"""Since optax 0.2.6 it accepts a schedule."""
-
-
-@pytest.mark.parametrize("jit", [lambda update: update, jax.jit], ids=["eager", "jit"])
-@pytest.mark.parametrize(
-    "build",
-    [
-        optax.adamw,
-        optax.sgd,
-        optax.scale_by_schedule,
-        *_DECAYED_WEIGHTS,
-        optax.inject_hyperparams(optax.adamw),
-        lambda curve: optax.adamw(optax.join_schedules([curve, curve], [50])),
-        lambda curve: optax.adamw(lambda step: 3e-4 * curve(step)),
-    ],
-)
-def test_error_in_optax_optimizer_names_jax_function(jit, build):
-    optimizer = build(CURVE)
-    params = {"w": jnp.ones(2)}
-
-    def train():
-        jit(optimizer.update)(params, optimizer.init(params), params)
-
-    with pytest.raises(TypeError, match=r"write optax_schedule\(curve, peak_value\)"):
-        train()
 
 
 def test_torch_and_numpy_integers_are_steps_with_jax_loaded():

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import json
 import pickle
-from itertools import permutations
 from typing import get_type_hints
 
 import numpy as np
@@ -96,9 +95,8 @@ def test_equality_ignores_order_and_number_types(chosen, random):
     assert json.dumps(other.to_dict())
 
 
-def test_every_argument_of_plateau_curve_matters_for_equality():
-    curve = PlateauCurve(100)
-    changes = {
+CHANGES = (
+    {
         "total_steps": 101,
         "warmup_steps": 1,
         "plateaus": [(50, 10)],
@@ -107,14 +105,7 @@ def test_every_argument_of_plateau_curve_matters_for_equality():
         "init_lr_ratio": 0.1,
         "warmup_shape": "cosine",
         "decay_shape": "linear",
-    }
-    others = {dataclasses.replace(curve, **{name: value}) for name, value in changes.items()}
-    assert len(others - {curve}) == len(changes) == len(dataclasses.fields(curve))
-    assert curve != "PlateauCurve(100)"
-
-
-CHANGES = (
-    {"total_steps": 101, "min_lr_ratio": 0.1},
+    },
     {"stages": [(100, 0.5, "cosine")], "start": 0.1},
     {"cooldown": {"total_steps": 101}, "at": 49, "steps": 49, "to": 0.1, "shape": "linear"},
     {"curve": {"total_steps": 51}, "then": {"total_steps": 51}, "scale": 0.25},
@@ -184,16 +175,6 @@ def test_base_class_cannot_be_instantiated():
 def test_curves_cannot_be_subclassed(cls):
     with pytest.raises(TypeError, match=r"^Recipe cannot be derived from a curve: write a function"):
         type("Recipe", (cls,), {})
-
-
-def test_class_reads_its_own_kind_alone():
-    curve = PlateauCurve(100)
-    for one, other in permutations(
-        [curve, StagedCurve([(5, 1)]), curve.cooldown(5, 5), curve.then(curve)], 2
-    ):
-        assert type(one).from_dict(one.to_dict()) == one
-        with pytest.raises(ValueError, match=f"of a {type(one).__name__}, not of a {type(other).__name__}$"):
-            type(other).from_dict(one.to_dict())
 
 
 @pytest.mark.parametrize("cls", [PlateauCurve, StagedCurve])

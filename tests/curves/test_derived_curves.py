@@ -44,7 +44,7 @@ REJECTED = [
         for at, to in [(0, 1e-300), (50, 0.6), (100, 1.5), (550, 0.8), (2000, 0.1000001), (5, -0.1)]
     ),
     *((ValueError, cooldown(shape=shape), "shape = ") for shape in ("sqrt", None, "Linear", ["linear"])),
-    (ValueError, cooldown(500, shape="exponential"), "shape = 'exponential': an exponential cooldown to 0"),
+    (ValueError, cooldown(500, shape="exponential"), "shape = 'exponential': an exponential cooldown from"),
     *((TypeError, then(other), "other = ") for other in (None, 3, "curve", CURVE.to_dict())),
     *(
         (ValueError, then(scale=scale), f"scale = {scale!r} must")
@@ -150,14 +150,6 @@ def test_unknown_kind_is_refused(kind):
         match=r"^kind = .* must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', or left out",
     ):
         Curve.from_dict({"kind": kind, "stages": [], "start": 0})
-
-
-@pytest.mark.parametrize("arguments", [None, [1], "curve", 5], ids=str)
-def test_arguments_that_are_not_a_mapping_are_refused(arguments):
-    with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
-        Curve.from_dict(arguments)
-    with pytest.raises(TypeError, match=r"^other = .* must be a mapping"):
-        Curve.from_dict({"kind": "then", "curve": CURVE.to_dict(), "other": arguments, "scale": 1.0})
 
 
 def test_each_kind_is_read_by_its_class_alone():

@@ -153,8 +153,6 @@ def test_lengths_that_do_not_fit_are_rejected(stages, total, error, parts):
         "2%%",
         "2 % 3",
         "1/2%",
-        "1_0%",
-        "٢%",
         "2%\n.",
         f"{'9' * 5000}%",
     ],

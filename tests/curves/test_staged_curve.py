@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.curves.strategies import MAX_STEP
 
-from plateau_jax import PlateauCurve, Stage, StagedCurve, multiplier, stack
+from plateau_jax import Stage, StagedCurve, multiplier
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 NAN, INF = float("nan"), float("inf")
@@ -142,19 +142,6 @@ def test_powers_change_without_recompilation():
             curve = StagedCurve(stages, start=1.0)
             np.testing.assert_array_equal(values(curve.segments, steps), curve(steps))
     assert len(compiled) == 1
-
-
-def test_stack_may_mix_shapes():
-    curves = [
-        PlateauCurve(99, plateaus=[(20, 10)]),
-        StagedCurve([(9, 1), (30, 0.1, "exponential"), (9, 0, "1-sqrt")]),
-        StagedCurve([(9, 1, "1-x^3"), (30, 0.1, "t^-1.5"), (9, 0, "(1-x)^0.7")]),
-        PlateauCurve(99, decay_shape="linear"),
-    ]
-    steps = np.arange(120, dtype=np.int32)
-    values = jax.vmap(multiplier, (0, None))(stack(curves), steps)
-    for curve, actual in zip(curves, values, strict=True):
-        np.testing.assert_array_equal(actual, curve(steps))
 
 
 @pytest.mark.parametrize(

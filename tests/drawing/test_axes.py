@@ -2,7 +2,6 @@
 
 import matplotlib as mpl
 import numpy as np
-import pytest
 from hypothesis import given
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -67,10 +66,3 @@ def test_lines_and_spans_differ_without_colour():
     for span in (warmup, plateau):
         *colour, opacity = span.get_facecolor()
         assert _grey(line.get_color()) + 0.4 < 1 - opacity * (1 - _grey(colour)) < 0.95
-
-
-@pytest.mark.parametrize("total", [1, 2, 3, 7, 1000, 2**31 - 1])
-def test_ticks_are_whole_steps(total):
-    ax = plot(PlateauCurve(total), ax=_axes())
-    ticks = ax.get_xticks()
-    assert (ticks == ticks.round()).all()

@@ -98,43 +98,46 @@ def test_nothing_is_counted_away_from_flat_starts(given_rules, given_metrics):
                     assert state[:3] == initial_state(rule)[:3]
 
 
-def test_patience_ends_hold_of_flat_part():
-    rule = HoldUntilFlat(2, limit=100)
-    # At step 2 the first reading always improves; the next two do not.
-    assert clocks_of(rule, {2}, 0, 0, 1, 1, 1, 0, 0) == [0, 1, 2, 2, 2, 3, 4, 5]
-    # A reading that improves restarts the count.
-    assert clocks_of(rule, {2}, 0, 0, 1, 1, 0.9, 1, 1, 1) == [0, 1, 2, 2, 2, 2, 2, 3, 4]
+NAN, INF, FALLING = float("nan"), float("inf"), [9, 8, 7, 6, 5, 4, 3, 2]
+LATE, MEANS = HoldUntilFlat(2, limit=100), HoldUntilFlat(1, every=2, limit=100)
+TWO_VALUES, BELOW = HoldBelow([(0.5, 2), (0.2, 3)]), HoldBelow(0.5, 5)
 
 
-def test_each_flat_part_is_held_independently():
-    rule = HoldUntilFlat(1, limit=100)
-    # The best reading of the first part does not count in the second.
-    assert clocks_of(rule, {0, 2}, 0, 0, 5, 5, 4, 5, 5) == [0, 0, 1, 2, 2, 2, 3, 4]
-
-
-def test_update_at_limit_advances_clock():
-    falling = [9, 8, 7, 6, 5, 4, 3, 2]
-    assert clocks_of(HoldUntilFlat(1, limit=3), {2}, *falling) == [0, 1, 2, 2, 2, 3, 4, 5, 6]
-    assert clocks_of(HoldUntilFlat(1, limit=1), {2}, *falling) == list(range(9))
-
-
-def test_nonfinite_metric_counts_for_limit_alone():
-    nan, inf = float("nan"), float("inf")
-    assert clocks_of(HoldUntilFlat(1, limit=4), {0}, nan, inf, -inf, nan, nan) == [0, 0, 0, 0, 1, 2]
-    assert clocks_of(HoldUntilFlat(1, limit=9), {0}, 1, nan, 1e39, 1, 1) == [0, 0, 0, 0, 1, 2]
-    assert clocks_of(HoldBelow(0.5, 2), set(), -inf, nan, 0.5, 9, 9) == [0, 1, 2, 2, 2, 3]
-
-
-def test_reading_is_mean_from_start_of_hold():
-    rule = HoldUntilFlat(1, every=2, limit=100)
-    # From step 1 on: 4 and 2, then 2 and 4: no improvement. The 0 of step 0 is not included.
-    assert clocks_of(rule, {1}, 0, 4, 2, 2, 4, 0) == [0, 1, 1, 1, 1, 2, 3]
-    # A metric that is not finite only delays the mean.
-    assert clocks_of(rule, {1}, 0, 4, float("nan"), 2, 2, 4, 0) == [0, 1, 1, 1, 1, 1, 2, 3]
-
-
-def test_reading_is_mean_from_start_of_run():
-    assert clocks_of(HoldBelow(3, 1, every=2), {1}, 9, 3, 3, 3, 3, 3) == [0, 1, 2, 3, 3, 4, 5]
+@pytest.mark.parametrize(
+    ("rule", "flat_starts", "given_metrics", "wanted"),
+    [
+        # At step 2 the first reading always improves; the next two do not.
+        (LATE, {2}, [0, 0, 1, 1, 1, 0, 0], [0, 1, 2, 2, 2, 3, 4, 5]),
+        # A reading that improves restarts the count.
+        (LATE, {2}, [0, 0, 1, 1, 0.9, 1, 1, 1], [0, 1, 2, 2, 2, 2, 2, 3, 4]),
+        # The best reading of the first part does not count in the second.
+        (HoldUntilFlat(1, limit=100), {0, 2}, [0, 0, 5, 5, 4, 5, 5], [0, 0, 1, 2, 2, 2, 3, 4]),
+        # The update at the limit advances the clock.
+        (HoldUntilFlat(1, limit=3), {2}, FALLING, [0, 1, 2, 2, 2, 3, 4, 5, 6]),
+        (HoldUntilFlat(1, limit=1), {2}, FALLING, list(range(9))),
+        # A metric that is not finite counts for the limit alone.
+        (HoldUntilFlat(1, limit=4), {0}, [NAN, INF, -INF, NAN, NAN], [0, 0, 0, 0, 1, 2]),
+        (HoldUntilFlat(1, limit=9), {0}, [1, NAN, 1e39, 1, 1], [0, 0, 0, 0, 1, 2]),
+        (HoldBelow(0.5, 2), set(), [-INF, NAN, 0.5, 9, 9], [0, 1, 2, 2, 2, 3]),
+        # Means count from the start of the hold: 4 and 2, then 2 and 4. The 0 of step 0 is not included.
+        (MEANS, {1}, [0, 4, 2, 2, 4, 0], [0, 1, 1, 1, 1, 2, 3]),
+        (MEANS, {1}, [0, 4, NAN, 2, 2, 4, 0], [0, 1, 1, 1, 1, 1, 2, 3]),
+        # Or from the start of the run.
+        (HoldBelow(3, 1, every=2), {1}, [9, 3, 3, 3, 3, 3], [0, 1, 2, 3, 3, 4, 5]),
+        # A value holds from the update that reached it.
+        (HoldBelow(0.5, 2), set(), [0.9, 0.5, 0.1, 0.1, 0.1], [0, 1, 1, 1, 2, 3]),
+        # Each value is reached once, and steps add up.
+        (TWO_VALUES, set(), [0.1] * 7, [0, 0, 0, 0, 0, 0, 1, 2]),
+        (TWO_VALUES, set(), [0.5, 0.2, *[0.1] * 5], [0, 0, 0, 0, 0, 0, 1, 2]),
+        (TWO_VALUES, set(), [0.5, 0.9, 0.9, 0.2, *[0.5] * 4], [0, 0, 0, 1, 1, 1, 1, 2, 3]),
+        # The part at 1 is released after two updates and not held again while the other rule still holds.
+        ([HoldUntilFlat(9, limit=2), BELOW], {1}, [1, *[0] * 7], [0, 1, 1, 1, 1, 1, 1, 2, 3]),
+        # The other rule's updates are used up while the part is held.
+        ([HoldUntilFlat(9, limit=7), BELOW], {1}, [1, *[0] * 8], [0, 1, 1, 1, 1, 1, 1, 1, 2, 3]),
+    ],
+)
+def test_clocks_of_examples(rule, flat_starts, given_metrics, wanted):
+    assert clocks_of(rule, flat_starts, *given_metrics) == wanted
 
 
 @pytest.mark.parametrize(
@@ -159,23 +162,3 @@ def test_metric_is_rounded_first():
     rule = HoldUntilFlat(1, threshold=0.3, threshold_mode="abs", limit=100)
     assert clocks_of(rule, {0}, 2.0, float(border) - 1e-12) == [0, 0, 1]
     assert clocks_of(HoldBelow(0.1, 1), set(), 0.1 + 1e-12) == [0, 0]
-
-
-def test_value_holds_from_the_update_that_reached_it():
-    assert clocks_of(HoldBelow(0.5, 2), set(), 0.9, 0.5, 0.1, 0.1, 0.1) == [0, 1, 1, 1, 2, 3]
-
-
-def test_each_value_is_reached_once_and_steps_add_up():
-    rule = HoldBelow([(0.5, 2), (0.2, 3)])
-    assert clocks_of(rule, set(), 0.1, *[0.1] * 6) == [0, 0, 0, 0, 0, 0, 1, 2]
-    assert clocks_of(rule, set(), 0.5, 0.2, *[0.1] * 5) == [0, 0, 0, 0, 0, 0, 1, 2]
-    assert clocks_of(rule, set(), 0.5, 0.9, 0.9, 0.2, *[0.5] * 4) == [0, 0, 0, 1, 1, 1, 1, 2, 3]
-
-
-def test_rules_in_a_list_count_independently():
-    until, other = HoldUntilFlat(9, limit=2), HoldBelow(0.5, 5)
-    # The part at 1 is released after two updates and not held again while the other rule still holds.
-    assert clocks_of([until, other], {1}, 1, 0, *[0] * 6) == [0, 1, 1, 1, 1, 1, 1, 2, 3]
-    # The other rule's updates are used up while the part is held.
-    long = HoldUntilFlat(9, limit=7)
-    assert clocks_of([long, other], {1}, 1, 0, *[0] * 7) == [0, 1, 1, 1, 1, 1, 1, 1, 2, 3]

@@ -196,13 +196,13 @@ def test_stack_under_vmap_matches_each_curve(case, others):
 
 
 @x64_both_ways
-@pytest.mark.parametrize("empty", [[], range(0), np.zeros((0, 3)), jnp.zeros((0, 3))], ids=repr)
+@pytest.mark.parametrize("empty", [[], range(0), np.zeros((0, 3)), jnp.zeros((0, 3), int)], ids=repr)
 def test_empty_steps_give_empty_values(x64, empty):
     curve = every_shape(39)
     with jax.enable_x64(x64):
         for values in (
             multiplier(curve.segments, empty),
-            jax.jit(optax_schedule(curve, 0.5))(jnp.array(empty)),
+            jax.jit(optax_schedule(curve, 0.5))(jnp.array(empty, int)),
         ):
             assert_equal_bits(values.astype("float32"), np.zeros(np.shape(empty), np.float32))
 

@@ -126,7 +126,7 @@ def test_stack_is_as_long_as_longest_table(several):
             for curves in (PlateauCurve(10), *(kind([PlateauCurve(10)]) for kind in UNORDERED))
         ),
         *(
-            ([PlateauCurve(10), item], TypeError, r"^curves holds .*; it must hold Curves$")
+            ([PlateauCurve(10), item], TypeError, r"^curves\[1\] = .* must be a Curve$")
             for item in (3, None, PlateauCurve, PlateauCurve(10).segments, [PlateauCurve(10)])
         ),
     ],

@@ -138,7 +138,7 @@ def test_wrong_shapes_are_named(shape, message):
         ),
         (
             lambda: StagedCurve([(10,)], start=1).cooldown(5, 5, shape="t^-2"),
-            r"^shape = 't\^-2': a t\^-2 cooldown to 0 is not defined$",
+            r"^shape = 't\^-2': a t\^-2 cooldown from or to 0 is not defined$",
         ),
     ],
 )

@@ -133,23 +133,14 @@ def test_plateaus_must_leave_a_step_to_decay(total, data):
 
 
 OBJECTS = [np.array(items, object) for items in ([1, True], [1, 2.0], [1, None])]
-ARRAYS = [*OBJECTS, np.arange(3.0), np.array([True]), [1.0, 2.0], [1, None], ["3"]]
+ARRAYS = [*OBJECTS, np.arange(3.0), np.array([True]), [1.0, 2.0], [1, None], ["3"], [True, 2], [[1], [2, 3]]]
 SCALARS = [True, np.True_, 3.0, 2.5, np.float32(3), NAN, "3", b"3", None, 3j, Decimal(3), Fraction(3)]
 
 
 @pytest.mark.parametrize("step", SCALARS + ARRAYS, ids=repr)
 def test_step_must_be_an_integer(step):
-    rejects(TypeError, "step", "integer", call=PlateauCurve(10), step=step)
-
-
-@pytest.mark.parametrize("step", [True, 3.0, "3", [1.0, 2.0], [1, 2.0], [True, 2], [[1], [2, 3]]])
-def test_error_shows_step(step):
-    rejects(
-        TypeError,
-        f"step must be an integer or an array of integers, not {step!r}",
-        call=PlateauCurve(10),
-        step=step,
-    )
+    message = f"step must be an integer or an array of integers, not {checks.short_repr(step)}"
+    rejects(TypeError, message, call=PlateauCurve(10), step=step)
 
 
 def _changed(**changes):
@@ -163,24 +154,6 @@ def test_missing_key_has_default_except_total_steps(name):
         rejects(TypeError, "'total_steps'", call=PlateauCurve.from_dict, arguments=_changed(total_steps=...))
     else:
         assert PlateauCurve.from_dict(_changed(**{name: ...})) == PlateauCurve(100)
-
-
-def test_unknown_key_is_rejected():
-    rejects(
-        ValueError, "'min_lr' is not an argument", call=PlateauCurve.from_dict, arguments=_changed(min_lr=0.1)
-    )
-
-
-def test_from_dict_checks_values():
-    rejects(
-        TypeError, "total_steps = 100.0", call=PlateauCurve.from_dict, arguments=_changed(total_steps=100.0)
-    )
-    rejects(
-        ValueError,
-        "plateaus[0] = (50, 200)",
-        call=PlateauCurve.from_dict,
-        arguments=_changed(plateaus=[[50, 200]]),
-    )
 
 
 @pytest.mark.parametrize("kind", [np.str_, type("Name", (str,), {})])

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import functools
 import pickle
 import warnings
 from fractions import Fraction
@@ -208,17 +207,6 @@ def test_warning_points_at_call_in_unnamed_module():
             {"PlateauCurve": PlateauCurve},
         )
     assert [(warning.filename, warning.lineno) for warning in caught] == [("users.py", 3)]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Recipe:
-    curve: PlateauCurve = dataclasses.field(
-        default_factory=functools.partial(PlateauCurve, 100, plateaus=LIKE_FRACTIONS)
-    )
-
-
-def test_warning_points_at_call_of_dataclass():
-    assert len(warnings_of(_Recipe)) == 1
 
 
 def test_command_line_warns_too(capsys):
