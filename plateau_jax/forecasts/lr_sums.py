@@ -1,8 +1,8 @@
-"""The two sums over the learning rates of a run that determine its loss: see `LossFit`."""
+"""The two sums over the learning rates of a run that determine its loss: see `fit_losses`."""
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,24 +50,9 @@ _TOLERANCE = 4e-5
 
 
 def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floats, _Floats]:
-    """Sum the learning rates of the updates before each step.
+    """Return S and N at some numbers of updates, see `fit_losses`; 0 without a positive learning rate.
 
-    With s_0 … s_{t-1} the learning rates peak_value · curve(k) of the t updates before a step, those that are
-    0 left out, and m the largest of them:
-
-        S = Σ s^0.9
-        N = Σ s² / (2 Σ s) + ½ Σ_{k<t-1} s_k / (Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
-
-    Both are within 10⁻⁵ of these formulas; at more than 128 steps they are interpolated, within 2·10⁻⁵.
-
-    Args:
-        curve: The curve.
-        peak_value: The peak learning rate, positive.
-        steps: Numbers of updates t, each at least 1.
-
-    Returns:
-        S and N in units of lr^0.9 and of lr, float64, of the shape of `steps`. Both are 0 if no update had a
-        positive learning rate.
+    They are within 10⁻⁵ of their formulas; at more than 128 steps they are interpolated, within 2·10⁻⁵.
     """
     if not steps.size:
         return np.zeros(steps.shape), np.zeros(steps.shape)
@@ -147,8 +132,8 @@ def _sums(before: _SumsBefore, step: int) -> tuple[float, float]:
         return 0.0, 0.0
     growths = int(np.log1p(total / damping) * _NEAREST) + 2
     sums_after = damping * np.expm1(np.arange(growths) / _NEAREST)
-    near = _index(before.borders[: end + 1], step - distances(step, _NEAREST))
-    distant = _index(before.sums[: end + 1], total - sums_after)
+    near = cast("_Steps", np.searchsorted(before.borders[: end + 1], step - distances(step, _NEAREST)))
+    distant = cast("_Steps", np.searchsorted(before.sums[: end + 1], total - sums_after))
     # A learning rate that spans many of these sums is a part by itself: hence also the border before it.
     places = sorted_unique(np.concatenate([near, distant, np.maximum(distant - 1, 0)]))
     places = places[np.append(True, np.diff(before.counts[places]) > 0)]
@@ -157,10 +142,6 @@ def _sums(before: _SumsBefore, step: int) -> tuple[float, float]:
     after, squares_after = (values[end] - values[places[1:]] for values in (before.sums, before.squares))
     inner = double_sum(s, squares / n, n, after, squares_after, damping)
     return float(before.progress[end]), float(before.squares[end] / (2 * total) + inner / 2)
-
-
-def _index(ordered: NDArray[Any], values: NDArray[Any]) -> _Steps:
-    return cast("_Steps", np.searchsorted(ordered, values))
 
 
 @lru_cache(64)

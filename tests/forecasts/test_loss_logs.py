@@ -19,7 +19,7 @@ from hypothesis import example, given, strategies as st
 from support.examples import examples
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, fit_losses
-from plateau_jax.forecasts.log_files import parse_rows
+from plateau_jax.forecasts.logs import parse_rows
 from plateau_jax.forecasts.logged_lrs import UnclearLogError
 
 CURVE, PEAK = PlateauCurve(1000, warmup_steps=100), 1e-3
