@@ -1,7 +1,6 @@
 """The two sums over the learning rates of a run that determine its loss: see `fit_losses`."""
 
-from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -37,11 +36,6 @@ the learning rates after that step is then almost 0.
 _NEAREST = 128
 """How many steps before a step are single parts; before them, parts grow with the distance."""
 
-_STEPS_PER_PLACE = 2**13
-_MOST_SINGLE = 2**22
-"""Up to this many steps per wanted step and segment, and in all, each learning rate is evaluated, which costs
-no more than the parts around these places."""
-
 _TINY = np.finfo(np.float64).tiny  # a mean of positive learning rates that are lost next to larger ones
 
 _NODES = 128
@@ -66,7 +60,7 @@ def _sums_at_nodes(curve: Curve, wanted: _Steps) -> tuple[_Steps, _Floats]:
 
     An interval is halved until the sums in its middle agree with its ends.
     """
-    sums_at = _sums_of(curve, wanted)
+    sums_at = partial(_sums_at, curve, parts_of_segments(curve, int(wanted[-1])))
     indices = np.linspace(0, len(wanted) - 1, min(len(wanted), _NODES)).astype(np.int64)
     begins = segment_begins(curve)
     if len(begins) <= MANY_SEGMENTS:
@@ -87,20 +81,11 @@ def _sums_at_nodes(curve: Curve, wanted: _Steps) -> tuple[_Steps, _Floats]:
     return wanted[indices], sums
 
 
-def _sums_of(curve: Curve, wanted: _Steps) -> Callable[[_Steps], _Floats]:
-    """Return a function that computes S and N with the peak 1 at some of the wanted steps."""
-    last = int(wanted[-1])
-    if last <= min(_STEPS_PER_PLACE * (len(wanted) + len(segment_begins(curve))), _MOST_SINGLE):
-        before = _sums_before(curve, np.arange(last + 1))
-        return lambda steps: np.array([_sums(before, step) for step in steps.tolist()])
-    of_curve = parts_of_segments(curve, last)
-
-    def sums_at(steps: _Steps) -> _Floats:
-        near_steps = [step - distances(step, _NEAREST) for step in steps.tolist()]
-        before = _sums_before(curve, sorted_unique(np.concatenate([of_curve, *near_steps])))
-        return np.array([_sums(before, step) for step in steps.tolist()])
-
-    return sums_at
+def _sums_at(curve: Curve, parts: _Steps, steps: _Steps) -> _Floats:
+    """Return S and N with the peak 1 at some steps, from the parts of a curve and those near each step."""
+    near = [step - distances(step, _NEAREST) for step in steps.tolist()]
+    before = _sums_before(curve, sorted_unique(np.concatenate([parts, *near])))
+    return np.array([_sums(before, step) for step in steps.tolist()])
 
 
 class _SumsBefore(NamedTuple):
