@@ -41,10 +41,10 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     but for m/10. The powers 0.9 and 0.8, the center 0.44 and the weights were chosen on data.
 
     Args:
-        runs: One `LossRun`, or several of one peak: their largest learning rates agree within 10⁻⁶, or 5 % if
-            one was read from a log, which may miss the peak. Step 0 must be
-            the first update of a run. The learning rate of at least one must fall to half its peak. For runs
-            of several peaks there is `best_peak`.
+        runs: One `LossRun`, or several of one peak, each log once: their largest learning rates agree within
+            10⁻⁶, or 5 % if one was read from a log, which may miss the peak. Step 0 must be the first update
+            of a run. The learning rate of at least one must fall to half its peak. For runs of several peaks
+            there is `best_peak`.
 
     Returns:
         The fit; it is deterministic.

@@ -132,6 +132,7 @@ def test_unclear_logs_ask_for_an_argument(text, curve, peak, argument, columns, 
 def test_chosen_columns_are_read() -> None:
     text = log(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1)
     assert run_of(text, step="n", loss="b_loss")["losses"][0] == LOSSES[0] + 1
+    assert run_of(TENSORBOARD, loss="Value")["losses"] == LOSSES.tolist()
 
 
 def test_contradicted_curve_is_advised_against() -> None:
@@ -347,10 +348,3 @@ def test_unclear_units_are_faults(unit, argument, fault) -> None:
 def test_largest_learning_rate_is_that_of_the_curve() -> None:
     half = StagedCurve([(1000, 0.5, "linear")], start=0.5)
     assert opened(TEXT, half)["largest_lr"] == 0.5 * PEAK
-
-
-def test_tensorboard_values_are_asked_for() -> None:
-    text = log(**{"Wall time": 1e9 + STEPS, "Step": STEPS, "Value": LOSSES})
-    answer = opened(text)
-    assert (answer["argument"], "Value" in answer["columns"]) == ("loss", True)
-    assert run_of(text, loss="Value")["losses"] == LOSSES.tolist()

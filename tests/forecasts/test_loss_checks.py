@@ -172,9 +172,7 @@ def test_fit_leaves_spikes_out(curve, every, noise, data) -> None:
     losses = run.losses.copy()
     losses[spikes] *= size
     fit, messages = fitted(changed(run, losses))
-    steps = ", ".join(map(str, run.steps[spikes]))
-    several = f"{SPIKE}s {steps}: these logged losses are left out"
-    assert messages == [f"{SPIKE} {steps}: this logged loss is left out" if len(spikes) == 1 else several]
+    assert messages == [f"{SPIKE} {', '.join(map(str, run.steps[spikes]))}: left out"]
     without = np.delete(np.arange(len(losses)), spikes)
     assert fit.predict(curve) == fit_losses(changed(run, losses, without)).predict(curve)
 
@@ -217,23 +215,3 @@ def test_rises_at_the_end_and_at_restarts_are_not_spikes(place) -> None:
     losses = run.losses.copy()
     losses[[place, 12]] *= 1.5
     assert group_run(changed(run, losses)).spikes.tolist() == [run.steps[12]]
-
-
-def test_repeated_log_is_one_run(tmp_path) -> None:
-    run, other = logged(WSD), logged(COSINE, seed=1)
-    path = tmp_path / "log.csv"
-    lines = [f"{step},{loss:.8f}" for step, loss in zip(run.steps, run.losses, strict=True)]
-    path.write_text("\n".join(["step,loss", *lines]))
-    rows = [
-        {"step": int(step), "loss": float(loss), "lr": float(lr)}
-        for step, loss, lr in zip(run.steps, run.losses, PEAK * WSD(run.steps - 1), strict=True)
-    ]
-    copies = LossRun.read(path, WSD, PEAK), LossRun.read([{"step": 1, "lr": 2e-5}, *rows]), logged(WSD)
-    for copy in copies:
-        assert fit_losses([run, copy]).predict(COSINE) == fit_losses(run).predict(COSINE)
-        fit = fit_losses([run, other, copy])
-        assert fit.runs == (run, other)
-        assert fit.predict(COSINE) == fit_losses([run, other]).predict(COSINE)
-    assert len(fit_losses([run, logged(WSD, seed=2)]).runs) == 2
-    with pytest.raises(ValueError, match="fit runs of one model"):
-        fit_losses([run, LossRun(COSINE, PEAK, run.steps, run.losses)])

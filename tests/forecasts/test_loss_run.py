@@ -69,7 +69,7 @@ def test_run_copies_its_arrays() -> None:
         ({"losses": [3.0, "2.0", 1.0]}, TypeError, r"losses\[1\] = '2\.0' must be a real number"),
         ({"losses": [3.0, 2.0, True]}, TypeError, r"losses\[2\] = True must be a real number"),
         ({"losses": np.ones(3, bool)}, TypeError, r"losses\[0\] = .*True.* must be a real number"),
-        ({"losses": np.ones(3, complex)}, TypeError, r"losses\[0\] = .*1\+0j.* must be a real number"),
+        ({"losses": np.ones(3, complex)}, TypeError, r"losses\[0\] = .*j.* must be a real number"),
         ({"losses": [3.0, 2j, 1.0]}, TypeError, r"losses\[1\] = 2j must be a real number"),
     ],
 )  # fmt: skip
