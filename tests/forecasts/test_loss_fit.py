@@ -148,13 +148,6 @@ def test_copies_forecast_the_same() -> None:
         assert not fit.runs[0].losses.flags.writeable
 
 
-def test_forecast_of_the_run_is_near_its_last_loss() -> None:
-    loss, low, high, reasons = FIT.predict(CURVE)
-    assert low < RUN.losses[-1] < high
-    assert abs(loss - RUN.losses[-1]) < 0.02
-    assert reasons == ()
-
-
 NO_STAGE = "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
 
 
