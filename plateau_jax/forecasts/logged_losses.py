@@ -84,7 +84,7 @@ def group_losses(runs: Sequence[LossRun], fraction: float = AFTER_WARMUP) -> Log
 
 # The sums take most of the time of a fit, and a run is often fitted both alone and with another.
 @lru_cache(256)
-def group_run(run: LossRun, fraction: float = AFTER_WARMUP) -> Groups:
+def group_run(run: LossRun, fraction: float) -> Groups:
     """Average the logged losses that come later than the warmup plus this fraction of the run."""
     first, first_of_fit = (
         first_used_step(run.curve, run._last_step, part) for part in (fraction, AFTER_WARMUP)

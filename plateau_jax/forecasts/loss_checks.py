@@ -61,7 +61,7 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
         )
     advice: list[str] = []
     for run, name in zip(runs, names, strict=True):
-        groups = group_run(run)
+        groups = group_run(run, AFTER_WARMUP)
         try:
             _check_losses(run, groups)
             lags, begins_late = _history(run)
@@ -91,7 +91,7 @@ def _history(run: LossRun) -> tuple[bool, bool]:
     logged = group_losses([run])
     law = fit_law(logged)
     errors = law.losses(logged.progress, logged.noise) / logged.losses - 1
-    losses, least = group_run(run).logged, _NOISELESS
+    losses, least = group_run(run, AFTER_WARMUP).logged, _NOISELESS
     if len(losses) < _LEAST_TO_COMPARE_LAGS:
         # They fall so much from one to the next that this alone correlates their second differences.
         least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))

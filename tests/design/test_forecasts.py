@@ -73,11 +73,8 @@ def test_opened_log_is_that_of_loss_run(tmp_path) -> None:
     answer = opened(TEXT)
     run = json.loads(answer["run"])
     assert (Curve.from_dict(run["curve"]), run["peak"]) == (CURVE, PEAK)
-    assert run["steps"] == expected.steps.tolist()
-    assert run["losses"] == expected.losses.tolist()
-    assert answer["loss"] == "val_loss"
-    assert answer["columns"] == ["step", "val_loss"]
-    assert answer["advice"] == []
+    assert (run["steps"], run["losses"]) == (expected.steps.tolist(), expected.losses.tolist())
+    assert (answer["loss"], answer["columns"], answer["advice"]) == ("val_loss", ["step", "val_loss"], [])
     half = StagedCurve([(1000, 0.5, "linear")], start=0.5)
     assert opened(TEXT, half)["largest_lr"] == 0.5 * PEAK
 

@@ -195,4 +195,4 @@ def test_rises_at_the_end_and_at_restarts_are_not_spikes(place) -> None:
     run = logged(RESTARTS, 25)
     losses = run.losses.copy()
     losses[[place, 12]] *= 1.5
-    assert group_run(changed(run, losses)).spikes.tolist() == [run.steps[12]]
+    assert group_run(changed(run, losses), 0.03).spikes.tolist() == [run.steps[12]]

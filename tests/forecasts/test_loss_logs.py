@@ -66,6 +66,7 @@ PAIRS = list(zip(STEPS, VALIDATION, strict=True))
 TEXTS = {
     "comma": table(step=STEPS, loss=VALIDATION),
     "tab": table("\t", iter=STEPS, val_loss=VALIDATION),
+    "note": table(step=STEPS, val_loss=VALIDATION, note=["resumed from step 50 with loss 3.1"] * 50),
     "wandb export": table(Step=STEPS, **{
         "run-1 - eval/loss": VALIDATION, "run-1 - eval/loss__MIN": TRAIN, "run-1 - eval/loss__MAX": TRAIN}),
     "wandb trainer": table(_step=range(50), **{
@@ -115,10 +116,7 @@ def test_rows_of_a_metric_log_are_read() -> None:
     groups = [row | {"lr": [row["lr"] / 2, 0.0, 1e-3]} for row in metric_rows()]  # the first one counts
     assert LossRun.read(groups, CURVE).peak_value == pytest.approx(PEAK / 2)
     assert LossRun.read(groups).curve.total_steps == 1000
-
-
-def test_resumed_metric_log_keeps_the_later_loss() -> None:
-    """The update after the checkpoint was logged, then the run resumed at it: nothing was skipped."""
+    # The update after the checkpoint was logged, then the run resumed at it: nothing was skipped.
     rows = metric_rows()[:3]
     with pytest.warns(CurveWarning, match="earlier values are left out, at step 60"):
         run = LossRun.read([*rows, rows[-1] | {"loss": 1.5}], CURVE, PEAK)
@@ -377,12 +375,6 @@ def test_lines_of_the_error_read_the_text_of_a_console(name, tmp_path) -> None:
     names = {"re": re, "LossRun": LossRun, "text": text, "curve": CURVE, "peak_value": PEAK}
     exec("\n".join(lines), names)
     assert (names["run"].steps.tolist(), names["run"].losses.tolist()) == (STEPS, VALIDATION)
-
-
-def test_a_note_in_a_table_is_no_console_text(tmp_path) -> None:
-    path = tmp_path / "train.csv"
-    path.write_text("step,val_loss,note\n50,3.1,\n100,3.0,resumed from step 50 with loss 3.1\n")
-    assert LossRun.read(path, CURVE, PEAK).steps.tolist() == [50, 100]
 
 
 @pytest.mark.parametrize("torn", ['{"step": 3, "lo', '{"step"', "{", "\0\0"])
