@@ -35,6 +35,7 @@ from pathlib import Path
 import numpy as np
 
 from plateau_jax import LossFit, LossRun, StagedCurve, fit_losses
+from plateau_jax.forecasts.logged_losses import group_losses
 from plateau_jax.forecasts.loss_interval import ForecastTerms
 from plateau_jax.forecasts.loss_law import fit_law
 from plateau_jax.forecasts.lr_sums import PROGRESS_POWER, schedule_sums
@@ -163,7 +164,7 @@ class AnnealingLaw:
     """The annealing law, fitted to the losses that `fit_losses` uses."""
 
     def __init__(self, fit: LossFit) -> None:
-        logged = fit._logged
+        logged = group_losses(fit.runs)
         sums, falls = np.empty_like(logged.progress), np.empty_like(logged.progress)
         for index, run in enumerate(fit.runs):
             run_sums, run_falls, progress = annealing_sums(run)

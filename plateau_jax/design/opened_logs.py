@@ -7,9 +7,8 @@ from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.questions import parse_json, record_warnings, typed_peak
-from plateau_jax.forecasts.log_files import parse_rows
 from plateau_jax.forecasts.logged_lrs import UnclearLogError
-from plateau_jax.forecasts.logs import Log, base_name, read_log
+from plateau_jax.forecasts.logs import base_name, parse_rows, read_log
 from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -31,13 +30,12 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         with record_warnings() as advice:
             rows = parse_rows(str(question.get("text")), name)
             rows = _in_updates(rows, name, chosen["step"], question.get("unit", {}))
-            log = read_log(rows, curve, peak, name=name, **chosen)
-            run = LossRun._from_log(log)
+            run = LossRun._from_log(*read_log(rows, curve, peak, name=name, **chosen))
     except UnclearLogError as error:
         return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
         return {"fault": str(error), "argument": None, "columns": ()}
-    columns = list(log.columns.values())
+    columns = list(run._columns.values())
     description = {
         "name": name,
         "columns": columns,
@@ -49,7 +47,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "run": json.dumps(description),
         "largest_lr": run._largest_learning_rate(),
-        "loss": base_name(log.columns["loss"]),
+        "loss": base_name(run._columns["loss"]),
         "columns": columns,
         "advice": advice,
     }
@@ -68,7 +66,7 @@ def read_run(text: str) -> tuple[str, LossRun]:
         curve = Curve.from_dict(run.get("curve", {}))
         arguments = typed_peak(run), run.get("steps", ()), run.get("losses", ())
         name = str(run.get("name"))
-        return name, LossRun._from_log(Log(curve, *arguments, columns, name))
+        return name, LossRun._from_log(name, columns, (curve, *arguments))
 
 
 def _in_updates(

@@ -4,10 +4,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing.axes import PeaksToDraw, draw_peaks
@@ -96,7 +95,8 @@ class BestPeak:
         half_widths = [(forecast.high - forecast.low) / 2 for forecast in self.forecasts]
         chosen = _parabola_peaks(losses)
         fitted_peaks = np.geomspace(self.peaks[chosen][0], self.peaks[chosen][-1], _DRAWN_PEAKS)
-        fitted_losses = _Parabola.through(self.peaks[chosen], losses[chosen]).losses(fitted_peaks)
+        center, least, curvature = _parabola(self.peaks[chosen], losses[chosen])
+        fitted_losses = least + curvature * (np.log(fitted_peaks) - center) ** 2
         shown = PeaksToDraw(self.peaks, losses, half_widths, fitted_peaks, fitted_losses)
         return draw_peaks(shown, (self.peak, self.forecast.loss), (self.low, self.high), ax)
 
@@ -139,11 +139,7 @@ def best_peak(runs: Iterable[LossRun], curve: Curve) -> BestPeak:
 
 
 def fit_peaks(runs: Iterable[LossRun]) -> dict[float, LossFit]:
-    """Fit the law to the runs of each peak alone; peaks ascend.
-
-    Raises:
-        TypeError, ValueError: As `best_peak`.
-    """
+    """Fit the law to the runs of each peak alone; peaks ascend."""
     runs = checked_runs(runs)
     groups = indices_by_peak(runs)
     check_peaks(list(groups))
@@ -173,11 +169,7 @@ def _unclear(what: str) -> ValueError:
 
 
 def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
-    """Find the best peak of a curve from the fit of each peak.
-
-    Raises:
-        TypeError, ValueError: As `best_peak`.
-    """
+    """Find the best peak of a curve from the fit of each peak."""
     check_curve("curve", curve)
     largest = largest_multiplier(curve, curve.total_steps) or 1.0  # `predict` rejects a curve of zeros
     peaks, forecasts = tuple(fits), list[LossForecast]()
@@ -188,40 +180,25 @@ def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
             raise ValueError(f"the runs at the peak {peak:g}: {error}") from None
     losses = [forecast.loss for forecast in forecasts]
     chosen = _parabola_peaks(losses)
-    parabola = _Parabola.through(peaks[chosen], losses[chosen])
-    if not _shows_minimum(parabola, peaks[chosen], losses[chosen]):
+    center, least, curvature = _parabola(peaks[chosen], losses[chosen])
+    factors = [high / low for low, high in pairwise(peaks[chosen])]
+    lowest, *_, highest = map(math.log, peaks[chosen])
+    if not (
+        min(factors) >= _LEAST_FACTOR
+        and max(factors) <= _MOST_FACTOR
+        and np.ptp(losses[chosen]) > _ROUNDING
+        and curvature > 0
+        and lowest - _ROUNDING <= center <= highest + _ROUNDING
+    ):
         pairs = zip(peaks, losses, strict=True)
         raise _unclear(f"forecasts at {', '.join(f'{peak:g} ({loss:.4g})' for peak, loss in pairs)}")
-    peak = min(max(math.exp(parabola.center), peaks[0]), peaks[-1])
-    factor = math.exp(math.sqrt(_TOLERANCE / parabola.curvature))
+    peak = min(max(math.exp(center), peaks[0]), peaks[-1])
+    factor = math.exp(math.sqrt(_TOLERANCE / curvature))
     half = max((forecast.high - forecast.low) / 2 for forecast in forecasts[chosen])
     reasons = dict.fromkeys(reason for forecast in forecasts[chosen] for reason in forecast.reasons)
-    forecast = LossForecast(parabola.least, parabola.least - half, parabola.least + half, tuple(reasons))
+    forecast = LossForecast(least, least - half, least + half, tuple(reasons))
     low, high = max(peak / factor, peaks[0]), min(peak * factor, peaks[-1])
     return BestPeak(peak, low, high, forecast, peaks, tuple(forecasts))
-
-
-class _Parabola(NamedTuple):
-    """loss = least + curvature · (ln peak - center)²; without a minimum, the curvature is not positive."""
-
-    center: float
-    least: float
-    curvature: float
-
-    @classmethod
-    def through(cls, peaks: Sequence[float], losses: Sequence[float]) -> Self:
-        """Return the parabola through three points."""
-        x0, x1, x2 = map(math.log, peaks)
-        y0, y1, y2 = losses
-        slope = (y1 - y0) / (x1 - x0)
-        curvature = ((y2 - y1) / (x2 - x1) - slope) / (x2 - x0)
-        if curvature <= 0:
-            return cls(math.nan, math.nan, curvature)
-        center = (x0 + x1 - slope / curvature) / 2
-        return cls(center, y1 - curvature * (x1 - center) ** 2, curvature)
-
-    def losses(self, peaks: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.least + self.curvature * (np.log(peaks) - self.center) ** 2
 
 
 def _parabola_peaks(losses: Sequence[float]) -> slice:
@@ -230,14 +207,16 @@ def _parabola_peaks(losses: Sequence[float]) -> slice:
     return slice(first, first + _LEAST_PEAKS)
 
 
-def _shows_minimum(parabola: _Parabola, peaks: Sequence[float], losses: Sequence[float]) -> bool:
-    """Return True if the three peaks suit a parabola, and its minimum lies among them."""
-    factors = [high / low for low, high in pairwise(peaks)]
-    first, *_, last = map(math.log, peaks)
-    return (
-        min(factors) >= _LEAST_FACTOR
-        and max(factors) <= _MOST_FACTOR
-        and np.ptp(losses) > _ROUNDING
-        and parabola.curvature > 0
-        and first - _ROUNDING <= parabola.center <= last + _ROUNDING
-    )
+def _parabola(peaks: Sequence[float], losses: Sequence[float]) -> tuple[float, float, float]:
+    """Return center, least and curvature of loss = least + curvature · (ln peak - center)² through 3 points.
+
+    Without a minimum the curvature is not positive, and the others are not numbers.
+    """
+    x0, x1, x2 = map(math.log, peaks)
+    y0, y1, y2 = losses
+    slope = (y1 - y0) / (x1 - x0)
+    curvature = ((y2 - y1) / (x2 - x1) - slope) / (x2 - x0)
+    if curvature <= 0:
+        return math.nan, math.nan, curvature
+    center = (x0 + x1 - slope / curvature) / 2
+    return center, y1 - curvature * (x1 - center) ** 2, curvature

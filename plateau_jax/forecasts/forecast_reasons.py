@@ -38,53 +38,45 @@ def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
             f"the {longest} steps of the longest run: log a longer run"
         )
     if curve.total_steps <= _MIN_HORIZON * longest:
-        percent = 100 * curve.total_steps / longest
+        percent = f"{100 * curve.total_steps / longest:.2g} %"
         raise ValueError(
-            f"this curve has {percent if percent < 1 else round(percent):.2g} % of the run's steps: are they "
-            "counted in samples or tokens?"
+            f"this curve has {percent} of the run's steps: are they counted in samples or tokens?"
         )
 
 
 def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence[LossRun]) -> tuple[str, ...]:
-    """Return the known causes of a worse forecast that apply to a curve.
-
-    Args:
-        curve: The curve.
-        peak: Its largest learning rate.
-        terms: The terms of its forecast.
-        runs: The fitted runs.
-    """
+    """Return the known causes of a worse forecast that apply to a curve with this largest learning rate."""
     length = curve.total_steps / max(run._length for run in runs)
     change_by_start = abs(float(terms.by_start))
     change_by_run = float(np.max(np.abs(terms.by_run), initial=0.0))
-    needs_stage = length > _LONGER and falls_to_half(curve, curve.total_steps)
-    reasons: list[str] = []
-    if curve.unit is not None or any(run.curve.unit is not None for run in runs):
-        reasons.append(
-            "a curve follows a batch plan, but the law counts every step as one update of the same batch"
-        )
-    if not any(is_one_peak(peak, run._largest_learning_rate(), run) for run in runs):
-        reasons.append(f"its peak is {2 ** octaves_to_runs(peak, runs):.3g} times that of the nearest run")
-    if round(length, 1) > _LONG:
-        reasons.append(f"it has {length:.2g} times as many steps as the longest run")
-    if length < _SHORT:
-        reasons.append(
-            f"it has {length:.3g} times as many steps as the longest run: curves this short came out too high"
-        )
-    reasons += _warmup_reasons(curve, runs)
-    if change_by_start > _MAX_CHANGE_BY_START * terms.loss:
-        reasons.append(f"it changes by {change_by_start:.2g} nats if the first fifth is left out")
-    if change_by_run > _MAX_CHANGE_BY_RUN * terms.loss:
-        reasons.append("each run alone forecasts something else")
-    if needs_stage and not any(map(_holds_learning_rate, runs)):
-        reasons.append(
-            "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
-        )
-    return tuple(reasons)
+    is_longer_decay = length > _LONGER and falls_to_half(curve, curve.total_steps)
+    has_shorter_warmup, has_longer_warmup = _compare_warmups(curve, runs)
+    peak_ratio = 2 ** octaves_to_runs(peak, runs)
+    is_peak_of_runs = any(is_one_peak(peak, run._largest_learning_rate(), run) for run in runs)
+    reasons = {
+        "a curve follows a batch plan, but the law counts every step as one update of the same batch": (
+            any(each.unit is not None for each in (curve, *(run.curve for run in runs)))
+        ),
+        f"its peak is {peak_ratio:.3g} times that of the nearest run": not is_peak_of_runs,
+        f"it has {length:.2g} times as many steps as the longest run": round(length, 1) > _LONG,
+        f"it has {length:.3g} times as many steps as the longest run: curves this short came out too high": (
+            length < _SHORT
+        ),
+        "no run had so short a warmup: the loss may be higher by tenths of a nat": has_shorter_warmup,
+        "no run had so long a warmup: the loss may be lower by tenths of a nat": has_longer_warmup,
+        f"it changes by {change_by_start:.2g} nats if the first fifth is left out": (
+            change_by_start > _MAX_CHANGE_BY_START * terms.loss
+        ),
+        "each run alone forecasts something else": change_by_run > _MAX_CHANGE_BY_RUN * terms.loss,
+        "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse": (
+            is_longer_decay and not any(map(_holds_learning_rate, runs))
+        ),
+    }
+    return tuple(reason for reason, applies in reasons.items() if applies)
 
 
-def _warmup_reasons(curve: Curve, runs: Sequence[LossRun]) -> list[str]:
-    """Return why a warmup that is shorter or longer than all of the runs' makes a forecast worse.
+def _compare_warmups(curve: Curve, runs: Sequence[LossRun]) -> tuple[bool, bool]:
+    """Return whether the warmup of a curve is shorter, and whether it is longer, than those of all runs.
 
     Warmups agree within a factor of 3, in steps or as fractions of the steps.
     """
@@ -93,11 +85,10 @@ def _warmup_reasons(curve: Curve, runs: Sequence[LossRun]) -> list[str]:
         (curve.total_steps / run.curve.total_steps, *_warmup_bounds(run.curve, run._last_step))
         for run in runs
     ]
-    if all(_WARMUP_FACTOR * max(most, 1) < low * min(length, 1) for length, low, _ in bounds):
-        return ["no run had so short a warmup: the loss may be higher by tenths of a nat"]
-    if all(least > _WARMUP_FACTOR * max(high, 1) * max(length, 1) for length, _, high in bounds):
-        return ["no run had so long a warmup: the loss may be lower by tenths of a nat"]
-    return []
+    return (
+        all(_WARMUP_FACTOR * max(most, 1) < low * min(length, 1) for length, low, _ in bounds),
+        all(least > _WARMUP_FACTOR * max(high, 1) * max(length, 1) for length, _, high in bounds),
+    )
 
 
 def _warmup_bounds(curve: Curve, updates: int) -> tuple[int, int]:

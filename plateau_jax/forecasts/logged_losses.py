@@ -1,8 +1,8 @@
 """The logged losses that a fit uses, in groups and without spikes."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,6 @@ LAST_FRACTION = 0.95
 
 AFTER_FIRST_FIFTH = 0.2
 _LEAST_LATE_GROUPS = 8
-
-_ROUNDED_LOSS, _ROUNDED_LR = 1e-6, 0.05
-"""How far logs of one run may differ: losses are rounded, and learning rates logged a step late."""
-
 
 _LONGEST_SPIKE = 2
 _LEAST_SPIKE = 0.01
@@ -61,72 +57,35 @@ def first_used_step(curve: Curve, last_step: int, fraction: float = AFTER_WARMUP
     return end_of_rise(curve.rows) + fraction * last_step
 
 
-def distinct_runs(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[tuple[LossRun, ...], list[str]]:
-    """Return the runs without repetitions, and their names: the same log twice is not two runs that agree."""
-    indices: list[int] = []
-    for index, run in enumerate(runs):
-        if not any(_is_same(run, runs[earlier]) for earlier in indices):
-            indices.append(index)
-    return tuple(runs[index] for index in indices), [names[index] for index in indices]
-
-
-def _is_same(run: LossRun, other: LossRun) -> bool:
-    """Return True for the steps, losses and learning rates of one log, which may be rounded."""
-    if not np.array_equal(run.steps, other.steps):
-        return False
-    lrs, other_lrs = (each.peak_value * each.curve(each.steps - 1) for each in (run, other))
-    is_same_lr = np.abs(lrs - other_lrs).max() <= _ROUNDED_LR * np.max(lrs)
-    return bool(is_same_lr and np.allclose(run.losses, other.losses, rtol=_ROUNDED_LOSS, atol=0))
-
-
-def group_losses(runs: Sequence[LossRun]) -> LoggedLosses:
-    """Cut, group and weigh the logged losses of all runs."""
-    return _join(runs, [group_run(run) for run in runs])
-
-
 def late_losses(runs: Sequence[LossRun]) -> LoggedLosses | None:
     """Group the logged losses after the first fifth again, or return None if a run has too few of them."""
-    groups = [group_run(run, AFTER_FIRST_FIFTH) for run in runs]
-    if any(len(group.steps) < _LEAST_LATE_GROUPS for group in groups):
-        return None
-    return _join(runs, groups)
+    has_enough = all(len(group_run(run, AFTER_FIRST_FIFTH).steps) >= _LEAST_LATE_GROUPS for run in runs)
+    return group_losses(runs, AFTER_FIRST_FIFTH) if has_enough else None
 
 
-def _join(runs: Sequence[LossRun], groups: Sequence[Groups]) -> LoggedLosses:
+def group_losses(runs: Sequence[LossRun], fraction: float = AFTER_WARMUP) -> LoggedLosses:
+    """Cut, group and weigh the logged losses of all runs."""
+    groups = [group_run(run, fraction) for run in runs]
     progress = np.concatenate([group.progress for group in groups])
+    # A short run describes the phase in which the law bends.
+    lengths = np.array([run._last_step for run in runs], np.float64)
+    weights = (lengths / lengths.max()) ** 2
+    weights /= weights.sum()
     return LoggedLosses(
         progress,
         np.concatenate([group.noise for group in groups]),
         np.concatenate([group.losses for group in groups]),
-        np.concatenate(
-            [weight * group.weights for weight, group in zip(_weights(runs), groups, strict=True)]
-        ),
+        np.concatenate([weight * group.weights for weight, group in zip(weights, groups, strict=True)]),
         np.repeat(np.arange(len(runs)), [len(group.steps) for group in groups]),
         progress_unit=float(progress.max()),
         noise_unit=max(run._largest_learning_rate() for run in runs),
     )
 
 
-def _weights(runs: Sequence[LossRun]) -> _Floats:
-    """Return the weight of each run: a short run describes the phase in which the law bends."""
-    lengths = np.array([run._last_step for run in runs], np.float64)
-    weights = (lengths / lengths.max()) ** 2
-    return weights / weights.sum()
-
-
 # The sums take most of the time of a fit, and a run is often fitted both alone and with another.
-_groups_by_run: WeakKeyDictionary[LossRun, dict[float, Groups]] = WeakKeyDictionary()
-
-
-def group_run(run: LossRun, fraction: float = AFTER_WARMUP) -> Groups:
+@lru_cache(256)
+def group_run(run: LossRun, fraction: float) -> Groups:
     """Average the logged losses that come later than the warmup plus this fraction of the run."""
-    groups = _groups_by_run.setdefault(run, {})
-    if fraction not in groups:
-        groups[fraction] = _average(run, fraction)
-    return groups[fraction]
-
-
-def _average(run: LossRun, fraction: float) -> Groups:
     first, first_of_fit = (
         first_used_step(run.curve, run._last_step, part) for part in (fraction, AFTER_WARMUP)
     )
@@ -171,14 +130,8 @@ def _find_spikes(run: LossRun, is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
     One loss, or two in a row, is a spike if it exceeds the loss before it and the one after it by more than
     1 % plus six times the noise, if the one after is back within this margin of the one before, and if the
-    learning rate does not rise there. The last loss is not a spike, nor is a divergence.
-
-    Args:
-        run: The run.
-        is_used: Marks the logged losses that count.
-
-    Returns:
-        Marks; none if they were more than a tenth of the losses that count.
+    learning rate does not rise there. The last loss is not a spike, nor is a divergence. If more than a tenth
+    of the losses that count are marked, none is.
     """
     losses = run.losses
     marks = np.zeros(len(losses), np.bool_)

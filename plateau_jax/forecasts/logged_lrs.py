@@ -33,9 +33,8 @@ class UnclearLogError(ValueError):
     def __str__(self) -> str:
         if not self.columns:
             return f"{self.problem}: give the run's curve and its peak"
-        return (
-            f"{self.problem}; name one of {listed(self.columns)} with LossRun.read(..., {self.argument}=...)"
-        )
+        argument = f"LossRun.read(..., {self.argument}=...)"
+        return f"{self.problem}; name one of {listed(self.columns)} with {argument}"
 
 
 def listed(columns: Sequence[str]) -> str:

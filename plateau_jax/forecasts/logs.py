@@ -1,37 +1,34 @@
-"""Read the steps, losses and learning rates of a log; see `LossRun.read`."""
+"""Read the steps, losses and learning rates of a log: CSV, JSON, JSON lines or rows; see `LossRun.read`."""
 
+import csv
+import io
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.forecasts.log_files import checked_rows, read_file
 from plateau_jax.forecasts.logged_lrs import UnclearLogError, curve_of, listed, peak_of, warn_if_lrs_differ
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
 
 # The first of these that a log has is its step. Weights & Biases counts calls of `log` in `_step`, which is a
 # number of updates only if nothing else is.
-_STEPS = (
-    *("global_step", "applied", "num_updates", "step", "iteration", "iter", "update", "updates", "steps"),
-    "_step",
-)
-
-_SPLIT = r"(val|valid|validation|eval|evaluation|test|dev|heldout|held[\W_]out)"
+_STEPS = "global_step", "applied", "num_update", "step", "iteration", "iter", "update", "_step"
+_SPLIT = "val|valid|validation|eval|evaluation|test|dev|heldout"
 # With any other word it may be something else, such as tokens/step.
-_STEP_PREFIX = re.compile(rf"(({_SPLIT}|train|trainer|training|metrics|global)/)+")
+_STEP_PREFIX = rf"({_SPLIT}|train|trainer|training)_"
 # With any other word it may be an auxiliary loss, a best one, or a running mean.
-_LOSS = re.compile(rf"(({_SPLIT}|train|training|metrics)[\W_]+)*loss")
-_VALIDATION = re.compile(rf"(^|[\W_]){_SPLIT}[\W_]")
-_PERPLEXITY = re.compile(r"(?<!log)(^|[\W_])(ppl|perplexity)($|[\W_])")
+_LOSS = re.compile(rf"(((?P<validation>{_SPLIT})|train|training|metrics)_)*loss")
+_PERPLEXITY = re.compile(r"(?<!log)(^|_)(ppl|perplexity)($|_)")
 _LR = re.compile(r"(^|_)(lr|learning_?rate)($|_)")
 _OTHER_THAN_LR = re.compile(
-    r"(^|_)(momentum|decay|wd|scale|scaling|ratio|mult|multiplier|factor|base|min|max|peak|init|initial"
-    r"|final|end|weight|warmup|steps)($|_)"
+    r"(^|_)(momentum|decay|wd|scale|ratio|mult|factor|base|min|max|peak|initial|final|warmup|steps)($|_)"
 )
 _NOUNS = {"step": "steps", "loss": "losses", "lr": "learning rates"}
 
@@ -40,16 +37,12 @@ _MISSING = {"", "-", "na", "n/a", "<na>", "null", "none"}
 _MOST_NOT_FINITE = 0.05
 """Fraction of the losses."""
 
+_STEP, _NUMBER = r"(?:step|iter\w*)[ :=]+(\d+)", r"[ :=]+(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+_CONSOLES = rf"(?i){_STEP}.* val.loss{_NUMBER}", rf"(?i){_STEP}.*?loss{_NUMBER}"
+"""Steps and losses in the text of a console, such as that of nanoGPT, llm.c, Megatron-LM or torchtitan."""
 
-class Log(NamedTuple):
-    """The arguments of a `LossRun`, and the columns that they were read from."""
-
-    curve: Curve
-    peak_value: float
-    steps: list[int]
-    losses: list[float]
-    columns: dict[str, str]
-    name: str
+_HEADER = re.compile(r"(?i)(^|[,;\t])[^\d:,;\t]*(step|iter|update|loss)[^\d:,;\t]*($|[,;\t])")
+"""A line that names columns. A console prints colons or numbers next to these words."""
 
 
 def read_log(
@@ -61,50 +54,113 @@ def read_log(
     loss: str | None,
     lr: str | None,
     name: str = "the log",
-) -> Log:
-    """Read a log; `name` is that of rows, for messages."""
+) -> tuple[str, dict[str, str], tuple[Curve, float, list[int], list[float]]]:
+    """Return the name of a log, the columns that were read, and the arguments of a `LossRun`.
+
+    `name` is that of rows, for messages.
+    """
     if curve is not None:
         check_curve("curve", curve)
     elif peak_value is not None:
         raise ValueError("peak_value= without curve=: give both, or neither")
     if isinstance(source, str | PathLike):
-        name, source = str(source), read_file(Path(source))
-    table = _Table(checked_rows(source), name)
+        name = str(source)
+        # Only the name of a column or a note can have a byte that is not UTF-8.
+        source = parse_rows(Path(source).read_text(encoding="utf-8-sig", errors="replace"), name)
+    table = _Table(_checked_rows(source), name)
     step = table.find("step", step, table.steps())
     loss = table.find("loss", loss, table.losses(step))
-    logged, lr_is_used = [table.read(step, loss)], curve is None or peak_value is None
-    columns = {"step": step, "loss": loss}
+    losses = _checked_losses(table.values(step, loss), name)
+    if not losses:
+        raise ValueError(f"{name} has no row with both {step!r} and {loss!r}")
+    columns, lrs, lr_is_used = (
+        {"step": step, "loss": loss},
+        dict[int, float](),
+        curve is None or peak_value is None,
+    )
     try:
         if lr is not None or table.lrs():
             lr_column = table.find("lr", lr, table.lrs())
-            logged.append(table.read(step, lr_column, is_lr=True))
+            lrs = _latest(table.values(step, lr_column, is_lr=True))
             columns |= {"lr": lr_column} if lr_is_used else {}
     except ValueError:
         # There are several columns, or cells without a number, that nobody asked for.
         if lr_is_used or lr is not None:
             raise
-    losses, *rest = _without_replaced(logged, name)
-    losses, lrs = _finite_losses(losses, name), rest[0] if rest else {}
-    if not losses:
-        raise ValueError(f"{name} has no row with both {step!r} and {loss!r}")
     if lr_is_used and not any(lrs.values()):
-        among = "" if "lr" in columns else f" among {listed(table.columns)}"
-        argument = "curve" if curve is None else "peak_value"
-        raise UnclearLogError(f"{name} has no learning rates{among}", argument)
+        problem = f"{name} has no learning rates among {listed(table.columns)}"
+        raise UnclearLogError(problem, "curve" if curve is None else "peak_value")
     if curve is None:
         curve, peak_value = curve_of(lrs, max(losses), name)
     else:
         peak_value = peak_of(lrs, curve, name) if peak_value is None else peak_value
         warn_if_lrs_differ(lrs, curve, peak_value, name)
-    return Log(curve, peak_value, list(losses), list(losses.values()), columns, name)
+    return name, columns, (curve, peak_value, list(losses), list(losses.values()))
 
 
-class _Logged(NamedTuple):
-    """A value of a column."""
+def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
+    """Parse the text of a log. `name` is that of the file, for messages."""
+    # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
+    lines = [line for line in io.StringIO(text, newline=None) if line.strip()]
+    is_json = text.lstrip()[:1] in ("{", "[")
+    try:
+        rows = _checked_rows(_parse_json(text, lines, name)) if is_json else _parse_csv(lines)
+    except (TypeError, ValueError, RecursionError, csv.Error) as error:
+        _reject_console(text, name)
+        raise ValueError(f"{name} is not a log in CSV, JSON or JSON lines: {error}") from None
+    if not is_json and not _HEADER.search("".join(lines[:1])):
+        _reject_console(text, name)
+    return rows
 
-    row: int
-    step: int
-    value: float
+
+def _reject_console(text: str, name: str) -> None:
+    for pattern in _CONSOLES:
+        if re.search(pattern, text):
+            row = '{"step": step, "loss": loss}'
+            raise ValueError(
+                f"{name} is the text of a console, not a table: make a run of its text with\n"
+                f"    rows = [{row} for step, loss in re.findall(r'{pattern}', text)]\n"
+                "    run = LossRun.read(rows, curve, peak_value)"
+            ) from None
+
+
+def _parse_csv(lines: Sequence[str]) -> list[Mapping[str, Any]]:
+    delimiter = max(",;\t", key="".join(lines[:1]).count)
+    table = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter)]
+    columns, *rows = table or [[]]
+    if repeated := next((column for column in columns if column and columns.count(column) > 1), None):
+        raise ValueError(f"several columns are named {repeated!r}")
+    # Such as a decimal comma in a file with commas: the cells are not those of their columns.
+    if wrong := next((row for row in rows if any(row[len(columns) :])), None):
+        raise ValueError(f"a row has more cells than columns: {checks.short_repr(wrong)}")
+    # A resumed run that appends to its file may write the header again.
+    return [dict(zip(columns, row, strict=False)) for row in rows if row != columns]
+
+
+def _parse_json(text: str, lines: Sequence[str], name: str) -> Any:
+    with suppress(json.JSONDecodeError):
+        value: Any = json.loads(text)
+        return cast("Any", value.get("log_history", [value])) if isinstance(value, dict) else value
+    rows: list[Any] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if not 1 < number == len(lines):
+                raise ValueError(f"row {number}: {error.msg}") from None
+            # The trainer was stopped while it wrote.
+            warn(f"{name}: the last line is incomplete and left out")
+    return rows
+
+
+def _checked_rows(rows: Any) -> list[Mapping[str, Any]]:
+    items: list[Any] = list(rows) if checks.is_ordered(rows) else [rows]
+    if not checks.is_ordered(rows) or not all(isinstance(item, Mapping) for item in items):
+        raise TypeError(
+            f"{checks.short_repr(rows)} must be a path, or rows that map columns to values, such as those of "
+            'a MetricLog or of df.to_dict("records")'
+        )
+    return items
 
 
 class _Table:
@@ -136,32 +192,34 @@ class _Table:
 
     def steps(self) -> list[str]:
         """Return the columns of the first usual name that there is."""
-        names = {column: _snake_case(column) for column in self.columns}
         for usual in _STEPS:
-            exact = [column for column, name in names.items() if name == usual]
-            prefixed = [column for column, name in names.items() if _STEP_PREFIX.sub("", name, 1) == usual]
-            if exact or prefixed:
-                return self._distinct(exact or prefixed)
+            for pattern in (f"{usual}s?", f"{_STEP_PREFIX}{usual}s?"):
+                if matching := [column for column in self.columns if re.fullmatch(pattern, _plain(column))]:
+                    return matching
         return []
 
     def losses(self, step: str) -> list[str]:
         """Return the columns of validation losses, else those of training losses."""
-        names = {column: base_name(column).lower() for column in self.columns}
-        losses = [column for column, name in names.items() if _LOSS.fullmatch(name)]
+        matches = {column: match for column in self.columns if (match := _LOSS.fullmatch(_plain(column)))}
+        values = {column: [value for _, value in self.values(step, column)] for column in matches}
         # A single value is a summary, such as the mean training loss at the end.
-        logged = [column for column in losses if self._is_logged(step, column)] or losses
-        return [column for column in logged if _VALIDATION.search(names[column])] or logged
+        logged = [column for column in matches if sum(map(math.isfinite, values[column])) > 1] or [*matches]
+        return [column for column in logged if matches[column]["validation"]] or logged
 
     def lrs(self) -> list[str]:
         """Return the columns of learning rates."""
-        names = {column: re.sub(r"[\W_]+", "_", _snake_case(column)) for column in self.columns}
-        matching = [column for column, name in names.items() if _LR.search(name)]
-        return self._distinct([column for column in matching if not _OTHER_THAN_LR.search(names[column])])
+        names = {column: _plain(column) for column in self.columns}
+        lrs = [
+            column for column, name in names.items() if _LR.search(name) and not _OTHER_THAN_LR.search(name)
+        ]
+        # The learning rates of several parameter groups may be the same.
+        cells = [[row.get(column) for row in self._rows] for column in lrs]
+        return [column for index, column in enumerate(lrs) if cells[index] not in cells[:index]]
 
-    def read(self, step: str, column: str, *, is_lr: bool = False) -> list[_Logged]:
-        """Return what the rows have in a column: losses from step 1 on, or finite learning rates."""
-        logged: list[_Logged] = []
-        for row, cells in enumerate(self._rows):
+    def values(self, step: str, column: str, *, is_lr: bool = False) -> list[tuple[int, float]]:
+        """Return the steps and values of the rows: losses from step 1 on, or finite learning rates."""
+        values: list[tuple[int, float]] = []
+        for cells in self._rows:
             at, cell = cells.get(step), cells.get(column)
             if is_lr and isinstance(cell, list | tuple) and cell:
                 cell = cast("Any", cell[0])  # of the first parameter group
@@ -169,32 +227,17 @@ class _Table:
                 continue
             number, value = self._number(step, at), self._number(column, cell)
             if not number.is_integer() or number > checks.MAX_STEP:
-                must = "an integer up to 2**31 - 1, a number of updates, not of samples or epochs"
-                raise self._cell_error(step, at, must)
+                must = "be an integer up to 2**31 - 1, a number of updates, not of samples or epochs"
+                raise ValueError(f"{self.name}: {checks.must(step, at, must)}")
             if number >= 0 and math.isfinite(value) if is_lr else number >= 1:
-                logged.append(_Logged(row, int(number), value))
-        return logged
-
-    def _is_logged(self, step: str, column: str) -> bool:
-        return sum(math.isfinite(loss.value) for loss in self.read(step, column)) > 1
+                values.append((int(number), value))
+        return values
 
     def _number(self, column: str, cell: Any) -> float:
         try:
             return float(cell)
         except (TypeError, ValueError, OverflowError):
-            raise self._cell_error(column, cell, "a number") from None
-
-    def _cell_error(self, column: str, cell: Any, must: str) -> ValueError:
-        return ValueError(f"{self.name}: {column} = {checks.short_repr(cell)} must be {must}")
-
-    def _distinct(self, columns: Sequence[str]) -> list[str]:
-        """Return the columns without those that repeat another one."""
-        distinct: dict[str, list[Any]] = {}
-        for column in columns:
-            cells = [row.get(column) for row in self._rows]
-            if cells not in distinct.values():
-                distinct[column] = cells
-        return list(distinct)
+            raise ValueError(f"{self.name}: {checks.must(column, cell, 'be a number')}") from None
 
 
 def base_name(column: str) -> str:
@@ -202,14 +245,14 @@ def base_name(column: str) -> str:
     return column.rpartition(" - ")[2].strip()
 
 
+def _plain(column: str) -> str:
+    """Return `learning_rate` for a column named `Learning Rate` or `run 1 - learning-rate`."""
+    return re.sub(r"[\W_]+", "_", base_name(column).lower())
+
+
 def is_perplexity(column: str) -> bool:
     """Return True if a column is called a perplexity, and not its logarithm."""
-    return _PERPLEXITY.search(_snake_case(column)) is not None
-
-
-def _snake_case(column: str) -> str:
-    """Return `learning_rate` for a column named `Learning Rate` or `LearningRate`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", base_name(column)).lower().replace(" ", "_")
+    return _PERPLEXITY.search(_plain(column)) is not None
 
 
 def _is_filled(cell: Any) -> bool:
@@ -221,50 +264,38 @@ def _is_skipped(row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return is_same and row.get("skipped") != before.get("skipped")
 
 
-def _without_replaced(columns: Sequence[Sequence[_Logged]], name: str) -> list[dict[int, float]]:
-    """Return the values of the losses, and of learning rates if there are any, that no later row replaces.
+def _latest(values: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """Return the value of each step, without those that a resumed run logged again.
 
-    Raises:
-        ValueError: Later rows replace half of the losses or more.
+    A run that resumes at step 300 logs lower steps again: 100 200 300 400 | 300 400 500. What was logged
+    before at step 300 or later is dropped.
     """
-    stacks, last = [list[_Logged]() for _ in columns], [0] * len(columns)
-    for item, index in sorted((item, index) for index, logged in enumerate(columns) for item in logged):
-        # A run that resumes at step 300 logs lower steps again: 100 200 300 400 | 300 400 500. What either
-        # column has from 300 on is dropped. A late evaluation goes back in neither.
-        if item.step < last[index]:
-            last = [min(step, item.step) for step in last]
-            for stack in stacks:
-                while stack and stack[-1].step >= item.step and stack[-1].row < item.row:
-                    stack.pop()
-        last[index] = item.step
-        stacks[index].append(item)
-    kept = [{item.step: item for item in stack} for stack in stacks]
+    kept: dict[int, float] = {}
+    for step, value in values:
+        while kept and next(reversed(kept)) >= step:
+            kept.popitem()
+        kept[step] = value
+    return kept
+
+
+def _checked_losses(values: Sequence[tuple[int, float]], name: str) -> dict[int, float]:
+    """Return the finite losses that no later row replaces; warn of the others, and reject too many."""
+    losses = _latest(values)
     # Nothing is lost if the value is the same: some trainers evaluate the last update twice.
-    replaced = [
-        sorted(item.step for item in logged if not _is_same(item, later.get(item.step)))
-        for logged, later in zip(columns, kept, strict=True)
-    ]
-    if columns[0] and 2 * len(replaced[0]) >= len(columns[0]):
-        problem = f"has {len(columns[0])} losses at {len({item.step for item in columns[0]})} steps"
+    replaced = sorted(item[0] for item in values if item not in losses.items())
+    if values and 2 * len(replaced) >= len(values):
+        problem = f"has {len(values)} losses at {len(dict(values))} steps"
         raise ValueError(f"{name} {problem}: keep those of one split, rank or run, sorted by step")
-    if steps := replaced[0] or replaced[-1]:
-        warn(f"{name} repeats steps, as a resumed run does: earlier values are left out, {_at(steps)}")
-    return [{step: item.value for step, item in later.items()} for later in kept]
-
-
-def _is_same(item: _Logged, kept: _Logged | None) -> bool:
-    return item is kept or (kept is not None and item.value == kept.value)
-
-
-def _finite_losses(losses: Mapping[int, float], name: str) -> dict[int, float]:
-    wrong = [at for at, loss in losses.items() if not math.isfinite(loss)]
-    message = f"{name} has losses that are not finite, {len(wrong)} of {len(losses)}"
-    if len(wrong) > _MOST_NOT_FINITE * len(losses):
-        cause = "the run diverged, or NaN stands for losses that were not logged, in rows to leave out"
-        raise ValueError(f"{message}, {_at(wrong)}; at most 5% may be left out: {cause}")
-    if wrong:
-        warn(f"{message}, {_at(wrong)}: they are left out")
-    return {at: loss for at, loss in losses.items() if math.isfinite(loss)}
+    if replaced:
+        warn(f"{name} repeats steps, as a resumed run does: earlier values are left out, {_at(replaced)}")
+    finite = {at: loss for at, loss in losses.items() if math.isfinite(loss)}
+    if wrong := [at for at in losses if at not in finite]:
+        message = f"{name} has losses that are not finite, {len(wrong)} of {len(losses)}, {_at(wrong)}"
+        if len(wrong) > _MOST_NOT_FINITE * len(losses):
+            cause = "the run diverged, or NaN stands for losses that were not logged, in rows to leave out"
+            raise ValueError(f"{message}; at most 5% may be left out: {cause}")
+        warn(f"{message}: they are left out")
+    return finite
 
 
 def _at(steps: Sequence[int]) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from weakref import WeakKeyDictionary
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,14 +50,9 @@ _LEAST_ERROR = 1e-12
 
 
 def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
-    """Reject runs that cannot be fitted.
+    """Reject runs that cannot be fitted; return warnings, for when the law fits.
 
-    Args:
-        runs: The runs.
-        names: What a message about each run begins with.
-
-    Returns:
-        Warnings, for when the law fits: about spikes, and about losses that seem to lag.
+    They are about spikes, and losses that seem to lag. Messages about a run begin with its name.
     """
     if not any(falls_to_half(run.curve, run._last_step) for run in runs):
         raise ValueError(
@@ -66,7 +61,7 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
         )
     advice: list[str] = []
     for run, name in zip(runs, names, strict=True):
-        groups = group_run(run)
+        groups = group_run(run, AFTER_WARMUP)
         try:
             _check_losses(run, groups)
             lags, begins_late = _history(run)
@@ -78,40 +73,30 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
         except ValueError as error:
             raise ValueError(f"{name}{error}") from None
         if groups.spikes.size:
-            advice.append(f"{name}the loss spikes at {_left_out(groups.spikes)}")
+            steps = ", ".join([*map(str, groups.spikes[:5]), *["…"][: len(groups.spikes) > 5]])
+            advice.append(f"{name}the loss spikes at step {steps}: left out")
         if lags:
             lag = "the losses seem to lag, like an EMA or a running mean, so the forecasts are wrong: "
             advice.append(f"{name}{lag}log a validation loss, or means of training losses, {MEANS}")
     return advice
 
 
-def _left_out(spikes: NDArray[np.int64]) -> str:
-    if len(spikes) == 1:
-        return f"step {spikes[0]}: this logged loss is left out"
-    steps = ", ".join(map(str, spikes[:5]))
-    return f"steps {steps}{', …' if len(spikes) > 5 else ''}: these logged losses are left out"
-
-
 # The five fits take longer than that of all runs, and a run is often fitted both alone and with another.
-_histories: WeakKeyDictionary[LossRun, tuple[bool, bool]] = WeakKeyDictionary()
-
-
+@lru_cache(256)
 def _history(run: LossRun) -> tuple[bool, bool]:
     """Return whether the losses of a run lag, and if not, whether there were updates before its first one.
 
     An average that lags is large at first, as that of a log with earlier updates is small.
     """
-    if run not in _histories:
-        logged = group_losses([run])
-        law = fit_law(logged)
-        errors = law.losses(logged.progress, logged.noise) / logged.losses - 1
-        losses, least = group_run(run).logged, _NOISELESS
-        if len(losses) < _LEAST_TO_COMPARE_LAGS:
-            # They fall so much from one to the next that this alone correlates their second differences.
-            least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))
-        lags = bool(logged.weights @ errors**2 > least**2) and _lags(losses)
-        _histories[run] = lags, not lags and _begins_late(logged, penalized_error(logged, law))
-    return _histories[run]
+    logged = group_losses([run])
+    law = fit_law(logged)
+    errors = law.losses(logged.progress, logged.noise) / logged.losses - 1
+    losses, least = group_run(run, AFTER_WARMUP).logged, _NOISELESS
+    if len(losses) < _LEAST_TO_COMPARE_LAGS:
+        # They fall so much from one to the next that this alone correlates their second differences.
+        least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))
+    lags = bool(logged.weights @ errors**2 > least**2) and _lags(losses)
+    return lags, not lags and _begins_late(logged, penalized_error(logged, law))
 
 
 def _lags(losses: _Floats) -> bool:

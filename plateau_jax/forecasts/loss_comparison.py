@@ -3,19 +3,12 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
-from plateau_jax.curves.curve import Curve
 from plateau_jax.drawing import tables
-from plateau_jax.forecasts.lr_sums import steps_at_borders
 
 NOTE = (
     "Losses after the last step, and differences to the first curve, with intervals of about 95 %. A curve "
     "is not distinguishable from the first if the interval of its difference contains 0."
 )
-
-_PARTS = 16
-_ROUNDING = 2**-22  # of float32
 
 
 class LossForecast(NamedTuple):
@@ -79,7 +72,7 @@ class LossComparison:
         names: The name of each curve.
         forecasts: A `LossForecast` for each.
         differences: A `LossDifference` for each, to the first. It is (0, 0, 0) for the first curve, and for
-            a different one with the same learning rates.
+            one that is the same according to `Curve.same_until`.
 
     >>> from plateau_jax import LossComparison, LossForecast
     >>> forecasts = LossForecast(3.0, 2.98, 3.02), LossForecast(2.99, 2.97, 3.01)
@@ -104,43 +97,23 @@ class LossComparison:
         return tables.as_html(_table_rows(self), _note(self))
 
 
-def are_equal(curve: Curve, other: Curve) -> bool:
-    """Return True for as many steps and the same multipliers, however the curves are described.
-
-    They are compared at the borders of all segments of both, and in between: a segment has one shape.
-    """
-    if curve.total_steps != other.total_steps:
-        return False
-    if curve.first_difference(other) is None:
-        return True
-    borders = np.union1d(*(steps_at_borders(each, each.total_steps) for each in (curve, other)))
-    between = borders[:-1, None] + np.diff(borders)[:, None] * np.arange(_PARTS) // _PARTS
-    steps = np.append(between.ravel(), borders[-1])
-    return np.allclose(curve(steps), other(steps), rtol=_ROUNDING, atol=0)
-
-
 def _table_rows(comparison: LossComparison) -> list[tuple[str, ...]]:
     """Return a header and one row per curve."""
     rows: list[tuple[str, ...]] = [("", "loss", "interval", "difference", "interval", "")]
     pairs = zip(comparison.names, comparison.forecasts, comparison.differences, strict=True)
-    for index, (name, (loss, low, high, _), difference) in enumerate(pairs):
-        row = name, f"{loss:.3f}", f"{low:.3f} to {high:.3f}"
-        if index:
-            value, least, most = difference
-            row += (
-                f"{value:+.3f}",
-                f"{least:+.3f} to {most:+.3f}",
-                LossDifference(*difference)._remark,
-            )
-        rows.append((*row, *[""] * (6 - len(row))))
+    for index, (name, (loss, low, high, _), (difference, least, most)) in enumerate(pairs):
+        compared = f"{difference:+.3f}", f"{least:+.3f} to {most:+.3f}"
+        remark = LossDifference(difference, least, most)._remark
+        rows.append(
+            (name, f"{loss:.3f}", f"{low:.3f} to {high:.3f}", *((*compared, remark) if index else ("",) * 3))
+        )
     return rows
 
 
 def _note(comparison: LossComparison) -> str:
     """Return what the numbers mean, and which of them are less certain."""
+    forecasts = zip(comparison.names, comparison.forecasts, strict=True)
     reasons = [
-        f"{name}: {', and '.join(forecast.reasons)}."
-        for name, forecast in zip(comparison.names, comparison.forecasts, strict=True)
-        if forecast.reasons
+        f"{name}: {', and '.join(forecast.reasons)}." for name, forecast in forecasts if forecast.reasons
     ]
-    return " ".join([NOTE, *(["Less certain:"] if reasons else []), *reasons])
+    return " ".join([NOTE, *["Less certain:"][: len(reasons)], *reasons])

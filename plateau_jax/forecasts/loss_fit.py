@@ -14,9 +14,9 @@ from plateau_jax.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
 from plateau_jax.forecasts.logged_losses import first_used_step, group_losses
-from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast, are_equal
+from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
-from plateau_jax.forecasts.loss_law import Law, LoggedLosses
+from plateau_jax.forecasts.loss_law import Law
 from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.forecasts.lr_sums import largest_multiplier, schedule_sums
 from plateau_jax.forecasts.run_peaks import octaves_to_runs, peak_value_of
@@ -45,7 +45,7 @@ class LossFit:
     Attributes:
         floor, scale, exponent, noise: The law's numbers; floor, scale and noise in units of the loss.
         residual_sd: Weighted root mean square of the fit's errors, in units of the loss.
-        runs: The runs, a tuple without repetitions.
+        runs: The runs, a tuple.
 
     >>> import numpy as np
     >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
@@ -65,17 +65,11 @@ class LossFit:
     runs: tuple[LossRun, ...]
 
     @cached_property
-    def _logged(self) -> LoggedLosses:
-        return group_losses(self.runs)
-
-    @cached_property
-    def _law(self) -> Law:
-        units = self._logged.progress_unit, self._logged.noise_unit
-        return Law(self.floor, self.scale, self.exponent, self.noise, *units)
-
-    @cached_property
     def _laws(self) -> RefittedLaws:
-        return refit_laws(self._law, self._logged, self.runs)
+        logged = group_losses(self.runs)
+        units = logged.progress_unit, logged.noise_unit
+        law = Law(self.floor, self.scale, self.exponent, self.noise, *units)
+        return refit_laws(law, logged, self.runs)
 
     def predict(self, curve: Curve, peak_value: float | None = None) -> LossForecast:
         """Forecast the loss after the last step of a curve.
@@ -132,7 +126,7 @@ class LossFit:
             )
         progress, noise = schedule_sums(curve, peak, array.astype(np.int64))
         with np.errstate(divide="ignore"):
-            return np.asarray(self._law.losses(progress, noise))
+            return np.asarray(self._laws.law.losses(progress, noise))
 
     def compare(self, curves: Mapping[str, Curve], peak_value: float | None = None) -> LossComparison:
         """Forecast several curves, and their differences to the first.
@@ -235,7 +229,9 @@ class LossFit:
         return Prediction(LossForecast(loss, loss - half, loss + half, reasons), terms, curve, peak)
 
     def _difference(self, prediction: Prediction, first: Prediction) -> LossDifference:
-        if prediction.peak == first.peak and are_equal(prediction.curve, first.curve):
+        curve, steps = first.curve, first.curve.total_steps
+        is_same_curve = prediction.curve.total_steps == steps and prediction.curve.same_until(curve, steps)
+        if is_same_curve and prediction.peak == first.peak:
             return LossDifference(0.0, 0.0, 0.0)
         return prediction.terms.minus(first.terms, self.residual_sd)
 

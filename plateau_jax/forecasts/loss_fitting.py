@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from plateau_jax.forecasts.logged_losses import distinct_runs, group_losses
+from plateau_jax.forecasts.logged_losses import group_losses
 from plateau_jax.forecasts.loss_checks import check_misfit, check_runs
 from plateau_jax.forecasts.loss_fit import LossFit
 from plateau_jax.forecasts.loss_law import fit_law
@@ -41,10 +41,10 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     but for m/10. The powers 0.9 and 0.8, the center 0.44 and the weights were chosen on data.
 
     Args:
-        runs: One `LossRun`, or several of one peak: their largest learning rates agree within 10⁻⁶, or 5 % if
-            one was read from a log, which may miss the peak. The same log twice is one run. Step 0 must be
-            the first update of a run. The learning rate of at least one must fall to half its peak. For runs
-            of several peaks there is `best_peak`.
+        runs: One `LossRun`, or several of one peak, each log once: their largest learning rates agree within
+            10⁻⁶, or 5 % if one was read from a log, which may miss the peak. Step 0 must be the first update
+            of a run. The learning rate of at least one must fall to half its peak. For runs of several peaks
+            there is `best_peak`.
 
     Returns:
         The fit; it is deterministic.
@@ -84,7 +84,6 @@ def run_names(indices: Iterable[int]) -> list[str]:
 
 def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:
     """Fit runs of one peak; messages about a run begin with its name."""
-    runs, names = distinct_runs(runs, names)
     advice = check_runs(runs, names)
     logged = group_losses(runs)
     law = fit_law(logged)
@@ -94,11 +93,9 @@ def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:
     except ValueError as error:
         raise ValueError("; ".join([str(error), *advice])) from None
     residual_sd = float(np.sqrt(logged.weights @ errors**2))
-    fit = LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, runs)
-    vars(fit)["_logged"] = logged  # the value of the cached property, which the first forecast needs
     for message in advice:
         warn(message)
-    return fit
+    return LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, tuple(runs))
 
 
 def checked_runs(runs: Any) -> tuple[LossRun, ...]:

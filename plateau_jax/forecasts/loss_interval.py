@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.forecasts.logged_losses import falls_to_half, late_losses
+from plateau_jax.forecasts.logged_losses import falls_to_half, group_losses, late_losses
 from plateau_jax.forecasts.loss_comparison import LossDifference
 from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, fit_law_at
 from plateau_jax.forecasts.loss_run import LossRun
@@ -91,11 +91,11 @@ def refit_laws(law: Law, logged: LoggedLosses, runs: Sequence[LossRun]) -> Refit
     low, high = (fit_law_at(logged, law.alpha + step) for step in (-_ALPHA_STEP, _ALPHA_STEP))
     by_power = fit_law(logged, _OTHER_POWERS[0]), fit_law(logged, _OTHER_POWERS[1])
     late = late_losses(runs)
-    alone = [index for index, run in enumerate(runs) if falls_to_half(run.curve, run._last_step)]
+    alone = [run for run in runs if len(runs) > 1 and falls_to_half(run.curve, run._last_step)]
     return RefittedLaws(
         law,
         (low, high),
         by_power,
         law if late is None else fit_law(late),
-        tuple(fit_law(logged.of_run(index)) for index in alone) if len(runs) > 1 else (),
+        tuple(fit_law(group_losses([run])) for run in alone),
     )

@@ -1,6 +1,6 @@
 """Fit the law of the loss to logged losses; see `fit_losses`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -40,19 +40,6 @@ class LoggedLosses:
     runs: NDArray[np.int64]
     progress_unit: float
     noise_unit: float
-
-    def of_run(self, run: int) -> "LoggedLosses":
-        """Return the logged losses of one run."""
-        is_of_run = self.runs == run
-        weights = self.weights[is_of_run]
-        return replace(
-            self,
-            progress=self.progress[is_of_run],
-            noise=self.noise[is_of_run],
-            losses=self.losses[is_of_run],
-            weights=weights / weights.sum(),
-            runs=self.runs[is_of_run],
-        )
 
 
 @dataclass(frozen=True)

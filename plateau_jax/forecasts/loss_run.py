@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.forecasts.logs import Log, is_perplexity, read_log
+from plateau_jax.forecasts.logs import is_perplexity, read_log
 from plateau_jax.forecasts.lr_sums import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -118,48 +118,47 @@ class LossRun:
         >>> LossRun.read(rows, PlateauCurve(100), 1e-3).steps
         array([ 50, 100])
         """
-        return cls._from_log(read_log(source, curve, peak_value, step=step, loss=loss, lr=lr))
+        return cls._from_log(*read_log(source, curve, peak_value, step=step, loss=loss, lr=lr))
 
     @classmethod
-    def _from_log(cls, log: Log) -> Self:
+    def _from_log(cls, name: str, columns: Mapping[str, str], arguments: tuple[Any, ...]) -> Self:
         try:
-            with suppress_warnings():
-                run = cls(log.curve, log.peak_value, log.steps, log.losses)
+            run = cls._rebuild(columns, arguments)
         except ValueError as error:
-            raise ValueError(f"{log.name}: {error}") from None
-        object.__setattr__(run, "_columns", log.columns)
-        run._warn_about_perplexities(f"{log.name}: ")
+            raise ValueError(f"{name}: {error}") from None
+        run._warn_about_perplexities(f"{name}: ")
+        return run
+
+    @classmethod
+    def _rebuild(cls, columns: Mapping[str, str], arguments: tuple[Any, ...]) -> Self:
+        with suppress_warnings():
+            run = cls(*arguments)
+        object.__setattr__(run, "_columns", columns)
         return run
 
     def _warn_about_perplexities(self, prefix: str = "") -> None:
         first, column = self.losses[0], self._columns.get("loss", "")
+        problem = None
         if first > _LARGEST_FIRST_LOSS:
-            warn(
-                f"{prefix}the first logged loss is {first:.4g}, as if the losses were perplexities: take the "
-                "logarithm"
-            )
+            problem = f"the first logged loss is {first:.4g}, as if the losses were perplexities"
         elif is_perplexity(column):
-            warn(f"{prefix}{column!r} seems to be a perplexity: take the logarithm")
+            problem = f"{column!r} seems to be a perplexity"
+        if problem:
+            warn(f"{prefix}{problem}: take the logarithm")
 
     def __repr__(self) -> str:
         stages = self.curve.stages if isinstance(self.curve, StagedCurve) else ()
         is_long = len(stages) > _MOST_STAGES  # such as the learning rates of a log
         curve = f"<StagedCurve of {len(stages)} stages>" if is_long else repr(self.curve)
+        columns = ", ".join(f"{argument}={column!r}" for argument, column in self._columns.items())
         return (
             f"LossRun({curve}, {self.peak_value!r}, steps={self.steps[0]}…{self.steps[-1]}, "
-            f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g}{self._origin})"
+            f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g}{columns and f', read from {columns}'})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copied or pickled arrays would be writable.
-        arguments = (self.curve, self.peak_value, self.steps, self.losses)
-        return _rebuild, (type(self), arguments, dict(self._columns))
-
-    @property
-    def _origin(self) -> str:
-        """The columns of a log that the run was read from."""
-        columns = ", ".join(f"{argument}={column!r}" for argument, column in self._columns.items())
-        return columns and f", read from {columns}"
+        return self._rebuild, (dict(self._columns), (self.curve, self.peak_value, self.steps, self.losses))
 
     @property
     def _last_step(self) -> int:
@@ -178,13 +177,6 @@ class LossRun:
     def _largest_learning_rate(self) -> float:
         """Return the largest learning rate of the updates before the last logged loss."""
         return self.peak_value * largest_multiplier(self.curve, self._last_step)
-
-
-def _rebuild(cls: type[LossRun], arguments: tuple[Any, ...], columns: Mapping[str, str]) -> LossRun:
-    with suppress_warnings():
-        run = cls(*arguments)
-    object.__setattr__(run, "_columns", columns)
-    return run
 
 
 def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
@@ -216,26 +208,25 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
 
 
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
-    array, unreal = np.zeros(()), list[tuple[int, Any]]()
+    # NumPy would turn [True, "3.1"] into numbers. All items of an array have its dtype.
+    for index, loss in enumerate(
+        losses if checks.is_ordered(losses) and not hasattr(losses, "dtype") else [losses]
+    ):
+        if checks.is_not_real(loss):
+            raise TypeError(checks.must(("losses", index), loss, "be a real number"))
     try:
-        # As objects, because NumPy would turn [True, "3.1"] into numbers.
-        items = np.asarray(losses, None if hasattr(losses, "dtype") else object).ravel()
-        # All items of an array have its dtype.
-        items = items if items.dtype == object else items[:1]
-        unreal = [(index, item) for index, item in enumerate(items) if checks.is_not_real(item)]
-        if not unreal:
-            array = np.array(losses, np.float64)
+        array = np.array(losses, np.float64)
     except (TypeError, ValueError, OverflowError):
-        pass
-    for index, item in unreal[:1]:
-        raise TypeError(f"losses[{index}] = {checks.short_repr(item)} must be a real number")
+        array = np.zeros(())
     if array.ndim != 1:
-        raise TypeError(f"losses = {checks.short_repr(losses)} must be a sequence of numbers")
+        raise TypeError(checks.must("losses", losses, "be a sequence of numbers"))
     with np.errstate(all="ignore"):
         in_float32 = array.astype(np.float32)  # whose squares do not overflow in float64
     wrong = np.flatnonzero(~(np.isfinite(in_float32) & (in_float32 > 0)))
     if wrong.size:
         index = int(wrong[0])
-        raise ValueError(f"losses[{index}] = {array[index]} must be finite and positive in float32")
+        raise ValueError(
+            checks.must(("losses", index), float(array[index]), "be finite and positive in float32")
+        )
     array.flags.writeable = False
     return array

@@ -1,8 +1,7 @@
-"""The two sums over the learning rates of a run that determine its loss: see `LossFit`."""
+"""The two sums over the learning rates of a run that determine its loss: see `fit_losses`."""
 
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from functools import lru_cache, partial
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +36,6 @@ the learning rates after that step is then almost 0.
 _NEAREST = 128
 """How many steps before a step are single parts; before them, parts grow with the distance."""
 
-_STEPS_PER_PLACE = 2**13
-_MOST_SINGLE = 2**22
-"""Up to this many steps per wanted step and segment, and in all, each learning rate is evaluated, which costs
-no more than the parts around these places."""
-
 _TINY = np.finfo(np.float64).tiny  # a mean of positive learning rates that are lost next to larger ones
 
 _NODES = 128
@@ -50,24 +44,9 @@ _TOLERANCE = 4e-5
 
 
 def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floats, _Floats]:
-    """Sum the learning rates of the updates before each step.
+    """Return S and N at some numbers of updates, see `fit_losses`; 0 without a positive learning rate.
 
-    With s_0 … s_{t-1} the learning rates peak_value · curve(k) of the t updates before a step, those that are
-    0 left out, and m the largest of them:
-
-        S = Σ s^0.9
-        N = Σ s² / (2 Σ s) + ½ Σ_{k<t-1} s_k / (Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
-
-    Both are within 10⁻⁵ of these formulas; at more than 128 steps they are interpolated, within 2·10⁻⁵.
-
-    Args:
-        curve: The curve.
-        peak_value: The peak learning rate, positive.
-        steps: Numbers of updates t, each at least 1.
-
-    Returns:
-        S and N in units of lr^0.9 and of lr, float64, of the shape of `steps`. Both are 0 if no update had a
-        positive learning rate.
+    They are within 10⁻⁵ of their formulas; at more than 128 steps they are interpolated, within 2·10⁻⁵.
     """
     if not steps.size:
         return np.zeros(steps.shape), np.zeros(steps.shape)
@@ -81,7 +60,7 @@ def _sums_at_nodes(curve: Curve, wanted: _Steps) -> tuple[_Steps, _Floats]:
 
     An interval is halved until the sums in its middle agree with its ends.
     """
-    sums_at = _sums_of(curve, wanted)
+    sums_at = partial(_sums_at, curve, parts_of_segments(curve, int(wanted[-1])))
     indices = np.linspace(0, len(wanted) - 1, min(len(wanted), _NODES)).astype(np.int64)
     begins = segment_begins(curve)
     if len(begins) <= MANY_SEGMENTS:
@@ -102,20 +81,11 @@ def _sums_at_nodes(curve: Curve, wanted: _Steps) -> tuple[_Steps, _Floats]:
     return wanted[indices], sums
 
 
-def _sums_of(curve: Curve, wanted: _Steps) -> Callable[[_Steps], _Floats]:
-    """Return a function that computes S and N with the peak 1 at some of the wanted steps."""
-    last = int(wanted[-1])
-    if last <= min(_STEPS_PER_PLACE * (len(wanted) + len(segment_begins(curve))), _MOST_SINGLE):
-        before = _sums_before(curve, np.arange(last + 1))
-        return lambda steps: np.array([_sums(before, step) for step in steps.tolist()])
-    of_curve = parts_of_segments(curve, last)
-
-    def sums_at(steps: _Steps) -> _Floats:
-        near_steps = [step - distances(step, _NEAREST) for step in steps.tolist()]
-        before = _sums_before(curve, sorted_unique(np.concatenate([of_curve, *near_steps])))
-        return np.array([_sums(before, step) for step in steps.tolist()])
-
-    return sums_at
+def _sums_at(curve: Curve, parts: _Steps, steps: _Steps) -> _Floats:
+    """Return S and N with the peak 1 at some steps, from the parts of a curve and those near each step."""
+    near = [step - distances(step, _NEAREST) for step in steps.tolist()]
+    before = _sums_before(curve, sorted_unique(np.concatenate([parts, *near])))
+    return np.array([_sums(before, step) for step in steps.tolist()])
 
 
 class _SumsBefore(NamedTuple):
@@ -147,8 +117,8 @@ def _sums(before: _SumsBefore, step: int) -> tuple[float, float]:
         return 0.0, 0.0
     growths = int(np.log1p(total / damping) * _NEAREST) + 2
     sums_after = damping * np.expm1(np.arange(growths) / _NEAREST)
-    near = _index(before.borders[: end + 1], step - distances(step, _NEAREST))
-    distant = _index(before.sums[: end + 1], total - sums_after)
+    near = cast("_Steps", np.searchsorted(before.borders[: end + 1], step - distances(step, _NEAREST)))
+    distant = cast("_Steps", np.searchsorted(before.sums[: end + 1], total - sums_after))
     # A learning rate that spans many of these sums is a part by itself: hence also the border before it.
     places = sorted_unique(np.concatenate([near, distant, np.maximum(distant - 1, 0)]))
     places = places[np.append(True, np.diff(before.counts[places]) > 0)]
@@ -157,10 +127,6 @@ def _sums(before: _SumsBefore, step: int) -> tuple[float, float]:
     after, squares_after = (values[end] - values[places[1:]] for values in (before.sums, before.squares))
     inner = double_sum(s, squares / n, n, after, squares_after, damping)
     return float(before.progress[end]), float(before.squares[end] / (2 * total) + inner / 2)
-
-
-def _index(ordered: NDArray[Any], values: NDArray[Any]) -> _Steps:
-    return cast("_Steps", np.searchsorted(ordered, values))
 
 
 @lru_cache(64)

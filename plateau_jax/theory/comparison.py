@@ -109,12 +109,11 @@ def peak_at_equal_length(curve: Curve, prediction: Outlook) -> float:
     return prediction.peak * math.sqrt(curve.total_steps)
 
 
-def _table_rows(comparison: Comparison, first_peak: float | None = None) -> list[tuple[str, ...]]:
+def _table_rows(comparison: Comparison, first_peak: float = 1.0) -> list[tuple[str, ...]]:
     """Return a header and one row per curve."""
-    header = "", "bound", "best peak"
-    factor = 1.0 if first_peak is None else first_peak
     rows = zip(comparison.names, comparison.bounds, comparison.peaks, strict=True)
-    return [header, *((name, f"{bound:#.4g}", f"{factor * peak:#.3g}") for name, bound, peak in rows)]
+    header = "", "bound", "best peak"
+    return [header, *((name, f"{bound:#.4g}", f"{first_peak * peak:#.3g}") for name, bound, peak in rows)]
 
 
 def as_text(comparison: Comparison, first_peak: float | None = None) -> str:
@@ -122,9 +121,7 @@ def as_text(comparison: Comparison, first_peak: float | None = None) -> str:
 
     Given the best peak of the first curve, show the best peak of each instead of ratios.
     """
-    meaning = _RATIOS
-    if first_peak is not None:
-        meaning = (
-            f"Bounds over that of the first curve; best peaks, if {first_peak:g} is the best of that curve."
-        )
+    if first_peak is None:
+        return tables.as_text(_table_rows(comparison), NOTE)
+    meaning = f"Bounds over that of the first curve; best peaks, if {first_peak:g} is the best of that curve."
     return tables.as_text(_table_rows(comparison, first_peak), f"{meaning} {_LIMITS}")

@@ -2,6 +2,7 @@
 
 from functools import cache, lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +20,11 @@ NEAREST = 512
 MANY_SEGMENTS = 256
 """More are those of a log: lines between any two of its learning rates."""
 
-_BLOCK = 1024  # of the suffix sums
-
 
 def parts_before(curve: Curve, step: int, most_single: int) -> tuple[_Floats, _Floats]:
-    """Cut the steps before a step into parts with a positive learning rate at the peak 1.
+    """Cut the steps before a step into parts: return their learning rates, if positive, and lengths.
 
-    Args:
-        curve: The curve.
-        step: The step.
-        most_single: Up to this many steps, each is a part.
-
-    Returns:
-        The learning rates of the parts, and their numbers of steps, float64.
+    The peak is 1. Up to `most_single` steps, each is a part.
     """
     if step <= most_single:
         s = np.asarray(curve(np.arange(step)), np.float64)
@@ -74,7 +67,7 @@ def segment_begins(curve: Curve) -> _Steps:
     return begins
 
 
-def sorted_unique(steps: _Steps) -> _Steps:
+def sorted_unique(steps: NDArray[Any]) -> NDArray[Any]:
     """Return the different steps in order."""
     # np.unique takes seconds where a log has thousands of learning rates: it hashes all steps.
     steps = np.sort(steps)
@@ -95,20 +88,10 @@ def _distance_grid(nearest: int) -> _Steps:
     return np.array(grid)
 
 
-def sums_of_parts(s: _Floats, n: _Floats, damping: float = 0.0) -> tuple[float, float, float]:
-    """Return Σ s, Σ s² and the `double_sum` over the steps of parts of n steps at the learning rate s."""
-    sums, squares = suffix_sums(s * n), suffix_sums(s * s * n)
-    return float(sums[0]), float(squares[0]), double_sum(s, s * s, n, sums[1:], squares[1:], damping)
-
-
 def suffix_sums(values: _Floats) -> _Floats:
     """Return, for each index, the sum of the values from there to the end; the last sum, of none, is 0."""
-    # Summed from the end, since total minus prefix cancels when the last values are small. And in blocks,
-    # since the rounding errors of 2²⁰ equal values, added one by one, would all have the same sign.
-    backwards = np.pad(values[::-1], (1, -(len(values) + 1) % _BLOCK)).reshape(-1, _BLOCK)
-    sums = np.cumsum(backwards, axis=1)
-    sums[1:] += np.cumsum(sums[:-1, -1])[:, None]
-    return sums.ravel()[: len(values) + 1][::-1]
+    # From the end, since total minus prefix cancels when the last values are small.
+    return np.append(np.cumsum(values[::-1])[::-1], 0.0)
 
 
 def double_sum(
@@ -116,15 +99,8 @@ def double_sum(
 ) -> float:
     """Return Σ_{k<T-1} s_k / (Σ_{j>k} s_j + damping) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j) over T steps in parts.
 
-    The terms of a part are that of its middle.
-
-    Args:
-        s: The mean learning rate of each part.
-        squares: Its mean square.
-        n: The number of steps.
-        after: The sum of the learning rates after the part.
-        squares_after: The sum of their squares.
-        damping: A learning rate.
+    A part has n steps with the mean learning rate s and the mean square `squares`; `after` and
+    `squares_after` are the sums over the steps that follow. The terms of a part are that of its middle.
     """
     after = after + s * (n - 1) / 2
     terms = np.append(n[:-1], n[-1] - 1)  # the last step has none

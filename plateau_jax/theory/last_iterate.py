@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.theory.curve_parts import parts_before, suffix_sums, sums_of_parts
+from plateau_jax.theory.curve_parts import double_sum, parts_before, suffix_sums
 from plateau_jax.validation import checks
 
 _Floats = NDArray[np.float64]
@@ -102,9 +102,9 @@ def outlook(curve: Curve) -> Outlook:
 
 def _outlook_until(s: _Floats, n: _Floats, tail: float) -> Outlook:
     """Return bound and peak with the steps after the given parts left out, whose sum is `tail`."""
-    total, squares, inner = sums_of_parts(s, n)
-    inner += 2 * _TAIL_COST * tail
+    sums, squares = suffix_sums(s * n), suffix_sums(s * s * n)
+    inner = double_sum(s, s * s, n, sums[1:], squares[1:], damping=0.0) + 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R = √(Q + D·S)
     # the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives exactly 1/s and 1.
-    root = math.sqrt(squares + inner * total)
-    return Outlook(bound=root / total, peak=1 / root)
+    root = math.sqrt(squares[0] + inner * sums[0])
+    return Outlook(bound=root / float(sums[0]), peak=1 / root)

@@ -107,28 +107,18 @@ THREE = ["--fit", "0", "--fit", "1", "--fit", "2"]
     ("arguments", "message"),
     [
         (["1000", "--best-peak"], "--best-peak requires --fit LOG"),
-        (["1000", "--best-peak", "--peak", "1e-3", *["--fit", "0"] * 3], "leave --peak out"),
-        (
-            ["1000", "--best-peak", "--fit", "0"],
-            "the runs at 0.00049",
-        ),
+        (["1000", "--best-peak", "--peak", "1e-3", *THREE], "leave --peak out"),
+        (["1000", "--best-peak", *THREE[:2]], "the runs at 0.00049"),
         (["9000", "--best-peak", *THREE], "at most 4 times the 1000 steps"),
-        (
-            ["1000", "--best-peak", *THREE[:4], "--fit", "FEW"],
-            "the peak 0.004: runs[2]: ",
-        ),
-        (["1000", "--best-peak", "--fit", "LOG"], "no learning rates among the columns 'step', 'val_loss'"),
-        (
-            ["1000", "--compare", "--fit", "0", "--fit", "1"],
-            "or find the best peak with best_peak(runs, curve)",
-        ),
-        *[
-            (["1000", *more, "--best-peak", *["--fit", "0"] * 3], "not allowed with argument --")
-            for more in (["--json"], ["--csv", "-"], ["--compare"])
-        ],
         (["1000", "--from", "9000 steps", "--best-peak", *THREE], "at most 4 times the 1000 steps"),
+        (["1000", "--best-peak", *THREE[:4], "--fit", "FEW"], "the peak 0.004: runs[2]: "),
+        (["1000", "--best-peak", "--fit", "LOG"], "no learning rates among the columns 'step', 'val_loss'"),
         (["1000", "--best-peak", "--fit", "LATE"], "the run's curve"),
-        (["1000", "--design", "--best-peak"], "not allowed with argument --design"),
+        (["1000", "--compare", *THREE[:4]], "or find the best peak with best_peak(runs, curve)"),
+        *[
+            (["1000", *more, "--best-peak", *THREE], "not allowed with argument --")
+            for more in (["--json"], ["--csv", "-"], ["--compare"], ["--design"])
+        ],
     ],
 )
 def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp_path, capsys) -> None:
@@ -150,22 +140,19 @@ def test_bad_best_peaks_are_rejected(arguments, message, log, logs_of_peaks, tmp
     ("arguments", "message"),
     [
         (["1000", "--fit", "LOG"], "--fit requires --compare"),
+        (["1000", "--design", "--fit", "LOG"], "--fit requires --compare"),
         (
             ["1000", "--compare", "--fit", "LOG"],
-            "no learning rates among the columns 'step', 'val_loss': give the run's curve and its peak",
+            "no learning rates among the columns 'step', 'val_loss': give",
         ),
         (["1000", "--compare", "--fit", "LOG", "CURVE"], "give the run's curve and its peak"),
         (["1000", "--compare", "--fit", "SEVERAL", "CURVE"], "with LossRun.read(..., loss=...)"),
         (["1000", "--compare", "--fit", "none.csv"], "No such file or directory: 'none.csv'"),
         (["1000", "--compare", "--fit", "LOG", "none.json"], "No such file or directory: 'none.json'"),
-        (
-            ["1000", "--compare", "--fit", "LOG", "CURVE", "CURVE"],
-            "a log and its curve, not 2 curves: repeat --fit",
-        ),
+        (["1000", "--compare", "--fit", "LOG", "CURVE", "CURVE"], "not 2 curves: repeat --fit"),
         (["1000", "--compare", "--fit", "LOG", "LOG"], "log.csv: Expecting value"),
         (["9000", "--compare", "--peak", "1", "--fit", "LOG", "CURVE"], "a forecast reaches at most 4 times"),
         (["1000", "--compare", "--peak", "0", "--fit", "LOG", "CURVE"], "peak"),
-        (["1000", "--design", "--fit", "LOG"], "--fit requires --compare"),
     ],
 )
 def test_bad_fits_are_rejected(arguments, message, log, tmp_path, capsys) -> None:
