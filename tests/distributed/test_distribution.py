@@ -38,7 +38,7 @@ def test_wrong_arguments_are_rejected(mode: Any) -> None:
     rejects(TypeError, "['unused']", call=call, unused=True)
     rejects(ValueError, "device = 'meta'", call=call, device="meta")
     if not torch.cuda.is_available():
-        rejects(ValueError, "device = 'cuda'", "no CUDA", call=call, device="cuda")
+        rejects(ValueError, "device = 'cuda'", "an available CUDA device", call=call, device="cuda")
 
 
 def test_options_are_those_of_the_wrapper() -> None:
