@@ -238,7 +238,7 @@ _GOOD = [0.25, 0.25, 0.25, 0.25]
         (10, _GOOD, {}, TypeError, "counts = 10 must be a sequence of integers"),
         ([10, 20.0], [0.5, 0.5], {}, TypeError, r"counts\[1\] = 20.0 must be an integer"),
         ([], [], {}, ValueError, "counts is empty"),
-        ([10, 20, 10], [0.5, 0.25, 0.25], {}, ValueError, "names checkpoint 10 more than once"),
+        ([10, 20, 10], [0.5, 0.25, 0.25], {}, ValueError, "names a checkpoint more than once"),
         ([10, 25], [0.5, 0.5], {}, ValueError, r"has no checkpoint 25; it has \[10, 20, 30, 40, 50\]"),
         (COUNTS, 0.25, {}, TypeError, "weights = 0.25 must be a sequence of numbers"),
         (COUNTS, ["a"] * 4, {}, TypeError, r"weights\[0\] = 'a' must be a number"),
