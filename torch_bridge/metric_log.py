@@ -53,8 +53,8 @@ class MetricLog:
         self.keep = None if keep is None else checks.at_least("keep", keep, 1)
         self.rows: list[dict[str, Any]] = []
         self._pending: list[tuple[Tensor, ...]] = []
-        self._made_by_saves = 0
-        """Results that a save has turned into rows since a call last returned a row."""
+        self._since_flush = 0
+        """Number of calls since rows were last made, other than by a save."""
         self._skipped_in_a_row = 0
         self._has_warned = False
 
@@ -79,7 +79,8 @@ class MetricLog:
                 "result = step(batch); log(result)"
             )
         self._pending.append(result[:4])  # without aux, which may be large
-        return self.flush() if self._made_by_saves + len(self._pending) >= self.every else None
+        self._since_flush += 1
+        return self.flush() if self._since_flush >= self.every else None
 
     def flush(self) -> dict[str, Any] | None:
         """Make rows of the kept results. Synchronizes with the device if there are any.
@@ -87,7 +88,7 @@ class MetricLog:
         Returns:
             The newest row of all; None if there is none.
         """
-        self._made_by_saves = 0
+        self._since_flush = 0
         self._make_rows()
         return self.rows[-1] if self.rows else None
 
@@ -121,9 +122,8 @@ class MetricLog:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all rows, including those of kept results. Synchronizes with the device as `flush` does."""
-        self._made_by_saves += len(self._pending)
         self._make_rows()
-        return {"rows": [dict(row) for row in self.rows], "since_flush": self._made_by_saves}
+        return {"rows": [dict(row) for row in self.rows], "since_flush": self._since_flush}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue with the rows of `state_dict`; rows and kept results of this log are dropped.
@@ -146,4 +146,4 @@ class MetricLog:
         rows = cast("list[dict[str, Any]]", rows)
         self.rows[:] = [dict(row) for row in (rows if self.keep is None else rows[-self.keep :])]
         self._pending.clear()
-        self._made_by_saves, self._skipped_in_a_row = since_flush, 0
+        self._since_flush, self._skipped_in_a_row = since_flush, 0

@@ -1,5 +1,6 @@
 """The loader: its epochs, its settings, and what it rejects."""
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -22,7 +23,6 @@ from support.examples import examples
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from torch_bridge import make_loader, prefetch
-from torch_bridge.data import loader as data
 
 pytestmark = WORKERS
 
@@ -116,28 +116,20 @@ def test_default_device_changes_nothing(num_workers: int, depth: int, dataset: A
         assert run() == expected
 
 
-@pytest.mark.parametrize(("cores", "workers"), [(1, 0), (2, 1), (6, 5), (9, 8), (64, 8)])
-def test_default_workers_follow_cores_up_to_limit(
-    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+@pytest.mark.parametrize(
+    ("processes", "cores", "workers"),
+    [(1, 1, 0), (1, 2, 1), (1, 9, 8), (1, 64, 8), (4, 7, 0), (4, 8, 1), (4, 16, 3), (4, 200, 8)],
+)
+def test_default_workers_follow_usable_cores_up_to_limit(
+    monkeypatch: pytest.MonkeyPatch, processes: int, cores: int, workers: int
 ) -> None:
-    monkeypatch.setattr(data, "_usable_cores", lambda: cores)
+    """The processes of a machine share its cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     loader = make_loader(range(4), 2)
     assert loader.num_workers == workers
     assert loader.persistent_workers == (workers > 0)
     assert make_loader(range(4), 2, prefetch_factor=3).num_workers == max(workers, 1)
-
-
-@pytest.mark.parametrize(("cores", "workers"), [(1, 0), (7, 0), (8, 1), (16, 3), (200, 8)])
-def test_processes_of_one_machine_share_cores(
-    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
-) -> None:
-    monkeypatch.setattr(data, "_usable_cores", lambda: cores)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert make_loader(range(4), 2).num_workers == workers
-
-
-def test_usable_cores_respect_affinity() -> None:
-    assert 1 <= data._usable_cores() <= torch.multiprocessing.cpu_count()
 
 
 @pytest.mark.parametrize(

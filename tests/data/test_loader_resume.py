@@ -91,18 +91,6 @@ def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: in
         assert epoch(loader) == [orders[number]]
 
 
-@given(arguments(), st.integers(2**31, 2**70), depths)
-@example({"dataset": range(1), "batch_size": 1}, 2**31, 0)
-@examples(30)
-def test_epoch_that_no_run_reaches_is_rejected(arguments: Arguments, wrong: int, depth: int) -> None:
-    """The orders of all earlier epochs would be drawn, in effect for ever."""
-    feed, untouched = build(arguments, depth, num_workers=0), build(arguments, num_workers=0)
-    with pytest.raises(ValueError, match=rf"epoch = {wrong} must be at most \d+"):
-        feed.load_state_dict({**feed.state_dict(), "epoch": wrong})
-    assert epoch(feed) == epoch(untouched)
-    feed.load_state_dict({**feed.state_dict(), "epoch": 10**8})
-
-
 @given(arguments(), st.integers(0, 10), depths)
 @examples(100)
 def test_loader_may_load_its_earlier_state(arguments: Arguments, count: int, depth: int) -> None:
@@ -223,14 +211,6 @@ def test_state_with_another_sampler_is_rejected(wrong: Arguments) -> None:
     with pytest.raises(ValueError, match=r"saved by a loader with .*= .* \(now None\)") as caught:
         loader.load_state_dict(state)
     assert len(str(caught.value)) < 500
-
-
-def test_set_epoch_is_not_needed() -> None:
-    """Libraries that set the epoch of any loader leave this one alone."""
-    loader: Any = make_loader(range(8), 4, num_workers=0)
-    assert not hasattr(loader, "set_epoch")
-    with pytest.raises(AttributeError, match="has no set_epoch, and needs none"):
-        loader.set_epoch(1)
 
 
 def test_path_instead_of_state_is_rejected() -> None:
