@@ -8,58 +8,18 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from support.data.loaders import (
-    EPOCHS,
     WORKERS,
     Arguments,
-    arguments,
     build,
     epoch,
-    seeds,
     with_and_without_workers,
 )
-from support.examples import examples
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from torch_bridge import make_loader, prefetch
 
 pytestmark = WORKERS
-
-
-@given(arguments())
-@examples(200)
-def test_every_epoch_covers_dataset(arguments: Arguments) -> None:
-    """In its own order or shuffled, with or without an incomplete last batch."""
-    size, samples = arguments["batch_size"], len(arguments["dataset"])
-    shuffle = arguments.get("shuffle", arguments["training"])
-    drop_last = arguments.get("drop_last", arguments["training"])
-    loader = make_loader(**arguments, num_workers=0)
-    for _ in range(EPOCHS):
-        batches = epoch(loader)
-        seen = [index for batch in batches for index in batch]
-        rest = samples % size
-        assert [len(b) for b in batches] == [size] * (samples // size) + [rest] * (rest > 0 and not drop_last)
-        assert len(batches) == len(loader)
-        assert len(set(seen)) == len(seen)
-        assert set(seen) <= set(range(samples))
-        assert shuffle or seen == list(range(len(seen)))
-
-
-@given(seeds, seeds, st.integers(0, 2**32))
-@examples(50)
-def test_orders_depend_on_seed_alone(seed: int, second_seed: int, around: int) -> None:
-    def orders(seed: int) -> list[Any]:
-        loader = make_loader(range(1000), 100, seed=seed, num_workers=0)
-        return [epoch(loader) for _ in range(EPOCHS)]
-
-    torch.manual_seed(around)
-    first = orders(seed)
-    torch.manual_seed(around + 1)
-    assert orders(seed) == first
-    # Two of 1000! orders are never the same by chance.
-    assert len({str(order) for order in first}) == EPOCHS
-    assert seed == second_seed or first[0] != orders(second_seed)[0]
 
 
 @with_and_without_workers

@@ -60,24 +60,6 @@ def test_resume_with_spawned_workers() -> None:
     assert epoch(resumed) == epoch(uninterrupted)
 
 
-@given(st.integers(0, 9), st.integers(0, 9), depths)
-@examples(15)
-def test_undone_load_loses_no_batch(seen: int, loaded: int, depth: int) -> None:
-    """If another part rejects its state after the loader loaded its own, the old position is restored."""
-
-    def build_one() -> Any:
-        return build({"dataset": range(7), "batch_size": 2, "drop_last": False}, depth, num_workers=0)
-
-    uninterrupted, feed = build_one(), build_one()
-    expected = [epoch(uninterrupted) for _ in range(4)]
-    before = saved_after(feed, seen)
-    feed.load_state_dict(saved_after(build_one(), loaded))
-    feed.load_state_dict(before)
-    index, start = divmod(seen, 4)
-    assert epoch(feed) == expected[index][start:]
-    assert epoch(feed) == expected[index + 1]
-
-
 @given(seeds, st.integers(0, 40), st.integers(0, 40))
 @examples(30)
 def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: int) -> None:
