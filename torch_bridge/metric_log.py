@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +11,6 @@ from torch_bridge.curve_api import checks, warn
 from torch_bridge.training.result import StepResult
 
 _COUNTER_NAMES = "applied", "skipped", "clock", "consumed"
-_COUNTERS = len(_COUNTER_NAMES)
 
 _FEWEST_SKIPPED = 10
 """The fewest skipped updates in a row that bring a warning: fp16 skips some until its loss scale fits."""
@@ -94,17 +92,14 @@ class MetricLog:
 
     def _make_rows(self) -> None:
         if self._pending:
-            columns = map(torch.stack, zip(*self._pending, strict=True))
-            columns = [column.view(len(self._pending), -1) for column in columns]
-            # One copy to the host instead of two: float64 holds every float32 exactly, and its bits, read as
-            # int64, fit into one table with the counters, which float64 would round above 2⁵³.
-            bits = torch.hstack(columns[:-1]).double().view(torch.int64)
-            table = cast("list[list[int]]", torch.hstack([bits, columns[-1]]).tolist())
+            # Four copies to the host, of all losses, norms, learning rates and counters; the first one waits.
+            columns = [
+                cast("list[Any]", torch.stack(column).tolist()) for column in zip(*self._pending, strict=True)
+            ]
             self._pending.clear()
-            floats = np.array([row[:-_COUNTERS] for row in table]).view(np.float64).tolist()
-            for (loss, norm, *lrs), counters in zip(floats, table, strict=True):
+            for loss, norm, lrs, counters in zip(*columns, strict=True):
                 row = {"loss": loss, "grad_norm": norm, "lr": lrs[0] if len(lrs) == 1 else lrs}
-                row.update(zip(_COUNTER_NAMES, counters[-_COUNTERS:], strict=True))
+                row.update(zip(_COUNTER_NAMES, counters, strict=True))
                 self.rows.append(row)
                 is_applied = math.isfinite(loss) and math.isfinite(norm)
                 self._skipped_in_a_row = 0 if is_applied else self._skipped_in_a_row + 1
