@@ -128,7 +128,10 @@ class Checkpoints:
             return _Copied(arguments, content.name_digests, save_id, summary, describe_error(earlier_error))
 
         with self._background.lock:
-            with torch.inference_mode(False), torch.no_grad():
+            with (
+                torch.inference_mode(False),
+                torch.no_grad(),
+            ):  # tensors of inference mode can't be trained on
                 copied = collective_call(copy_parts)
             checked_count, _ = _agreed("save", "(count, parts)", [rank.arguments for rank in copied])
             for name in copied[0].name_digests:
@@ -315,7 +318,7 @@ class Checkpoints:
 
 
 class _Copied(NamedTuple):
-    """What a rank tells the others after it has copied its parts."""
+    """A rank's message to the others, once it has copied its parts."""
 
     arguments: tuple[int, list[str]]
     name_digests: dict[str, str]
@@ -326,7 +329,7 @@ class _Copied(NamedTuple):
 
 
 def _agreed(call: str, names: str, arguments: Sequence[Arguments]) -> Arguments:
-    """Return the arguments of a call, which must be equal on all ranks."""
+    """Return the arguments of a call; raise ValueError if they differ between ranks."""
     for rank, of_rank in enumerate(arguments):
         if of_rank != arguments[0]:
             raise ValueError(
