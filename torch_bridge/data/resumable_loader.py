@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader
@@ -83,7 +83,11 @@ class GlobalBatches(BatchSampler):
         # Read `start` here: the body of a generator runs only at the first `next`.
         epoch, batch = self.start
         order, shares = self._order(epoch), map(self._indices_in, range(batch, self.count))
-        return (cast("Any", order[share.start : share.stop]).tolist() for share in shares if share)
+        return (
+            list(share) if order is None else order[share.start : share.stop].tolist()
+            for share in shares
+            if share
+        )
 
     def _indices_in(self, batch: int) -> range:
         """Return the indices, into the epoch's order, of this rank's samples in a global batch."""
@@ -94,8 +98,8 @@ class GlobalBatches(BatchSampler):
         begin, end = (first - (-k * size // self.world_size) for k in (self.rank, self.rank + 1))
         return range(begin, end)
 
-    def _order(self, epoch: int) -> torch.Tensor:
-        order = torch.arange(self._samples, device="cpu")
+    def _order(self, epoch: int) -> Any:
+        order = None
         if self._shuffle:
             # Only the seed and the epoch decide an order, so a state need not hold the generator's. A resumed
             # run draws the orders of all earlier epochs again, once.
@@ -103,7 +107,7 @@ class GlobalBatches(BatchSampler):
                 self._generator.manual_seed(self._seed)
                 self._orders_drawn = 0
             while self._orders_drawn <= epoch:
-                torch.randperm(self._samples, generator=self._generator, out=order)
+                order = torch.randperm(self._samples, generator=self._generator, device="cpu")
                 self._orders_drawn += 1
         return order
 
