@@ -2,7 +2,7 @@
 
 Printed are medians over interleaved rounds, with files in the system's page cache: until a save in the
 background returns, until it is complete, and of a load; and the size of a checkpoint. With several ranks
-every tensor is sharded. Takes five minutes on one process and ten on two; three times as long on a busy machine.
+every tensor is sharded. Takes some five minutes on one process and ten on two.
 
     python examples/benchmarks/checkpoints.py
     torchrun --nproc-per-node 2 examples/benchmarks/checkpoints.py
