@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +11,6 @@ from torch_bridge.curve_api import checks, warn
 from torch_bridge.training.result import StepResult
 
 _COUNTER_NAMES = "applied", "skipped", "clock", "consumed"
-_COUNTERS = len(_COUNTER_NAMES)
 
 _FEWEST_SKIPPED = 10
 """The fewest skipped updates in a row that bring a warning: fp16 skips some until its loss scale fits."""
@@ -53,8 +51,8 @@ class MetricLog:
         self.keep = None if keep is None else checks.at_least("keep", keep, 1)
         self.rows: list[dict[str, Any]] = []
         self._pending: list[tuple[Tensor, ...]] = []
-        self._made_by_saves = 0
-        """Results that a save has turned into rows since a call last returned a row."""
+        self._since_flush = 0
+        """Number of calls since rows were last made, other than by a save."""
         self._skipped_in_a_row = 0
         self._has_warned = False
 
@@ -79,7 +77,8 @@ class MetricLog:
                 "result = step(batch); log(result)"
             )
         self._pending.append(result[:4])  # without aux, which may be large
-        return self.flush() if self._made_by_saves + len(self._pending) >= self.every else None
+        self._since_flush += 1
+        return self.flush() if self._since_flush >= self.every else None
 
     def flush(self) -> dict[str, Any] | None:
         """Make rows of the kept results. Synchronizes with the device if there are any.
@@ -87,23 +86,20 @@ class MetricLog:
         Returns:
             The newest row of all; None if there is none.
         """
-        self._made_by_saves = 0
+        self._since_flush = 0
         self._make_rows()
         return self.rows[-1] if self.rows else None
 
     def _make_rows(self) -> None:
         if self._pending:
-            columns = map(torch.stack, zip(*self._pending, strict=True))
-            columns = [column.view(len(self._pending), -1) for column in columns]
-            # One copy to the host instead of two: float64 holds every float32 exactly, and its bits, read as
-            # int64, fit into one table with the counters, which float64 would round above 2⁵³.
-            bits = torch.hstack(columns[:-1]).double().view(torch.int64)
-            table = cast("list[list[int]]", torch.hstack([bits, columns[-1]]).tolist())
+            # Four copies to the host, of all losses, norms, learning rates and counters; the first one waits.
+            columns = [
+                cast("list[Any]", torch.stack(column).tolist()) for column in zip(*self._pending, strict=True)
+            ]
             self._pending.clear()
-            floats = np.array([row[:-_COUNTERS] for row in table]).view(np.float64).tolist()
-            for (loss, norm, *lrs), counters in zip(floats, table, strict=True):
+            for loss, norm, lrs, counters in zip(*columns, strict=True):
                 row = {"loss": loss, "grad_norm": norm, "lr": lrs[0] if len(lrs) == 1 else lrs}
-                row.update(zip(_COUNTER_NAMES, counters[-_COUNTERS:], strict=True))
+                row.update(zip(_COUNTER_NAMES, counters, strict=True))
                 self.rows.append(row)
                 is_applied = math.isfinite(loss) and math.isfinite(norm)
                 self._skipped_in_a_row = 0 if is_applied else self._skipped_in_a_row + 1
@@ -121,9 +117,8 @@ class MetricLog:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all rows, including those of kept results. Synchronizes with the device as `flush` does."""
-        self._made_by_saves += len(self._pending)
         self._make_rows()
-        return {"rows": [dict(row) for row in self.rows], "since_flush": self._made_by_saves}
+        return {"rows": [dict(row) for row in self.rows], "since_flush": self._since_flush}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue with the rows of `state_dict`; rows and kept results of this log are dropped.
@@ -146,4 +141,4 @@ class MetricLog:
         rows = cast("list[dict[str, Any]]", rows)
         self.rows[:] = [dict(row) for row in (rows if self.keep is None else rows[-self.keep :])]
         self._pending.clear()
-        self._made_by_saves, self._skipped_in_a_row = since_flush, 0
+        self._since_flush, self._skipped_in_a_row = since_flush, 0

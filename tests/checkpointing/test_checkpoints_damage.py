@@ -132,18 +132,6 @@ def test_warning_as_error_leaves_parts_unchanged(copied: Path) -> None:
     assert part.state == "as before"
 
 
-def test_foreign_entries_are_left_alone(copied: Path) -> None:
-    """Other files and folders are neither loaded, nor counted, nor removed."""
-    for name in ("notes", "01", "1.0", "-3", "٣", "best.1"):
-        shutil.copytree(copied / "1", copied / name)
-    (copied / "7").touch()
-    checkpoints = Checkpoints(copied, keep=1)
-    assert checkpoints.counts() == [1, 2]
-    checkpoints.save(3, part=Part())
-    assert checkpoints.counts() == [3]
-    assert {path.name for path in copied.iterdir()} == {"notes", "01", "1.0", "-3", "٣", "best.1", "7", "3"}
-
-
 def test_digest_is_sha256_of_tensor_bytes(saved: Path) -> None:
     """The JSON file ends with its own digest. Any tool can check both."""
     tensors = load_file(saved / "2" / "rank-0.safetensors")

@@ -49,7 +49,6 @@ _keys = st.recursive(
 _leaves = (
     _keys
     | st.floats()
-    | st.complex_numbers()
     | st.just("$")
     | st.integers(-(2**70), 2**70)
     | _tensors()
@@ -58,8 +57,6 @@ _leaves = (
     )
     | st.sampled_from(["<f8", ">i2", "?", "<U3", "<M8[s]", "<c8"]).map(lambda kind: np.zeros((2, 1), kind))
     | st.sampled_from([np.float64(0.1), np.float32(math.nan), np.int8(3), np.bool_(True)])
-    | (_texts | st.just("a\0")).map(np.str_)
-    | (st.binary() | st.just(b"a\0")).map(np.bytes_)
     | st.sampled_from([np.zeros((0, 3)), np.arange(6).reshape(2, 3)[:, ::2], np.array(1.5)])
     | st.sets(st.integers() | st.text())
     | st.frozensets(st.integers())
@@ -81,7 +78,7 @@ _states = st.recursive(
 @given(_states)
 @example({"\ud800": torch.ones(2)})
 @example(torch.ones(2, requires_grad=True))
-@example([nn.Parameter(torch.ones(2)), np.str_("a\0"), np.bytes_(b"\0")])
+@example(nn.Parameter(torch.ones(2)))
 def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any) -> None:
     checkpoints, part = Checkpoints(tmp_path_factory.mktemp("state")), Part()
     checkpoints.save(1, part=Part(state))
@@ -154,11 +151,13 @@ _nested.append(_nested)
         ({1: defaultdict(int)}, "part.1 is of collections.defaultdict,"),
         ({"a": np.array([None])}, "part.a is a NumPy array of object,"),
         ({"a": np.ma.masked_array([1], [True])}, "part.a is of numpy.ma.*MaskedArray,"),
-        ({"a": torch.eye(2).to_sparse()}, "part.a is a torch.sparse_coo Tensor of torch.float32,"),
-        ({"a": torch.ones(2).to(torch.uint8).view(torch.bits8)}, "part.a is a .* of torch.bits8,"),
-        ({"a": _nested_tensor(torch.strided)}, "part.a is a nested Tensor of torch.float32,"),
-        ({"a": _nested_tensor(torch.jagged)}, "part.a is a nested NestedTensor of torch.float32,"),
-        ({"a": torch.empty(2, device="meta")}, "part.a is a tensor without memory,"),
+        ({"a": torch.eye(2).to_sparse()}, "part.a is a torch.sparse_coo Tensor of torch.float32 on cpu,"),
+        ({"a": torch.ones(2).to(torch.uint8).view(torch.bits8)}, "part.a is a .* of torch.bits8"),
+        ({"a": _nested_tensor(torch.strided)}, "part.a is a nested Tensor of torch.float32"),
+        ({"a": _nested_tensor(torch.jagged)}, "part.a is a nested NestedTensor of torch.float32"),
+        ({"a": torch.empty(2, device="meta")}, "part.a is a .* of torch.float32 on meta,"),
+        ({"a": 1j}, "part.a is of builtins.complex,"),
+        ({"a": np.str_("b")}, "part.a is of numpy.str_,"),
         ({"a": nn.Linear(2, 1)(torch.ones(2))}, "part.a was computed with gradients, .* save tensor.detach"),
         ({torch.ones(1): 1}, "part has a tensor in a key,"),
         ({"a": print}, "part.a is of builtins.builtin_function_or_method,"),
@@ -171,7 +170,7 @@ def test_unsupported_value_is_named(state: Any, message: str) -> None:
 
 
 _IN_SETS: list[Callable[[Any], Any]] = [lambda value: (value,), lambda value: frozenset([value])]
-_ANYWHERE: list[Callable[[Any], Any]] = [
+_CONTAINERS: list[Callable[[Any], Any]] = [
     lambda value: [value],
     lambda value: (value,),
     lambda value: {"a": value},
@@ -179,19 +178,16 @@ _ANYWHERE: list[Callable[[Any], Any]] = [
     lambda value: OrderedDict(a=value),
     lambda value: {"$": value},
 ]
-_kinds_of_containers = st.lists(st.sampled_from(_IN_SETS), min_size=1) | st.lists(
-    st.sampled_from(_ANYWHERE), min_size=1
-)
 
 
 @examples(30)
-@given(_kinds_of_containers, st.integers(98, 102))
+@given(st.lists(st.sampled_from(_CONTAINERS), min_size=1) | st.just(_IN_SETS), st.integers(98, 102))
 def test_saved_depth_can_be_loaded(
-    tmp_path_factory: pytest.TempPathFactory, kinds: list[Callable[[Any], Any]], depth: int
+    tmp_path_factory: pytest.TempPathFactory, containers: list[Callable[[Any], Any]], depth: int
 ) -> None:
     """Python's stack would end a load of nested tuples earlier than their save."""
     state: Any = 0
-    for wrap in islice(cycle(kinds), depth):
+    for wrap in islice(cycle(containers), depth):
         state = wrap(state)
     checkpoints, part = Checkpoints(tmp_path_factory.mktemp("state")), Part()
     if depth > 100:
@@ -201,6 +197,16 @@ def test_saved_depth_can_be_loaded(
         checkpoints.save(1, part=Part(state))
         checkpoints.load(part=part)
         assert same_bits(part.state, state)
+
+
+def test_values_that_only_earlier_versions_saved_still_load() -> None:
+    encoded: Any = [
+        {"$": "complex", "bits": "3ff00000000000008000000000000000"},
+        {"$": "numpy str", "text": "a\0"},
+        {"$": "numpy bytes", "hex": "6200"},
+    ]
+    decoded = encoding.decode_state("part", encoded, lambda *_: torch.empty(0))
+    assert repr(decoded) == repr([complex(1, -0.0), np.str_("a\0"), np.bytes_(b"b\0")])
 
 
 @pytest.mark.parametrize("unknown", [{"$": "code"}, {"$": "dtype", "name": "nn"}])

@@ -27,6 +27,7 @@ def _create_foreign(path: Path, kind: str) -> None:
 
 
 _KINDS = ["empty", "images", "another library"]
+_NAMES = ["notes", "01", "1.0", "-3", "٣", "best.1"]  # a copy of a checkpoint has one of these
 
 
 def _content(path: Path) -> dict[str, bytes | None]:
@@ -36,34 +37,43 @@ def _content(path: Path) -> dict[str, bytes | None]:
     }
 
 
-@examples(20)
+@examples(30)
 @given(
     st.dictionaries(st.integers(0, 9), st.sampled_from(_KINDS), max_size=5),
-    st.lists(st.integers(0, 9), min_size=1, max_size=4),
-    st.integers(1, 3),
+    st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    st.integers(1, 4),
 )
-def test_foreign_numbered_folders_are_left_alone(
+def test_last_saved_checkpoints_are_kept_and_foreign_folders_left_alone(
     tmp_path_factory: pytest.TempPathFactory, foreign: dict[int, str], saved: list[int], keep: int
 ) -> None:
-    directory = tmp_path_factory.mktemp("classes")
+    """The last saved ones, whatever their counts: a run may have rolled back."""
+    directory = tmp_path_factory.mktemp("folder")
+    Checkpoints(directory / "notes").save(1, part=Part(), wait=True)
+    for name in _NAMES:
+        shutil.copytree(directory / "notes" / "1", directory / name, dirs_exist_ok=True)
     for number, kind in foreign.items():
         _create_foreign(directory / str(number), kind)
-    before = {number: _content(directory / str(number)) for number in foreign}
+    (directory / "15").touch()
+    before = _content(directory)
     checkpoints, part = Checkpoints(directory, keep=keep), Part()
     assert checkpoints.counts() == []
     assert checkpoints.load(part=part) is None
     for number in foreign:
         with pytest.raises(ValueError, match=rf"no checkpoint {number}; it has \[\]"):
             checkpoints.load(number, part=part)
-    for count in saved:
-        checkpoints.save(count, part=Part(count))
-    kept = list(dict.fromkeys(saved[::-1]))[:keep]
-    assert checkpoints.counts() == sorted(kept)
-    for count in kept:
+    expected: dict[int, int] = {}
+    for index, count in enumerate(saved):
+        checkpoints.save(count, part=Part(index))
+        expected.pop(count, None)
+        expected = dict([*expected.items(), (count, index)][-keep:])
+        assert checkpoints.counts() == sorted(expected)
+    for count, index in expected.items():
         assert checkpoints.load(count, part=part) == count
-        assert part.state == count
-    assert {number: _content(directory / str(number)) for number in foreign} == before
-    assert sum(1 for _ in directory.iterdir()) == len(foreign) + len(kept)
+        assert part.state == index
+    assert checkpoints.load(part=part) == saved[-1]
+    after = _content(directory)
+    assert {name: after.get(name, "missing") for name in before} == before
+    assert len(list(directory.iterdir())) == len(foreign) + len(_NAMES) + 1 + len(expected)
     shutil.rmtree(directory)
 
 

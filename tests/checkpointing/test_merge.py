@@ -238,7 +238,7 @@ _GOOD = [0.25, 0.25, 0.25, 0.25]
         (10, _GOOD, {}, TypeError, "counts = 10 must be a sequence of integers"),
         ([10, 20.0], [0.5, 0.5], {}, TypeError, r"counts\[1\] = 20.0 must be an integer"),
         ([], [], {}, ValueError, "counts is empty"),
-        ([10, 20, 10], [0.5, 0.25, 0.25], {}, ValueError, "names checkpoint 10 more than once"),
+        ([10, 20, 10], [0.5, 0.25, 0.25], {}, ValueError, "names a checkpoint more than once"),
         ([10, 25], [0.5, 0.5], {}, ValueError, r"has no checkpoint 25; it has \[10, 20, 30, 40, 50\]"),
         (COUNTS, 0.25, {}, TypeError, "weights = 0.25 must be a sequence of numbers"),
         (COUNTS, ["a"] * 4, {}, TypeError, r"weights\[0\] = 'a' must be a number"),
@@ -384,29 +384,20 @@ def test_pruning_does_not_disturb_merge(tmp_path: Path) -> None:
     assert checkpoints.counts() == [3]
 
 
-def test_merge_in_inference_mode_and_without_gradients(saved: Path) -> None:
-    in_inference, without_grad = Mixed(99), Mixed(99)
-    with torch.inference_mode():
-        Checkpoints(saved).merge(COUNTS, _GOOD, into=in_inference, part="model")
-    with torch.no_grad():
-        Checkpoints(saved).merge(COUNTS, _GOOD, into=without_grad, part="model")
-    assert same_bits(state_of(in_inference), state_of(without_grad))
-    assert not in_inference.in_float32.is_inference()
-
-
-@pytest.mark.parametrize("inside", [True, False])
-def test_merge_into_inference_module(saved: Path, inside: bool) -> None:
-    """Its tensors may change only in inference mode."""
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, nullcontext])
+@pytest.mark.parametrize("built", [torch.inference_mode, nullcontext])
+def test_merge_and_load_model_in_inference_mode(saved: Path, mode: Any, built: Any) -> None:
+    """The tensors of a module that was built in inference mode may change only in that mode."""
     checkpoints, expected = Checkpoints(saved), Mixed(99)
     checkpoints.merge(COUNTS, _GOOD, into=expected, part="model")
-    with torch.inference_mode():
+    with built():
         merged, loaded = Mixed(99), Mixed(99)
-    with torch.inference_mode(inside):
+    with mode():
         checkpoints.merge(COUNTS, _GOOD, into=merged, part="model")
         checkpoints.load_model(loaded, 10, part="model")
     assert same_bits(state_of(merged), state_of(expected))
     assert same_bits(state_of(loaded), state_of(Mixed(10)))
-    assert merged.in_float32.is_inference()
+    assert merged.in_float32.is_inference() == (built is torch.inference_mode)
 
 
 @pytest.mark.slow

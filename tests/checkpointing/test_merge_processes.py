@@ -46,8 +46,8 @@ def test_merge_has_same_bits_on_any_world_size(saved: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("weights", "[0.5, 0.25, 0.25], 'model'), and rank 1 merges ([1, 2, 3], [0.25, 0.5, 0.25], 'model')"),
-        ("counts", "ValueError: rank 0 merges (counts, weights, part) = ([1, 2, 3], "),
+        ("weights", "[0.5, 0.25, 0.25], 'model'), and rank 1 with ([1, 2, 3], [0.25, 0.5, 0.25], 'model')"),
+        ("counts", "ValueError: rank 0 calls merge with (counts, weights, part) = ([1, 2, 3], "),
         ("sum", "ValueError: weights add up to 1.5"),
         ("into", "TypeError: into = None must be a module"),
         ("loading", "KeyError: 'not this one'"),

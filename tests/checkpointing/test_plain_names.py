@@ -75,6 +75,18 @@ def test_plain_module_keeps_its_state() -> None:
         load_plain_state(model, zeros | {"more": torch.ones(1)})
 
 
+def test_two_names_that_become_one_are_rejected() -> None:
+    """A state of more, or of a wrapped model with both names: torch's error names the keys."""
+    model = nn.Linear(2, 2, bias=False)
+    weight = model.weight.detach()
+    with pytest.raises(RuntimeError, match=r'Unexpected key.*"module\.weight"'):
+        load_plain_state(model, {"weight": weight, "module.weight": weight + 1})
+    model.module = nn.Linear(2, 2, bias=False)
+    state = {f"module.{name}": value + 1 for name, value in model.state_dict().items()}
+    with pytest.raises(RuntimeError, match=r'Missing key.*"weight"'):
+        load_plain_state(model, state)
+
+
 @pytest.mark.slow
 def test_step_state_of_compiled_model_has_plain_names() -> None:
     plain, compiled = nn.Linear(3, 2), torch.compile(nn.Linear(3, 2), backend="eager")

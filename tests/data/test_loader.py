@@ -1,5 +1,6 @@
 """The loader: its epochs, its settings, and what it rejects."""
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -7,59 +8,18 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from support.data.loaders import (
-    EPOCHS,
     WORKERS,
     Arguments,
-    arguments,
     build,
     epoch,
-    seeds,
     with_and_without_workers,
 )
-from support.examples import examples
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from torch_bridge import make_loader, prefetch
-from torch_bridge.data import loader as data
 
 pytestmark = WORKERS
-
-
-@given(arguments())
-@examples(200)
-def test_every_epoch_covers_dataset(arguments: Arguments) -> None:
-    """In its own order or shuffled, with or without an incomplete last batch."""
-    size, samples = arguments["batch_size"], len(arguments["dataset"])
-    shuffle = arguments.get("shuffle", arguments["training"])
-    drop_last = arguments.get("drop_last", arguments["training"])
-    loader = make_loader(**arguments, num_workers=0)
-    for _ in range(EPOCHS):
-        batches = epoch(loader)
-        seen = [index for batch in batches for index in batch]
-        rest = samples % size
-        assert [len(b) for b in batches] == [size] * (samples // size) + [rest] * (rest > 0 and not drop_last)
-        assert len(batches) == len(loader)
-        assert len(set(seen)) == len(seen)
-        assert set(seen) <= set(range(samples))
-        assert shuffle or seen == list(range(len(seen)))
-
-
-@given(seeds, seeds, st.integers(0, 2**32))
-@examples(50)
-def test_orders_depend_on_seed_alone(seed: int, second_seed: int, around: int) -> None:
-    def orders(seed: int) -> list[Any]:
-        loader = make_loader(range(1000), 100, seed=seed, num_workers=0)
-        return [epoch(loader) for _ in range(EPOCHS)]
-
-    torch.manual_seed(around)
-    first = orders(seed)
-    torch.manual_seed(around + 1)
-    assert orders(seed) == first
-    # Two of 1000! orders are never the same by chance.
-    assert len({str(order) for order in first}) == EPOCHS
-    assert seed == second_seed or first[0] != orders(second_seed)[0]
 
 
 @with_and_without_workers
@@ -116,28 +76,20 @@ def test_default_device_changes_nothing(num_workers: int, depth: int, dataset: A
         assert run() == expected
 
 
-@pytest.mark.parametrize(("cores", "workers"), [(1, 0), (2, 1), (6, 5), (9, 8), (64, 8)])
-def test_default_workers_follow_cores_up_to_limit(
-    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+@pytest.mark.parametrize(
+    ("processes", "cores", "workers"),
+    [(1, 1, 0), (1, 2, 1), (1, 9, 8), (1, 64, 8), (4, 7, 0), (4, 8, 1), (4, 16, 3), (4, 200, 8)],
+)
+def test_default_workers_follow_usable_cores_up_to_limit(
+    monkeypatch: pytest.MonkeyPatch, processes: int, cores: int, workers: int
 ) -> None:
-    monkeypatch.setattr(data, "_usable_cores", lambda: cores)
+    """The processes of a machine share its cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     loader = make_loader(range(4), 2)
     assert loader.num_workers == workers
     assert loader.persistent_workers == (workers > 0)
     assert make_loader(range(4), 2, prefetch_factor=3).num_workers == max(workers, 1)
-
-
-@pytest.mark.parametrize(("cores", "workers"), [(1, 0), (7, 0), (8, 1), (16, 3), (200, 8)])
-def test_processes_of_one_machine_share_cores(
-    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
-) -> None:
-    monkeypatch.setattr(data, "_usable_cores", lambda: cores)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert make_loader(range(4), 2).num_workers == workers
-
-
-def test_usable_cores_respect_affinity() -> None:
-    assert 1 <= data._usable_cores() <= torch.multiprocessing.cpu_count()
 
 
 @pytest.mark.parametrize(

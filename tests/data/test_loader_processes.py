@@ -1,10 +1,8 @@
 """The loader on several ranks: their joined shares are the batches of a single process."""
 
-from itertools import chain
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import example, given, strategies as st
 from support.data.batches_by_rank import (
     expected,
@@ -51,13 +49,6 @@ def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
             sizes = [len(share[batch]) if batch < len(share) else 0 for share in shares]
             assert max(sizes) - min(sizes) <= 1
             assert max(sizes) <= arguments["batch_size"] // count
-
-
-def test_orders_equal_those_of_version_0_1() -> None:
-    generator = torch.Generator().manual_seed(7)
-    loader = make_loader(range(10), 3, seed=7, drop_last=False, num_workers=0)
-    for _ in range(3):
-        assert list(chain.from_iterable(epoch(loader))) == torch.randperm(10, generator=generator).tolist()
 
 
 @st.composite

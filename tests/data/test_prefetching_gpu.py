@@ -121,17 +121,6 @@ def test_resume_with_pinned_batches_and_workers() -> None:
         assert epoch(resumed) == epochs[index + 1]
 
 
-def test_state_loaded_to_device_resumes() -> None:
-    """`torch.load(..., map_location="cuda")` also moves the generator's state."""
-    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 0}
-    uninterrupted = make_loader(**arguments)
-    expected = epoch(uninterrupted)[2:]
-    state = saved_after(make_loader(**arguments), 2)
-    resumed = make_loader(**arguments)
-    resumed.load_state_dict(torch.utils._pytree.tree_map_only(Tensor, Tensor.cuda, state))
-    assert epoch(resumed) == expected
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_cuda_default_device_changes_nothing(num_workers: int) -> None:
     arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": num_workers}

@@ -37,6 +37,13 @@ def test_benchmark_prints_every_table(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_benchmark_of_checkpoints_prints_its_tables(tmp_path):
+    text = run(EXAMPLES / "benchmarks" / "checkpoints.py", "--quick", folder=tmp_path)
+    rows = re.findall(r"^ *(Checkpoints|DCP) +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+$", text, re.MULTILINE)
+    assert rows == ["Checkpoints", "DCP"] * 2
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ctrl_c_ends_all_processes(tmp_path):
     program = Program(SCRIPT, "--rounds", 1, folder=tmp_path)
     for line in program.lines():

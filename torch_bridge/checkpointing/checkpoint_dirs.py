@@ -123,28 +123,19 @@ def begin_save(directory: Path, count: int, save_id: str, rank: int) -> tuple[Pa
         it is 0 on other ranks.
 
     Raises:
-        RuntimeError: This rank does not see the directory that rank 0 created.
+        RuntimeError: This rank does not see the directory that rank 0 created: the path names a different one
+            here, such as one on another machine's local disk.
     """
     path = partial_path(directory, count, save_id)
-    if rank > 0:
-        _check_shared(path)
-        return path, 0
-    _clean_up_leftovers(directory, save_id)
-    path.mkdir(parents=True, exist_ok=True)
-    return path, 1 + max((int(item.save_index) for item in list_complete(directory)), default=0)
-
-
-def _check_shared(path: Path) -> None:
-    """Reject a checkpoints directory in which this rank does not see what rank 0 created.
-
-    Raises:
-        RuntimeError: The path names a different directory on this rank, such as another machine's local disk.
-    """
+    if rank == 0:
+        _clean_up_leftovers(directory, save_id)
+        path.mkdir(parents=True, exist_ok=True)
+        return path, 1 + max((int(item.save_index) for item in list_complete(directory)), default=0)
     # mkdir, not path.exists(): a network file system may cache for seconds that a directory is missing.
     try:
         path.mkdir(parents=True)
     except FileExistsError:
-        return
+        return path, 0
     path.rmdir()
     raise RuntimeError(
         f"{path.parent} is not a directory that all ranks share, so no checkpoint in it would become complete"
@@ -158,14 +149,6 @@ def discard(path: Path, rank: int, world_size: int) -> None:
             file.unlink(missing_ok=True)
         if world_size == 1:  # another rank may be about to write here; the next save removes the directory
             path.rmdir()
-
-
-def commit_if_complete(path: Path, keep: int) -> None:
-    """Commit a checkpoint if it has the files of all ranks; see `commit`."""
-    # Each rank writes its JSON file and then checks whether all are there. At least the rank that writes the
-    # last one sees all, so no rank waits for another; if two see all, one rename succeeds.
-    if is_complete(path):
-        commit(path, keep)
 
 
 def commit(path: Path, keep: int | None = None) -> None:

@@ -3,11 +3,11 @@
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, NamedTuple, Never, TypeVar
 
 import torch
 from torch import nn
@@ -15,13 +15,14 @@ from torch import nn
 from torch_bridge.checkpointing import checkpoint_dirs, merging, parts, reading
 from torch_bridge.checkpointing.background import BackgroundTask
 from torch_bridge.checkpointing.loading_parts import LoadingModel, LoadingPart, load_all_or_none
-from torch_bridge.checkpointing.missing_ranks import warn_of_missing_ranks
-from torch_bridge.checkpointing.parts import Part, Snapshot
+from torch_bridge.checkpointing.parts import Part, Snapshot, Stateful
 from torch_bridge.checkpointing.rank_content import DigestSummary, RankContent
 from torch_bridge.checkpointing.reading import SavedCheckpoint
-from torch_bridge.curve_api import checks, warner_at_this_line
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.processes import collective_call, describe_error, raise_error_of_any_rank
+
+Arguments = TypeVar("Arguments")
 
 
 class Checkpoints:
@@ -108,40 +109,41 @@ class Checkpoints:
         content: RankContent | None = None
         earlier_error: BaseException | None = None
 
-        def copy_parts() -> tuple[
-            int, list[str], dict[str, str], tuple[str, DigestSummary | None] | None, str | None
-        ]:
+        def copy_parts() -> _Copied:
             nonlocal content, earlier_error
             earlier_error = self._background.wait()
             checked_count = checks.at_least("count", count, 0)
-            parts.check_not_a_part("wait", wait)
+            if isinstance(wait, Stateful | dict | list):  # a part without a name, which would not be saved
+                raise TypeError(
+                    f"wait = {checks.short_repr(wait)} must be True or False: pass parts by name, such as "
+                    "step=step"
+                )
             parts.check_parts(parts_by_name)
             content = RankContent({name: Snapshot.take(name, part) for name, part in parts_by_name.items()})
-            main = None
-            if processes.is_main():
-                main = (uuid.uuid4().hex, content.summarize())
-                if processes.world_size() > 1:  # created before other ranks check that they share it
-                    checkpoint_dirs.partial_path(self.directory, checked_count, main[0]).mkdir(parents=True)
-            earlier = describe_error(earlier_error)
-            return checked_count, list(parts_by_name), content.name_digests, main, earlier
+            save_id = uuid.uuid4().hex
+            if processes.is_main() and processes.world_size() > 1:  # the other ranks check that they share it
+                checkpoint_dirs.partial_path(self.directory, checked_count, save_id).mkdir(parents=True)
+            arguments = checked_count, list(parts_by_name)
+            summary = content.summarize() if processes.is_main() else None
+            return _Copied(arguments, content.name_digests, save_id, summary, describe_error(earlier_error))
 
         with self._background.lock:
-            with _without_inference_mode(), warn_of_missing_ranks("Checkpoints.save", warner_at_this_line()):
+            with (
+                torch.inference_mode(False),
+                torch.no_grad(),
+            ):  # tensors of inference mode can't be trained on
                 copied = collective_call(copy_parts)
-            _check_same_on_all_ranks([(rank_count, names) for rank_count, names, *_ in copied])
-            checked_count, _, name_digests, main, _ = copied[0]
-            for name in name_digests:
-                parts.check_same_order(name, [digests.get(name) for _, _, digests, *_ in copied])
+            checked_count, _ = _agreed("save", "(count, parts)", [rank.arguments for rank in copied])
+            for name in copied[0].name_digests:
+                parts.check_same_order(name, [rank.name_digests.get(name) for rank in copied])
             assert content is not None
-            assert main is not None
-            save_id, summary = main
-            content.drop_equal(summary)
+            content.drop_equal(copied[0].summary)
             rank, ranks = processes.rank(), processes.world_size()
-            arguments = self.directory, save_id, checked_count, rank, ranks, self.keep
+            arguments = self.directory, copied[0].save_id, checked_count, rank, ranks, self.keep
             self._background.start(partial(content.write_files, *arguments))
             # An earlier save's error must not cost this checkpoint as well, so it is raised only now.
             try:
-                raise_error_of_any_rank(earlier_error, [description for *_, description in copied])
+                raise_error_of_any_rank(earlier_error, [rank.earlier_error for rank in copied])
             except BaseException as error:
                 error.add_note(f"An earlier save failed. The save of checkpoint {checked_count} has started.")
                 raise
@@ -267,17 +269,9 @@ class Checkpoints:
             parts.check_model(part, "into", into)
             return *merging.check_arguments(counts, weights), part
 
-        with warn_of_missing_ranks("Checkpoints.merge", warner_at_this_line()):
-            arguments = collective_call(check_arguments)
-        main, *_ = arguments
-        for rank, of_rank in enumerate(arguments):
-            if of_rank != main:
-                raise ValueError(
-                    f"rank 0 merges (counts, weights, part) = {checks.short_repr(main)}, and rank {rank} "
-                    f"merges {checks.short_repr(of_rank)}"
-                )
-        checked_counts, checked_weights, name = main
-        with _without_inference_mode(), ExitStack() as opened:
+        arguments = collective_call(check_arguments)
+        checked_counts, checked_weights, name = _agreed("merge", "(counts, weights, part)", arguments)
+        with torch.inference_mode(False), torch.no_grad(), ExitStack() as opened:
             model, saved = LoadingModel(name, into), list[SavedCheckpoint]()
             for count in checked_counts:
                 checkpoint, _ = reading.open_newest_intact(self.directory, count, opened)
@@ -300,12 +294,8 @@ class Checkpoints:
             check(parts_by_name)
             return checked_count, list(parts_by_name)
 
-        call = f"Checkpoints.{'load' if kind is LoadingPart else 'load_model'}"
-        with warn_of_missing_ranks(call, warner_at_this_line()):
-            arguments = collective_call(check_arguments)
-        _check_same_on_all_ranks(arguments)
-        checked_count, names = arguments[0]
-        with _without_inference_mode(), ExitStack() as opened:
+        checked_count, names = _agreed("load", "(count, parts)", collective_call(check_arguments))
+        with torch.inference_mode(False), torch.no_grad(), ExitStack() as opened:
             saved, damage = reading.open_newest_intact(self.directory, checked_count, opened)
             if saved is None:
                 return None
@@ -327,15 +317,26 @@ class Checkpoints:
         raise TypeError("Checkpoints can't be copied or pickled: build others on the same directory")
 
 
-def _check_same_on_all_ranks(arguments: Sequence[tuple[int | None, list[str]]]) -> None:
-    """Raise ValueError if a rank has another count or other names than rank 0."""
-    main_count, main_names = arguments[0]
-    for rank, (count, names) in enumerate(arguments):
-        if (count, names) != (main_count, main_names):
+class _Copied(NamedTuple):
+    """A rank's message to the others, once it has copied its parts."""
+
+    arguments: tuple[int, list[str]]
+    name_digests: dict[str, str]
+    save_id: str
+    """The id of the save; all ranks use that of rank 0."""
+    summary: DigestSummary | None
+    earlier_error: str | None
+
+
+def _agreed(call: str, names: str, arguments: Sequence[Arguments]) -> Arguments:
+    """Return the arguments of a call; raise ValueError if they differ between ranks."""
+    for rank, of_rank in enumerate(arguments):
+        if of_rank != arguments[0]:
             raise ValueError(
-                f"rank 0 asks for checkpoint {main_count} of the parts {main_names}, "
-                f"and rank {rank} for {count} of {names}"
+                f"rank 0 calls {call} with {names} = {checks.short_repr(arguments[0])}, and rank {rank} with "
+                f"{checks.short_repr(of_rank)}"
             )
+    return arguments[0]
 
 
 def _load_warnings(saved: SavedCheckpoint, loading: Sequence[LoadingPart], damage: list[str]) -> list[str]:
@@ -345,30 +346,21 @@ def _load_warnings(saved: SavedCheckpoint, loading: Sequence[LoadingPart], damag
     if before == now:
         return warned
     names = {part.name for part in loading if part.is_per_rank}
-    kept = {key for part in loading for key in part.per_rank_keys()}
-    # By rank, the values that it saved itself, named by their first two components, such as step.random.
-    by_rank = [
-        {".".join(key.split(".")[:2]) for key in saved.keys_saved_by(rank) if key.split(".")[0] in names}
-        for rank in range(before)
-    ]
-    dropped, copied = set[str]().union(*by_rank[now:]), set[str]().union(*by_rank) - kept
-    changes: list[str] = []
-    if dropped:
-        changes.append(f"the values of the missing processes in {', '.join(sorted(dropped))} are dropped")
-    if now > before and kept:
-        changes.append(f"the new processes keep their own {', '.join(sorted(kept))}")
-    if now > before and copied:
-        changes.append(f"the new processes get process 0's {', '.join(sorted(copied))}")
-    if changes:
-        summary = f"{saved.path} was saved by {before} processes, and now there are {now}"
-        warned.insert(0, f"{summary}: {'; '.join(changes)}")
+    # The values that the missing ranks saved themselves, or any ranks, by two components such as step.random.
+    differing = {
+        ".".join(key.split(".")[:2])
+        for rank in range(now if now < before else 1, before)
+        for key in saved.keys_saved_by(rank)
+        if key.split(".")[0] in names
+    }
+    change = ""
+    if now < before and differing:
+        change = f"the values of the missing processes in {', '.join(sorted(differing))} are dropped"
+    elif now > before and (differing or any(part.is_step for part in loading)):
+        change = (
+            "the new processes keep the random numbers and the carry of their training steps, and get "
+            "process 0's values of everything else"
+        )
+    if change:
+        warned.insert(0, f"{saved.path} was saved by {before} processes, and now there are {now}: {change}")
     return warned
-
-
-@contextmanager
-def _without_inference_mode() -> Generator[None]:
-    """Leave inference mode, whose tensors can't be trained on later."""
-    # Leaving it would turn gradients on, so the current setting is restored.
-    grad_mode = torch.set_grad_enabled(torch.is_grad_enabled())
-    with torch.inference_mode(False), grad_mode:
-        yield

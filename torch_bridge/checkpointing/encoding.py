@@ -39,6 +39,16 @@ _DTYPES = (
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
     *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
 )
+_DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "float": lambda encoded: struct.unpack(">d", bytes.fromhex(encoded["bits"]))[0],
+    "int": lambda encoded: int(encoded["hex"], 16),
+    "bytes": lambda encoded: bytes.fromhex(encoded["hex"]),
+    "device": lambda encoded: torch.device(encoded["name"]),
+    # Values that only earlier versions saved.
+    "complex": lambda encoded: complex(*struct.unpack(">dd", bytes.fromhex(encoded["bits"]))),
+    "numpy str": lambda encoded: np.str_(encoded["text"]),
+    "numpy bytes": lambda encoded: np.bytes_(bytes.fromhex(encoded["hex"])),
+}
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _DTYPES}
 """The dtypes that a checkpoint can hold, by name."""
 
@@ -67,9 +77,9 @@ def encode_state(
     A tensor's key is its path, such as `step.model.0.weight`. Plain tensors for which `copy_tensor` returns
     the same copy share one key.
 
-    A state may hold: None, booleans, integers, floats (to the bit), complex numbers, strings, bytes; lists,
-    tuples, sets, and dictionaries with any of these as keys; dtypes, devices, sizes; NumPy's arrays and
-    scalars; dense tensors and DTensors over all ranks, also parameters, without their gradients.
+    A state may hold: None, booleans, integers, floats (to the bit), strings, bytes; lists, tuples, sets, and
+    dictionaries with any of these as keys; dtypes, devices, sizes; NumPy's arrays and numbers; dense tensors
+    and DTensors over all ranks, also parameters, without their gradients.
 
     Args:
         name: The first component of all paths.
@@ -125,10 +135,9 @@ class _Encoder:
             return self._encode_container(path, value)
         if isinstance(value, Tensor):
             return self._encode_tensor(path, value)
-        if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
+        is_number = issubclass(kind, np.generic) and not issubclass(kind, np.character)
+        if is_number or kind in (np.ndarray, np.memmap):
             return self._encode_array(path, value)
-        if kind is complex:
-            return {_TAG: "complex", "bits": struct.pack(">dd", value.real, value.imag).hex()}
         if kind is bytes:
             return {_TAG: "bytes", "hex": value.hex()}
         if kind in (torch.dtype, torch.device):
@@ -189,9 +198,7 @@ class _Encoder:
             or local.dtype not in DTYPES.values()
         ):
             layout = "nested" if local.is_nested else local.layout
-            what = f"{layout} {type(local).__name__} of {local.dtype}"
-            if local.is_meta:
-                what = "tensor without memory"
+            what = f"{layout} {type(local).__name__} of {local.dtype} on {local.device}"
             raise TypeError(f"{path} is a {what}, which a checkpoint does not hold")
         if tensor.grad_fn is not None:
             raise TypeError(
@@ -214,10 +221,6 @@ class _Encoder:
         if array.dtype.kind not in _ARRAY_KINDS:
             raise TypeError(f"{path} is a NumPy array of {array.dtype}, which a checkpoint does not hold")
         content = array.tobytes()
-        if isinstance(value, np.str_):  # an array would drop NULs at the end, and so does str(value)
-            return {_TAG: "numpy str", "text": "".join(value)}
-        if isinstance(value, np.bytes_):
-            return {_TAG: "numpy bytes", "hex": value.hex()}
         if isinstance(value, np.generic):
             return {_TAG: "scalar", "dtype": array.dtype.str, "hex": content.hex()}
         # torch.frombuffer rejects an empty buffer, so it always gets a byte.
@@ -257,15 +260,13 @@ def _decode_tagged(name: str, encoded: dict[str, Any], make: MakeTensor) -> Any:
     if tag in _SEQUENCE_TYPES:
         return _SEQUENCE_TYPES[tag](decode_state(name, list(encoded["items"]), make))
     if tag in _DICT_TYPES:
-        keys = [decode_state(name, key, make) for key, _ in encoded["items"]]
-        values = [
-            decode_state(f"{name}.{key}", encoded["items"][index][1], make) for index, key in enumerate(keys)
-        ]
-        decoded = _DICT_TYPES[tag](zip(keys, values, strict=True))
-        if tag == "Counter":  # Counter(pairs) would count the pairs
-            decoded = Counter(dict(zip(keys, values, strict=True)))
+        items: dict[Any, Any] = {}
+        for encoded_key, value in encoded["items"]:
+            key = decode_state(name, encoded_key, make)
+            items[key] = decode_state(f"{name}.{key}", value, make)
+        decoded = _DICT_TYPES[tag](items)  # not of pairs, which a Counter would count
         if "_metadata" in encoded:
-            cast("Any", decoded)._metadata = decode_state(f"{name}._metadata", encoded["_metadata"], make)
+            decoded._metadata = decode_state(f"{name}._metadata", encoded["_metadata"], make)
         return decoded
     if tag in ("array", "scalar"):
         dtype = np.dtype(encoded["dtype"])
@@ -275,23 +276,11 @@ def _decode_tagged(name: str, encoded: dict[str, Any], make: MakeTensor) -> Any:
         if tag == "scalar":
             return np.frombuffer(bytes.fromhex(encoded["hex"]), dtype)[0]
         return decode_state(name, encoded["content"], make).numpy().view(dtype).reshape(encoded["shape"])
-    if tag == "numpy str":
-        return np.str_(encoded["text"])
-    if tag == "numpy bytes":
-        return np.bytes_(bytes.fromhex(encoded["hex"]))
-    if tag == "float":
-        return struct.unpack(">d", bytes.fromhex(encoded["bits"]))[0]
-    if tag == "complex":
-        return complex(*struct.unpack(">dd", bytes.fromhex(encoded["bits"])))
-    if tag == "int":
-        return int(encoded["hex"], 16)
-    if tag == "bytes":
-        return bytes.fromhex(encoded["hex"])
-    if tag == "device":
-        return torch.device(encoded["name"])
     if tag == "dtype" and isinstance(dtype := getattr(torch, encoded["name"], None), torch.dtype):
         return dtype
-    raise ValueError(f"{checks.short_repr(tag)} is not a kind of value that a checkpoint holds")
+    if tag not in _DECODERS:
+        raise ValueError(f"{checks.short_repr(tag)} is not a kind of value that a checkpoint holds")
+    return _DECODERS[tag](encoded)
 
 
 def _reference_in(encoded: Mapping[str, Any]) -> Reference:

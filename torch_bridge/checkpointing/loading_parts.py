@@ -37,6 +37,7 @@ class LoadingPart:
 
     def __init__(self, name: str, part: Part) -> None:
         self.name, self._part = name, part
+        self.is_step = isinstance(part, TrainStep)
         self._state: Any = None
         self._restore: Callable[[], None] | None = None
 
@@ -51,15 +52,9 @@ class LoadingPart:
         if structure["of"] != (kind := parts.kind_of(self._part)):
             raise ValueError(f"{self.name} was saved as a {structure['of']}, and here it is a {kind}")
         self._state = encoding.decode_state(self.name, structure["state"], self.tensor_reader(saved, rank))
-        if rank >= saved.world_size and self._has_per_rank_values():
+        if self.is_step and rank >= saved.world_size:
             current = self._current_state()
             self._state.update({key: current[key] for key in _PER_RANK_KEYS})
-
-    def per_rank_keys(self) -> list[str]:
-        """Return the keys of the values that stay as they are on a rank that saved nothing."""
-        if not self._has_per_rank_values():
-            return []
-        return [f"{self.name}.{key}" for key in _PER_RANK_KEYS if self._state.get(key) is not None]
 
     def load_state(self) -> None:
         """Load the state; `restore_state` restores the former one."""
@@ -113,9 +108,6 @@ class LoadingPart:
             return torch.empty_like(like.detach(), dtype=reference.dtype, device="cpu")
 
         return make_target
-
-    def _has_per_rank_values(self) -> bool:
-        return isinstance(self._part, TrainStep) and isinstance(self._state, dict)
 
     def _current_state(self) -> Any:
         """Return the part's current state, which may share memory with it."""

@@ -1,7 +1,6 @@
 """Average a model over several checkpoints, tensor by tensor."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,10 +32,8 @@ def check_arguments(counts: Any, weights: Any) -> tuple[list[int], list[float]]:
     ]
     if not checked_counts:
         raise ValueError("counts is empty: it must name at least one checkpoint")
-    if repeated := [count for count, times in Counter(checked_counts).items() if times > 1]:
-        raise ValueError(
-            f"counts = {checks.short_repr(checked_counts)} names checkpoint {repeated[0]} more than once"
-        )
+    if len(set(checked_counts)) < len(checked_counts):
+        raise ValueError(f"counts = {checks.short_repr(checked_counts)} names a checkpoint more than once")
     if len(checked_weights) != len(checked_counts):
         raise ValueError(
             f"there are {len(checked_counts)} counts and {len(checked_weights)} weights: "

@@ -41,15 +41,6 @@ def check_parts(parts: Mapping[str, Any]) -> None:
             )
 
 
-def check_not_a_part(name: str, value: Any) -> None:
-    """Reject a part in place of a flag: it was passed without a name, and would not be saved."""
-    if isinstance(value, Stateful | dict | list):
-        raise TypeError(
-            f"{name} = {checks.short_repr(value)} must be True or False: pass parts by name, such as "
-            "step=step"
-        )
-
-
 def kind_of(part: Part) -> str:
     """Return the kind of a part: "state", "dict" or "list"."""
     if isinstance(part, Stateful):

@@ -94,7 +94,10 @@ class RankContent:
         except BaseException:
             checkpoint_dirs.discard(path, rank, ranks)
             raise
-        checkpoint_dirs.commit_if_complete(path, keep)
+        # Each rank writes its JSON file and then checks whether all are there. At least the rank that writes
+        # the last one sees all, so no rank waits for another; if two see all, one rename succeeds.
+        if checkpoint_dirs.is_complete(path):
+            checkpoint_dirs.commit(path, keep)
 
 
 def _sha256_of_json(structure: Any) -> str:

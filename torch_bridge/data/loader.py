@@ -131,13 +131,6 @@ def _workers(num_workers: int | None, are_needed: bool) -> int:
     """Return the number of workers; by default at least one if an option that needs them is set."""
     if num_workers is not None:
         return checks.at_least("num_workers", num_workers, 0)
-    cores = _usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cores = usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(min(cores - 1, _MAX_WORKERS), int(are_needed))
-
-
-def _usable_cores() -> int:
-    if sys.version_info >= (3, 13):
-        return os.process_cpu_count() or 1
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

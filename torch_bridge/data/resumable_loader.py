@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Never
+from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader
@@ -12,10 +12,6 @@ from torch_bridge.distributed import processes
 from torch_bridge.saved_states import reading_state_of
 
 Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
-
-# A resumed run draws the orders of all earlier epochs again, at 10 to 60 ns per sample and 2 µs per call. For
-# 2³⁸ samples, more than any run has seen, this takes hours. A damaged state could ask for centuries.
-_MOST_DRAWS, _DRAWS_PER_CALL = 2**38, 256
 
 
 class GlobalBatches(BatchSampler):
@@ -61,8 +57,6 @@ class GlobalBatches(BatchSampler):
         whole, self._remainder = divmod(samples, size)
         self.count = whole + (self._remainder > 0 and not drop_last)
         """The number of global batches in an epoch."""
-        self.last_epoch = _MOST_DRAWS // (samples + _DRAWS_PER_CALL)
-        """The last epoch that a state may have."""
         self._samples, self._size, self._shuffle, self._seed = samples, size, shuffle, seed
         self._generator, self._orders_drawn = torch.Generator("cpu").manual_seed(seed), 0
 
@@ -86,14 +80,14 @@ class GlobalBatches(BatchSampler):
         return self.count - (self.count > 0 and not self._indices_in(self.count - 1))
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Read `start` here, not in the generator: its body runs only at the first `next`.
+        # Read `start` here: the body of a generator runs only at the first `next`.
         epoch, batch = self.start
-        return self._shares(self._order(epoch), batch)
-
-    def _shares(self, order: torch.Tensor | None, batch: int) -> Iterator[list[int]]:
-        for indices in map(self._indices_in, range(batch, self.count)):
-            if indices:
-                yield list(indices) if order is None else order[indices.start : indices.stop].tolist()
+        order, shares = self._order(epoch), map(self._indices_in, range(batch, self.count))
+        return (
+            list(share) if order is None else order[share.start : share.stop].tolist()
+            for share in shares
+            if share
+        )
 
     def _indices_in(self, batch: int) -> range:
         """Return the indices, into the epoch's order, of this rank's samples in a global batch."""
@@ -104,18 +98,18 @@ class GlobalBatches(BatchSampler):
         begin, end = (first - (-k * size // self.world_size) for k in (self.rank, self.rank + 1))
         return range(begin, end)
 
-    def _order(self, epoch: int) -> torch.Tensor | None:
-        if not self._shuffle:
-            return None
-        # Only the seed and the epoch decide an order, so a state need not hold the generator's. A
-        # resumed run draws the orders of all earlier epochs again, once.
-        if epoch < self._orders_drawn:  # back to an earlier epoch: start over
-            self._generator.manual_seed(self._seed)
-            self._orders_drawn = 0
-        for _ in range(self._orders_drawn, epoch):
-            torch.randperm(self._samples, generator=self._generator, device="cpu")
-        self._orders_drawn = epoch + 1
-        return torch.randperm(self._samples, generator=self._generator, device="cpu")
+    def _order(self, epoch: int) -> Any:
+        order = None
+        if self._shuffle:
+            # Only the seed and the epoch decide an order, so a state need not hold the generator's. A resumed
+            # run draws the orders of all earlier epochs again, once.
+            if epoch < self._orders_drawn:  # back to an earlier epoch: start over
+                self._generator.manual_seed(self._seed)
+                self._orders_drawn = 0
+            while self._orders_drawn <= epoch:
+                order = torch.randperm(self._samples, generator=self._generator, device="cpu")
+                self._orders_drawn += 1
+        return order
 
 
 class ResumableLoader(DataLoader[Any]):
@@ -170,15 +164,6 @@ class ResumableLoader(DataLoader[Any]):
             self._position = (epoch, batch) if batch < self.batch_sampler.count else self._next_start
             yield loaded
 
-    @property
-    def set_epoch(self) -> Never:
-        """Not needed: every iteration is an epoch with a new order."""
-        # An AttributeError, so that `hasattr` is False for libraries that set the epoch of any loader.
-        raise AttributeError(
-            "a loader that make_loader built has no set_epoch, and needs none: every iteration is an epoch "
-            "with a new order. Remove the call"
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """Return the arguments that decide the order, and the position after the last batch handed out."""
         epoch, batch = self._position
@@ -209,9 +194,6 @@ class ResumableLoader(DataLoader[Any]):
             epoch, batch = (checks.at_least(name, state_dict[name], 0) for name in ("epoch", "batch"))
         if batch >= self.batch_sampler.count:
             raise ValueError(f"batch = {batch} must be below {self.batch_sampler.count}, those of an epoch")
-        if epoch > (last := self.batch_sampler.last_epoch):
-            value = checks.short_repr(epoch)
-            raise ValueError(f"epoch = {value} must be at most {last}: no run trains for more epochs")
         self._position = self._next_start = epoch, batch
         self._iteration = None
 

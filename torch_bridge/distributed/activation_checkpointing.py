@@ -1,6 +1,6 @@
 """Activation checkpointing: recompute blocks in the backward pass instead of keeping their activations."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -70,12 +70,14 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
     classes = classes_of(model, blocks)
     if not classes:
         raise ValueError(f"blocks = {checks.short_repr(blocks)} must have a class of modules")
-    matching = {name: module for name, module in _named_modules(model) if isinstance(module, classes)}
-    for name, block in matching.items():
-        for layer, reason in _layers_that_change_buffers(name, block):
+    named_modules: dict[str, nn.Module] = dict(cast("Any", model.named_modules()))
+    matching = {name: module for name, module in named_modules.items() if isinstance(module, classes)}
+    for path, layer in named_modules.items():
+        if _changes_buffers(layer) and any(layer in block.modules() for block in matching.values()):
             raise ValueError(
-                f"{layer} has {reason}, inside a block: its buffers would change in the first pass, and "
-                "again in the second. Choose other blocks, or a layer that doesn't change buffers"
+                f"{path or 'the model'} ({type(layer).__name__}) has running statistics or spectral norm, "
+                "inside a block: its buffers would change in the first pass, and again in the second. Choose "
+                "other blocks, or a layer that doesn't change buffers"
             )
     for block in matching.values():
         if not isinstance(block.forward, CheckpointedForward):
@@ -83,19 +85,13 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
     return model
 
 
-def _named_modules(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    return cast("Any", model).named_modules(prefix=prefix)
-
-
-def _layers_that_change_buffers(name: str, block: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield each layer of a block whose forward pass changes buffers: a description, and the reason."""
-    for path, module in _named_modules(block, name):
-        layer = f"{path or 'the model'} ({type(module).__name__})"
-        if getattr(module, "track_running_stats", False):
-            yield layer, "running statistics"
-        hooks = cast("Any", module._forward_pre_hooks).values()
-        if isinstance(module, _SpectralNorm) or any(isinstance(hook, SpectralNorm) for hook in hooks):
-            yield layer, "spectral norm"
+def _changes_buffers(layer: nn.Module) -> bool:
+    """Return True if a forward pass of the layer changes its buffers."""
+    hooks = cast("Any", layer._forward_pre_hooks).values()
+    has_spectral_norm = isinstance(layer, _SpectralNorm) or any(
+        isinstance(hook, SpectralNorm) for hook in hooks
+    )
+    return has_spectral_norm or getattr(layer, "track_running_stats", False)
 
 
 class CheckpointedForward:

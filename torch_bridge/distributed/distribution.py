@@ -71,7 +71,7 @@ def distribute(
     if mode is not None:
         checks.one_of("mode", mode, get_args(Mode))
     check_unwrapped(model)
-    block_modules = modules_of(model, blocks)
+    classes = classes_of(model, blocks)
     _check_options(mode, options)
     target = _select_device(device)
     if mode is None:
@@ -90,17 +90,12 @@ def distribute(
         options["mesh"] = init_device_mesh(target.type, (processes.world_size(),))
     # Inner modules first, as fully_shard requires. One at a time, so that the device never holds the whole
     # model: by the time the next one moves, this one is sharded.
-    for module in [*reversed(block_modules), model]:
-        module.to(target)
-        _broadcast_from_main(chain(module.parameters(), module.buffers()))
-        fully_shard(module, **options)
+    for module in reversed(list(model.modules())):
+        if module is model or isinstance(module, classes):
+            module.to(target)
+            _broadcast_from_main(chain(module.parameters(), module.buffers()))
+            fully_shard(module, **options)
     return model
-
-
-def modules_of(model: nn.Module, blocks: Any) -> list[nn.Module]:
-    """Return the modules of these classes, each before those inside it, without the model itself."""
-    classes = classes_of(model, blocks)
-    return [module for module in model.modules() if module is not model and isinstance(module, classes)]
 
 
 def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
@@ -138,12 +133,10 @@ def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:
 def _select_device(device: torch.device | str | None) -> torch.device:
     """Return the checked device of this process; a CUDA device becomes torch's current one."""
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if target.type not in ("cpu", "cuda"):
-        raise ValueError(f"device = {device!r} must be the CPU, or a CUDA device")
     if target.type == "cpu":
         return target
-    if not torch.cuda.is_available():
-        raise ValueError(f"device = {device!r}, but torch sees no CUDA device")
+    if target.type != "cuda" or not torch.cuda.is_available():
+        raise ValueError(f"device = {device!r} must be the CPU or an available CUDA device")
     if target.index is None:  # pyright: ignore[reportUnnecessaryComparison]  (it is None for "cuda")
         local = int(os.environ.get("LOCAL_RANK", processes.rank() % torch.cuda.device_count()))
         target = torch.device("cuda", local)

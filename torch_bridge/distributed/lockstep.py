@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import Any, TypeVar, cast
+from operator import length_hint
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -32,7 +33,7 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
         for batch in batches:
             yield batch, True
         return
-    length = _length(batches)
+    length = length_hint(batches, -1)
     iterator = iter(batches)
     batch = next(iterator, _NONE)
     has_batch = batch is not _NONE
@@ -43,7 +44,7 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
         # A collective: ranks that have a batch take part too, and discard the result.
         first = _broadcast(batch, ranks_have_batch.index(True), device)
         batch = batch if has_batch else first
-    agreed = 0 if None in lengths else max(lengths)
+    agreed = 0 if -1 in lengths else max(lengths)
     for passes in count(1):
         yield batch, has_batch
         following = next(iterator, _NONE) if has_batch else _NONE
@@ -56,23 +57,13 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
             return
 
 
-def _length(batches: Iterable[Any]) -> int | None:
-    try:
-        return len(cast(Any, batches))
-    except TypeError:
-        return None
-
-
 def _broadcast(batch: Any, source: int, device: torch.device) -> Any:
     """Return the batch of the rank `source`, on this rank's device if it was on a device there."""
     # It travels through host memory: the other rank's device, such as "cuda:1", has another name here.
-    sent: list[Any] = [None]
-    if processes.rank() == source:
-        on_host = [leaf.is_cpu for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
-        sent = [(pytree.tree_map_only(Tensor, Tensor.cpu, batch), on_host)]
+    were_on_host = [leaf.is_cpu for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+    sent = [pytree.tree_map_only(Tensor, Tensor.cpu, batch), were_on_host]
     distributed.broadcast_object_list(sent, source)
-    received, on_host = sent[0]
-    stays_on_host = iter(on_host)
+    received, stays_on_host = sent[0], iter(sent[1])
     return pytree.tree_map_only(
         Tensor, lambda leaf: leaf if next(stays_on_host) else leaf.to(device), received
     )

@@ -17,15 +17,12 @@ class Parallelism:
     """The number of ranks that train the model."""
     replicas = 1
     """The number of ranks that hold the same gradient."""
+    may_send_fp16 = False
+    """True if a collective may receive gradients as fp16, in which large ones overflow."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         """The module under whose names parameters and buffers are saved."""
-
-    @property
-    def may_send_fp16(self) -> bool:
-        """True if a collective may receive gradients as fp16, in which large ones overflow."""
-        return False
 
     def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         """Reject optimized parameters whose gradients are not averaged over the ranks.

@@ -3,13 +3,14 @@
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
+from copy import copy
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torch_bridge.distributed.dtensors import shard_like
+from torch_bridge.distributed.dtensors import mesh_of, shard_like
 
 # Three wrappers add a part to names: torch.compile "_orig_mod", DistributedDataParallel and DataParallel
 # "module". Torch's own wrapper for activation checkpointing adds one too, but leaves it out of states.
@@ -68,25 +69,12 @@ def to_plain_names(state: Mapping[str, Any], plain_names: Collection[str]) -> Ma
         plain_names: The plain names of the module that loads it, which show if "module" in a saved name
             comes from a wrapper or from the user's module.
     """
-
-    def uncompiled(name: str) -> str:
-        return _without(name, _COMPILED)
-
-    def unwrapped(name: str) -> str:
-        return uncompiled(name).removeprefix("module.") if uncompiled(name) != "module" else ""
-
-    def without_any(name: str) -> str:
-        return _without(uncompiled(name), "module")
-
-    if not all(isinstance(name, str) for name in state):
-        return state  # not a module's state: the load rejects it
-    # The saved wrappers are unknown. So take the first of these changes that gives the module's names; "str"
-    # changes nothing.
-    expected = set(plain_names)
-    for change in (str, uncompiled, unwrapped, without_any):
-        if set(map(change, state)) == expected:
-            return _renamed(state, change)
-    return _renamed(state, uncompiled)
+    if state.keys() <= set(plain_names) or not all(isinstance(name, str) for name in state):
+        return state  # if its keys are not names, the load rejects it
+    plain = {without_wrappers(name): name for name in plain_names}
+    renamed = _renamed(state, lambda name: plain.get(short := without_wrappers(name), short))
+    # A module with both "weight" and "module.weight" has no names without wrappers: the load rejects these.
+    return renamed if len(renamed) == len(state) else state
 
 
 def load_plain_state(module: nn.Module, state: Any) -> None:
@@ -99,13 +87,14 @@ def load_plain_state(module: nn.Module, state: Any) -> None:
             paths[plain_name(module, path)] = path
         saved = to_plain_names(cast("Mapping[str, Any]", state), plain)
         state = _renamed(saved, lambda name: plain.get(name, paths.get(name, name)))
-        placed = {
+        sharded = {
             name: shard_like(current[name], value)
             for name, value in state.items()
-            if isinstance(value, Tensor) and isinstance(current.get(name), Tensor)
+            if isinstance(value, Tensor) and name in current and mesh_of(current[name])
         }
-        if any(placed[name] is not state[name] for name in placed):
-            state = _renamed(state, str, placed)
+        if sharded:
+            state = copy(state)  # with the attribute that `_renamed` keeps
+            state.update(sharded)
     # Tensors that were created in inference mode can be changed only in this mode.
     tensors = (*module.parameters(), *module.buffers())
     is_for_inference = any(tensor.is_inference() for tensor in tensors)
@@ -117,16 +106,11 @@ def _without(name: str, part: str) -> str:
     return ".".join(piece for piece in name.split(".") if piece != part)
 
 
-def _renamed(
-    state: Mapping[str, Any], change: Callable[[str], str], values: Mapping[str, Any] | None = None
-) -> Any:
-    """Return the state under changed names, or the state itself if no name and no value changes."""
-    names = {name: change(name) for name in state}
-    if values is None and all(name == new_name for name, new_name in names.items()):
+def _renamed(state: Mapping[str, Any], change: Callable[[str], str]) -> Any:
+    """Return the state under changed names, or the state itself if no name changes."""
+    renamed: Any = OrderedDict((change(name), value) for name, value in state.items())
+    if list(renamed) == list(state):
         return state
-    renamed: Any = OrderedDict(
-        (names[name], (values or {}).get(name, value)) for name, value in state.items()
-    )
     # In this attribute torch keeps the versions of the modules, by their paths.
     if (versions := getattr(state, "_metadata", None)) is not None:
         renamed._metadata = OrderedDict((change(path), version) for path, version in versions.items())

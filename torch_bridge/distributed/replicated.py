@@ -44,15 +44,12 @@ class Replicated(Parallelism):
         self._every_micro_batch = every_micro_batch or model.static_graph
         self._group = cast("distributed.ProcessGroup", model.process_group)
         self.size = self.replicas = self._group.size()
+        self.may_send_fp16 = bool(self._model._comm_hooks)  # only the hook knows what it compresses to
         self._left_out: list[nn.Parameter] = []
         self._was_called = False
         self._torch_post_forward = self._model._post_forward
         # Not compiled, since torch.compile does not compile torch's own _post_forward either.
         self._noting_post_forward: Any = torch.compiler.disable(self._post_forward)
-
-    @property
-    def may_send_fp16(self) -> bool:
-        return bool(self._model._comm_hooks)  # only the hook knows what it compresses to
 
     def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         known_to_torch: list[nn.Parameter] = self._model._module_parameters

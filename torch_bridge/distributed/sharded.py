@@ -38,13 +38,9 @@ class Sharded(Parallelism):
         # Gradients reach `parameter.grad` only when they are averaged, which costs nothing on one rank.
         self._every_micro_batch = every_micro_batch or self.size == 1
         policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
-        self._may_send_fp16 = any(
+        self.may_send_fp16 = any(
             torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies
         )
-
-    @property
-    def may_send_fp16(self) -> bool:
-        return self._may_send_fp16
 
     def micro_batch_context(self, is_last: bool) -> AbstractContextManager[Any] | None:
         return None if is_last or self._every_micro_batch else self._unsynchronized()
@@ -70,25 +66,24 @@ def check_sharded(model: nn.Module) -> None:
             kind of parallelism; it has an offload policy; or its gradients may not be averages over ranks.
     """
     reshard(model)
-    meshes = set(map(mesh_of, model.parameters()))
-    if len(meshes) != 1 or None in meshes:
+    first = cast("Any", next(model.parameters(), None))
+    mesh, *replicated, sharded = mesh_of(first), *getattr(first, "placements", [None])
+    if (
+        mesh is None
+        or {mesh} != set(map(mesh_of, model.parameters()))
+        or len(replicated) > 1
+        or not all(placement.is_replicate() for placement in replicated)
+        or not sharded.is_shard()
+        or first.device.type != mesh.device_type
+    ):
+        places = {
+            f"{getattr(parameter, 'placements', 'plain')} on {parameter.device.type}"
+            for parameter in model.parameters()
+        }
         raise ValueError(
-            "the model is sharded in part, or over several meshes: apply fully_shard to its blocks and then "
-            "to the model, over one mesh"
-        )
-    (mesh,) = meshes
-    placements = {str(cast("Any", parameter).placements) for parameter in model.parameters()}
-    *replicated, sharded = cast("Any", next(model.parameters())).placements
-    is_replicated = all(placement.is_replicate() for placement in replicated)
-    if len(replicated) > 1 or not is_replicated or not sharded.is_shard():
-        raise ValueError(
-            f"the model's parameters are placed as {sorted(placements)}; a training step takes fully_shard "
-            "over one mesh dimension, or over two for hybrid sharding, and no other parallelism"
-        )
-    if (device := next(model.parameters()).device.type) != mesh.device_type:
-        raise ValueError(
-            f"the model's parameters are kept on {device}, but the mesh is on {mesh.device_type}: a training "
-            "step needs fully_shard without an offload policy"
+            "the model is sharded in part, over several meshes, with an offload policy or with another kind "
+            f"of parallelism: its parameters are {sorted(places)}. Apply fully_shard to its blocks and then "
+            "to the model, over one mesh of one dimension, or of two for hybrid sharding"
         )
     # Hybrid sharding divides by a given factor twice, so only torch's default, None, is sure to average.
     if any(group.gradient_divide_factor is not None for group in _parameter_groups(model)):

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from plateau_jax import PlateauCurve
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing import missing_ranks, rank_files
+from torch_bridge.checkpointing import rank_files
 from torch_bridge.checkpointing.encoding import Reference
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 
@@ -357,28 +357,3 @@ def unshared(directory: Path) -> str:
     except RuntimeError as error:
         return str(error)
     return ""
-
-
-def call_with_late_rank(directory: Path, call: str) -> list[tuple[str, str, bool]]:
-    """Call on rank 0, then on rank 1 after the warning; return texts, categories, if they name this file."""
-    checkpoints, part = Checkpoints(directory), Part(1)
-    checkpoints.save(1, part=part, wait=True)
-    store = distributed.distributed_c10d._get_default_store()
-    with warnings.catch_warnings(record=True) as warned, patch.object(missing_ranks, "_DELAY_SECONDS", 0.01):
-        warnings.simplefilter("always")
-        if rank() == 1:
-            store.wait(["warned"])
-            getattr(checkpoints, call)(1, part=part)
-        else:
-            there = warnings.warn_explicit
-
-            def tell(*arguments: Any) -> None:
-                there(*arguments)
-                store.set("warned", "")
-
-            with patch.object(warnings, "warn_explicit", tell):
-                getattr(checkpoints, call)(1, part=part)
-        checkpoints.counts()
-    return [
-        (str(warning.message), warning.category.__name__, warning.filename == __file__) for warning in warned
-    ]

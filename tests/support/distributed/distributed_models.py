@@ -3,7 +3,6 @@
 import io
 from collections.abc import Callable
 from typing import Any, cast
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -160,30 +159,6 @@ def from_whole_tensors(wrapper: str) -> tuple[Any, Any]:
     other = step_over(wrapper)
     other.load_state_dict(state)
     return _last_states(step, other)
-
-
-def restored_after_an_error(wrapper: str) -> tuple[Any, Any]:
-    """Return the last states of a step whose optimizer first rejected a state, and of an undisturbed one."""
-    step, undisturbed, other = step_over(wrapper), step_over(wrapper), step_over(wrapper)
-    for number in range(2):
-        for trained in (step, undisturbed, other):
-            _update(trained, number)
-    _update(other, 2)
-    load = step.optimizer.load_state_dict
-    failing = iter([LookupError])
-
-    def load_or_fail(state: Any) -> None:
-        for error in failing:
-            raise error
-        load(state)
-
-    with patch.object(step.optimizer, "load_state_dict", load_or_fail):
-        try:
-            step.load_state_dict(other.state_dict())
-        except LookupError:
-            for trained in (step, undisturbed):
-                _update(trained, 3)
-    return _last_states(step, undisturbed)
 
 
 def _full(tensor: Any) -> Tensor:
