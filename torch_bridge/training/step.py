@@ -176,7 +176,7 @@ class TrainStep:
         self._precision = Precision(precision, device, parameters)
         self._carry = None if carry is None else Carry(carry, device)
         peaks = [peak for each in optimizers for peak in peaks_of(each)]
-        self._clock = Clock(curves, peaks, device, rules, unit, initial_updates or 0)
+        self._clock = Clock(curves, peaks, device, rules, unit, initial_updates or 0, cuda_graph)
         self._is_start_known = initial_updates is not None
         normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
         wrapped = with_wrappers(as_sequence(optimizer))
