@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import Curve, Rule, checks, decide, stack, warn
+from torch_bridge.curve_api import Curve, Rule, Segments, check_unit, checks, decide, stack, warn
 from torch_bridge.schedulers.curve_end import end_message
 from torch_bridge.schedulers.group_curves import WindowOfValues, map_curves
 from torch_bridge.schedulers.hold_state import States, initial_states
-from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
+from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED, checked_unit
 from torch_bridge.table import multiplier, tensors
 
 MAX_TABLE_VALUES = 2**24
-"""The most learning rates that a clock keeps on the device: 64 MiB."""
+"""The most multipliers and learning rates that a clock keeps on the device: 64 MiB."""
 
 # The host copies the counters after 16, 32, 64, ..., 1024 updates, and then every 1024 updates: it warns soon
 # of the end of a short curve, and a long run pays next to nothing.
@@ -46,15 +46,39 @@ def checked_updates(name: str, value: Any) -> int:
     return updates
 
 
+def check_clock(
+    curves: Sequence[Curve], rules: Sequence[Rule], unit: Any, count: Any, initial_updates: int | None
+) -> None:
+    """Reject a clock of samples or tokens that cannot count, or whose position is not known."""
+    check_unit(curves, unit)
+    if unit is None:
+        if count is not None:
+            raise TypeError("count= needs unit=: the samples or tokens that make one step of the curve")
+        return
+    unit = checked_unit(unit)
+    if not callable(count):
+        raise TypeError(
+            f"unit = {unit} needs count=, a function of a batch; it is {checks.short_repr(count)}"
+        )
+    if rules:
+        raise ValueError(f"unit = {unit} with hold: a rule can hold only a clock of updates")
+    if initial_updates:
+        raise ValueError(
+            f"unit = {unit} with initial_updates = {initial_updates}, which does not say what these updates "
+            "consumed: resume with load_state_dict"
+        )
+
+
 class Clock:
     """Counts updates on the device and looks up their learning rates there, without synchronizing with it.
 
         clock = applied, except for updates at which a rule holds it;  with a unit  clock = consumed // unit
         lr = float32(float32(peak) · curve(clock)) = table[min(clock, last step), group]
 
-    The table holds the learning rates of all steps. If they would be more than `MAX_TABLE_VALUES`, an update
-    multiplies by the peaks; and if the multipliers are still more, because the curve is long or the groups
-    have different ones, `multiplier` computes the same bits in every update, in some 200 operators.
+    The table holds the learning rates of all steps, next to the multipliers from which `set_peaks` fills it.
+    If they would be more than `MAX_TABLE_VALUES`, only the multipliers are kept, in a single column if the
+    curves are equal; and if those are too many, `multiplier` computes the same bits in every update, in some
+    200 operators.
 
     Every tensor is allocated once and then written in place, because a captured graph refers to its memory.
 
@@ -116,14 +140,16 @@ class Clock:
         self._last_step = max(curve.total_steps for curve in self.curves)
         are_same = all(curve == self.curves[0] for curve in self.curves)
         shape = self._last_step + 1, len(self.curves)
-        self._segments = self._multipliers = self._table = None
+        self._segments: Segments | None = None
+        self._multipliers: Tensor | None = None
+        self._table: Tensor | None = None
         if shape[0] * (1 if are_same else shape[1]) > MAX_TABLE_VALUES:
             self._segments = tensors(stack(self.curves), device)
         else:
             steps = np.arange(shape[0])
             columns = map_curves(self.curves[:1] if are_same else self.curves, lambda curve: curve(steps))
             self._multipliers = torch.from_numpy(np.stack(columns, axis=1)).to(device)
-            if shape[0] * shape[1] <= MAX_TABLE_VALUES:
+            if self._multipliers.numel() + shape[0] * shape[1] <= MAX_TABLE_VALUES:
                 self._table = torch.empty(shape, dtype=torch.float32, device=device)
 
         # Page-locked, since CUDA copies to pageable memory synchronously. `device` is given because the user
@@ -202,16 +228,15 @@ class Clock:
 
     def fill_lrs(self) -> None:
         """Write the learning rates of this update into `lrs`."""
-        if self._multipliers is None:
-            multipliers = multiplier(self._segments, self.now)
-        else:
-            is_within = self._updates <= self._updates_within_table
-            step = self._clock if is_within else self._clock.clamp(max=self._last_step)
-            if self._table is not None:
-                torch.index_select(self._table, 0, step, out=self._lrs_row)
-                return
-            multipliers = self._multipliers.index_select(0, step).view(-1)
-        torch.mul(multipliers, self._device_peaks, out=self.lrs)
+        if self._segments is not None:
+            torch.mul(multiplier(self._segments, self.now), self._device_peaks, out=self.lrs)
+            return
+        is_within = self._updates <= self._updates_within_table
+        step = self._clock if is_within else self._clock.clamp(max=self._last_step)
+        if self._table is not None:
+            torch.index_select(self._table, 0, step, out=self._lrs_row)
+        elif self._multipliers is not None:
+            torch.mul(self._multipliers.index_select(0, step).view(-1), self._device_peaks, out=self.lrs)
 
     def count_update(self, skip: Tensor, loss: Tensor, consumed: Any = None) -> Tensor:
         """Count an update as applied or skipped, and move the clock.

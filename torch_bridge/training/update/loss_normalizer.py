@@ -73,7 +73,9 @@ class LossNormalizer:
         """
         part, weight = loss
         if part.device != self._device:
-            raise ValueError(f"loss_fn returned a loss on {part.device}; the parameters are on {self._device}")
+            raise ValueError(
+                f"loss_fn returned a loss on {part.device}; the parameters are on {self._device}"
+            )
         is_alone = count == 1 and self._size == 1
         if self._can_overflow and not (self.has_agreed or is_alone):
             self._agree(weight)

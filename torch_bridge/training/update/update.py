@@ -14,7 +14,13 @@ from torch_bridge.training.clock.clock import Clock
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.gradients import clip, gradients_of
-from torch_bridge.training.update.loss import Loss, call_loss_fn, check_same_kind, parse_loss, parse_loss_and_aux
+from torch_bridge.training.update.loss import (
+    Loss,
+    call_loss_fn,
+    check_same_kind,
+    parse_loss,
+    parse_loss_and_aux,
+)
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 from torch_bridge.training.update.precision import Precision
 
@@ -120,7 +126,7 @@ class Update:
         return *outputs, structure, *leaves
 
     def _forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Loss, list[Tensor]]:
-        """Run all micro-batches; return the sums of their losses and weights, and the carry after the last."""
+        """Run all micro-batches; return the sums of losses and weights, and the carry after the last one."""
         # Clones: loss_fn may change them in place, and the update may turn out to be skipped.
         carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
         total: Any = None
