@@ -80,10 +80,9 @@ class OptimizerSteppers:
             )
         for optimizer in self._optimizers:
             check_fused_sgd(optimizer)
-        self._check_capturable()
-        if (
-            not self.is_start_known
-        ):  # reading the counts may wait for the device, which a running step must not
+        if self._cuda_graph:
+            self._check_capturable()
+        if not self.is_start_known:  # reading the counts may wait for the device
             counts = [updates_made(optimizer) for optimizer in self._optimizers]
             most = max(count or 0 for count in counts)
             self.updates_made = None if not most and None in counts else most
@@ -130,12 +129,11 @@ class OptimizerSteppers:
         for attributes, step in self._step_attributes:
             if attributes.get("step") is not step:
                 return self.attach()
-        return self._check_capturable()
+        return self._check_capturable() if self._cuda_graph else None
 
     def _check_capturable(self) -> None:
-        if self._cuda_graph:
-            for optimizer in self._optimizers:
-                check_capturable(optimizer)
+        for optimizer in self._optimizers:
+            check_capturable(optimizer)
 
     def _current_parameter_ids(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]

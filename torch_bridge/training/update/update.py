@@ -1,7 +1,6 @@
 """One update on the device: forward, backward, unscale, clip, decide, step, count."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,8 +22,6 @@ from torch_bridge.training.update.loss import (
 )
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 from torch_bridge.training.update.precision import Precision
-
-_NO_CONTEXT = nullcontext()
 
 
 class Update:
@@ -133,25 +130,32 @@ class Update:
         weight: Any = None
         count = len(micro_batches)
         for number, batch in enumerate(micro_batches, 1):
-            context = _NO_CONTEXT
+            # None if there is nothing to average: a null context would cost three calls.
+            context = None
             if self._parallelism is not None:
-                context = self._parallelism.micro_batch_context(is_last=number == count) or _NO_CONTEXT
-            with context:
-                if self._is_plain:
-                    torch.clear_autocast_cache()  # as in Precision.run
-                    loss = self._parse_loss(self._loss_fn(self._model, batch))
-                else:
-                    loss, carry = self._precision.run(
-                        call_loss_fn, self._loss_fn, self._model, batch, self._carry, carry, self._parse_loss
-                    )
-                if number > 1:
-                    check_same_kind(loss, weight is not None)
-                part = self._normalizer.backward(loss, count)
-            if number == 1:
-                total, weight = part, loss.weight
+                context = self._parallelism.micro_batch_context(is_last=number == count)
+            if context is None:
+                loss, carry = self._run_micro_batch(batch, carry, count)
             else:
-                total, weight = total + part, None if weight is None else weight + loss.weight
+                with context:
+                    loss, carry = self._run_micro_batch(batch, carry, count)
+            if number == 1:
+                total, weight = loss
+                continue
+            check_same_kind(loss, weight is not None)
+            total, weight = total + loss.total, None if weight is None else weight + loss.weight
         return Loss(total, weight), carry
+
+    def _run_micro_batch(self, batch: Any, carry: list[Tensor], count: int) -> tuple[Loss, list[Tensor]]:
+        """Run one of `count` micro-batches; return its share of the loss, and the carry after it."""
+        if self._is_plain:
+            torch.clear_autocast_cache()  # as in Precision.run
+            loss = self._parse_loss(self._loss_fn(self._model, batch))
+        else:
+            loss, carry = self._precision.run(
+                call_loss_fn, self._loss_fn, self._model, batch, self._carry, carry, self._parse_loss
+            )
+        return Loss(self._normalizer.backward(loss, count), loss.weight), carry
 
     def _parse_loss_and_aux(self, value: Any) -> Loss:
         loss, aux = parse_loss_and_aux(value)
