@@ -50,7 +50,6 @@ def _without_targets(model: nn.Module, batch: Any) -> Tensor:
     return model(batch).square().mean()
 
 
-@pytest.mark.filterwarnings("ignore:tensors of:plateau_jax.CurveWarning")
 @pytest.mark.parametrize(
     ("loss_fn", "error", "rows"),
     [(_unpacking, ValueError, 4), (_by_index, RuntimeError, 2), (_without_targets, RuntimeError, 4)],
@@ -72,44 +71,6 @@ def test_out_of_memory_error_gets_no_hint() -> None:
     with pytest.raises(torch.OutOfMemoryError) as caught:
         make_step(loss_fn=loss_fn)(torch.ones(2), torch.ones(2))
     assert not hasattr(caught.value, "__notes__")
-
-
-def _mean(model: nn.Module, batch: Tensor) -> Tensor:
-    return model.last(torch.ones(8)).mean() * batch.float().mean()
-
-
-_FLOATS = torch.ones(4, 3)
-_TOKENS = torch.ones(4, 9, dtype=torch.int64)
-
-
-@pytest.mark.parametrize(
-    "micro_batches",
-    [
-        (_FLOATS, torch.ones(4, 1)),
-        (_FLOATS, torch.ones(4)),
-        (_FLOATS, _FLOATS.double()),
-        (_TOKENS, _TOKENS[:, 0]),
-    ],
-    ids=range(4),
-)
-def test_unlike_micro_batches_warn(micro_batches: Any) -> None:
-    step = make_step(loss_fn=_mean)
-    with pytest.warns(CurveWarning, match=r"micro-batches of one update.*step\(\(x, y\)\)") as caught:
-        step(*micro_batches)
-    assert caught[0].filename == __file__
-    step(*micro_batches)
-
-
-@pytest.mark.parametrize(
-    "micro_batches",
-    [(_FLOATS, _FLOATS[:2]), (_TOKENS, _TOKENS[:, :5]), ((_FLOATS, _TOKENS), _FLOATS), (_FLOATS,)],
-    ids=range(4),
-)
-def test_plausible_micro_batches_do_not_warn(micro_batches: Any) -> None:
-    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
-        return _mean(model, batch[0] if isinstance(batch, tuple) else batch)
-
-    assert make_step(loss_fn=loss_fn)(*micro_batches).applied == 1
 
 
 def test_repeated_parameter_is_rejected() -> None:

@@ -82,6 +82,14 @@ def test_first_update_reads_nothing() -> None:
             assert reads_of(lambda step=step, first=first: step(first)) == 0
 
 
+def test_update_after_load_of_optimizer_reads_nothing() -> None:
+    for name in FUSED:
+        step, (batch,) = make_step(name), batches(1)
+        step(batch)
+        step.optimizer.load_state_dict(step.optimizer.state_dict())
+        assert reads_of(lambda step=step, batch=batch: step(batch)) == 0
+
+
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("hold", _HOLDS.values(), ids=_HOLDS)
 def test_host_stepper_adds_one_read(name: str, hold: Any) -> None:

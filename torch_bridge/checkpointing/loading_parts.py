@@ -112,7 +112,7 @@ class LoadingPart:
     def _current_state(self) -> Any:
         """Return the part's current state, which may share memory with it."""
         part = self._part
-        return part._saved_components.read_state() if type(part) is TrainStep else parts.get_state(part)
+        return part._read_state() if type(part) is TrainStep else parts.get_state(part)
 
     def _current_tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the part's current state by path."""

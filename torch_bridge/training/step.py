@@ -1,54 +1,57 @@
 """`TrainStep`: one call per training update, with a state to save and restore."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Never, get_args
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal, Never, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.curve_api import Rule, checks, warn
+from torch_bridge.curve_api import Curve, Rule, checks, warn
+from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
 from torch_bridge.distributed.sharded import Sharded, check_shardable
 from torch_bridge.distributed.wrappers import parallelism_of
-from torch_bridge.schedulers.hold_state import rules_for
+from torch_bridge.saved_states import reading_state_of
+from torch_bridge.schedulers.hold_state import dump_hold_states, rules_for
 from torch_bridge.schedulers.param_groups import (
+    all_groups,
     all_parameters,
     check_peaks_are_known,
     peaks_of,
     peaks_per_group,
 )
-from torch_bridge.training.arguments import (
-    CurvesOfGroups,
-    OnNonfinite,
-    Synchronize,
-    check_clock,
-    check_graph,
-    check_max_norm,
-)
 from torch_bridge.training.clock.batch_counts import BatchCounts, CountFunction
-from torch_bridge.training.clock.clock import Clock, checked_updates
-from torch_bridge.training.cuda_graphs.capture import GraphedUpdate
+from torch_bridge.training.clock.clock import Clock, check_clock, checked_updates
+from torch_bridge.training.cuda_graphs.capture import GraphedUpdate, check_graph
 from torch_bridge.training.cuda_graphs.guards import Guards
 from torch_bridge.training.optimizers.optimizers import (
     as_sequence,
     check_model,
+    check_no_scheduler,
+    check_optimizers,
     curves_by_group,
     device_of,
-    unwrap_optimizers,
+    layers_of,
+    lightning_counter,
 )
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
-from torch_bridge.training.optimizers.wrapped_optimizers import lightning_counter, with_wrappers
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.state import snapshot
-from torch_bridge.training.state.saved_components import SavedComponents
+from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer
 from torch_bridge.training.state.snapshot import TrainStepState
+from torch_bridge.training.state.state_checks import check_saved_state, read_position
 from torch_bridge.training.update.carry import Carry
+from torch_bridge.training.update.gradients import check_max_norm
 from torch_bridge.training.update.loss import LossFunction, check_loss_fn
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
-from torch_bridge.training.update.micro_batch_hints import add_micro_batch_hint, warn_if_parts_of_batch
 from torch_bridge.training.update.precision import Precision, PrecisionName
 from torch_bridge.training.update.update import Update
+
+OnNonfinite = Literal["skip", "raise"]
+Synchronize = Literal["update", "micro"]
+CurvesOfGroups = Curve | Sequence[Curve]
 
 
 class TrainStep:
@@ -121,8 +124,7 @@ class TrainStep:
     Warns:
         CurveWarning: Several ranks run and the model is not wrapped, so each rank trains alone;
             `distribute(model, None)` marks this as intended. In the first update: the optimizer has made
-            updates, but the curve starts at 0. Once, if tensors that are probably the parts of one batch
-            were passed as micro-batches, or if a weight in host memory is not a whole number.
+            updates, but the curve starts at 0. Once, if a weight in host memory is not a whole number.
     """
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.
@@ -151,7 +153,10 @@ class TrainStep:
         check_model(model)
         checks.one_of("synchronize", synchronize, get_args(Synchronize))
         parallelism = parallelism_of(model, every_micro_batch=synchronize == "micro")
-        optimizers = tuple(unwrap_optimizers(model, optimizer))
+        wrapped = [layers_of(item) for item in as_sequence(optimizer)]
+        optimizers, layers = tuple(item[-1] for item in wrapped), list(chain.from_iterable(wrapped))
+        check_optimizers(model, optimizers)
+        check_no_scheduler(layers)
         parameters, device = all_parameters(optimizers), device_of(optimizers)
         parallelism.check_parameters(parameters)
         checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
@@ -171,16 +176,18 @@ class TrainStep:
         self.model, self.strict, self.optimizers = model, strict, optimizers
         self._is_distributed = parallelism.is_distributed
         self._raises = on_nonfinite == "raise"
-        self._has_compared_micro_batches = False
-        self._count_in_trainer = lightning_counter(as_sequence(optimizer))
+        self._is_loading = False
+        """True if a load has failed, so that the components have different states."""
+        self._count_in_trainer = lightning_counter(layers)
         self._precision = Precision(precision, device, parameters)
         self._carry = None if carry is None else Carry(carry, device)
         peaks = [peak for each in optimizers for peak in peaks_of(each)]
-        self._clock = Clock(curves, peaks, device, rules, unit, initial_updates or 0)
-        self._is_start_known = initial_updates is not None
-        normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
-        wrapped = with_wrappers(as_sequence(optimizer))
-        self._steppers = OptimizerSteppers(optimizers, wrapped, self._clock, cuda_graph)
+        self._clock = Clock(curves, peaks, device, rules, unit, initial_updates or 0, cuda_graph)
+        self._module, self._device = parallelism.module, device
+        self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
+        self._steppers = OptimizerSteppers(
+            optimizers, layers, self._clock, cuda_graph, is_start_known=initial_updates is not None
+        )
         self._update = Update(
             model,
             torch.compile(loss_fn) if compile else loss_fn,
@@ -190,7 +197,7 @@ class TrainStep:
             carry=self._carry,
             clock=self._clock,
             batch_counts=None if count is None else BatchCounts(count, device),
-            normalizer=normalizer,
+            normalizer=self._normalizer,
             steppers=self._steppers,
             max_norm=max_norm,
             has_aux=has_aux,
@@ -199,15 +206,6 @@ class TrainStep:
         if cuda_graph:
             guards = Guards(model, optimizers)
             self._graphs = GraphedUpdate(self._update, self._steppers, guards, device)
-        self._saved_components = SavedComponents(
-            parallelism.module,
-            optimizers,
-            self._clock,
-            self._precision.name,
-            normalizer,
-            self._carry,
-            device,
-        )
 
     @property
     def optimizer(self) -> Optimizer:
@@ -239,17 +237,20 @@ class TrainStep:
         if self._steppers.is_partial:
             self._refuse_if_partial()
         self._steppers.prepare()
-        if not self._is_start_known:
+        if not self._steppers.is_start_known:
             self._check_start()
         self._clock.prepare()
         micro_batches = batch, *more_micro_batches
-        if more_micro_batches and not self._has_compared_micro_batches:
-            self._has_compared_micro_batches = True
-            warn_if_parts_of_batch(micro_batches)
         try:
             outputs = (self._graphs or self._update)(micro_batches)
         except Exception as error:
-            add_micro_batch_hint(error, micro_batches)
+            # The likely mistake step(x, y), with which loss_fn gets x alone.
+            count, is_out_of_memory = len(micro_batches), isinstance(error, torch.OutOfMemoryError)
+            if count > 1 and not is_out_of_memory and all(isinstance(item, Tensor) for item in micro_batches):
+                error.add_note(
+                    f"{count} arguments are {count} micro-batches, and loss_fn gets one at a time: pass a "
+                    "batch of several tensors as one argument, step((x, y))"
+                )
             raise
         result = StepResult(*outputs[:4])
         if len(outputs) > 4:
@@ -264,7 +265,7 @@ class TrainStep:
     def _check_start(self) -> None:
         """Warn before the first update if the optimizer was resumed and the curve was not."""
         # Not when the step is built: a state may be loaded after that, the optimizer's or the step's.
-        self._is_start_known = True
+        self._steppers.is_start_known = True
         made = self._steppers.updates_made
         if made == 0:
             return
@@ -311,12 +312,6 @@ class TrainStep:
         self._steppers.write_peaks()
         self._steppers.is_partial = was_partial
 
-    def _reattach(self) -> None:
-        """Attach the steppers to the groups and states that a load created."""
-        self._steppers.attach()
-        if self._graphs is not None:
-            self._graphs.drop()
-
     def state_dict(self) -> TrainStepState:
         """Return a snapshot in host memory, which later updates do not change. Synchronizes with the device.
 
@@ -329,7 +324,30 @@ class TrainStep:
         `fully_shard` its shards. `Checkpoints` resumes from such states with a different number of ranks.
         """
         self._refuse_if_partial()
-        return snapshot.copy_to_host(self._saved_components.read_state())
+        return snapshot.copy_to_host(self._read_state())
+
+    def _read_state(self) -> TrainStepState:
+        """Return the current state, which shares memory with the step. Synchronizes with the device."""
+        clock, counters = self._clock, self._clock.read_counters()
+        states = snapshot.optimizer_states(self.optimizers, clock, counters.clock)
+        groups = (group["params"] for group in all_groups(self.optimizers))
+        return {
+            "model": plain_state(self._module),
+            "optimizer": snapshot.one_or_list(states),
+            "optimizer_type": snapshot.one_or_list([type(item).__name__ for item in self.optimizers]),
+            "parameters": names_of_parameters(self._module, groups),
+            "precision": self._precision.name,
+            "curves": [curve.to_dict() for curve in clock.curves],
+            "applied": counters.applied,
+            "skipped": counters.skipped,
+            "clock": counters.clock,
+            "consumed": counters.consumed,
+            "unit": clock.unit,
+            "hold": dump_hold_states(clock.rules, clock.read_hold_states()),
+            "loss_scale": self._normalizer.state_tensors(),
+            "carry": None if self._carry is None else self._carry.buffers,
+            "random": snapshot.get_random_states(self._device),
+        }
 
     @torch.inference_mode(False)
     def load_state_dict(
@@ -360,35 +378,33 @@ class TrainStep:
         An error that this library finds beforehand leaves the step as it was. After any other, such as
         torch's, the step makes no update until a state is loaded. `Checkpoints.load` restores the old state.
         """
-        if self._is_distributed:
+        if self._is_distributed and not self._is_loading:
             self._refuse_if_partial()
         self._steppers.prepare()
-        strict = self.strict if strict is None else strict
-        position = self._saved_components.check_state(state_dict, strict)
-        self._steppers.is_partial = True
-        self._saved_components.write_state(state_dict, position)
-        self._reattach()
-        self._is_start_known = True
-        self._steppers.is_partial = False
-
-    @torch.inference_mode(False)
-    def _restorer(self) -> Callable[[], None]:
-        """Copy the current state to host memory, and return a function that restores it."""
-        components, position = self._saved_components, self._saved_components.read_position()
-        state = snapshot.copy_to_host(components.read_state())
-        flags = self._is_start_known, self._steppers.is_partial
-
-        def restore() -> None:
-            components.write_state(state, position)
-            self._reattach()
-            self._is_start_known, self._steppers.is_partial = flags
-
-        return restore
+        with reading_state_of("a TrainStep", state_dict):
+            check_saved_state(self._read_state(), state_dict)
+            strict = self.strict if strict is None else strict
+            position = read_position(state_dict, self._clock, self.optimizers, strict)
+        self._is_loading = self._steppers.is_partial = True
+        load_plain_state(self._module, state_dict["model"])
+        states = snapshot.as_list(state_dict["optimizer"], self.optimizers)
+        for optimizer, saved in zip(self.optimizers, states, strict=True):
+            load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
+        self._clock.resume(*position)
+        self._normalizer.write_state(state_dict["loss_scale"] or ())
+        if self._carry is not None:
+            self._carry.write(state_dict["carry"] or ())
+        snapshot.set_random_states(state_dict["random"], self._device)
+        self._steppers.is_start_known = True
+        self._steppers.attach()
+        if self._graphs is not None:
+            self._graphs.drop()
+        self._is_loading = self._steppers.is_partial = False
 
     def _refuse_if_partial(self) -> None:
         if not self._steppers.is_partial:
             return
-        if self._is_distributed:
+        if self._is_distributed and not self._is_loading:
             raise RuntimeError(
                 "an error ended an update on this rank, and other ranks may still wait for it: stop all "
                 "ranks, and restart the program from its last checkpoint"

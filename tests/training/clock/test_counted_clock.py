@@ -17,7 +17,6 @@ from support.distributed.processes import run
 from support.examples import examples
 from support.numerics.oracle import is_nearest_float32
 from support.training.clock.consumption import (
-    counted_as_dtensors,
     counted_on_ranks,
     counts_of,
     scaled_on_ranks,
@@ -255,10 +254,6 @@ def test_step_of_a_partly_consumed_unit_is_compared() -> None:
                 step.load_state_dict(saved.state_dict())
         else:
             step.load_state_dict(saved.state_dict())
-
-
-def test_dtensor_count_is_rejected() -> None:
-    assert run(counted_as_dtensors, processes=1) == [["count returned a DTensor", 7]]
 
 
 def test_memory_stays_below_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from support.examples import examples
 from support.holds.held import CURVE, PATIENT, clocks_of, curves, holds, told
 from support.holds.hold_cases import metrics
 from support.schedulers.runs import learning_rate
-from support.training.models import Net, batches, mean_loss, nonfinite, pair_loss
+from support.training.models import Net, batches, nonfinite
 from support.training.optimizers import OPTIMIZERS, make_optimizer
 from support.training.steps import make_step, train
 from torch import nn
@@ -98,38 +98,6 @@ def test_float64_loss_is_rounded_to_float32() -> None:
     step = make_step("sgd", loss_fn=told, curve=CURVE, hold=HoldBelow(0.1, 3))
     losses = [torch.tensor(0.1 + 2e-9, dtype=torch.float64)] * 5
     assert [int(result.clock) for result in train(step, losses)] == [0, 0, 0, 0, 1]
-
-
-def test_metric_is_the_loss_of_all_micro_batches() -> None:
-    data = batches(30)
-    step, by_one = (make_step("sgd", loss_fn=pair_loss, curve=CURVE, hold=PATIENT) for _ in range(2))
-    losses, clocks = [], []
-    for batch in data:
-        halves = [tuple(part[rows] for part in batch) for rows in (slice(2), slice(2, None))]
-        result = step(*halves)
-        losses.append(result.loss.item())
-        clocks.append(int(result.clock))
-        by_one(batch)
-    assert clocks == clocks_of(PATIENT, CURVE, losses)[:-1]
-    assert by_one.state_dict()["clock"] == step.state_dict()["clock"]
-
-
-def _with_two_optimizers(model: Net, curve: Any = CURVE) -> TrainStep:
-    optimizers = [
-        torch.optim.AdamW(model.first.parameters(), lr=0.01, fused=True),
-        torch.optim.NAdam(model.last.parameters(), lr=0.02),
-    ]
-    return TrainStep(model, optimizers, mean_loss, curve, hold=PATIENT)
-
-
-def test_several_optimizers_share_held_clock() -> None:
-    step, losses = _with_two_optimizers(Net(), [CURVE, [CURVE]]), []
-    for batch in batches(30):
-        now = clocks_of(PATIENT, CURVE, losses)[-1]
-        result = step(batch)
-        assert int(result.clock) == now
-        assert result.lr.tolist() == [learning_rate(peak, CURVE, now) for peak in (0.01, 0.02)]
-        losses.append(result.loss.item())
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")

@@ -5,51 +5,15 @@ import copy
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from support.examples import examples
 from support.training.models import Net, batches, mean_loss, nonfinite
-from support.training.optimizers import OPTIMIZERS, make_optimizer
-from support.training.steps import CURVE, lrs_of, make_step, skip_patterns, train
+from support.training.optimizers import make_optimizer
+from support.training.steps import CURVE, lrs_of, make_step, train
 from support.training.trees import equal_trees
 
-from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep, lambda_lr
+from torch_bridge import TrainStep
 
 # Runs may continue past the end of a curve; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-
-
-@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@examples(6)
-@given(skips=skip_patterns(60))
-def test_lr_matches_lambda_lr(name: str, precision: str, skips: list[bool]) -> None:
-    model = Net()
-    kind, options = OPTIMIZERS[name]
-    curves = [CURVE, PlateauCurve(25, decay_shape="linear"), PlateauCurve(10**4, warmup_steps=1000)]
-    groups = [
-        {"params": model.first.parameters(), "lr": 0.01},
-        {"params": [model.last.weight], "lr": 1 / 3},
-        {"params": [model.last.bias], "lr": 0.0},
-    ]
-    model.last.weight.requires_grad_(False)
-    reference = torch.optim.SGD([{"params": [torch.zeros(())], "lr": lr} for lr in (0.01, 1 / 3, 0.0)])
-    scheduler = lambda_lr(reference, curves)
-    reference.step()
-    (batch,) = batches(1)
-    applied = 0
-    step = TrainStep(model, kind(groups, **options), mean_loss, curves, precision=precision)
-    for number, skip in enumerate(skips, 1):
-        result = step(nonfinite(batch) if skip else batch)
-        assert result.lr.dtype == torch.float32
-        assert result.lr.tolist() == scheduler.get_last_lr()
-        used = [float(group["lr"]) for group in step.optimizer.param_groups]
-        if name != "rmsprop" or not skip:
-            assert used == result.lr.tolist()
-        applied += not skip
-        assert (int(result.applied), int(result.skipped)) == (applied, number - applied)
-        if not skip:
-            scheduler.step()
 
 
 def test_second_step_keeps_the_peak() -> None:

@@ -93,34 +93,34 @@ def test_state_saved_before_the_first_momentum_loads() -> None:
 def test_takes_found_inf_for_fused_optimizers() -> None:
     for name in OPTIMIZERS:
         optimizer = make_optimizer(name, Net())
-        assert takes_found_inf(optimizer, optimizer.param_groups) == (name in FUSED)
+        assert takes_found_inf(optimizer) == (name in FUSED)
 
     class Derived(torch.optim.Adam):
         pass
 
     derived = Derived(Net().parameters(), fused=True)
-    assert not takes_found_inf(derived, derived.param_groups), "a subclass may do anything"
+    assert not takes_found_inf(derived), "a subclass may do anything"
     first, second = Net().children().__iter__(), Net()
     mixed = torch.optim.Adam(
         [{"params": next(first).parameters(), "fused": True}, {"params": second.parameters()}]
     )
-    assert not takes_found_inf(mixed, mixed.param_groups)
+    assert not takes_found_inf(mixed)
 
 
 def test_check_capturable_rejects_uncapturable_optimizers() -> None:
     for name in FUSED:
         optimizer = make_optimizer(name, Net())
         if "capturable" not in optimizer.defaults:
-            check_capturable(optimizer, optimizer.param_groups)
+            check_capturable(optimizer)
             continue
         with pytest.raises(ValueError, match="capturable=True"):
-            check_capturable(optimizer, optimizer.param_groups)
+            check_capturable(optimizer)
         optimizer = make_optimizer(name, Net(), capturable=True)
-        check_capturable(optimizer, optimizer.param_groups)
+        check_capturable(optimizer)
     for name in OPTIMIZERS.keys() - FUSED.keys():
         optimizer = make_optimizer(name, Net())
         with pytest.raises(ValueError, match=f"fused=True; the optimizer is {type(optimizer).__name__}"):
-            check_capturable(optimizer, optimizer.param_groups)
+            check_capturable(optimizer)
 
 
 def _switch(optimizer: torch.optim.Optimizer, group: int, fused: bool) -> None:

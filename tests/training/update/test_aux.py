@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from support.distributed.processes import run
-from support.training.models import Recurrent, batches, carried_loss, mean_loss, nonfinite, pair_loss
+from support.training.models import batches, mean_loss, nonfinite, pair_loss
 from support.training.steps import make_step
 from support.training.trees import equal_trees
 from support.training.update.aux_by_rank import aux_of_updates
@@ -40,21 +40,6 @@ def test_aux_does_not_change_the_update(precision: Any, loss_fn: Any, pieces: in
         if precision == "fp32":
             assert equal_trees(list(result.aux), expected)
     assert equal_trees(step.state_dict()["model"], without_aux.state_dict()["model"])
-
-
-def test_aux_works_with_carry() -> None:
-    def loss_fn(model: Any, batch: Any, carry: Any) -> Any:
-        loss, carry = carried_loss(model, batch, carry)
-        return (loss, {"loss": loss}), carry
-
-    model = Recurrent()
-    data = batches(4, time=3)
-    step = make_step(model=model, loss_fn=loss_fn, carry=model.initial(), has_aux=True)
-    without_aux = make_step(model=Recurrent(), loss_fn=carried_loss, carry=model.initial())
-    for batch in data:
-        result, expected = step(batch), without_aux(batch)
-        assert equal_trees(tuple(result[:4]), tuple(expected[:4]))
-        assert equal_trees(result.aux[0]["loss"], expected.loss)
 
 
 def test_skipped_update_returns_aux() -> None:

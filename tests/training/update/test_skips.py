@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from support.examples import examples
 from support.holds.held import CURVE as HELD_CURVE, PATIENT
 from support.training.models import batches, device_pair_loss, nonfinite, pair_loss
 from support.training.optimizers import FUSED, OPTIMIZERS
-from support.training.steps import make_step, skip_patterns, state_kept_by_skips, train
+from support.training.steps import make_step, state_kept_by_skips, train
 from support.training.trees import equal_trees
 from torch import Tensor, nn
 
@@ -35,27 +33,6 @@ def test_skip_changes_only_its_counter(name: str, precision: str, hold: Any) -> 
             assert not result.loss.isfinite()
             assert (result.applied, result.skipped) == (last.applied, before["skipped"])
             assert equal_trees(state_kept_by_skips(step), before)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@examples(4)
-@given(skips=skip_patterns(30))
-def test_skips_leave_no_trace(name: str, skips: list[bool]) -> None:
-    """From the first update on, the remaining updates equal those of a run without the skipped ones."""
-    step, unskipped = make_step(name), make_step(name)
-    for skip, batch in zip(skips, batches(len(skips)), strict=True):
-        if skip:
-            step(nonfinite(batch))
-        else:
-            result, expected = step(batch), unskipped(batch)
-            assert equal_trees(result[:3], expected[:3])
-            assert result.applied == expected.applied
-    train(step, batches(1))
-    train(unskipped, batches(1))
-    state, expected_state = state_kept_by_skips(step), state_kept_by_skips(unskipped)
-    assert state.pop("skipped") == sum(skips)
-    assert expected_state.pop("skipped") == 0
-    assert equal_trees(state, expected_state)
 
 
 @pytest.mark.parametrize("name", ["momentum", "nesterov"])

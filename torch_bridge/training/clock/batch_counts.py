@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import checks
-from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
 
 _WORD_BITS = 31
@@ -35,48 +34,33 @@ class BatchCounts:
         """Return the sum as a new int64 scalar. Counts on the device are added there, without a read.
 
         Raises:
-            TypeError: `count` returned something other than an integer, or a DTensor.
-            ValueError: A count on the host is negative or too large; a tensor is not a scalar, or is on
-                a different device from the parameters.
+            TypeError: `count` returned something other than an integer.
+            ValueError: A count on the host is negative or too large; or a tensor is not a scalar.
         """
         host_total, device_counts = 0, list[Tensor]()
         for batch in micro_batches:
             count = self._function(batch)
-            if isinstance(count, Tensor) and self._is_on_device(count):
-                device_counts.append(count)
-            else:
-                host_total += _checked_int(count)
+            if isinstance(count, Tensor):
+                if count.dtype.is_floating_point or count.dtype.is_complex or count.dtype == torch.bool:
+                    raise TypeError(f"count returned a tensor of {count.dtype}; it must be of integers")
+                if count.dim() != 0:
+                    raise ValueError(
+                        f"count returned a tensor of shape {tuple(count.shape)}; it must be a scalar"
+                    )
+                if count.device.type != "cpu" or self._device.type == "cpu":
+                    device_counts.append(count)
+                    continue
+                count = count.item()  # in host memory, so this does not synchronize
+            number = checks.at_least("count(batch)", count, 0)
+            if number > MAX_COUNT:
+                raise ValueError(f"count(batch) = {number} must be less than 2**62")
+            host_total += number
         total = torch.full((), min(host_total, MAX_COUNT), dtype=torch.int64, device=self._device)
         # The host does not see these counts, so they are clamped, not rejected: each sum too, since a sum of
         # three could overflow.
         for count in device_counts:
             total = (total + count.to(torch.int64).clamp(0, MAX_COUNT)).clamp_(max=MAX_COUNT)
         return total
-
-    def _is_on_device(self, count: Tensor) -> bool:
-        if count.dtype.is_floating_point or count.dtype.is_complex or count.dtype == torch.bool:
-            raise TypeError(f"count returned a tensor of {count.dtype}; it must be of integers")
-        if mesh_of(count) is not None:
-            raise TypeError(
-                "count returned a DTensor; return the count of this rank alone, as computed from .to_local() "
-                "of its batch: the counts of the ranks are added up"
-            )
-        if count.dim() != 0:
-            raise ValueError(f"count returned a tensor of shape {tuple(count.shape)}; it must be a scalar")
-        if count.device == self._device:
-            return True
-        if count.device.type != "cpu":
-            raise ValueError(
-                f"count returned a tensor on {count.device}; the parameters are on {self._device}"
-            )
-        return False
-
-
-def _checked_int(count: Any) -> int:
-    number = checks.at_least("count(batch)", count.item() if isinstance(count, Tensor) else count, 0)
-    if number > MAX_COUNT:
-        raise ValueError(f"count(batch) = {number} must be less than 2**62")
-    return number
 
 
 # Ranks add up their counts in a float64 message, which would round a sum above 2**53. Each word of a count

@@ -7,16 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import Curve, Rule, checks, stack, warn
+from torch_bridge.curve_api import Curve, Rule, Segments, check_unit, checks, decide, stack, warn
 from torch_bridge.schedulers.curve_end import end_message
-from torch_bridge.schedulers.group_curves import WindowOfValues
+from torch_bridge.schedulers.group_curves import WindowOfValues, map_curves
 from torch_bridge.schedulers.hold_state import States, initial_states
-from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
+from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED, checked_unit
 from torch_bridge.table import multiplier, tensors
-from torch_bridge.training.clock.hold import Hold
 
 MAX_TABLE_VALUES = 2**24
-"""The most multipliers that a clock keeps on the device: 64 MiB."""
+"""The most multipliers and learning rates that a clock keeps on the device: 64 MiB."""
 
 # The host copies the counters after 16, 32, 64, ..., 1024 updates, and then every 1024 updates: it warns soon
 # of the end of a short curve, and a long run pays next to nothing.
@@ -47,14 +46,39 @@ def checked_updates(name: str, value: Any) -> int:
     return updates
 
 
+def check_clock(
+    curves: Sequence[Curve], rules: Sequence[Rule], unit: Any, count: Any, initial_updates: int | None
+) -> None:
+    """Reject a clock of samples or tokens that cannot count, or whose position is not known."""
+    check_unit(curves, unit)
+    if unit is None:
+        if count is not None:
+            raise TypeError("count= needs unit=: the samples or tokens that make one step of the curve")
+        return
+    unit = checked_unit(unit)
+    if not callable(count):
+        raise TypeError(
+            f"unit = {unit} needs count=, a function of a batch; it is {checks.short_repr(count)}"
+        )
+    if rules:
+        raise ValueError(f"unit = {unit} with hold: a rule can hold only a clock of updates")
+    if initial_updates:
+        raise ValueError(
+            f"unit = {unit} with initial_updates = {initial_updates}, which does not say what these updates "
+            "consumed: resume with load_state_dict"
+        )
+
+
 class Clock:
     """Counts updates on the device and looks up their learning rates there, without synchronizing with it.
 
         clock = applied, except for updates at which a rule holds it;  with a unit  clock = consumed // unit
-        lr = float32(float32(peak) · table[curve, min(clock, last step)])
+        lr = float32(float32(peak) · curve(clock)) = table[min(clock, last step), group]
 
-    The table holds the multipliers of all steps, in one row per distinct curve. If they would be more than
-    `MAX_TABLE_VALUES`, `multiplier` computes the same bits in every update, in some 200 operators.
+    The table holds the learning rates of all steps, next to the multipliers from which `set_peaks` fills it.
+    If they would be more than `MAX_TABLE_VALUES`, only the multipliers are kept, in a single column if the
+    curves are equal; and if those are too many, `multiplier` computes the same bits in every update, in some
+    200 operators.
 
     Every tensor is allocated once and then written in place, because a captured graph refers to its memory.
 
@@ -65,6 +89,7 @@ class Clock:
         rules: Rules that may hold the clock; if there are any, the curves are all the same.
         unit: Samples or tokens that make one step of the curve; None if an update is one.
         initial_updates: Updates already made by another training loop.
+        is_captured: True if a graph captures an update, and replays it at any clock.
     """
 
     def __init__(
@@ -75,9 +100,10 @@ class Clock:
         rules: Sequence[Rule] = (),
         unit: int | None = None,
         initial_updates: int = 0,
+        is_captured: bool = False,
     ) -> None:
         self.curves, self.peaks = list(curves), list(peaks)
-        self.rules, self.unit = rules, unit
+        self.rules, self.unit, self._is_captured = rules, unit, is_captured
         # One tensor, so that a single add_ advances all counters, whatever the device decides:
         #
         #     index           0         1         2       3
@@ -97,7 +123,6 @@ class Clock:
         self.now = self._counters[2]
         """The step of the curve for the next update, a scalar."""
         self._clock = self._counters[2:3]
-        self._clock_of_group = self._clock.expand(len(self.curves))
         self._consumed = self._counters[3:]
         self._if_skipped = torch.tensor([0, 1, 0, 0], device=device)
         self._if_held = torch.tensor([1, 0, 0, 1 if unit is None else 0], device=device)
@@ -109,23 +134,23 @@ class Clock:
         """The learning rates of this update, one per parameter group: float32 of shape (groups,)."""
         self.group_lrs = self.lrs.unbind()
         """The same memory, as one scalar per group: the tensors that fused optimizers read as `lr`."""
+        self._lrs_row = self.lrs.unsqueeze(0)
         self._device_peaks = torch.zeros_like(self.lrs)
 
-        distinct: list[Curve] = []
-        for curve in self.curves:
-            if curve not in distinct:
-                distinct.append(curve)
-        self._last_step = max(curve.total_steps for curve in distinct)
-        columns = self._last_step + 1
-        has_table = len(distinct) * columns <= MAX_TABLE_VALUES
-        steps = np.arange(columns if has_table else 0)
-        self._table = torch.from_numpy(np.concatenate([curve(steps) for curve in distinct])).to(device)
-        """The multipliers of all steps, one row after the other."""
-        self._row_starts = None
-        if len(distinct) > 1:
-            starts = [columns * distinct.index(curve) for curve in self.curves]
-            self._row_starts = torch.tensor(starts, dtype=torch.int64, device=device)
-        self._segments = None if has_table else tensors(stack(self.curves), device)
+        self._last_step = max(curve.total_steps for curve in self.curves)
+        are_same = all(curve == self.curves[0] for curve in self.curves)
+        shape = self._last_step + 1, len(self.curves)
+        self._segments: Segments | None = None
+        self._multipliers: Tensor | None = None
+        self._table: Tensor | None = None
+        if shape[0] * (1 if are_same else shape[1]) > MAX_TABLE_VALUES:
+            self._segments = tensors(stack(self.curves), device)
+        else:
+            steps = np.arange(shape[0])
+            columns = map_curves(self.curves[:1] if are_same else self.curves, lambda curve: curve(steps))
+            self._multipliers = torch.from_numpy(np.stack(columns, axis=1)).to(device)
+            if self._multipliers.numel() + shape[0] * shape[1] <= MAX_TABLE_VALUES:
+                self._table = torch.empty(shape, dtype=torch.float32, device=device)
 
         # Page-locked, since CUDA copies to pageable memory synchronously. `device` is given because the user
         # may have set another default device.
@@ -152,6 +177,10 @@ class Clock:
         self._counters.copy_(torch.tensor(counters, device="cpu"))
         self.set_peaks(peaks)
         self._updates, self._next_look = 0, _FIRST_COPY
+        # An update moves the clock by at most one step, so at first it is certainly within the table. A clock
+        # of samples may leap.
+        can_leap = self._is_captured or self.unit is not None
+        self._updates_within_table = 0 if can_leap else self._last_step - counters.clock + 1
         self._next_copy: int = _FIRST_COPY
         self._is_copying = False  # a copy that has not arrived has the old counters
 
@@ -161,6 +190,8 @@ class Clock:
         self._host_lrs = WindowOfValues(self.curves, peaks)
         for device_peak, peak in zip(self._device_peaks.unbind(), self.peaks, strict=True):
             device_peak.fill_(peak)  # unlike a copy from pageable memory, fill_ waits for nothing
+        if self._multipliers is not None and self._table is not None:
+            torch.mul(self._multipliers, self._device_peaks, out=self._table)
 
     def read_counters(self) -> Counters:
         """Read all counters. Synchronizes with the device."""
@@ -197,15 +228,15 @@ class Clock:
 
     def fill_lrs(self) -> None:
         """Write the learning rates of this update into `lrs`."""
-        # Operators that an update calls elsewhere too: their code is in the caches, so they cost less.
-        if self._segments is None:
-            index = self._clock_of_group.clamp(max=self._last_step)
-            if self._row_starts is not None:
-                index += self._row_starts
-            torch.index_select(self._table, 0, index, out=self.lrs)
-        else:
-            self.lrs.copy_(multiplier(self._segments, self.now))
-        self.lrs.mul_(self._device_peaks)
+        if self._segments is not None:
+            torch.mul(multiplier(self._segments, self.now), self._device_peaks, out=self.lrs)
+            return
+        is_within = self._updates <= self._updates_within_table
+        step = self._clock if is_within else self._clock.clamp(max=self._last_step)
+        if self._table is not None:
+            torch.index_select(self._table, 0, step, out=self._lrs_row)
+        elif self._multipliers is not None:
+            torch.mul(self._multipliers.index_select(0, step).view(-1), self._device_peaks, out=self.lrs)
 
     def count_update(self, skip: Tensor, loss: Tensor, consumed: Any = None) -> Tensor:
         """Count an update as applied or skipped, and move the clock.
@@ -261,3 +292,51 @@ class Clock:
 
     def _end_message(self, counters: Counters) -> str:
         return end_message(self.curves, self.unit, counters.clock, counters.applied)
+
+
+class Hold:
+    """The states of the rules, and their decision to hold the clock, on the device.
+
+    Call `write_states` before the first decision.
+
+    Args:
+        rules: At least one rule.
+        curve: The curve whose clock they hold.
+        device: The device of the states.
+    """
+
+    def __init__(self, rules: Sequence[Rule], curve: Curve, device: torch.device) -> None:
+        self._rules = rules
+        self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
+        self._memory: list[tuple[Tensor, Tensor]] = []
+        """The integers and the floats of each rule's state, a tensor each: an update writes it at once."""
+        self._states: list[Any] = []
+        """The same memory, as states of one scalar per field."""
+        for state in initial_states(rules):
+            count = sum(value.dtype == np.int32 for value in state)
+            integers = torch.zeros(count, dtype=torch.int32, device=device)
+            floats = torch.zeros(len(state) - count, dtype=torch.float32, device=device)
+            self._memory.append((integers, floats))
+            self._states.append(type(state)(*integers.unbind(), *floats.unbind()))
+
+    def decide_hold(self, clock: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
+        """Record the metric of an update at `clock`, and decide whether to hold the clock: a bool scalar.
+
+        A skipped update changes no state, and its result must be ignored.
+        """
+        flat = (self._flat_starts == clock).any()
+        states, held = decide(torch, self._rules, self._states, flat, metric.float())
+        for (integers, floats), state in zip(self._memory, states, strict=True):
+            count = len(integers)
+            for memory, values in ((integers, state[:count]), (floats, state[count:])):
+                memory.copy_(torch.where(skip, memory, torch.stack(values)))
+        return held
+
+    def read_states(self) -> States:
+        """Read the states. Synchronizes with the device."""
+        return tuple(type(state)(*(value.cpu().numpy()[()] for value in state)) for state in self._states)
+
+    def write_states(self, states: States) -> None:
+        for device_state, state in zip(self._states, states, strict=True):
+            for scalar, value in zip(device_state, state, strict=True):
+                scalar.fill_(value.item())

@@ -5,10 +5,12 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
 
+from torch_bridge.distributed.activation_checkpointing import is_checkpointed
+from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.cuda_graphs.guards import Guards
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 
@@ -27,6 +29,16 @@ _NOTE_BEFORE_2_13 = (
     "Before torch 2.13 a failed capture damages torch's random numbers and memory pools: restart the "
     "process from the last checkpoint."
 )
+
+
+def check_graph(model: nn.Module, parallelism: Parallelism, device: torch.device) -> None:
+    """Reject what a CUDA graph cannot hold."""
+    if parallelism.is_distributed:
+        raise ValueError("cuda_graph=True needs a model that is not wrapped for several ranks")
+    if is_checkpointed(model):
+        raise ValueError("cuda_graph=True needs a model without checkpoint_activations")
+    if device.type != "cuda":
+        raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
 
 
 class _Captured(NamedTuple):

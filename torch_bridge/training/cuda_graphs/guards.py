@@ -11,6 +11,10 @@ from torch.optim import Optimizer
 
 from torch_bridge.schedulers.param_groups import all_groups
 
+_contents = operator.methodcaller("values")
+_requires_grad = operator.attrgetter("requires_grad")
+_training = operator.attrgetter("training")
+
 
 class Guards:
     """Detect changes to what a captured update depends on, apart from the shapes of its batches.
@@ -31,61 +35,42 @@ class Guards:
 
     def record(self) -> None:
         """Record the current state, to compare later states with it."""
-        self._recorded_settings = self._settings()
         self._modules = list(self._model.modules())
         # The objects are kept alive: a new object could otherwise get the id of one that was freed.
         self._recorded_objects = list(self._objects())
-        self._tensors = [tensor for tensor in self._recorded_objects if _has_memory(tensor)]
+        tensors = (item for item in self._recorded_objects if isinstance(item, Tensor))
+        self._tensors = [tensor for tensor in tensors if tensor.layout == torch.strided]
         self._recorded_values = self._values()
 
     def failed(self) -> bool:
         """Return True if anything differs from the recorded state. Does not synchronize with the device."""
-        if self._settings() != self._recorded_settings:
-            return True
-        objects = list(self._objects())
-        if len(objects) != len(self._recorded_objects):
-            return True
-        # `_values` reads the recorded tensors, so its result means something only if they are still in use.
-        same = all(map(operator.is_, objects, self._recorded_objects))
+        # The recorded tensors are still in use if the objects are the same, and only then say something.
+        objects, recorded = list(self._objects()), self._recorded_objects
+        same = len(objects) == len(recorded) and all(map(operator.is_, objects, recorded))
         return not same or self._values() != self._recorded_values
 
-    def _settings(self) -> list[Any]:
-        return list(map(_settings, all_groups(self._optimizers)))
-
     def _objects(self) -> Iterator[Any]:
-        held = (
-            (module._parameters, module._buffers, module._modules)  # each a dictionary
-            for module in self._modules
-        )
+        """Return all submodules, parameters, buffers and values of states, in one flat sequence."""
+        held = ((module._modules, module._parameters, module._buffers) for module in self._modules)
         states = chain.from_iterable(optimizer.state.values() for optimizer in self._optimizers)
         dictionaries: Iterator[dict[str, Any]] = chain(chain.from_iterable(held), states)
         return chain.from_iterable(map(_contents, dictionaries))
 
     def _values(self) -> list[Any]:
+        """Return what the objects do not show: settings, modes, and the memory of the recorded tensors."""
+        # A graph bakes the settings in, except for the learning rate, which it reads from the clock's tensor.
+        settings = [
+            (name, _comparable(value))
+            for group in all_groups(self._optimizers)
+            for name, value in group.items()
+            if name not in ("lr", "initial_lr", "params")
+        ]
         return [
+            *settings,
             *map(Tensor.data_ptr, self._tensors),
             *map(_requires_grad, self._tensors),
             *map(_training, self._modules),
         ]
-
-
-_contents = operator.methodcaller("values")
-_requires_grad = operator.attrgetter("requires_grad")
-_training = operator.attrgetter("training")
-
-
-def _has_memory(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided
-
-
-def _settings(group: dict[str, Any]) -> list[Any]:
-    """Return the settings of a group that a graph bakes in."""
-    # Not the learning rate, which a graph reads from the clock's tensor.
-    return [
-        (name, _comparable(value))
-        for name, value in group.items()
-        if name not in ("lr", "initial_lr", "params")
-    ]
 
 
 def _comparable(value: Any) -> Any:

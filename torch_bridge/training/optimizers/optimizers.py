@@ -1,8 +1,8 @@
-"""Checks of the models and optimizers that a training step can train with."""
+"""The models and optimizers that a training step can train with; the optimizers inside trainers' wrappers."""
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from torch_bridge.curve_api import Curve, checks
 from torch_bridge.distributed.wrappers import check_module
 from torch_bridge.schedulers.param_groups import all_parameters, curves_of, groups_of
-from torch_bridge.training.optimizers.wrapped_optimizers import unwrap, with_wrappers
+
+_TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 
 
 def check_model(model: nn.Module) -> None:
@@ -44,40 +45,66 @@ def as_sequence(optimizer: Any) -> Sequence[Any]:
     return cast("Sequence[Any]", optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
 
 
-def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
-    """Unwrap one optimizer or a sequence of several, and check that a training step can use them.
+def layers_of(optimizer: Any) -> list[Any]:
+    """Return an optimizer, then the one inside, and so on through the wrappers of trainers.
+
+    The last one is torch's. Other wrappers stay: an optimizer with an attribute `optimizer` may add to its
+    step, as Lookahead does.
+    """
+    layers = [optimizer]
+    while any(kind.__module__.partition(".")[0] in _TRAINERS for kind in type(layers[-1]).__mro__):
+        inner = getattr(layers[-1], "optimizer", None)
+        if not isinstance(inner, Optimizer):
+            break
+        layers.append(inner)
+    return layers
+
+
+def lightning_counter(layers: Iterable[Any]) -> Callable[[], None] | None:
+    """Return a function that counts an update in Lightning's Trainer; None without a Lightning optimizer.
+
+    Under manual optimization `trainer.global_step` counts the calls of the wrapper's `step`, skipped updates
+    included. An update of several optimizers counts once.
+    """
+    for layer in layers:
+        if any(kind.__name__ == "LightningOptimizer" for kind in type(layer).__mro__):
+            return partial(_count_in_lightning, layer)
+    return None
+
+
+def _count_in_lightning(wrapper: Any) -> None:
+    # Both run after the update. The first one starts a measurement in Lightning's profiler, too, which an
+    # update that fails would never end. Looked up at each call: the Trainer sets both for every batch.
+    wrapper._on_before_step()
+    wrapper._on_after_step()
+
+
+def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    """Check that a training step can use these unwrapped optimizers.
 
     Raises:
         TypeError: An argument is not an optimizer, or its `step` needs a closure.
-        ValueError: No optimizer; a parameter is not the model's, occurs twice, or belongs to several
-            optimizers; a scheduler is attached; or an optimizer has a non-standard `state_dict`.
+        ValueError: No optimizer; a parameter is not the model's, or occurs twice; or an optimizer has a
+            non-standard `state_dict`.
     """
-    wrapped = as_sequence(optimizer)
-    if not wrapped:
+    if not optimizers:
         raise ValueError("optimizer is empty; it must be a torch.optim.Optimizer or several")
-    optimizers = [unwrap(item) for item in wrapped]
     model_parameters = set(map(id, model.parameters()))
-    assigned: set[int] = set()
-    for item in optimizers:
-        groups_of(item)
-        _refuse_closure(item)
-        parameters = list(map(id, all_parameters([item])))
-        if foreign := sum(parameter not in model_parameters for parameter in parameters):
-            raise ValueError(
-                f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's; "
-                "after fully_shard a model has different parameters from before"
-            )
-        if repeated := len(parameters) - len(set(parameters)):
-            raise ValueError(
-                f"{repeated} parameters are in the optimizer's groups more than once, and would be scaled, "
-                "clipped and stepped as often: give each one once, as model.parameters() does"
-            )
-        if shared := len(assigned.intersection(parameters)):
-            raise ValueError(f"{shared} parameters belong to several optimizers; each must belong to one")
-        assigned.update(parameters)
-        _check_state_dict(item)
-    check_no_scheduler(with_wrappers(wrapped))
-    return optimizers
+    for optimizer in optimizers:
+        groups_of(optimizer)
+        _refuse_closure(optimizer)
+        _check_state_dict(optimizer)
+    parameters = list(map(id, all_parameters(optimizers)))
+    if foreign := sum(parameter not in model_parameters for parameter in parameters):
+        raise ValueError(
+            f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's; "
+            "after fully_shard a model has different parameters from before"
+        )
+    if repeated := len(parameters) - len(set(parameters)):
+        raise ValueError(
+            f"{repeated} parameters are in the optimizer's groups more than once, or belong to several "
+            "optimizers, and would be scaled, clipped and stepped as often: give each one once"
+        )
 
 
 def check_no_scheduler(optimizers: Iterable[Any]) -> None:
@@ -106,33 +133,14 @@ def _refuse_closure(optimizer: Optimizer) -> None:
 
 
 def check_fused_sgd(optimizer: Optimizer) -> None:
-    """Refuse torch's fused SGD if it does not train parameters of their dtype on a CPU.
-
-    Raises:
-        ValueError: It does not; the message names the dtype.
-    """
-    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else []
-    fused = {parameter for group in groups if group.get("fused") for parameter in group["params"]}
-    dtypes = {parameter.dtype for parameter in fused if parameter.device.type == "cpu"}
-    for dtype in sorted(dtypes & {torch.bfloat16, torch.float16}, key=str):
-        if not _fused_sgd_updates(dtype):
-            raise ValueError(
-                f"on a CPU, fused SGD of torch {torch.__version__} leaves most {dtype} parameters unchanged "
-                "(github.com/pytorch/pytorch/issues/191763): build it with fused=False"
-            )
-
-
-@cache
-def _fused_sgd_updates(dtype: torch.dtype) -> bool:
-    """Return False if torch has the bug that leaves blocks of 16 and more elements unchanged."""
-    # An update of a block, because the version that mends it is unknown. Twice, for the momentum:
-    # 4 − 1 − (1 + 1/2) = 3/2.
-    parameter = torch.full((64,), 4.0, dtype=dtype, device="cpu", requires_grad=True)
-    parameter.grad = torch.ones_like(parameter)
-    optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=0.5, fused=True)
-    optimizer.step()
-    optimizer.step()
-    return bool((parameter == 1.5).all())
+    """Refuse torch's fused SGD on a CPU for parameters in 16 bits, most of which it leaves unchanged."""
+    for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
+        for parameter in group["params"] if group.get("fused") else ():
+            if parameter.device.type == "cpu" and parameter.dtype in (torch.bfloat16, torch.float16):
+                raise ValueError(
+                    f"on a CPU, torch's fused SGD leaves most {parameter.dtype} parameters unchanged "
+                    "(github.com/pytorch/pytorch/issues/191763): build it with fused=False"
+                )
 
 
 def _check_state_dict(optimizer: Optimizer) -> None:

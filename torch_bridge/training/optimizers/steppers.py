@@ -21,15 +21,19 @@ from torch_bridge.training.optimizers.optimizers import check_fused_sgd, check_n
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
-class _AttachedGroup(NamedTuple):
-    """A parameter group, and the values that it had when it was attached."""
+class _Attached(NamedTuple):
+    """An optimizer, and the values that its groups had when it was attached."""
 
-    group: dict[str, Any]
-    params: list[Any]
-    size: int
-    fused: Any
-    lr: Tensor | None
-    """The tensor that the kernel reads; None if the host steps the optimizer, with floats."""
+    optimizer: Any
+    groups: list[dict[str, Any]]
+    settings: list[tuple[Any, int, Any]]
+    """The parameters of each group, their number, and the option `fused`."""
+    lrs: Sequence[Tensor | None]
+    """The tensors that the kernels read; None if the host steps the optimizer, with floats."""
+    clock_groups: slice
+    """The groups among those of the clock."""
+    has_momentum: bool
+    """True for fused SGD, which needs its momentum before its first step."""
 
 
 class OptimizerSteppers:
@@ -37,21 +41,27 @@ class OptimizerSteppers:
 
     Args:
         optimizers: The torch optimizers; the clock has their groups in this order.
-        with_wrappers: The same optimizers, and the trainers' wrappers around them.
+        layers: The same optimizers, and the trainers' wrappers around them.
         clock: Holds the learning rates.
         cuda_graph: True if the update is captured in CUDA graphs.
+        is_start_known: True if the user said where on the curve the run starts.
     """
 
     def __init__(
-        self, optimizers: Sequence[Optimizer], with_wrappers: Sequence[Any], clock: Clock, cuda_graph: bool
+        self,
+        optimizers: Sequence[Optimizer],
+        layers: Sequence[Any],
+        clock: Clock,
+        cuda_graph: bool,
+        is_start_known: bool,
     ) -> None:
-        self._optimizers, self._with_wrappers, self._clock = optimizers, with_wrappers, clock
-        self._cuda_graph = cuda_graph
+        self._optimizers, self._layers, self._clock = optimizers, layers, clock
+        self._cuda_graph, self.is_start_known = cuda_graph, is_start_known
         self._parameter_ids = self._current_parameter_ids()
         self.is_partial = False
         """True while an update is unfinished: weights may have moved, or other ranks wait for this one."""
         self.updates_made: int | None = 0
-        """Updates the optimizers had made when last attached; None if there were some of unknown number."""
+        """Updates that the optimizers had made before the first one here; None if their number is unknown."""
         self.attach()
 
     def attach(self) -> None:
@@ -62,46 +72,33 @@ class OptimizerSteppers:
                 step was built for; torch's fused SGD does not train parameters of this dtype; or a CUDA graph
                 cannot capture them.
         """
-        check_no_scheduler(self._with_wrappers)
+        check_no_scheduler(self._layers)
+        if self._current_parameter_ids() != self._parameter_ids:
+            raise ValueError(
+                "the optimizer has different parameters, or different groups of them, from those that the "
+                "step was built for"
+            )
         for optimizer in self._optimizers:
             check_fused_sgd(optimizer)
-        current = self._current_parameter_ids()
-        if len(current) != len(self._parameter_ids):
-            raise ValueError(
-                f"the optimizer has {len(current)} parameter groups; "
-                f"the step was built for {len(self._parameter_ids)}"
-            )
-        if current != self._parameter_ids:
-            raise ValueError("the optimizer has different parameters from those that the step was built for")
         if self._cuda_graph:
             self._check_capturable()
-        self._attached: list[tuple[Any, bool, slice]] = []
-        """Each optimizer, whether its kernels read the decision, and its groups among the clock's."""
-        self._group_lists: list[tuple[Optimizer, list[dict[str, Any]]]] = []
-        self._groups: list[_AttachedGroup] = []
-        attributes: list[dict[str, Any]] = list(map(vars, self._with_wrappers))
+        if not self.is_start_known:  # reading the counts may wait for the device
+            counts = [updates_made(optimizer) for optimizer in self._optimizers]
+            most = max(count or 0 for count in counts)
+            self.updates_made = None if not most and None in counts else most
+        attributes: list[dict[str, Any]] = list(map(vars, self._layers))
         self._step_attributes = [(names, names.get("step")) for names in attributes]
+        self._attached: list[_Attached] = []
         first = 0
         for optimizer in self._optimizers:
             groups = optimizer.param_groups
             clock_groups = slice(first, first := first + len(groups))
-            on_device = takes_found_inf(optimizer, groups)
-            self._attached.append((optimizer, on_device, clock_groups))
-            self._group_lists.append((optimizer, groups))
-            for group, lr in zip(groups, self._clock.group_lrs[clock_groups], strict=True):
-                params, fused = group["params"], group.get("fused")
-                attached = _AttachedGroup(group, params, len(params), fused, lr if on_device else None)
-                self._groups.append(attached)
-        self._any_on_host = not all(on_device for _, on_device, _ in self._attached)
-        self._fused_sgds = [
-            optimizer
-            for optimizer in self._optimizers
-            if type(optimizer) is torch.optim.SGD
-            and any(group.get("fused") for group in optimizer.param_groups)
-        ]
-        counts = [updates_made(optimizer) for optimizer in self._optimizers]
-        most = max(count or 0 for count in counts)
-        self.updates_made = None if not most and None in counts else most
+            on_device = takes_found_inf(optimizer)
+            settings = [(group["params"], len(group["params"]), group.get("fused")) for group in groups]
+            lrs = self._clock.group_lrs[clock_groups] if on_device else [None] * len(groups)
+            is_sgd = type(optimizer) is torch.optim.SGD and any(group.get("fused") for group in groups)
+            self._attached.append(_Attached(optimizer, groups, settings, lrs, clock_groups, is_sgd))
+        self._any_on_host = any(attached.lrs[0] is None for attached in self._attached)
         self.write_peaks()
         self.prepare()
 
@@ -119,28 +116,24 @@ class OptimizerSteppers:
             ValueError: As `attach`.
         """
         # Every update pays for these comparisons, so they cover only changes that would go unnoticed.
-        count = 0
-        for optimizer, groups in self._group_lists:
-            if optimizer.param_groups is not groups:
+        for optimizer, groups, settings, lrs, _, has_momentum in self._attached:
+            if optimizer.param_groups is not groups or len(groups) != len(settings):
                 return self.attach()
-            count += len(groups)
-        if count != len(self._groups):
-            return self.attach()
-        for group, params, size, fused, lr in self._groups:
-            if group["params"] is not params or len(params) != size or group.get("fused") is not fused:
-                return self.attach()
-            if lr is not None:
-                group["lr"] = lr
+            for group, (params, size, fused), lr in zip(groups, settings, lrs, strict=True):
+                if group["params"] is not params or len(params) != size or group.get("fused") is not fused:
+                    return self.attach()
+                if lr is not None:
+                    group["lr"] = lr
+            if has_momentum:
+                _create_momentum(optimizer)
         for attributes, step in self._step_attributes:
             if attributes.get("step") is not step:
                 return self.attach()
-        for optimizer in self._fused_sgds:
-            _create_momentum(optimizer)
         return self._check_capturable() if self._cuda_graph else None
 
     def _check_capturable(self) -> None:
         for optimizer in self._optimizers:
-            check_capturable(optimizer, optimizer.param_groups)
+            check_capturable(optimizer)
 
     def _current_parameter_ids(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
@@ -159,44 +152,44 @@ class OptimizerSteppers:
         self.is_partial = True
         if clock < 0:
             return
-        for optimizer, on_device, groups in self._attached:
-            if not on_device:
-                lrs = self._clock.lrs_at(clock)[groups]
-                for group, lr in zip(optimizer.param_groups, lrs, strict=True):
-                    group["lr"] = lr
-                if optimizer in self._fused_sgds:
-                    _create_momentum(optimizer, dampened=True)
-                optimizer.step()
+        for optimizer, groups, _, lrs, clock_groups, has_momentum in self._attached:
+            if lrs[0] is not None:
+                try:
+                    optimizer.found_inf = found_inf
+                    optimizer.step()
+                finally:
+                    # A leftover attribute would affect the user's later calls of `optimizer.step`.
+                    vars(optimizer).pop("found_inf", None)
                 continue
-            try:
-                optimizer.found_inf = found_inf
-                optimizer.step()
-            finally:
-                # A leftover attribute would affect the user's later calls of `optimizer.step`.
-                vars(optimizer).pop("found_inf", None)
+            for group, lr in zip(groups, self._clock.lrs_at(clock)[clock_groups], strict=True):
+                group["lr"] = lr
+            if has_momentum:
+                _create_momentum(optimizer, dampened=True)
+            optimizer.step()
 
 
-def takes_found_inf(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:
-    """Return True if the optimizer, with these groups, reads the decision to skip from a tensor."""
+def takes_found_inf(optimizer: Optimizer) -> bool:
+    """Return True if the optimizer, with its groups, reads the decision to skip from a tensor."""
     # With dampening, a momentum of zeros does not give the first update of SGD: see `_create_momentum`.
     return type(optimizer) in _WITH_FOUND_INF and all(
-        group.get("fused") and not group.get("dampening") for group in groups
+        group.get("fused") and not group.get("dampening") for group in optimizer.param_groups
     )
 
 
-def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
+def check_capturable(optimizer: Optimizer) -> None:
     """Reject an optimizer that a CUDA graph cannot capture.
 
     Raises:
         ValueError: The optimizer is not fused, or not capturable.
     """
-    if not takes_found_inf(optimizer, groups):
+    if not takes_found_inf(optimizer):
         names = ", ".join(kind.__name__ for kind in _WITH_FOUND_INF)
         raise ValueError(
             f"cuda_graph=True needs {names} with fused=True; the optimizer is {type(optimizer).__name__} "
-            f"with fused={[group.get('fused') for group in groups]}, and SGD must have no dampening"
+            f"with fused={[group.get('fused') for group in optimizer.param_groups]}, and SGD must have no "
+            "dampening"
         )
-    if not all(group.get("capturable", True) for group in groups):
+    if not all(group.get("capturable", True) for group in optimizer.param_groups):
         raise ValueError(
             f"cuda_graph=True needs {type(optimizer).__name__} with capturable=True next to fused=True"
         )

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.dtensors import placements_of, shard_like
 from torch_bridge.distributed.plain_names import without_wrappers
-from torch_bridge.training.optimizers.wrapped_optimizers import unwrap
+from torch_bridge.training.optimizers.optimizers import layers_of
 
 _IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 
@@ -26,7 +26,7 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
             torch optimizer's moment does not have its parameter's shape.
         Exception: Any error of the optimizer's `load_state_dict`.
     """
-    inner = unwrap(optimizer)
+    inner: Optimizer = layers_of(optimizer)[-1]
     is_standard = _is_standard(inner, state)
     if is_standard:
         check_param_names(inner.param_groups, state["param_groups"])
@@ -136,7 +136,7 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
         saved.update((name, group[name]) for name in _IMPLEMENTATION_OPTIONS if name in group)
         saved.pop("param_names", None)  # torch then keeps this optimizer's
         for name in group.keys() & optimizer.defaults.keys():
-            saved.setdefault(name, group[name])  # of an optimizer that is not torch's
+            saved.setdefault(name, group[name])  # an option that the optimizer did not have then
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             values = copied["state"].get(number, {})
             for name, value in values.items():

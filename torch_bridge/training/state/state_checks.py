@@ -1,29 +1,33 @@
 """Check in a saved state what torch's own `load_state_dict` does not notice, before anything changes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from itertools import chain
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.plain_names import to_plain_names
-from torch_bridge.training.state.optimizer_states import check_same_parameters, is_of_torch
+from torch_bridge.schedulers.hold_state import States, load_hold_states
+from torch_bridge.schedulers.resume import check_same_past, read_curves
+from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
+from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
+from torch_bridge.training.state.optimizer_states import check_same_parameters
 from torch_bridge.training.state.snapshot import TrainStepState, as_list
 
 
-def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[Optimizer]) -> None:
+def check_saved_state(current: TrainStepState, saved: Any) -> None:
     """Reject a state that torch would load, and that a run can't continue from.
 
     Torch itself rejects different names in a model, and different sizes of parameter groups. It casts a
-    model's dtypes, broadcasts a carry, and takes whatever options and moments an optimizer's state
-    has.
+    model's dtypes, broadcasts a carry, and takes whatever moments an optimizer's state has.
 
     Args:
         current: The current state of the step.
         saved: The state to be loaded.
-        optimizers: The optimizers of the step.
 
     Raises:
         ValueError: The message names the entry.
@@ -52,11 +56,45 @@ def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[
         for state in (current, saved)
     )
     _check_equal("a different carry", carry, saved_carry)
-    _check_loss_scale(current["precision"], saved["loss_scale"] or ())
-    states = (as_list(state["optimizer"], optimizers) for state in (current, saved))
-    for optimizer, *pair in zip(optimizers, *states, strict=True):
-        if is_of_torch(optimizer):  # others may add options to their groups in the first step
-            _check_options(*(state["param_groups"] for state in pair))
+
+
+class Position(NamedTuple):
+    """The position of a training run on its curves."""
+
+    counters: Counters
+    peaks: Sequence[float]
+    hold_states: States
+
+
+def read_position(
+    saved: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], strict: bool
+) -> Position:
+    """Read the position in a saved state and, with `strict`, compare the curves. Nothing is changed.
+
+    Without `strict`, the unit may differ: the run continues at the saved step of the curve.
+
+    Raises:
+        ValueError: See `TrainStep.load_state_dict`.
+    """
+    applied = checked_updates("applied", saved["applied"])
+    skipped = checked_updates("skipped", saved["skipped"])
+    unit, step, consumed = read_saved_clock(saved, applied, clock.unit, strict, "TrainStep")
+    if clock.unit is None:
+        applied = consumed = applied if unit is None else step
+    elif unit != clock.unit:
+        consumed = consumed_at(step, clock.unit)
+    states = as_list(saved["optimizer"], optimizers)
+    groups = chain.from_iterable(state["param_groups"] for state in states)
+    peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
+    if len(peaks) != len(clock.peaks):
+        raise ValueError(f"state_dict has {len(peaks)} parameter groups; this step has {len(clock.peaks)}")
+    if strict:
+        is_clock_used = consumed > step * (clock.unit or 1)
+        check_same_past(
+            read_curves(saved["curves"], clock.curves), clock.curves, step, is_clock_used, "TrainStep"
+        )
+    hold_states = load_hold_states(saved["hold"], clock.rules, strict, "TrainStep")
+    return Position(Counters(applied, skipped, step, consumed), peaks, hold_states)
 
 
 def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) -> None:
@@ -101,21 +139,3 @@ def _check_tensors(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None
         for state in (current, saved)
     )
     _check_equal("a different model", kinds, saved_kinds)
-
-
-def _check_loss_scale(precision: str, saved: Sequence[Tensor]) -> None:
-    # The divisor of sums comes after the scale and its counter, if there is one.
-    count = 2 if precision == "fp16" else 0
-    factors = [float(value) for index, value in enumerate(saved) if count == 0 or index != 1]
-    # With any other value every update would be skipped.
-    if len(saved) - count not in (0, 1) or not all(0 < factor < float("inf") for factor in factors):
-        raise ValueError(
-            f"state_dict has loss_scale = {saved}; with precision {precision} it must have {count} entries "
-            "or one more, finite and positive"
-        )
-
-
-def _check_options(groups: Sequence[Mapping[str, Any]], saved_groups: Sequence[Mapping[str, Any]]) -> None:
-    for index, pair in enumerate(zip(groups, saved_groups, strict=True)):
-        options = (dict.fromkeys(group.keys() - {"param_names"}, "present") for group in pair)
-        _check_equal(f"different options in param_groups[{index}]", *options)

@@ -6,6 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import local_shard
 
 _vector_norm = cast("Callable[[Tensor], Tensor]", torch.linalg.vector_norm)  # untyped in torch
@@ -50,3 +51,8 @@ def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
     if max_norm != 1.0:  # the usual one: multiplying by it changes no bit
         factor.mul_(max_norm)
     torch._foreach_mul_(gradients, factor.clamp_(max=1.0))
+
+
+def check_max_norm(max_norm: Any) -> None:
+    if max_norm is not None and not checks.number("max_norm", max_norm) > 0:
+        raise ValueError(f"max_norm = {max_norm!r} must be positive, or None for no clipping")

@@ -10,8 +10,8 @@ from torch.distributed import ReduceOp
 
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.clock.batch_counts import join_words, split_count
-from torch_bridge.training.update.gradients import total_norm
-from torch_bridge.training.update.loss import Loss, check_same_kind, check_weight
+from torch_bridge.training.update.gradients import norm_dtype, total_norm
+from torch_bridge.training.update.loss import Loss, check_weight
 from torch_bridge.training.update.precision import LossScale
 
 
@@ -49,6 +49,7 @@ class LossNormalizer:
         self, parameters: Sequence[nn.Parameter], scale: LossScale | None, parallelism: Parallelism
     ) -> None:
         self._scale, self._parallelism, self._size = scale, parallelism, parallelism.size
+        self._norm_dtype = norm_dtype(parameters)
         self._device = parameters[0].device
         self._can_overflow = (
             scale is not None
@@ -60,46 +61,32 @@ class LossNormalizer:
         """True once the ranks have agreed on the divisor of sums, c."""
         self._has_checked_weight = False
 
-    def begin_update(self, count: int = 0, consumed: Tensor | None = None) -> None:
-        """Begin an update of `count` micro-batches; discard the sums of an interrupted one.
+    def backward(self, loss: Loss, count: int) -> Tensor:
+        """Run the backward pass of one of `count` micro-batches.
 
-        `consumed` is the number of samples or tokens in this rank's micro-batches, if the clock counts them;
-        `finish_update` adds those of the other ranks to it, in place.
-        """
-        self._count, self._consumed = count, consumed
-        self._is_alone = count == 1 and self._size == 1
-        self._is_pair: bool | None = None
-        self._total: Any = None
-        self._weight: Any = 0.0
-
-    def backward(self, loss: Loss) -> None:
-        """Run a micro-batch's backward pass.
+        Returns:
+            Its share of the total that `normalize` takes, detached.
 
         Raises:
-            TypeError: A mean after pairs, or a pair after means.
             ValueError: A loss without a gradient (except an empty sum on one rank); a loss on another device
                 than the parameters.
         """
-        total, weight = loss
-        if total.device != self._device:
+        part, weight = loss
+        if part.device != self._device:
             raise ValueError(
-                f"loss_fn returned a loss on {total.device}; the parameters are on {self._device}"
+                f"loss_fn returned a loss on {part.device}; the parameters are on {self._device}"
             )
-        if self._is_pair is None:
-            self._is_pair = weight is not None
-            if self._can_overflow and not (self.has_agreed or self._is_alone):
-                self._agree(weight)
-        else:
-            check_same_kind(loss, self._is_pair)
-        if weight is not None and not self._has_checked_weight:
-            self._has_checked_weight = check_weight(weight)
+        is_alone = count == 1 and self._size == 1
+        if self._can_overflow and not (self.has_agreed or is_alone):
+            self._agree(weight)
         if weight is None:
-            part = total if self._count == 1 else total / self._count
-        elif self._is_alone:
-            part = total / _nonzero_on_host(weight)
+            part = part if count == 1 else part / count
         else:
-            self._weight = self._weight + weight
-            part = total / self._divisor if self.has_agreed else total
+            self._has_checked_weight = self._has_checked_weight or check_weight(weight)
+            if is_alone:
+                part = part / _nonzero_on_host(weight)
+            elif self.has_agreed:
+                part = part / self._divisor
         if part.requires_grad:
             (part if self._scale is None else part * self._scale.factor).backward()
         elif self._size > 1:
@@ -111,12 +98,19 @@ class LossNormalizer:
             raise ValueError("the loss has no gradient with respect to any parameter")
         # If loss_fn returned a parameter or a view of one, the optimizer would change the reported loss.
         part = part.detach().clone() if part.is_leaf or part._is_view() else part.detach()
-        if part.dtype.itemsize < 4:
-            part = part.float()
-        self._total = part if self._total is None else self._total + part
+        return part.float() if part.dtype.itemsize < 4 else part
 
-    def finish_update(self, gradients: list[Tensor], norm_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    def normalize(
+        self, loss: Loss, count: int, gradients: list[Tensor], consumed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Normalize the gradients in place.
+
+        Args:
+            loss: The sums, over this rank's micro-batches, of what `backward` returned and of the weights.
+            count: The number of these micro-batches.
+            gradients: Their gradients.
+            consumed: The samples or tokens in them, if the clock counts these; those of other ranks are added
+                in place.
 
         Returns:
             The loss of the update and the total norm of the gradients, as new scalars.
@@ -124,36 +118,38 @@ class LossNormalizer:
         Raises:
             ValueError: The total weight is zero, as a number on the host.
         """
-        loss, self._total = self._total, None
+        total, weight = loss
         factor = None if self._scale is None else self._scale.factor.reciprocal()
         if self._size > 1:
-            return self._finish_over_ranks(loss, gradients, norm_dtype, factor)
-        if self._count > 1 and self._is_pair:
-            share = (self._divisor if self.has_agreed else 1.0) / _nonzero_on_host(self._weight)
-            loss, factor = loss * share, share if factor is None else share * factor
+            return self._normalize_over_ranks(loss, gradients, consumed, factor)
+        if count > 1 and weight is not None:
+            share = (self._divisor if self.has_agreed else 1.0) / _nonzero_on_host(weight)
+            total, factor = total * share, share if factor is None else share * factor
         if factor is not None:
             torch._foreach_mul_(gradients, factor)
-        return loss, total_norm(gradients, norm_dtype)
+        return total, total_norm(gradients, self._norm_dtype)
 
-    def _finish_over_ranks(
-        self, total: Tensor, gradients: list[Tensor], norm_dtype: torch.dtype | None, factor: Any
+    def _normalize_over_ranks(
+        self, loss: Loss, gradients: list[Tensor], consumed: Tensor | None, factor: Any
     ) -> tuple[Tensor, Tensor]:
-        norm = total_norm(gradients, norm_dtype)
+        total, own_weight = loss
+        is_pair = own_weight is not None
+        norm = total_norm(gradients, self._norm_dtype)
         # In float64, which the square of a float32 cannot overflow. Replicas hold equal gradients, so the sum
         # over ranks would count each square once per replica.
         square = norm.double().square() / self._parallelism.replicas
-        numbers = [total, self._weight, square, float(bool(self._is_pair))]
+        numbers = [total, 0.0 if own_weight is None else own_weight, square, float(is_pair)]
         sums = torch.stack([self._as_tensor(number).double() for number in numbers])
-        if self._consumed is not None:
-            sums = torch.cat([sums, split_count(self._consumed)])
+        if consumed is not None:
+            sums = torch.cat([sums, split_count(consumed)])
         self._parallelism.all_reduce(sums)
         total_over_ranks, weight, squares, pairs = sums[:4]
-        if self._consumed is not None:
-            self._consumed.copy_(join_words(sums[4:]))
+        if consumed is not None:
+            consumed.copy_(join_words(sums[4:]))
         # If some ranks returned means and others pairs, the update has no loss: NaN makes all ranks skip it.
         total_over_ranks = torch.where(pairs % self._size == 0, total_over_ranks, math.nan)
         norm_over_ranks, share = squares.sqrt(), 1 / self._size
-        if self._is_pair:
+        if is_pair:
             share = (self._divisor if self.has_agreed else 1.0) / weight
             factor = share * self._size if factor is None else share * self._size * factor
         if factor is not None:

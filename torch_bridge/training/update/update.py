@@ -12,8 +12,14 @@ from torch_bridge.training.clock.batch_counts import BatchCounts
 from torch_bridge.training.clock.clock import Clock
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.update.carry import Carry
-from torch_bridge.training.update.gradients import clip, gradients_of, norm_dtype
-from torch_bridge.training.update.loss import Loss, call_loss_fn, parse_loss, parse_loss_and_aux
+from torch_bridge.training.update.gradients import clip, gradients_of
+from torch_bridge.training.update.loss import (
+    Loss,
+    call_loss_fn,
+    check_same_kind,
+    parse_loss,
+    parse_loss_and_aux,
+)
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 from torch_bridge.training.update.precision import Precision
 
@@ -61,7 +67,6 @@ class Update:
         self._parse_loss = self._parse_loss_and_aux if has_aux else parse_loss
         self._aux: list[Any] = []
         self._is_plain = carry is None and precision.name == "fp32"
-        self._norm_dtype = norm_dtype(parameters)
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         """Run an update.
@@ -75,19 +80,19 @@ class Update:
         #
         # On one rank `steppers.step` sets `is_partial`: an error before that leaves the step usable. Under a
         # wrapper, an error anywhere leaves other ranks waiting in a collective, and the wrapper in mid-pass.
-        self._steppers.is_partial = self._parallelism is not None
-        had_agreed = self._normalizer.has_agreed
+        steppers, normalizer = self._steppers, self._normalizer
+        steppers.is_partial = self._parallelism is not None
+        had_agreed = normalizer.has_agreed
         self._aux.clear()  # an update interrupted after its count may have left some
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
             consumed = None if self._batch_counts is None else self._batch_counts(micro_batches)
-            self._normalizer.begin_update(len(micro_batches), consumed)
-            carry = self._forward_and_backward(micro_batches)
+            total, carry = self._forward_and_backward(micro_batches)
             gradients = gradients_of(self._optimized)
             if not gradients:
                 raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
-            loss, norm = self._normalizer.finish_update(gradients, self._norm_dtype)
+            loss, norm = normalizer.normalize(total, len(micro_batches), gradients, consumed)
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
             # x·0 is 0 for a finite x and NaN otherwise: one comparison replaces two calls of isfinite.
@@ -96,16 +101,15 @@ class Update:
             # Before the optimizer's step: a leaf may be a view of a parameter that it moves.
             next_carry = [] if self._carry is None else self._carry.select_if_skipped(carry, skip)
             self._clock.fill_lrs()
-            self._steppers.step(skip, found_inf)
+            steppers.step(skip, found_inf)
             counters = self._clock.count_update(skip, loss, consumed)
             if self._precision.scale is not None:
                 self._precision.scale.update(found_inf, loss)
             if self._carry is not None:
                 self._carry.write(next_carry)
-            self._steppers.is_partial = False
+            steppers.is_partial = False
         except BaseException:
-            self._normalizer.begin_update()
-            self._normalizer.has_agreed = had_agreed  # discard a divisor agreed on in this update
+            normalizer.has_agreed = had_agreed  # discard a divisor agreed on in this update
             self._aux.clear()
             raise
         finally:
@@ -118,23 +122,32 @@ class Update:
         self._aux.clear()
         return *outputs, structure, *leaves
 
-    def _forward_and_backward(self, micro_batches: Sequence[Any]) -> list[Tensor]:
-        """Run all micro-batches; return the carry after the last one."""
+    def _forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Loss, list[Tensor]]:
+        """Run all micro-batches; return the sums of losses and weights, and the carry after the last one."""
         # Clones: loss_fn may change them in place, and the update may turn out to be skipped.
         carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
+        total: Any = None
+        weight: Any = None
+        count = len(micro_batches)
         for number, batch in enumerate(micro_batches, 1):
             # None if there is nothing to average: a null context would cost three calls.
-            is_last = number == len(micro_batches)
-            context = None if self._parallelism is None else self._parallelism.micro_batch_context(is_last)
+            context = None
+            if self._parallelism is not None:
+                context = self._parallelism.micro_batch_context(is_last=number == count)
             if context is None:
-                carry = self._run_micro_batch(batch, carry)
+                loss, carry = self._run_micro_batch(batch, carry, count)
             else:
                 with context:
-                    carry = self._run_micro_batch(batch, carry)
-        return carry
+                    loss, carry = self._run_micro_batch(batch, carry, count)
+            if number == 1:
+                total, weight = loss
+                continue
+            check_same_kind(loss, weight is not None)
+            total, weight = total + loss.total, None if weight is None else weight + loss.weight
+        return Loss(total, weight), carry
 
-    def _run_micro_batch(self, batch: Any, carry: list[Tensor]) -> list[Tensor]:
-        """Run a micro-batch forward and backward; return the carry after it."""
+    def _run_micro_batch(self, batch: Any, carry: list[Tensor], count: int) -> tuple[Loss, list[Tensor]]:
+        """Run one of `count` micro-batches; return its share of the loss, and the carry after it."""
         if self._is_plain:
             torch.clear_autocast_cache()  # as in Precision.run
             loss = self._parse_loss(self._loss_fn(self._model, batch))
@@ -142,8 +155,7 @@ class Update:
             loss, carry = self._precision.run(
                 call_loss_fn, self._loss_fn, self._model, batch, self._carry, carry, self._parse_loss
             )
-        self._normalizer.backward(loss)
-        return carry
+        return Loss(self._normalizer.backward(loss, count), loss.weight), carry
 
     def _parse_loss_and_aux(self, value: Any) -> Loss:
         loss, aux = parse_loss_and_aux(value)

@@ -4,12 +4,10 @@ from typing import Any
 
 import torch
 from support.curves.scaled import PLAN, scaled
-from support.distributed.distributed_models import build, error_of
+from support.distributed.distributed_models import build
 from support.training.models import batches, mean_loss, nonfinite, pair_loss
-from support.training.steps import CURVE, make_step
+from support.training.steps import CURVE
 from torch import Tensor, distributed
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate
 
 from torch_bridge import TrainStep
 
@@ -69,15 +67,3 @@ def scaled_on_ranks(first: int, last: int, state: Any) -> tuple[list[tuple[int, 
         rows.append((consumed, result.lr.item()))
         assert int(result.consumed) == PLAN.consumed(update + 1)
     return rows, step.state_dict()
-
-
-def counted_as_dtensors() -> list[Any]:
-    """Return the error for a DTensor count, and the consumption of the update after it."""
-    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
-    numbers = [DTensor.from_local(torch.tensor(5), mesh, [Replicate()]), torch.tensor(7)]
-
-    def count(batch: Any) -> Tensor:
-        return numbers.pop(0)
-
-    step = make_step(unit=5, count=count)
-    return [error_of(lambda: step(*batches(1)))[:24], int(step(*batches(1)).consumed)]

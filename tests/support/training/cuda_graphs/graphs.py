@@ -66,7 +66,8 @@ def graphs_for(update: Callable[[Sequence[Any]], tuple[Any, ...]], steppers: Any
 
 def capture(step: TrainStep) -> None:
     """Make a step on the CPU capture its updates."""
-    step._steppers._cuda_graph = True
+    step._steppers._cuda_graph = step._clock._is_captured = True
+    step._clock._updates_within_table = 0
     step._graphs = GraphedUpdate(step._update, step._steppers, Guards(step.model, step.optimizers), CPU)
 
 
