@@ -2,16 +2,15 @@
 
 import { byId } from "./elements.js";
 
-const formats = byId("formats");
 let shown;  // the server's description of a curve
 
 export function showCode(answer = shown) {
   shown = answer;
-  const text = answer?.[formats.elements.format.value] ?? "";
+  const text = answer?.[document.querySelector("[name=format]:checked").value] ?? "";
   if (byId("code").textContent !== text) byId("code").textContent = text;
 }
 
-formats.addEventListener("change", () => showCode());
+byId("formats").addEventListener("change", () => showCode());
 byId("copy").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(byId("code").textContent);

@@ -97,7 +97,7 @@ export class Controls {
     const table = (list, unit) => {
       const rows = curve[list].map((_, index) => {
         const name = `lateau ${index + 1} in ${unit}`;
-        return this.#row([...path, list, index], "", [`P${name}, start`, `P${name}, length`], [this.#removeButton([...path, list], index, `Remove p${name}`)]);
+        return this.#row([...path, list, index], null, [`P${name}, start`, `P${name}, length`], [this.#removeButton([...path, list], index, `Remove p${name}`)]);
       });
       return [rows.length ? this.#table(["", `Start, ${unit}`, `Length, ${unit}`, ""], rows) : null, this.#slot([...path, list])];
     };
@@ -140,12 +140,12 @@ export class Controls {
       element("tbody", {}, ...rows.flat()));
   }
 
-  // A row of a table, and a row for the messages about it.
+  // A row of a table, with a number or null, and a row for the messages about it.
   #row(path, number, labels, actions) {
     const cells = labels.map((label, item) => element("td", {}, item === 2
       ? this.#shape([...path, item], "shape", { "aria-label": label }, { "aria-label": label.replace("shape", "P") })
       : this.#input([...path, item], { "aria-label": label })));
-    return [element("tr", {}, element("th", { scope: "row" }, number), ...cells, element("td", { class: "moves" }, ...actions)),
+    return [element("tr", {}, number ? element("th", { scope: "row" }, number) : element("td"), ...cells, element("td", { class: "moves" }, ...actions)),
       element("tr", {}, element("td", { colspan: labels.length + 2 }, this.#slot(path)))];
   }
 

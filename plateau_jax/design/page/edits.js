@@ -52,10 +52,10 @@ export function withNewPlateau(curve, list) {
 
 // The steps that a percentage is, rounded down; NaN if one of the two is not a number. The product misses a whole number
 // by less than 10⁻⁶: 32.3 % of 1000 steps are 323, not 322.99999999999994.
-const stepsOfPercentage = (percentage, whole) => Math.floor((whole * percentage) / 100 + 1e-6);
+export const stepsOfPercentage = (percentage, whole) => Math.floor((whole * percentage) / 100 + 1e-6);
 
 // The percentage with at most one decimal that is exactly this many steps: 80 for 7600 of 9500, null for 7500.
-function roundPercentage(steps, whole) {
+export function roundPercentage(steps, whole) {
   const percentage = Math.ceil((1000 * steps) / whole) / 10;
   return stepsOfPercentage(percentage, whole) === steps ? percentage : null;
 }

@@ -67,7 +67,7 @@ export class Picture {
     this.#lines.replaceChildren(...[...others, ...front].map((curve) => this.#line(curve)));
     // The selected curve is at the bottom: clicks on curves that lie on one another take turns.
     this.#hits.replaceChildren(...[...front, ...others].map((curve) =>
-      svgElement("polyline", { points: this.#points(curve), class: `hit colour-${curve.colour}`, "data-id": curve.id })));
+      svgElement("path", { d: `M${this.#points(curve)}`, class: `hit colour-${curve.colour}`, "data-id": curve.id })));
     this.#drawHandles(selected);
     this.#drawReader();
   }
@@ -124,7 +124,7 @@ export class Picture {
         "aria-valuetext": textOf(handle),
       });
       // The value stays inside the picture, which a dragged handle may leave.
-      const value = setProperties(mark.node.lastChild, { x: clamp(x, 76, box.width - 76) - x, y: clamp(y < 44 ? y + 30 : y - 20, 16, box.height - 8) - y });
+      const value = setProperties(mark.node.lastChild, { x: clamp(x, 76, box.width - 76) - x, y: clamp(y < 48 ? y + 34 : y - 24, 16, box.height - 8) - y });
       value.textContent = textOf(handle);
     }
     if (!this.isDragging) {

@@ -12,7 +12,9 @@ export function showTrouble({ message }) {
   // Screen readers would announce an unchanged message again if it were set.
   if (trouble.textContent === message) return;
   trouble.textContent = message;
-  (document.querySelector("dialog[open] form") ?? document.body).prepend(trouble);
+  const form = document.querySelector("dialog[open] form");
+  if (form) form.prepend(trouble);
+  else document.querySelector("header").after(trouble);
 }
 
 // Ask the server, again and again until it answers.

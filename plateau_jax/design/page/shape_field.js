@@ -53,5 +53,5 @@ function drawing(levels) {
   const x = (index) => MARGIN + (index / (levels.length - 1)) * (WIDTH - 2 * MARGIN);
   const y = (level) => MARGIN + (1 - level) * (HEIGHT - 2 * MARGIN);
   const points = levels.map((level, index) => `${x(index).toFixed(1)},${y(level).toFixed(1)}`).join(" ");
-  return svgElement("svg", { width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, svgElement("polyline", { class: "small", points }));
+  return svgElement("svg", { width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, svgElement("path", { d: `M${points}` }));
 }
