@@ -64,9 +64,9 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     if isinstance(curve, PlateauCurve):
         names = "warmup_steps", "init_lr_ratio", "warmup_shape"
         return {name: getattr(curve, name) for name in names}
-    return {
-        "warmup_steps": min(end_of_rise(curve.rows), curve.total_steps - 1)
-    }  # a step must remain to decay
+    end = end_of_rise(curve.rows)
+    # A step must remain to decay, and a curve of zeros has no warmup.
+    return {"warmup_steps": min(end, curve.total_steps - 1) if curve(end) else 0}
 
 
 def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,9 +76,8 @@ def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
     a fault: their learning rates at `step`, and given `runs`, those of each `open_log`, their bounds and
     forecasts. These take longest: while a handle is dragged, the picture must not wait for them.
     """
-    described = [
-        _describe(json.dumps([entry.get("curve"), entry.get("peak")])) for entry in entries_of(question)
-    ]
+    pairs = [(entry.get("curve"), entry.get("peak")) for entry in entries_of(question)]
+    described = [_describe(json.dumps(pair)) for pair in pairs]
     curves = [(curve, peak) for curve, peak, _ in described if curve]
     answer: dict[str, Any] = {}
     if question.get("describe", True):

@@ -96,8 +96,9 @@ export class Controls {
   #plateaus(curve, path) {
     const table = (list, unit) => {
       const rows = curve[list].map((_, index) => {
-        const name = `lateau ${index + 1} in ${unit}`;
-        return this.#row([...path, list, index], null, [`P${name}, start`, `P${name}, length`], [this.#removeButton([...path, list], index, `Remove p${name}`)]);
+        const name = `${index + 1} in ${unit}`;
+        const remove = this.#removeButton([...path, list], index, `Remove plateau ${name}`);
+        return this.#row([...path, list, index], null, [`Plateau ${name}, start`, `Plateau ${name}, length`], [remove]);
       });
       return [rows.length ? this.#table(["", `Start, ${unit}`, `Length, ${unit}`, ""], rows) : null, this.#slot([...path, list])];
     };
@@ -112,10 +113,10 @@ export class Controls {
   #stages({ stages }, path) {
     const list = [...path, "stages"];
     const rows = stages.map((_, index) => {
-      const name = `tage ${index + 1}`;
-      const move = (arrow, direction, offset, end) => this.#button(arrow, [...list, index, direction], () => this.#moveItem(list, index, direction, offset), `Move s${name} ${direction}`, index === end);
-      return this.#row([...list, index], index + 1, ["steps", "to", "shape"].map((part) => `S${name}, ${part}`),
-        [move("↑", "up", -1, 0), move("↓", "down", 1, stages.length - 1), this.#removeButton(list, index, `Remove s${name}`, stages.length === 1)]);
+      const number = index + 1;
+      const move = (arrow, direction, offset, end) => this.#button(arrow, [...list, index, direction], () => this.#moveItem(list, index, direction, offset), `Move stage ${number} ${direction}`, index === end);
+      return this.#row([...list, index], number, ["steps", "to", "shape"].map((part) => `Stage ${number}, ${part}`),
+        [move("↑", "up", -1, 0), move("↓", "down", 1, stages.length - 1), this.#removeButton(list, index, `Remove stage ${number}`, stages.length === 1)]);
     });
     return element("fieldset", {}, element("legend", {}, "Stages"),
       this.#table(["", "Steps", "To", "Shape", ""], rows), this.#slot(list),

@@ -124,7 +124,7 @@ export class Picture {
         "aria-valuetext": textOf(handle),
       });
       // The value stays inside the picture, which a dragged handle may leave.
-      const value = setProperties(mark.node.lastChild, { x: clamp(x, 76, box.width - 76) - x, y: clamp(y < 48 ? y + 34 : y - 24, 16, box.height - 8) - y });
+      const value = setProperties(mark.node.lastChild, { x: clamp(x, 76, box.width - 76) - x, y: clamp(y < 48 ? y + 34 : y - 24, 20, box.height - 8) - y });
       value.textContent = textOf(handle);
     }
     if (!this.isDragging) {
