@@ -399,13 +399,17 @@ def test_repeated_handle_names_are_numbered():
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @given(descriptions(counts=range(5)))
 def test_warmup_ends_where_the_curve_stops_rising(description):
     curve = build(description)
     arguments = warmup_arguments(curve)
-    PlateauCurve(curve.total_steps, **arguments)
-    values = curve(np.arange(arguments["warmup_steps"]))  # at the end itself, a stage may jump
-    assert np.all(np.diff(values) >= 0)
+    warm = PlateauCurve(curve.total_steps, **arguments)
+    last = max(0, arguments["warmup_steps"] - 1)  # at the end itself, a stage may jump
+    steps = np.linspace(0, last, 300).astype(np.int64)
+    assert np.all(np.diff(curve(steps)) >= 0)
+    if isinstance(curve, PlateauCurve) and curve.init_lr_ratio < 1:
+        assert np.array_equal(warm(steps), curve(steps))
 
 
 def test_single_curve_is_compared_at_its_warmup():
