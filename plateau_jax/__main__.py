@@ -35,8 +35,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_line_parser()
     options = parser.parse_args(arguments)
     try:
-        if sys.stdout is None:
-            raise ValueError("standard output is closed")
         _check_combination(options)
         if options.peak is not None:
             checks.peak("peak", options.peak)
@@ -65,13 +63,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check_combination(options: argparse.Namespace) -> None:
-    """Reject options of which one would have no effect."""
+    """Reject options of which one would have no effect, and a closed output."""
+    fit, best_peak = options.fit, options.best_peak
     problems = {
-        "--fit requires --compare or --best-peak": options.fit and not (options.compare or options.best_peak),
-        "--best-peak requires --fit LOG, for runs at three peaks or more": options.best_peak
-        and not options.fit,
-        "--best-peak reads the peaks of the logs: leave --peak out": options.best_peak
-        and options.peak is not None,
+        "standard output is closed": sys.stdout is None,
+        "--fit requires --compare or --best-peak": fit and not (options.compare or best_peak),
+        "--best-peak requires --fit LOG, for runs at three peaks or more": best_peak and not fit,
+        "--best-peak reads the peaks of the logs: leave --peak out": best_peak and options.peak is not None,
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
     }
     for problem, is_present in problems.items():
@@ -121,17 +119,16 @@ def _text_and_notes(options: argparse.Namespace, curves: list[Curve]) -> tuple[s
         return json.dumps(curves[0].to_dict()), []
     names = legend_labels([curve._to_draw() for curve in curves])
     if options.best_peak:
-        runs = _read_runs(options.fit, None)
-        lines, notes, fits = list[str](), _describe_logs(options.fit, runs), fit_peaks(runs)
+        runs, notes = _read_runs(options.fit, None)
+        lines, fits = list[str](), fit_peaks(runs)
         for name, curve in zip(names, curves, strict=True):
             best = best_peak_of_fits(fits, curve)
             lines.append(f"{name}: {best}" if len(curves) > 1 else str(best))
             notes += [f"less certain for {name}: {reason}" for reason in best.forecast.reasons]
         return "\n".join(lines), notes
     if options.fit:
-        runs = _read_runs(options.fit, options.peak)
-        forecasts = fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)
-        return str(forecasts), _describe_logs(options.fit, runs)
+        runs, notes = _read_runs(options.fit, options.peak)
+        return str(fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)), notes
     if options.compare:
         return comparison.as_text(compare(*curves), options.peak), []
     peak = None if options.peak is None else np.float32(options.peak)
@@ -147,28 +144,18 @@ def _read_curve(file: str) -> Curve:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> list[LossRun]:
-    """Read the run of each --fit: a log, and the file of its curve if there is one."""
-    runs: list[LossRun] = []
-    for file, *curve_files in fits:
-        if len(curve_files) > 1:
-            raise ValueError(
-                f"--fit takes a log and its curve, not {len(curve_files)} curves: repeat --fit for each log"
-            )
-        if curve_files:
-            runs.append(LossRun.read(file, _read_curve(curve_files[0]), peak))
-        else:
-            runs.append(LossRun.read(file))
-    return runs
-
-
-def _describe_logs(fits: Iterable[Sequence[str]], runs: Iterable[LossRun]) -> list[str]:
-    """Return a line about each log that says what was read from it."""
-    return [
-        f"{file}: {len(run.steps)} logged losses, columns "
-        + ", ".join(f"{argument} = {column!r}" for argument, column in run._columns.items())
-        for (file, *_), run in zip(fits, runs, strict=True)
-    ]
+def _read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> tuple[list[LossRun], list[str]]:
+    """Read the run of each --fit, from a log and perhaps the file of its curve; say what was read from it."""
+    runs, notes = list[LossRun](), list[str]()
+    for file, *curves in fits:
+        if len(curves) > 1:
+            problem = f"--fit takes a log and its curve, not {len(curves)} curves: repeat --fit for each log"
+            raise ValueError(problem)
+        run = LossRun.read(file, _read_curve(curves[0]), peak) if curves else LossRun.read(file)
+        columns = ", ".join(f"{argument} = {column!r}" for argument, column in run._columns.items())
+        runs.append(run)
+        notes.append(f"{file}: {len(run.steps)} logged losses, columns {columns}")
+    return runs, notes
 
 
 def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:

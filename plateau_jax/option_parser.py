@@ -26,20 +26,16 @@ def command_line_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # --min-lr 1e-5, a learning rate, must not become --min-lr-ratio
     )
-    described = parser.add_argument_group("a PlateauCurve")
-    described.add_argument(
-        "total_steps", metavar="TOTAL", nargs="?", help="steps of the curve, warmup included"
-    )
-    described.add_argument(
-        "--warmup-steps", metavar="N", help="warmup steps, or a percentage of TOTAL, as in 2%% (0)"
-    )
-    described.add_argument("--warmup-shape", metavar="SHAPE", help="linear or cosine (linear)")
-    described.add_argument(
+    add = parser.add_argument_group("a PlateauCurve").add_argument
+    add("total_steps", metavar="TOTAL", nargs="?", help="steps of the curve, warmup included")
+    add("--warmup-steps", metavar="N", help="warmup steps, or a percentage of TOTAL, as in 2%% (0)")
+    add("--warmup-shape", metavar="SHAPE", help="linear or cosine (linear)")
+    add(
         "--init-lr-ratio",
         metavar="R",
         help="initial learning rate of the warmup, as a fraction of the peak (0)",
     )
-    described.add_argument(
+    add(
         "--plateau",
         metavar=("START", "DURATION"),
         nargs=2,
@@ -47,7 +43,7 @@ def command_line_parser() -> argparse.ArgumentParser:
         dest="plateaus",
         help="a plateau, in percent of the steps after the warmup; may be repeated",
     )
-    described.add_argument(
+    add(
         "--absolute-plateau",
         metavar=("FIRST", "STEPS"),
         nargs=2,
@@ -55,17 +51,15 @@ def command_line_parser() -> argparse.ArgumentParser:
         dest="absolute_plateaus",
         help="a plateau, in steps; may be repeated",
     )
-    described.add_argument(
+    add(
         "--decay-shape",
         metavar="SHAPE",
         help="cosine, linear, 1-sqrt, 1-x^P or (1-x)^P, with a decimal for P, as in 1-x^2 (cosine)",
     )
-    described.add_argument(
-        "--min-lr-ratio", metavar="R", help="final learning rate, as a fraction of the peak (0)"
-    )
+    add("--min-lr-ratio", metavar="R", help="final learning rate, as a fraction of the peak (0)")
 
-    staged = parser.add_argument_group("a StagedCurve")
-    staged.add_argument(
+    add = parser.add_argument_group("a StagedCurve").add_argument
+    add(
         "--stage",
         metavar=("STEPS", "TO SHAPE"),
         nargs="+",
@@ -75,9 +69,10 @@ def command_line_parser() -> argparse.ArgumentParser:
         "percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, exponential or t^-P "
         "(linear); repeat it for the next stage",
     )
-    staged.add_argument("--start", metavar="R", help="the level at step 0 (0)")
+    add("--start", metavar="R", help="the level at step 0 (0)")
 
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--from",
         metavar="FILE",
         action="append",
@@ -86,17 +81,15 @@ def command_line_parser() -> argparse.ArgumentParser:
         help="instead of TOTAL or --stage: a curve that --json or to_dict wrote; - is standard input; may be "
         "repeated",
     )
-    parser.add_argument(
+    add(
         "--cooldown",
         metavar=("AT", "STEPS"),
         nargs=2,
         help="end the curve at step AT with a 1-sqrt cooldown to 0 in STEPS steps",
     )
-    parser.add_argument(
-        "--peak", metavar="P", type=float, help="peak learning rate (1); the table then shows learning rates"
-    )
-    parser.add_argument("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
-    parser.add_argument(
+    add("--peak", metavar="P", type=float, help="peak learning rate (1); the table then shows learning rates")
+    add("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
+    add(
         "--fit",
         metavar=("FILE", "CURVE"),
         nargs="+",
@@ -107,33 +100,29 @@ def command_line_parser() -> argparse.ArgumentParser:
         "curves; may be repeated for runs of one peak, and with --best-peak of several",
     )
 
-    output = parser.add_argument_group("one of").add_mutually_exclusive_group()
-    output.add_argument(
+    add = parser.add_argument_group("one of").add_mutually_exclusive_group().add_argument
+    add(
         "--csv",
         metavar="FILE",
         help="write step, learning_rate for every step; - for standard output, without the table",
     )
-    output.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
-    output.add_argument(
+    add("--json", action="store_true", help="print the curve's arguments as JSON instead")
+    add(
         "--compare",
         action="store_true",
         help="print a table instead that compares TOTAL's curve, if there is one, and each --from by their "
         "theoretical bounds, each at its best peak; the first curve is the reference. If --peak is the best "
         "peak of the first curve, the table shows the best peaks of all",
     )
-    output.add_argument(
+    add(
         "--best-peak",
         action="store_true",
         help="print the best peak of each curve from the logs of --fit, which must have learning rates, at "
         "three peaks or more about a factor of 2 apart",
     )
-    output.add_argument(
-        "--design", action="store_true", help="open a page in the browser for designing curves"
-    )
+    add("--design", action="store_true", help="open a page in the browser for designing curves")
 
-    page = parser.add_argument_group("with --design")
-    page.add_argument(
-        "--port", metavar="N", type=int, default=8700, help="port of the page (8700); 0 for a free one"
-    )
-    page.add_argument("--no-browser", action="store_true", help="print the page's address without opening it")
+    add = parser.add_argument_group("with --design").add_argument
+    add("--port", metavar="N", type=int, default=8700, help="port of the page (8700); 0 for a free one")
+    add("--no-browser", action="store_true", help="print the page's address without opening it")
     return parser

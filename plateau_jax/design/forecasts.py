@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.opened_logs import read_run
 from plateau_jax.design.questions import record_warnings
-from plateau_jax.forecasts.best_peaks import BestPeak, best_peak_of_fits, check_peaks
+from plateau_jax.forecasts.best_peaks import best_peak_of_fits, check_peaks
 from plateau_jax.forecasts.loss_fit import LossFit, Prediction
 from plateau_jax.forecasts.loss_fitting import fit_named_runs
 from plateau_jax.forecasts.loss_run import LossRun
@@ -104,19 +104,15 @@ def _forecast(fit: LossFit, curve: Curve, peak: float) -> tuple[Prediction, dict
     return prediction, answer
 
 
+@lru_cache(64)
 def _describe_best_peak(fits: tuple[tuple[float, LossFit], ...], curve: Curve) -> dict[str, Any]:
     """Return the best peak of a curve, as the peak to type and as a sentence; or why it is missing."""
     try:
-        best = _best_peak(fits, curve)
+        best = best_peak_of_fits(dict(fits), curve)
     except ValueError as error:
         return {"best_fault": str(error)}
     peak = best.peak / largest_multiplier(curve, curve.total_steps)
     return {"best": {"peak": peak, "text": str(best), "reasons": best.forecast.reasons}}
-
-
-@lru_cache(64)
-def _best_peak(fits: tuple[tuple[float, LossFit], ...], curve: Curve) -> BestPeak:
-    return best_peak_of_fits(dict(fits), curve)
 
 
 def _describe_run(fit: LossFit, run: LossRun) -> dict[str, list[float]]:

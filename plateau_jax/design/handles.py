@@ -35,6 +35,8 @@ class Handle:
     """The number it changes, which lies between `low` and `high`."""
     low: float
     high: float
+    slope: float = 1.0
+    """The change of its level per change of its value."""
 
 
 def curve_and_peak_handles(curve: Curve, peak: float) -> list[Handle]:
@@ -182,7 +184,7 @@ def _continuation_handles(curve: Then, path: _Path) -> Iterator[Handle]:
     level = other(highest)
     if level:
         handle = _level_handle("Continuation, scale", first + highest, scale * level, (*path, "scale"))
-        yield replace(handle, value=scale)
+        yield replace(handle, value=scale, slope=level)
     for handle in _curve_handles(other, (*path, "other")):
         name = f"Continuation, {handle.name[0].lower()}{handle.name[1:]}"
         yield replace(_scaled(handle, scale), name=name, step=first + handle.step)
@@ -190,7 +192,7 @@ def _continuation_handles(curve: Then, path: _Path) -> Iterator[Handle]:
 
 def _scaled(handle: Handle, scale: float) -> Handle:
     """Return a handle of a curve whose levels are multiplied by a factor."""
-    return replace(handle, level=scale * handle.level)
+    return replace(handle, level=scale * handle.level, slope=scale * handle.slope)
 
 
 def _step_handle(

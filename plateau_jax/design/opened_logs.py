@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.design.questions import parse_json, record_warnings, typed_peak
+from plateau_jax.design.questions import parse_object, record_warnings, typed_peak
 from plateau_jax.forecasts.logged_lrs import UnclearLogError
 from plateau_jax.forecasts.logs import base_name, parse_rows, read_log
 from plateau_jax.forecasts.loss_run import LossRun
@@ -26,7 +26,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     curve = None if question.get("curve") is None else Curve.from_dict(question["curve"])
     chosen: dict[str, str | None] = {argument: columns.get(argument) for argument in ("step", "loss", "lr")}
     try:
-        peak = None if curve is None or question.get("peak") is None else typed_peak(question)
+        peak = None if curve is None or question.get("peak") is None else typed_peak(question["peak"])
         with record_warnings() as advice:
             rows = parse_rows(str(question.get("text")), name)
             rows = _in_updates(rows, name, chosen["step"], question.get("unit", {}))
@@ -56,15 +56,12 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
 @lru_cache(16)
 def read_run(text: str) -> tuple[str, LossRun]:
     """Return the name and the run of an `open_log`, which are kept: a curve of many stages takes seconds."""
-    run = parse_json(text)
-    if not isinstance(run, Mapping):
-        raise TypeError("each of the runs must be a JSON object")
-    run = cast("Mapping[str, Any]", run)
+    run = parse_object(text)
     names = ("step", "loss", "lr")
     columns: dict[str, str] = dict(zip(names, run.get("columns", names[:2]), strict=False))
     with suppress_warnings():
         curve = Curve.from_dict(run.get("curve", {}))
-        arguments = typed_peak(run), run.get("steps", ()), run.get("losses", ())
+        arguments = typed_peak(run.get("peak")), run.get("steps", ()), run.get("losses", ())
         name = str(run.get("name"))
         return name, LossRun._from_log(name, columns, (curve, *arguments))
 

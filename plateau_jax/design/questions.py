@@ -4,15 +4,15 @@ import json
 import warnings
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.serialization import NESTED
+from plateau_jax.curves.serialization import NESTED, parse_numbers
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import Message, Path, message_of
-from plateau_jax.validation.curve_warning import CurveWarning, suppress_warnings
+from plateau_jax.validation.curve_warning import CurveWarning
 
 MAX_CURVES = 12
 MAX_ITEMS = 5000
@@ -21,19 +21,17 @@ _warnings = Lock()
 """Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
 
 
-def parse_json(text: Any) -> Any:
-    """Parse JSON; every error is a ValueError with a message for the user."""
+def parse_object(text: str | bytes) -> Mapping[str, Any]:
+    """Parse a JSON object; every error is a TypeError or ValueError with a message for the user."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise ValueError("this is nested too deep") from None
-    except (TypeError, ValueError) as error:
-        problem = error
-        if isinstance(error, json.JSONDecodeError):
-            problem = f"{error.msg}: line {error.lineno} column {error.colno}"
-            if error.pos == 0:
-                problem += ". Paste the text of the page’s JSON tab, or a curve that was saved as JSON"
-        raise ValueError(f"this is not JSON: {problem}") from None
+    except ValueError as error:
+        raise ValueError(f"this is not JSON: {error}") from None
+    if not isinstance(value, Mapping):
+        raise TypeError("this must be a JSON object")
+    return cast("Mapping[str, Any]", value)
 
 
 def check_size(arguments: Any) -> None:
@@ -73,16 +71,9 @@ def texts_of(runs: Any) -> tuple[str, ...]:
     return tuple(cast("list[str]", runs))
 
 
-def curve_and_peak(entry: Mapping[str, Any]) -> tuple[Curve, float]:
-    """Return the curve of an entry, and its peak."""
-    check_size(entry.get("curve"))
-    with suppress_warnings():  # the page shows them as advice
-        return Curve.from_dict(entry.get("curve", {})), typed_peak(entry)
-
-
-def typed_peak(question: Mapping[str, Any]) -> float:
-    """Return the peak of a question as typed, not rounded to float32: the code to copy shows it."""
-    peak = checks.number("peak", question.get("peak"))
+def typed_peak(typed: Any) -> float:
+    """Return a peak as typed, not rounded to float32: the code to copy shows it."""
+    peak = checks.number("peak", parse_numbers(typed))
     checks.peak("peak", peak)
     return float(peak)
 
@@ -101,28 +92,20 @@ _CELLS = {"start": 0, "steps": 0, "duration": 1, "length": 1, "to": 1, "shape": 
 """The position of each part in a pair or a stage."""
 
 
-@dataclass(frozen=True)
-class PlacedMessage:
-    """A message, and the path of the field where the page shows it; () for the whole curve."""
-
-    message: str
-    path: Path = ()
-
-
-def placed_message(message: Message, path: Path = ()) -> PlacedMessage:
-    """Return a message about an argument of the curve, or of the question, at a path."""
+def placed_message(message: Message, place: Path = ()) -> dict[str, Any]:
+    """Return a message about an argument of the curve at a place, and the path of its field; () for none."""
     keys = list(message.path)
     if len(keys) > 1 and isinstance(keys[-2], int):
         keys[-1] = _CELLS.get(str(keys[-1]), keys[-1])
-    return PlacedMessage(message, (*path, *keys))
+    return {"message": message, "path": (*place, *keys)}
 
 
-def advice_about(curve: Curve, path: Path = ()) -> Iterator[PlacedMessage]:
+def advice_about(curve: Curve, place: Path) -> Iterator[dict[str, Any]]:
     """Yield the constructors' warnings about a curve and, recursively, the curves it is derived from."""
     with record_warnings() as messages:
         replace(cast("Any", curve))  # runs the constructor again
     for message in messages:
-        yield placed_message(message, path)
+        yield placed_message(message, place)
     for name in NESTED:
         if isinstance(inner := getattr(curve, name, None), Curve):
-            yield from advice_about(inner, (*path, name))
+            yield from advice_about(inner, (*place, name))

@@ -197,9 +197,11 @@ def peak(path: Path | str, value: Any) -> np.float32:
         raise ValueError(must(path, value, "not be negative"))
     if not (lr == 0 or _SMALLEST <= lr < math.inf):
         raise ValueError(must(path, value, "be 0, or finite and at least 2**-126"))
-    if lr > _LARGEST:
+    with np.errstate(over="ignore"):
+        rounded = np.float32(abs(lr))  # abs, because -0.0 is accepted too
+    if np.isinf(rounded):  # not lr > _LARGEST: a saved peak is a decimal that may round down to it
         raise ValueError(must(path, value, "not exceed what float32 can hold"))
-    return np.float32(abs(lr))  # abs, because -0.0 is accepted too
+    return rounded
 
 
 def metric(name: str, value: Any) -> np.float32:

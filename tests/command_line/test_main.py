@@ -95,13 +95,6 @@ def test_standard_output_is_written_in_place():
     assert done.stdout.endswith(PlateauCurve(2).describe() + "\n")
 
 
-def test_arguments_print_the_table(capsys):
-    assert main(ARGUMENTS) == 0
-    assert capsys.readouterr().out == CURVE.describe() + "\n"
-    assert main(["7"]) == 0
-    assert capsys.readouterr().out == PlateauCurve(7).describe() + "\n"
-
-
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(curve_arguments())
@@ -288,13 +281,15 @@ def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
-@pytest.mark.parametrize("name", ["missing/file.png", "folder.png"])
+@pytest.mark.parametrize(
+    "name", ["missing/file.png", "folder.png", f"{'n' * 300}.png"], ids=lambda name: name[:7]
+)
 def test_unwritable_file_is_rejected(tmp_path, capsys, option, name):
     (tmp_path / "folder.png").mkdir()
     path = tmp_path / name
-    message = rejected(capsys, ["100", option, str(path)])
-    assert str(path) in message
+    assert f"'{path}'\n" in rejected(capsys, ["100", option, str(path)])
     assert [file.name for file in tmp_path.rglob("*")] == ["folder.png"]
+    assert "No space left" in rejected(capsys, ["100", "--csv", "/dev/full"])
 
 
 def test_only_pictures_need_matplotlib(tmp_path, capsys, monkeypatch):

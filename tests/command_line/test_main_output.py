@@ -128,15 +128,6 @@ def test_examples_in_help_run(tmp_path, monkeypatch):
     assert len(pages) == sum("--design" in line for line in lines)
 
 
-@pytest.mark.parametrize("option", ["--csv", "--plot"])
-def test_unwritable_files_are_named(tmp_path, capsys, option):
-    long = tmp_path / f"{'n' * 300}.png"
-    message = rejected(capsys, ["9", option, str(long)])
-    assert f"File name too long: '{long}'\n" in message
-    if option == "--csv":
-        assert "No space left" in rejected(capsys, ["9", option, "/dev/full"])
-
-
 @pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
 @pytest.mark.parametrize(
     ("line", "message"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # only slow tests need a browser
     from playwright.sync_api import Browser, Page
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator["Browser"]:
     from support.design.browser import chromium
 
@@ -34,14 +34,14 @@ def requested() -> list[str]:
     return []
 
 
-@pytest.fixture(params=[(1320, 1000, "light"), (390, 844, "dark")], ids=["wide", "phone"])
+@pytest.fixture
 def page(
     browser: "Browser", server: Server, requested: list[str], request: pytest.FixtureRequest
 ) -> Iterator["Page"]:
     """The page with STABLE selected. Afterwards, check for errors and for requests to other hosts."""
-    from support.design.page import wait_until_settled
+    from support.design.page import WIDE, wait_until_settled
 
-    width, height, scheme = request.param
+    width, height, scheme = getattr(request, "param", WIDE)
     context = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme=scheme,

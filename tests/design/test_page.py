@@ -13,6 +13,7 @@ from support.design.page import (
     STABLE,
     STAGED,
     assert_shown,
+    at_both_sizes,
     curve_of_json,
     drag,
     wait_until_settled,
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.slow
 
 NAME_OF_FOCUSED = """
 () => {
-    const { id, dataset, ariaLabel, textContent } = document.activeElement;
-    return id || dataset.path || ariaLabel || textContent;
+    const { id, dataset, ariaLabel, labels, textContent } = document.activeElement;
+    return id || dataset.path || ariaLabel || labels?.[0]?.textContent || textContent;
 }
 """
 
@@ -41,7 +42,7 @@ def test_tab_reaches_every_control_by_name(page):
         page.keyboard.press("Tab")
         reached.add(page.evaluate(NAME_OF_FOCUSED))
     names = (
-        "tab-optax",
+        "optax",
         "copy",
         "open",
         "Peak learning rate",
@@ -67,9 +68,6 @@ def test_tab_stops_in_one_row_of_the_table(page):
         )
     names = ["Name of", "Use the best peak for", "Make reference:", "Hide", "Remove"]
     assert reached == [*(f"{name} Stable" for name in names), "a copy"]
-    for key, name in (("ArrowRight", "a cosine"), ("ArrowLeft", "a copy"), ("ArrowLeft", "stages")):
-        page.keyboard.press(key)
-        expect(page.get_by_role("button", name=name, exact=True)).to_be_focused()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")
@@ -124,7 +122,7 @@ def test_code_is_copied_to_the_clipboard(page):
         ("PyTorch", "lambda_lr("),
         ("JSON", '"plateaus": [[10, 40]]'),
     ):
-        page.get_by_role("tab", name=tab).click()
+        page.get_by_role("radio", name=tab).check()
         page.get_by_role("button", name="Copy", exact=True).click()
         expect(page.get_by_role("status").filter(has_text="Copied")).to_be_visible()
         text = page.evaluate("navigator.clipboard.readText()")
@@ -139,7 +137,7 @@ def test_json_can_be_opened(page, tmp_path, source):
     dialog = page.get_by_role("dialog")
     pasted = dialog.get_by_role("textbox")
     for text, message in (
-        ("{", "not JSON"),
+        ("{", "in JSON at position 1"),
         ('{"total_steps": 0}', "total_steps = 0 must lie"),
     ):
         pasted.evaluate("(box, text) => (box.value = text)", text)
@@ -183,19 +181,6 @@ def test_curves_can_be_added_up_to_the_limit(page):
     expect(page.locator("#curves tbody [data-figure=bound]")).to_have_count(MAX_CURVES)
 
 
-def test_reload_keeps_the_curves(page):
-    page.get_by_label("Warmup steps").fill("700")
-    curve = curve_of_json(page)
-    page.reload()
-    assert curve_of_json(page) == curve
-
-
-def test_restarts_can_be_added(page):
-    page.get_by_role("button", name="restarts", exact=True).click()
-    expect(page.get_by_label("Name of Restarts")).to_be_visible()
-    assert curve_of_json(page) == PlateauCurve(5_000, warmup_steps=500).then(PlateauCurve(5_000))
-
-
 def test_added_cooldown_is_a_fifth_of_the_steps_after_the_warmup(page):
     page.get_by_role("button", name="stable, then a cooldown", exact=True).click()
     curve = curve_of_json(page)
@@ -225,6 +210,7 @@ def test_added_stages_start_at_peak_without_warmup(page):
         assert curve_of_json(page)(np.arange(10_000)).max() == 1
 
 
+@at_both_sizes
 def test_page_does_not_scroll_sideways(page):
     page.get_by_role("radio", name="Edit Stages").check()
     page.get_by_role("button", name="+ Continuation").last.click()
@@ -284,7 +270,6 @@ def test_stopped_server_is_reported_until_it_answers(browser, server):
     )
     expect(page.locator("body.offline")).to_be_attached()
     assert Axe().run(page).response["violations"] == []
-    page.get_by_role("slider", name="Plateau 1, end").press("ArrowRight")  # of an old curve, so nothing
     page.unroute_all()
     expect(page.locator("body.offline")).not_to_be_attached()  # without another change
     expect(page.locator("#trouble")).to_be_hidden()

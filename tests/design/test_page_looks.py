@@ -64,41 +64,11 @@ def test_code_is_seen_at_first_sight_and_cards_come_in_order(browser, server, wi
     page.close()
 
 
-OVERLAPS = """
-() => {
-    const boxes = (nodes) =>
-        [...document.querySelectorAll(nodes)].map((node) => node.getBoundingClientRect());
-    const [names, knobs] = [boxes("#picture .line-name"), boxes("#picture .handle .mark")];
-    const isApart = (one, other) => one.right <= other.left || other.right <= one.left
-        || one.bottom <= other.top || other.bottom <= one.top;
-    return names.filter((name, index) =>
-        [...names.slice(0, index), ...knobs].some((other) => !isApart(name, other))).length;
-}
-"""
-
-
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_curves_are_named_at_their_lines(browser, server, width, height):
-    page = browser.new_page(viewport={"width": width, "height": height})
-    page.goto(server.address)
-    wait_until_settled(page)
-    expect(page.locator("#picture .line-name")).to_have_text(["Cosine", "Stages", "Stable"])
-    assert page.evaluate(OVERLAPS) == 0
-    page.get_by_role("button", name="Hide Cosine").click()
-    expect(page.locator("#picture .line-name")).to_have_text(["Stages", "Stable"])
-    for number in range(4, 12):
-        page.get_by_role("button", name="a copy", exact=True).click()  # on the same line
-        expect(page.locator("#curves tbody tr")).to_have_count(number)
-    wait_until_settled(page)
-    assert page.evaluate(OVERLAPS) == 0
-    page.close()
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_forced_colours_show_tab_and_focus(page, scheme):
     page.emulate_media(color_scheme=scheme, forced_colors="active")
-    chosen = page.get_by_role("tab", selected=True)
-    other = page.get_by_role("tab", selected=False).first
+    chosen = page.locator("#formats label:has(:checked)")
+    other = page.locator("#formats label:not(:has(:checked))").first
 
     def look(tab):
         return tab.evaluate("tab => getComputedStyle(tab).borderColor + getComputedStyle(tab).color")
@@ -106,7 +76,7 @@ def test_forced_colours_show_tab_and_focus(page, scheme):
     assert look(chosen) != look(other)
     before = look(other)
     other.click()
-    assert look(page.get_by_role("tab", selected=True)) != before
+    assert look(page.locator("#formats label:has(:checked)")) != before
     handle = page.get_by_role("slider", name="Plateau 1, end", exact=True)
     ring = handle.locator(".ring")
     assert ring.evaluate("ring => getComputedStyle(ring).stroke") == "none"

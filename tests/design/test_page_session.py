@@ -6,8 +6,6 @@ import pytest
 from playwright.sync_api import expect
 from support.design.page import COSINE, PEAK, STABLE, STAGED, curve_of_json, wait_until_settled
 
-from plateau_jax.design.questions import MAX_CURVES
-
 pytestmark = pytest.mark.slow
 
 DROP = """text => {
@@ -62,24 +60,21 @@ def test_saved_page_is_opened_again(page, tmp_path):
         page.get_by_role("button", name="Redo").click()
 
 
-def test_dropped_files_are_opened(page):
-    curve = STAGED.cooldown(3_000, 500)
-    page.evaluate(DROP, json.dumps(curve.to_dict()))
-    expect(page.get_by_label("Name of dropped")).to_be_visible()
-    assert curve_of_json(page) == curve
-    page.evaluate(DROP, json.dumps({"curves": [{"name": "Only", "peak": 0.5, "curve": STABLE.to_dict()}]}))
-    expect(page.get_by_label("Name of Only")).to_be_visible()
-    assert (names(page), curve_of_json(page)) == (["Only"], STABLE)
-    page.evaluate(DROP, json.dumps({"total_steps": 0}))
-    expect(page.get_by_role("alert").filter(has_text="dropped.json: total_steps = 0 must")).to_be_visible()
-    for number in range(2, MAX_CURVES + 1):
-        page.evaluate(DROP, json.dumps(curve.to_dict()))
-        expect(page.locator("#curves tbody tr")).to_have_count(number)
-    page.evaluate(DROP, json.dumps(curve.to_dict()))
-    expect(page.locator("#trouble")).to_contain_text(f"at most {MAX_CURVES} curves")
-    expect(page.locator("#curves tbody tr")).to_have_count(MAX_CURVES)
+def test_dropped_files_open_their_dialog(page):
+    curve, saved = STAGED.cooldown(3_000, 500), {"name": "Only", "peak": 0.5, "curve": STABLE.to_dict()}
+    dialog = page.get_by_role("dialog")
+    for content, expected in (
+        (curve.to_dict(), ["Cosine", "Stages", "Stable", "dropped"]),
+        ({"curves": [saved]}, ["Only"]),
+    ):
+        page.evaluate(DROP, json.dumps(content))
+        expect(dialog.get_by_role("textbox")).not_to_have_value("")
+        dialog.get_by_role("button", name="Open").click()
+        expect(dialog).to_be_hidden()
+        assert names(page) == expected
+    assert curve_of_json(page) == STABLE
     page.evaluate(DROP, "step,loss\n1,2\n")
-    expect(page.get_by_role("dialog")).to_contain_text("Open a log")
+    expect(dialog).to_contain_text("Open a log")
 
 
 def test_reload_keeps_undo_and_redo(page):

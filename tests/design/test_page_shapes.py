@@ -5,11 +5,9 @@ import json
 import numpy as np
 import pytest
 from playwright.sync_api import expect
-from support.design.design import served
-from support.design.page import COSINE, PEAK, STABLE, STAGED, assert_shown, curve_of_json, wait_until_settled
+from support.design.page import STABLE, STAGED, assert_shown, curve_of_json, wait_until_settled
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax.design.answers import initial_curves
+from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.numerics import shapes
 
 pytestmark = pytest.mark.slow
@@ -21,9 +19,8 @@ FORMULAS = StagedCurve(
 
 def levels_in_picture(drawing) -> np.ndarray:
     """Return the levels that a small picture shows, from its first to its last point."""
-    path = drawing.locator("path").get_attribute("d").removeprefix("M")
-    y = np.array([float(point.split(",")[1]) for point in path.split()])
-    return 1 - (y - 2) / 12
+    points = drawing.locator("path").get_attribute("d").removeprefix("M").split()
+    return 1 - (np.array([float(point.split(",")[1]) for point in points]) - 2) / 12
 
 
 def test_every_shape_can_be_chosen(page):
@@ -37,7 +34,7 @@ def test_every_shape_can_be_chosen(page):
         decay.select_option(name)
         expected = PlateauCurve(**{**STABLE.to_dict(), "decay_shape": name.replace("P", "2")})
         assert curve_of_json(page) == expected
-        expect(page.get_by_label("P of the decay")).to_have_count(int("P" in name))
+        expect(page.get_by_label("P of the decay")).to_be_visible(visible="P" in name)
     page.get_by_role("radio", name="Edit Stages").check()
     choice = page.get_by_label("Stage 2, shape")
     page.get_by_label("Stage 2, to").fill("0.5")
@@ -88,18 +85,14 @@ def test_shape_is_chosen_with_the_keyboard(page):
 
 
 def test_small_pictures_have_the_levels_of_the_shapes(page):
-    """The chosen formula's picture is drawn at its P."""
+    """Formulas are drawn at their initial P."""
     decay = page.get_by_label("Decay shape")
     for name in ("linear", "cosine", "1-sqrt", "1-x^P", "(1-x)^P"):
-        for power in ("2", "0.5", "3.25") if "P" in name else ("",):
-            decay.select_option(name)
-            if power:
-                page.get_by_label("P of the decay").fill(power)
-            wait_until_settled(page)
-            shown = levels_in_picture(decay.locator("option", has_text=name).last)
-            exact = PlateauCurve(len(shown) - 1, decay_shape=name.replace("P", power))(np.arange(len(shown)))
-            assert np.abs(shown - exact).max() < 0.005, (name, power)
-            assert np.array_equal(levels_in_picture(decay.locator("> button")), shown)
+        decay.select_option(name)
+        shown = levels_in_picture(decay.locator("option", has_text=name).last)
+        exact = PlateauCurve(len(shown) - 1, decay_shape=name.replace("P", "2"))(np.arange(len(shown)))
+        assert np.abs(shown - exact).max() < 0.005, name
+        assert np.array_equal(levels_in_picture(decay.locator("selectedcontent")), shown)
     rising = levels_in_picture(page.get_by_label("Warmup shape").locator("option", has_text="cosine"))
     assert (rising[0], rising[-1]) == (0, 1)
     assert np.all(np.diff(rising) >= 0)
@@ -107,16 +100,12 @@ def test_small_pictures_have_the_levels_of_the_shapes(page):
 
 def test_pictures_of_a_rising_stage_rise(page):
     page.get_by_role("radio", name="Edit Stages").check()
-    choice = page.get_by_label("Stage 1, shape")
-    for shape in ("linear", "1-sqrt"):
-        choice.select_option(shape)
+    for number, ends in ((1, (0, 1)), (3, (1, 0))):
+        choice = page.get_by_label(f"Stage {number}, shape")
+        choice.select_option("1-sqrt")
         wait_until_settled(page)
-        shown = levels_in_picture(choice.locator("> button"))
-        stage = StagedCurve([(len(shown) - 1, 1.0, shape)])
-        assert np.abs(shown - stage(np.arange(len(shown)))).max() < 0.005
-        expect(page.get_by_label("Stage 3, shape")).to_have_value("1-sqrt")
-        falling = levels_in_picture(page.get_by_label("Stage 3, shape").locator("> button"))
-        assert falling[0] == 1 > falling[-1]
+        shown = levels_in_picture(choice.locator("selectedcontent"))
+        assert (shown[0], shown[-1]) == ends
 
 
 def test_shapes_of_opened_curves_are_kept(page):
@@ -130,32 +119,3 @@ def test_shapes_of_opened_curves_are_kept(page):
     changed = StagedCurve([(600, 1.0), *FORMULAS.stages[1:]])
     assert curve_of_json(page) == changed
     assert_shown(page, changed)
-
-
-def test_shape_that_the_list_lacks_is_kept(page):
-    """As of a tab that another version of the page saved."""
-    page.evaluate(
-        """() => {
-            const saved = JSON.parse(sessionStorage["plateau_jax.design.curves"]);
-            saved.present.curves.at(-1).curve.decay_shape = "sigmoid";
-            sessionStorage["plateau_jax.design.curves"] = JSON.stringify(saved);
-        }"""
-    )
-    page.reload()
-    expect(page.get_by_label("Decay shape")).to_have_value("sigmoid")
-    expect(page.locator("[id='fault-curve-decay_shape']")).to_contain_text("sigmoid")
-    page.get_by_label("Decay shape").select_option("linear")
-    assert curve_of_json(page) == STABLE
-
-
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (720, 450), (390, 844)])
-def test_shapes_fit_into_their_fields(browser, width, height):
-    stages = [(500, 1.0), (500, 0.5, "exponential"), (500, 0.4, "(1-x)^2.75"), (500, 0.3, "t^-0.25")]
-    curves: list[tuple[str, Curve]] = [("Cosine", COSINE), ("Stages", StagedCurve(stages))]
-    with served(initial_curves(curves, PEAK)) as server:
-        page = browser.new_page(viewport={"width": width, "height": height})
-        page.goto(server.address)
-        wait_until_settled(page)
-        for node in page.locator(".shape > select > button, .shape input").all():
-            assert node.evaluate("node => node.scrollWidth <= node.clientWidth"), node.inner_text()
-        page.close()

@@ -1,30 +1,16 @@
-// The code to copy: a tab per format of the selected curve.
+// The code to copy, in the chosen format, for the selected curve.
 
 import { byId } from "./elements.js";
-import { shareTabStop } from "./tab_stop.js";
 
-const tabs = [...document.querySelectorAll("[role=tab]")];
-let format = "optax";
 let shown;  // the server's description of a curve
 
-export function showCode(answer) {
+export function showCode(answer = shown) {
   shown = answer;
-  const text = answer?.[format] ?? "";
+  const text = answer?.[document.querySelector("[name=format]:checked").value] ?? "";
   if (byId("code").textContent !== text) byId("code").textContent = text;
-  byId("code").setAttribute("aria-labelledby", `tab-${format}`);
-  for (const tab of tabs) {
-    const isSelected = tab.id === `tab-${format}`;
-    tab.setAttribute("aria-selected", String(isSelected));
-  }
 }
 
-const choose = (tab) => {
-  format = tab.id.replace("tab-", "");
-  showCode(shown);
-};
-for (const tab of tabs) tab.addEventListener("click", () => choose(tab));
-shareTabStop(tabs, choose);
-
+byId("formats").addEventListener("change", () => showCode());
 byId("copy").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(byId("code").textContent);

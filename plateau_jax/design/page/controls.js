@@ -1,10 +1,16 @@
 // The fields of the selected curve: one per argument of its constructor, with the constructor's messages.
 
+import { continuation, cooldown, isRise, stepsOfRun, withNewPlateau, withNewStage } from "./edits.js";
 import { element, setProperties } from "./elements.js";
 import { valueAt, withValue } from "./history.js";
-import { continuation, cooldown, isRise, newAbsolutePlateau, newPlateau, plateauNumbers, stepsOfRun, withNewStage } from "./parts.js";
 import { ShapeField } from "./shape_field.js";
 
+const FIELDS = {  // by the kind of a curve
+  undefined: ["total_steps", "warmup_steps", "warmup_shape", "init_lr_ratio", "decay_shape", "min_lr_ratio"],
+  staged: ["start"], cooldown: ["at", "steps", "to", "shape"], then: ["scale"], part: ["start", "stop"],
+  scaled: ["unit", "reference", "exponent"],
+};
+const TITLES = { cooldown: "Cooldown", then: "Continuation", part: "Part", scaled: "Batch plan" };
 const LABELS = {
   total_steps: "Total steps", warmup_steps: "Warmup steps", warmup_shape: "Warmup shape",
   init_lr_ratio: "Initial LR / peak", decay_shape: "Decay shape", min_lr_ratio: "Final LR / peak",
@@ -12,14 +18,13 @@ const LABELS = {
   scale: "Scale", peak: "Peak learning rate",
   stop: "First step after", unit: "Unit", reference: "Reference batch", exponent: "Exponent",
 };
-const labelOf = (name, kind) => (kind === "part" && name === "start" ? LABELS.at : LABELS[name] ?? name);
 // The labels of the field for P next to a shape, by the shape's argument.
 const POWER_LABELS = { warmup_shape: "P of the warmup", decay_shape: "P of the decay", shape: "P of the shape" };
 
 export class Controls {
   #form;
   #listeners;
-  #inputs = [];
+  #inputs = [];  // {input, path}
   #shapes = [];  // {field, path}
   #slots = new Map();  // the places for messages, by path
   #structure = null;
@@ -39,38 +44,23 @@ export class Controls {
 
   // `entry` is {id, name, peak, curve}; paths start there. The field with the focus keeps its text, so that
   // typing is not disturbed, except after undo and redo.
-  draw(entry, { fault = null, advice = [], shapes = {}, isUndone = false }) {
+  draw(entry, { fault = null, advice = [], isUndone = false }) {
     const structure = JSON.stringify([entry.id, structureOf(entry.curve)]);
     if (structure !== this.#structure) this.#build(entry, structure);
     for (const { input, path } of this.#inputs) {
-      const value = valueAt(entry, path);
-      if ((input !== document.activeElement || isUndone) && parseField(input.value, path, entry) !== value) input.value = value ?? "";
+      const value = String(valueAt(entry, path) ?? "");
+      if ((input !== document.activeElement || isUndone) && input.value.trim() !== value) input.value = value;
       input.defaultValue = input.value;
     }
-    for (const { field, path } of this.#shapes) field.draw(valueAt(entry, path), rises(entry, path), shapes, isUndone);
-    this.#numberRows(entry);
+    for (const { field, path } of this.#shapes) field.draw(valueAt(entry, path), rises(entry, path), isUndone);
     this.#showMessages(fault, advice);
   }
 
-  // Put the numbers of plateaus, which may change while they are edited, and of stages in place of "#".
-  #numberRows(entry) {
-    for (const row of this.#form.querySelectorAll("[data-row]")) {
-      const path = row.dataset.row.split("/");
-      const [list, index] = path.slice(-2);
-      const number = list === "stages" ? Number(index) + 1 : plateauNumbers(valueAt(entry, path.slice(0, -2)))[list][index];
-      row.cells[0].textContent = number;
-      for (const node of row.querySelectorAll("[data-label]")) {
-        const label = node.dataset.label.replace("#", number);
-        setProperties(node, { "aria-label": label, title: node.matches("button") ? label : null });
-      }
-    }
-  }
-
   #allInputs() {
-    return [...this.#inputs, ...this.#shapes.flatMap(({ field, path }) => field.inputs.map((input) => ({ input, path })))];
+    return [...this.#inputs, ...this.#shapes.flatMap(({ field, path }) => [field.select, field.power].map((input) => ({ input, path })))];
   }
 
-  focus(path) {
+  #focus(path) {
     this.#form.querySelector(`[data-path="${CSS.escape(path.join("/"))}"]`)?.focus();
   }
 
@@ -84,133 +74,97 @@ export class Controls {
 
   // The fields of a curve and, recursively, of the curves it is derived from.
   #block(curve, path, isOutermost = false) {
-    const fields = { undefined: () => this.#plateauCurve(curve, path), staged: () => this.#staged(curve, path),
-      cooldown: () => this.#cooldown(curve, path), then: () => this.#continuation(curve, path),
-      part: () => this.#part(curve, path), scaled: () => this.#scaled(curve, path) };
-    const block = [...(fields[curve?.kind] ?? (() => []))(), this.#slot(path)];
+    const title = TITLES[curve.kind];
+    const fields = FIELDS[curve.kind].map((name) => this.#field([...path, name], title));
+    const block = [...(title ? [...this.#block(curve.curve, [...path, "curve"]), this.#derived(title, curve, path, fields)]
+      : [...fields, curve.kind ? this.#stages(curve, path) : this.#plateaus(curve, path)]), this.#slot(path)];
     if (!isOutermost && path.at(-1) === "curve") return block;
     return [...block, element("div", { class: "actions" },
       this.#button("+ Cooldown", [...path, "cooldown"], () => this.#wrap(path, cooldown, "at")),
       this.#button("+ Continuation", [...path, "continuation"], () => this.#wrap(path, continuation, "scale")))];
   }
 
-  #plateauCurve(curve, path) {
-    const plateaus = ["plateaus", "absolute_plateaus"].map((name) => {
-      const unit = name === "plateaus" ? "%" : "steps";
-      const rows = (curve[name] ?? []).map((_, index) => ({
-        cells: [[...path, name, index, 0], [...path, name, index, 1]],
-        labels: [`Plateau # in ${unit}, start`, `Plateau # in ${unit}, length`],
-        path: [...path, name, index],
-        actions: [this.#button("×", [...path, name, index, "remove"], () => this.#removeItem([...path, name], index), `Remove plateau # in ${unit}`)],
-      }));
-      return [...(rows.length ? [this.#table(["", `Start, ${unit}`, `Length, ${unit}`, ""], rows)] : []), this.#slot([...path, name])];
+  #derived(title, curve, path, fields) {
+    const remove = this.#button("×", [...path, "remove"], () => this.#change(path, ({ curve }) => curve), `Remove the ${title.toLowerCase()}`);
+    const batches = curve.pairs?.map(([threshold, batch]) => `${batch} from ${threshold}`).join(", ");
+    return element("fieldset", {}, element("legend", {}, element("span", { class: "legend" }, title, remove)),
+      batches ? element("p", { class: "caveat" }, `Batches: ${batches}. Change them in the JSON.`) : null,
+      ...fields,
+      curve.other ? element("fieldset", { "aria-label": "The continuing curve" }, ...this.#block(curve.other, [...path, "other"])) : null);
+  }
+
+  #plateaus(curve, path) {
+    const table = (list, unit) => {
+      const rows = curve[list].map((_, index) => {
+        const name = `${index + 1} in ${unit}`;
+        const remove = this.#removeButton([...path, list], index, `Remove plateau ${name}`);
+        return this.#row([...path, list, index], null, [`Plateau ${name}, start`, `Plateau ${name}, length`], [remove]);
+      });
+      return [rows.length ? this.#table(["", `Start, ${unit}`, `Length, ${unit}`, ""], rows) : null, this.#slot([...path, list])];
+    };
+    const add = (text, list) => this.#button(text, [...path, list, "add"], () => {
+      this.#change(path, (curve) => ({ ...curve, [list]: withNewPlateau(curve, list) }));
+      this.#focus([...path, list, curve[list].length, 0]);
     });
-    return [
-      ...["total_steps", "warmup_steps", "warmup_shape", "init_lr_ratio", "decay_shape", "min_lr_ratio"]
-        .map((name) => this.#field([...path, name])),
-      element("fieldset", {}, element("legend", {}, "Plateaus"),
-        ...plateaus.flat(),
-        element("div", { class: "actions" },
-          this.#button("+ Plateau, in %", [...path, "plateaus", "add"], () => this.#addItem(path, "plateaus", newPlateau)),
-          this.#button("+ in steps", [...path, "absolute_plateaus", "add"], () => this.#addItem(path, "absolute_plateaus", newAbsolutePlateau)))),
-    ];
+    return element("fieldset", {}, element("legend", {}, "Plateaus"), ...table("plateaus", "%"), ...table("absolute_plateaus", "steps"),
+      element("div", { class: "actions" }, add("+ Plateau, in %", "plateaus"), add("+ in steps", "absolute_plateaus")));
   }
 
-  #staged(curve, path) {
-    const stages = Array.isArray(curve.stages) ? curve.stages : [];
-    const rows = stages.map((_, index) => ({
-      cells: [0, 1, 2].map((item) => [...path, "stages", index, item]),
-      labels: ["steps", "to", "shape"].map((part) => `Stage #, ${part}`),
-      path: [...path, "stages", index],
-      actions: [
-        ...[["↑", "up", -1, 0], ["↓", "down", 1, stages.length - 1]].map(([arrow, direction, offset, end]) =>
-          this.#button(arrow, [...path, "stages", index, direction],
-            () => this.#moveItem([...path, "stages"], index, direction, offset), `Move stage # ${direction}`, index === end)),
-        this.#button("×", [...path, "stages", index, "remove"], () => this.#removeItem([...path, "stages"], index), `Remove stage #`, stages.length === 1),
-      ],
-    }));
-    return [
-      this.#field([...path, "start"]),
-      element("fieldset", {}, element("legend", {}, "Stages"),
-        this.#table(["", "Steps", "To", "Shape", ""], rows), this.#slot([...path, "stages"]),
-        element("p", { class: "caveat" }, "“To” is a fraction of the peak; if it is empty, the stage holds its level."),
-        element("div", { class: "actions" },
-          this.#button("+ Stage", [...path, "stages", "add"], () => this.#addStage(path)))),
-    ];
+  #stages({ stages }, path) {
+    const list = [...path, "stages"];
+    const rows = stages.map((_, index) => {
+      const number = index + 1;
+      const move = (arrow, direction, offset, end) => this.#button(arrow, [...list, index, direction], () => this.#moveItem(list, index, direction, offset), `Move stage ${number} ${direction}`, index === end);
+      return this.#row([...list, index], number, ["steps", "to", "shape"].map((part) => `Stage ${number}, ${part}`),
+        [move("↑", "up", -1, 0), move("↓", "down", 1, stages.length - 1), this.#removeButton(list, index, `Remove stage ${number}`, stages.length === 1)]);
+    });
+    return element("fieldset", {}, element("legend", {}, "Stages"),
+      this.#table(["", "Steps", "To", "Shape", ""], rows), this.#slot(list),
+      element("p", { class: "caveat" }, "“To” is a fraction of the peak; if it is empty, the stage holds its level."),
+      element("div", { class: "actions" }, this.#button("+ Stage", [...list, "add"], () => {
+        const [added, index] = withNewStage(valueAt(this.#listeners.entry(), path));
+        this.#change(list, () => added);
+        this.#focus([...list, index, 0]);
+      })));
   }
 
-  #cooldown(curve, path) {
-    return [...this.#block(curve.curve, [...path, "curve"]),
-      this.#group("Cooldown", path, ["at", "steps", "to", "shape"].map((name) => this.#field([...path, name], "Cooldown")))];
-  }
-
-  #continuation(curve, path) {
-    return [...this.#block(curve.curve, [...path, "curve"]),
-      this.#group("Continuation", path, [
-        this.#field([...path, "scale"], "Continuation"),
-        element("fieldset", { "aria-label": "The continuing curve" }, ...this.#block(curve.other, [...path, "other"])),
-      ])];
-  }
-
-  #part(curve, path) {
-    return [...this.#block(curve.curve, [...path, "curve"]),
-      this.#group("Part", path, ["start", "stop"].map((name) => this.#field([...path, name], "Part", "part")))];
-  }
-
-  #scaled(curve, path) {
-    const batches = curve.pairs.map(([threshold, batch]) => `${batch} from ${threshold}`).join(", ");
-    return [...this.#block(curve.curve, [...path, "curve"]),
-      this.#group("Batch plan", path, [
-        element("p", { class: "caveat" }, `Batches: ${batches}. Change them in the JSON.`),
-        ...["unit", "reference", "exponent"].map((name) => this.#field([...path, name], "Batch plan")),
-      ])];
-  }
-
-  #group(title, path, children) {
-    const remove = this.#button("×", [...path, "remove"], () => this.#listeners.restructure((entry) => withValue(entry, path, valueAt(entry, path).curve)), `Remove the ${title.toLowerCase()}`);
-    return element("fieldset", {}, element("legend", {}, element("span", { class: "legend" }, title, remove)), ...children);
-  }
-
-  #field(path, group = "", kind = null) {
-    const name = path.at(-1);
-    const label = element("span", {}, labelOf(name, kind));
-    const inGroup = (text) => (group ? `${group}: ${text}` : null);
-    const input = name in POWER_LABELS
-      ? this.#shape(path, this.choices[name], { "aria-label": inGroup(LABELS[name]) ?? LABELS[name] }, { "aria-label": inGroup("P") ?? POWER_LABELS[name] })
-      : this.#input(path, { "aria-label": inGroup(labelOf(name, kind)) });
-    return element("label", { class: "field" }, label, input, this.#slot(path));
+  #field(path, group = null) {
+    const name = path.at(-1), text = group === TITLES.part && name === "start" ? LABELS.at : LABELS[name];
+    const named = (label) => ({ "aria-label": group ? `${group}: ${label}` : label });
+    const input = name in POWER_LABELS ? this.#shape(path, name, named(text), named(group ? "P" : POWER_LABELS[name])) : this.#input(path, named(text));
+    return element("label", { class: "field" }, element("span", {}, text), input, this.#slot(path));
   }
 
   #table(heads, rows) {
-    const body = rows.flatMap(({ cells, labels, path, actions }) => [
-      element("tr", { "data-row": path.join("/") }, element("th", { scope: "row" }),
-        ...cells.map((cell, item) => element("td", {}, item === 2
-          ? this.#shape(cell, this.choices.shape, { "data-label": labels[item] }, { "data-label": labels[item].replace("shape", "P") })
-          : this.#input(cell, { "data-label": labels[item] }))),
-        element("td", { class: "moves" }, ...actions)),
-      element("tr", {}, element("td", { colspan: heads.length }, this.#slot(path))),
-    ]);
     return element("table", { class: "rows" },
       element("thead", {}, element("tr", {}, ...heads.map((text) => (text ? element("th", { scope: "col" }, text) : element("td"))))),
-      element("tbody", {}, ...body));
+      element("tbody", {}, ...rows.flat()));
+  }
+
+  // A row of a table, with a number or null, and a row for the messages about it.
+  #row(path, number, labels, actions) {
+    const cells = labels.map((label, item) => element("td", {}, item === 2
+      ? this.#shape([...path, item], "shape", { "aria-label": label }, { "aria-label": label.replace("shape", "P") })
+      : this.#input([...path, item], { "aria-label": label })));
+    return [element("tr", {}, number ? element("th", { scope: "row" }, number) : element("td"), ...cells, element("td", { class: "moves" }, ...actions)),
+      element("tr", {}, element("td", { colspan: labels.length + 2 }, this.#slot(path)))];
   }
 
   #input(path, properties) {
     const input = element("input", {
-      ...properties, "data-path": path.join("/"), spellcheck: "false", autocapitalize: "off",
-      inputmode: "decimal",
+      ...properties, "data-path": path.join("/"), spellcheck: "false", autocapitalize: "off", inputmode: "decimal",
       input: () => {
         input.defaultValue = input.value;
-        this.#listeners.edit(path, parseField(input.value, path, this.#listeners.entry()));
+        this.#listeners.edit(path, parseField(input.value.trim(), path, this.#listeners.entry()));
       },
     });
     this.#inputs.push({ input, path });
     return input;
   }
 
-  #shape(path, choices, properties, powerProperties) {
+  #shape(path, name, properties, powerProperties) {
     const keyed = (more, key) => ({ ...more, "data-path": key.join("/") });
-    const field = new ShapeField(choices, keyed(properties, path), keyed(powerProperties, [...path, "power"]), (shape) => this.#listeners.edit(path, shape));
+    const field = new ShapeField(this.choices[name], keyed(properties, path), keyed(powerProperties, [...path, "power"]), (shape) => this.#listeners.edit(path, shape));
     this.#shapes.push({ field, path });
     return field.node;
   }
@@ -224,8 +178,11 @@ export class Controls {
 
   // The path identifies the button when it is drawn anew.
   #button(text, path, click, label = null, disabled = false) {
-    const properties = { class: label ? "plain" : null, "data-path": path.join("/"), "aria-label": label, "data-label": label, title: label };
-    return element("button", { type: "button", ...properties, disabled, click }, text);
+    return element("button", { type: "button", class: label ? "plain" : null, "data-path": path.join("/"), "aria-label": label, title: label, disabled, click }, text);
+  }
+
+  #removeButton(list, index, label, disabled = false) {
+    return this.#button("×", [...list, index, "remove"], () => this.#change(list, (items) => items.toSpliced(index, 1)), label, disabled);
   }
 
   // Each message stands next to its field. Advice is about a curve that is valid. The fault of a number that is being
@@ -261,40 +218,23 @@ export class Controls {
     return this.#placeOf({ path: ["curve"] });
   }
 
+  // Replace the part of the entry at a path.
+  #change(path, change) {
+    this.#listeners.restructure((entry) => withValue(entry, path, change(valueAt(entry, path))));
+  }
+
   #wrap(path, derive, firstField) {
-    this.#listeners.restructure((entry) => withValue(entry, path, derive(valueAt(entry, path))));
-    this.focus([...path, firstField]);
-  }
-
-  // Add what newItem(curve) returns to a list of the curve at the path.
-  #addItem(path, list, newItem) {
-    const curve = valueAt(this.#listeners.entry(), path);
-    const items = [...(curve[list] ?? []), newItem(curve)];
-    this.#listeners.restructure((entry) => withValue(entry, [...path, list], items));
-    this.focus([...path, list, items.length - 1, 0]);
-  }
-
-  #addStage(path) {
-    const [stages, index] = withNewStage(valueAt(this.#listeners.entry(), path));
-    this.#listeners.restructure((entry) => withValue(entry, [...path, "stages"], stages));
-    this.focus([...path, "stages", index, 0]);
-  }
-
-  #removeItem(path, index) {
-    this.#listeners.restructure((entry) => withValue(entry, path, valueAt(entry, path).filter((_, position) => position !== index)));
+    this.#change(path, derive);
+    this.#focus([...path, firstField]);
   }
 
   // Swap an item with its neighbour. The focus follows the item.
-  #moveItem(path, index, direction, offset) {
+  #moveItem(list, index, direction, offset) {
     const target = index + offset;
-    this.#listeners.restructure((entry) => {
-      const items = [...valueAt(entry, path)];
-      [items[index], items[target]] = [items[target], items[index]];
-      return withValue(entry, path, items);
-    });
+    this.#change(list, (items) => items.with(index, items[target]).with(target, items[index]));
     // At the end of the list the button is disabled and takes no focus, so the first field keeps it.
-    this.focus([...path, target, 0]);
-    this.focus([...path, target, direction]);
+    this.#focus([...list, target, 0]);
+    this.#focus([...list, target, direction]);
   }
 }
 
@@ -302,9 +242,8 @@ const rises = (entry, path) => path.at(-1) === "warmup_shape" || (path.at(-3) ==
 
 // Two curves of the same structure have the same fields.
 function structureOf(curve) {
-  if (curve === null || typeof curve !== "object") return null;
-  return [curve.kind, curve.pairs, curve.plateaus?.length, curve.absolute_plateaus?.length, curve.stages?.length,
-    "curve" in curve ? structureOf(curve.curve) : 0, "other" in curve ? structureOf(curve.other) : 0];
+  return curve && [curve.kind, curve.pairs, curve.plateaus?.length, curve.absolute_plateaus?.length, curve.stages?.length,
+    structureOf(curve.curve), structureOf(curve.other)];
 }
 
 // True if a message is about the field at the path.
@@ -313,13 +252,9 @@ const covers = ({ key, isField }, path) => isField && `${path.join("/")}/`.start
 // True for the beginning of a number that is not one yet, such as "" and "6e-" on the way to "6e-4".
 const isIncomplete = (text) => /^[-+]?\d*\.?\d*(e[-+]?)?$/i.test(text.trim()) && Number.isNaN(Number(text || "."));
 
-// A number, with separators between digits allowed; a percentage of the run as steps; null for an empty field; else
-// the text itself, which the constructor rejects with a message.
+// A percentage of the run as steps; null for an empty field; else the text, which the server reads.
 function parseField(text, path, entry) {
-  const plain = text.trim().replace(/(?<=\d)[_\s\u202f](?=\d)/g, "");
-  if (plain === "") return null;
-  const [, digits, percent] = /^(.*?)\s*(%?)$/.exec(plain);
-  const isNumber = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(digits) && Number.isFinite(Number(digits));
-  const value = !percent || path.includes("plateaus") ? Number(digits) : stepsOfRun(Number(digits), entry, path);
-  return isNumber && Number.isFinite(value) ? value : text.trim();
+  if (path.at(-3) === "plateaus") return text.replace(/\s*%$/, "") || null;
+  const steps = text.endsWith("%") ? stepsOfRun(text.slice(0, -1), entry, path) : NaN;
+  return Number.isFinite(steps) ? steps : text || null;
 }

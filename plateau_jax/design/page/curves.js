@@ -1,7 +1,7 @@
 // The table of curves: which one is selected, their names, and how they compare with the first.
 
-import { element, formatLearningRate, formatStep, setProperties, svgElement } from "./elements.js";
-import { DASHES } from "./looks.js";
+import { element, formatLearningRate, formatStep, setProperties } from "./elements.js";
+import { swatch } from "./looks.js";
 
 // entries: {id, colour, name, isHidden, total: its steps}; outlooks: an answer of the server per id, or none yet.
 // forecasts.cells(id) returns the cells of a curve's forecast, if any, and forecasts.best(id) its best peak, {peak} or
@@ -25,15 +25,11 @@ function newRow(id, listeners) {
       name.defaultValue = name.value;
       listeners.rename(id, name.value);
     },
-    keydown: ({ key }) => {
-      if (key === "Escape") name.value = name.defaultValue;
-    },
   });
   const select = ({ target }) => target.closest("button, a, [type=radio]") || listeners.select(id);
   return element("tr", { "data-id": id, click: select }, element("th", { scope: "row" }, element("div", { class: "name" },
     element("input", { type: "radio", name: "selected", "data-key": `curves/${id}/select`, change: () => listeners.select(id) }),
-    svgElement("svg", { class: "swatch", width: 26, height: 8, "aria-hidden": "true" }, svgElement("line", { x1: 0, x2: 26, y1: 4, y2: 4 })),
-    name)));
+    element("span", { class: "swatch" }), name)));
 }
 
 function updateRow(row, entry, index, isSelected, outlook, forecasts, entries, listeners) {
@@ -49,9 +45,7 @@ function updateRow(row, entry, index, isSelected, outlook, forecasts, entries, l
   const isTyped = name === document.activeElement && name.value !== name.defaultValue;
   name.defaultValue = entry.name;
   if (!isTyped && name.value !== entry.name) name.value = entry.name;
-  setProperties(row.querySelector(".swatch line"), {
-    "stroke-width": isSelected ? 3 : 2, "stroke-dasharray": isSelected ? null : DASHES[entry.colour],
-  });
+  row.querySelector(".swatch").replaceWith(swatch(entry.colour, isSelected));
   setProperties(row, { class: `colour-${entry.colour} ${isSelected ? "selected" : ""}` });
   row.querySelector(".length")?.remove();
   name.after(otherLength(entry, entries[0]));

@@ -3,14 +3,15 @@
 const MAX_SAVED = 100;  // states before the present one, and after it
 
 export class History {
-  #past = [];
-  #future = [];
+  #past;
+  #future;
   #key = null;
 
-  // `saved` is that of an earlier history. It is ignored unless its present state is this one.
-  constructor(present, saved = null) {
+  // `past` and `future` are those that an earlier history saved.
+  constructor({ present, past = [], future = [] }) {
     this.present = present;
-    if (saved && JSON.stringify(saved.present) === JSON.stringify(present)) [this.#past, this.#future] = [saved.past, saved.future];
+    this.#past = past;
+    this.#future = future;
   }
 
   get saved() {

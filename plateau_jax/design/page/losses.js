@@ -1,12 +1,10 @@
 // The picture of losses: those that were logged, the fitted law, and the forecast of each curve with its band.
 // All numbers come from the server; this module only converts them to pixels, and lists them in a table.
 
-import { LEFT, RIGHT, axisTitle, tickLabel, ticks } from "./axes.js";
+import { Axes } from "./axes.js";
 import { byId, element, formatStep, svgElement } from "./elements.js";
 import { DASHES } from "./looks.js";
 
-// Margins above and below the axes, in pixels.
-const TOP = 22, BOTTOM = 40;
 // The fraction of a run whose steep beginning may lie above the axes.
 const BEGINNING = 0.15;
 const MAX_ROWS = 8;  // of the table, for each line
@@ -35,28 +33,24 @@ export class LossPicture {
   }
 
   #drawPicture() {
-    const svg = byId("losses"), box = svg.getBoundingClientRect();
-    if (!this.#runs.length || !box.width) return;
-    const lines = this.#lines.filter(({ steps }) => steps);
+    const svg = byId("losses");
+    if (!this.#runs.length || !svg.getBoundingClientRect().width) return;
+    const lines = this.#lines.filter(({ steps }) => steps).sort((one, other) => one.isSelected - other.isSelected);
     const fits = this.#runs.map((run) => ({ steps: run.fitted_steps, losses: run.fitted_losses }));
     const end = 1.03 * Math.max(...[...this.#runs, ...fits, ...lines].map(({ steps }) => steps.at(-1)));
-    const [low, high] = rangeOf(this.#runs, [...fits, ...lines]);
-    const width = box.width - LEFT - RIGHT, height = box.height - TOP - BOTTOM;
-    const x = (step) => (LEFT + (step / end) * width).toFixed(1);
-    const y = (loss) => (TOP + ((high - loss) / (high - low)) * height).toFixed(1);
-    const points = (steps, losses) => steps.map((step, index) => `${x(step)},${y(losses[index])}`);
-    const plotted = svgElement("g", { "clip-path": "url(#losses-area)" },
-      ...lines.map(({ colour, steps, losses, half_widths }) => svgElement("path", { class: `band colour-${colour}`, d: `M${[
-        ...points(steps, losses.map((loss, index) => loss + half_widths[index])),
-        ...points(steps, losses.map((loss, index) => loss - half_widths[index])).reverse()].join(" ")}Z` })),
-      ...[...lines].sort((one, other) => one.isSelected - other.isSelected).map(({ colour, isSelected, steps, losses }) => svgElement("polyline", {
-        class: `curve colour-${colour} ${isSelected ? "selected" : ""}`, "stroke-dasharray": isSelected ? null : DASHES[colour], points: points(steps, losses).join(" "),
-      })),
-      ...this.#runs.map(({ steps, losses }) => svgElement("path", { class: "logged", d: points(steps, losses).map((point) => `M${point}h.01`).join("") })),
-      ...fits.map(({ steps, losses }) => svgElement("polyline", { class: "fit", points: points(steps, losses).join(" ") })));
+    const axes = new Axes(svg, end, ...rangeOf(this.#runs, [...fits, ...lines]));
+    const area = { x: axes.left, y: axes.top, width: axes.width, height: axes.height };
+    const borderOf = ({ steps, losses, half_widths }, sign) => axes.points(steps, losses.map((loss, index) => loss + sign * half_widths[index]));
     svg.replaceChildren(
-      svgElement("clipPath", { id: "losses-area" }, svgElement("rect", { x: LEFT, y: TOP, width, height })),
-      ...axes({ low, high, end, width, height, x, y }), plotted);
+      svgElement("clipPath", { id: "losses-area" }, svgElement("rect", area)),
+      ...axes.draw("loss", (loss) => loss.toFixed(3)),
+      svgElement("g", { "clip-path": "url(#losses-area)" },
+        ...lines.map((line) => svgElement("path", { class: `band colour-${line.colour}`, d: `M${[...borderOf(line, 1), ...borderOf(line, -1).reverse()].join(" ")}Z` })),
+        ...lines.map(({ colour, isSelected, steps, losses }) => svgElement("polyline", {
+          class: `curve colour-${colour} ${isSelected ? "selected" : ""}`, "stroke-dasharray": isSelected ? null : DASHES[colour], points: axes.points(steps, losses).join(" "),
+        })),
+        ...this.#runs.map(({ steps, losses }) => svgElement("path", { class: "logged", d: axes.points(steps, losses).map((point) => `M${point}h.01`).join("") })),
+        ...fits.map(({ steps, losses }) => svgElement("polyline", { class: "fit", points: axes.points(steps, losses).join(" ") }))));
   }
 
   #drawTable() {
@@ -69,8 +63,7 @@ export class LossPicture {
           .map((text) => element("td", { class: "number" }, text)));
     }));
     details.querySelector("table").replaceChildren(
-      element("thead", {}, element("tr", {}, ...["Line", "Step", "Loss", "Interval"].map((text, column) =>
-        element("th", { scope: "col", class: column ? "number" : null }, text)))),
+      details.querySelector("thead"),
       ...this.#lines.filter(({ steps }) => steps).map((line) => rows(`${line.name}, forecast`, line)),
       ...this.#runs.flatMap((run) => [rows(`${run.name}, logged`, run), rows(`${run.name}, fit`, { steps: run.fitted_steps, losses: run.fitted_losses })]));
   }
@@ -92,23 +85,6 @@ function rangeOf(runs, lines) {
   const low = Math.min(...shown), high = Math.max(...shown);
   const margin = 0.06 * (high - low) || 0.01 * high;
   return [low - margin, high + margin];
-}
-
-function* axes({ low, high, end, width, height, x, y }) {
-  const bottom = TOP + height;
-  const losses = ticks(low, high, height / 40);
-  const decimals = Math.max(0, ...losses.map((loss) => (String(loss).split(".")[1] ?? "").length));
-  for (const loss of losses) {
-    yield svgElement("line", { class: "grid", x1: LEFT, x2: LEFT + width, y1: y(loss), y2: y(loss) });
-    yield tickLabel(loss.toFixed(decimals), { x: LEFT - 12, y: Number(y(loss)) + 4, "text-anchor": "end" });
-  }
-  yield svgElement("line", { class: "axis", x1: LEFT, x2: LEFT + width, y1: bottom, y2: bottom });
-  for (const step of ticks(0, end, width / 92, 1)) {
-    yield svgElement("line", { class: "axis", x1: x(step), x2: x(step), y1: bottom, y2: bottom + 4 });
-    yield tickLabel(formatStep(step), { x: x(step), y: bottom + 18, "text-anchor": step ? "middle" : "start" });
-  }
-  yield axisTitle("loss", { x: LEFT - 12, y: TOP - 9, "text-anchor": "end" });
-  yield axisTitle("step", { x: LEFT + width, y: bottom + 34, "text-anchor": "end" });
 }
 
 // At most MAX_ROWS indices below a length, the first and the last among them.

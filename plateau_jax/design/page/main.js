@@ -3,57 +3,27 @@
 import { showCode } from "./code.js";
 import { Controls } from "./controls.js";
 import { drawCurves } from "./curves.js";
+import { movedEntry, stepsOf } from "./edits.js";
 import { byId, element, formatLearningRate, formatStep, setProperties } from "./elements.js";
 import { keepFocus } from "./focus.js";
 import { Forecasts } from "./forecast.js";
-import { movedEntry } from "./handles.js";
 import { History, withValue } from "./history.js";
-import { freeLook } from "./looks.js";
-import { nameOfFile, prepareOpening } from "./opening.js";
-import { stepsOf } from "./parts.js";
+import { freeLook, swatch } from "./looks.js";
+import { prepareOpening } from "./opening.js";
 import { Picture } from "./picture.js";
-import { Unanswered, ask, latestOnly } from "./requests.js";
-import { loadState, saveState } from "./saved.js";
-import { shareTabStop } from "./tab_stop.js";
+import { ask, latestOnly, showTrouble } from "./requests.js";
+import { keepState, loadState } from "./saved.js";
 import { TEMPLATES, distinctName } from "./templates.js";
-import { listenForUndo } from "./undo_keys.js";
 
-// By the curve's id: {asked, answer}: the entry that the server was asked about, as JSON, and its answer. If the entry
-// has a fault, the answer describes how it was when it was last valid.
+// By the curve's id: {asked, fault, description}: the entry that the server was asked about, as JSON, and what it
+// answered. If the entry has a fault, the description is that of when it was last valid.
 const known = new Map();
 let outlooks = new Map();
 let history;
-let initialCurves;  // as JSON, to recognize the saved state of another start of the server
 let maxCurves;
 const MAX_CURVE_BYTES = 2 ** 20, MAX_NAME = 40;
 let refreshed = Promise.resolve();  // resolves once the server's answers to the last change are shown
 let queue = Promise.resolve();  // of key presses on handles
-
-const RETRY = 2000;  // milliseconds
-let retry = null;  // the timer of the next question to a server that does not answer, else null
-const isOffline = () => document.body.matches(".offline");
-
-const showTrouble = (error) => {
-  byId("trouble").hidden = false;
-  // Screen readers would announce an unchanged message again if it were set.
-  if (byId("trouble").textContent !== error.message) byId("trouble").textContent = error.message;
-  if (!(error instanceof Unanswered)) return;
-  document.body.classList.add("offline");
-  retry ??= setTimeout(reconnect, RETRY);
-};
-
-// Ask again until the server answers; then catch up with the changes made meanwhile.
-async function reconnect() {
-  retry = null;
-  try {
-    await ask("/start");
-    document.body.classList.remove("offline");
-    if (!history) return location.reload();
-    refreshed = refresh();
-  } catch (error) {
-    showTrouble(error);
-  }
-}
 
 // The state
 
@@ -87,49 +57,28 @@ const freeName = (name, id = null) =>
 
 // Add a copy of the selected curve, or another curve with its length, warmup and peak.
 async function addFromTemplate(template) {
-  const answer = descriptionOf(selected());
   const { name, curve, peak } = lastValid(selected());
   if (template === "copy") return add(name, curve, peak);
-  const { total = stepsOf(curve) || 10000, warmup = { warmup_steps: 0 } } = answer ?? {};
+  const { total = stepsOf(curve) || 10000, warmup = { warmup_steps: 0 } } = descriptionOf(selected()) ?? {};
   const [title, description] = TEMPLATES[template](total, warmup);
-  await openCurve(JSON.stringify(description), title, peak);
+  await openCurves(description, title);
 }
 
-// Add the curve that a JSON text describes, or replace all curves by those of a saved page. Returns the fault of an
-// invalid text, else undefined.
-async function openCurve(text, name, peak) {
-  const { curve, curves, fault } = await ask("/open", { text });
-  if (curve && isFull()) return fullText();
-  if (curve) add(name, curve, peak);
-  if (curves) {
-    const first = Math.max(0, ...known.keys()) + 1;
-    const opened = curves.map((entry, index) => ({ ...entry, id: first + index, colour: index }));
-    change(null, { selected: opened.at(-1).id, curves: opened });
-  }
-  return fault;
-}
-
-// Open a dropped file if it holds curves. Returns false if it does not, as a log.
-async function openDropped(file) {
-  if (file.size > MAX_CURVE_BYTES) return false;
-  try {
-    const text = await file.text();
-    const keys = keysOf(text);
-    if (!["curves", "kind", "stages", "total_steps"].some((key) => keys.includes(key))) return false;
-    const fault = await openCurve(text, nameOfFile(file), selected().peak);
-    if (fault !== undefined) throw new Error(`${file.name}: ${fault}`);
-  } catch (error) {
-    showTrouble(error);
-  }
-  return true;
-}
-
-function keysOf(text) {
-  try {
-    return Object.keys(JSON.parse(text) ?? {});
-  } catch {
-    return [];
-  }
+// Add the curve of a description, or replace all curves by those of a saved page. Throws the fault of an invalid one.
+async function openCurves(saved, name) {
+  const isPage = saved?.curves !== undefined;
+  if (!isPage && isFull()) throw new Error(fullText());
+  const asked = isPage ? saved.curves : [{ name, curve: saved, peak: lastValid(selected()).peak }];
+  const { curves } = await ask("/page", { curves: asked });
+  const opened = curves.map(({ fault, curve, peak }, index) => {
+    const title = String(asked[index].name || `Curve ${index + 1}`).slice(0, MAX_NAME);
+    if (fault) throw new Error(isPage ? `${title}: ${fault.message}` : fault.message);
+    return { name: title, curve, peak };
+  });
+  if (!opened.length) throw new Error("This page was saved without a curve");
+  if (!isPage) return add(name, opened[0].curve, opened[0].peak);
+  const first = Math.max(0, ...known.keys()) + 1;
+  change(null, { selected: first + opened.length - 1, curves: opened.map((entry, index) => ({ ...entry, id: first + index, colour: index })) });
 }
 
 // Download the curves with their names and peaks: each as it was last valid, or as typed if no answer has come yet.
@@ -153,10 +102,10 @@ function select(id) {
 // Questions to the server
 
 const textOf = ({ curve, peak }) => JSON.stringify({ curve, peak });
-const answerOf = ({ id }) => known.get(id)?.answer;
 const isAnswered = (entry) => known.get(entry.id)?.asked === textOf(entry);
+const faultOf = ({ id }) => known.get(id)?.fault;
 // The server's description of an entry as it is, or as it was last valid; undefined if there is none.
-const descriptionOf = (entry) => (answerOf(entry)?.curve ? answerOf(entry) : undefined);
+const descriptionOf = ({ id }) => known.get(id)?.description;
 const largestOf = (entry) => descriptionOf(entry)?.largest ?? 1;  // multiplier
 const validEntries = () => entries().filter(descriptionOf);
 const visibleEntries = () => validEntries().filter(({ id, isHidden }) => !isHidden || id === selected().id);
@@ -169,33 +118,34 @@ function validPart(entry) {
 // The entry with its last valid curve and peak, or as it is without any.
 const lastValid = (entry) => ({ ...entry, ...validPart(entry) });
 
-// Descriptions of the curves, or a comparison of them given the runs of logs; the learning rates at the cursor in any case.
-const askAbout = (asked, { describe = false, runs = null }) => ask("/page", {
-  curves: asked.map((entry) => ({ curve: entry.curve, peak: entry.peak, before: descriptionOf(entry) ? validPart(entry) : null })),
-  describe, step: picture.step, runs,
-});
+// Ask for the descriptions of entries.
+async function describe(asked) {
+  const { curves } = await ask("/page", { curves: asked.map(({ curve, peak }) => ({ curve, peak })) });
+  asked.forEach((entry, index) => {
+    const { fault, ...description } = curves[index];
+    known.set(entry.id, { asked: textOf(entry), fault, description: fault ? descriptionOf(entry) : description });
+  });
+}
 
 const refresh = latestOnly(async () => {
-  const asked = entries();
-  const answer = await askAbout(asked, { describe: true });
-  asked.forEach((entry, index) => known.set(entry.id, { asked: textOf(entry), answer: answer.curves[index] }));
+  await describe(entries());
   byId("trouble").hidden = true;
   show();
-  showLearningRates(asked, answer);
+  readLearningRates();
   compare();
 }, showTrouble);
 
-// Bounds and forecasts of all curves, by their ids, and what is said of runs.
-async function askToCompare(runs) {
-  const asked = entries();
-  const answer = await askAbout(asked, { runs });
-  const perCurve = (values = []) => new Map(asked.map(({ id }, index) => [id, values[index]]));
-  return { ...answer, outlooks: perCurve(answer.outlooks), forecasts: perCurve(answer.forecasts) };
+// Ask about the curves that are valid, or were so last. Lists in the answer become maps from the curves' ids.
+async function askAboutValid(question) {
+  const asked = validEntries();
+  const answer = await ask("/page", { curves: asked.map(validPart), describe: false, ...question });
+  const byCurve = ([name, value]) => [name, Array.isArray(value) ? new Map(asked.map(({ id }, index) => [id, value[index]])) : value];
+  return Object.fromEntries(Object.entries(answer).map(byCurve));
 }
 
 const compare = latestOnly(async () => {
   const { runs } = forecasts;
-  const answer = await askToCompare(runs.map(({ text }) => text));
+  const answer = await askAboutValid({ runs: runs.map(({ text }) => text) });
   if (runs !== forecasts.runs) return;  // another question follows
   outlooks = answer.outlooks;
   byId("note").textContent = answer.note;
@@ -203,7 +153,7 @@ const compare = latestOnly(async () => {
 }, showTrouble);
 
 const forecasts = new Forecasts({
-  entries: validEntries, question: validPart, ask: askToCompare, compare: () => compare(), changed: () => showCurves(),
+  entries: validEntries, question: validPart, compare: () => compare(), changed: () => showCurves(),
   settled: () => started.then(() => refreshed),
   visible: () => visibleEntries().map((entry) => ({ ...entry, isSelected: entry.id === selected().id })),
   largest: largestOf,
@@ -211,35 +161,26 @@ const forecasts = new Forecasts({
     const largest = largestOf(entry);
     return largest > 0 ? { ...entry, peak: Number((lr / largest).toPrecision(7)) } : entry;
   }) }),
-  addCurve: add, openDropped, isFull,
+  addCurve: add, isFull,
 });
 
 const readLearningRates = latestOnly(async () => {
-  const asked = entries();
-  if (picture.step !== null) showLearningRates(asked, await askAbout(asked, {}));
-}, showTrouble);
-
-function showLearningRates(asked, { step, learning_rates }) {
-  if (!learning_rates) return;
-  const texts = new Map();
-  asked.forEach(({ id }, index) => learning_rates[index] !== null && texts.set(id, formatLearningRate(learning_rates[index])));
-  const shown = visibleEntries().filter(({ id }) => texts.has(id));
+  const { step } = picture;
+  const { learning_rates: lrs } = step === null ? {} : await askAboutValid({ step });
+  const shown = visibleEntries().map((entry) => ({ ...entry, lr: lrs?.has(entry.id) ? formatLearningRate(lrs.get(entry.id)) : "" }));
   byId("readout").replaceChildren(
-    element("span", {}, "step ", element("b", {}, formatStep(step))),
-    ...shown.map(({ id, colour, name }) => element("span", { class: `colour-${colour}` },
-      element("span", { class: "dot" }), `${name} `, element("b", {}, texts.get(id)))));
-  picture.announce(`step ${step}: ${shown.map(({ id, name }) => `${name} ${texts.get(id)}`).join(", ")}`);
-}
+    ...shown.map(({ id, colour, name, lr }) => element("span", {}, swatch(colour, id === selected().id), `${name} `, element("b", {}, lr))),
+    step === null ? "Point at the picture to read learning rates." : element("span", {}, "at step ", element("b", {}, formatStep(step))));
+  picture.announce(`step ${step ?? 0}: ${shown.map(({ name, lr }) => `${name} ${lr}`).join(", ")}`);
+}, showTrouble);
 
 // The parts of the page
 
-function showFields(isUndone = false) {
-  const { fault = null, advice, shapes } = answerOf(selected()) ?? {};
-  controls.draw(selected(), { fault, advice, shapes, isUndone });
-}
+const showFields = (isUndone = false) =>
+  controls.draw(selected(), { fault: faultOf(selected()), advice: descriptionOf(selected())?.advice, isUndone });
 
 const show = (isUndone = false) => keepFocus(() => {
-  const entry = selected(), isStale = Boolean(answerOf(entry)?.fault);
+  const entry = selected(), isStale = Boolean(faultOf(entry));
   showFields(isUndone);
   picture.draw(visibleEntries().map((shown) => ({
     id: shown.id, colour: shown.colour, name: shown.name, isSelected: shown.id === entry.id, answer: descriptionOf(shown),
@@ -254,9 +195,6 @@ const show = (isUndone = false) => keepFocus(() => {
   showCurves();
   showSegments(descriptionOf(entry));
   showCode(descriptionOf(entry));
-  // A reload also needs the last valid curve of each entry that is invalid now, or not answered yet.
-  const needed = validEntries().filter((entry) => answerOf(entry).fault || !isAnswered(entry));
-  saveState({ initialCurves, present: history.present, lastValid: needed.map((entry) => [entry.id, validPart(entry)]) });
 });
 
 const showCurves = () => keepFocus(() => {
@@ -311,8 +249,7 @@ const picture = new Picture(byId("picture"), {
     const entry = selected();
     const distance = moved === null ? 0 : moved.value - moved.handle.value;
     // Without an answer to what was typed last, the handle does not know it, and would undo it.
-    const canBegin = distance !== 0 && isAnswered(entry) && !isOffline();
-    if (moved !== null && (picture.beforeDrag || canBegin)) {
+    if (moved !== null && (picture.beforeDrag || (distance !== 0 && isAnswered(entry)))) {
       const before = picture.isDragging ? (picture.beforeDrag ??= lastValid(entry)) : lastValid(entry);
       changeEntry(`move ${entry.id} ${moved.handle.name}`, distance === 0 ? before : movedEntry(before, moved.handle, distance));
     }
@@ -347,15 +284,42 @@ function undoOrRedo(action) {
 byId("undo").addEventListener("click", () => undoOrRedo("undo"));
 byId("redo").addEventListener("click", () => undoOrRedo("redo"));
 byId("save").addEventListener("click", save);
-listenForUndo(undoOrRedo);
+document.addEventListener("keydown", (event) => {
+  const action = { z: event.shiftKey ? "redo" : "undo", y: "redo" }[event.key.toLowerCase()];
+  if (!action || !(event.ctrlKey || event.metaKey) || event.altKey) return;
+  // There they undo the typing.
+  if (event.target.matches("[name=name]") || document.querySelector("dialog[open]")) return;
+  event.preventDefault();  // the browser's undo, which knows the text of one field only
+  undoOrRedo(action);
+});
 
 const addButtons = [...document.querySelectorAll("[data-add]")];
-shareTabStop(addButtons);
 for (const button of addButtons) {
   button.addEventListener("click", () => addFromTemplate(button.dataset.add).catch(showTrouble));
 }
 
-prepareOpening((text, name) => openCurve(text, name, selected().peak));
+const showFile = prepareOpening(openCurves);
+
+async function holdsCurves(file) {
+  if (file.size > MAX_CURVE_BYTES) return false;
+  try {
+    const content = JSON.parse(await file.text());
+    return ["curves", "kind", "stages", "total_steps"].some((key) => key in content);
+  } catch {
+    return false;
+  }
+}
+
+// A file that is dropped on the page would replace it, except in a field for files.
+addEventListener("dragover", (event) => event.target.matches("[type=file]") || event.preventDefault());
+addEventListener("drop", async (event) => {
+  const files = [...event.dataTransfer.files];
+  if (!files.length || event.target.matches("[type=file]")) return;
+  event.preventDefault();
+  if (byId("opening").open) return;
+  if (await holdsCurves(files[0])) showFile(files[0]);
+  else forecasts.dialog.open(files);
+});
 
 // Begin with the curves of the command line or, after a reload, with those that this tab had.
 
@@ -363,22 +327,15 @@ async function start() {
   const { curves, max_curves, max_log_bytes, shapes } = await ask("/start");
   controls.choices = shapes;
   maxCurves = max_curves;
-  initialCurves = JSON.stringify(curves);
-  const saved = loadState();
-  const before = saved?.initialCurves === initialCurves ? saved : null;
-  for (const [id, entry] of before?.lastValid ?? []) {
-    const { curves: [answer] } = await ask("/page", { curves: [entry] });
-    known.set(id, { asked: textOf(entry), answer });
-  }
-  const fresh = [];
-  for (const entry of curves) {
-    const name = distinctName(entry.name, fresh.map(({ name }) => name));
-    fresh.push({ ...entry, id: fresh.length + 1, colour: fresh.length, name });
-  }
-  history = new History(before?.present ?? { selected: fresh.at(-1).id, curves: fresh }, loadState("history"));
-  addEventListener("pagehide", () => saveState(history.saved, "history"));
+  const initialCurves = JSON.stringify(curves);  // to recognize the saved state of another start of the server
+  const fresh = curves.map((entry, index) => ({ ...entry, id: index + 1, colour: index }));
+  for (const [index, entry] of fresh.entries()) entry.name = distinctName(entry.name, fresh.slice(0, index).map(({ name }) => name));
+  const saved = loadState("curves"), before = saved?.initialCurves === initialCurves ? saved : null;
+  history = new History(before ?? { present: { selected: fresh.at(-1).id, curves: fresh } });
+  await describe(before?.valid ?? []);
+  const validPair = (entry) => ({ id: entry.id, ...validPart(entry) });
+  keepState("curves", () => ({ initialCurves, ...history.saved, valid: validEntries().map(validPair) }));
   forecasts.start(initialCurves, max_log_bytes);
-  byId("readout").textContent = "Point at the picture to read learning rates.";
   show();
   refreshed = refresh();
 }

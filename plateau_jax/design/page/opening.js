@@ -1,29 +1,34 @@
-// The dialog that opens a curve from JSON.
+// The dialog that opens curves from JSON.
 
 import { byId } from "./elements.js";
 
-// The name of the curve in a file.
-export const nameOfFile = ({ name }) => name.replace(/\.json$/i, "");
-
-// open(text, name) adds the curve or the curves that the text describes, or returns the fault of an invalid one.
+// open(saved, name) adds the curve, or the curves of a saved page, that were saved; it throws the fault of an invalid
+// one. Returns showFile(file), which opens the dialog with a file.
 export function prepareOpening(open) {
-  byId("open").addEventListener("click", () => {
-    byId("opening-fault").textContent = "";
-    byId("opening").showModal();
-  });
-  byId("file").addEventListener("change", async ({ target }) => {
-    if (target.files.length) byId("pasted").value = await target.files[0].text();
-  });
+  const dialog = byId("opening"), pasted = byId("pasted"), fault = byId("opening-fault");
+  let name;
+  const show = () => {
+    dialog.querySelector("form").reset();
+    fault.textContent = "";
+    name = "Opened";
+    dialog.showModal();
+  };
+  const read = async (file) => {
+    name = file.name.replace(/\.json$/i, "");
+    pasted.value = await file.text();
+  };
+  byId("open").addEventListener("click", show);
+  byId("file").addEventListener("change", ({ target }) => target.files.length && read(target.files[0]));
   byId("accept").addEventListener("click", async () => {
     try {
-      const [file] = byId("file").files;
-      const fault = await open(byId("pasted").value, file ? nameOfFile(file) : "Opened");
-      byId("opening-fault").textContent = fault ?? "";
-      if (fault !== undefined) return;
-      byId("opening").querySelector("form").reset();
-      byId("opening").close();
+      await open(JSON.parse(pasted.value), name);
+      dialog.close();
     } catch (error) {
-      byId("opening-fault").textContent = error.message;
+      fault.textContent = error.message;
     }
   });
+  return (file) => {
+    show();
+    return read(file);
+  };
 }

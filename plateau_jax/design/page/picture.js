@@ -1,34 +1,26 @@
 // The picture: axes, curves, the handles of the selected curve, and the cursor that reads learning rates.
 // Steps, levels and handles come from the server; this module only converts them to pixels.
 
-import { LEFT, RIGHT, axisTitle, tickLabel, ticks } from "./axes.js";
-import { formatLearningRate, formatStep, setProperties, svgElement } from "./elements.js";
-import { completeHandle } from "./handle_values.js";
-import { makeDraggable } from "./handles.js";
-import { lineNames } from "./line_names.js";
+import { Axes } from "./axes.js";
+import { formatLearningRate, setProperties, svgElement } from "./elements.js";
+import { lookOf, makeDraggable, textOf } from "./handles.js";
 import { DASHES } from "./looks.js";
-import { ValueLabel } from "./value_label.js";
-
-// Margins above and below the axes, in pixels.
-const TOP = 18, BOTTOM = 38;
 
 export class Picture {
   #svg;
   #listeners;
   #back = svgElement("g", { "aria-hidden": "true" });
   #lines = svgElement("g", { "aria-hidden": "true" });
-  #names = svgElement("g", { "aria-hidden": "true" });
   #hits = svgElement("g", { "aria-hidden": "true" });  // wide invisible lines, to click on
   #cursor = svgElement("line", { class: "cursor", visibility: "hidden" });
   #reader;
   #handles = svgElement("g");
   #marks = new Map();
-  #value = new ValueLabel();
-  #valued;  // the name of a handle
+  #axes;
   #curves = [];
-  #step = null;
+  #dragged = null;  // the name of a handle
   #pressed = [0, 0];
-  isDragging = false;
+  step = null;  // at the cursor
 
   // listeners.move and listeners.enqueue serve handles.js; listeners.read() is called when the cursor moves,
   // listeners.choose(id) when a curve is clicked on.
@@ -39,7 +31,7 @@ export class Picture {
       class: "reader", role: "slider", tabindex: 0, "aria-label": "Step at which to read learning rates",
       keydown: (event) => this.#readByKey(event),
     }, svgElement("path", { d: "M0 -9 L7 3 H-7 Z" }));
-    svg.append(this.#back, this.#lines, this.#names, this.#hits, this.#cursor, this.#reader, this.#handles, this.#value.node);
+    svg.append(this.#back, this.#lines, this.#hits, this.#cursor, this.#reader, this.#handles);
     svg.addEventListener("pointermove", (event) => this.#readAt(event));
     svg.addEventListener("pointerdown", (event) => {
       this.#pressed = [event.clientX, event.clientY];
@@ -50,67 +42,47 @@ export class Picture {
     new ResizeObserver(() => this.draw(this.#curves)).observe(svg);
   }
 
-  get step() {
-    return this.#step;
+  get isDragging() {
+    return this.#dragged !== null;
+  }
+
+  // Show the value of a handle while it is dragged; null ends the drag.
+  drag(handle) {
+    this.#dragged = handle?.name ?? null;
+    for (const [name, { node }] of this.#marks) node.classList.toggle("dragged", name === this.#dragged);
   }
 
   // curves: {id, name, colour: a number, isSelected, answer}, where answer is the server's description.
   draw(curves) {
     this.#curves = curves;
-    const box = this.#svg.getBoundingClientRect();
-    if (!curves.length || !box.width) return;
+    if (!curves.length || !this.#svg.getBoundingClientRect().width) return;
     if (!this.isDragging) {  // axes that followed a drag would move under the pointer
       this.total = Math.max(...curves.map(({ answer }) => answer.total));
       this.highest = Math.max(...curves.map(({ answer }) => answer.peak)) || 1;
     }
-    this.width = box.width - LEFT - RIGHT;
-    this.height = box.height - TOP - BOTTOM;
-    const selected = curves.find(({ isSelected }) => isSelected);
-    this.peak = selected?.answer.peak;
-    this.#back.replaceChildren(...this.#spans(selected), ...this.#axes());
-    this.#lines.replaceChildren(...[...curves.filter((curve) => curve !== selected), ...(selected ? [selected] : [])]
-      .map((curve) => this.#line(curve)));
+    this.#axes = new Axes(this.#svg, this.total * 1.03, 0, this.highest * 1.12);
+    const selected = curves.find(({ isSelected }) => isSelected), others = curves.filter((curve) => curve !== selected);
+    const front = selected ? [selected] : [];
+    this.#back.replaceChildren(...this.#spans(selected), ...this.#axes.draw("learning rate", formatLearningRate));
+    this.#lines.replaceChildren(...[...others, ...front].map((curve) => this.#line(curve)));
     // The selected curve is at the bottom: clicks on curves that lie on one another take turns.
-    this.#hits.replaceChildren(...[...(selected ? [selected] : []), ...curves.filter((curve) => curve !== selected)]
-      .map((curve) => this.#hit(curve)));
+    this.#hits.replaceChildren(...[...front, ...others].map((curve) =>
+      svgElement("path", { d: `M${this.#points(curve)}`, class: `hit colour-${curve.colour}`, "data-id": curve.id })));
     this.#drawHandles(selected);
-    if (!this.isDragging) this.#names.replaceChildren(...this.#lineNames(curves));  // they would jump
-    setProperties(this.#names, { visibility: this.isDragging ? "hidden" : null });
     this.#drawReader();
   }
 
-  #lineNames(curves) {
-    const lines = curves.map(({ name, colour, answer }) => ({
-      name, colour, points: answer.steps.map((step, index) => [this.x(step), this.y(answer.peak * answer.levels[index])]),
-    }));
-    const box = { left: LEFT + 4, right: LEFT + this.width, top: 2, bottom: TOP + this.height - 22 };  // above the names of spans
-    return lineNames(lines, box, [...this.#marks.values()].map(({ place }) => place));
-  }
-
-  x(step) {
-    return LEFT + (step / (this.total * 1.03)) * this.width;
-  }
-
-  y(learningRate) {
-    return TOP + (1 - learningRate / (this.highest * 1.12)) * this.height;
-  }
-
-  get stepsPerPixel() {
-    return (this.total * 1.03) / this.width;
-  }
-
-  get learningRatePerPixel() {
-    return (this.highest * 1.12) / this.height;
+  // The change along an axis that pixels to the right and upwards are; of a level for the selected curve's peak.
+  distance(axis, right, up) {
+    if (axis === "step") return right / (this.#axes.x(1) - this.#axes.x(0));
+    const change = (up / this.#axes.height) * this.#axes.high;
+    const peak = axis === "level" ? this.#curves.find(({ isSelected }) => isSelected).answer.peak : 1;
+    return peak ? change / peak : 0;
   }
 
   #points({ answer }) {
-    const points = answer.steps.map((step, index) =>
-      `${this.x(step).toFixed(1)},${this.y(answer.peak * answer.levels[index]).toFixed(1)}`);
+    const points = this.#axes.points(answer.steps, answer.levels.map((level) => answer.peak * level));
     return points.filter((point, index) => point !== points[index - 1]).join(" ");
-  }
-
-  #hit(curve) {
-    return svgElement("path", { d: `M${this.#points(curve)}`, class: `hit colour-${curve.colour}`, "data-id": curve.id });
   }
 
   #line(curve) {
@@ -126,90 +98,56 @@ export class Picture {
   }
 
   *#spans(selected) {
+    const { top, bottom, height } = this.#axes;
     for (const [name, begin, after] of selected?.answer.spans ?? []) {
-      const left = this.x(begin), width = Math.max(1, this.x(after) - left);
-      yield svgElement("rect", { class: `span-${name}`, x: left, y: TOP, width, height: this.height });
-      if (width > 52) {
-        const label = svgElement("text", { class: "span-name", x: left + width / 2, y: TOP + this.height - 8, "text-anchor": "middle" });
-        label.textContent = name;
-        yield label;
-      }
+      const left = this.#axes.x(begin), width = Math.max(1, this.#axes.x(after) - left);
+      yield svgElement("rect", { class: `span-${name}`, x: left, y: top, width, height });
+      if (width > 52) yield svgElement("text", { class: "span-name", x: left + width / 2, y: bottom - 8, "text-anchor": "middle" }, name);
     }
   }
 
-  *#axes() {
-    const bottom = TOP + this.height;
-    yield axisTitle("learning rate", { x: 6, y: 11 });
-    yield axisTitle("step", { x: LEFT - 12, y: bottom + 30, "text-anchor": "end" });
-    for (const learningRate of ticks(0, this.highest * 1.12, this.height / 46)) {
-      const y = this.y(learningRate);
-      yield svgElement("line", { class: learningRate ? "grid" : "axis", x1: LEFT, x2: LEFT + this.width, y1: y, y2: y });
-      yield tickLabel(formatLearningRate(learningRate), { x: LEFT - 12, y: y + 4, "text-anchor": "end" });
-    }
-    for (const step of ticks(0, this.total * 1.03, this.width / 92, 1)) {
-      yield svgElement("line", { class: "axis", x1: this.x(step), x2: this.x(step), y1: bottom, y2: bottom + 4 });
-      yield tickLabel(formatStep(step), { x: this.x(step), y: bottom + 30, "text-anchor": step ? "middle" : "start" });
-    }
-  }
-
-  // A handle keeps its mark from one drawing to the next: replacing its node would end a drag or lose the focus.
+  // A handle keeps its mark from one drawing to the next: replacing its node would end a drag.
   #drawHandles(selected) {
-    const { answer } = selected ?? {};
-    const handles = (answer?.handles ?? []).map((handle) => completeHandle(handle, answer));
+    const { answer, colour } = selected ?? {};
+    const handles = answer?.handles ?? [];
+    const box = this.#svg.getBoundingClientRect();
     const marks = new Map();
     for (const handle of handles) {
       const mark = this.#marks.get(handle.name) ?? this.#newMark(handle);
       marks.set(handle.name, mark);
       mark.handle = handle;
-      const place = handle.look === "tag" ? [LEFT, this.y(handle.value)] : [this.x(handle.step), this.y(answer.peak * handle.level)];
-      mark.place = place;
-      const isShared = handles.some((other) => shareKnob(handle, other));
+      const [x, y] = handle.axis === "learning_rate" ? [this.#axes.left, this.#axes.y(handle.value)] : [this.#axes.x(handle.step), this.#axes.y(answer.peak * handle.level)];
+      const isShared = handles.some((other) => shareKnob(handle, other)), isDragged = handle.name === this.#dragged;
       setProperties(mark.node, {
-        class: `handle colour-${selected.colour} ${isShared ? "both" : ""}`,
-        transform: `translate(${place[0].toFixed(1)} ${place[1].toFixed(1)})`,
+        class: `handle colour-${colour} ${isShared ? "both" : ""} ${isDragged ? "dragged" : ""}`, transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`,
         "aria-valuenow": handle.value, "aria-valuemin": handle.low, "aria-valuemax": handle.high,
-        "aria-valuetext": handle.text,
+        "aria-valuetext": textOf(handle),
       });
+      // The value stays inside the picture, which a dragged handle may leave.
+      const value = setProperties(mark.node.lastChild, { x: clamp(x, 76, box.width - 76) - x, y: clamp(y < 48 ? y + 34 : y - 24, 20, box.height - 8) - y });
+      value.textContent = textOf(handle);
     }
-    this.#replaceNodes([...marks.values()].map(({ node }) => node));
-    this.#marks = marks;
-    this.#drawValue();
-  }
-
-  // Show the value at the handle that is dragged or moved with keys; at none if it is null.
-  showValue(handle) {
-    this.#valued = handle?.name;
-    this.#drawValue();
-  }
-
-  #drawValue() {
-    const mark = [...this.#marks.values()].find(({ handle }) => handle.name === this.#valued);
-    this.#value.draw(mark, this.#svg.getBoundingClientRect());
-  }
-
-  // Moving a node in the page would also end a drag or lose the focus, so some stay out of order for a while.
-  #replaceNodes(nodes) {
-    for (const node of [...this.#handles.children]) if (!nodes.includes(node)) node.remove();
-    nodes.forEach((node, index) => {
-      if (this.#handles.children[index] === node) return;
-      if (node.isConnected && (node === document.activeElement || this.isDragging)) return;
-      this.#handles.insertBefore(node, this.#handles.children[index] ?? null);
-    });
+    if (!this.isDragging) {
+      const nodes = [...marks.values()].map(({ node }) => node);
+      if (nodes.length !== this.#marks.size || nodes.some((node, index) => node !== this.#handles.children[index])) this.#handles.replaceChildren(...nodes);
+      this.#marks = marks;
+    }
   }
 
   #newMark(handle) {
+    const look = lookOf(handle);
     const shape = {
       bar: () => svgElement("rect", { class: "mark", x: -14, y: -5, width: 28, height: 10, rx: 5 }),
       tag: () => svgElement("path", { class: "mark", d: "M-9 -8 H1 L9 0 L1 8 H-9 Z" }),
       knob: () => svgElement("circle", { class: "mark", r: 6.5 }),
-    }[handle.look]();
+    }[look]();
     const mark = { handle };
     mark.node = svgElement("g", {
-      role: "slider", tabindex: 0, "aria-label": handle.name, "data-key": `handle/${handle.name}`, "data-look": handle.look, "data-axis": handle.axis,
+      role: "slider", tabindex: 0, "aria-label": handle.name, "data-key": `handle/${handle.name}`, "data-look": look, "data-axis": handle.axis,
       "aria-orientation": handle.axis === "step" ? "horizontal" : "vertical",
     },
-      svgElement("title"), svgElement("circle", { class: "reach", r: 16 }), svgElement("circle", { class: "ring", r: 13 }), shape);
-    mark.node.querySelector("title").textContent = handle.name;
+      svgElement("title", {}, handle.name), svgElement("circle", { class: "reach", r: 16 }), svgElement("circle", { class: "ring", r: 13 }), shape,
+      svgElement("text", { class: "value", "text-anchor": "middle" }));
     makeDraggable(mark, this, () => [...this.#marks.values()].map((other) => other.handle)
       .filter((other) => shareKnob(mark.handle, other)), this.#listeners);
     return mark;
@@ -225,9 +163,8 @@ export class Picture {
   }
 
   #readAt(event) {
-    if (this.isDragging) return;
-    const box = this.#svg.getBoundingClientRect();
-    this.#moveReader((event.clientX - box.left - LEFT) * this.stepsPerPixel);
+    if (this.isDragging || !this.#axes) return;
+    this.#moveReader(this.distance("step", event.clientX - this.#svg.getBoundingClientRect().left - this.#axes.left));
   }
 
   #chooseAt(event) {
@@ -242,24 +179,23 @@ export class Picture {
     const small = Math.max(1, Math.round(this.total / 1000));
     const steps = { ArrowRight: small * 10, ArrowUp: small * 10, ArrowLeft: -small * 10, ArrowDown: -small * 10,
       PageUp: small * 100, PageDown: -small * 100, Home: -Infinity, End: Infinity }[event.key];
-    if (steps === undefined) return;
+    if (steps === undefined || !this.#axes) return;
     event.preventDefault();
-    this.#moveReader((this.#step ?? 0) + (event.shiftKey ? Math.sign(steps) : steps));
+    this.#moveReader((this.step ?? 0) + (event.shiftKey ? Math.sign(steps) : steps));
   }
 
   #moveReader(step) {
-    if (!this.total) return;
-    this.#step = Math.round(Math.min(Math.max(step, 0), this.total));
+    this.step = Math.round(clamp(step, 0, this.total));
     this.#drawReader();
     this.#listeners.read();
   }
 
   #drawReader() {
-    const x = this.x(this.#step ?? 0), bottom = TOP + this.height;
-    setProperties(this.#cursor, { x1: x, x2: x, y1: TOP, y2: bottom, visibility: this.#step === null ? "hidden" : "visible" });
+    const { top, bottom } = this.#axes, x = this.#axes.x(this.step ?? 0);
+    setProperties(this.#cursor, { x1: x, x2: x, y1: top, y2: bottom, visibility: this.step === null ? "hidden" : "visible" });
     setProperties(this.#reader, {
       transform: `translate(${x.toFixed(1)} ${bottom + 11})`, "aria-valuemin": 0, "aria-valuemax": this.total,
-      "aria-valuenow": this.#step ?? 0,
+      "aria-valuenow": this.step ?? 0,
     });
   }
 
@@ -271,6 +207,8 @@ export class Picture {
 
 // True if two handles, one for the step and one for the level, lie at one point: their knob is dragged both ways.
 function shareKnob(handle, other) {
-  return handle !== other && handle.look === "knob" && other.look === "knob" && handle.axis !== other.axis &&
+  return handle !== other && lookOf(handle) === "knob" && lookOf(other) === "knob" && handle.axis !== other.axis &&
     handle.step === other.step && Math.abs(handle.level - other.level) < 1e-6;
 }
+
+const clamp = (value, low, high) => Math.max(low, Math.min(value, high));

@@ -1,23 +1,44 @@
 // Requests to the server. Every value on this page is computed there, by the Python package.
 
-// The error of ask if the server does not answer.
-export class Unanswered extends Error {
-  message = `The server does not answer, so what has a dashed border may be old. Start the server again with the same command, on port ${location.port || 80}: this tab keeps your curves and continues by itself.`;
+import { byId } from "./elements.js";
+
+const RETRY = 2000;  // milliseconds
+const NO_ANSWER = `The server does not answer, so what has a dashed border may be old. Start the server again with the same command, on port ${location.port || 80}: this tab keeps your curves and continues by itself.`;
+
+// Show an error, above an open dialog's content if there is one.
+export function showTrouble({ message }) {
+  const trouble = byId("trouble");
+  trouble.hidden = false;
+  // Screen readers would announce an unchanged message again if it were set.
+  if (trouble.textContent === message) return;
+  trouble.textContent = message;
+  const form = document.querySelector("dialog[open] form");
+  if (form) form.prepend(trouble);
+  else document.querySelector("header").after(trouble);
 }
 
+// Ask the server, again and again until it answers.
 export async function ask(path, question) {
   countRequests(1);
   try {
-    const request = question === undefined ? {} : {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(question),
+    const request = question && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) };
+    const fetchAnswer = async () => {
+      const response = await fetch(path, request);
+      return { isValid: response.ok, answer: await response.json() };
     };
-    const [response, answer] = await fetch(path, request)
-      .then(async (response) => [response, await response.json()])
-      .catch(() => { throw new Unanswered(); });
-    if (!response.ok) throw new Error(answer.error);
-    return answer;
+    for (;;) {
+      const reply = await fetchAnswer().catch(() => null);
+      const isOffline = document.body.classList.toggle("offline", reply === null);
+      if (isOffline) {
+        showTrouble({ message: NO_ANSWER });
+        await new Promise((resolve) => setTimeout(resolve, RETRY));
+      } else if (reply.isValid) {
+        if (byId("trouble").textContent === NO_ANSWER) byId("trouble").hidden = true;
+        return reply.answer;
+      } else {
+        throw new Error(reply.answer.error);
+      }
+    }
   } finally {
     countRequests(-1);
   }
@@ -33,11 +54,7 @@ export function latestOnly(run, onError) {
     while (pending) {
       const values = pending;
       pending = null;
-      try {
-        await run(...values);
-      } catch (error) {
-        onError(error);
-      }
+      await run(...values).catch(onError);
     }
     current = null;
     countRequests(-1);

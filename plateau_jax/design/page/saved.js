@@ -1,13 +1,8 @@
-// The state that survives a reload of this tab. Storage may be blocked, or too small for long curves.
+// The state that survives a reload of this tab.
 
-const KEY = "plateau_jax.design";
-const unsaved = new Set();  // parts
+const keyOf = (part) => `plateau_jax.design.${part}`;
 
-addEventListener("beforeunload", (event) => unsaved.size && event.preventDefault());  // the browser asks the user
-
-const keyOf = (part) => [KEY, part].join(".");
-
-export function loadState(part = "curves") {
+export function loadState(part) {
   try {
     return JSON.parse(sessionStorage.getItem(keyOf(part)));
   } catch {
@@ -15,11 +10,16 @@ export function loadState(part = "curves") {
   }
 }
 
-export function saveState(state, part = "curves") {
-  try {
-    sessionStorage.setItem(keyOf(part), JSON.stringify(state));
-    unsaved.delete(part);
-  } catch {
-    unsaved.add(part);
-  }
+// Save what getState() returns when the tab is left: also when it is hidden, because a hidden tab may be discarded. If
+// the storage is blocked, or too small for long curves and logs, the browser asks the user before it reloads the tab.
+export function keepState(part, getState) {
+  const save = (event) => {
+    try {
+      sessionStorage.setItem(keyOf(part), JSON.stringify(getState()));
+    } catch {
+      event.preventDefault();
+    }
+  };
+  addEventListener("beforeunload", save);
+  document.addEventListener("visibilitychange", save);
 }

@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Locator, Page, expect
 
@@ -15,6 +16,9 @@ COSINE = PlateauCurve(10_000, warmup_steps=500)
 STABLE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(10, 40)], decay_shape="linear")
 STAGED = StagedCurve([(500, 1.0), (6_000,), (3_500, 0.0, "1-sqrt")])
 
+WIDE, PHONE = (1320, 1000, "light"), (390, 844, "dark")
+at_both_sizes = pytest.mark.parametrize("page", [WIDE, PHONE], ids=["wide", "phone"], indirect=True)
+
 
 def wait_until_settled(page: Page) -> None:
     """Wait until every answer has arrived."""
@@ -25,9 +29,9 @@ def wait_until_settled(page: Page) -> None:
 def curve_of_json(page: Page) -> Curve:
     """Parse the JSON on the page."""
     wait_until_settled(page)
-    page.get_by_role("tab", name="JSON").click()
+    page.get_by_role("radio", name="JSON").check()
     text = page.locator("#code").text_content() or ""
-    page.get_by_role("tab", name="optax").click()
+    page.get_by_role("radio", name="optax").check()
     return Curve.from_dict(json.loads(text))
 
 
