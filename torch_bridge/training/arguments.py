@@ -9,7 +9,7 @@ from torch import nn
 from torch_bridge.curve_api import Curve, Rule, check_unit, checks
 from torch_bridge.distributed.activation_checkpointing import is_checkpointed
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.schedulers.unit_clocks import checked_unit
+from torch_bridge.schedulers.host_clock import checked_unit
 
 OnNonfinite = Literal["skip", "raise"]
 Synchronize = Literal["update", "micro"]

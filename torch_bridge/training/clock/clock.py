@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import Curve, Rule, checks, stack, warn
+from torch_bridge.saved_states import MAX_CONSUMED, States, initial_states
 from torch_bridge.schedulers.curve_end import end_message
 from torch_bridge.schedulers.group_curves import WindowOfValues
-from torch_bridge.schedulers.hold_state import States, initial_states
-from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
 from torch_bridge.table import multiplier, tensors
 from torch_bridge.training.clock.hold import Hold
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import Curve, Rule, decide
-from torch_bridge.schedulers.hold_state import States, initial_states
+from torch_bridge.saved_states import States, initial_states
 
 
 class Hold:

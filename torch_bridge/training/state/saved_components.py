@@ -10,11 +10,15 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
-from torch_bridge.saved_states import reading_state_of
-from torch_bridge.schedulers.hold_state import States, dump_hold_states, load_hold_states
+from torch_bridge.saved_states import (
+    States,
+    check_same_past,
+    dump_hold_states,
+    read_curves,
+    read_saved_clock,
+    reading_state_of,
+)
 from torch_bridge.schedulers.param_groups import all_groups
-from torch_bridge.schedulers.resume import check_same_past, read_curves
-from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
 from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer
@@ -83,12 +87,16 @@ class SavedComponents(NamedTuple):
         current = self.read_state()
         with reading_state_of("a TrainStep", saved):
             check_saved_state(current, saved, self.optimizers)
-            counters, peaks = self._counters_in(saved, strict), self._peaks_in(saved)
+            applied = checked_updates("applied", saved["applied"])
+            skipped = checked_updates("skipped", saved["skipped"])
+            unit, rules = self.clock.unit, self.clock.rules
+            clock, consumed, hold_states = read_saved_clock(saved, applied, unit, rules, "TrainStep")
+            counters = Counters(applied, skipped, clock, applied if unit is None else consumed)
+            peaks = self._peaks_in(saved)
             if strict:
                 curves = read_curves(saved["curves"], self.clock.curves)
-                is_clock_used = counters.consumed > counters.clock * (self.clock.unit or 1)
-                check_same_past(curves, self.clock.curves, counters.clock, is_clock_used, "TrainStep")
-            hold_states = load_hold_states(saved["hold"], self.clock.rules, strict, "TrainStep")
+                is_clock_used = counters.consumed > clock * (unit or 1)
+                check_same_past(curves, self.clock.curves, clock, is_clock_used, "TrainStep")
         return Position(counters, peaks, hold_states)
 
     def write_state(self, state: Mapping[str, Any], position: Position) -> None:
@@ -111,17 +119,6 @@ class SavedComponents(NamedTuple):
         if self.carry is not None:
             self.carry.write(state["carry"])
         snapshot.set_random_states(state["random"], self.device)
-
-    def _counters_in(self, state: Mapping[str, Any], strict: bool) -> Counters:
-        """Return the counters to resume from. Unless `strict`, the unit may differ: the clock decides."""
-        applied = checked_updates("applied", state["applied"])
-        skipped = checked_updates("skipped", state["skipped"])
-        unit, clock, consumed = read_saved_clock(state, applied, self.clock.unit, strict, "TrainStep")
-        if self.clock.unit is None:
-            applied = consumed = applied if unit is None else clock
-        elif unit != self.clock.unit:
-            consumed = consumed_at(clock, self.clock.unit)
-        return Counters(applied, skipped, clock, consumed)
 
     def _peaks_in(self, state: Mapping[str, Any]) -> list[float]:
         states = snapshot.as_list(state["optimizer"], self.optimizers)
