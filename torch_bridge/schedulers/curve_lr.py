@@ -152,11 +152,9 @@ class CurveLR(GroupCurves, LambdaLR):
             UserWarning: As in torch: `epoch` is given.
 
         Raises:
-            TypeError: `epoch` or `count` is not an integer, or `metric` not a real scalar; `epoch` is given
-                with `unit`, `count` without it, or `metric` without `hold`; with `unit` there is neither a
-                count nor a `count` function, or with `hold` no metric. Nothing was changed.
-            ValueError: `count` is negative, or raises the total consumed above 2⁶²; the optimizer no longer
-                has the groups that it had at first. Nothing was changed.
+            TypeError, ValueError: An argument is wrong or missing, or belongs to another clock: `epoch` with
+                `unit`, `count` without it, `metric` without `hold`; the total consumed would be above 2⁶²; or
+                the optimizer no longer has the groups that it had at first. Nothing was changed.
         """
         clock, updates = self._clock, self.last_epoch
         if epoch is not None:

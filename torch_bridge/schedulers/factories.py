@@ -6,13 +6,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import (
-    Curve,
-    PlateauCurve,
-    Rule,
-    checks,
-    suppress_warnings,
-)
+from torch_bridge.curve_api import Curve, PlateauCurve, Rule, checks, suppress_warnings
 from torch_bridge.schedulers.curve_lr import CurveLR
 from torch_bridge.schedulers.param_groups import peaks_of
 

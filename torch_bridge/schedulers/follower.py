@@ -73,11 +73,8 @@ class Follower(GroupCurves):
         curves: The curve of each group.
 
     Raises:
-        TypeError: `optimizer`, `key` or `curve` has the wrong type; a value is not a number; `unit` is not an
-            integer; `count` is not a function, or is given without `unit`.
-        ValueError: A group lacks the key; the key is that of the learning rate, which needs `lambda_lr`; the
-            numbers of curves and groups differ; a value is negative, not finite, or positive and below
-            2⁻¹²⁶; `unit` is below 1, or is not the unit of a curve from `BatchPlan.scale`.
+        TypeError, ValueError: As `lambda_lr`; or `key` is wrong: a group lacks it, its value is not a number
+            or out of the range of a peak, or it is the learning rate, which needs `lambda_lr`.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -208,20 +205,16 @@ follow = Follower
 
 
 def _option(key: Any) -> GroupOption:
-    name, index = (key, None) if isinstance(key, str) else _pair(key)
-    if name in ("lr", "initial_lr"):
-        raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
-    return GroupOption(name, index)
-
-
-def _pair(key: Any) -> tuple[str, int]:
     try:
-        name, index = key
+        name, index = (key, None) if isinstance(key, str) else key
         if not isinstance(name, str):
             raise TypeError
-        return name, checks.at_least("index", index, 0)
+        option = GroupOption(name, None if index is None else checks.at_least("index", index, 0))
     except (TypeError, ValueError):
         raise TypeError(
             f"key = {checks.short_repr(key)} must be a key of the parameter groups, or a key and an index: "
             '("betas", 0)'
         ) from None
+    if name in ("lr", "initial_lr"):
+        raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
+    return option

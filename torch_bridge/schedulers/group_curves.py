@@ -115,11 +115,7 @@ class GroupCurves:
 
     @property
     def clock(self) -> int:
-        """The current step of the curve.
-
-        This is `last_epoch` minus the updates for which a rule has held the clock, and `consumed // unit`
-        with a `unit`.
-        """
+        """The step of the curve: `last_epoch` minus the updates held by a rule, or `consumed // unit`."""
         return self._clock.step_after(self.last_epoch)
 
     @property
