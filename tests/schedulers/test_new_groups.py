@@ -65,37 +65,34 @@ def test_new_groups_begin_with_tensors_of_defaults(moves: list[str]) -> None:
     assert [optimizer.defaults["lr"].item(), *map(float, optimizer.defaults["betas"])] == [0.5, 0.75, 0.875]
 
 
-@pytest.mark.parametrize("hold", [None, PATIENT])
-def test_new_group_needs_one_curve_for_all(hold: Any) -> None:
-    run = Driven("scheduler", [HELD_CURVE], [0.5], hold=hold)
+@pytest.mark.parametrize("kind", ["scheduler", "held", "follower"])
+def test_new_group_needs_one_curve_for_all(kind: str) -> None:
+    hold = PATIENT if kind == "held" else None
+    run = Driven("follower" if kind == "follower" else "scheduler", [HELD_CURVE], [0.5], hold=hold)
     run.advance(4)
-    _add(run.optimizer, lr=0.1)
-    for call in (run.step, lambda: run.part.set_peak(0.2)):
+    _add(run.optimizer, lr=0.1, weight_decay=0.1)
+    state = run.part.state_dict()
+    calls = [run.step, lambda: run.part.load_state_dict(state)]
+    if kind != "follower":
+        calls.append(lambda: run.part.set_peak(0.2))
+    for call in calls:
         run.rejects(ValueError, r"2 parameter groups; it had 1 .*follows a curve that was given", call)
 
 
 def test_new_group_with_wrong_lr_changes_nothing() -> None:
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler)
-    state = scheduler.state_dict()
-    _add(optimizer, lr=0.1)
-    optimizer.param_groups[1]["lr"] = -1.0
-    optimizer.step()
-    with pytest.raises(ValueError, match=r"param_groups\[1\] = -1.0"):
-        scheduler.step()
-    del optimizer.param_groups[1]
-    assert scheduler.state_dict() == state
-
-
-def test_removed_group_is_rejected() -> None:
-    optimizer = optimizer_with([0.5, 0.1])
-    scheduler = lambda_lr(optimizer, CURVE)
-    del optimizer.param_groups[1]
-    optimizer.step()
+    run = Driven("scheduler", CURVE)
+    run.advance(1)
+    state = run.shown()
+    _add(run.optimizer, lr=0.1)
+    run.optimizer.param_groups[-1]["lr"] = -1.0
+    with pytest.raises(ValueError, match=r"param_groups\[2\] = -1.0"):
+        run.step()
+    del run.optimizer.param_groups[-1]
+    assert run.shown() == state
+    del run.optimizer.param_groups[-1]
     with pytest.raises(ValueError, match="1 parameter groups; it had 2"):
-        scheduler.step()
-    assert scheduler.last_epoch == 0
+        run.step()
+    assert run.part.last_epoch == 1
 
 
 def test_set_peak_separates_shared_tensors() -> None:

@@ -64,10 +64,7 @@ class HostClock:
     def counts_after(self, updates: int, count: Any = None, metric: Any = None) -> Counts:
         """Return the counts after another update, which follows `updates` updates. Nothing is changed.
 
-        Args:
-            updates: The number of updates before this one.
-            count: What it consumed; for None, the user's function returns the number.
-            metric: Its metric, if there are rules.
+        It has consumed `count`; for None, the user's function returns the number. Rules see its `metric`.
         """
         if metric is not None and not self.rules:
             raise TypeError(f"step(metric={checks.short_repr(metric)}) needs {self._builder}(..., hold=...)")
