@@ -10,43 +10,25 @@ from hypothesis import given, strategies as st
 from support.damage import damage
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT
-from support.schedulers.runs import optimizer_with
+from support.schedulers.driven import Driven
 
-from torch_bridge import follow, lambda_lr
+_CLOCKS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "held": {"hold": PATIENT},
+    "counted": {"unit": 8, "asked": True},
+    "follower": {},
+}
 
 
-class _Run:
-    """A scheduler of one of three kinds, or a follower, for two groups."""
-
-    def __init__(self, kind: str) -> None:
-        self.optimizer = optimizer_with([0.1, 0.1], weight_decay=0.5)
-        options: dict[str, Any] = {
-            "plain": {},
-            "held": {"hold": PATIENT},
-            "counted": {"unit": 8, "count": lambda: 20},
-            "follower": {},
-        }
-        if kind == "follower":
-            self.part: Any = follow(self.optimizer, "weight_decay", CURVE)
-        else:
-            self.part = lambda_lr(self.optimizer, CURVE, **options[kind])
-        self.metric = [0.5] if kind == "held" else []
-
-    def advance(self, updates: int) -> None:
-        for _ in range(updates):
-            self.optimizer.step()
-            self.part.step(*self.metric)
-
-    def shown(self) -> str:
-        groups = [{**group, "params": None} for group in self.optimizer.param_groups]
-        return str((self.part.state_dict(), groups))
+def _run(kind: str) -> Driven:
+    return Driven("follower" if kind == "follower" else "scheduler", CURVE, **_CLOCKS[kind])
 
 
 NAN = float("nan")
 RULE = PATIENT.to_dict()
 _DAMAGE: dict[str, dict[str, list[Any]]] = {
     "plain": {
-        "last_epoch": [2.5, None, -2, ...],
+        "last_epoch": [2.5, None, -2, 7, ...],
         "_step_count": ["3"],
         "base_lrs": [None, [None] * 2, [0.1, -0.1], [0.1, NAN], [], [0.1], [0.1] * 3, ...],
         "rates": [None, 0.1, [], [0.1], [0.1] * 3, [0.1, None], [0.1, NAN], [0.1, -1.0], ...],
@@ -76,12 +58,12 @@ _CASES = [
 _CURVES: list[Any] = [5, [5] * 2, [{}] * 2, [], [CURVE.to_dict()]]
 _UNREAD = [(kind, "curves", curves) for kind in _DAMAGE for curves in _CURVES]
 _HOLDS: list[Any] = [None, 5, [], [{}], [{"rule": RULE}], [{"rule": RULE, "state": {}}]]
-_UNREAD += [("held", "hold", hold) for hold in _HOLDS]
+_CASES += [("held", "hold", hold) for hold in _HOLDS]
 _HOLD_ENTRIES = {"updates": 1.0, "filled": -1, "stale": 2**31, "best": 0.1, "total": 1e39, "more": 1}
-_UNREAD += [("held", name, value) for name, value in _HOLD_ENTRIES.items()]
+_CASES += [("held", name, value) for name, value in _HOLD_ENTRIES.items()]
 
 
-def _damaged(run: _Run, name: str, value: Any) -> Any:
+def _damaged(run: Driven, name: str, value: Any) -> Any:
     state = copy.deepcopy(run.part.state_dict())
     if name in _HOLD_ENTRIES:
         state["hold"][0]["state"][name] = value
@@ -94,7 +76,7 @@ def _damaged(run: _Run, name: str, value: Any) -> Any:
 
 @pytest.mark.parametrize(("kind", "name", "value"), [*_CASES, *_UNREAD], ids=str)
 def test_damaged_state_is_rejected(kind: str, name: str, value: Any) -> None:
-    run = _Run(kind)
+    run = _run(kind)
     run.advance(5)
     state = _damaged(run, name, value)
     run.advance(1)
@@ -114,7 +96,7 @@ def test_damaged_state_is_rejected(kind: str, name: str, value: Any) -> None:
 @examples(100)
 @given(data=st.data())
 def test_any_damage_is_rejected_or_harmless(kind: str, strict: bool, data: st.DataObject) -> None:
-    run = _Run(kind)
+    run = _run(kind)
     run.advance(5)
     holder = damage(data, [copy.deepcopy(run.part.state_dict())])
     run.advance(1)
@@ -131,7 +113,7 @@ def test_any_damage_is_rejected_or_harmless(kind: str, strict: bool, data: st.Da
 @pytest.mark.parametrize("kind", _DAMAGE)
 @pytest.mark.parametrize("strict", [True, False])
 def test_path_or_foreign_state_is_rejected(kind: str, strict: bool) -> None:
-    run, other = _Run(kind), _Run("plain" if kind == "follower" else "follower")
+    run, other = _run(kind), _run("plain" if kind == "follower" else "follower")
     before = run.shown()
     for path in ("a/state.pt", b"state.pt", Path("state.pt")):
         with pytest.raises(ValueError, match=r"is a path, .*load the file first, load_state_dict\(torch"):

@@ -124,18 +124,6 @@ def test_tensor_is_filled_and_shared_by_curve(
     assert all(map(lambda one, other: one is other, values_of(optimizer, key), held))
 
 
-def test_new_group_needs_one_curve_for_all() -> None:
-    optimizer = optimizer_with([0.1], momentum=0.5)
-    follower = follow(optimizer, "momentum", [CURVE])
-    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
-    before = str(optimizer.param_groups), follower.state_dict()
-    state: Any = follower.state_dict() | {"base_values": [0.25]}
-    for call in (follower.step, lambda: follower.load_state_dict(state)):
-        with pytest.raises(ValueError, match="2 parameter groups; it had 1 when it got its curve"):
-            call()
-    assert (str(optimizer.param_groups), follower.state_dict()) == before
-
-
 @pytest.mark.parametrize("fused", [True, False])
 @examples(5)
 @given(st.sets(st.integers(0, 39)))

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.holds.held import CURVE as HELD_CURVE, PATIENT
-from support.schedulers.runs import advance, learning_rate, lrs_of, modest_peaks, optimizer_with
+from support.schedulers.driven import Driven
+from support.schedulers.runs import advance, lrs_of, optimizer_with
 from support.training.trees import through_file
 from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 
@@ -22,54 +23,12 @@ def _add(optimizer: torch.optim.Optimizer, **options: Any) -> None:
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], **options})
 
 
-def _update(optimizer: Any, scheduler: Any, held: bool) -> None:
-    optimizer.step()
-    scheduler.step(*[0.5] * held)
-
-
-@pytest.mark.parametrize("held", [False, True])
-@examples(30)
-@given(
-    st.lists(st.one_of(st.integers(1, 8), st.just("save"), modest_peaks), max_size=8),
-    st.sampled_from((float, torch.tensor)),
-)
-def test_new_group_joins_with_its_own_peak(held: bool, moves: Any, form: Any) -> None:
-    curve, hold = (HELD_CURVE, PATIENT) if held else (CURVE, None)
-    optimizer, peaks = optimizer_with([form(0.5)]), [0.5]
-    scheduler = lambda_lr(optimizer, curve, hold=hold)
-    _update(optimizer, scheduler, held)
-    for move in moves:
-        if isinstance(move, int):
-            for _ in range(move):
-                _update(optimizer, scheduler, held)
-        elif move == "save":
-            saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
-            optimizer = optimizer_with([form(peak) for peak in peaks])
-            scheduler = lambda_lr(optimizer, curve, hold=hold)
-            optimizer.load_state_dict(saved[0])
-            scheduler.load_state_dict(saved[1])
-            assert scheduler.state_dict() == saved[1]
-            _update(optimizer, scheduler, held)
-        else:
-            before = lrs_of(optimizer)
-            _add(optimizer, lr=form(move))
-            peaks.append(move)
-            assert lrs_of(optimizer)[:-1] == before
-            _update(optimizer, scheduler, held)
-        assert scheduler.base_lrs == [np.float32(peak) for peak in peaks]
-        assert lrs_of(optimizer) == [learning_rate(peak, curve, scheduler.clock) for peak in peaks]
-        assert (
-            len(scheduler.get_last_lr()) == len(scheduler.lr_lambdas) == len(scheduler.curves) == len(peaks)
-        )
-
-
 def test_new_group_with_shared_tensor_has_its_peak() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=torch.tensor(0.5))
     scheduler = lambda_lr(optimizer, CURVE)
-    for _ in range(5):
-        _update(optimizer, scheduler, False)
+    advance(optimizer, scheduler, 5)
     _add(optimizer)  # torch gives it the default learning rate, the tensor that the scheduler fills
-    _update(optimizer, scheduler, False)
+    advance(optimizer, scheduler)
     assert scheduler.base_lrs == [0.5, 0.5]
     assert lrs_of(optimizer) == [float(np.float32(0.5 * CURVE(6)))] * 2
 
@@ -106,145 +65,34 @@ def test_new_groups_begin_with_tensors_of_defaults(moves: list[str]) -> None:
     assert [optimizer.defaults["lr"].item(), *map(float, optimizer.defaults["betas"])] == [0.5, 0.75, 0.875]
 
 
-@examples(30)
-@given(
-    st.lists(st.sampled_from(("update", "add", "resume", "resume optimizer last")), max_size=10),
-    st.sampled_from((float, torch.tensor)),
-    st.sampled_from((None, 3)),
-)
-def test_new_group_keeps_its_value_over_a_resume(moves: list[str], form: Any, unit: int | None) -> None:
-    """A group that was added just before the save has its own value until the next step."""
-
-    def build(values: list[float]) -> list[Any]:
-        optimizer = optimizer_with([0.5] * len(values))
-        for group, value in zip(optimizer.param_groups, values, strict=True):
-            group["weight_decay"] = form(value)
-        return [optimizer, follow(optimizer, "weight_decay", CURVE, unit=unit, count=unit and (lambda: 2))]
-
-    def decays(optimizer: Any) -> list[float]:
-        return [float(group["weight_decay"]) for group in optimizer.param_groups]
-
-    values, (uninterrupted, follower) = [0.3], build([0.3])
-    resumed, other = build([0.3])
-    for move in moves:
-        if move == "update":
-            for part in (uninterrupted, follower, resumed, other):
-                part.step()
-        elif move == "add":
-            values.append(0.1 * len(values))
-            for optimizer in (uninterrupted, resumed):
-                _add(optimizer, weight_decay=form(values[-1]))
-        else:
-            saved = through_file([resumed.state_dict(), other.state_dict()])
-            resumed, other = parts = build(values)
-            order = zip(parts, saved, strict=True)
-            for part, state in reversed([*order]) if "last" in move else order:
-                part.load_state_dict(state)
-            assert through_file(other.state_dict()) == saved[1]
-        assert decays(resumed) == decays(uninterrupted)
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_new_group_needs_one_curve_for_all(held: bool) -> None:
-    optimizer = optimizer_with([0.5])
-    scheduler: Any = lambda_lr(optimizer, [HELD_CURVE], hold=PATIENT if held else None)
-    for _ in range(4):
-        _update(optimizer, scheduler, held)
-    _add(optimizer, lr=0.1)
-    optimizer.step()
-    before = scheduler.clock, scheduler.last_epoch, scheduler._step_count, str(optimizer.param_groups)
-    for call in (lambda: scheduler.step(*[0.5] * held), lambda: scheduler.set_peak(0.2)):
-        with pytest.raises(
-            ValueError, match=r"2 parameter groups; it had 1 .*follows a curve that was given"
-        ):
-            call()
-    assert (
-        scheduler.clock,
-        scheduler.last_epoch,
-        scheduler._step_count,
-        str(optimizer.param_groups),
-    ) == before
+@pytest.mark.parametrize("kind", ["scheduler", "held", "follower"])
+def test_new_group_needs_one_curve_for_all(kind: str) -> None:
+    hold = PATIENT if kind == "held" else None
+    run = Driven("follower" if kind == "follower" else "scheduler", [HELD_CURVE], [0.5], hold=hold)
+    run.advance(4)
+    _add(run.optimizer, lr=0.1, weight_decay=0.1)
+    state = run.part.state_dict()
+    calls = [run.step, lambda: run.part.load_state_dict(state)]
+    if kind != "follower":
+        calls.append(lambda: run.part.set_peak(0.2))
+    for call in calls:
+        run.rejects(ValueError, r"2 parameter groups; it had 1 .*follows a curve that was given", call)
 
 
 def test_new_group_with_wrong_lr_changes_nothing() -> None:
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, CURVE)
-    _update(optimizer, scheduler, False)
-    state = scheduler.state_dict()
-    _add(optimizer, lr=0.1)
-    optimizer.param_groups[1]["lr"] = -1.0
-    optimizer.step()
-    with pytest.raises(ValueError, match=r"param_groups\[1\] = -1.0"):
-        scheduler.step()
-    del optimizer.param_groups[1]
-    assert scheduler.state_dict() == state
-
-
-def test_removed_group_is_rejected() -> None:
-    optimizer = optimizer_with([0.5, 0.1])
-    scheduler = lambda_lr(optimizer, CURVE)
-    del optimizer.param_groups[1]
-    optimizer.step()
+    run = Driven("scheduler", CURVE)
+    run.advance(1)
+    state = run.shown()
+    _add(run.optimizer, lr=0.1)
+    run.optimizer.param_groups[-1]["lr"] = -1.0
+    with pytest.raises(ValueError, match=r"param_groups\[2\] = -1.0"):
+        run.step()
+    del run.optimizer.param_groups[-1]
+    assert run.shown() == state
+    del run.optimizer.param_groups[-1]
     with pytest.raises(ValueError, match="1 parameter groups; it had 2"):
-        scheduler.step()
-    assert scheduler.last_epoch == 0
-
-
-@pytest.mark.parametrize("form", [float, torch.tensor])
-def test_new_group_joins_follower(form: Any) -> None:
-    optimizer = optimizer_with([0.5], torch.optim.AdamW, weight_decay=0.5)
-    optimizer.param_groups[0]["weight_decay"] = form(0.5)
-    follower = follow(optimizer, "weight_decay", CURVE)
-    follower.step()
-    _add(optimizer, weight_decay=form(0.25))
-    state = through_file(follower.state_dict())
-    again = optimizer_with([0.5, 0.5], torch.optim.AdamW, weight_decay=0.5)
-    resumed = follow(again, "weight_decay", CURVE)
-    resumed.load_state_dict(state)
-    for step in range(2, 30):
-        for part, its_optimizer in ((follower, optimizer), (resumed, again)):
-            part.step()
-            assert [float(group["weight_decay"]) for group in its_optimizer.param_groups] == [
-                pytest.approx(base * CURVE(step), rel=1e-7) for base in (0.5, 0.25)
-            ]
-
-
-@pytest.mark.parametrize("held", [False, True])
-@examples(30)
-@given(st.integers(0, 12), st.one_of(modest_peaks, st.tuples(modest_peaks, modest_peaks)), st.integers(0, 5))
-def test_set_peak_holds_after_updates_and_resume(held: bool, steps: int, peak: Any, more: int) -> None:
-    curve, hold = (HELD_CURVE, PATIENT) if held else (CURVE, None)
-
-    def start() -> Any:
-        optimizer = optimizer_with([0.5, 0.25])
-        return optimizer, lambda_lr(optimizer, curve, hold=hold)
-
-    def update() -> None:
-        optimizer.step()
-        scheduler.step(*[0.5] * held)
-
-    def check() -> None:
-        expected = [learning_rate(peak, curve, scheduler.clock) for peak in peaks]
-        assert lrs_of(optimizer) == scheduler.get_last_lr() == expected
-
-    optimizer, scheduler = start()
-    for _ in range(steps):
-        update()
-    counts = scheduler.clock, scheduler.last_epoch
-    scheduler.set_peak(peak)
-    peaks = peak if isinstance(peak, tuple) else (peak, peak)
-    assert (scheduler.clock, scheduler.last_epoch) == counts
-    check()
-    for _ in range(more):
-        update()
-        check()
-    saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
-    optimizer, scheduler = start()
-    optimizer.load_state_dict(saved[0])
-    scheduler.load_state_dict(saved[1])
-    for _ in range(3):
-        check()
-        update()
+        run.step()
+    assert run.part.last_epoch == 1
 
 
 def test_set_peak_separates_shared_tensors() -> None:
@@ -273,13 +121,9 @@ _WRONG: list[Any] = [
 
 @pytest.mark.parametrize(("peak", "error"), _WRONG, ids=str)
 def test_wrong_peak_changes_nothing(peak: Any, error: type[Exception]) -> None:
-    optimizer = optimizer_with([0.5, 0.25])
-    scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, 3)
-    before = scheduler.state_dict(), str(optimizer.param_groups)
-    with pytest.raises(error, match="peak"):
-        scheduler.set_peak(peak)
-    assert (scheduler.state_dict(), str(optimizer.param_groups)) == before
+    run = Driven("scheduler", CURVE)
+    run.advance(3)
+    run.rejects(error, "peak", lambda: run.part.set_peak(peak))
 
 
 @pytest.mark.parametrize("build", [torch.optim.AdamW, torch.optim.Adagrad])

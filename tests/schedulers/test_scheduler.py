@@ -1,6 +1,5 @@
 """The learning rates of `lambda_lr`, step by step, and its rejections."""
 
-import re
 from fractions import Fraction
 from typing import Any
 
@@ -9,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.descriptions import build, descriptions_and_steps
 from support.examples import examples
 from support.numerics.oracle import Oracle, exactly, half_ulp
-from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with, peaks
+from support.schedulers.driven import Driven
+from support.schedulers.runs import advance, lrs_of, optimizer_with, peaks
 from support.training.trees import through_file
 from torch.optim.lr_scheduler import LambdaLR, _warn_get_lr_called_within_step
 
@@ -36,32 +36,6 @@ def test_lambdas_return_python_floats_of_the_curve(case):
             assert type(factor) is float
             assert factor == curve(step)
             assert abs(exactly(factor) - exact) <= half_ulp(exact) + Fraction(1, 2**58)
-
-
-@pytest.mark.filterwarnings("ignore:the curve has total_steps")  # the steps may lead past the end
-@examples(50)
-@given(st.lists(st.tuples(descriptions(), peaks), min_size=1, max_size=3), st.integers(0, 20))
-def test_lrs_are_rounded_products_per_group(cases, steps):
-    curves = [build(description) for description, _ in cases]
-    group_peaks = [peak for _, peak in cases]
-    optimizer = optimizer_with(group_peaks)
-    scheduler = lambda_lr(optimizer, curves)
-    for step in range(steps):
-        for lr, peak, curve in zip(lrs_of(optimizer), group_peaks, curves, strict=True):
-            assert lr == learning_rate(peak, curve, step) == curve.learning_rate(step, peak)
-        assert scheduler.get_last_lr() == lrs_of(optimizer)
-        advance(optimizer, scheduler)
-
-
-@examples(50)
-@given(descriptions_and_steps(size=4), st.lists(peaks, min_size=1, max_size=3))
-def test_lrs_are_rounded_products_under_one_curve(case, group_peaks):
-    description, steps = case
-    curve = build(description)
-    for step in (abs(step) for step in steps):
-        optimizer = optimizer_with(group_peaks)
-        lambda_lr(optimizer, curve, last_epoch=step - 1)
-        assert lrs_of(optimizer) == [learning_rate(peak, curve, step) for peak in group_peaks]
 
 
 @pytest.mark.slow
@@ -116,46 +90,17 @@ def test_lr_is_constant_past_the_end(step):
     assert scheduler.last_epoch == step + 3
 
 
-@given(st.lists(st.integers(-200, 9000), min_size=1, max_size=8))
-def test_step_to_epoch_jumps_there(epochs):
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, CURVE)
-    optimizer.step()
-    for epoch in epochs:
-        with pytest.warns(UserWarning, match="epoch parameter"):
-            scheduler.step(epoch)
-        assert lrs_of(optimizer) == [0.5 * float(CURVE(epoch))]
-    advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == [0.5 * float(CURVE(epochs[-1] + 1))]
+_WRONG_EPOCHS = 0.5, 2.5, 3.0, True, "3", "x", float("nan"), np.float32(3), (3,)
+_LOSSES = torch.tensor(0.5), torch.tensor(3), torch.ones(()).requires_grad_()
 
 
-@pytest.mark.parametrize("epoch", [0.5, 2.5, 3.0, True, "3", "x", float("nan"), np.float32(3), (3,)])
+@pytest.mark.parametrize("epoch", [*_WRONG_EPOCHS, *_LOSSES], ids=repr)
 @pytest.mark.parametrize("steps", [0, 4])
 def test_epoch_of_wrong_type_is_rejected(epoch, steps):
-    optimizer, expected = optimizer_with([0.5]), optimizer_with([0.5])
-    scheduler, reference = lambda_lr(optimizer, CURVE), lambda_lr(expected, CURVE)
-    for run in ((optimizer, scheduler), (expected, reference)):
-        advance(*run, steps)
-        run[0].step()
-    with pytest.raises(TypeError, match=f"epoch = {re.escape(repr(epoch))} must be an integer"):
-        scheduler.step(epoch)
-    assert scheduler.state_dict() == reference.state_dict()
-    assert lrs_of(optimizer) == lrs_of(expected)
-    # The saved state can be loaded, and the next step follows the last valid one.
-    scheduler.load_state_dict(through_file(scheduler.state_dict()))
-    advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == [0.5 * CURVE(steps + 1)]
-
-
-@pytest.mark.parametrize("loss", [0.5, torch.tensor(0.5), torch.tensor(3), torch.ones(()).requires_grad_()])
-def test_loss_without_hold_is_rejected_before_warnings(loss):
-    scheduler = lambda_lr(optimizer_with([0.5]), CURVE)  # torch would also warn about the order of steps
-    before = scheduler.state_dict()
-    with pytest.raises(
-        TypeError, match=r"epoch = .* must be an integer: step\(\) takes a loss only with hold="
-    ):
-        scheduler.step(loss)
-    assert scheduler.state_dict() == before
+    run = Driven("scheduler", CURVE)
+    run.advance(steps)
+    message = r"epoch = .* must be an integer: step\(\) takes a loss only with hold="
+    run.rejects(TypeError, message, lambda: run.part.step(epoch))
 
 
 @given(st.integers(max_value=-1))

@@ -5,19 +5,13 @@ import io
 import pickle
 import re
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.schedulers.runs import (
-    Run,
-    advance,
-    expected_lrs,
-    learning_rate,
-    lrs_of,
-    modest_peaks,
-    optimizer_with,
-)
+from support.schedulers.driven import Driven
+from support.schedulers.runs import advance, learning_rate, lrs_of, modest_peaks, optimizer_with
 from support.training.trees import through_file
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
@@ -28,14 +22,6 @@ CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 
-def _changes_nothing(run, load):
-    """Return True if a load that fails leaves everything as it was."""
-    before = [dict(group) for group in run.optimizer.param_groups], copy.deepcopy(run.scheduler.state_dict())
-    load()
-    after = [dict(group) for group in run.optimizer.param_groups], run.scheduler.state_dict()
-    return str(before) == str(after)
-
-
 def _kind_and_length(curve):
     return f"{type(curve).__name__} of {curve.total_steps} steps"
 
@@ -43,37 +29,30 @@ def _kind_and_length(curve):
 @given(descriptions(range(4)), descriptions(range(4)), st.integers(0, 5), st.integers(0, 5))
 def test_rejection_says_the_difference(description, other, saved_at, loaded_at):
     old, new = build(description), build(other)
-    saved, run = Run([old, old], [0.1, 0.2]), Run([new, new], [0.1, 0.2])
+    saved, run = Driven("scheduler", [old, old]), Driven("scheduler", [new, new])
     saved.advance(saved_at)
     run.advance(loaded_at)
-    state = through_file(saved.scheduler.state_dict())
+    state = saved.saved()[1]
     if new.same_until(old, saved_at):
-        run.scheduler.load_state_dict(state)
-        assert run.scheduler.last_epoch == saved_at
+        run.part.load_state_dict(state)
     else:
-
-        def load():
-            with pytest.raises(ValueError, match=f"cannot resume at step {saved_at}: ") as caught:
-                run.scheduler.load_state_dict(state)
-            message = str(caught.value)
-            before, now = old.to_dict(), new.to_dict()
-            if before.keys() != now.keys():
-                assert f"with a {_kind_and_length(old)}, now a {_kind_and_length(new)}, and the" in message
-            else:
-                (name, *_) = (name for name in now if before[name] != now[name])
-                assert f" {name}" in message
-                assert isinstance(now[name], dict | list) or f", now {now[name]!r}"[:150] in message
-            assert f"differ from step {new.first_difference(old)} on; resume with the" in message
-
-        assert _changes_nothing(run, load)
-        run.scheduler.load_state_dict(state, strict=False)
-    for step in range(saved_at, saved_at + 3):
-        assert lrs_of(run.optimizer) == expected_lrs(run, [0.1, 0.2], step)
+        message = run.rejects(
+            ValueError, f"cannot resume at step {saved_at}: ", lambda: run.part.load_state_dict(state)
+        )
+        before, now = old.to_dict(), new.to_dict()
+        if before.keys() != now.keys():
+            assert f"with a {_kind_and_length(old)}, now a {_kind_and_length(new)}, and the" in message
+        else:
+            (name, *_) = (name for name in now if before[name] != now[name])
+            assert f" {name}" in message
+            assert isinstance(now[name], dict | list) or f", now {now[name]!r}"[:150] in message
+        assert f"differ from step {new.first_difference(old)} on; resume with the" in message
+        run.part.load_state_dict(state, strict=False)
+    run.updates = saved_at
+    run.by_file()  # the next state holds the new curve
+    for _ in range(3):
+        run.check()
         run.advance(1)
-    # The next state holds the new curve.
-    again = Run([new, new], [0.1, 0.2])
-    again.scheduler.load_state_dict(through_file(run.scheduler.state_dict()))
-    assert lrs_of(again.optimizer) == lrs_of(run.optimizer)
 
 
 @given(st.integers(0, 50), modest_peaks)
@@ -82,16 +61,13 @@ def test_plain_lambda_lr_state_needs_strict_false(steps, peak):
     plain = LambdaLR(optimizer, lambda step: 1.0)
     advance(optimizer, plain, steps)
     state = through_file(plain.state_dict())
-    run = Run([CURVE], [0.3])
-
-    def load():
-        with pytest.raises(ValueError, match=r"saved by another scheduler.* strict=False"):
-            run.scheduler.load_state_dict(state)
-
-    assert _changes_nothing(run, load)
-    run.scheduler.load_state_dict(state, strict=False)
-    for step in range(steps, steps + 3):
-        assert lrs_of(run.optimizer) == expected_lrs(run, [peak], step)
+    run = Driven("scheduler", CURVE, [0.3])
+    message = r"saved by another scheduler.* strict=False"
+    run.rejects(ValueError, message, lambda: run.part.load_state_dict(state))
+    run.part.load_state_dict(state, strict=False)
+    run.updates, run.bases = steps, [float(np.float32(peak))]
+    for _ in range(3):
+        run.check()
         run.advance(1)
 
 
@@ -115,32 +91,29 @@ def test_rejection_of_long_curves_is_short(hold):
 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps")
 def test_checkpoint_stays_small_after_many_steps():
-    run = Run([CURVE], [0.1])
+    run = Driven("scheduler", CURVE)
     run.advance(5000)
     file = io.BytesIO()
-    torch.save(run.scheduler.state_dict(), file)
-    assert len(pickle.dumps(run.scheduler)) < 10_000
+    torch.save(run.part.state_dict(), file)
+    assert len(pickle.dumps(run.part)) < 10_000
     assert file.tell() < 10_000
 
 
 def test_state_shares_nothing_with_schedulers():
-    run, other = Run([CURVE], [0.1]), Run([CURVE], [0.1])
+    run, other = Driven("scheduler", CURVE), Driven("scheduler", CURVE)
     run.advance(7)
-    state = run.scheduler.state_dict()
+    state = run.part.state_dict()
     kept = copy.deepcopy(state)
-    other.scheduler.load_state_dict(state)
-    assert other.scheduler.state_dict() == kept
+    other.part.load_state_dict(state)
+    other.updates = 7
+    assert other.part.state_dict() == kept
     other.advance(3)
     assert state == kept
     state["base_lrs"].clear()
     state["curves"].clear()
-    for scheduled in (run, other):
-        scheduled.advance(1)
-        assert lrs_of(scheduled.optimizer) == expected_lrs(scheduled, [0.1], scheduled.scheduler.last_epoch)
-
-
-def _as_a_trainer_loads(scheduler, state):
-    scheduler.load_state_dict(through_file(state))
+    for each in (run, other):
+        each.advance(1)
+        each.check()
 
 
 @given(
@@ -148,25 +121,24 @@ def _as_a_trainer_loads(scheduler, state):
     st.integers(1, 150),
 )
 def test_trainer_loads_by_builders_strict(copied, saved_at):
-    saved = Run([CURVE], [0.1])
+    saved = Driven("scheduler", CURVE, [0.1])
     saved.advance(saved_at)
-    state = saved.scheduler.state_dict()
+    state = saved.saved()[1]
 
     optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, OTHER, strict=False)
     advance(optimizer, scheduler)
     optimizer, scheduler = copied((optimizer, scheduler))
-    _as_a_trainer_loads(scheduler, state)
+    scheduler.load_state_dict(state)  # as a trainer does
     assert scheduler.last_epoch == saved_at
     assert lrs_of(optimizer) == [learning_rate(0.1, OTHER, saved_at)]
     with pytest.raises(ValueError, match="cannot resume at step"):
         scheduler.load_state_dict(state, strict=True)
-
-    strict = Run([OTHER], [0.1])
+    strict = lambda_lr(optimizer_with([0.1]), OTHER)
     with pytest.raises(ValueError, match=r"strict=False to load_state_dict, or to lambda_lr if .* loads"):
-        _as_a_trainer_loads(strict.scheduler, state)
-    strict.scheduler.load_state_dict(state, strict=False)
-    assert strict.scheduler.last_epoch == saved_at
+        strict.load_state_dict(state)
+    strict.load_state_dict(state, strict=False)
+    assert strict.last_epoch == saved_at
 
 
 @given(st.integers(1, 19))
@@ -216,55 +188,24 @@ def test_rejection_shows_only_what_differs():
     stages = [(1, 1 - 0.01 * stage, "cosine") for stage in range(50)]
     changed = [*stages[:38], (1, 0.5, "cosine"), *stages[39:]]
     staged = lambda_lr(optimizer_with([0.1]), StagedCurve(stages), last_epoch=39).state_dict()
-    for loaded, saved, message in (
+    for new, saved, message in (
+        (longer, state, "total_steps=64, now 96, and the learning rates differ from step 6 on"),
+        (other, state, "total_steps=64, now 96; warmup_steps=5, now 0; …, and the learning"),
+        (longer.cooldown(20, 10), nested, "curve.total_steps=64, now 96, and the learning"),
+        (old.cooldown(20, 11), nested, " steps=10, now 11, and the learning rates differ"),
+        (StagedCurve(changed), staged, "stages[38]=[1, 0.62, 'cosine'], now [1, 0.5, 'cos"),
+        (StagedCurve(stages[:38]), staged, "stages[38]=[1, 0.62, 'cosine'], now None, and the"),
+        (longer, staged, "a StagedCurve of 50 steps, now a PlateauCurve of 96 steps, and the"),
         (
-            lambda_lr(optimizer, longer),
-            state,
-            "total_steps=64, now 96, and the learning rates differ from step 6 on",
-        ),
-        (
-            lambda_lr(optimizer, other),
-            state,
-            "total_steps=64, now 96; warmup_steps=5, now 0; …, and the learning",
-        ),
-        (
-            lambda_lr(optimizer, longer.cooldown(20, 10)),
-            nested,
-            "curve.total_steps=64, now 96, and the learning",
-        ),
-        (
-            lambda_lr(optimizer, old.cooldown(20, 11)),
-            nested,
-            " steps=10, now 11, and the learning rates differ",
-        ),
-        (
-            lambda_lr(optimizer, StagedCurve(changed)),
-            staged,
-            "stages[38]=[1, 0.62, 'cosine'], now [1, 0.5, 'cos",
-        ),
-        (
-            lambda_lr(optimizer, StagedCurve(stages[:38])),
-            staged,
-            "stages[38]=[1, 0.62, 'cosine'], now None, and the",
-        ),
-        (
-            lambda_lr(optimizer, longer),
-            staged,
-            "a StagedCurve of 50 steps, now a PlateauCurve of 96 steps, and the",
-        ),
-        (
-            lambda_lr(optimizer, old.then(longer).cooldown(9, 9)),
-            nested,
+            old.then(longer).cooldown(9, 9), nested,
             "curve=a PlateauCurve of 64 steps, now a Then of 160 steps; at=20, now 9; …, and the",
         ),
-        (
-            follow(optimizer, "momentum", longer),
-            follower.state_dict(),
-            "now 96, and the values differ from step 6 on",
-        ),
-    ):
+        (longer, follower.state_dict(), "now 96, and the values differ from step 6 on"),
+    ):  # fmt: skip
+        is_followed = "key" in saved
+        part = follow(optimizer, "momentum", new) if is_followed else lambda_lr(optimizer, new)
         with pytest.raises(ValueError, match=f"^state_dict cannot resume at step 40: .*{re.escape(message)}"):
-            loaded.load_state_dict(through_file(saved))
+            part.load_state_dict(through_file(saved))
 
 
 @pytest.mark.parametrize("form", [float, torch.tensor])

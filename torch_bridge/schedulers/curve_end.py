@@ -35,7 +35,8 @@ def end_message(curves: Sequence[Curve], unit: int | None, clock: int, updates: 
         )
     # With a unit or a hold, the clock does not count updates: of these, (clock - total)/clock came after it.
     is_far = clock > _FAR_PAST * total and updates * (clock - total) > _FLOOR_UPDATES * clock
-    if not is_far or any(map_curves(curves, _ends_highest)):  # as a warmup does
+    # A curve that ends at its highest level, as a warmup does, is meant to stay there.
+    if not is_far or any(curve(curve.total_steps) == value_range(curve, 0, total)[1] for curve in curves):
         return ""
     cause = "does the curve count epochs" if unit is None else "is the unit too small"
     return (
@@ -52,7 +53,3 @@ def value_range(curve: Curve, first: int, last: int) -> tuple[float, float]:
     begins = curve.segments.begin.astype(np.int64)
     values = curve(np.concatenate([begins, begins - 1, [first, last]]).clip(first, last))
     return float(values.min()), float(values.max())
-
-
-def _ends_highest(curve: Curve) -> bool:
-    return curve(curve.total_steps) == value_range(curve, 0, curve.total_steps)[1]

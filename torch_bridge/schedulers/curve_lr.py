@@ -1,20 +1,59 @@
 """A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose checkpoints hold the step and the curve."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.curve_api import Curve, Rule, checks, warn
-from torch_bridge.saved_states import reading_state_of
-from torch_bridge.schedulers.curve_lr_state import CurveLRState, is_of_lambda_lr, lrs_of_another_scheduler
+from torch_bridge.saved_states import HoldState, dump_hold_states, read_values, reading_state_of
 from torch_bridge.schedulers.group_curves import GroupCurves
-from torch_bridge.schedulers.hold_state import States, dump_hold_states, load_hold_states
+from torch_bridge.schedulers.host_clock import Counts
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, peak_of, peaks_of, peaks_per_group
 from torch_bridge.schedulers.step_audit import EarlierRun, StepWatch
-from torch_bridge.schedulers.unit_clocks import Position, reject_count
+
+
+class CurveLRState(TypedDict):
+    """The state that `CurveLR.state_dict` returns: plain numbers, lists and dictionaries.
+
+    >>> import torch
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import CurveLR, CurveLRState
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+    >>> state: CurveLRState = CurveLR(optimizer, PlateauCurve(100)).state_dict()
+    >>> state["clock"], state["base_lrs"], state["rates"]
+    (0, [0.5], [0.5])
+    """
+
+    last_epoch: int
+    """The number of updates so far, that is, of calls of `step`."""
+    clock: int
+    """The step of the curve that gives the learning rates."""
+    consumed: int
+    """The samples or tokens of all updates; without a unit, the number of updates."""
+    unit: int | None
+    """The number of samples or tokens in one step of the curve."""
+    _step_count: int
+    base_lrs: list[float]
+    """Each group's peak, in float32."""
+    rates: list[float]
+    """The learning rates in the groups, which another scheduler may have written."""
+    curves: list[Mapping[str, Any]]
+    """Each group's curve, as its `to_dict` returns it."""
+    hold: list[HoldState] | None
+    """The rules that hold the clock, and their states."""
+    warned: bool
+    """True if the warning about too few or too many scheduler steps was given; it comes once."""
+    _last_lr: list[float]
+    """The learning rates that this scheduler wrote last."""
+    lr_lambdas: NotRequired[list[None]]
+    """None for each group, so that torch's own `LambdaLR`, if it loads this state, keeps its functions.
+
+    Missing with a unit or rules: torch would resume at `last_epoch`, which is not the clock, so it raises an
+    error.
+    """
 
 
 class CurveLR(GroupCurves, LambdaLR):
@@ -25,7 +64,7 @@ class CurveLR(GroupCurves, LambdaLR):
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence with one for each.
-        last_epoch, strict, unit, count: As in `lambda_lr`.
+        last_epoch, strict, hold, unit, count: As in `lambda_lr`.
 
     Attributes:
         curves: The curve of each group.
@@ -37,12 +76,15 @@ class CurveLR(GroupCurves, LambdaLR):
         CurveWarning: As `lambda_lr`.
 
     >>> import torch
-    >>> from plateau_jax import PlateauCurve
+    >>> from plateau_jax import HoldBelow, PlateauCurve
     >>> from torch_bridge import CurveLR
     >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
-    >>> scheduler = CurveLR(optimizer, PlateauCurve(100, warmup_steps=10))
-    >>> scheduler.clock, scheduler.get_last_lr()
-    (0, [0.0])
+    >>> scheduler = CurveLR(optimizer, PlateauCurve(100), hold=HoldBelow(0.3, 1))
+    >>> for loss in (0.4, 0.2, 0.1):
+    ...     optimizer.step()
+    ...     scheduler.step(loss)
+    >>> scheduler.last_epoch, scheduler.clock
+    (3, 2)
     """
 
     # Why not curves as the functions of a plain LambdaLR? Its state holds the step but no curve, so a run
@@ -51,8 +93,6 @@ class CurveLR(GroupCurves, LambdaLR):
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
-    _rules: tuple[Rule, ...] = ()
-    _states: States = ()
 
     def __init__(
         self,
@@ -61,12 +101,15 @@ class CurveLR(GroupCurves, LambdaLR):
         last_epoch: int = -1,
         *,
         strict: bool = True,
+        hold: Rule | Sequence[Rule] | None = None,
         unit: int | None = None,
         count: Callable[[], int] | None = None,
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
-        self._set_curves(optimizer, GroupOption("lr"), curve, strict=strict, unit=unit, count=count)
-        if self._unit_clock is not None and last_epoch >= 0:
+        self._set_curves(
+            optimizer, GroupOption("lr"), curve, strict=strict, unit=unit, count=count, hold=hold
+        )
+        if self.unit is not None and last_epoch >= 0:
             raise ValueError(
                 f"last_epoch = {last_epoch} with unit = {unit}: the number of updates does not say how much "
                 "they consumed. Leave out last_epoch, and call scheduler.load_state_dict(state)"
@@ -74,8 +117,7 @@ class CurveLR(GroupCurves, LambdaLR):
         peaks = peaks_of(optimizer, last_epoch)
         earlier = None
         if last_epoch < 0:  # before the groups get other values
-            curves = self.curves if self._unit_clock is None and not self._rules else ()
-            earlier = EarlierRun.of(optimizer, curves)
+            earlier = EarlierRun.of(optimizer, self.curves if self._clock.is_plain else ())
         self._set_bases(peaks)
         super().__init__(optimizer, list(self.curves), last_epoch)
         self._watch = StepWatch(self, earlier)
@@ -89,55 +131,52 @@ class CurveLR(GroupCurves, LambdaLR):
     def base_lrs(self, peaks: list[float]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._bases = list(peaks)
 
-    # `count` is not keyword-only: that would make the whole step 3 % slower.
-    def step(self, epoch: int | None = None, count: int | None = None) -> None:
+    # `count` and `metric` are not keyword-only: that would make the whole step 3 % slower.
+    def step(
+        self,
+        epoch: int | float | Tensor | None = None,
+        count: int | None = None,
+        metric: float | Tensor | None = None,
+    ) -> None:
         """Write the learning rates of the next step, or of step `epoch`, into the groups.
 
         Args:
-            epoch: The step to go to, as in torch; by default the next one. Values below -1 count as -1.
+            epoch: The step to go to, as in torch; by default the next one. Values below -1 count as -1. With
+                `hold`, a first argument is the metric, as in torch's `ReduceLROnPlateau`.
             count: With `unit`, the samples or tokens of the update that took place. By default, the result
                 of the `count` function that the scheduler was built with.
+            metric: With `hold`, the loss of the update, or another metric: a float, or a scalar tensor of a
+                floating-point dtype, the same on all ranks.
 
         Warns:
             UserWarning: As in torch: `epoch` is given.
 
         Raises:
-            TypeError: `epoch` or `count` is not an integer; `epoch` is given with `unit`, or `count` without
-                it; with `unit` there is neither a count nor a `count` function. Nothing was changed.
-            ValueError: `count` is negative, or raises the total consumed above 2⁶²; the optimizer no longer
-                has the groups that it had at first. Nothing was changed.
+            TypeError, ValueError: An argument is wrong or missing, or belongs to another clock: `epoch` with
+                `unit`, `count` without it, `metric` without `hold`; the total consumed would be above 2⁶²; or
+                the optimizer no longer has the groups that it had at first. Nothing was changed.
         """
+        clock, updates = self._clock, self.last_epoch
         if epoch is not None:
-            self._step_to_epoch(epoch, count)
-            return
-        if self._unit_clock is not None or count is not None:
-            self._step_by_count(count)
-            return
-        # The same as torch's own `step` in less time.
-        self._move_to(self.last_epoch + 1)
-        self._step_count += 1
-
-    def _step_by_count(self, count: int | None) -> None:
-        unit_clock = self._unit_clock
-        if unit_clock is None:
-            raise reject_count(count, "lambda_lr")
-        consumed = unit_clock.consumed
-        # LambdaLR's constructor calls step() once, before any update; at that call nothing was consumed.
-        if count is not None or self.last_epoch >= 0:
-            consumed = unit_clock.consumed_after(count)
-        self._admit_new_groups()  # before anything changes, since it may reject them
-        unit_clock.consumed = consumed
-        self._move_to(self.last_epoch + 1)
+            if not clock.rules:
+                self._step_to_epoch(epoch, count)
+                return
+            metric = epoch
+        # The same as torch's own `step` in less time. A clock of updates has nothing else to count. No clock
+        # counts when torch steps a scheduler in a constructor, before the first update.
+        counts, has_no_input = clock.counts, count is None and metric is None
+        if not (has_no_input and (clock.is_plain or updates < 0 or not self._step_count)):
+            counts = clock.counts_after(updates, count, metric)
+        self._move_to(updates + 1, counts)
         self._step_count += 1
 
     def _step_to_epoch(self, epoch: Any, count: int | None) -> None:
-        if self._unit_clock is not None:
+        if self.unit is not None:
             raise TypeError(
                 f"step({checks.short_repr(epoch)}) with unit = {self.unit}: write step(count=n), "
                 "where n is what the update consumed; to move to another step, call load_state_dict(state)"
             )
-        if count is not None:
-            raise reject_count(count, "lambda_lr")
+        counts = self._clock.counts_after(self.last_epoch, count)
         try:
             if isinstance(epoch, Tensor):  # certainly a loss, even if it holds an integer
                 raise TypeError
@@ -152,7 +191,7 @@ class CurveLR(GroupCurves, LambdaLR):
             UserWarning,
         )
         is_next = epoch == self.last_epoch + 1
-        self._move_to(epoch)
+        self._move_to(epoch, counts)
         self._step_count += 1
         if not is_next:
             self._watch.resume()
@@ -161,20 +200,21 @@ class CurveLR(GroupCurves, LambdaLR):
         # This overrides a method of torch's, which `SequentialLR` calls in place of `step` when this
         # scheduler's turn comes. The clock counts from then on, so what the `count` function has gathered
         # until now is discarded.
-        if self._unit_clock is not None:
-            self._unit_clock.consumed_after(None)
-            self._unit_clock.consumed = 0
-        self._move_to(self.last_epoch + 1 if epoch is None else epoch)
+        counts = self._clock.counts
+        if self.unit is not None:
+            self._clock.counts_after(self.last_epoch)
+            counts = (0, 0, ())
+        self._move_to(self.last_epoch + 1 if epoch is None else epoch, counts)
         self._watch.begin()
 
-    def _move_to(self, epoch: int) -> None:
-        """Write the learning rates of this step into the groups."""
+    def _move_to(self, updates: int, counts: Counts) -> None:
+        """Write the learning rates after this number of updates into the groups."""
         # Torch's own method takes twice the time: it guards `get_lr`, and its isinstance(lr, Tensor) goes
         # through Tensor's metaclass for each group. Hence the test for a float first.
         groups = self.optimizer.param_groups
         if len(groups) != len(self._bases):
-            self._set_bases(self._all_bases())
-        self.last_epoch = epoch
+            self._admit_new_groups()  # before anything changes, since it may reject them
+        self.last_epoch, self._clock.counts = updates, counts
         self._last_lr: list[float | Tensor] = []
         lrs = self.get_lr()
         if len(lrs) != len(groups):  # a derived class's get_lr
@@ -229,7 +269,7 @@ class CurveLR(GroupCurves, LambdaLR):
         self._set_bases(peaks_per_group(peak, len(self._all_bases())))
         self._watch.close()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
-            self._move_to(self.last_epoch)
+            self._move_to(self.last_epoch, self._clock.counts)
 
     def get_lr(self) -> list[float | Tensor]:
         """Return each group's learning rate at `clock`, a scalar: a float32 number as a Python float."""
@@ -252,11 +292,11 @@ class CurveLR(GroupCurves, LambdaLR):
             "base_lrs": [float(as_number(peak)) for peak in self._bases],
             "rates": [float(as_number(group["lr"])) for group in self.optimizer.param_groups],
             "curves": [curve.to_dict() for curve in self.curves],
-            "hold": dump_hold_states(self._rules, self._states),
+            "hold": dump_hold_states(self._clock.rules, self._clock.counts[2]),
             "warned": self._watch.warned,
             "_last_lr": [float(as_number(lr)) for lr in self._last_lr],
         }
-        if self._unit_clock is None and not self._rules:
+        if self._clock.is_plain:
             state["lr_lambdas"] = [None] * len(self.curves)
         return state
 
@@ -273,36 +313,36 @@ class CurveLR(GroupCurves, LambdaLR):
 
         Args:
             state_dict: A state that `state_dict` returned.
-            strict: If True, reject a state whose curve has a different history, or whose hold or unit
-                differs. If False, the run resumes under this scheduler's curve from the saved clock and
-                peaks; rules that differ from the saved ones start afresh; with a different unit `consumed`
-                becomes clock · unit, and without a unit the number of updates becomes the clock; the state of
-                a plain `LambdaLR` is accepted too. By default, the value that the scheduler was built with.
+            strict: If True, reject a state whose curve has a different history, or that a plain `LambdaLR`
+                saved. If False, the run resumes under this scheduler's curve from the saved clock and peaks.
+                By default, the value that the scheduler was built with.
 
         Raises:
-            ValueError: The saved curve has a different history, or the saved hold or unit differs (unless
-                `strict` is False); the numbers of groups differ; or it is not a state. Nothing was changed.
+            ValueError: The saved curve has a different history (unless `strict` is False); the saved hold or
+                unit differs; the numbers of groups differ; or it is not a state. Nothing was changed.
         """
         strict = self.strict if strict is None else strict
         # Everything is read and checked before anything is written, so that a rejected state changes nothing.
         with reading_state_of("a LambdaLR", state_dict):
-            if is_of_lambda_lr(state_dict):
+            # LambdaLR saves its whole __dict__, and with it the entries of a CurveLR's state that it once
+            # loaded. Those are out of date, so `curves` does not show that a CurveLR saved the state.
+            if "_get_lr_called_within_step" in state_dict:
                 names = ("last_epoch", "_step_count", "base_lrs")
                 state_dict = {name: state_dict[name] for name in names} | {"clock": state_dict["last_epoch"]}
-            position, peaks = self._read_position_and_bases(state_dict, "base_lrs", strict, self._rules)
-            step_count = checks.integer("_step_count", state_dict.get("_step_count", position.last_epoch + 1))
-            states = load_hold_states(state_dict.get("hold"), self._rules, strict, "lambda_lr")
-            other_lrs = lrs_of_another_scheduler(state_dict, position, len(peaks))
+            updates = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
+            counts, peaks = self._read_counts_and_bases(state_dict, updates, "base_lrs", strict)
+            step_count = checks.integer("_step_count", state_dict.get("_step_count", updates + 1))
+            lrs, has_other_lrs = list[float](), False
+            if "curves" in state_dict:
+                lrs = read_values("rates", state_dict["rates"], len(peaks), len(peaks))
+                # In a SequentialLR, before its turn, a scheduler is not in charge even if its values happen
+                # to be equal. Formats other than torch's may turn a list into a tuple.
+                has_other_lrs = updates < 0 or lrs != list(state_dict["_last_lr"])
             is_warned = bool(state_dict.get("warned"))
         self._set_bases(peaks)
-        self._resume_at(position, states)
+        self._move_to(updates, counts)
         self._step_count = step_count
         self._watch.resume(is_warned)
         # If another scheduler is in charge, as in a SequentialLR, its learning rates come back.
-        for group, lr in zip(self.optimizer.param_groups, other_lrs or (), strict=bool(other_lrs)):
+        for group, lr in zip(self.optimizer.param_groups, lrs if has_other_lrs else (), strict=has_other_lrs):
             self._option.write(group, lr)
-
-    def _resume_at(self, position: Position, states: States) -> None:
-        if self._unit_clock is not None:
-            self._unit_clock.consumed = position.consumed
-        self._move_to(position.last_epoch)

@@ -2,44 +2,15 @@
 
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import (
-    Curve,
-    PlateauCurve,
-    Rule,
-    checks,
-    suppress_warnings,
-)
+from torch_bridge.curve_api import Curve, PlateauCurve, Rule, checks, suppress_warnings
 from torch_bridge.schedulers.curve_lr import CurveLR
-from torch_bridge.schedulers.held_curve_lr import HeldCurveLR
 from torch_bridge.schedulers.param_groups import peaks_of
 
 
-@overload
-def lambda_lr(
-    optimizer: Optimizer,
-    curve: Curve | Sequence[Curve],
-    last_epoch: int = -1,
-    *,
-    strict: bool = True,
-    hold: None = None,
-    unit: int | None = None,
-    count: Callable[[], int] | None = None,
-) -> CurveLR: ...
-@overload
-def lambda_lr(
-    optimizer: Optimizer,
-    curve: Curve | Sequence[Curve],
-    last_epoch: int = -1,
-    *,
-    strict: bool = True,
-    hold: Rule | Sequence[Rule],
-    unit: None = None,
-    count: None = None,
-) -> HeldCurveLR: ...
 def lambda_lr(
     optimizer: Optimizer,
     curve: Curve | Sequence[Curve],
@@ -136,11 +107,7 @@ def lambda_lr(
     >>> scheduler.consumed, scheduler.clock, round(optimizer.param_groups[0]["lr"], 9)
     (204800, 50, 0.00015)
     """
-    if hold is None:
-        return CurveLR(optimizer, curve, last_epoch, strict=strict, unit=unit, count=count)
-    if unit is not None or count is not None:
-        raise ValueError("hold= and unit= (with its count=) don't go together: give one of them")
-    return HeldCurveLR(optimizer, curve, hold, last_epoch, strict=strict)
+    return CurveLR(optimizer, curve, last_epoch, strict=strict, hold=hold, unit=unit, count=count)
 
 
 def get_cosine_plateau_schedule_with_warmup(

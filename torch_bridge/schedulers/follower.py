@@ -6,11 +6,11 @@ from typing import Any, TypedDict, cast
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, checks
-from torch_bridge.saved_states import reading_state_of
+from torch_bridge.saved_states import read_values, reading_state_of
 from torch_bridge.schedulers.group_curves import GroupCurves
+from torch_bridge.schedulers.host_clock import Counts
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, base_value
 from torch_bridge.schedulers.step_audit import StepWatch
-from torch_bridge.schedulers.unit_clocks import reject_count
 
 
 class FollowerState(TypedDict):
@@ -73,11 +73,8 @@ class Follower(GroupCurves):
         curves: The curve of each group.
 
     Raises:
-        TypeError: `optimizer`, `key` or `curve` has the wrong type; a value is not a number; `unit` is not an
-            integer; `count` is not a function, or is given without `unit`.
-        ValueError: A group lacks the key; the key is that of the learning rate, which needs `lambda_lr`; the
-            numbers of curves and groups differ; a value is negative, not finite, or positive and below
-            2⁻¹²⁶; `unit` is below 1, or is not the unit of a curve from `BatchPlan.scale`.
+        TypeError, ValueError: As `lambda_lr`; or `key` is wrong: a group lacks it, its value is not a number
+            or out of the range of a peak, or it is the learning rate, which needs `lambda_lr`.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -105,7 +102,7 @@ class Follower(GroupCurves):
     ) -> None:
         self._set_curves(optimizer, _option(key), curve, strict=strict, unit=unit, count=count)
         self._set_bases([self._new_base(*pair) for pair in enumerate(optimizer.param_groups)])
-        self._move_to(0, 0)
+        self._move_to(0, self._clock.counts)
         self._watch = StepWatch(self)
 
     @property
@@ -123,19 +120,11 @@ class Follower(GroupCurves):
         Raises:
             TypeError, ValueError: As in `CurveLR.step`. Nothing was changed.
         """
-        if self._unit_clock is not None:
-            consumed = self._unit_clock.consumed_after(count)
-            self._move_to(self.last_epoch + 1, consumed)
-        elif count is None:
-            self._move_to(self.last_epoch + 1, 0)
-        else:
-            raise reject_count(count, "follow")
+        self._move_to(self.last_epoch + 1, self._clock.counts_after(self.last_epoch, count))
 
-    def _move_to(self, updates: int, consumed: int) -> None:
+    def _move_to(self, updates: int, counts: Counts) -> None:
         self._admit_new_groups()  # before anything changes, since it may reject them
-        self.last_epoch = updates
-        if self._unit_clock is not None:
-            self._unit_clock.consumed = consumed
+        self.last_epoch, self._clock.counts = updates, counts
         groups = self.optimizer.param_groups
         for group, value in zip(groups, self._values_at_clock(), strict=True):
             self._option.write(group, value)
@@ -191,11 +180,11 @@ class Follower(GroupCurves):
                 raise ValueError(
                     f"state_dict is for key = {checks.short_repr(key)}, but this follower sets {self._option}"
                 )
-            checks.at_least("last_epoch", state_dict["last_epoch"], 0)
-            position, bases = self._read_position_and_bases(state_dict, "base_values", strict)
-            new_values = _read_new_values(state_dict.get("new_values", ()), len(bases))
+            updates = checks.at_least("last_epoch", state_dict["last_epoch"], 0)
+            counts, bases = self._read_counts_and_bases(state_dict, updates, "base_values", strict)
+            new_values = read_values("new_values", state_dict.get("new_values", ()), 0, len(bases))
         self._set_bases(bases)
-        self._move_to(position.last_epoch, position.consumed)
+        self._move_to(updates, counts)
         self._groups_written -= len(new_values)
         for group, value in zip(self._new_groups(), new_values, strict=True):
             self._option.write(group, value)
@@ -215,30 +204,17 @@ follow = Follower
 """`Follower` under the name of what it does: `follow(optimizer, "weight_decay", curve)`."""
 
 
-def _read_new_values(saved: Any, group_count: int) -> list[float]:
-    values = [float(checks.number(f"new_values[{i}]", value)) for i, value in enumerate(saved)]
-    if len(values) > group_count or min(values, default=0.0) < 0:
-        raise ValueError(
-            f"state_dict has new_values = {checks.short_repr(values)} for {group_count} parameter groups"
-        )
-    return values
-
-
 def _option(key: Any) -> GroupOption:
-    name, index = (key, None) if isinstance(key, str) else _pair(key)
-    if name in ("lr", "initial_lr"):
-        raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
-    return GroupOption(name, index)
-
-
-def _pair(key: Any) -> tuple[str, int]:
     try:
-        name, index = key
+        name, index = (key, None) if isinstance(key, str) else key
         if not isinstance(name, str):
             raise TypeError
-        return name, checks.at_least("index", index, 0)
+        option = GroupOption(name, None if index is None else checks.at_least("index", index, 0))
     except (TypeError, ValueError):
         raise TypeError(
             f"key = {checks.short_repr(key)} must be a key of the parameter groups, or a key and an index: "
             '("betas", 0)'
         ) from None
+    if name in ("lr", "initial_lr"):
+        raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
+    return option

@@ -6,7 +6,9 @@ from typing import Any, TypeVar
 import numpy as np
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import CHUNK, Curve, Rule, check_unit, checks
+from torch_bridge.curve_api import CHUNK, Curve, Rule, checks
+from torch_bridge.saved_states import check_same_past, how_to_override, read_bases, read_curves
+from torch_bridge.schedulers.host_clock import Counts, HostClock
 from torch_bridge.schedulers.param_groups import (
     GroupOption,
     as_number,
@@ -15,8 +17,6 @@ from torch_bridge.schedulers.param_groups import (
     is_same,
     unshare_tensors,
 )
-from torch_bridge.schedulers.resume import check_same_past, how_to_override, read_bases, read_curves
-from torch_bridge.schedulers.unit_clocks import Position, UnitClock, make_unit_clock, read_position
 
 MAX_GAP = 50
 """Evaluating a single step takes about as long as this many steps of a window."""
@@ -94,11 +94,11 @@ class GroupCurves:
         strict: bool,
         unit: int | None,
         count: Callable[[], int] | None,
+        hold: Rule | Sequence[Rule] | None = None,
     ) -> None:
-        self._unit_clock: UnitClock | None = make_unit_clock(unit, count)
-        self.optimizer = optimizer
         self.curves: list[Curve] = curves_of(optimizer, curve)
-        check_unit(self.curves, self.unit)
+        self._clock = HostClock(self.curves, self._builder, unit, count, hold)
+        self.optimizer = optimizer
         self.strict = strict
         self._common_curve = curve if isinstance(curve, Curve) else None
         self._option = option
@@ -115,21 +115,18 @@ class GroupCurves:
 
     @property
     def clock(self) -> int:
-        """The current step of the curve.
-
-        This is `last_epoch` unless a rule has held the clock, and `consumed // unit` with a `unit`.
-        """
-        return self.last_epoch if self._unit_clock is None else self._unit_clock.clock
+        """The step of the curve: `last_epoch` minus the updates held by a rule, or `consumed // unit`."""
+        return self._clock.step_after(self.last_epoch)
 
     @property
     def consumed(self) -> int:
         """The sum of the counts of all updates; without `unit`, the number of updates."""
-        return max(self.last_epoch, 0) if self._unit_clock is None else self._unit_clock.consumed
+        return max(self.last_epoch, 0) if self.unit is None else self._clock.counts[1]
 
     @property
     def unit(self) -> int | None:
         """The number of samples or tokens in one step of the curve; None if a step is an update."""
-        return None if self._unit_clock is None else self._unit_clock.unit
+        return self._clock.unit
 
     def is_in_charge(self) -> bool:
         """Return True if the groups hold the values that were written here last. May wait for the device."""
@@ -142,7 +139,7 @@ class GroupCurves:
             for index, base in enumerate(self._bases):
                 base_value(f"base_lrs[{index}]", base)
             self._window = WindowOfValues(self.curves, self._bases)
-        return self._window[self.clock]
+        return self._window[self._clock.step_after(self.last_epoch)]
 
     def _values_written(self) -> Sequence[Any]:
         """Return the value that each group got last."""
@@ -179,15 +176,15 @@ class GroupCurves:
         self._bases = list(bases)
         unshare_tensors(self.optimizer, self._option, self._bases, self.curves)
 
-    def _read_position_and_bases(
-        self, state_dict: Mapping[str, Any], name: str, strict: bool, rules: Sequence[Rule] = ()
-    ) -> tuple[Position, list[float]]:
-        """Read a saved state and, with `strict`, compare its curves. Nothing is changed.
+    def _read_counts_and_bases(
+        self, state_dict: Mapping[str, Any], updates: int, name: str, strict: bool
+    ) -> tuple[Counts, list[float]]:
+        """Read a state that was saved after `updates` updates. Nothing is changed.
 
-        `name` is the entry that has the bases.
+        `name` is the entry that has the bases. With `strict`, the curves must have the same history.
         """
         group_count = len(self._all_bases())
-        position = read_position(state_dict, self._unit_clock, not rules, strict, self._builder)
+        counts = self._clock.read_counts(state_dict, updates)
         bases = read_bases(name, state_dict[name], group_count)
         if strict:
             if "curves" not in state_dict:  # torch's own LambdaLR saved it
@@ -197,7 +194,7 @@ class GroupCurves:
                 )
             curves = self.curves if self._common_curve is None else [self._common_curve] * group_count
             saved_curves = read_curves(state_dict["curves"], curves)
-            consumed, unit = (position.last_epoch, 1) if self.unit is None else (position.consumed, self.unit)
-            is_clock_used = consumed > position.clock * unit
-            check_same_past(saved_curves, curves, position.clock, is_clock_used, self._builder)
-        return position, bases
+            held, consumed, _ = counts
+            clock, used = (updates - held, held) if self.unit is None else divmod(consumed, self.unit)
+            check_same_past(saved_curves, curves, clock, used > 0, self._builder)
+        return counts, bases

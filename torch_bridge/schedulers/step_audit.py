@@ -1,7 +1,8 @@
 """Warnings about a scheduler or follower whose steps do not fit the updates of its optimizer.
 
-A hook counts the optimizer's updates. It looks at each scheduler and follower at its 2nd update, at its 21st,
-its 42nd and so on, and from the 1344th on after every 1024; from one look to the next is a window.
+A hook counts the optimizer's updates. It looks at a scheduler or follower after 21 of them, 42, 84 and so on
+until 1344, and then after every 1024; from one look to the next is a window. At a scheduler that starts at
+step 0 it looks after 2 updates too.
 
     seen in two windows in a row, each of n updates:                 said
     a clock that stands, and all learning rates 0 *                  every update; or a smaller unit

@@ -13,8 +13,8 @@ from torch_bridge.curve_api import Curve, Rule, checks, warn
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
 from torch_bridge.distributed.sharded import Sharded, check_shardable
 from torch_bridge.distributed.wrappers import parallelism_of
-from torch_bridge.saved_states import reading_state_of
-from torch_bridge.schedulers.hold_state import dump_hold_states, rules_for
+from torch_bridge.saved_states import dump_hold_states, reading_state_of
+from torch_bridge.schedulers.host_clock import rules_for
 from torch_bridge.schedulers.param_groups import (
     all_groups,
     all_parameters,
@@ -361,17 +361,15 @@ class TrainStep:
         Args:
             state_dict: The state that `state_dict` returned. If this step's parameters are sharded, the
                 saved tensors may be whole.
-            strict: Reject the state of a different plan: a curve that differs at a step so far, as in
-                `CurveLR.load_state_dict`, a different hold or unit. With False the run resumes under
-                this step's curve, at the saved clock; rules that were not saved start afresh; with another
-                unit `consumed` is clock · unit, and without one the number of updates is the clock. The
-                default is the step's `strict`.
+            strict: Reject the state of a curve that differs at a step so far, as `CurveLR.load_state_dict`
+                does. With False the run resumes under this step's curve, at the saved clock. The default is
+                the step's `strict`.
 
         Raises:
-            ValueError: The state is not one of a TrainStep; it belongs to a different plan (unless `strict`
-                is False), optimizer, precision or carry, or to a model of different shapes or dtypes; the
-                parameters are different ones, in a different order or in different groups; or a scheduler
-                is attached to the optimizer.
+            ValueError: The state is not one of a TrainStep; it belongs to a different curve (unless `strict`
+                is False), hold, unit, optimizer, precision or carry, or to a model of different shapes or
+                dtypes; the parameters are different ones, in a different order or in different groups; or a
+                scheduler is attached to the optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises, such as
                 torch's RuntimeError for missing keys.
 

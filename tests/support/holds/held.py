@@ -1,8 +1,5 @@
 """Small curves with flat parts, hold rules, and the clocks of a run by definition."""
 
-import copy
-import json
-import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,12 +7,9 @@ from hypothesis import strategies as st
 from support.curves.descriptions import build
 from support.holds.hold_cases import rules
 from support.holds.hold_oracle import clocks
-from support.schedulers.runs import learning_rate, lrs_of, optimizer_with
-from support.training.trees import through_file
 from torch import Tensor, nn
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, StagedCurve
-from torch_bridge import lambda_lr
 
 CURVE = StagedCurve([(3, 1.0), (6,), (0, 0.5), (4,), (5, 0.25, "cosine"), (3,), (4, 0.0)], start=0.1)
 """Flat from steps 3, 9 and 18 on."""
@@ -54,49 +48,3 @@ def clocks_of(hold: Any, curve: Curve, metrics: Iterable[Any]) -> list[int]:
 def told(model: nn.Module, batch: Tensor) -> Tensor:
     """Return the batch as the loss, with a zero gradient."""
     return batch + sum(parameter.sum() for parameter in model.parameters()) * 0
-
-
-class HeldRun:
-    """A scheduler with a hold for two groups, to be saved and loaded in every possible way."""
-
-    def __init__(self, curve: Curve, hold: Any, rates: tuple[Any, ...] = (0.1, 0.7), **options: Any) -> None:
-        self.build = lambda: optimizer_with(rates)
-        self.curve, self.hold, self.options = curve, hold, options
-        self.optimizer = self.build()
-        self.scheduler = lambda_lr(self.optimizer, curve, hold=hold, **options)
-
-    def update(self, metric: Any) -> None:
-        self.optimizer.step()
-        self.scheduler.step(metric)
-
-    def check(self, clock: int, updates: int) -> None:
-        assert self.scheduler.clock == clock
-        assert self.scheduler.last_epoch == updates
-        wanted = [learning_rate(rate, self.curve, clock) for rate in (0.1, 0.7)]
-        assert lrs_of(self.optimizer) == self.scheduler.get_last_lr() == wanted
-
-    def by_file(self) -> None:
-        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
-        self.optimizer = self.build()
-        self.scheduler = lambda_lr(self.optimizer, self.curve, hold=self.hold, **self.options)
-        self.optimizer.load_state_dict(saved[0])
-        self.scheduler.load_state_dict(saved[1])
-
-    def by_json(self) -> None:
-        saved = json.loads(json.dumps(self.scheduler.state_dict()))
-        self.optimizer = self.build()
-        self.scheduler = lambda_lr(self.optimizer, self.curve, hold=self.hold, **self.options)
-        self.scheduler.load_state_dict(saved)
-
-    def into_itself_later(self) -> None:
-        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
-        for metric in (0.1, 0.7, 0.7, float("nan")):
-            self.update(metric)
-        self.optimizer.load_state_dict(saved[0])
-        self.scheduler.load_state_dict(saved[1])
-
-    def by_copy(self) -> None:
-        self.optimizer, self.scheduler = copy.deepcopy((self.optimizer, self.scheduler))
-
-    def by_pickle(self) -> None:
-        self.optimizer, self.scheduler = pickle.loads(pickle.dumps((self.optimizer, self.scheduler)))

@@ -1,20 +1,15 @@
 """Minimal PyTorch runs: optimizers with a scheduler, and their steps."""
 
-import copy
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from support.training.trees import through_file
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from plateau_jax import Curve, PlateauCurve
-from torch_bridge import lambda_lr
+from plateau_jax import Curve
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -54,88 +49,3 @@ def lrs_of(optimizer: Optimizer) -> list[float]:
 def learning_rate(peak: float, curve: Curve, step: int) -> float:
     """Return float32(float32(peak) · curve(step)): the product is exact in double, and rounded once."""
     return float(np.float32(float(np.float32(peak)) * float(curve(step))))
-
-
-class Run:
-    """An optimizer and its scheduler, with every way to save and load them."""
-
-    def __init__(
-        self,
-        curves: Sequence[PlateauCurve],
-        lrs: Sequence[float],
-        form: Callable[[float], float | Tensor] = float,
-        kind: type[Optimizer] = torch.optim.SGD,
-        last_epoch: int = -1,
-    ) -> None:
-        self.fresh = lambda: optimizer_with([form(lr) for lr in lrs], kind)
-        self.curves = curves
-        self.optimizer = self.fresh()
-        self.scheduler = lambda_lr(self.optimizer, curves, last_epoch)
-
-    def advance(self, steps: int) -> None:
-        advance(self.optimizer, self.scheduler, steps)
-
-    def by_state_dict_into_the_optimizer_first(self) -> None:
-        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
-        self.optimizer = self.fresh()
-        self.optimizer.load_state_dict(saved[0])
-        self.scheduler = lambda_lr(self.optimizer, self.curves)
-        self.scheduler.load_state_dict(saved[1])
-
-    def by_state_dict_into_the_scheduler_last(self) -> None:
-        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
-        self.optimizer = self.fresh()
-        self.scheduler = lambda_lr(self.optimizer, self.curves)
-        self.optimizer.load_state_dict(saved[0])
-        self.scheduler.load_state_dict(saved[1])
-
-    def by_state_dict_into_the_scheduler_first(self) -> None:
-        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
-        self.optimizer = self.fresh()
-        self.scheduler = lambda_lr(self.optimizer, self.curves)
-        self.scheduler.load_state_dict(saved[1])
-        self.optimizer.load_state_dict(saved[0])
-
-    def by_state_dict_of_the_scheduler_alone(self) -> None:
-        saved = through_file(self.scheduler.state_dict())
-        self.optimizer = self.fresh()
-        self.scheduler = lambda_lr(self.optimizer, self.curves)
-        self.scheduler.load_state_dict(saved)
-
-    def by_state_dict_into_itself_later(self) -> None:
-        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
-        self.advance(5)
-        self.optimizer.load_state_dict(saved[0])
-        self.scheduler.load_state_dict(saved[1])
-
-    def by_last_epoch(self) -> None:
-        step = self.scheduler.last_epoch
-        self.optimizer = self.fresh()
-        self.scheduler = lambda_lr(self.optimizer, self.curves, last_epoch=step - 1)
-
-    def by_last_epoch_into_the_optimizer_first(self) -> None:
-        saved = through_file(self.optimizer.state_dict())
-        step = self.scheduler.last_epoch
-        self.optimizer = self.fresh()
-        self.optimizer.load_state_dict(saved)
-        self.scheduler = lambda_lr(self.optimizer, self.curves, last_epoch=step - 1)
-
-    def by_last_epoch_into_the_optimizer_last(self) -> None:
-        saved = through_file(self.optimizer.state_dict())
-        self.by_last_epoch()
-        self.optimizer.load_state_dict(saved)
-
-    def by_pickle(self) -> None:
-        self.advance(1)  # torch warns about copies made before the first step
-        self.optimizer, self.scheduler = pickle.loads(pickle.dumps((self.optimizer, self.scheduler)))
-
-    def by_deepcopy(self) -> None:
-        self.advance(1)
-        self.optimizer, self.scheduler = copy.deepcopy((self.optimizer, self.scheduler))
-
-
-ROUTES = [name for name in vars(Run) if name.startswith("by_")]
-
-
-def expected_lrs(run: Run, lrs: Sequence[float], step: int) -> list[float]:
-    return [learning_rate(lr, curve, step) for lr, curve in zip(lrs, run.curves, strict=True)]

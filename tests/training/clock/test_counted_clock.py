@@ -16,6 +16,7 @@ from support.curves.scaled import exact_levels
 from support.distributed.processes import run
 from support.examples import examples
 from support.numerics.oracle import is_nearest_float32
+from support.schedulers.runs import learning_rate
 from support.training.clock.consumption import (
     counted_on_ranks,
     counts_of,
@@ -30,7 +31,7 @@ from torch.utils import _pytree as pytree
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 from torch_bridge import MetricLog
-from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
+from torch_bridge.saved_states import MAX_CONSUMED
 from torch_bridge.training.clock import clock as clock_module
 from torch_bridge.training.clock.batch_counts import join_words, split_count
 from torch_bridge.training.clock.clock import Clock
@@ -198,32 +199,35 @@ def test_resume_matches_uninterrupted_run() -> None:
 
 
 @given(st.sampled_from((None, 1, 3, 64)), st.sampled_from((None, 1, 3, 64)), st.integers(0, 6), st.booleans())
-def test_state_of_another_unit_keeps_its_clock(
+def test_state_of_another_unit_is_rejected(
     saved_unit: int | None, unit: int | None, updates: int, strict: bool
 ) -> None:
-    def build_step(step_unit: int | None) -> Any:
-        return make_step(unit=step_unit, count=step_unit and _count_rows)
+    """The message says how to start at the step of the curve, and that works."""
+
+    def build_step(step_unit: int | None, curve: Any = CURVE, **options: Any) -> Any:
+        return make_step(curve=curve, unit=step_unit, count=step_unit and _count_rows, **options)
 
     saved = build_step(saved_unit)
     for batch in batches(updates, 9):
         saved(batch)
     state, step = saved.state_dict(), build_step(unit)
-    before = step.state_dict()
-    if strict and unit != saved_unit:
-        with pytest.raises(ValueError, match=f"unit = {saved_unit}, but here it is {unit}; .*strict=False"):
-            step.load_state_dict(state)
-        assert equal_trees(step.state_dict(), before)
-        return
-    step.load_state_dict(state, strict=strict)
-    loaded = step.state_dict()
-    assert loaded["clock"] == state["clock"]
-    if unit != saved_unit:
-        assert loaded["consumed"] == state["clock"] * (unit or 1)
-        assert loaded["applied"] == (state["clock"] if unit is None else updates)
+    clock = state["clock"]
+    if unit == saved_unit:
+        step.load_state_dict(state, strict=strict)
+        assert equal_trees(step.state_dict(), state)
     else:
-        assert (loaded["consumed"], loaded["applied"]) == (state["consumed"], updates)
+        before = step.state_dict()
+        start = f"initial_updates={clock}" if unit is None else rf"curve\.part\({clock}\), initial_updates=0"
+        with pytest.raises(ValueError, match=rf"unit = {saved_unit}, but here it is {unit}\. .*{start}\)$"):
+            step.load_state_dict(state, strict=strict)
+        assert equal_trees(step.state_dict(), before)
+        if unit is None:
+            step = build_step(None, initial_updates=clock)
+        elif clock < CURVE.total_steps:
+            step = build_step(unit, CURVE.part(clock), initial_updates=0)
     (batch,) = batches(1)
-    assert int(step(batch).clock) == state["clock"]
+    lr = step(batch).lr.tolist()
+    assert clock >= CURVE.total_steps or lr == [learning_rate(0.01, CURVE, clock)]
 
 
 def test_other_curve_must_agree_up_to_the_clock() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import checks
-from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
+from torch_bridge.saved_states import MAX_CONSUMED
 
 _WORD_BITS = 31
 _WORD = 2**_WORD_BITS - 1

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import Curve, Rule, Segments, check_unit, checks, decide, stack, warn
+from torch_bridge.saved_states import MAX_CONSUMED, States, initial_states
 from torch_bridge.schedulers.curve_end import end_message
 from torch_bridge.schedulers.group_curves import WindowOfValues, map_curves
-from torch_bridge.schedulers.hold_state import States, initial_states
-from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED, checked_unit
+from torch_bridge.schedulers.host_clock import checked_unit
 from torch_bridge.table import multiplier, tensors
 
 MAX_TABLE_VALUES = 2**24

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.dtensors import host_copier
-from torch_bridge.schedulers.hold_state import HoldState
+from torch_bridge.saved_states import HoldState
 from torch_bridge.training.clock.clock import Clock
 
 

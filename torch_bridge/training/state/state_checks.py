@@ -11,9 +11,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.plain_names import to_plain_names
-from torch_bridge.schedulers.hold_state import States, load_hold_states
-from torch_bridge.schedulers.resume import check_same_past, read_curves
-from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
+from torch_bridge.saved_states import States, check_same_past, read_curves, read_saved_clock
 from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state.optimizer_states import check_same_parameters
 from torch_bridge.training.state.snapshot import TrainStepState, as_list
@@ -71,18 +69,13 @@ def read_position(
 ) -> Position:
     """Read the position in a saved state and, with `strict`, compare the curves. Nothing is changed.
 
-    Without `strict`, the unit may differ: the run continues at the saved step of the curve.
-
     Raises:
         ValueError: See `TrainStep.load_state_dict`.
     """
     applied = checked_updates("applied", saved["applied"])
     skipped = checked_updates("skipped", saved["skipped"])
-    unit, step, consumed = read_saved_clock(saved, applied, clock.unit, strict, "TrainStep")
-    if clock.unit is None:
-        applied = consumed = applied if unit is None else step
-    elif unit != clock.unit:
-        consumed = consumed_at(step, clock.unit)
+    step, consumed, hold_states = read_saved_clock(saved, applied, clock.unit, clock.rules, "TrainStep")
+    consumed = applied if clock.unit is None else consumed
     states = as_list(saved["optimizer"], optimizers)
     groups = chain.from_iterable(state["param_groups"] for state in states)
     peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
@@ -93,7 +86,6 @@ def read_position(
         check_same_past(
             read_curves(saved["curves"], clock.curves), clock.curves, step, is_clock_used, "TrainStep"
         )
-    hold_states = load_hold_states(saved["hold"], clock.rules, strict, "TrainStep")
     return Position(Counters(applied, skipped, step, consumed), peaks, hold_states)
 
 

@@ -1,0 +1,243 @@
+"""One driver of a scheduler or follower: every clock and way to resume, and the values by definition."""
+
+import copy
+import json
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from support.curves.strategies import SMALLEST_NORMAL, magnitudes
+from support.holds.held import clocks_of
+from support.schedulers.runs import learning_rate, optimizer_with
+from support.training.trees import through_file
+from torch import Tensor
+
+from plateau_jax import Curve
+from torch_bridge import follow, lambda_lr
+
+units = magnitudes(1, 2**40)
+counts = st.one_of(magnitudes(0, 2**45), st.integers(0, 300))
+
+
+class Counter:
+    """The `count` function of a scheduler in a trainer: the count of the update that took place."""
+
+    def __init__(self) -> None:
+        self.count: Any = None
+
+    def __call__(self) -> Any:
+        return self.count
+
+
+class Driven:
+    """A scheduler, or a follower of the weight decay, and what its values must be.
+
+    Args:
+        kind: `"scheduler"` or `"follower"`.
+        curve: One curve for all groups, or one for each.
+        bases: Each group's peak, or weight decay.
+        unit, hold: The clock; by default it counts updates.
+        asked: With `unit`, a `count` function returns the counts.
+        form: Makes the value of a group from a number.
+        optimizer_kind: The class of the optimizer.
+        last_epoch: Of a scheduler that starts in mid-run.
+        options: More arguments of `lambda_lr` or `follow`.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        curve: Any,
+        bases: Sequence[float] = (0.25, 0.7),
+        *,
+        unit: int | None = None,
+        hold: Any = None,
+        asked: bool = False,
+        form: Any = float,
+        optimizer_kind: Any = torch.optim.SGD,
+        last_epoch: int = -1,
+        **options: Any,
+    ) -> None:
+        self.kind, self.curve, self.unit, self.hold, self.form = kind, curve, unit, hold, form
+        self.asked, self.optimizer_kind, self.options = asked, optimizer_kind, options
+        self.key = "lr" if kind == "scheduler" else "weight_decay"
+        self.bases = [float(np.float32(base)) for base in bases]
+        self.updates, self.consumed, self.metrics = last_epoch + 1, 0, list[Any]()
+        self.new = 0
+        """The groups that were added since the last step, the last ones: they have their own values."""
+        self.start(last_epoch=last_epoch)
+
+    def start(self, optimizer_state: Any = None, last_epoch: int = -1) -> None:
+        """Build the optimizer and what drives it, as a new process does."""
+        self.counter = Counter()
+        self.optimizer = optimizer_with([0.1] * len(self.bases), self.optimizer_kind)
+        for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
+            group[self.key] = self.form(base)
+        if optimizer_state is not None:
+            self.optimizer.load_state_dict(optimizer_state)
+        arguments: dict[str, Any] = self.options | {
+            "unit": self.unit,
+            "count": self.counter if self.asked else None,
+        }
+        if self.kind == "follower":
+            self.part: Any = follow(self.optimizer, "weight_decay", self.curve, **arguments)
+        else:
+            self.part = lambda_lr(self.optimizer, self.curve, last_epoch, hold=self.hold, **arguments)
+
+    # What happens in a run.
+
+    def step(self, count: Any = 1, metric: Any = 0.5) -> None:
+        if self.hold is not None:
+            self.part.step(metric)
+        elif self.unit is None:
+            self.part.step()
+        elif self.asked:
+            self.counter.count = count
+            self.part.step()
+        else:
+            self.part.step(count=count)
+
+    def update(self, count: Any = 1, metric: Any = 0.5) -> None:
+        self.optimizer.step()
+        before = [group[self.key] for group in self.optimizer.param_groups]
+        self.step(count, metric)
+        self.updates, self.new = self.updates + 1, 0
+        self.consumed += int(count)
+        self.metrics.append(metric.item() if isinstance(metric, Tensor) else float(metric))
+        for group, value in zip(self.optimizer.param_groups, before, strict=True):
+            assert group[self.key] is value or not isinstance(value, Tensor)
+
+    def advance(self, updates: int) -> None:
+        for _ in range(updates):
+            self.update(20)
+
+    def add_group(self, base: float) -> None:
+        group: dict[str, Any] = {
+            "params": [torch.nn.Parameter(torch.ones(1))],
+            self.key: self.form(float(np.float32(base))),
+        }
+        self.optimizer.add_param_group(group)
+        self.bases.append(float(np.float32(base)))
+        self.new += 1
+
+    def set_peak(self, peak: float, one_for_each: bool) -> None:
+        peaks = [peak] * len(self.bases)
+        self.part.set_peak(peaks if one_for_each else peak)
+        self.bases, self.new = [float(np.float32(peak)) for peak in peaks], 0
+
+    def jump(self, epoch: int) -> None:
+        with pytest.warns(UserWarning, match="epoch parameter"):
+            self.part.step(epoch)
+        self.updates, self.new = epoch, 0
+
+    # What must be true.
+
+    def clock(self) -> int:
+        if self.hold is not None:
+            return clocks_of(self.hold, self.curve, self.metrics)[-1]
+        return self.updates if self.unit is None else self.consumed // self.unit
+
+    def values(self) -> list[float]:
+        return [float(group[self.key]) for group in self.optimizer.param_groups]
+
+    def expected_values(self) -> list[float]:
+        curves: Sequence[Curve] = (
+            [self.curve] * len(self.bases) if isinstance(self.curve, Curve) else self.curve
+        )
+        clock, old = self.clock(), len(self.bases) - self.new
+        pairs = enumerate(zip(self.bases, curves, strict=True))
+        return [learning_rate(base, curve, clock) if i < old else base for i, (base, curve) in pairs]
+
+    def check(self) -> None:
+        part = self.part
+        consumed = max(self.updates, 0) if self.unit is None else self.consumed
+        assert (part.last_epoch, part.clock, part.consumed) == (self.updates, self.clock(), consumed)
+        assert (type(part.consumed), part.unit) == (int, self.unit)
+        assert self.values() == self.expected_values()
+        old = len(self.bases) - self.new
+        if self.kind == "scheduler":
+            assert part.base_lrs[:old] == self.bases[:old]
+            assert self.new or part.get_last_lr() == [group["lr"] for group in self.optimizer.param_groups]
+        else:
+            assert part.base_values[:old] == self.bases[:old]
+        for group in self.optimizer.param_groups:
+            assert type(group[self.key]) is (Tensor if self.form is not float else float)
+
+    def shown(self) -> str:
+        """Return all that an error must not change, as text."""
+        state = self.part.state_dict()  # first, because it gives new groups their peaks
+        return str((state, [{**group, "params": None} for group in self.optimizer.param_groups]))
+
+    def rejects(self, error: type[Exception], message: str, call: Any) -> str:
+        """Check that the call raises this error and changes nothing; return the message."""
+        before = self.shown()
+        with pytest.raises(error, match=message) as caught:
+            call()
+        assert type(caught.value) is error
+        assert self.shown() == before
+        return str(caught.value)
+
+    # Every way to resume.
+
+    def saved(self) -> list[Any]:
+        return through_file([self.optimizer.state_dict(), self.part.state_dict()])
+
+    def by_file(self) -> None:
+        saved = self.saved()
+        self.start()
+        self.optimizer.load_state_dict(saved[0])
+        self.part.load_state_dict(saved[1])
+
+    def by_file_optimizer_last(self) -> None:
+        saved = self.saved()
+        self.start()
+        self.part.load_state_dict(saved[1])
+        self.optimizer.load_state_dict(saved[0])
+
+    def by_file_built_after_loading(self) -> None:
+        # A new follower takes the loaded values as its bases at first, and rejects those that are too small.
+        if all(value == 0 or value >= SMALLEST_NORMAL for value in self.values()):
+            saved = self.saved()
+            self.start(saved[0])
+            self.part.load_state_dict(saved[1])
+
+    def by_json(self) -> None:
+        saved = json.loads(json.dumps(self.part.state_dict()))
+        self.start()
+        self.part.load_state_dict(saved)
+
+    def into_itself_later(self) -> None:
+        saved = self.saved()
+        for count, metric in ((3, 0.1), (0, 0.7), (2**20, float("nan"))):
+            self.optimizer.step()
+            self.step(count, metric)
+        self.optimizer.load_state_dict(saved[0])
+        self.part.load_state_dict(saved[1])
+
+    def by_copy(self) -> None:
+        self.optimizer, self.part, self.counter = copy.deepcopy((self.optimizer, self.part, self.counter))
+
+    def by_pickle(self) -> None:
+        pickled = pickle.dumps((self.optimizer, self.part, self.counter))
+        self.optimizer, self.part, self.counter = pickle.loads(pickled)
+
+    def by_last_epoch(self, optimizer: str = "") -> None:
+        if self.kind == "follower" or self.unit or self.hold or self.new:
+            return
+        saved = through_file(self.optimizer.state_dict())
+        self.start(saved if optimizer == "first" else None, self.updates - 1)
+        if optimizer == "last":
+            self.optimizer.load_state_dict(saved)
+
+    def by_last_epoch_optimizer_first(self) -> None:
+        self.by_last_epoch("first")
+
+    def by_last_epoch_optimizer_last(self) -> None:
+        self.by_last_epoch("last")
+
+
+ROUTES = [name for name in vars(Driven) if name.startswith(("by_", "into_"))]
