@@ -79,15 +79,13 @@ def test_damage_is_rejected_or_undone_by_sound_state(name: str, data: st.DataObj
 @pytest.mark.parametrize("strict", [True, False])
 @examples(150)
 @given(data=st.data())
-def test_damaged_hold_is_rejected_or_dropped(strict: bool, data: st.DataObject) -> None:
+def test_damaged_hold_changes_nothing_else(strict: bool, data: st.DataObject) -> None:
     step = make_step("adamw", Net(), hold=HoldBelow([(3.0, 2), (0.5, 3)], every=2))
     train(step, batches(3))
     before = step.state_dict()
     damaged = before | {"hold": damage(data, [copy.deepcopy(before["hold"])])[0]}
-    try:
+    with suppress(ValueError):
         step.load_state_dict(damaged, strict=strict)
-    except ValueError:
-        assert strict
     rest = {"hold": None}
     assert equal_trees(step.state_dict() | rest, before | rest)
     train(step, batches(1))
