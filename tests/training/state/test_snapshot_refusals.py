@@ -178,7 +178,7 @@ def test_damaged_state_changes_nothing(
     assert equal_trees(step(batch), reference(batch))
     state: Any = other.state_dict()
     damage(state)
-    # Without `strict`, different curves and rules are accepted.
+    # Without `strict`, different curves are accepted.
     for strict in (True,) if state.get("curves", 1) is None else (True, False):
         _check_rejected(step, state, message, strict=strict)
     assert equal_trees(step(batch), reference(batch))
