@@ -168,13 +168,13 @@ def _add(sums: dict[str, _Sum], losses: Mapping[str, Loss]) -> None:
         TypeError: The names differ from those of the first batch, or a mean takes the place of a pair.
     """
     if not sums:
-        sums.update({name: _Sum(loss.weight is None) for name, loss in losses.items()})
+        sums.update({name: _Sum(weight is None) for name, (_, weight) in losses.items()})
     if losses.keys() != sums.keys():
         raise TypeError(f"loss_fn returned {_describe(losses)} for one batch and {_describe(sums)} before")
-    for name, loss in losses.items():
-        check_same_kind(loss, not sums[name].is_mean)
-        weight = 1.0 if loss.weight is None else loss.weight
-        sums[name].total = sums[name].total + loss.total.double()
+    for name, (total, weight) in losses.items():
+        check_same_kind(weight, not sums[name].is_mean)
+        weight = 1.0 if weight is None else weight
+        sums[name].total = sums[name].total + total.double()
         sums[name].weight = sums[name].weight + (weight.double() if isinstance(weight, Tensor) else weight)
 
 

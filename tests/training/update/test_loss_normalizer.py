@@ -29,15 +29,15 @@ def _accumulate(
     total, weight = torch.zeros(()), None
     for loss in losses:
         total = total + normalizer.backward(loss, count)
-        weight = loss.weight if weight is None else weight + loss.weight
-    return normalizer.normalize(Loss(total, weight), count, gradients_of([x]), None)
+        weight = loss[1] if weight is None else weight + loss[1]
+    return normalizer.normalize((total, weight), count, gradients_of([x]), None)
 
 
 @given(st.lists(st.tuples(_small, _small, _weights, st.booleans()), min_size=1, max_size=6), st.booleans())
 def test_pairs_give_quotient_of_sums(pieces: list[tuple[float, float, int, bool]], scaled: bool) -> None:
     """Each piece is a sum `a·x + b` with a weight on the host or the device; the weight may be zero."""
     x = torch.ones((), requires_grad=True)
-    losses = [Loss(a * x + b, torch.tensor(float(w)) if is_tensor else w) for a, b, w, is_tensor in pieces]
+    losses = [(a * x + b, torch.tensor(float(w)) if is_tensor else w) for a, b, w, is_tensor in pieces]
     scale = LossScale(_CPU) if scaled else None
     weight = sum(w for *_, w, _ in pieces)
     if weight == 0:
@@ -58,7 +58,7 @@ def test_pairs_give_quotient_of_sums(pieces: list[tuple[float, float, int, bool]
 @given(st.lists(st.tuples(_small, _small), min_size=1, max_size=6))
 def test_means_are_averaged(pieces: list[tuple[float, float]]) -> None:
     x, y = (torch.ones((), requires_grad=True) for _ in range(2))
-    loss, _ = _accumulate([Loss(a * x + b, None) for a, b in pieces], len(pieces), x)
+    loss, _ = _accumulate([(a * x + b, None) for a, b in pieces], len(pieces), x)
     total = torch.zeros(())
     for a, b in pieces:
         part = (a * y + b) / len(pieces)
@@ -98,7 +98,7 @@ def test_backward_runs_before_the_next_forward() -> None:
     def losses() -> Any:
         for _ in range(3):
             seen.append(None if x.grad is None else x.grad.clone())
-            yield Loss(x * 6, None)
+            yield x * 6, None
 
     _accumulate(losses(), 3, x)
     assert seen == [None, 2, 4]
@@ -107,4 +107,4 @@ def test_backward_runs_before_the_next_forward() -> None:
 def test_loss_on_another_device_is_rejected() -> None:
     x = torch.ones((), requires_grad=True)
     with pytest.raises(ValueError, match="a loss on meta; the parameters are on cpu"):
-        _accumulate([Loss(x * torch.ones((), device="meta"), None)], 1, x)
+        _accumulate([(x * torch.ones((), device="meta"), None)], 1, x)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +44,8 @@ def check_loss_fn(loss_fn: Any) -> None:
         )
 
 
-class Loss(NamedTuple):
-    """A mean loss (`weight` is None), or a sum and its divisor."""
-
-    total: Tensor
-    weight: Tensor | float | None
+Loss = tuple[Tensor, Tensor | float | None]
+"""A mean loss and None, or a sum and its weight, by which it is divided."""
 
 
 def parse_loss(value: Any) -> Loss:
@@ -59,7 +56,7 @@ def parse_loss(value: Any) -> Loss:
         ValueError: The loss is not a scalar, or the weight is negative, not a scalar, or requires grad.
     """
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
-        return Loss(value, None)
+        return value, None
     if isinstance(value, Tensor):
         _check_scalar("loss", value)
     if not is_pair(value):
@@ -79,7 +76,7 @@ def parse_loss(value: Any) -> Loss:
                 "return weight.detach()"
             )
         if weight.device == total.device:
-            return Loss(total, weight.detach().to(torch.promote_types(total.dtype, torch.float32)))
+            return total, weight.detach().to(torch.promote_types(total.dtype, torch.float32))
         if weight.device.type != "cpu":
             raise ValueError(f"loss_fn returned a weight on {weight.device} and a sum on {total.device}")
         weight = weight.item()  # in host memory, so this does not synchronize
@@ -88,7 +85,7 @@ def parse_loss(value: Any) -> Loss:
     number = float(cast("float", weight))
     if not 0 <= number < float("inf"):
         raise ValueError(f"loss_fn returned the weight {number}; it must be finite and not negative")
-    return Loss(total, number)
+    return total, number
 
 
 def check_weight(weight: Tensor | float) -> bool:
@@ -160,9 +157,9 @@ def call_loss_fn(
     return parse(returned[0]), carry.detached(returned[1])
 
 
-def check_same_kind(loss: Loss, is_pair: bool) -> None:
+def check_same_kind(weight: Tensor | float | None, is_pair: bool) -> None:
     """Reject a mean after pairs, and a pair after means."""
-    if (loss.weight is not None) != is_pair:
+    if (weight is not None) != is_pair:
         raise TypeError("loss_fn returned a mean for one batch and a pair (sum, weight) for another")
 
 

@@ -142,9 +142,9 @@ class Update:
             if number == 1:
                 total, weight = loss
                 continue
-            check_same_kind(loss, weight is not None)
-            total, weight = total + loss.total, None if weight is None else weight + loss.weight
-        return Loss(total, weight), carry
+            check_same_kind(loss[1], weight is not None)
+            total, weight = total + loss[0], None if weight is None else weight + loss[1]
+        return (total, weight), carry
 
     def _run_micro_batch(self, batch: Any, carry: list[Tensor], count: int) -> tuple[Loss, list[Tensor]]:
         """Run one of `count` micro-batches; return its share of the loss, and the carry after it."""
@@ -155,7 +155,7 @@ class Update:
             loss, carry = self._precision.run(
                 call_loss_fn, self._loss_fn, self._model, batch, self._carry, carry, self._parse_loss
             )
-        return Loss(self._normalizer.backward(loss, count), loss.weight), carry
+        return (self._normalizer.backward(loss, count), loss[1]), carry
 
     def _parse_loss_and_aux(self, value: Any) -> Loss:
         loss, aux = parse_loss_and_aux(value)
