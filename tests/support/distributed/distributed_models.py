@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -159,6 +160,21 @@ def from_whole_tensors(wrapper: str) -> tuple[Any, Any]:
     other = step_over(wrapper)
     other.load_state_dict(state)
     return _last_states(step, other)
+
+
+def loaded_at_the_second_try(wrapper: str) -> tuple[Any, Any]:
+    """Return the last states of a step whose optimizer first rejected a state, and of the saved step."""
+    step, saved = step_over(wrapper), step_over(wrapper)
+    for number in range(2):
+        _update(saved, number)
+    state = saved.state_dict()
+    with patch.object(step.optimizer, "load_state_dict", side_effect=RuntimeError("damaged")):
+        assert "damaged" in error_of(lambda: step.load_state_dict(state))
+    assert "load a checkpoint" in error_of(lambda: _update(step, 2))
+    step.load_state_dict(state)
+    for trained in (step, saved):
+        _update(trained, 2)
+    return _last_states(step, saved)
 
 
 def _full(tensor: Any) -> Tensor:
