@@ -1,7 +1,7 @@
 """The plateaus of a `PlateauCurve`: check them, convert them to steps, and warn of likely mistakes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from plateau_jax.numerics import exact
 from plateau_jax.validation.checks import Message, Path, integer, must, number, pairs, short_repr
@@ -32,6 +32,15 @@ def check_absolute(plateaus: Any, warmup_steps: int) -> list[tuple[int, int]]:
     return checked
 
 
+class _Plateau(NamedTuple):
+    """A plateau in steps, and the argument that describes it."""
+
+    start: int
+    length: int
+    path: Path
+    pair: tuple[float, float]
+
+
 def place_plateaus(
     total_steps: int,
     warmup_steps: int,
@@ -44,25 +53,25 @@ def place_plateaus(
         ValueError: Plateaus overlap, run past the end or leave no step to decay.
     """
     after_warmup = total_steps - warmup_steps
-    placed: list[tuple[int, int, Path, tuple[float, float]]] = [
-        (*pair, ("absolute_plateaus", index), pair) for index, pair in enumerate(absolute_plateaus)
+    placed = [
+        _Plateau(*pair, ("absolute_plateaus", index), pair) for index, pair in enumerate(absolute_plateaus)
     ]
     for index, pair in enumerate(plateaus):
         start, length = (exact.percent_of(after_warmup, percentage) for percentage in pair)
-        placed.append((warmup_steps + start, length, ("plateaus", index), pair))
+        placed.append(_Plateau(warmup_steps + start, length, ("plateaus", index), pair))
     placed.sort()
     # In steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300 and (30.03, 10) starts there.
-    limits = [(start, f"before the next plateau starts, at step {start}") for start, *_ in placed[1:]]
+    limits = [(later.start, f"before the next plateau starts, at step {later.start}") for later in placed[1:]]
     limits.append((total_steps, f"by total_steps = {total_steps}"))
-    for (start, length, path, pair), (limit, when) in zip(placed, limits, strict=False):
+    for (start, length, path, pair), (limit, deadline) in zip(placed, limits[: len(placed)], strict=True):
         if start + length > limit:
-            where = f"it lasts from step {start} to step {start + length}"
+            span = f"it lasts from step {start} to step {start + length}"
             advice = "the second number is the length, not the end"
-            raise ValueError(must(path, pair, f"end {when}: {where}; {advice}"))
-    if sum(length for _, length, *_ in placed) >= after_warmup:
+            raise ValueError(must(path, pair, f"end {deadline}: {span}; {advice}"))
+    if sum(plateau.length for plateau in placed) >= after_warmup:
         text = f"must leave at least one of the {after_warmup} steps after the warmup to decay"
         raise ValueError(Message("plateaus", f" {text}; for a curve that never decays use StagedCurve"))
-    return [(start, length) for start, length, *_ in placed]
+    return [(plateau.start, plateau.length) for plateau in placed]
 
 
 def warn_of_small_plateaus(plateaus: Sequence[tuple[float, float]], after_warmup: int) -> None:

@@ -38,7 +38,8 @@ class UnclearLogError(ValueError):
 
 
 def listed(columns: Sequence[str]) -> str:
-    return "the columns " + ", ".join([*map(repr, columns[:20]), *["..."][: len(columns) > 20]])
+    more = ", ..." if len(columns) > 20 else ""
+    return "the columns " + ", ".join(map(repr, columns[:20])) + more
 
 
 def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve, float]:

@@ -68,19 +68,17 @@ def read_log(
         # Only the name of a column or a note can have a byte that is not UTF-8.
         source = parse_rows(Path(source).read_text(encoding="utf-8-sig", errors="replace"), name)
     table = _Table(_checked_rows(source), name)
-    step = table.find("step", step, table.steps())
-    loss = table.find("loss", loss, table.losses(step))
+    step = table.find("step", step, table.step_columns())
+    # Only if no column is named: the text in one that nobody asked for is not an error.
+    loss = table.find("loss", loss, table.loss_columns(step) if loss is None else ())
     losses = _checked_losses(table.values(step, loss), name)
     if not losses:
         raise ValueError(f"{name} has no row with both {step!r} and {loss!r}")
-    columns, lrs, lr_is_used = (
-        {"step": step, "loss": loss},
-        dict[int, float](),
-        curve is None or peak_value is None,
-    )
+    columns, lrs = {"step": step, "loss": loss}, dict[int, float]()
+    lr_is_used = curve is None or peak_value is None
     try:
-        if lr is not None or table.lrs():
-            lr_column = table.find("lr", lr, table.lrs())
+        if lr is not None or table.lr_columns():
+            lr_column = table.find("lr", lr, table.lr_columns())
             lrs = _latest(table.values(step, lr_column, is_lr=True))
             columns |= {"lr": lr_column} if lr_is_used else {}
     except ValueError:
@@ -190,7 +188,7 @@ class _Table:
             problem += f", only {perplexity!r}, a perplexity: take its logarithm"
         raise UnclearLogError(problem, argument, matching or self.columns)
 
-    def steps(self) -> list[str]:
+    def step_columns(self) -> list[str]:
         """Return the columns of the first usual name that there is."""
         for usual in _STEPS:
             for pattern in (f"{usual}s?", f"{_STEP_PREFIX}{usual}s?"):
@@ -198,7 +196,7 @@ class _Table:
                     return matching
         return []
 
-    def losses(self, step: str) -> list[str]:
+    def loss_columns(self, step: str) -> list[str]:
         """Return the columns of validation losses, else those of training losses."""
         matches = {column: match for column in self.columns if (match := _LOSS.fullmatch(_plain(column)))}
         values = {column: [value for _, value in self.values(step, column)] for column in matches}
@@ -206,7 +204,7 @@ class _Table:
         logged = [column for column in matches if sum(map(math.isfinite, values[column])) > 1] or [*matches]
         return [column for column in logged if matches[column]["validation"]] or logged
 
-    def lrs(self) -> list[str]:
+    def lr_columns(self) -> list[str]:
         """Return the columns of learning rates."""
         names = {column: _plain(column) for column in self.columns}
         lrs = [

@@ -213,6 +213,7 @@ def test_columns_can_be_named() -> None:
         ValueError, match="several columns of losses named 'a'; name one of the columns 'a', 'b "
     ):
         LossRun.read(rows, CURVE, PEAK, step="n", loss="a")
+    rows[0] |= {"train/loss": "diverged"}  # a column that nobody asked for
     run = LossRun.read(rows, step="n", loss="loss", lr="eta")
     assert (run.steps.tolist(), run.losses.tolist(), run.peak_value) == (STEPS, VALIDATION, max(LRS))
 
