@@ -69,6 +69,7 @@ def run(program: str) -> str:
         (EVERY_KIND, ["jax", "optax", "torch", "matplotlib"]),
         (A_MULTIPLIER, ["optax", "matplotlib", "torch"]),
         (A_SCHEDULE, ["matplotlib", "torch"]),
+        ('sys.modules["jax"] = type(sys)("jax"); import plateau_jax', ["torch"]),  # without a spec, as a mock
         ("import plateau_jax.drawing.axes, plateau_jax.__main__", ["jax", "optax", "torch"]),
         ("import plateau_jax.__main__, plateau_jax.drawing.axes, plateau_jax.schedule", ["torch"]),
         (A_SCHEDULER, ["jax", "optax", "matplotlib"]),

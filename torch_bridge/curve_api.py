@@ -9,7 +9,7 @@ from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_lev
 from plateau_jax.numerics.fixed_point import CHUNK, evaluate as evaluate_table
 from plateau_jax.numerics.segments import decode_table
 from plateau_jax.validation import checks, lazy_names
-from plateau_jax.validation.curve_warning import suppress_warnings, warn, warner_at_this_line
+from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 __all__ = [
     "CHUNK",
@@ -34,5 +34,4 @@ __all__ = [
     "stack",
     "suppress_warnings",
     "warn",
-    "warner_at_this_line",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -28,15 +28,6 @@ class HoldState(TypedDict):
 
     rule: dict[str, Any]
     state: dict[str, int | float]
-
-
-class SavedClock(NamedTuple):
-    """The clock in a saved state, and the states of the rules that may hold it."""
-
-    clock: int
-    consumed: int
-    """0 without a unit."""
-    states: States
 
 
 @contextmanager
@@ -68,8 +59,8 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
 
 def read_saved_clock(
     state_dict: Mapping[str, Any], updates: int, unit: int | None, rules: Sequence[Rule], builder: str
-) -> SavedClock:
-    """Read the clock of a state that was saved after `updates` updates.
+) -> tuple[int, int, States]:
+    """Return the clock of a state that was saved after `updates` updates, consumed, and the rules' states.
 
     A clock of a different unit or different rules is rejected, with a message that says how `builder`, the
     function or class that the user called, starts the curve at the saved step instead.
@@ -96,22 +87,27 @@ def read_saved_clock(
         if saved != here:
             raise ValueError(
                 f"state_dict was saved with {name} = {checks.short_repr(saved)}, but here it is "
-                f"{checks.short_repr(here)}. To start at its step of the curve, {clock}, don't load it; "
-                f"{_how_to_start(builder, max(clock, 0), unit)}"
+                f"{checks.short_repr(here)}. To continue from step {max(clock, 0)} of the curve, "
+                f"{_how_to_start(builder, max(clock, 0), unit, bool(rules))}"
             )
-    if unit is None and not rules and clock != updates:
+    # A TrainStep that has dropped its hold goes on counting updates and clock apart.
+    if unit is None and not rules and clock != updates and builder != "TrainStep":
         raise ValueError(f"state_dict has clock = {clock} after {updates} updates, without a hold")
     pairs = zip(holds, rules, strict=True)
-    return SavedClock(clock, consumed, tuple(_read_rule_state(hold["state"], rule) for hold, rule in pairs))
+    return clock, consumed, tuple(_read_rule_state(hold["state"], rule) for hold, rule in pairs)
 
 
-def _how_to_start(builder: str, clock: int, unit: int | None) -> str:
+def _how_to_start(builder: str, clock: int, unit: int | None, has_rules: bool) -> str:
     if builder == "TrainStep":
-        start = f"initial_updates={clock}" if unit is None else f"curve.part({clock}), initial_updates=0"
-        return f"load its 'model' and 'optimizer', and build TrainStep(..., {start})"
+        count = f"'applied': {clock}" if unit is None else f"'consumed': {clock * unit}"
+        hold = "step.state_dict()['hold']" if has_rules else None
+        return f"load state_dict | {{'unit': {unit}, {count}, 'hold': {hold}}}"
+    start = f"build it with last_epoch={clock - 1}"
     if unit is not None:
-        return f"call step(count={clock * unit}) once"
-    return f"call step() {clock} times" if builder == "follow" else f"build with last_epoch={clock - 1}"
+        start = f"call step(count={clock * unit}) once"
+    elif builder == "follow":
+        start = f"call step() {clock} times"
+    return f"do not load this state: {start}"
 
 
 def _read_rule_state(saved: Any, rule: Rule) -> Any:

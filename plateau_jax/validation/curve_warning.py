@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
@@ -30,23 +30,15 @@ class CurveWarning(UserWarning):
 
 def warn(message: str, category: type[Warning] = CurveWarning) -> None:
     """Warn at the user's line: the innermost one outside of `_SKIPPED_PACKAGES`."""
-    if not _is_suppressed.get():
-        warner_at_this_line(category)(message)
-
-
-def warner_at_this_line(category: type[Warning] = CurveWarning) -> Callable[[str], None]:
-    """Return a function that warns, also in another thread, at the user's line that led to this call."""
-    # Python 3.11 has no `skip_file_prefixes`. Another thread's frames do not lead back to the user's line.
+    if _is_suppressed.get():
+        return
     frame = sys._getframe(1)
+    # Python 3.11 has no `skip_file_prefixes`.
     while frame.f_back is not None and _module_of(frame).partition(".")[0] in _SKIPPED_PACKAGES:
         frame = frame.f_back
-    place = frame.f_code.co_filename, frame.f_lineno, _module_of(frame)
     registry = frame.f_globals.setdefault("__warningregistry__", {})  # in which Python notes what was shown
-
-    def warn_there(message: str) -> None:
-        warnings.warn_explicit(message, category, *place, registry)
-
-    return warn_there
+    place = frame.f_code.co_filename, frame.f_lineno, _module_of(frame)
+    warnings.warn_explicit(message, category, *place, registry)
 
 
 def _module_of(frame: FrameType) -> str:

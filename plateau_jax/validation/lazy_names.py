@@ -26,7 +26,7 @@ def attach(
     imports = [node for node in ast.parse(stub.read_text("utf-8")).body if isinstance(node, ast.ImportFrom)]
     modules = {alias.name: node.module for node in imports for alias in node.names if node.module}
     # Without JAX, `from plateau_jax import *` must not fail on the names that need it.
-    left_out = {module for module, needed in (needs or {}).items() if find_spec(needed) is None}
+    left_out = {module for module, needed in (needs or {}).items() if not _is_installed(needed)}
     names = sorted(name for name, module in modules.items() if module not in left_out)
 
     def import_name(name: str) -> Any:
@@ -44,9 +44,14 @@ def attach(
     return names, import_name, names.copy
 
 
+def _is_installed(package: str) -> bool:
+    # `find_spec` raises a ValueError for a module without a spec, such as a mock in `sys.modules`.
+    return bool(sys.modules.get(package)) or find_spec(package) is not None
+
+
 def missing_package_error(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
     """Return the error to raise if `name` cannot be imported: how to install the missing package."""
     package = (error.name or "").partition(".")[0]
-    if not package or find_spec(package):  # a module inside it is missing
+    if not package or _is_installed(package):  # a module inside it is missing
         return error
     return ModuleNotFoundError(f"{name} needs {package}: pip install 'plateau-jax[{extra}]'", name=package)

@@ -47,7 +47,7 @@ _FOLLOW = partial(follow, curve=CURVE)
 _COSINE = partial(get_cosine_plateau_schedule_with_warmup, num_warmup_steps=1, num_training_steps=10)
 _HELD = partial(lambda_lr, hold=PATIENT)
 _KEY = "must be a key of the parameter groups"
-_GIVE_ONE = r"^hold= and unit= .*: give one of them$"
+_GIVE_ONE = "^hold= cannot be combined with unit= or count=$"
 
 # What is built over two groups, with which argument; its wrong values; the error, and what its message names.
 _WRONG_OPTIONS: list[tuple[Callable[..., Any], str, list[Any], type[Exception], str]] = [

@@ -61,6 +61,12 @@ def test_wrong_metric_changes_nothing(metric: Any, updates: int) -> None:
         run.check()
 
 
+def test_metric_without_hold_or_twice_is_rejected() -> None:
+    for hold, message in ((PATIENT, "one metric"), (None, "needs lambda_lr")):
+        run = Driven("scheduler", CURVE, hold=hold)
+        run.rejects(TypeError, message, lambda run=run: run.part.step(3, metric=0.5))
+
+
 def test_sequential_lr_cannot_step_it() -> None:
     optimizer = optimizer_with([0.1])
     schedulers = [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)]
@@ -84,7 +90,7 @@ def test_state_of_other_rules_is_rejected(other: Any, swapped: bool, strict: boo
     saved, run = (Driven("scheduler", CURVE, hold=hold) for hold in (first, second))
     saved.advance(updates)
     state, clock = saved.saved()[1], saved.clock()
-    message = rf"saved with hold = .*, but here it is .*step of the curve, {clock},.*last_epoch={clock - 1}$"
+    message = rf"saved with hold = .*, but here it is .*step {clock} of the curve, .*last_epoch={clock - 1}$"
     run.rejects(ValueError, message, lambda: run.part.load_state_dict(state, strict=strict))
     run.start(last_epoch=clock - 1)
     assert run.values() == saved.values()

@@ -151,13 +151,13 @@ def test_state_of_another_unit_is_rejected(
         run.part.load_state_dict(state)
         assert run.part.state_dict() == state
         return
-    advice = f"build with last_epoch={clock - 1}"
+    advice = f"build it with last_epoch={clock - 1}"
     if unit is not None:
         advice = rf"call step\(count={clock * unit}\) once"
     elif kind == "follower":
         advice = rf"call step\(\) {clock} times"
-    message = rf"with unit = {saved_unit}, but here it is {unit}\. .* its step of the curve, {clock}, "
-    message += f".*; {advice}$"
+    message = rf"with unit = {saved_unit}, but here it is {unit}\. .* from step {clock} of the curve, "
+    message += f"do not load this state: {advice}$"
     run.rejects(ValueError, message, lambda: run.part.load_state_dict(state))
     if unit is not None:
         run.part.step(count=clock * unit)

@@ -1,6 +1,7 @@
-"""Weights in host memory that are not counts, such as an accuracy in their place: one warning."""
+"""Weights of losses: those that are not counts warn once, and a loss function may reuse its tensors."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,3 +73,18 @@ def test_pairs_in_a_dictionary_do_not_warn() -> None:
     evaluate(Net(), batches(2), metrics)
     step = make_step(loss_fn=lambda model, batch: (mean_loss(model, batch), torch.tensor(float("nan"))))
     assert int(step(*batches(1)).skipped) == 1
+
+
+def test_loss_function_may_write_its_weights_into_one_tensor() -> None:
+    weight = torch.zeros(())
+
+    def loss_fn(model: Any, batch: Any, *, is_reused: bool) -> Any:
+        count = torch.tensor(float(len(batch[0])))
+        return mean_loss(model, batch) * count, weight.copy_(count) if is_reused else count
+
+    first, second = batches(2)
+    short = tuple(part[:3] for part in second)
+    losses = [
+        make_step(loss_fn=partial(loss_fn, is_reused=reused))(first, short).loss for reused in (False, True)
+    ]
+    assert losses[0] == losses[1]

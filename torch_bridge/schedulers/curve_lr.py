@@ -159,8 +159,10 @@ class CurveLR(GroupCurves, LambdaLR):
         clock, updates = self._clock, self.last_epoch
         if epoch is not None:
             if not clock.rules:
-                self._step_to_epoch(epoch, count)
+                self._step_to_epoch(epoch, count, metric)
                 return
+            if metric is not None:
+                raise TypeError("with hold, step() takes one metric, as in step(loss)")
             metric = epoch
         # The same as torch's own `step` in less time. A clock of updates has nothing else to count. No clock
         # counts when torch steps a scheduler in a constructor, before the first update.
@@ -170,13 +172,13 @@ class CurveLR(GroupCurves, LambdaLR):
         self._move_to(updates + 1, counts)
         self._step_count += 1
 
-    def _step_to_epoch(self, epoch: Any, count: int | None) -> None:
+    def _step_to_epoch(self, epoch: Any, count: Any, metric: Any) -> None:
         if self.unit is not None:
             raise TypeError(
                 f"step({checks.short_repr(epoch)}) with unit = {self.unit}: write step(count=n), "
                 "where n is what the update consumed; to move to another step, call load_state_dict(state)"
             )
-        counts = self._clock.counts_after(self.last_epoch, count)
+        counts = self._clock.counts_after(self.last_epoch, count, metric)
         try:
             if isinstance(epoch, Tensor):  # certainly a loss, even if it holds an integer
                 raise TypeError

@@ -37,8 +37,7 @@ class FollowerState(TypedDict):
     base_values: list[float]
     """Each group's base, in float32."""
     new_values: list[float]
-    """The values of the groups that were added since the last step, which are the last groups: their own
-    until the next step."""
+    """The values of the groups added since the last step; they change at the next step."""
     curves: list[Mapping[str, Any]]
     """Each group's curve, as its `to_dict` returns it."""
     warned: bool

@@ -11,8 +11,7 @@ from torch_bridge.curve_api import HOST, Curve, Rule, check_rules, check_unit, c
 from torch_bridge.saved_states import MAX_CONSUMED, States, initial_states, read_saved_clock
 
 Counts = tuple[int, int, States]
-"""What a clock counts besides updates: those for which a rule has held it, and, with a unit, the samples or
-tokens of all updates. Then the states of its rules."""
+"""Updates held by a rule; samples or tokens consumed (0 without a unit); the states of the rules."""
 
 
 class HostClock:
@@ -20,7 +19,7 @@ class HostClock:
 
         clock = updates - held;  with a unit  clock = consumed // unit
 
-    It does not count the updates: torch's schedulers do so in `last_epoch`, into which others write too.
+    It does not count the updates: torch counts them in `last_epoch`, which other code also writes.
 
     Args:
         curves: The curve of each parameter group.
@@ -37,7 +36,7 @@ class HostClock:
         hold: Rule | Sequence[Rule] | None = None,
     ) -> None:
         if hold is not None and (unit is not None or count is not None):
-            raise ValueError("hold= and unit= (with its count=) don't go together: give one of them")
+            raise ValueError("hold= cannot be combined with unit= or count=")
         if count is not None and not callable(count):
             raise TypeError(f"count = {checks.short_repr(count)} must be a function without arguments")
         if count is not None and unit is None:
@@ -55,7 +54,7 @@ class HostClock:
         """True if the clock is the number of updates."""
 
     def step_after(self, updates: int) -> int:
-        """Return the step of the curves after this number of updates, the last of which was counted."""
+        """Return the step of the curves after `updates` updates; `counts` must include the last one."""
         if self.is_plain:
             return updates
         held, consumed, _ = self.counts

@@ -236,6 +236,15 @@ def test_load_in_inference_mode_and_on_default_device(name: str) -> None:
     assert equal_trees(resumed.state_dict(), uninterrupted.state_dict())
 
 
+def test_option_that_the_state_lacks_keeps_its_value() -> None:
+    model = Net()
+    saved = make_step(model=Net()).state_dict()
+    groups = [{"params": model.parameters(), "lr_scale": 0.5}]
+    step = make_step(model=model, optimizer=torch.optim.AdamW(groups, lr=0.01, fused=True))
+    step.load_state_dict(saved)
+    assert step.optimizer.param_groups[0]["lr_scale"] == 0.5
+
+
 def test_groups_of_foreign_optimizer_may_have_other_options() -> None:
     """The state has exactly the saved ones, and those of a later version their values here."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_bridge.curve_api import Curve, Rule, Segments, check_unit, checks, decide, stack, warn
 from torch_bridge.saved_states import MAX_CONSUMED, States, initial_states
 from torch_bridge.schedulers.curve_end import end_message
-from torch_bridge.schedulers.group_curves import WindowOfValues, map_curves
+from torch_bridge.schedulers.group_curves import WindowOfValues
 from torch_bridge.schedulers.host_clock import checked_unit
 from torch_bridge.table import multiplier, tensors
 
@@ -75,10 +75,9 @@ class Clock:
         clock = applied, except for updates at which a rule holds it;  with a unit  clock = consumed // unit
         lr = float32(float32(peak) · curve(clock)) = table[min(clock, last step), group]
 
-    The table holds the learning rates of all steps, next to the multipliers from which `set_peaks` fills it.
-    If they would be more than `MAX_TABLE_VALUES`, only the multipliers are kept, in a single column if the
-    curves are equal; and if those are too many, `multiplier` computes the same bits in every update, in some
-    200 operators.
+    The table holds the learning rates of all steps, next to the multipliers of each distinct curve, from
+    which `set_peaks` fills it. If they would be more than `MAX_TABLE_VALUES`, only the multipliers are kept;
+    and if those are too many, `multiplier` computes the same bits in every update, in some 200 operators.
 
     Every tensor is allocated once and then written in place, because a captured graph refers to its memory.
 
@@ -138,17 +137,18 @@ class Clock:
         self._device_peaks = torch.zeros_like(self.lrs)
 
         self._last_step = max(curve.total_steps for curve in self.curves)
-        are_same = all(curve == self.curves[0] for curve in self.curves)
+        distinct = list(dict.fromkeys(self.curves))
+        self._columns = torch.tensor([distinct.index(curve) for curve in self.curves], device=device)
         shape = self._last_step + 1, len(self.curves)
         self._segments: Segments | None = None
         self._multipliers: Tensor | None = None
         self._table: Tensor | None = None
-        if shape[0] * (1 if are_same else shape[1]) > MAX_TABLE_VALUES:
+        if shape[0] * len(distinct) > MAX_TABLE_VALUES:
             self._segments = tensors(stack(self.curves), device)
         else:
             steps = np.arange(shape[0])
-            columns = map_curves(self.curves[:1] if are_same else self.curves, lambda curve: curve(steps))
-            self._multipliers = torch.from_numpy(np.stack(columns, axis=1)).to(device)
+            multipliers = np.stack([curve(steps) for curve in distinct], axis=1)
+            self._multipliers = torch.from_numpy(multipliers).to(device)
             if self._multipliers.numel() + shape[0] * shape[1] <= MAX_TABLE_VALUES:
                 self._table = torch.empty(shape, dtype=torch.float32, device=device)
 
@@ -191,7 +191,7 @@ class Clock:
         for device_peak, peak in zip(self._device_peaks.unbind(), self.peaks, strict=True):
             device_peak.fill_(peak)  # unlike a copy from pageable memory, fill_ waits for nothing
         if self._multipliers is not None and self._table is not None:
-            torch.mul(self._multipliers, self._device_peaks, out=self._table)
+            torch.mul(self._multipliers.index_select(1, self._columns), self._device_peaks, out=self._table)
 
     def read_counters(self) -> Counters:
         """Read all counters. Synchronizes with the device."""
@@ -236,7 +236,8 @@ class Clock:
         if self._table is not None:
             torch.index_select(self._table, 0, step, out=self._lrs_row)
         elif self._multipliers is not None:
-            torch.mul(self._multipliers.index_select(0, step).view(-1), self._device_peaks, out=self.lrs)
+            multipliers = self._multipliers.index_select(0, step).view(-1).index_select(0, self._columns)
+            torch.mul(multipliers, self._device_peaks, out=self.lrs)
 
     def count_update(self, skip: Tensor, loss: Tensor, consumed: Any = None) -> Tensor:
         """Count an update as applied or skipped, and move the clock.

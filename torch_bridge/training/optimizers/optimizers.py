@@ -133,13 +133,13 @@ def _refuse_closure(optimizer: Optimizer) -> None:
 
 
 def check_fused_sgd(optimizer: Optimizer) -> None:
-    """Refuse torch's fused SGD on a CPU for parameters in 16 bits, most of which it leaves unchanged."""
+    """Reject torch's fused SGD on a CPU for 16-bit parameters: torch 2.13 leaves most of them unchanged."""
     for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
         for parameter in group["params"] if group.get("fused") else ():
             if parameter.device.type == "cpu" and parameter.dtype in (torch.bfloat16, torch.float16):
                 raise ValueError(
-                    f"on a CPU, torch's fused SGD leaves most {parameter.dtype} parameters unchanged "
-                    "(github.com/pytorch/pytorch/issues/191763): build it with fused=False"
+                    f"on a CPU, the fused SGD of torch 2.13 leaves most {parameter.dtype} parameters "
+                    "unchanged (github.com/pytorch/pytorch/issues/191763): build it with fused=False"
                 )
 
 

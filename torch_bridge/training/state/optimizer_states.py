@@ -135,8 +135,10 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
         saved.update((name, group[name]) for name in _IMPLEMENTATION_OPTIONS if name in group)
         saved.pop("param_names", None)  # torch then keeps this optimizer's
-        for name in group.keys() & optimizer.defaults.keys():
-            saved.setdefault(name, group[name])  # an option that the optimizer did not have then
+        # Options missing from the saved state. Others than torch's optimizers add some in their first step.
+        options = group.keys() if is_of_torch(optimizer) else group.keys() & optimizer.defaults.keys()
+        for name in options - {"params", "param_names"}:
+            saved.setdefault(name, group[name])
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             values = copied["state"].get(number, {})
             for name, value in values.items():

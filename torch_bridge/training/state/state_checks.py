@@ -1,8 +1,8 @@
-"""Check in a saved state what torch's own `load_state_dict` does not notice, before anything changes."""
+"""Check a saved state for what torch's own `load_state_dict` does not notice, and read its clock."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -54,20 +54,17 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
         for state in (current, saved)
     )
     _check_equal("a different carry", carry, saved_carry)
-
-
-class Position(NamedTuple):
-    """The position of a training run on its curves."""
-
-    counters: Counters
-    peaks: Sequence[float]
-    hold_states: States
+    # The scale, its counter of good updates, and the divisor of sums if there is one.
+    scale, is_fp16 = saved["loss_scale"] or (), current["precision"] == "fp16"
+    factors = [value for index, value in enumerate(scale) if not (is_fp16 and index == 1)]
+    if len(scale) - 2 * is_fp16 not in (0, 1) or not all(0 < factor < float("inf") for factor in factors):
+        raise ValueError(f"state_dict has loss_scale = {scale}, with which every update would be skipped")
 
 
 def read_position(
     saved: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], strict: bool
-) -> Position:
-    """Read the position in a saved state and, with `strict`, compare the curves. Nothing is changed.
+) -> tuple[Counters, list[float], States]:
+    """Return the counters, peaks and states of the rules; with `strict`, compare the curves.
 
     Raises:
         ValueError: See `TrainStep.load_state_dict`.
@@ -86,7 +83,7 @@ def read_position(
         check_same_past(
             read_curves(saved["curves"], clock.curves), clock.curves, step, is_clock_used, "TrainStep"
         )
-    return Position(Counters(applied, skipped, step, consumed), peaks, hold_states)
+    return Counters(applied, skipped, step, consumed), peaks, hold_states
 
 
 def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) -> None:

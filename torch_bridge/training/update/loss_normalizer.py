@@ -65,7 +65,7 @@ class LossNormalizer:
         """Run the backward pass of one of `count` micro-batches.
 
         Returns:
-            Its share of the total that `normalize` takes, detached.
+            Its contribution to the total that `normalize` takes, detached.
 
         Raises:
             ValueError: A loss without a gradient (except an empty sum on one rank); a loss on another device

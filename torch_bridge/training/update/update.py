@@ -141,13 +141,15 @@ class Update:
                     loss, carry = self._run_micro_batch(batch, carry, count)
             if number == 1:
                 total, weight = loss
+                if count > 1:  # loss_fn may write its next results into the same tensors
+                    total, weight = total.clone(), None if weight is None else weight + 0.0
                 continue
             check_same_kind(loss[1], weight is not None)
             total, weight = total + loss[0], None if weight is None else weight + loss[1]
         return (total, weight), carry
 
     def _run_micro_batch(self, batch: Any, carry: list[Tensor], count: int) -> tuple[Loss, list[Tensor]]:
-        """Run one of `count` micro-batches; return its share of the loss, and the carry after it."""
+        """Run one of `count` micro-batches; return its contribution to the loss, and the carry after it."""
         if self._is_plain:
             torch.clear_autocast_cache()  # as in Precision.run
             loss = self._parse_loss(self._loss_fn(self._model, batch))
