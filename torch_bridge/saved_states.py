@@ -121,15 +121,10 @@ def _read_rule_state(saved: Any, rule: Rule) -> Any:
         if start_value.dtype == np.int32:
             if not start_value <= checks.integer(name, value) <= checks.MAX_STEP:
                 raise ValueError(f"state_dict has {name} = {value!r} in a hold's state; it must be a count")
-        elif type(value) is not float or not _is_float32(value):
-            raise TypeError(f"{name} = {value!r} must be a float that float32 holds")
+        elif type(value) is not float:
+            raise TypeError(f"{name} = {value!r} must be a float")
         values[name] = type(start_value)(value)
     return type(initial)(**values)
-
-
-def _is_float32(value: float) -> bool:
-    with np.errstate(over="ignore"):
-        return float(np.float32(value)) == value
 
 
 def initial_states(rules: Sequence[Rule]) -> States:

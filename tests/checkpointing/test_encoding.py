@@ -199,16 +199,6 @@ def test_saved_depth_can_be_loaded(
         assert same_bits(part.state, state)
 
 
-def test_values_that_only_earlier_versions_saved_still_load() -> None:
-    encoded: Any = [
-        {"$": "complex", "bits": "3ff00000000000008000000000000000"},
-        {"$": "numpy str", "text": "a\0"},
-        {"$": "numpy bytes", "hex": "6200"},
-    ]
-    decoded = encoding.decode_state("part", encoded, lambda *_: torch.empty(0))
-    assert repr(decoded) == repr([complex(1, -0.0), np.str_("a\0"), np.bytes_(b"b\0")])
-
-
 @pytest.mark.parametrize("unknown", [{"$": "code"}, {"$": "dtype", "name": "nn"}])
 def test_unknown_kind_is_named(unknown: Any) -> None:
     """A later version may save it."""

@@ -59,7 +59,7 @@ _CURVES: list[Any] = [5, [5] * 2, [{}] * 2, [], [CURVE.to_dict()]]
 _UNREAD = [(kind, "curves", curves) for kind in _DAMAGE for curves in _CURVES]
 _HOLDS: list[Any] = [None, 5, [], [{}], [{"rule": RULE}], [{"rule": RULE, "state": {}}]]
 _CASES += [("held", "hold", hold) for hold in _HOLDS]
-_HOLD_ENTRIES = {"updates": 1.0, "filled": -1, "stale": 2**31, "best": 0.1, "total": 1e39, "more": 1}
+_HOLD_ENTRIES = {"updates": 1.0, "filled": -1, "stale": 2**31, "best": "0.1", "total": 1, "more": 1}
 _CASES += [("held", name, value) for name, value in _HOLD_ENTRIES.items()]
 
 

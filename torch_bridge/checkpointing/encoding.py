@@ -44,10 +44,6 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "int": lambda encoded: int(encoded["hex"], 16),
     "bytes": lambda encoded: bytes.fromhex(encoded["hex"]),
     "device": lambda encoded: torch.device(encoded["name"]),
-    # Values that only earlier versions saved.
-    "complex": lambda encoded: complex(*struct.unpack(">dd", bytes.fromhex(encoded["bits"]))),
-    "numpy str": lambda encoded: np.str_(encoded["text"]),
-    "numpy bytes": lambda encoded: np.bytes_(bytes.fromhex(encoded["hex"])),
 }
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _DTYPES}
 """The dtypes that a checkpoint can hold, by name."""
