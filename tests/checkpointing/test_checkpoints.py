@@ -503,6 +503,16 @@ def test_part_that_is_not_restored_is_named(tmp_path: Path) -> None:
     assert note.startswith("without could not be restored: ")
 
 
+def test_interrupted_step_that_is_not_restored_makes_no_update(tmp_path: Path) -> None:
+    step, checkpoints = make_step(), Checkpoints(tmp_path)
+    checkpoints.save(1, step=step, rejecting=Part(1))
+    step._steppers.is_partial = True
+    with pytest.raises(KeyError, match="another one"):
+        checkpoints.load(step=step, rejecting=Rejecting(0))
+    with pytest.raises(RuntimeError, match="load a checkpoint"):
+        step(batches(1)[0])
+
+
 def test_part_built_with_strict_false_takes_other_plan(tmp_path: Path) -> None:
     """`Checkpoints` calls `load_state_dict` without `strict=`, so it is set when the part is built."""
     new_curve = PlateauCurve(CURVE.total_steps, warmup_steps=1)

@@ -1,6 +1,7 @@
 """A resumed run continues with the first batch not handed out, and a loader has one position."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -71,6 +72,20 @@ def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: in
     for number in (first, second):
         loader.load_state_dict({**state, "epoch": number})
         assert epoch(loader) == [orders[number]]
+
+
+def test_interrupt_while_an_order_is_drawn_changes_no_order() -> None:
+    uninterrupted, loader = (make_loader(range(20), 4, seed=3, num_workers=0) for _ in range(2))
+    draw = torch.randperm
+
+    def interrupted_draw(*args: Any, **options: Any) -> None:
+        draw(*args, **options)  # Python delivers Ctrl-C after the call that it came in
+        raise KeyboardInterrupt
+
+    assert epoch(loader) == epoch(uninterrupted)
+    with patch.object(torch, "randperm", interrupted_draw), pytest.raises(KeyboardInterrupt):
+        next(iter(loader))
+    assert [epoch(loader) for _ in range(2)] == [epoch(uninterrupted) for _ in range(2)]
 
 
 @given(arguments(), st.integers(0, 10), depths)

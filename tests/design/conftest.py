@@ -13,7 +13,8 @@ if TYPE_CHECKING:  # only slow tests need a browser
     from playwright.sync_api import Browser, Page
 
 
-@pytest.fixture(scope="package")
+# One for each file: two of playwright's loops in one process exclude each other.
+@pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
     from support.design.browser import chromium
 

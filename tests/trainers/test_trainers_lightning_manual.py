@@ -16,7 +16,6 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.profilers import SimpleProfiler
 from support.trainers import trainers
@@ -220,14 +219,3 @@ def test_step_runs_without_the_trainer(tmp_path: Path) -> None:
     module.steps[0](trainers.dataset(8).tensors)
     assert module.steps[0].state_dict()["applied"] == 3
     assert trainer.global_step == 2
-
-
-@pytest.mark.parametrize("name", ["_on_before_step", "_on_after_step"])
-def test_unknown_counting_hooks_are_rejected(name: str) -> None:
-    module = ByStep()
-    (optimizer,) = module.configure_optimizers()
-    wrapper: Any = LightningOptimizer(optimizer)
-    TrainStep(module.net, wrapper, module.loss_of, CURVE)
-    delattr(wrapper, name)
-    with pytest.raises(ValueError, match=r"Give TrainStep self\.optimizers\(use_pl_optimizer=False\)"):
-        TrainStep(module.net, [wrapper], module.loss_of, CURVE)

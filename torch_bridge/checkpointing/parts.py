@@ -132,6 +132,8 @@ def restorer(name: str, part: Part) -> Callable[[], None]:
         reason = f"its state could not be copied: {type(error).__name__}: {error}"
 
         def fail() -> None:
+            if isinstance(part, TrainStep):
+                part._steppers.is_partial = True  # such as before: its last update was interrupted
             raise RuntimeError(reason)
 
         return fail

@@ -1,5 +1,6 @@
 """A data loader whose position is (epoch, batch), whatever the number of ranks and workers."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -58,7 +59,8 @@ class GlobalBatches(BatchSampler):
         self.count = whole + (self._remainder > 0 and not drop_last)
         """The number of global batches in an epoch."""
         self._samples, self._size, self._shuffle, self._seed = samples, size, shuffle, seed
-        self._generator, self._orders_drawn = torch.Generator("cpu").manual_seed(seed), 0
+        self._generator = torch.Generator("cpu").manual_seed(seed)
+        self._orders_drawn: float = 0
 
     def check_sizes(self, training: bool) -> None:
         """Reject a dataset without a single batch, and in training one whose last batch misses a rank."""
@@ -103,12 +105,14 @@ class GlobalBatches(BatchSampler):
         if self._shuffle:
             # Only the seed and the epoch decide an order, so a state need not hold the generator's. A resumed
             # run draws the orders of all earlier epochs again, once.
-            if epoch < self._orders_drawn:  # back to an earlier epoch: start over
+            drawn = self._orders_drawn
+            if epoch < drawn:  # back to an earlier epoch: start over
                 self._generator.manual_seed(self._seed)
-                self._orders_drawn = 0
-            while self._orders_drawn <= epoch:
+                drawn = 0
+            self._orders_drawn = math.inf  # after an interrupt in the loop, start over
+            for _ in range(int(drawn), epoch + 1):
                 order = torch.randperm(self._samples, generator=self._generator, device="cpu")
-                self._orders_drawn += 1
+            self._orders_drawn = epoch + 1
         return order
 
 

@@ -353,3 +353,11 @@ def test_scaled_curve_resumes_on_fewer_ranks() -> None:
     for (consumed, lr), (expected, level) in zip(first + rest, exact_levels(), strict=True):
         assert consumed == expected
         assert is_nearest_float32(np.float32(4 * lr), level)
+
+
+def test_count_on_another_device_changes_nothing() -> None:
+    step = make_step(unit=2, count=lambda batch: torch.tensor(3, device="meta"))
+    before = step.state_dict()
+    with pytest.raises(ValueError, match="a tensor on meta, not on cpu"):
+        step(*batches(1))
+    assert equal_trees(step.state_dict(), before)

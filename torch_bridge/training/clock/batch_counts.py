@@ -35,7 +35,8 @@ class BatchCounts:
 
         Raises:
             TypeError: `count` returned something other than an integer.
-            ValueError: A count on the host is negative or too large; or a tensor is not a scalar.
+            ValueError: A count on the host is negative or too large; or a tensor is not a scalar, or on
+                a different kind of device.
         """
         host_total, device_counts = 0, list[Tensor]()
         for batch in micro_batches:
@@ -47,6 +48,8 @@ class BatchCounts:
                     raise ValueError(
                         f"count returned a tensor of shape {tuple(count.shape)}; it must be a scalar"
                     )
+                if count.device.type not in ("cpu", self._device.type):  # else it fails after the optimizer
+                    raise ValueError(f"count returned a tensor on {count.device}, not on {self._device}")
                 if count.device.type != "cpu" or self._device.type == "cpu":
                     device_counts.append(count)
                     continue

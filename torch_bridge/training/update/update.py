@@ -25,22 +25,7 @@ from torch_bridge.training.update.precision import Precision
 
 
 class Update:
-    """Runs an update over micro-batches. Every call uses the same tensors, so that a graph can capture it.
-
-    Args:
-        model: The module.
-        loss_fn: Returns a loss or a pair, with the carry and the aux if there are any.
-        parameters: The parameters that the optimizers train.
-        parallelism: The ranks that train the model.
-        precision: Runs the forward passes.
-        carry: The recurrent state, or None.
-        clock: Holds the learning rates, and counts the update.
-        batch_counts: Counts the samples or tokens of the micro-batches, or None.
-        normalizer: Runs the backward passes.
-        steppers: Step the optimizers.
-        max_norm: The norm to clip gradients to, or None.
-        has_aux: True if `loss_fn` returns aux outputs.
-    """
+    """Runs an update over micro-batches. Every call uses the same tensors, so that a graph can capture it."""
 
     def __init__(
         self,
