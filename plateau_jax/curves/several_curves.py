@@ -12,7 +12,9 @@ def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, 
     """Return each curve among the arguments of a function, and what to draw of it; keys become names."""
     advice = f"write {function}(curve, other) or {function}({{'name': curve, ...}})"
     items: Any = curves
-    if len(curves) == 1 and isinstance(curves[0], Iterable) and not isinstance(curves[0], str | bytes):
+    # An array without dimensions passes for an `Iterable`, but cannot be iterated.
+    is_single = len(curves) == 1 and getattr(curves[0], "ndim", 1) != 0
+    if is_single and isinstance(curves[0], Iterable) and not isinstance(curves[0], str | bytes):
         items = cast("Any", curves[0])
     has_names = isinstance(items, Mapping)
     checked: list[tuple[Curve, CurveToDraw]] = []

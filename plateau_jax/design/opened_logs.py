@@ -29,7 +29,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         peak = None if curve is None or question.get("peak") is None else typed_peak(question["peak"])
         with record_warnings() as advice:
             rows = parse_rows(str(question.get("text")), name)
-            rows = _in_updates(rows, name, chosen["step"], question.get("unit", {}))
+            rows = _in_updates(rows, name, chosen["step"], dict(question.get("unit", {})))
             run = LossRun._from_log(*read_log(rows, curve, peak, name=name, **chosen))
     except UnclearLogError as error:
         return {"fault": error.problem, "argument": error.argument, "columns": error.columns}

@@ -65,8 +65,10 @@ def read_log(
         raise ValueError("peak_value= without curve=: give both, or neither")
     if isinstance(source, str | PathLike):
         name = str(source)
-        # Only the name of a column or a note can have a byte that is not UTF-8.
-        source = parse_rows(Path(source).read_text(encoding="utf-8-sig", errors="replace"), name)
+        try:
+            source = parse_rows(Path(source).read_text(encoding="utf-8-sig"), name)
+        except UnicodeDecodeError:
+            raise ValueError(f"{name} is not a text file in UTF-8") from None
     table = _Table(_checked_rows(source), name)
     step = table.find("step", step, table.step_columns())
     # Only if no column is named: the text in one that nobody asked for is not an error.

@@ -302,7 +302,6 @@ REJECTED: list[tuple[Any, dict[str, Any], str]] = [
                    '[{"step": 1}, {"step": ' + "1" * 10_000 + "}]", 'step,loss\n1,"3\n' + "2,2\n" * 50_000)),
     ('{"log_history": 5}', {}, "JSON lines: 5 must be a path, or rows"),
     ('{"log_history": [{"step": 1}, 2]}', {}, r"JSON lines: \[\{'step': 1\}, 2\] must be a path, or rows"),
-    ("step,loss\n1,2".encode("utf-16"), {}, "no column of steps"),
     # Decimal commas in a file with commas would cut off the decimals.
     ("step,loss\n1,3,5\n2,3,4\n", {}, "a row has more cells than columns"),
     ("step;loss\n1;3,5\n2;3,4\n", {}, "log: loss = '3,5' must be a number"),
@@ -317,6 +316,7 @@ REJECTED: list[tuple[Any, dict[str, Any], str]] = [
     *((rows_of(step=[1, 2], loss=[3, loss]), {}, r"the log: losses\[1\] = .* must be finite and positive")
       for loss in (-2.0, 0, 1e39)),
     (logged([*LRS[:-1], -1e-3]), ALL_NONE, "to = -1.0 must lie in"),
+    ("step,loss\n1,2\n".encode("utf-16"), {}, "log is not a text file in UTF-8"),
     (rows_of(step=[1, 1001], loss=VALUES), {}, r"the log: steps\[-1\] = 1001 lies after the end of the curv"),
 ]  # fmt: skip
 

@@ -82,6 +82,7 @@ def test_notebook_shows_same_table() -> None:
         ([[COSINE, 3]], TypeError, r"curves\[1\] = 3 must be a Curve: write compare"),
         ([[COSINE], LINEAR], TypeError, r"curves\[0\] = \[.* must be a Curve"),
         (["cosine"], TypeError, r"curves\[0\] = 'cosine' must be a Curve"),
+        ([np.array(3)], TypeError, r"curves\[0\] = array\(3\) must be a Curve"),
         ([COSINE, {"a": LINEAR}], TypeError, r"curves\[1\] = .* must be a Curve"),
         ([{"a": COSINE, "b": 3}], TypeError, r"curves\['b'\] = 3 must be a Curve"),
         ([{1: COSINE}], TypeError, "the name 1 of a curve must be a string"),
