@@ -172,7 +172,7 @@ KEYS = "arguments = .* as to_dict returns it"
             for name, call in SCALING.items()
             for value in (8.0, True, "8", None)
         ),
-        *((call, 0, ValueError, f"{name} = 0 must be at least (1|batch = 8)") for name, call in SCALING.items()),
+        *((call, 0, ValueError, f"{name} = 0 must be at least (1|batch)") for name, call in SCALING.items()),
         (scaled, {"curve": 0.5}, TypeError, "curve = 0.5 must be a Curve"),
         (scaled, {"exponent": "half"}, TypeError, "exponent = 'half' must be a number"),
         (scaled, {"exponent": 0}, ValueError, r"exponent = 0 must lie in \(0, 2\]"),
