@@ -351,32 +351,20 @@ def construction(counts: list[int], rounds: int) -> None:
     totals = (10**4, 10**6, 10**8, 2 * 10**9)
     times, memory = [], []
     for count in counts:
-        builds = {total: partial(build, count, total) for total in totals}
+        builds = {total: partial(curve_with, count, total) for total in totals}
         seconds = medians(5 * rounds, builds)
         last_to_first = seconds[totals[-1]] / seconds[totals[0]]
         times.append([count, *(seconds[total] * 1e3 for total in totals), last_to_first])
         memory.append([count, *(peak_memory(builds[total]) / 1024 for total in totals)])
-    scaled = medians(5 * rounds, {"scaled": scale_by_doublings})["scaled"]
+    scaled = medians(5 * rounds, {"scaled": partial(DOUBLINGS.scale, COSINE, 1, reference=1)})["scaled"]
     show("Construction, a curve scaled for 12 doublings, and its table: ms", ["ms"], [[scaled * 1e3]])
     header = ["plateaus", *(f"{total:.0e} steps" for total in totals)]
     show("Construction, the curve and its table: ms", [*header, "last to first"], times)
     show("Construction, most memory in use: KiB", header, memory)
 
 
-def build(count: int, total: int) -> PlateauCurve:
-    curve = curve_with(count, total)
-    _ = curve.segments  # computed on first use
-    return curve
-
-
 COSINE = PlateauCurve(TOTAL)
 DOUBLINGS = BatchPlan.seesaw(COSINE, 1, unit=1, largest=2**12)
-
-
-def scale_by_doublings() -> Curve:
-    curve = DOUBLINGS.scale(COSINE, 1, reference=1)
-    _ = curve.segments
-    return curve
 
 
 def peak_memory(call: Callable[[], object]) -> int:

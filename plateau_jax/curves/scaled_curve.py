@@ -107,9 +107,9 @@ def _factor(batch: int, reference: int, exponent: float) -> float:
 
 
 def _check_levels(rows: Sequence[ExactSegment], reference: int) -> None:
-    for row, *ends in first_and_last_steps(rows):  # between them a segment is monotone
-        for step in ends:
-            if (level := row.at(step)) > _HIGHEST:
-                requirement = f"keep every multiplier at most 1; at step {step} it is {float(level):g}"
-                advice = "use a larger reference, and multiply the peak by (new / old)**exponent"
-                raise ValueError(checks.must("reference", reference, f"{requirement}: {advice}"))
+    for row, first, last in first_and_last_steps(rows):
+        step = last if row.end > row.start else first  # of the highest level: a segment is monotone
+        if (level := row.at(step)) > _HIGHEST:
+            requirement = f"keep every multiplier at most 1; at step {step} it is {float(level):g}"
+            advice = "use a larger reference, and multiply the peak by (new / old)**exponent"
+            raise ValueError(checks.must("reference", reference, f"{requirement}: {advice}"))

@@ -133,7 +133,7 @@ def restorer(name: str, part: Part) -> Callable[[], None]:
 
         def fail() -> None:
             if isinstance(part, TrainStep):
-                part._steppers.is_partial = True  # such as before: its last update was interrupted
+                part._steppers.is_partial = True  # as before the load: an update was interrupted
             raise RuntimeError(reason)
 
         return fail
