@@ -1,0 +1,38 @@
+"""Errors as a table: one row per wrong call.
+
+`ERRORS = [("lambda_lr(optimizer, None)", TypeError, "curve = None", "must be a Curve"), ...]`, and below it a
+test for each row, with the names of the test's module and fresh objects:
+`@each_row(ERRORS)`, `def test_errors(row): check_error(row, globals(), optimizer=AdamW(...))`.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from support.training.trees import equal_trees
+
+# A wrong call, the type of its error, and what its message names: the argument, its value, a word that helps.
+Row = tuple[str, type[Exception], *tuple[str, ...]]
+
+
+def each_row(rows: Sequence[Row]) -> pytest.MarkDecorator:
+    """Run a test once per row; its name there is the call."""
+    return pytest.mark.parametrize("row", rows, ids=[row[0] for row in rows])
+
+
+def check_error(row: Row, names: Mapping[str, Any], **objects: Any) -> None:
+    """Check the exact type of the error, each part of its message, and that no object has changed."""
+    call, error, *parts = row
+    before = {name: _state_of(value) for name, value in objects.items()}
+    with pytest.raises(error) as caught:
+        eval(call, {**names, **objects})
+    assert type(caught.value) is error
+    for part in parts:
+        assert part in str(caught.value)
+    for name, value in objects.items():
+        assert equal_trees(_state_of(value), before[name]), f"{name} has changed"
+
+
+def _state_of(value: Any) -> Any:
+    return copy.deepcopy(value.state_dict()) if hasattr(value, "state_dict") else repr(value)
