@@ -4,8 +4,12 @@ import gc
 import os
 import random
 import re
+import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
@@ -23,7 +27,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Read when transformers starts: tests download nothing.
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Read when JAX starts.
+# Read when JAX starts: what two tests compile alike is compiled once.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp()
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
 
 # The same examples in every run, and no deadline: compiling takes as long as it takes.
@@ -46,6 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Without `--all` and `-m`, slow tests are left out and the others draw fewer examples."""
+    config.add_cleanup(partial(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"]))
     if not config.option.all and not config.option.markexpr:
         config.option.markexpr = "not slow"
     if not config.getoption("--hypothesis-profile"):
@@ -82,9 +89,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{framework} sees no GPU")
 
 
+def _slowdown() -> float:
+    """Return how many times slower this machine is now than the one that the budget comes from, or 1."""
+    start = time.process_time()
+    sum(number * number for number in range(1_000_000))
+    return max(1.0, (time.process_time() - start) / 0.03)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a fast test that takes more than half a second of CPU time."""
+    start = time.process_time()
+    yield
+    seconds = time.process_time() - start
+    if seconds > 0.5 and item.config.option.markexpr == "not slow" and seconds > 0.5 * _slowdown():
+        pytest.fail(f"{seconds:.2f} s of CPU time: make this test smaller, or mark it slow")
+
+
 def pytest_collection_finish() -> None:
     """What is imported stays to the end: the garbage collector need not search it each time."""
     gc.freeze()
+    # Not for the processes that tests start: two of them would write one file at once.
+    del os.environ["JAX_COMPILATION_CACHE_DIR"]
 
 
 @pytest.fixture(scope="module")
