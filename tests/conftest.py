@@ -98,11 +98,13 @@ def _slowdown() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Fail a fast test that takes more than half a second of CPU time."""
-    start = time.process_time()
+    """Fail a fast test that takes over half a second of CPU time, unless it is the first to import modules."""
+    modules, start = len(sys.modules), time.process_time()
     yield
     seconds = time.process_time() - start
-    if seconds > 0.5 and item.config.option.markexpr == "not slow" and seconds > 0.5 * _slowdown():
+    if item.config.option.markexpr != "not slow" or seconds < 0.5 or len(sys.modules) > modules:
+        return
+    if seconds > 0.5 * _slowdown():
         pytest.fail(f"{seconds:.2f} s of CPU time: make this test smaller, or mark it slow")
 
 

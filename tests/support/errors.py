@@ -28,8 +28,9 @@ def check_error(row: Row, names: Mapping[str, Any], **objects: Any) -> None:
     with pytest.raises(error) as caught:
         eval(call, {**names, **objects})
     assert type(caught.value) is error
+    message = str(caught.value)
     for part in parts:
-        assert part in str(caught.value)
+        assert part in message
     for name, value in objects.items():
         assert equal_trees(_state_of(value), before[name]), f"{name} has changed"
 

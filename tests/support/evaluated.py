@@ -25,6 +25,11 @@ SPLITS = [
 ]
 
 
+CARRIED = [batches(count, time=4, seed=count) for count in (3, 1)]
+LOADED = [1, 7, 8, 9]
+"""Numbers of samples."""
+
+
 class Sized:
     """Batches with a length, which may be wrong."""
 
@@ -140,40 +145,30 @@ def named_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
     }
 
 
-def evaluate_named() -> list[dict[str, float]]:
-    """Evaluate several named means of batches that are split among the ranks."""
-    return [evaluate(Net(), batches_of(split)[processes.rank()], named_loss) for split in SPLITS]
-
-
-def evaluate_carried(pieces: list[list[Batch]]) -> float:
+def evaluate_otherwise() -> dict[str, Any]:
+    """Evaluate named means, a carry, a loader's batches, and batches whose number of reads is counted."""
+    rank, results = processes.rank(), dict[str, Any]()
+    results["named"] = [evaluate(Net(), batches_of(split)[rank], named_loss) for split in SPLITS]
     model = Recurrent()
-    return evaluate(model, pieces[processes.rank()], carried_loss, carry=model.initial())
-
-
-def evaluate_loaded(numbers: list[int], batch_size: int) -> list[float]:
-    """Return the loss for each number of samples, in batches from `make_loader`."""
-    means: list[float] = []
-    for rows in numbers:
-        (samples,) = batches(1, rows)
-        loader = make_loader(TensorDataset(*samples), batch_size, training=False, num_workers=0)
-        means.append(evaluate(Net(), loader, pair_loss))
-    return means
-
-
-def count_reads() -> list[int]:
-    """Return how often an evaluation synchronizes with the device, for few batches and for many."""
-    reads: list[int] = []
+    results["carried"] = evaluate(model, CARRIED[rank], carried_loss, carry=model.initial())
+    results["loaded"] = []
+    for rows in LOADED:
+        dataset = TensorDataset(*batches(1, rows)[0])
+        loader = make_loader(dataset, 2, training=False, num_workers=0)
+        results["loaded"].append(evaluate(Net(), loader, pair_loss))
+    results["reads"] = []
     for most in (2, 20):
-        local = batches(most if processes.rank() else most // 2)
-        reads.append(reads_of(lambda local=local: evaluate(Net(), local, pair_loss)))
-    return reads
+        local = batches(most if rank else most // 2)
+        results["reads"].append(reads_of(lambda local=local: evaluate(Net(), local, pair_loss)))
+    results["errors"] = _errors()
+    return results
 
 
 def _named_by_rank(model: nn.Module, batch: Batch) -> dict[str, Any]:
     return {f"loss of {processes.rank()}": mean_loss(model, batch)}
 
 
-def errors() -> list[str]:
+def _errors() -> list[str]:
     """Return the errors of this process for batches or losses that are wrong in the group as a whole."""
     messages: list[str] = []
     names = list(LOSSES)
