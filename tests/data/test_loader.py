@@ -2,7 +2,6 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -10,14 +9,13 @@ import pytest
 import torch
 from support.data.loaders import (
     WORKERS,
-    Arguments,
     build,
     epoch,
     with_and_without_workers,
 )
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from torch_bridge import make_loader, prefetch
+from torch_bridge import make_loader
 
 pytestmark = WORKERS
 
@@ -120,56 +118,3 @@ def test_custom_order_is_a_subset() -> None:
         Subset(cast("Any", range(6)), order), 2, shuffle=False, drop_last=False, num_workers=0
     )
     assert [index for batch in epoch(loader) for index in batch] == order
-
-
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(4))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error", "says"),
-    [
-        ({"dataset": Stream()}, TypeError, "dataset = .*Stream.* must have a length and samples by index"),
-        ({"dataset": iter(range(4))}, TypeError, "dataset = .* must have a length"),
-        ({"dataset": []}, ValueError, "0 samples give no batch"),
-        ({"dataset": [], "training": False}, ValueError, "0 samples give no batch"),
-        (
-            {"dataset": range(3)},
-            ValueError,
-            "3 samples give no batch of batch_size = 4 with drop_last = True",
-        ),
-        ({"batch_size": 0}, ValueError, "batch_size = 0 must be at least 1"),
-        ({"batch_size": 2.0}, TypeError, "batch_size = 2.0 must be an integer"),
-        ({"batch_size": None}, TypeError, "batch_size = None must be an integer"),
-        ({"num_workers": -1}, ValueError, "num_workers = -1 must be at least 0"),
-        ({"num_workers": True}, TypeError, "num_workers = True must be an integer"),
-        ({"seed": -1}, ValueError, "seed = -1 must be at least 0"),
-        ({"seed": 2**32}, ValueError, "seed = 4294967296 must be below"),
-        ({"seed": None}, TypeError, "seed = None must be an integer"),
-        ({"sampler": range(8)}, TypeError, r"sampler = range\(0, 8\): make_loader takes no sampler"),
-        ({"batch_sampler": []}, TypeError, "batch_sampler = .*: make_loader takes no sampler"),
-        ({"generator": None}, TypeError, "generator = None: make_loader takes no sampler"),
-        ({"in_order": False}, TypeError, "in_order = False: make_loader takes no sampler or order"),
-        ({"num_workers": 0, "prefetch_factor": 2}, ValueError, "num_workers"),
-        ({"nonsense": 1}, TypeError, "nonsense"),
-    ],
-)
-def test_invalid_arguments_are_rejected(wrong: Arguments, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        make_loader(**{"dataset": range(8), "batch_size": 4, **wrong})
-
-
-def test_long_value_is_cut_in_rejection() -> None:
-    numbers = torch.arange(1000.0)
-    feed = prefetch([numbers] * 100, "cpu")
-    calls: tuple[Callable[[], object], ...] = (
-        lambda: make_loader(range(8), 4, sampler=numbers),
-        lambda: make_loader(set(range(1000)), 4),  # pyright: ignore[reportArgumentType]  (the mistake)
-        feed.state_dict,
-    )
-    for call in calls:
-        with pytest.raises(TypeError) as caught:
-            call()
-        assert len(str(caught.value)) < 400
-        assert "\n" not in str(caught.value)

@@ -8,7 +8,6 @@ from support.data.batches_by_rank import (
     expected,
     in_each,
     load_in_stages,
-    process,
     shared,
     side_by_side,
     split,
@@ -107,32 +106,3 @@ def test_resume_twice_in_process_groups() -> None:
     seen, rest, after = load_in_stages(arguments, [(2, 2), (1, 1), (3, None)], real.run, 1)
     assert seen + rest == first
     assert after == second
-
-
-def test_state_needs_same_global_batch_size() -> None:
-    with process(0, 2):
-        state = make_loader(range(24), 4).state_dict()
-    with process(1, 3), pytest.raises(ValueError, match=r"batch_size = 8 \(now 12\).* of all processes"):
-        make_loader(range(24), 4).load_state_dict(state)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"dataset": range(7)}, "7 samples give no batch of batch_size = 4 in each of 2 processes"),
-        (
-            {"dataset": range(9), "drop_last": False},
-            "9 samples leave 1 for 2 processes in the last batch, and in training every .* drop_last = True",
-        ),
-    ],
-)
-def test_invalid_sizes_for_ranks_are_rejected(wrong: Arguments, says: str) -> None:
-    arguments = {"dataset": range(8), "batch_size": 4, "num_workers": 0, **wrong}
-    with process(0, 2), pytest.raises(ValueError, match=says):
-        make_loader(**arguments)
-
-
-def test_loader_older_than_process_group_is_rejected() -> None:
-    loader = make_loader(range(8), 2, num_workers=0)
-    with process(0, 2), pytest.raises(RuntimeError, match="built for one process, and there are 2 now"):
-        next(iter(loader))

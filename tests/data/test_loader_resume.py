@@ -6,7 +6,6 @@ from unittest.mock import patch
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.damage import damage
 from support.data.loaders import (
     WORKERS,
     Arguments,
@@ -23,7 +22,7 @@ from support.data.loaders import (
 from support.examples import examples
 from support.training.trees import through_file
 
-from torch_bridge import make_loader, prefetch
+from torch_bridge import make_loader
 
 pytestmark = WORKERS
 
@@ -155,57 +154,3 @@ def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> 
     resumed.load_state_dict(feed.state_dict())
     with pytest.raises(ValueError, match="too many dimensions 'str'"):
         next(iter(resumed))
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"dataset": range(9)}, r"samples = 9 \(now 8\)"),
-        ({"batch_size": 2}, r"batch_size = 2 \(now 4\)"),
-        ({"seed": 1}, r"seed = 1 \(now 0\)"),
-        ({"shuffle": False}, r"shuffle = False \(now True\)"),
-        ({"training": False}, r"shuffle = False \(now True\), drop_last = False \(now True\)"),
-    ],
-)
-def test_state_of_other_loader_is_rejected(changes: Arguments, says: str) -> None:
-    ours: Arguments = {"dataset": range(8), "batch_size": 4, "num_workers": 0}
-    state = make_loader(**{**ours, **changes}).state_dict()
-    loader, untouched = make_loader(**ours), make_loader(**ours)
-    with pytest.raises(ValueError, match=f"saved by a loader with {says}"):
-        loader.load_state_dict(state)
-    wrong: list[Any] = [{"epoch": 1}, {"made_with": loader.state_dict()["made_with"]}]
-    for incomplete in wrong:
-        with pytest.raises(ValueError, match="not the state of a loader"):
-            prefetch(loader, "cpu").load_state_dict(incomplete)
-    more = state["made_with"] | {"sampler": [0.5] * 9999}  # of a loader with another sampler
-    with pytest.raises(ValueError, match=r"sampler = \[0\.5, .* \(now None\)"):
-        loader.load_state_dict(state | {"made_with": more})
-    for place in ({"epoch": -1}, {"batch": -1}, {"batch": 2}):
-        with pytest.raises(ValueError, match=f"{next(iter(place))} = .* must be"):
-            loader.load_state_dict(loader.state_dict() | place)
-    assert epoch(loader) == epoch(untouched)
-
-
-@pytest.mark.parametrize("depth", [0, 2])
-@examples(200)
-@given(data=st.data())
-def test_damaged_state_changes_nothing(depth: int, data: st.DataObject) -> None:
-    ours: Arguments = {"dataset": range(8), "batch_size": 2, "num_workers": 0}
-    feed, untouched = build(ours, depth), build(ours, depth)
-    for loader in (feed, untouched):
-        next(iter(loader))
-    holder = damage(data, [saved_after(build(ours), data.draw(st.integers(0, 9)))])
-    try:
-        feed.load_state_dict(holder[0])
-    except ValueError:
-        assert feed.state_dict() == untouched.state_dict()
-        assert epoch(feed) == epoch(untouched)
-    else:  # the damage may give another sound state, or one with an unknown entry
-        loaded = feed.state_dict()
-        assert loaded == {name: holder[0][name] for name in loaded}
-
-
-def test_path_instead_of_state_is_rejected() -> None:
-    loader = make_loader(range(4), 2, num_workers=0)
-    with pytest.raises(ValueError, match=r"'loader\.pt' is a path, not a state: load the file first"):
-        loader.load_state_dict("loader.pt")  # pyright: ignore[reportArgumentType]  (the mistake)

@@ -116,38 +116,3 @@ def test_dense_parts_cover_other_leaves() -> None:
         assert _storages(_dense_parts(packed)) == _storages(moved)
     for leaf in ("text", 3, 0.5, None, b"bytes", range(3)):
         assert _dense_parts(leaf) == []
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a Tensor of layout"),
-        (
-            lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
-            "a NestedTensor of layout torch.jagged",
-        ),
-        (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "dtype torch.qint8"),
-        (lambda: torch.ones(2).to_mkldnn(), "a Tensor of layout torch._mkldnn"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions:UserWarning")
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
-def test_unsupported_tensor_is_named(make: Any, says: str) -> None:
-    with pytest.raises(TypeError, match=says):
-        _dense_parts(make())
-
-
-def test_invalid_arguments_are_rejected() -> None:
-    with pytest.raises(ValueError, match="depth = 0 must be at least 1"):
-        prefetch([], "cpu", 0)
-    with pytest.raises(TypeError, match=r"depth = 1\.5 must be an integer"):
-        prefetch([], "cpu", 1.5)
-    with pytest.raises(ValueError, match="device = 'meta' must be the CPU or an available CUDA device"):
-        prefetch([], "meta")
-    feed = prefetch(iter([]), "cpu")
-    with pytest.raises(TypeError, match="has no state_dict"):
-        feed.state_dict()
-    with pytest.raises(TypeError, match="has no state_dict"):
-        feed.load_state_dict({})
-    with pytest.raises(TypeError, match="has no len"):
-        len(feed)
