@@ -98,7 +98,7 @@ def _slowdown() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Fail a fast test that takes over half a second of CPU time, unless it is the first to import modules."""
+    """Fail a fast test that takes over half a second of CPU time, unless modules are imported."""
     modules, start = len(sys.modules), time.process_time()
     yield
     seconds = time.process_time() - start

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.data.batches_by_rank import process
+from support.errors import check_error, each_row
 from support.training.models import mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE
@@ -261,22 +263,22 @@ def test_existing_model_is_rejected(held: str) -> None:
     assert kept[0].bias.tolist() == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"make_step": 3}, TypeError, "'int' object is not callable"),
-        ({"global_batch": 2.0}, TypeError, "global_batch"),
-        ({"global_batch": 0}, ValueError, "global_batch"),
-        ({"limit": "4"}, TypeError, "limit"),
-        ({"limit": 0}, ValueError, "limit"),
-        ({"make_step": exhaust}, RuntimeError, "DefaultCPUAllocator"),
-        ({"WORLD_SIZE": "2"}, RuntimeError, "runs in one process, and there are 2"),
-    ],
-)
-def test_wrong_arguments_are_rejected(arguments, error, message, monkeypatch) -> None:
-    usual: dict[str, Any] = {"make_step": lambda: print, "make_batch": torch.ones, "global_batch": 8}
-    if size := arguments.get("WORLD_SIZE"):
-        monkeypatch.setenv("WORLD_SIZE", size)
-        arguments = {}
-    with pytest.raises(error, match=message):
-        find_batch_size(**usual | arguments)
+def _on_two_ranks() -> Any:
+    with process(0, 2):
+        return find_batch_size(lambda: print, torch.ones, 8)
+
+
+ERRORS: list[Any] = [
+    ("find_batch_size(3, torch.ones, 8)", TypeError, "'int' object is not callable"),
+    ("find_batch_size(lambda: print, torch.ones, 2.0)", TypeError, "global_batch = 2.0"),
+    ("find_batch_size(lambda: print, torch.ones, 0)", ValueError, "global_batch = 0"),
+    ("find_batch_size(lambda: print, torch.ones, 8, limit='4')", TypeError, "limit = '4'"),
+    ("find_batch_size(lambda: print, torch.ones, 8, limit=0)", ValueError, "limit = 0"),
+    ("find_batch_size(exhaust, torch.ones, 8)", RuntimeError, "DefaultCPUAllocator"),
+    ("_on_two_ranks()", RuntimeError, "runs in one process, and there are 2"),
+]
+
+
+@each_row(ERRORS)
+def test_errors(row: Any) -> None:
+    check_error(row, globals())

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.errors import check_error, each_row
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.operators import OperatorRecorder
 from support.training.steps import CURVE, make_step
@@ -98,27 +99,21 @@ def test_log_is_bounded_and_drops_aux() -> None:
 
 
 RESULT = _result(0.5, 0.5, [0.5], 1, 0, 1)
-NOT_POSITIVE = [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("2", TypeError)]
-STATES: list[Any] = [
-    *("log.pt", {}, {"rows": 3}, {"rows": [3]}),
-    *({"rows": [], "since_flush": count} for count in (-1, 0.5, "1", True)),
-]
+ERRORS: list[Any] = [
+    *((f"MetricLog({name}={value})", error, f"{name} = {value}")
+      for name in ("every", "keep")
+      for value, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError), ("'2'", TypeError))),
+    *((f"log.load_state_dict({state})", ValueError, "not the state of a MetricLog")
+      for state in ("'log.pt'", "{}", "{'rows': 3}", "{'rows': [3]}",
+                    *(f"{{'rows': [], 'since_flush': {count}}}" for count in (-1, 0.5, "'1'", True)))),
+    *((f"log({part})", TypeError, "the whole result of an update", "log(result)")
+      for part in ("RESULT.loss", "0.5", "tuple(RESULT)", "None")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        *((lambda every=every: MetricLog(every), error, "every") for every, error in NOT_POSITIVE),
-        *((lambda keep=keep: MetricLog(keep=keep), error, "keep") for keep, error in NOT_POSITIVE),
-        *((lambda state=state: MetricLog().load_state_dict(state), ValueError, "not the state of a MetricLog")
-          for state in STATES),
-        *((lambda part=part: MetricLog()(part), TypeError, r"the whole result of an update.*log\(result\)")
-          for part in (RESULT.loss, 0.5, tuple(RESULT), None)),
-    ],
-)  # fmt: skip
-def test_wrong_arguments_are_rejected(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
+@each_row(ERRORS)
+def test_errors(row: Any) -> None:
+    check_error(row, globals(), log=MetricLog())
 
 
 def test_each_flush_copies_each_column_once() -> None:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
+from support.errors import check_error, each_row
 from support.examples import examples
 from support.jax.jax_cases import (
     CURVE,
@@ -125,37 +126,31 @@ def test_step_may_have_any_integer_dtype(dtype):
             assert_equal_bits(multiplier(tensors(curve.segments), tensor), np.float32(curve(int(step))))
 
 
-NOT_INTEGERS = torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64
-NOT_INT32 = torch.int64, torch.float64, torch.float32, torch.int16
-
-
 def with_dtype(dtype, *names):
     """Return a table some of whose columns have another dtype."""
     columns = tensors(NESTED.segments).columns()
     return Segments.of_columns(columns | {name: columns[name].to(dtype) for name in names or columns})
 
 
-@pytest.mark.parametrize(
-    ("segments", "step", "message"),
-    [
-        *((CURVE.segments, torch.ones(3, dtype=dtype), f"step must be a tensor of integers, not of {dtype}")
-          for dtype in NOT_INTEGERS),
-        *((CURVE.segments, step, "step = .* must be a tensor of integers; write")
-          for step in (3, True, 3.0, np.arange(3), [1, 2], None)),
-        *((segments, torch.tensor(3), "segments = .* must be a table")
-          for segments in (CURVE, CURVE.segments.begin, None, tuple(CURVE.segments))),
-        (CURVE.segments, torch.tensor(3), r"segments\.begin must be an int32 tensor: write tensors"),
-        *((with_dtype(dtype, *names), torch.tensor(3), r"segments\.\w+ must be an int32 tensor")
-          for dtype in NOT_INT32 for names in ([], ["start_low"])),
-    ],
-    ids=lambda part: type(part).__name__,
-)  # fmt: skip
-def test_wrong_tables_and_steps_are_rejected(segments, step, message):
-    with pytest.raises(TypeError, match=message):
-        multiplier(segments, step)
-    if "must be a table" in message:
-        with pytest.raises(TypeError, match=message):
-            tensors(segments)
+STEP, SEGMENTS = torch.tensor(3), tensors(CURVE.segments)
+ERRORS = [
+    *((f"multiplier(SEGMENTS, torch.ones(3, dtype=torch.{dtype}))", TypeError, "step ", f"torch.{dtype}")
+      for dtype in ("bool", "float32", "bfloat16", "float64", "complex64")),
+    *((f"multiplier(SEGMENTS, {step})", TypeError, "step = ", "must be a tensor of integers; write")
+      for step in ("3", "True", "3.0", "np.arange(3)", "[1, 2]", "None")),
+    *((call.format(table), TypeError, "segments = ", "must be a table")
+      for table in ("CURVE", "CURVE.segments.begin", "None", "tuple(CURVE.segments)")
+      for call in ("multiplier({}, STEP)", "tensors({})")),
+    ("multiplier(CURVE.segments, STEP)", TypeError, "segments.begin", "int32", "write tensors"),
+    *((f"multiplier(with_dtype(torch.{dtype}{names}), STEP)", TypeError, f"segments.{column}", "int32")
+      for dtype in ("int64", "float64", "float32", "int16")
+      for names, column in (("", "begin"), (", 'start_low'", "start_low"))),
+]  # fmt: skip
+
+
+@each_row(ERRORS)
+def test_errors(row):
+    check_error(row, globals())
 
 
 def test_tensors_copies_every_column():
@@ -211,6 +206,7 @@ def shifted_curve(shift):
     return StagedCurve([(10 + shift, 0.5, "cosine"), (20,), (9 * shift, 0.1, "1-sqrt"), *powers])
 
 
+@pytest.mark.slow
 def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
     graphs, backend = compilations
     of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
@@ -221,6 +217,7 @@ def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 def test_compiled_vmap_matches_numpy_bits(compilations):
     _, backend = compilations
     over_steps = torch.func.vmap(partial(multiplier, tensors(NESTED.segments)))
