@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.training.models import Net, batches, counting_loss, mean_loss, nonfinite
@@ -171,3 +172,25 @@ def test_outer_autocast_does_not_keep_old_weights() -> None:
             eager.model, data, mean_loss, precision="bf16"
         )
     assert equal_trees(actual, expected)
+
+
+def test_user_module_as_loss_fn_is_accepted() -> None:
+    class Own(torch.nn.MSELoss):
+        def forward(self, model: Any, batch: Any) -> Tensor:  # type: ignore[override]  (a module and a batch)
+            return mean_loss(model, batch)
+
+    data = batches(2)
+    assert equal_trees(train(make_step(loss_fn=Own()), data), train(make_step(), data))
+
+
+def test_numpy_numbers_are_accepted() -> None:
+    data = batches(5)
+    for norm in (np.float32(0.25), np.float64(0.25)):
+        step, plain = make_step(max_norm=norm), make_step(max_norm=0.25)
+        assert equal_trees(train(step, data), train(plain, data))
+
+
+def test_lazy_model_trains_after_a_dummy_batch() -> None:
+    lazy, (batch,) = torch.nn.Sequential(torch.nn.LazyLinear(2)), batches(1)
+    lazy(batch[0])
+    assert make_step(model=lazy)(batch).applied == 1

@@ -1,0 +1,310 @@
+"""A training step rejects invalid input with one clear error, and changes nothing."""
+
+import copy
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.curves.scaled import OF_UNIT_8
+from support.errors import check_error, each_row
+from support.training.models import Net, Recurrent, batches, carried_loss, mean_loss, pair_loss
+from support.training.optimizers import make_optimizer
+from support.training.steps import CURVE, make_step, state_kept_by_skips
+from support.training.trees import equal_trees
+from torch import nn
+from torch.optim import LBFGS, SGD, AdamW
+
+from plateau_jax import HoldUntilFlat, PlateauCurve
+from torch_bridge import TrainStep
+
+HOLD, LINEAR = HoldUntilFlat(3, limit=9), PlateauCurve(30, decay_shape="linear")
+NUMBERS, NAN = list(range(10_000)), float("nan")
+
+
+class LineSearch(torch.optim.Optimizer):
+    def step(self, closure: Any) -> None:
+        closure()
+
+
+def inference_net() -> Net:
+    with torch.inference_mode():
+        return Net()
+
+
+def with_lr(lr: Any) -> Any:
+    return make_optimizer("adamw", Net(), lr=lr)
+
+
+ERRORS: list[Any] = [
+    ("build(precision='tf32')", ValueError, "precision = 'tf32'", "fp32"),
+    ("build(on_nonfinite='stop')", ValueError, "on_nonfinite = 'stop'", "skip"),
+    ("build(max_norm=0)", ValueError, "max_norm = 0", "positive"),
+    ("build(max_norm=NAN)", ValueError, "max_norm = nan"),
+    ("build(max_norm=True)", TypeError, "max_norm = True", "number"),
+    ("build(loss_fn=None)", TypeError, "loss_fn = None", "callable"),
+    ("build(model=mean_loss)", TypeError, "model = <function mean_loss", "must be a torch.nn.Module"),
+    ("build(model=optimizer, optimizer=model)", TypeError, "model = AdamW", "it comes first"),
+    ("build(curve=lambda step: 0.1)", TypeError, "curve = <function", "must be a Curve"),
+    ("build(curve=[CURVE, CURVE])", ValueError, "2 curves", "the optimizer has 1"),
+    ("build(hold='wait')", TypeError, "hold = 'wait'", "HoldUntilFlat"),
+    ("build(hold=[])", ValueError, "hold", "no rule"),
+    ("build(hold=HOLD, curve=PlateauCurve(30))", ValueError, "hold", "needs a flat part"),
+    ("build(hold=HOLD, unit=3, count=len)", ValueError, "unit = 3 with hold"),
+    ("build(initial_updates=-1)", ValueError, "initial_updates = -1", "at least 0"),
+    ("build(initial_updates=1.5)", TypeError, "initial_updates = 1.5", "integer"),
+    ("build(initial_updates=2**63 - 1)", ValueError, f"initial_updates = {2**63 - 1}", "at most 2**62"),
+    ("build(count=len)", TypeError, "count", "needs unit="),
+    ("build(unit=3)", TypeError, "unit", "needs count="),
+    ("build(unit=3, count=4)", TypeError, "count", "needs count="),
+    ("build(unit=0, count=len)", ValueError, "unit = 0", "must lie in"),
+    ("build(unit=2.0, count=len)", TypeError, "unit = 2.0", "integer"),
+    ("build(unit=2**62 + 1, count=len)", ValueError, f"unit = {2**62 + 1}", "2**62"),
+    ("build(unit=3, count=len, initial_updates=4)", ValueError, "unit", "with initial_updates = 4"),
+    *((f"build(curve=OF_UNIT_8[{index}]{options})", ValueError, f"unit = {unit} must be 8", "batch plan")
+      for index in range(len(OF_UNIT_8))
+      for unit, options in ((None, ""), (1, ", unit=1, count=len"), (16, ", unit=16, count=len"))),
+    ("build(cuda_graph=True)", ValueError, "cuda_graph=True", "CUDA"),
+    *((f"build(carry={carry})", TypeError, "carry")
+      for carry in ("()", "[]", "{}", "3", "1.0", "(torch.zeros(1), 2)", "'state'", "(None,)")),
+    ("build(applied=3)", TypeError, "unexpected keyword argument", "'applied'"),
+    # Optimizers, and their learning rates.
+    ("build(optimizer='adamw')", TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer"),
+    ("build(optimizer=[])", ValueError, "optimizer is empty"),
+    ("build(optimizer=with_lr(0.1))", ValueError, "4 of the optimizer's 4 parameters are not the model's"),
+    ("build(optimizer=SGD([*model.parameters(), nn.Parameter(torch.ones(1))]))", ValueError,
+     "1 of the optimizer's 5 parameters are not the model's"),
+    ("build(optimizer=LineSearch(model.parameters(), {'lr': 0.1}))", TypeError, "LineSearch needs"),
+    ("build(optimizer=[first, LBFGS(model.last.parameters())])", TypeError, "LBFGS needs a closure"),
+    ("build(optimizer=[optimizer, first])", ValueError, "2 parameters", "several optimizers"),
+    ("build(optimizer=[first, None])", TypeError, "None", "must be a torch.optim.Optimizer"),
+    ("build(optimizer=make_optimizer('adamw', model, lr=1e-39))", ValueError, "learning rate", "1e-39"),
+    ("build(optimizer=make_optimizer('adamw', model, lr=1e39))", ValueError, "learning rate", "1e+39"),
+    # The curves of several optimizers.
+    ("build(optimizer=[first, last], curve=[CURVE])", ValueError, "1 entries for 2 optimizers"),
+    ("build(optimizer=[first, last], curve=[CURVE] * 3)", ValueError, "3 entries for 2 optimizers"),
+    ("build(optimizer=[first, last], curve=[CURVE, [CURVE, CURVE]])", ValueError, "2 curves", "has 1"),
+    ("build(optimizer=[first, last], curve=[CURVE, 0.1])", TypeError, "0.1", "must be a Curve"),
+    ("build(optimizer=[first, last], curve='xy')", TypeError, "'xy'", "an entry for each optimizer"),
+    ("build(optimizer=[first, last], curve=0.1)", TypeError, "0.1", "an entry for each optimizer"),
+    ("build(optimizer=[first], curve=[CURVE, CURVE])", ValueError, "2 entries for 1"),
+    ("build(optimizer=[first, last], curve=[CURVE, LINEAR], hold=HOLD)", ValueError, "the same curve"),
+    # Models that cannot be trained.
+    ("build(model=model.half(), precision='fp16')", ValueError, "fp16"),
+    ("build(model=inference_net())", ValueError,
+     "made under torch.inference_mode()"),
+    ("build(model=nn.Sequential(nn.LazyLinear(2)))", ValueError,
+     "dummy batch"),
+    # A step that has been built, and the functions around it.
+    ("step()", TypeError, "batch"),
+    ("step.reset_carry()", ValueError, "without a carry"),
+    ("step.load_state_dict(Path('state.pt'))", ValueError, "load the file first"),
+    ("step.load_state_dict('state.pt')", ValueError, "load the file first"),
+    ("copy.copy(step)", TypeError, "can't be copied or pickled: build another one"),
+    *((f"{function}({holder})", TypeError, "can't be copied or pickled: build another one")
+      for function in ("copy.deepcopy", "pickle.dumps", "saved")
+      for holder in ("step", "[step]", "{'step': step}")),
+    ("evaluate(NUMBERS, model, mean_loss)", TypeError, "model = [0, 1, ", "torch.nn.Module; it comes first"),
+    ("evaluate(model, batches(1), NUMBERS)", TypeError, "loss_fn = [0, 1, "),
+    ("evaluate(model, batches(1), mean_loss, carry=NUMBERS)", TypeError, "carry"),
+    ("distribute(NUMBERS)", TypeError, "model = [0, 1, "),
+    ("checkpoint_activations(NUMBERS, nn.Linear)", TypeError, "model = [0, 1, "),
+    ("find_batch_size(NUMBERS, len, 8)", TypeError, "is not callable"),
+]  # fmt: skip
+
+
+def saved(value: Any) -> None:
+    torch.save(value, io.BytesIO())
+
+
+@each_row(ERRORS)
+def test_errors(row: Any) -> None:
+    model, step, reference, (batch,) = Net(), make_step(), make_step(), batches(1)
+    optimizer, first, last = (AdamW(part.parameters()) for part in (model, model.first, model.last))
+
+    def build(**options: Any) -> TrainStep:
+        given: dict[str, Any] = {"model": model, "loss_fn": mean_loss, "curve": CURVE} | options
+        if "optimizer" not in given:
+            own = model if given["model"] in (model, mean_loss) else given["model"]
+            given["optimizer"] = optimizer if own is model else AdamW(own.parameters())
+        return TrainStep(**given)
+
+    objects = {"model": model, "optimizer": optimizer, "first": first, "last": last, "step": step}
+    check_error(row, globals() | {"build": build}, **objects)
+    assert equal_trees(step(batch), reference(batch))
+
+
+def _loss_and_aux(model: nn.Module, batch: Any) -> Any:
+    loss = mean_loss(model, batch)
+    return loss, {"loss": loss}
+
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "loss": (mean_loss, {}),
+    "aux": (_loss_and_aux, {"has_aux": True}),
+    "carry": (carried_loss, {"carry": Recurrent().initial()}),
+    "count": (lambda batch: 5, {"unit": 3}),
+}
+# What is returned, as an expression of the right value; the error, and what it names.
+RETURNED: list[tuple[str, str, type[Exception], str]] = [
+    ("loss", "None", TypeError, "loss_fn returned"),
+    ("loss", "value.expand(3)", ValueError, "loss_fn returned"),
+    ("loss", "(value, -1)", ValueError, "loss_fn returned"),
+    ("loss", "value.detach()", ValueError, "the loss has no gradient with respect to any"),
+    ("loss", "(value, value * 2)", ValueError, r"a pair is \(sum, weight\).*has_aux=True"),
+    ("loss", "{}['missing']", KeyError, "missing"),
+    ("aux", "value[0]", TypeError, "loss_fn returned"),
+    ("aux", "(value[0], {'n': 3})", TypeError, "loss_fn returned"),
+    ("aux", "(value[0], 1, 2)", TypeError, "loss_fn returned"),
+    ("aux", "(None, value[0])", TypeError, "loss_fn returned"),
+    ("carry", "value[0]", TypeError, r"must return \(loss, carry\)"),
+    ("carry", "(value[0], (value[1][0][:, :2], value[1][1]))", ValueError, "carry"),
+    ("carry", "(value[0], [*value[1]])", ValueError, "carry"),
+    ("carry", "(value[0], (*value[1], value[1][1]))", ValueError, "carry"),
+    ("carry", "(value[0], (value[1][0], 1.0))", ValueError, "carry"),
+    ("carry", "(value[0], (value[1][0], value[1][1].to('meta')))", ValueError, "carry"),
+    ("carry", "(value[0], None)", ValueError, "carry"),
+    ("count", "2.0", TypeError, "must be an integer"),
+    ("count", "True", TypeError, "must be an integer"),
+    ("count", "-1", ValueError, "must be at least 0"),
+    ("count", "2**62", ValueError, r"less than 2\*\*62"),
+    ("count", "torch.tensor(5.0)", TypeError, "torch.float32; it must be of integers"),
+    ("count", "torch.tensor(True)", TypeError, "torch.bool; it must be of integers"),
+    ("count", "torch.tensor([5])", ValueError, r"shape \(1,\); it must be a scalar"),
+    ("count", "1 // 0", ZeroDivisionError, "by zero"),
+]
+
+
+@pytest.mark.parametrize(("kind", "wrong", "error", "message"), RETURNED)
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_wrong_value_changes_nothing(
+    kind: str, wrong: str, error: type[Exception], message: str, pieces: int
+) -> None:
+    function, options = KINDS[kind]
+    name = "count" if kind == "count" else "loss_fn"
+    data = batches(pieces, time=3 if kind == "carry" else None)
+    is_wrong = False
+
+    def replaced(*arguments: Any) -> Any:
+        is_last = any(argument is data[-1] for argument in arguments)
+        value = function(*arguments)
+        return eval(wrong, {"torch": torch, "value": value}) if is_wrong and is_last else value
+
+    step, reference = (
+        make_step(model=Recurrent() if kind == "carry" else None, **options | {name: chosen})
+        for chosen in (replaced, function)
+    )
+    assert equal_trees(step(*data), reference(*data))
+    before, is_wrong = state_kept_by_skips(step), True
+    for _ in range(2):
+        with pytest.raises(error, match=message):
+            step(*data)
+        assert equal_trees(state_kept_by_skips(step), before)
+        assert all(parameter.grad is None for parameter in step.model.parameters())
+    is_wrong = False
+    assert equal_trees(step(*data), reference(*data))
+    assert equal_trees(state_kept_by_skips(step), state_kept_by_skips(reference))
+
+
+def test_weight_of_zero_changes_nothing() -> None:
+    step, (batch,) = make_step(loss_fn=pair_loss), batches(1)
+    empty, before = (batch[0][:0], batch[1][:0]), state_kept_by_skips(step)
+    for pieces in ((empty,), (empty, empty, empty)):
+        with pytest.raises(ValueError, match=r"weight .* is zero"):
+            step(*pieces)
+    assert equal_trees(state_kept_by_skips(step), before)
+
+
+@pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_update_without_gradients_changes_nothing(loss_fn: Any, mode: Any) -> None:
+    step, reference, (batch,) = make_step(loss_fn=loss_fn), make_step(loss_fn=loss_fn), batches(1)
+    with mode(), pytest.raises(ValueError, match="the loss has no gradient with respect to any"):
+        step(batch)
+    assert equal_trees(step(batch), reference(batch))
+
+
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("group['params'].append(more)", "different parameters"),
+        ("group['params'].pop()", "different parameters"),
+        ("group.update(params=[more])", "different parameters"),
+        ("optimizer.add_param_group({'params': more})", "different groups"),
+    ],
+)
+def test_changed_parameters_are_rejected(name: str, change: str, message: str) -> None:
+    step, (batch,) = make_step(name), batches(1)
+    step(batch)
+    group = step.optimizer.param_groups[0]
+    before, params = state_kept_by_skips(step), [*group["params"]]
+    eval(change, {"optimizer": step.optimizer, "group": group, "more": nn.Parameter(torch.ones(1))})
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"{message}.* the step was built for"):
+            step(batch)
+    del step.optimizer.param_groups[1:]
+    group["params"] = params
+    assert equal_trees(state_kept_by_skips(step), before)
+    assert step(batch).applied == 2
+
+
+def test_repeated_parameter_is_rejected() -> None:
+    model = Net()
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = SGD([*model.parameters(), model.last.bias], lr=0.1)
+    with pytest.raises(ValueError, match="1 parameters are in the optimizer's groups more than once"):
+        TrainStep(model, optimizer, mean_loss, CURVE)
+    assert "initial_lr" not in optimizer.param_groups[0]
+
+
+@pytest.mark.parametrize(
+    "criterion", [nn.MSELoss(), nn.MSELoss, nn.functional.mse_loss, nn.L1Loss(reduction="sum")], ids=range(4)
+)
+def test_criterion_as_loss_fn_is_rejected(criterion: Any) -> None:
+    """The replacement that the message suggests works."""
+    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
+        make_step(loss_fn=criterion)
+    written = str(caught.value).partition("wrap the criterion, ")[2]
+    step, (batch,) = make_step(loss_fn=eval(written, {"nn": nn, "criterion": criterion})), batches(1)
+    outputs = step.model(batch[0])
+    expected = (criterion() if isinstance(criterion, type) else criterion)(outputs, batch[1])
+    assert step(batch).loss.item() == pytest.approx(expected.item())
+
+
+def _unpacking(model: nn.Module, batch: Any) -> Any:
+    inputs, targets = batch
+    return nn.functional.mse_loss(model(inputs), targets)
+
+
+def _by_index(model: nn.Module, batch: Any) -> Any:
+    return (model(batch[0]) - batch[1]).square().mean()
+
+
+def _without_targets(model: nn.Module, batch: Any) -> Any:
+    return model(batch).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "error", "rows"),
+    [(_unpacking, ValueError, 4), (_by_index, RuntimeError, 2), (_without_targets, RuntimeError, 4)],
+)
+def test_error_hints_at_two_micro_batches(loss_fn: Any, error: type[Exception], rows: int) -> None:
+    step, (batch,) = make_step(loss_fn=loss_fn), batches(1, rows=rows)
+    with pytest.raises(error) as caught:
+        step(*batch)
+    assert "2 arguments are 2 micro-batches" in caught.value.__notes__[0]
+    with pytest.raises((ValueError, TypeError)) as caught:  # one argument, so no hint
+        step((batch[0], batch[1], None) if loss_fn is _unpacking else None)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_out_of_memory_error_gets_no_hint() -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        make_step(loss_fn=loss_fn)(torch.ones(2), torch.ones(2))
+    assert not hasattr(caught.value, "__notes__")
