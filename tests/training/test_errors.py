@@ -92,7 +92,7 @@ ERRORS: list[Any] = [
     ("build(optimizer=[first], curve=[CURVE, CURVE])", ValueError, "2 entries for 1"),
     ("build(optimizer=[first, last], curve=[CURVE, LINEAR], hold=HOLD)", ValueError, "the same curve"),
     # Models that cannot be trained.
-    ("build(model=model.half(), precision='fp16')", ValueError, "fp16"),
+    ("build(model=Net().half(), precision='fp16')", ValueError, "fp16"),
     ("build(model=inference_net())", ValueError,
      "made under torch.inference_mode()"),
     ("build(model=nn.Sequential(nn.LazyLinear(2)))", ValueError,
