@@ -397,8 +397,8 @@ KINDS: dict[str, Kind] = {
     "dropout": Kind(model=partial(Net, dropout=0.5)),
     "versions and extra state": Kind("plain adam", model=Versioned),
     **{
-        f"{kind.__name__} in {dtype}": _in(dtype, kind)
-        for kind in (NAdam, ASGD, Foreign)
+        f"{kind.__name__} in {str(dtype)[6:]}": _in(dtype, kind)
+        for kind in (Adam, NAdam, ASGD, Foreign)
         for dtype in (torch.float64, torch.bfloat16)
     },
     "fused in bfloat16": _in(torch.bfloat16, AdamW, fused=True),
