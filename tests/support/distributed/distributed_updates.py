@@ -12,6 +12,7 @@ from support.training.models import Net, Recurrent
 from support.training.optimizers import OPTIMIZERS, make_optimizer
 from support.training.reads import Reads
 from support.training.steps import CURVE
+from support.training.trees import equal_trees
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -42,6 +43,7 @@ class Case(NamedTuple):
     updates: int = 6
     seed: int = 0
     processes: int = 2
+    has_aux: bool = False
 
 
 class Run(NamedTuple):
@@ -90,7 +92,9 @@ def loss_fn_of(case: Case) -> Any:
         return total, weight.float() if case.loss == "device pair" else weight.item()
 
     def loss_fn(model: nn.Module, batch: Batch) -> Any:
-        return loss_from(model(batch[0]), batch)
+        outputs = model(batch[0])
+        loss = loss_from(outputs, batch)
+        return (loss, {"outputs": outputs, "inputs": [batch[0]]}) if case.has_aux else loss
 
     def carried(model: nn.Module, batch: Batch, carry: Any) -> Any:
         outputs, carry = model(batch[0], carry)
@@ -136,17 +140,27 @@ def step_of(case: Case) -> TrainStep:
         max_norm=case.max_norm,
         synchronize=case.synchronize,
         carry=carry,
+        has_aux=case.has_aux,
     )
 
 
+def _batches_of(case: Case, update: int) -> list[Batch]:
+    """Return the micro-batches of this rank."""
+    return [batch_of(case, update, distributed.get_rank(), number) for number in range(case.accumulation)]
+
+
 def train(case: Case) -> Run:
-    """Train over all ranks, and return the results on this rank."""
-    rank = distributed.get_rank()
+    """Train over all ranks, and return the results on this rank; its aux must be that of its own rows."""
     step = step_of(case)
-    results = [
-        step(*(batch_of(case, update, rank, number) for number in range(case.accumulation)))
-        for update in range(case.updates)
-    ]
+    results: list[Any] = []
+    for update in range(case.updates):
+        micro_batches, aux = _batches_of(case, update), list[Any]()
+        if case.has_aux:
+            with torch.no_grad():
+                aux = [{"outputs": step.model(batch[0]), "inputs": [batch[0]]} for batch in micro_batches]
+        results.append(step(*micro_batches))
+        assert equal_trees(list(results[-1].aux), aux), f"aux of update {update}"
+        assert not any(each["outputs"].requires_grad for each in results[-1].aux)
     return Run(
         [result.loss.item() for result in results],
         [result.grad_norm.item() for result in results],
@@ -179,7 +193,7 @@ def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
     for case in cases:
         step = step_of(case)
         with _Multiplications() as mode:
-            step(*(batch_of(case, 0, distributed.get_rank(), number) for number in range(case.accumulation)))
+            step(*_batches_of(case, 0))
         all_dtypes.append(mode.dtypes)
     return all_dtypes
 
@@ -190,10 +204,9 @@ def reads_of_cases(cases: Sequence[Case]) -> list[list[str]]:
 
 
 def _reads(case: Case) -> list[str]:
-    step, rank = step_of(case), distributed.get_rank()
-    names: list[str] = []
+    step, names = step_of(case), list[str]()
     for update in range(case.updates):
-        batches = [batch_of(case, update, rank, number) for number in range(case.accumulation)]
+        batches = _batches_of(case, update)
         with Reads() as reads:
             step(*batches)
         names += reads.names if update > 1 else []
