@@ -1,15 +1,17 @@
 """Training over several ranks, and the same updates by a loop in one process."""
 
-import math
 import warnings
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from support.distributed.distributed_models import gather_weights
+from support.training.by_hand import ByHand
+from support.training.kinds_of_run import Kind
 from support.training.models import Net, Recurrent
-from support.training.optimizers import OPTIMIZERS, make_optimizer
+from support.training.optimizers import make_optimizer
 from support.training.reads import Reads
 from support.training.steps import CURVE
 from support.training.trees import equal_trees
@@ -161,13 +163,7 @@ def train(case: Case) -> Run:
         results.append(step(*micro_batches))
         assert equal_trees(list(results[-1].aux), aux), f"aux of update {update}"
         assert not any(each["outputs"].requires_grad for each in results[-1].aux)
-    return Run(
-        [result.loss.item() for result in results],
-        [result.grad_norm.item() for result in results],
-        [result.lr[0].item() for result in results],
-        [(int(result.applied), int(result.skipped)) for result in results],
-        gather_weights(list(step.model.parameters())),
-    )
+    return _run_of(results, gather_weights(list(step.model.parameters())))
 
 
 def train_all(cases: Sequence[Case]) -> list[Run]:
@@ -215,43 +211,30 @@ def _reads(case: Case) -> list[str]:
 
 
 def train_in_one_process(case: Case) -> Run:
-    """Make the same updates in one process, each from one loss over the rows of all ranks."""
-    model = model_of(case)
-    optimizer = make_optimizer(case.optimizer, model, lr=torch.tensor(0.0))
-    peak = OPTIMIZERS[case.optimizer][1]["lr"]
-    run = Run([], [], [], [], [])
-    applied = skipped = 0
-    carries: list[Any] = [model.initial() if isinstance(model, Recurrent) else None] * case.processes
+    """Make the same updates by hand: the micro-batches of all ranks, with a carry for each rank."""
+    loss_fn, model = loss_fn_of(case._replace(has_aux=False)), model_of(case)
+    carries = (model.initial(),) * case.processes if isinstance(model, Recurrent) else None
+
+    def loss_fn_by_rank(model: nn.Module, batch: tuple[int, Batch], *carries: Any) -> Any:
+        rank, rows = batch
+        if not carries:
+            return loss_fn(model, rows)
+        loss, carry = loss_fn(model, rows, carries[0][rank])
+        return loss, (*carries[0][:rank], carry, *carries[0][rank + 1 :])
+
+    kind = Kind(case.optimizer, loss_fn_by_rank, model=lambda: model, max_norm=case.max_norm, carry=carries)
+    by_hand, results = ByHand(kind), list[Any]()
     for update in range(case.updates):
-        total, weight = torch.zeros(()), torch.zeros((), dtype=torch.float64)
-        new = list(carries)
-        for rank in range(case.processes):
-            for number in range(case.accumulation):
-                batch = batch_of(case, update, rank, number)
-                if case.recurrent:
-                    outputs, new[rank] = model(batch[0], new[rank])
-                    new[rank] = new[rank].detach()
-                else:
-                    outputs = model(batch[0])
-                part, of_part = sums(case, outputs, batch)
-                total, weight = total + part, weight + of_part
-        loss = total / weight
-        optimizer.zero_grad()
-        loss.backward()
-        norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-        lr = float(np.float32(peak) * CURVE(applied))
-        run.losses.append(loss.item())
-        run.norms.append(norm.item())
-        run.lrs.append(lr)
-        if math.isfinite(loss.item()) and math.isfinite(norm.item()):
-            if case.max_norm is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), case.max_norm)
-            for group in optimizer.param_groups:
-                group["lr"].fill_(lr)
-            optimizer.step()
-            carries = new
-            applied += 1
-        else:
-            skipped += 1
-        run.counts.append((applied, skipped))
-    return run._replace(weights=[p.detach().numpy() for p in model.parameters()])
+        places = product(range(case.processes), range(case.accumulation))
+        results.append(
+            by_hand.update([(rank, batch_of(case, update, rank, number)) for rank, number in places])
+        )
+    return _run_of(results, [parameter.detach().numpy() for parameter in model.parameters()])
+
+
+def _run_of(results: Sequence[Any], weights: list[np.ndarray]) -> Run:
+    losses, norms, lrs, counters = zip(*(result[:4] for result in results), strict=True)
+    counts = [(int(applied), int(skipped)) for applied, skipped, *_ in counters]
+    return Run(
+        [x.item() for x in losses], [x.item() for x in norms], [lr[0].item() for lr in lrs], counts, weights
+    )
