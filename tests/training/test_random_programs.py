@@ -67,7 +67,7 @@ def _kinds(draw: st.DrawFn) -> Kind:
     return Kind(optimizers, loss_fn, curve=[draw(curves), draw(curves)], **options)
 
 
-@examples(60)
+@examples(40)
 @given(kind=_kinds(), data=st.data())
 def test_programs_equal_loop_by_hand(kind: Kind, data: st.DataObject) -> None:
     step, by_hand = kind.build(), ByHand(kind)
