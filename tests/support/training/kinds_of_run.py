@@ -262,7 +262,7 @@ def _loss_with_tree(model: nn.Module, batch: Batch, carry: Any) -> Any:
     return mean_loss(model, batch), {
         "steps": carry["steps"] + 1,
         "phase": [carry["phase"][0] * 1j, (carry["phase"][1][0] / 2,)],
-        "seen": carry["seen"] + batch[0].mean(),
+        "seen": carry["seen"] + batch[0].double().mean(),  # rounded to float32 before the next micro-batch
         "flag": ~carry["flag"],
     }
 
