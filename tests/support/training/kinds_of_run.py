@@ -259,10 +259,11 @@ _TREE = {
 
 
 def _loss_with_tree(model: nn.Module, batch: Batch, carry: Any) -> Any:
+    assert carry["seen"].dtype == torch.float32, "the last one returned was float64"
     return mean_loss(model, batch), {
         "steps": carry["steps"] + 1,
         "phase": [carry["phase"][0] * 1j, (carry["phase"][1][0] / 2,)],
-        "seen": carry["seen"] + batch[0].double().mean(),  # rounded to float32 before the next micro-batch
+        "seen": carry["seen"] + batch[0].double().mean(),
         "flag": ~carry["flag"],
     }
 
