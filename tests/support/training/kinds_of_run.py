@@ -263,7 +263,7 @@ def _loss_with_tree(model: nn.Module, batch: Batch, carry: Any) -> Any:
     return mean_loss(model, batch), {
         "steps": carry["steps"] + 1,
         "phase": [carry["phase"][0] * 1j, (carry["phase"][1][0] / 2,)],
-        "seen": carry["seen"] + batch[0].double().mean(),
+        "seen": carry["seen"].double() + batch[0].mean(),
         "flag": ~carry["flag"],
     }
 
