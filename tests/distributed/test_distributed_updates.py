@@ -57,6 +57,13 @@ _MATCHING: dict[str, list[Case]] = {
         )
     ],
     "static graph": [Case("static ddp", accumulation=3)],
+    "aux": _cases(
+        **_EITHER,
+        loss=("mean", "pair"),
+        accumulation=(1, 3),
+        corrupted=[((2, 1, _nan),)],
+        has_aux=[True],
+    ),
     "carry": _cases(
         **_EITHER,
         loss=["mean"],

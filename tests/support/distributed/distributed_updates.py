@@ -1,17 +1,20 @@
 """Training over several ranks, and the same updates by a loop in one process."""
 
-import math
 import warnings
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from support.distributed.distributed_models import gather_weights
+from support.training.by_hand import ByHand
+from support.training.kinds_of_run import Kind
 from support.training.models import Net, Recurrent
-from support.training.optimizers import OPTIMIZERS, make_optimizer
+from support.training.optimizers import make_optimizer
 from support.training.reads import Reads
 from support.training.steps import CURVE
+from support.training.trees import equal_trees
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -42,6 +45,7 @@ class Case(NamedTuple):
     updates: int = 6
     seed: int = 0
     processes: int = 2
+    has_aux: bool = False
 
 
 class Run(NamedTuple):
@@ -90,7 +94,9 @@ def loss_fn_of(case: Case) -> Any:
         return total, weight.float() if case.loss == "device pair" else weight.item()
 
     def loss_fn(model: nn.Module, batch: Batch) -> Any:
-        return loss_from(model(batch[0]), batch)
+        outputs = model(batch[0])
+        loss = loss_from(outputs, batch)
+        return (loss, {"outputs": outputs, "inputs": [batch[0]]}) if case.has_aux else loss
 
     def carried(model: nn.Module, batch: Batch, carry: Any) -> Any:
         outputs, carry = model(batch[0], carry)
@@ -136,24 +142,28 @@ def step_of(case: Case) -> TrainStep:
         max_norm=case.max_norm,
         synchronize=case.synchronize,
         carry=carry,
+        has_aux=case.has_aux,
     )
+
+
+def _batches_of(case: Case, update: int) -> list[Batch]:
+    """Return the micro-batches of this rank."""
+    return [batch_of(case, update, distributed.get_rank(), number) for number in range(case.accumulation)]
 
 
 def train(case: Case) -> Run:
-    """Train over all ranks, and return the results on this rank."""
-    rank = distributed.get_rank()
+    """Train over all ranks, and return the results on this rank; its aux must be that of its own rows."""
     step = step_of(case)
-    results = [
-        step(*(batch_of(case, update, rank, number) for number in range(case.accumulation)))
-        for update in range(case.updates)
-    ]
-    return Run(
-        [result.loss.item() for result in results],
-        [result.grad_norm.item() for result in results],
-        [result.lr[0].item() for result in results],
-        [(int(result.applied), int(result.skipped)) for result in results],
-        gather_weights(list(step.model.parameters())),
-    )
+    results: list[Any] = []
+    for update in range(case.updates):
+        micro_batches, aux = _batches_of(case, update), list[Any]()
+        if case.has_aux:
+            with torch.no_grad():
+                aux = [{"outputs": step.model(batch[0]), "inputs": [batch[0]]} for batch in micro_batches]
+        results.append(step(*micro_batches))
+        assert equal_trees(list(results[-1].aux), aux), f"aux of update {update}"
+        assert not any(each["outputs"].requires_grad for each in results[-1].aux)
+    return _run_of(results, gather_weights(list(step.model.parameters())))
 
 
 def train_all(cases: Sequence[Case]) -> list[Run]:
@@ -179,7 +189,7 @@ def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
     for case in cases:
         step = step_of(case)
         with _Multiplications() as mode:
-            step(*(batch_of(case, 0, distributed.get_rank(), number) for number in range(case.accumulation)))
+            step(*_batches_of(case, 0))
         all_dtypes.append(mode.dtypes)
     return all_dtypes
 
@@ -190,10 +200,9 @@ def reads_of_cases(cases: Sequence[Case]) -> list[list[str]]:
 
 
 def _reads(case: Case) -> list[str]:
-    step, rank = step_of(case), distributed.get_rank()
-    names: list[str] = []
+    step, names = step_of(case), list[str]()
     for update in range(case.updates):
-        batches = [batch_of(case, update, rank, number) for number in range(case.accumulation)]
+        batches = _batches_of(case, update)
         with Reads() as reads:
             step(*batches)
         names += reads.names if update > 1 else []
@@ -202,43 +211,30 @@ def _reads(case: Case) -> list[str]:
 
 
 def train_in_one_process(case: Case) -> Run:
-    """Make the same updates in one process, each from one loss over the rows of all ranks."""
-    model = model_of(case)
-    optimizer = make_optimizer(case.optimizer, model, lr=torch.tensor(0.0))
-    peak = OPTIMIZERS[case.optimizer][1]["lr"]
-    run = Run([], [], [], [], [])
-    applied = skipped = 0
-    carries: list[Any] = [model.initial() if isinstance(model, Recurrent) else None] * case.processes
+    """Make the same updates by hand: the micro-batches of all ranks, with a carry for each rank."""
+    loss_fn, model = loss_fn_of(case._replace(has_aux=False)), model_of(case)
+    carries = (model.initial(),) * case.processes if isinstance(model, Recurrent) else None
+
+    def loss_fn_by_rank(model: nn.Module, batch: tuple[int, Batch], *carries: Any) -> Any:
+        rank, rows = batch
+        if not carries:
+            return loss_fn(model, rows)
+        loss, carry = loss_fn(model, rows, carries[0][rank])
+        return loss, (*carries[0][:rank], carry, *carries[0][rank + 1 :])
+
+    kind = Kind(case.optimizer, loss_fn_by_rank, model=lambda: model, max_norm=case.max_norm, carry=carries)
+    by_hand, results = ByHand(kind), list[Any]()
     for update in range(case.updates):
-        total, weight = torch.zeros(()), torch.zeros((), dtype=torch.float64)
-        new = list(carries)
-        for rank in range(case.processes):
-            for number in range(case.accumulation):
-                batch = batch_of(case, update, rank, number)
-                if case.recurrent:
-                    outputs, new[rank] = model(batch[0], new[rank])
-                    new[rank] = new[rank].detach()
-                else:
-                    outputs = model(batch[0])
-                part, of_part = sums(case, outputs, batch)
-                total, weight = total + part, weight + of_part
-        loss = total / weight
-        optimizer.zero_grad()
-        loss.backward()
-        norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-        lr = float(np.float32(peak) * CURVE(applied))
-        run.losses.append(loss.item())
-        run.norms.append(norm.item())
-        run.lrs.append(lr)
-        if math.isfinite(loss.item()) and math.isfinite(norm.item()):
-            if case.max_norm is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), case.max_norm)
-            for group in optimizer.param_groups:
-                group["lr"].fill_(lr)
-            optimizer.step()
-            carries = new
-            applied += 1
-        else:
-            skipped += 1
-        run.counts.append((applied, skipped))
-    return run._replace(weights=[p.detach().numpy() for p in model.parameters()])
+        places = product(range(case.processes), range(case.accumulation))
+        results.append(
+            by_hand.update([(rank, batch_of(case, update, rank, number)) for rank, number in places])
+        )
+    return _run_of(results, [parameter.detach().numpy() for parameter in model.parameters()])
+
+
+def _run_of(results: Sequence[Any], weights: list[np.ndarray]) -> Run:
+    losses, norms, lrs, counters = zip(*(result[:4] for result in results), strict=True)
+    counts = [(int(applied), int(skipped)) for applied, skipped, *_ in counters]
+    return Run(
+        [x.item() for x in losses], [x.item() for x in norms], [lr[0].item() for lr in lrs], counts, weights
+    )

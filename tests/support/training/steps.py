@@ -95,29 +95,46 @@ def state_kept_by_skips(step: TrainStep) -> dict[str, Any]:
     return state
 
 
-def check_resume(build: Callable[[], TrainStep], updates: Sequence[Any], stops: Iterable[int] = (5,)) -> None:
-    """Compare a run with one that new steps resume from a file at each of these updates."""
+def check_resume(
+    build: Callable[[], TrainStep],
+    updates: Sequence[Any],
+    stops: Iterable[int] = (5,),
+    run: Callable[[TrainStep, Any], Any] = TrainStep.__call__,
+) -> None:
+    """Compare a run with one that new steps resume from a file at each of these updates.
+
+    Every second load takes place in inference mode, with another default device.
+    """
     seed = torch.default_generator.manual_seed  # torch.manual_seed records a traceback each time
     seed(1)
-    uninterrupted = build()
-    results = train(uninterrupted, updates)
+    uninterrupted, states = build(), dict[int, Any]()
+    results: list[Any] = []
+    for number, update in enumerate([*updates, None]):
+        if number in stops:
+            state = uninterrupted.state_dict()
+            states[number] = state, copy.deepcopy(state)
+        if number < len(updates):
+            results.append(run(uninterrupted, update))
     end = torch.rand(3), uninterrupted.state_dict()
 
     seed(1)
     step, done = build(), 0
-    state = kept = None
-    for at in sorted(stops):
-        assert equal_trees(train(step, updates[done:at]), results[done:at])
-        state = through_file(step.state_dict())
-        kept = copy.deepcopy(state)
+    for turn, at in enumerate(sorted(states)):
+        assert equal_trees([run(step, update) for update in updates[done:at]], results[done:at])
+        state, kept = states[at]
+        assert equal_trees(state, kept), "later updates have changed the snapshot"
+        assert equal_trees(step.state_dict(), kept)
+        loaded = through_file(state)
         seed(99)
         step, done = build(), at
-        train(step, updates[2 : 2 + at % 5])  # so that loading must overwrite something
-        step.load_state_dict(state)
-        assert equal_trees(step.state_dict(), state)
-    assert equal_trees(train(step, updates[done:]), results[done:])
+        for update in updates[2 : 2 + (at + 1) % 3]:  # so that loading must overwrite something
+            run(step, update)
+        with torch.inference_mode(turn % 2 == 0), torch.device("meta" if turn % 2 == 0 else "cpu"):
+            step.load_state_dict(loaded)
+        assert equal_trees(step.state_dict(), kept)
+        assert equal_trees(loaded, kept), "the caller's state was changed"
+    assert equal_trees([run(step, update) for update in updates[done:]], results[done:])
     assert equal_trees((torch.rand(3), step.state_dict()), end)
-    assert equal_trees(state, kept), "the caller's state was changed"
 
 
 def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:

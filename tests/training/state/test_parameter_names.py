@@ -28,14 +28,15 @@ def _step(layout: Layout, prefix: str | None = None) -> TrainStep:
     """Return a step over groups of this layout, which have `param_names` if there is a prefix."""
     with seeded(0):
         model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4)))
-    optimizers: list[Any] = []
-    for groups in layout:
-        described: list[dict[str, Any]] = []
-        for names in groups:
-            parameters = [model.get_parameter(name) for name in names]
-            named = [(f"{prefix}{name}", one) for name, one in zip(names, parameters, strict=True)]
-            described.append({"params": parameters if prefix is None else named})
-        optimizers.append(torch.optim.AdamW(described, lr=0.01))
+
+    def parameters(names: list[str]) -> list[Any]:
+        if prefix is None:
+            return [model.get_parameter(name) for name in names]
+        return [(f"{prefix}{name}", model.get_parameter(name)) for name in names]
+
+    optimizers = [
+        torch.optim.AdamW([{"params": parameters(names)} for names in groups], lr=0.01) for groups in layout
+    ]
     return make_step(model=model, optimizer=optimizers, loss_fn=_loss)
 
 
@@ -50,20 +51,18 @@ def _layouts(draw: st.DrawFn) -> tuple[Layout, Layout]:
         return [[[next(rest) for _ in range(size)] for size in groups] for groups in sizes]
 
     layout = split(names)
-    kind = draw(st.sampled_from(["same", "names", "sorted in groups", "groups", "optimizers"]))
-    if kind == "names":
-        return layout, split(draw(st.permutations(names)))
-    if kind == "sorted in groups":
-        return layout, [[sorted(group) for group in groups] for groups in layout]
-    if kind == "groups":
-        return layout, [groups[::-1] for groups in layout]
-    return layout, layout[::-1] if kind == "optimizers" else layout
+    others = {
+        "same": layout,
+        "names": split(draw(st.permutations(names))),
+        "sorted in groups": [[sorted(group) for group in groups] for groups in layout],
+        "groups": [groups[::-1] for groups in layout],
+        "optimizers": layout[::-1],
+    }
+    return layout, others[draw(st.sampled_from(list(others)))]
 
 
-def _first_difference(one: Layout, other: Layout) -> tuple[str, str] | None:
-    """Return the first names that differ in layouts of equal sizes."""
-    flat = [[name for groups in layout for group in groups for name in group] for layout in (one, other)]
-    return next((pair for pair in zip(*flat, strict=True) if pair[0] != pair[1]), None)
+def _sizes(layout: Layout) -> list[list[int]]:
+    return [[len(group) for group in groups] for groups in layout]
 
 
 _PREFIXES = st.sampled_from([None, "", "module.", "_orig_mod.", "module._orig_mod."])
@@ -85,22 +84,22 @@ def test_other_order_of_parameters_is_rejected(
         named = [group.pop("param_names", None) for group in loading.optimizers[0].param_groups]
         assert (None in named) == (prefixes[1] is None)
         assert equal_trees(loading.state_dict()["model"], saving.state_dict()["model"])
-    else:
-        sizes = [[[len(group) for group in groups] for groups in layout] for layout in layouts]
-        pair = _first_difference(*layouts)
+        return
+    match = "group"
+    if _sizes(layouts[0]) == _sizes(layouts[1]):
+        flat = [[name for groups in layout for group in groups for name in group] for layout in layouts]
+        saved_name, name = next(pair for pair in zip(*flat, strict=True) if pair[0] != pair[1])
         wrappers = r"(module\.)?(_orig_mod\.)?"
-        names = f"is {wrappers}%s in the state and {wrappers}%s here"
-        match = names % pair if sizes[0] == sizes[1] and pair else "group"
-        with pytest.raises(ValueError, match=match):
-            loading.load_state_dict(state, strict=False)
-        assert equal_trees(loading.state_dict(), before)
+        match = f"is {wrappers}{saved_name} in the state and {wrappers}{name} here"
+    with pytest.raises(ValueError, match=match):
+        loading.load_state_dict(state, strict=False)
+    assert equal_trees(loading.state_dict(), before)
 
 
 def test_names_are_looked_up_once() -> None:
     step = _step([[[name] for name in _NAMES]])
-    with patch.object(
-        nn.Module, "named_parameters", autospec=True, side_effect=nn.Module.named_parameters
-    ) as call:
+    look_up = nn.Module.named_parameters
+    with patch.object(nn.Module, "named_parameters", autospec=True, side_effect=look_up) as call:
         step.state_dict()
     assert call.call_count == 1
 
@@ -110,13 +109,12 @@ def test_tied_parameter_has_one_name_in_any_order() -> None:
     steps: list[TrainStep] = []
     for names in (("a", "b"), ("b", "a")):
         with seeded(0):
-            layer = nn.Linear(3, 3)
-        model: Any = nn.Sequential()
+            layer = nn.Linear(3, 3, bias=False)
+        model = nn.Sequential()
         for name in names:
             model.add_module(name, nn.Linear(3, 3, bias=False))
             model.get_submodule(name).weight = layer.weight
-        optimizer = torch.optim.AdamW([layer.weight])
-        steps.append(make_step(model=model, optimizer=optimizer, loss_fn=_loss))
+        steps.append(make_step(model=model, optimizer=torch.optim.AdamW([layer.weight]), loss_fn=_loss))
     steps[0](torch.ones(2, 3))
     steps[1].load_state_dict(steps[0].state_dict())
     assert steps[1].state_dict()["parameters"] == [["a.weight"]]

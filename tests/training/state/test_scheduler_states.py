@@ -13,21 +13,15 @@ from support.training.trees import equal_trees
 
 from torch_bridge import TrainStep, lambda_lr
 
-DATA = batches(20)
-KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of the step, and of the scheduler
-    "updates": ({}, {}),
-    "samples": ({"unit": 3, "count": lambda batch: 4}, {"unit": 3, "count": lambda: 4}),
-    "held": ({"curve": HELD_CURVE, "hold": PATIENT}, {"hold": PATIENT}),
+_DATA = batches(16)
+_CLOCKS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {  # a curve, for the step, for the scheduler
+    "updates": (CURVE, {}, {}),
+    "samples": (CURVE, {"unit": 3, "count": lambda batch: 4}, {"unit": 3, "count": lambda: 4}),
+    "held": (HELD_CURVE, {"hold": PATIENT}, {"hold": PATIENT}),
 }
 
 
-def start(name: str) -> tuple[Any, Any]:
-    model = Net()
-    lr = {"lr": torch.tensor(0.01)} if name == "adamw" else {}  # fused
-    return model, make_optimizer(name, model, **lr)
-
-
-def train(model: Any, optimizer: Any, driver: Any, data: Any, kind: str) -> None:
+def _train(model: Any, optimizer: Any, driver: Any, data: Any) -> None:
     for batch in data:
         if isinstance(driver, TrainStep):
             driver(batch)
@@ -36,43 +30,41 @@ def train(model: Any, optimizer: Any, driver: Any, data: Any, kind: str) -> None
         loss = mean_loss(model, batch)
         loss.backward()
         optimizer.step()
-        driver.step(*[loss.detach()] * (kind == "held"))
+        driver.step(loss.detach()) if driver.state_dict()["hold"] else driver.step()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clock", _CLOCKS)
 @pytest.mark.parametrize("name", ["adamw", "foreach adamw", "plain momentum"])
-@pytest.mark.parametrize("back", [False, True])
-def test_run_continues_in_the_other_loop(kind: str, name: str, back: bool) -> None:
-    of_step, of_scheduler = KINDS[kind]
-    curve = of_step.get("curve", CURVE)
+@pytest.mark.parametrize("to_step", [False, True])
+def test_run_continues_in_the_other_loop(clock: str, name: str, to_step: bool) -> None:
+    curve, of_step, of_scheduler = _CLOCKS[clock]
 
     def build(is_step: bool, loaded: Any = None, **more: Any) -> list[Any]:
-        model, optimizer = start(name)
-        if loaded:
-            for part, state in zip((model, optimizer), copy.deepcopy(loaded), strict=True):
-                part.load_state_dict(state)
+        model = Net()
+        optimizer = make_optimizer(name, model, **({"lr": torch.tensor(0.01)} if name == "adamw" else {}))
+        for part, state in zip((model, optimizer), copy.deepcopy(loaded or ()), strict=False):
+            part.load_state_dict(state)
         if is_step:
-            return [model, optimizer, make_step(model=model, optimizer=optimizer, **of_step, **more)]
+            step = make_step(model=model, optimizer=optimizer, curve=curve, **of_step, **more)
+            return [model, optimizer, step]
         return [model, optimizer, lambda_lr(optimizer, curve, **of_scheduler, **more)]
 
-    uninterrupted, first = build(back), build(not back)
-    train(*uninterrupted, DATA, kind)
-    train(*first, DATA[:11], kind)
-    states = [part.state_dict() for part in first]
-    saved = states[2]
-    if back:  # to the step
-        argument = {"initial_updates": saved["last_epoch"]}
-    else:
-        argument = {"last_epoch": saved["applied"] - 1}
-        states[:2] = saved["model"], saved["optimizer"]
+    uninterrupted, first = build(to_step), build(not to_step)
+    _train(*uninterrupted, _DATA)
+    _train(*first, _DATA[:9])
+    *states, saved = (part.state_dict() for part in first)
+    if not to_step:
+        states = saved["model"], saved["optimizer"]
     with pytest.raises(ValueError, match=r"it is the state of a (scheduler|TrainStep)\."):
-        build(back)[2].load_state_dict(saved)
-    if kind == "updates":
-        resumed = build(back, states[:2], **argument)
+        build(to_step)[2].load_state_dict(saved)
+    if clock == "updates" and to_step:
+        resumed = build(True, states, initial_updates=saved["last_epoch"])
+    elif clock == "updates":
+        resumed = build(False, states, last_epoch=saved["applied"] - 1)
     else:
-        resumed = build(back, states[:2])
-        clock = {entry: saved[entry] for entry in ("clock", "consumed", "unit", "hold", "curves")}
-        clock |= {"applied": saved["last_epoch"]} if back else {"last_epoch": saved["applied"]}
-        resumed[2].load_state_dict(resumed[2].state_dict() | clock)
-    train(*resumed, DATA[11:], kind)
+        resumed = build(to_step, states)
+        entries = {entry: saved[entry] for entry in ("clock", "consumed", "unit", "hold", "curves")}
+        entries |= {"applied": saved["last_epoch"]} if to_step else {"last_epoch": saved["applied"]}
+        resumed[2].load_state_dict(resumed[2].state_dict() | entries)
+    _train(*resumed, _DATA[9:])
     assert equal_trees(resumed[0].state_dict(), uninterrupted[0].state_dict())

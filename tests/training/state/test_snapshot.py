@@ -1,155 +1,199 @@
-"""Resumed runs: from any update on, the same bits as the uninterrupted run."""
+"""States of training steps: what they load into, besides the kinds of runs in `test_every_run.py`."""
 
 import copy
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
-from support.examples import examples
-from support.training.models import (
-    Net,
-    Recurrent,
-    batches,
-    carried_loss,
-    mean_loss,
-    nonfinite,
-    pair_loss,
-)
-from support.training.optimizers import OPTIMIZERS, make_optimizer
-from support.training.steps import CURVE, check_resume, make_step, set_loss_scale, train
+from support.training.kinds_of_run import KINDS
+from support.training.models import Net, batches, mean_loss
+from support.training.optimizers import OPTIMIZERS, Foreign, make_optimizer
+from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees, through_file
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from torch_bridge import TrainStep, make_loader, prefetch
-
-# Runs may continue past the end of a curve; the warning has its own tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+from torch_bridge import Checkpoints, TrainStep, make_loader, prefetch
 
 
-def _stops(updates: int) -> st.SearchStrategy[set[int]]:
-    return st.sets(st.integers(0, updates), min_size=1, max_size=3)
+def _square_loss(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch).square().mean()
 
 
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "fp32": {"max_norm": 0.5},
-    "bf16": {"precision": "bf16", "loss_fn": pair_loss},
-    "fp16": {"precision": "fp16"},
-}
+def _foreign_step() -> TrainStep:
+    model = Net()
+    return make_step(model=model, optimizer=Foreign(model.parameters()))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("options", _OPTIONS.values(), ids=_OPTIONS)
-@examples(2)
-@given(stops=_stops(24), skips=st.sets(st.integers(0, 23)))
-def test_resume_from_any_update(name: str, options: dict[str, Any], stops: set[int], skips: set[int]) -> None:
-    updates = [nonfinite(batch) if number in skips else batch for number, batch in enumerate(batches(24))]
-    check_resume(lambda: make_step(name, Net(dropout=0.3), **options), updates, stops)
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+def test_saved_peak_and_clock_give_the_lrs(name: str) -> None:
+    """Also if the optimizer has another one; a step built later continues with the loaded peak."""
+    step, data, model = make_step(name), batches(8), Net()
+    train(step, data[:5])
+    optimizer = make_optimizer(name, model, lr=0.7)
+    other = TrainStep(model, optimizer, mean_loss, CURVE)
+    train(other, data[:2])
+    other.load_state_dict(step.state_dict())
+    peak = torch.tensor(0.01).numpy()
+    for number, batch in enumerate(data[5:], 5):
+        assert other(batch).lr.item() == float(CURVE(number) * peak)
+        assert float(torch.tensor(float(optimizer.param_groups[0]["lr"]))) == float(CURVE(number) * peak)
+    again = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=0)
+    assert again(data[0]).lr.item() == float(CURVE(0) * peak)
 
 
-@pytest.mark.parametrize(("kind", "precision"), [("LSTM", "fp32"), ("GRU", "bf16"), ("GRU", "fp16")])
-@examples(5)
-@given(stops=_stops(12), skips=st.sets(st.integers(0, 11), max_size=5))
-def test_resume_with_carry(kind: str, precision: str, stops: set[int], skips: set[int]) -> None:
-    def build() -> TrainStep:
-        model = Recurrent(kind)
-        return make_step("adamw", model, carried_loss, carry=model.initial(), precision=precision)
-
-    updates = batches(12, time=3)
-    check_resume(build, [nonfinite(b) if n in skips else b for n, b in enumerate(updates)], stops)
-
-
-def test_resume_with_adapted_fp16_scale() -> None:
-    step, other = (make_step("momentum", precision="fp16") for _ in range(2))
-    set_loss_scale(step, 2.0**30, 7)
-    *_, data = train(step, batches(20)), batches(20)
-    assert step.state_dict()["skipped"] > 0
-    other.load_state_dict(through_file(step.state_dict()))
-    assert equal_trees(train(step, data), train(other, data))
-
-
-def test_later_updates_do_not_change_snapshot() -> None:
-    for name in ("adamw", "momentum", "rmsprop"):
-        model = Recurrent()
-        step = make_step(name, model, carried_loss, carry=model.initial())
-        data = batches(6, time=3)
-        train(step, data[:2])
-        state = step.state_dict()
-        kept = copy.deepcopy(state)
-        train(step, data[2:])
-        assert equal_trees(state, kept)
-        step.load_state_dict(state)
-        train(step, data)
-        assert equal_trees(state, kept)
-        assert equal_trees(step.state_dict()["curves"], state["curves"])
-
-
-def test_lrs_are_those_of_loaded_state() -> None:
-    """The saved peak counts, and the loaded optimizer follows the clock again."""
-    data = batches(8)
-    for name in ("adamw", "rmsprop"):
-        step = make_step(name)
-        train(step, data[:5])
-        model = Net()
-        optimizer = make_optimizer(name, model, lr=0.7)
-        other = TrainStep(model, optimizer, mean_loss, CURVE)
-        train(other, data[:2])
-        other.load_state_dict(step.state_dict())
-        expected = [float(CURVE(n) * torch.tensor(0.01).numpy()) for n in range(5, 8)]
-        for batch, rate in zip(data[5:], expected, strict=True):
-            assert other(batch).lr.item() == rate
-            assert float(torch.tensor(float(optimizer.param_groups[0]["lr"]))) == rate
-        again = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=0)
-        assert again(data[0]).lr.item() == float(CURVE(0) * torch.tensor(0.01).numpy())
-
-
-class _Everything(nn.Module):
-    """A recurrent layer, batch normalization and dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cells, self.last = nn.GRU(3, 5, batch_first=True), nn.Linear(5, 2)
-        self.norm, self.dropout = nn.BatchNorm1d(5), nn.Dropout(0.3)
-
-    def forward(self, inputs: torch.Tensor, carry: Any) -> Any:
-        hidden, carry = self.cells(inputs, carry)
-        hidden = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
-        return self.last(self.dropout(hidden)), carry
-
-
-@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-def test_resume_in_mid_epoch_with_all_features(name: str) -> None:
-    """With fp16, batch statistics, random numbers, a carry, weighted micro-batches, and prefetching."""
-    dataset = TensorDataset(*batches(1, rows=44, time=4)[0])
-
-    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
-        outputs, carry = model(batch[0], carry)
-        return ((outputs.float() - batch[1]).square().sum(), batch[1].numel()), carry
+def test_resume_in_mid_epoch_with_loader() -> None:
+    """Random numbers, a carry, weighted micro-batches and prefetched batches."""
+    kind, dataset = KINDS["everything"], TensorDataset(*batches(1, rows=44, time=4)[0])
 
     def build(seed: int) -> tuple[TrainStep, Any]:
         torch.default_generator.manual_seed(seed)
         feed = prefetch(make_loader(dataset, 4, num_workers=0), "cpu")
         feed._depth = 2  # fetching ahead, as on CUDA
-        carry = torch.zeros(1, 4, 5)
-        return make_step(name, _Everything(), loss_fn, carry=carry, precision="fp16", max_norm=0.5), feed
+        return kind.build(), feed
 
     def run(step: TrainStep, feed: Any, updates: int) -> list[Any]:
         stream = chain.from_iterable(repeat(feed))
         return [step(next(stream), next(stream)) for _ in range(updates)]
 
     uninterrupted, feed = build(3)
-    results, end = run(uninterrupted, feed, 14), uninterrupted.state_dict()
-    step, feed = build(3)
-    done = 0
+    results, end = run(uninterrupted, feed, 13), uninterrupted.state_dict()
+    (step, feed), done = build(3), 0
     for at in (0, 1, 5, 6, 11):  # an epoch has eleven batches: five and a half updates
         assert equal_trees(run(step, feed, at - done), results[done:at]), at
         state = through_file({"step": step.state_dict(), "feed": feed.state_dict()})
-        step, feed = build(77)
+        (step, feed), done = build(77), at
         step.load_state_dict(state["step"])
         feed.load_state_dict(state["feed"])
-        done = at
-    assert equal_trees(run(step, feed, 14 - done), results[done:])
+    assert equal_trees(run(step, feed, 13 - done), results[done:])
     assert equal_trees(step.state_dict(), end)
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
+def test_empty_optimizer_state_is_ignored(name: str) -> None:
+    """`optimizer.state[parameter]` creates an empty one for a parameter that never had a gradient."""
+    model, (batch,) = Net(), batches(1)
+    model.last.bias.requires_grad_(False)
+    step = make_step(name, model)
+    step(batch)
+    assert step.optimizer.state[model.last.bias] == {}
+    step.load_state_dict(step.state_dict())
+    model.last.bias.requires_grad_(True)
+    assert step(batch).applied == 2
+
+
+# Fused kernels walk through parameters and moments in the order of memory.
+
+
+def _convolutions() -> tuple[nn.Module, nn.Module, Tensor]:
+    """Return the same convolution in two memory formats, and data for it."""
+    plain = nn.Conv2d(3, 4, 3)
+    return copy.deepcopy(plain).to(memory_format=torch.channels_last), plain, torch.randn(8, 2, 3, 5, 5)
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "adagrad", "plain adam"])
+def test_state_loads_into_other_memory_format(name: str) -> None:
+    strided, plain, data = _convolutions()
+    steps = [make_step(name, model, _square_loss) for model in (strided, plain)]
+    train(steps[0], data[:4])
+    steps[1].load_state_dict(steps[0].state_dict())
+    assert equal_trees(steps[1].state_dict(), steps[0].state_dict())
+    for step in steps:
+        train(step, data[4:])
+    torch.testing.assert_close(plain.weight, strided.weight.contiguous(), rtol=1e-5, atol=1e-6)
+
+
+def test_separate_optimizer_loads_into_other_memory_format(tmp_path: Path) -> None:
+    strided, plain, data = _convolutions()
+    optimizers = [torch.optim.AdamW(model.parameters(), fused=True) for model in (strided, plain)]
+
+    def update(model: nn.Module, optimizer: Any) -> None:
+        for batch in data[4:]:
+            optimizer.zero_grad()
+            _square_loss(model, batch).backward()
+            optimizer.step()
+
+    update(strided, optimizers[0])
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model=strided, optimizer=optimizers[0])
+    checkpoints.load(model=plain, optimizer=optimizers[1])
+    for model, optimizer in zip((strided, plain), optimizers, strict=True):
+        update(model, optimizer)
+    torch.testing.assert_close(plain.weight, strided.weight.contiguous(), rtol=1e-5, atol=1e-6)
+
+
+def test_optimizer_of_other_library_keeps_memory_layout() -> None:
+    """A tensor may have the parameter's shape by chance."""
+    models = nn.Linear(3, 3), nn.Linear(3, 3)
+    step, resumed = (
+        make_step(model=model, optimizer=Foreign(model.parameters()), loss_fn=_square_loss)
+        for model in models
+    )
+    step(torch.ones(2, 3))
+    state: Any = step.optimizer.state[models[0].weight]
+    state["moment"] = state["moment"].T
+    resumed.load_state_dict(step.state_dict())
+    assert resumed.optimizer.state[models[1].weight]["moment"].stride() == (1, 3)
+    assert equal_trees(resumed.state_dict(), step.state_dict())
+
+
+# Options of the groups.
+
+
+def test_option_that_the_state_lacks_keeps_its_value() -> None:
+    model = Net()
+    groups = [{"params": model.parameters(), "lr_scale": 0.5}]
+    step = make_step(model=model, optimizer=torch.optim.AdamW(groups, lr=0.01, fused=True))
+    step.load_state_dict(make_step().state_dict())
+    assert step.optimizer.param_groups[0]["lr_scale"] == 0.5
+
+
+def test_groups_of_foreign_optimizer_may_have_other_options() -> None:
+    """The state has exactly the saved ones, and those of a later version their values here."""
+    step, resumed, uninterrupted = _foreign_step(), _foreign_step(), _foreign_step()
+    first, data = step.state_dict(), batches(6)
+    results = train(uninterrupted, data)
+    train(step, data[:3])
+    state: Any = through_file(step.state_dict())
+    del state["optimizer"]["param_groups"][0]["decay"]
+    resumed.load_state_dict(state)
+    assert equal_trees(train(resumed, data[3:]), results[3:])
+    assert equal_trees(resumed.state_dict(), uninterrupted.state_dict())
+    resumed.load_state_dict(first)
+    assert "updates" not in resumed.optimizer.param_groups[0]
+    assert equal_trees(resumed.state_dict(), first)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("adamw", {"fused": None}), ("adamw", {"fused": None, "foreach": True}), ("momentum", {"fused": None})],
+)
+@pytest.mark.parametrize("from_fused", [True, False])
+def test_implementation_options_stay_the_optimizers(
+    name: str, other: dict[str, Any], from_fused: bool
+) -> None:
+    """A state of a fused optimizer loads into a step with another implementation, and vice versa."""
+    options = [{}, other] if from_fused else [other, {}]
+    models, data = [Net(), Net()], batches(4)
+    saved, loading = (
+        make_step(model=model, optimizer=make_optimizer(name, model, **more))
+        for model, more in zip(models, options, strict=True)
+    )
+    train(saved, data[:2])
+    loading.load_state_dict(through_file(saved.state_dict()))
+    for option in ("fused", "foreach"):
+        assert loading.optimizer.param_groups[0][option] == (OPTIMIZERS[name][1] | options[1]).get(option)
+    torch.testing.assert_close(train(loading, data[2:]), train(saved, data[2:]), rtol=1e-5, atol=1e-5)
+
+
+def test_state_of_capturable_optimizer_loads() -> None:
+    """torch runs it only on a GPU; here the optimizer stays as it was built."""
+    step, other, (batch,) = make_step("plain adam"), make_step("plain adam"), batches(1)
+    step(batch)
+    state: Any = step.state_dict()
+    state["optimizer"]["param_groups"][0].update(capturable=True, foreach=True)
+    other.load_state_dict(state)
+    assert not other.optimizer.param_groups[0]["capturable"]
+    assert equal_trees(other(batch), step(batch))

@@ -77,7 +77,7 @@ def test_damage_is_rejected_or_undone_by_sound_state(name: str, data: st.DataObj
 
 
 @pytest.mark.parametrize("strict", [True, False])
-@examples(150)
+@examples(100)
 @given(data=st.data())
 def test_damaged_hold_changes_nothing_else(strict: bool, data: st.DataObject) -> None:
     step = make_step("adamw", Net(), hold=HoldBelow([(3.0, 2), (0.5, 3)], every=2))
@@ -124,9 +124,8 @@ def _trained(updates: int, kept: int = 1) -> TrainStep:
         torch.optim.AdamW(model[0].parameters(), lr=0.1, fused=True),
         _Rejecting(model[1].parameters(), lr=0.1, momentum=0.9),
     ]
-    options: dict[str, Any] = {"precision": "fp16", "carry": torch.zeros(2)}
-    options |= {"curve": HELD_CURVE, "hold": PATIENT}
-    step = make_step(model=model, optimizer=optimizers, loss_fn=counting_loss, **options)
+    options: dict[str, Any] = {"precision": "fp16", "carry": torch.zeros(2), "hold": PATIENT}
+    step = make_step(model=model, optimizer=optimizers, loss_fn=counting_loss, curve=HELD_CURVE, **options)
     train(step, batches(updates))
     return step
 
@@ -135,9 +134,9 @@ def _trained(updates: int, kept: int = 1) -> TrainStep:
 def test_error_of_component_needs_a_state(part: str) -> None:
     step, other, reference = _trained(3), _trained(5, kept=2 if part == "model" else 1), _trained(3)
     step.optimizers[1].failures = int(part == "optimizer")
-    state, before = other.state_dict(), step.state_dict()
+    before = step.state_dict()
     with pytest.raises(LookupError, match="another"):
-        step.load_state_dict(state)
+        step.load_state_dict(other.state_dict())
     assert is_refused(step)
     step.load_state_dict(before)
     reference.load_state_dict(before)

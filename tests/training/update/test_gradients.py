@@ -1,13 +1,17 @@
 """Gradients: norms and clipping with the bits of torch.nn.utils."""
 
+import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.training.models import batches
+from support.training.steps import make_step, set_loss_scale, state_kept_by_skips
 from support.training.trees import equal_trees
-from torch import nn
+from torch import Tensor, nn
 
 from torch_bridge.training.update.gradients import clip, gradients_of, norm_dtype, total_norm
 
 _shapes = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=6)
+_dtypes = st.sampled_from([torch.float32, torch.float64, torch.complex64])
 
 
 def _parameters(shapes: list[tuple[int, ...]], dtype: torch.dtype, size: float) -> list[nn.Parameter]:
@@ -17,12 +21,7 @@ def _parameters(shapes: list[tuple[int, ...]], dtype: torch.dtype, size: float) 
     return parameters
 
 
-@given(
-    _shapes,
-    st.sampled_from([torch.float32, torch.float64, torch.complex64]),
-    st.sampled_from([1e-30, 1e-3, 1.0, 1e6]),
-    st.floats(1e-6, 10),
-)
+@given(_shapes, _dtypes, st.sampled_from([1e-30, 1e-3, 1.0, 1e6]), st.floats(1e-6, 10) | st.just(1.0))
 def test_clip_has_the_bits_of_clip_grad_norm(
     shapes: list[tuple[int, ...]], dtype: torch.dtype, size: float, max_norm: float
 ) -> None:
@@ -35,21 +34,20 @@ def test_clip_has_the_bits_of_clip_grad_norm(
     assert equal_trees(gradients, gradients_of(parameters))
 
 
-def test_norm_of_half_precision_and_mixed_dtypes() -> None:
-    for dtypes in (
-        (torch.float16,),
-        (torch.bfloat16,),
-        (torch.float32, torch.float64),
-        (torch.bfloat16, torch.float32),
-        (torch.float16, torch.float64),
-    ):
-        parameters = [parameter for dtype in dtypes for parameter in _parameters([(3, 4)], dtype, 1.0)]
-        gradients = gradients_of(parameters)
-        exact = torch.cat([gradient.double().flatten() for gradient in gradients]).norm()
-        norm = total_norm(gradients, norm_dtype(parameters))
-        torch.testing.assert_close(norm.double(), exact, rtol=1e-6, atol=0)
-        clip(gradients, norm, 0.5)
-        assert [gradient.dtype for gradient in gradients] == list(dtypes)
+_HALF, _BRAIN, _SINGLE, _DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+
+@pytest.mark.parametrize(
+    "dtypes", [[_HALF], [_BRAIN], [_SINGLE, _DOUBLE], [_BRAIN, _SINGLE], [_HALF, _DOUBLE]], ids=str
+)
+def test_norm_of_half_precision_and_mixed_dtypes(dtypes: list[torch.dtype]) -> None:
+    parameters = [parameter for dtype in dtypes for parameter in _parameters([(3, 4)], dtype, 1.0)]
+    gradients = gradients_of(parameters)
+    exact = torch.cat([gradient.double().flatten() for gradient in gradients]).norm()
+    norm = total_norm(gradients, norm_dtype(parameters))
+    torch.testing.assert_close(norm.double(), exact, rtol=1e-6, atol=0)
+    clip(gradients, norm, 0.5)
+    assert [gradient.dtype for gradient in gradients] == dtypes
 
 
 @given(st.lists(st.integers(0, 4), max_size=12))
@@ -63,7 +61,40 @@ def test_sparse_gradient_is_its_values(rows: list[int]) -> None:
     torch.testing.assert_close(sparse.weight.grad.to_dense(), dense.weight.grad)
 
 
-def test_parameters_without_gradient_are_skipped() -> None:
-    parameters = _parameters([(2,), (3,)], torch.float32, 1.0)
-    parameters[0].grad = None
-    assert gradients_of(parameters) == [parameters[1].grad]
+class _Root(nn.Module):
+    """A square root, whose derivative at zero is infinite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+
+def _sum_of_roots(model: _Root, batch: Tensor) -> Tensor:
+    return (model.weight * batch).sqrt().sum()
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum", "rmsprop"])
+def test_nonfinite_gradient_under_finite_loss_is_skipped(name: str) -> None:
+    for precision in ("fp32", "bf16"):
+        step = make_step(name, _Root(), _sum_of_roots, precision=precision)
+        step(torch.ones(2))
+        before = state_kept_by_skips(step)
+        result = step(torch.zeros(2))
+        assert result.loss == 0
+        assert not result.grad_norm.isfinite()
+        assert equal_trees(state_kept_by_skips(step), before | {"skipped": 1})
+    step = make_step(name, _Root(), _sum_of_roots, on_nonfinite="raise")
+    with pytest.raises(FloatingPointError, match=r"update 1 .*gradient norm (nan|inf)"):
+        step(torch.zeros(2))
+    assert int(step(torch.ones(2)).applied) == 1
+
+
+@pytest.mark.parametrize("on_nonfinite", ["skip", "raise"])
+def test_overflow_of_the_scale_does_not_raise(on_nonfinite: str) -> None:
+    step, (batch,) = make_step("sgd", precision="fp16", on_nonfinite=on_nonfinite), batches(1)
+    set_loss_scale(step, 2.0**30)
+    results = [step(batch) for _ in range(20)]
+    assert all(result.loss.isfinite() for result in results)
+    skipped = int(results[-1].skipped)
+    assert 10 < skipped < 20
+    assert step.state_dict()["loss_scale"] == [2.0 ** (30 - skipped), 20 - skipped]

@@ -1,77 +1,153 @@
-"""The values that a loss function may return."""
+"""The values that a loss function may return, those it may not, and the warning about odd weights."""
 
-import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.errors import check_error, each_row
+from support.training.models import Net, batches, mean_loss, pair_loss
+from support.training.steps import make_step, train
+from torch import tensor
 
+from plateau_jax import CurveWarning
+from torch_bridge import evaluate
 from torch_bridge.training.update.loss import parse_loss
 
-_CPU = torch.device("cpu")
-_x = torch.ones((), requires_grad=True)
-_ON_META = torch.ones((), device="meta")
+x = torch.ones((), requires_grad=True)
+on_meta = torch.ones((), device="meta")
+nan, inf = float("nan"), float("inf")
 
-# (value, error, message)
-_WRONG: list[tuple[Any, type[Exception], str]] = [
-    *(
-        (value, TypeError, "loss_fn returned")
-        for value in (1.0, None, {"loss": _x}, (_x,), (_x, 1, 2), (_x, "1"), (_x, True), (None, 1))
-    ),
-    *(
-        (value, ValueError, rf"loss_fn returned .*{re.escape(shown)}")
-        for value, shown in (
-            (torch.ones(1), "(1,)"),
-            (torch.ones(2, 3), "(2, 3)"),
-            (torch.ones((), dtype=torch.int64), "int64"),
-            (torch.ones((), dtype=torch.complex64), "complex64"),
-            ((torch.ones(1), 2), "(1,)"),
-            ((_x, torch.ones(1)), "(1,)"),
-            ((_x, -1), "-1"),
-            ((_x, float("nan")), "nan"),
-            ((_x, float("inf")), "inf"),
-        )
-    ),
-    *(
-        ((_x, weight), (TypeError, ValueError), r"a pair is \(sum, weight\).*has_aux=True")
-        for weight in ({"logits": torch.ones(500, 7)}, torch.ones(500, 7), "accuracy", (_x, 2), _x)
-    ),
-    ((_x, _ON_META), ValueError, "a weight on meta and a sum on cpu"),
-    *(
-        ((_ON_META, torch.tensor(weight)), ValueError, "finite and not negative")
-        for weight in (float("nan"), float("inf"), -1.0)
-    ),
+
+def update(kinds: str) -> None:
+    """Run an update whose micro-batches have a mean (m) or a pair (p)."""
+    losses = iter([{"m": mean_loss, "p": pair_loss}[kind] for kind in kinds])
+    make_step(loss_fn=lambda model, batch: next(losses)(model, batch))(*batches(len(kinds)))
+
+
+def loss_on(device: str) -> Any:
+    return make_step(loss_fn=lambda model, batch: mean_loss(model, batch).to(device))(*batches(1))
+
+
+ERRORS = [
+    ("parse_loss(1.0)", TypeError, "loss_fn returned 1.0", "scalar tensor"),
+    ("parse_loss(None)", TypeError, "loss_fn returned None", "scalar tensor"),
+    ("parse_loss({'loss': x})", TypeError, "loss_fn returned {'loss'", "pair"),
+    ("parse_loss((x,))", TypeError, "loss_fn returned", "pair"),
+    ("parse_loss((x, 1, 2))", TypeError, "loss_fn returned", "pair"),
+    ("parse_loss((None, 1))", TypeError, "the sum None", "tensor"),
+    ("parse_loss((x, '1'))", TypeError, "the weight '1'", "(sum, weight)", "has_aux=True"),
+    ("parse_loss((x, True))", TypeError, "the weight True", "has_aux=True"),
+    ("parse_loss((x, (x, 2)))", TypeError, "the weight", "has_aux=True"),
+    ("parse_loss((x, {'logits': torch.ones(500, 7)}))", TypeError, "the weight", "has_aux=True"),
+    ("parse_loss((x, torch.ones(500, 7)))", ValueError, "weight", "(500, 7)", "has_aux=True"),
+    ("parse_loss((x, torch.ones(1)))", ValueError, "weight", "(1,)"),
+    ("parse_loss((x, x))", ValueError, "weight", "requires grad", "detach()", "has_aux=True"),
+    ("parse_loss((x, -1))", ValueError, "weight -1", "not negative"),
+    ("parse_loss((x, nan))", ValueError, "weight nan", "finite"),
+    ("parse_loss((x, inf))", ValueError, "weight inf", "finite"),
+    ("parse_loss((x, on_meta))", ValueError, "a weight on meta and a sum on cpu"),
+    ("parse_loss((on_meta, tensor(nan)))", ValueError, "weight nan", "finite"),
+    ("parse_loss((on_meta, tensor(-1.0)))", ValueError, "weight -1", "not negative"),
+    ("parse_loss(torch.ones(1))", ValueError, "loss of shape (1,)", "mean()"),
+    ("parse_loss(torch.ones(2, 3))", ValueError, "loss of shape (2, 3)", "mean()"),
+    ("parse_loss(tensor(1))", ValueError, "loss", "int64", "floating-point"),
+    ("parse_loss(tensor(1j))", ValueError, "loss", "complex64", "floating-point"),
+    ("parse_loss((torch.ones(1), 2))", ValueError, "sum of shape (1,)", "mean()"),
+    ("update('mp')", TypeError, "a mean for one batch and a pair"),
+    ("update('pm')", TypeError, "a mean for one batch and a pair"),
+    ("update('ppm')", TypeError, "a mean for one batch and a pair"),
+    ("loss_on('meta')", ValueError, "a loss on meta", "parameters are on cpu"),
 ]
 
 
-@pytest.mark.parametrize(("value", "error", "message"), _WRONG)
-def test_invalid_losses_are_rejected(value: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        parse_loss(value)
+@each_row(ERRORS)
+def test_invalid_losses_are_rejected(row: Any) -> None:
+    check_error(row, globals())
 
 
-_TENSORS = [torch.tensor(3), torch.tensor(2.5), torch.tensor(True)]
-
-
-@pytest.mark.parametrize("weight", [3, 2.5, np.int64(3), np.float32(2.5), np.float64(2.5), *_TENSORS])
+@pytest.mark.parametrize(
+    "weight",
+    [3, 2.5, np.int64(3), np.float32(2.5), np.float64(2.5), tensor(3), tensor(2.5), tensor(True)],
+)
 @pytest.mark.parametrize("pair", [tuple, list])
 def test_valid_weights_are_accepted(weight: Any, pair: Any) -> None:
-    total, read = parse_loss(pair([_x, weight]))
-    assert total is _x
-    assert float(read) == float(weight)
+    total, parsed = parse_loss(pair([x, weight]))
+    assert total is x
+    assert float(parsed) == float(weight)
 
 
 def test_host_weight_with_device_sum_is_accepted() -> None:
     """The meta device stands in for an accelerator."""
-    total = torch.ones((), device="meta", requires_grad=True)
-    for weight in (torch.tensor(3), torch.tensor(3.0), torch.tensor(3.0).bfloat16()):
-        read = parse_loss((total, weight))[1]
-        assert type(read) is float
-        assert read == 3
+    for weight in (tensor(3), tensor(3.0), tensor(3.0).bfloat16(), 3):
+        parsed = parse_loss((on_meta, weight))[1]
+        assert type(parsed) is float
+        assert parsed == 3
 
 
 def test_device_weight_is_as_exact_as_the_sum() -> None:
-    for weight in (torch.tensor(1 / 3, dtype=torch.float64), torch.tensor(2**24 + 1)):
-        total = torch.ones((), dtype=torch.float64)
-        assert parse_loss((total, weight))[1] == weight.double()
+    for weight in (tensor(1 / 3, dtype=torch.float64), tensor(2**24 + 1)):
+        assert parse_loss((torch.ones((), dtype=torch.float64), weight))[1] == weight.double()
+
+
+_MESSAGE = r"a weight that is not a whole number.*has_aux=True and return \(loss, aux\)"
+_FRACTIONS = [0.8125, 81.25, np.float32(0.8125), tensor(0.8125), tensor(-1.0)]
+_COUNTS = [
+    3,
+    3.0,
+    np.int64(3),
+    tensor(3),
+    tensor(3.0),
+    1,
+    torch.full((10,), 0.1).sum(),
+]  # the last: 1.0000001
+
+
+def _returning(*weights: Any) -> Callable[..., Any]:
+    """Return a loss function with these weights, the last again and again."""
+    rest = list(weights)
+    return lambda model, batch: (mean_loss(model, batch), rest.pop(0) if len(rest) > 1 else rest[0])
+
+
+@pytest.mark.parametrize("weight", _FRACTIONS, ids=repr)
+def test_weight_that_is_not_a_count_warns_once(weight: Any) -> None:
+    step, data = make_step(loss_fn=_returning(weight)), batches(4)
+    with pytest.warns(CurveWarning, match=_MESSAGE) as caught:
+        step(data[0])
+    assert caught[0].filename == __file__, "the line of the call"
+    train(step, data)
+    step(*data)
+    with pytest.warns(CurveWarning, match=_MESSAGE) as caught:
+        evaluate(Net(), data[1:], _returning(weight))
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("accuracies", [[1.0, 1.0, 0.5], [1.0, 0.5, 0.0], [torch.nan, 0.5]], ids=repr)
+def test_accuracy_of_1_does_not_end_the_check(accuracies: list[float]) -> None:
+    with pytest.warns(CurveWarning, match=_MESSAGE):
+        train(make_step(loss_fn=_returning(*map(tensor, accuracies))), batches(3))
+
+
+@pytest.mark.parametrize("weight", _COUNTS, ids=repr)
+def test_counts_do_not_warn(weight: Any) -> None:
+    for data in (batches(1), batches(2)):
+        step = make_step(loss_fn=_returning(weight))
+        step(*data)
+        step(*data)
+        evaluate(Net(), data, _returning(weight))
+    evaluate(Net(), data, lambda model, batch: {"weighted": (mean_loss(model, batch), 0.25)})
+
+
+def test_loss_function_may_write_its_weights_into_one_tensor() -> None:
+    weight = torch.zeros(())
+
+    def loss_fn(model: Any, batch: Any, *, is_reused: bool) -> Any:
+        count = torch.tensor(float(len(batch[0])))
+        return mean_loss(model, batch) * count, weight.copy_(count) if is_reused else count
+
+    first, second = batches(2)
+    pieces = first, tuple(part[:3] for part in second)
+    steps = [make_step(loss_fn=partial(loss_fn, is_reused=reused)) for reused in (False, True)]
+    assert steps[0](*pieces).loss == steps[1](*pieces).loss

@@ -9,8 +9,9 @@ from unittest.mock import patch
 import torch
 from support.schedulers.runs import learning_rate
 from support.training.cuda_graphs.gpu import gpu_step, graphs_of, no_waiting, on_gpu
-from support.training.models import Batch, Net, Recurrent, batches, mean_loss, nonfinite
-from support.training.steps import CURVE
+from support.training.kinds_of_run import Kind
+from support.training.models import Batch, Net, batches, mean_loss, nonfinite
+from support.training.steps import CURVE, set_loss_scale
 from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -34,10 +35,32 @@ class Case(NamedTuple):
     model: Callable[[], nn.Module] = Net
     micro_batches: Callable[[int, int, bool], Sequence[Any]] = pair_of_batches
     """Takes the number of the update, the number of rows, and if the loss must not be finite."""
+    optimizers: Callable[[nn.Module], Any] | None = None
+    curve: Any = CURVE
     graphs: int | None = 2
     """How many graphs there are in the end, for short and for long batches; None if they never last."""
     table_values: int = clock.MAX_TABLE_VALUES
     prepare: Callable[[TrainStep], Any] = lambda step: None
+
+
+def case_of(kind: Kind) -> Case:
+    """Return a kind of run for the GPU; its sequences are short and long instead of its batches."""
+
+    def micro_batches(number: int, rows: int, bad: bool) -> Sequence[Any]:
+        if kind.time is None:
+            data = batches(kind.pieces, rows, seed=number)
+        else:
+            data = batches(kind.pieces, 4, seed=number, time=rows)
+        return on_gpu([*data[:-1], nonfinite(data[-1]) if bad else data[-1]])
+
+    def prepare(step: TrainStep) -> None:
+        if kind.options.get("precision") == "fp16":
+            set_loss_scale(step, kind.loss_scale, kind.good_updates)
+
+    options = {"precision": "fp32"} | kind.options
+    return Case(
+        kind.loss_fn, options, kind.model, micro_batches, kind.optimizers, kind.curve, prepare=prepare
+    )
 
 
 class Run:
@@ -47,10 +70,8 @@ class Run:
         model, self.case, self.number = case.model(), case, 0
         options: dict[str, Any] = {"precision": precision, "max_norm": 0.5, "cuda_graph": captured}
         options |= case.options
-        if isinstance(model, Recurrent):
-            options["carry"] = model.initial()
         with patch.object(clock, "MAX_TABLE_VALUES", case.table_values):
-            self.step = gpu_step(name, model, case.loss_fn, **options)
+            self.step = gpu_step(name, model, case.loss_fn, case.optimizers, case.curve, **options)
         case.prepare(self.step)
         self.save()
         self.evaluations: list[Any] = []
@@ -76,15 +97,15 @@ class Run:
 
     def set_peak(self) -> None:
         graphs = dict(self.step._graphs.captured) if self.step._graphs else {}
-        self.step.set_peak(0.5 / (self.number + 1))
+        self.step.set_peak(0.05 / (self.number + 1))
         assert self.step._graphs is None or self.step._graphs.captured == graphs, "captured anew for a peak"
 
     def evaluate(self) -> None:
-        if not isinstance(self.step.model, Recurrent):
+        if isinstance(self.step.model, Net) and self.step.model.first.weight.dtype == torch.float32:
             self.evaluations.append(evaluate(self.step.model, on_gpu(batches(3)), mean_loss))
 
     def reset_carry(self) -> None:
-        if isinstance(self.step.model, Recurrent):
+        if self.step._carry is not None:
             self.step.reset_carry()
 
     def change_setting(self) -> None:
@@ -102,7 +123,9 @@ class Run:
     def outcome(self) -> list[Any]:
         """Return all that the run has computed, after a check of the learning rates."""
         for result, peaks in self.results:
-            assert result.lr.tolist() == [learning_rate(peak, CURVE, int(result.clock)) for peak in peaks]
+            peaks_and_curves = zip(peaks, self.step._clock.curves, strict=True)
+            now = int(result.clock)
+            assert result.lr.tolist() == [learning_rate(peak, curve, now) for peak, curve in peaks_and_curves]
         leaves = [pytree.tree_leaves(list(result.aux)) for result, _ in self.results]
         attributes = [
             (result.consumed, list(result.aux), [leaf.requires_grad for leaf in aux])

@@ -1,7 +1,7 @@
 """Training steps on a GPU, and a guard against waiting for it."""
 
 import warnings
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from support.training.models import Batch, Net, mean_loss
 from support.training.optimizers import FUSED, make_optimizer
 from support.training.steps import CURVE
 from torch import nn
+from torch.optim import Optimizer
 from torch.torch_version import TorchVersion
 
 from torch_bridge import TrainStep
@@ -28,13 +29,16 @@ def gpu_step(
     model: nn.Module | None = None,
     loss_fn: Any = mean_loss,
     optimizers: Callable[[nn.Module], Any] | None = None,
+    curve: Any = CURVE,
     **options: Any,
 ) -> TrainStep:
+    """Return a step over optimizers of this constructor, or the one of this name."""
     model = (Net() if model is None else model).cuda()
-    kind: Any = FUSED[name][0]
-    more = {"capturable": True} if "capturable" in kind(model.parameters()).defaults else {}
-    optimizer = optimizers(model) if optimizers else make_optimizer(name, model, **more)
-    return TrainStep(model, optimizer, loss_fn, CURVE, **options)
+    built: Sequence[Optimizer] = optimizers(model) if optimizers else [make_optimizer(name, model)]
+    for group in (group for optimizer in built for group in optimizer.param_groups):
+        if "capturable" in group:
+            group["capturable"] = True
+    return TrainStep(model, built if len(built) > 1 else built[0], loss_fn, curve, **options)
 
 
 def graphs_of(step: TrainStep) -> GraphedUpdate:
