@@ -50,7 +50,7 @@ DRIVERS = [*(("scheduler", clock) for clock in WRONG_STEPS), ("follower", "updat
 
 @pytest.mark.parametrize(("kind", "clock"), DRIVERS)
 @pytest.mark.parametrize("form", FORMS)
-@examples(100)
+@examples(80)
 @given(data=st.data())
 def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: st.DataObject) -> None:
     draw = data.draw

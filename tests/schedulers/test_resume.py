@@ -52,7 +52,7 @@ def _difference(old: Curve, new: Curve) -> str:
 
 
 @pytest.mark.parametrize("kind", ["scheduler", "follower"])
-@examples(60)
+@examples(32)
 @given(
     descriptions(range(3)),
     descriptions(range(3), depth=1),
