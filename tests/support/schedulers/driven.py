@@ -170,8 +170,9 @@ class Driven:
         self.part.set_peak(list(self.bases) if one_for_each else self.bases[0])
 
     def jump(self, epoch: Any) -> None:
-        with pytest.warns(UserWarning, match="epoch parameter"):
+        with pytest.warns(UserWarning, match="epoch parameter") as caught:
             self.part.step(epoch)
+        assert [warning.filename for warning in caught] == [__file__], "the line of the call"
         self.updates, self.new = max(int(epoch), -1), 0
 
     # What must be true.
