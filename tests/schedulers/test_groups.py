@@ -14,6 +14,7 @@ from support.schedulers.driven import Driven, Key, option_of, set_option
 from support.schedulers.runs import advance, learning_rate, lrs_of, modest_peaks, optimizer_with, peaks
 from support.training.trees import through_file
 from torch.optim import SGD, Adagrad, AdamW
+from torch.optim.lr_scheduler import ConstantLR
 
 from plateau_jax import PlateauCurve
 from torch_bridge import follow, lambda_lr
@@ -163,6 +164,16 @@ def test_load_separates_shared_tensors_of_new_curves() -> None:
     for step in range(7, 10):
         assert lrs_of(resumed) == [learning_rate(0.5, curve, step) for curve in (CURVE, OTHER)]
         advance(resumed, again)
+
+
+def test_new_group_begins_at_the_peak_after_another_scheduler() -> None:
+    """That one has written into the tensor which is the optimizer's default too."""
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=torch.tensor(0.5))
+    ConstantLR(optimizer, 0.5)
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    advance(optimizer, scheduler)
+    assert scheduler.base_lrs == [0.5, 0.5]
 
 
 def test_list_option_stays_a_list() -> None:
