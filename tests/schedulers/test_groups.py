@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.schedulers.driven import Driven, Key, option_of, set_option
@@ -32,6 +32,7 @@ any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**
     st.lists(st.tuples(descriptions(range(5)), peaks), min_size=1, max_size=3),
     st.lists(st.tuples(any_step, st.integers(0, 3)), max_size=8),
 )
+@example([({"total_steps": 2**31 - 1, "decay_shape": "linear"}, 0.5)], [(2**31 - 9, 9)])
 def test_window_has_values_of_the_curves(cases: list[Any], walk: list[tuple[int, int]]) -> None:
     curves, bases = [build(description) for description, _ in cases], [base for _, base in cases]
     window = WindowOfValues(curves, bases)
