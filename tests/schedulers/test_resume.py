@@ -116,6 +116,14 @@ def test_trainer_loads_by_builders_strict(copied: Callable[[Any], Any], saved_at
     assert lrs_of(optimizer) == [learning_rate(0.1, OTHER, saved_at)]
     with pytest.raises(ValueError, match="cannot resume at step"):
         scheduler.load_state_dict(state, strict=True)
+    saved, follower = (
+        follow(optimizer_with([0.1], weight_decay=0.5), "weight_decay", curve, strict=curve is CURVE)
+        for curve in (CURVE, OTHER)
+    )
+    for _ in range(saved_at):
+        saved.step()
+    follower.load_state_dict(saved.state_dict())
+    assert follower.optimizer.param_groups[0]["weight_decay"] == learning_rate(0.5, OTHER, saved_at)
 
 
 def test_state_is_small_and_shares_nothing() -> None:

@@ -33,6 +33,7 @@ SHORT = PlateauCurve(10)
 FLOOR = PlateauCurve(10, min_lr_ratio=0.1)
 CONSTANT = StagedCurve([(9000,)], start=1.0)
 TO_A_PLATEAU = StagedCurve([(5, 1.0), (9000,)])
+SPIKE = StagedCurve([(100,), (100, 1.0), (0, 0.5), (9000,)], start=0.5)
 MOMENTUM: Any = partial(SGD, momentum=0.9)
 NEVER_HOLDS = HoldBelow(-1.0, 1)
 
@@ -282,6 +283,7 @@ WRONG: dict[str, tuple[Program, str]] = {
     "curves that end": (lambda run: run.use(ours([SHORT, PlateauCurve(99)])).train(200), "total_steps = 99,"),
     "plot, then past the end": (lambda run: run.use(ours(SHORT)).steps(60).train(30), PAST + "0"),
     "epochs on a plateau": (lambda run: run.use(until_a_plateau).epochs(250, 25), FEW),
+    "never, over a spike": (lambda run: run.use(ours(SPIKE)).updates(520), NEVER),
     "two of ours": (lambda run: run.use(sequence(a_curve, a_curve, at=(3,))).epochs(60, 9), FEW),
     "follower next to a scheduler": (lambda run: run.use(a_curve, decay()).take(0).train(600), NEVER),
     "dropped scheduler": (lambda run: run.use(a_warmup).use().updates(700), NEVER),
