@@ -11,8 +11,9 @@ from support.curves.strategies import magnitudes
 from support.examples import examples
 from support.holds.held import curves as held_curves, holds
 from support.holds.hold_cases import VALUES
-from support.schedulers.driven import ROUTES, Driven, counts, units
+from support.schedulers.driven import FOLLOWED, ROUTES, Driven, counts, units
 from support.schedulers.runs import modest_peaks
+from torch.optim import SGD, Adagrad, AdamW
 
 pytestmark = [
     pytest.mark.usefixtures("short_windows"),
@@ -21,16 +22,19 @@ pytestmark = [
 ]
 
 
-def _wide(value: float) -> torch.Tensor:
-    return torch.tensor(value, dtype=torch.float64)
+def _tensor(dtype: torch.dtype) -> Any:
+    return lambda value: torch.tensor(float(value), dtype=dtype)
 
 
-forms: Any = st.sampled_from((float, torch.tensor, _wide))
+FORMS: dict[str, Any] = {
+    "number": st.sampled_from((float, float, np.float32, np.float64)),
+    "tensor": st.sampled_from([_tensor(getattr(torch, name)) for name in ("float32", "float64", "bfloat16")]),
+}
+last_epochs = st.one_of(magnitudes(-1, 2**31 - 3), st.sampled_from((np.int32(-1), 2**63 - 5, 2**80)))
 count_forms: Any = st.sampled_from((int, np.int64, np.array, torch.tensor))
 metric_forms: Any = st.sampled_from(
-    (float, np.float32, torch.tensor, _wide, lambda metric: torch.tensor(metric, requires_grad=True) * 1)
+    (float, np.float32, _tensor(torch.float64), lambda metric: torch.tensor(metric, requires_grad=True) * 1)
 )
-optimizer_kinds: Any = st.sampled_from((torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad))
 metrics = st.sampled_from((*VALUES, float("nan"), float("inf")))
 updates = st.lists(st.tuples(counts, metrics), min_size=1, max_size=12)
 # The index of a wrong step; and all that can happen in a run.
@@ -41,33 +45,39 @@ WRONG_STEPS: dict[str, list[tuple[type[Exception], dict[str, Any]]]] = {
     "unit": [(ValueError, {"count": -1}), (TypeError, {"count": 2.0}), (TypeError, {"count": "2"})],
     "hold": [(TypeError, {}), (TypeError, {"metric": torch.ones(1)}), (TypeError, {"metric": "x"})],
 }
+DRIVERS = [*(("scheduler", clock) for clock in WRONG_STEPS), ("follower", "updates"), ("follower", "unit")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "clock"),
-    [*(("scheduler", clock) for clock in WRONG_STEPS), ("follower", "updates"), ("follower", "unit")],
-)
-@examples(200)
+@pytest.mark.parametrize(("kind", "clock"), DRIVERS)
+@pytest.mark.parametrize("form", FORMS)
+@examples(80)
 @given(data=st.data())
-def test_any_program_follows_the_curve(kind: str, clock: str, data: st.DataObject) -> None:
+def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: st.DataObject) -> None:
     draw = data.draw
     count = draw(st.integers(1, 3))
     curve: Any = (
         draw(held_curves) if clock == "hold" else build(draw(descriptions(range(4), scaled=clock == "unit")))
     )
     has_common_curve = draw(st.booleans()) or clock == "hold" or curve.unit is not None
+    optimizer_kind, key = draw(st.sampled_from([(SGD, "lr"), (AdamW, "lr"), (Adagrad, "lr")]))
+    if kind == "follower":
+        optimizer_kind, key = draw(st.sampled_from(FOLLOWED))
+    # A beta of 1 would divide by zero.
+    bases = modest_peaks if isinstance(key, str) else st.sampled_from((0.0, 0.3, 0.5, 0.9))
     run = Driven(
         kind,
         curve
         if has_common_curve
         else [curve, *(build(draw(descriptions(range(4)))) for _ in range(count - 1))],
-        draw(st.lists(modest_peaks, min_size=count, max_size=count)),
+        draw(st.lists(bases, min_size=count, max_size=count)),
         unit=(curve.unit or draw(units)) if clock == "unit" else None,
         hold=draw(holds) if clock == "hold" else None,
         asked=clock == "unit" and draw(st.booleans()),
-        form=draw(forms),
-        optimizer_kind=draw(optimizer_kinds),
-        last_epoch=draw(magnitudes(0, 2**31 - 2)) - 1 if (kind, clock) == ("scheduler", "updates") else -1,
+        form=draw(FORMS[form]),
+        shared=form == "tensor" and draw(st.booleans()),
+        optimizer_kind=optimizer_kind,
+        key=key,
+        last_epoch=draw(last_epochs) if (kind, clock) == ("scheduler", "updates") else -1,
     )
     count_form, metric_form = draw(count_forms), draw(metric_forms)
     run.check()
@@ -82,9 +92,9 @@ def test_any_program_follows_the_curve(kind: str, clock: str, data: st.DataObjec
             error, arguments = WRONG_STEPS[clock][move % len(WRONG_STEPS[clock])]
             run.rejects(error, ".", lambda arguments=arguments: run.part.step(**arguments))
             if (kind, clock) == ("scheduler", "updates"):
-                run.jump(40 * move)
-        elif kind == "scheduler" and draw(st.booleans()):
+                run.jump(count_form(40 * move - 80) if count_form is np.int64 else 40 * move - 80)
+        elif kind == "scheduler" and run.updates >= 0 and draw(st.booleans()):
             run.set_peak(move, one_for_each=draw(st.booleans()))
         elif has_common_curve:
-            run.add_group(move)
+            run.add_group(move if isinstance(key, str) else draw(bases))
         run.check()

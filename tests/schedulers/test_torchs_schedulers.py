@@ -1,131 +1,120 @@
-"""A curve next to torch's own schedulers: in sequences, in chains, and taking turns."""
+"""A curve next to torch's own schedulers: in sequences and chains, in `LambdaLR`, and each other's states."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.schedulers.runs import advance, lrs_of, optimizer_with
+from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with
 from support.training.trees import through_file
-from torch.optim import lr_scheduler
+from torch.optim import lr_scheduler as torchs
+from torch.optim.lr_scheduler import LambdaLR, _warn_get_lr_called_within_step
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import PlateauCurve
-from torch_bridge import lambda_lr
+from plateau_jax import Curve, PlateauCurve
+from torch_bridge import CurveLR, lambda_lr
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The epoch parameter"),  # which SequentialLR passes
+    pytest.mark.filterwarnings("ignore:the curve stayed at step 0:plateau_jax.CurveWarning"),
+]
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 
-def _wide(lr):
-    return torch.tensor(lr, dtype=torch.float64)
+def _constant(optimizer: Any, factor: float = 0.5) -> Any:
+    return torchs.ConstantLR(optimizer, factor, total_iters=100)
 
 
-def _curve_then_cosine(optimizer):
-    cosine = lr_scheduler.CosineAnnealingLR(optimizer, 50, eta_min=0.01)
-    return [lr_scheduler.SequentialLR(optimizer, [lambda_lr(optimizer, CURVE), cosine], [20])]
-
-
-def _constant_then_curve(optimizer):
-    constant = lr_scheduler.ConstantLR(optimizer, 0.5, total_iters=100)
-    return [lr_scheduler.SequentialLR(optimizer, [constant, lambda_lr(optimizer, CURVE)], [20])]
-
-
-def _curve_and_decay(optimizer):
-    decay = lr_scheduler.ExponentialLR(optimizer, 0.9)
-    return [lr_scheduler.ChainedScheduler([lambda_lr(optimizer, CURVE), decay], optimizer)]
-
-
-def _curve_then_averaging(optimizer):
-    return [lambda_lr(optimizer, CURVE), SWALR(optimizer, swa_lr=0.03, anneal_epochs=10)]
-
-
-@pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
-@pytest.mark.parametrize(
-    "build", [_curve_then_cosine, _constant_then_curve, _curve_and_decay, _curve_then_averaging]
+# In charge from step 0, and from step 20 on.
+_COMPOSED: dict[str, Any] = {
+    "first": lambda optimizer, ours: [torchs.SequentialLR(optimizer, [ours, _constant(optimizer)], [20])],
+    "second": lambda optimizer, ours: [torchs.SequentialLR(optimizer, [_constant(optimizer), ours], [20])],
+    "chained": lambda optimizer, ours: [
+        torchs.ChainedScheduler([ours, torchs.ExponentialLR(optimizer, 0.9)], optimizer)
+    ],
+    "then averaging": lambda optimizer, ours: [ours, SWALR(optimizer, swa_lr=0.03, anneal_epochs=10)],
+}
+_FORMS: Any = (
+    float,
+    lambda lr: torch.tensor(lr, dtype=torch.float64),
+    partial(torch.tensor, dtype=torch.bfloat16),
 )
-@examples(15)
+
+
+@pytest.mark.parametrize("place", _COMPOSED)
+@examples(20)
 @given(
-    st.one_of(st.integers(1, 40), st.sampled_from((19, 20, 21))),
-    st.booleans(),
-    st.sampled_from((float, _wide)),
+    saved_at=st.one_of(st.integers(1, 40), st.sampled_from((19, 20, 21))),
+    optimizer_first=st.booleans(),
+    form=st.sampled_from(_FORMS),
+    branch=st.sampled_from((CURVE, CURVE.cooldown(45, 9))),
+    strict=st.booleans(),
 )
-def test_resume_with_other_schedulers_matches(build, saved_at, optimizer_first, form):
-    def start():
-        optimizer = optimizer_with([form(0.5), form(0.25)])
-        return optimizer, build(optimizer)
+def test_resume_with_other_schedulers_matches(
+    place: str, saved_at: int, optimizer_first: bool, form: Any, branch: Curve, strict: bool
+) -> None:
+    """The scheduler that was in charge before the load is in charge afterwards, also under another curve."""
 
-    def train(optimizer, schedulers, steps):
-        """Return the learning rates of these steps; a second scheduler takes over at step 20."""
-        lrs = []
+    def start(curve: Curve) -> list[Any]:
+        optimizer = optimizer_with([form(0.5), form(0.25)])
+        return [optimizer, *_COMPOSED[place](optimizer, lambda_lr(optimizer, curve, strict=strict))]
+
+    def run(parts: Sequence[Any], steps: range) -> list[list[float]]:
+        optimizer, *schedulers = parts
+        lrs = [lrs_of(optimizer)]
         for step in steps:
             optimizer.step()
             schedulers[-1 if step >= 20 else 0].step()
             lrs.append(lrs_of(optimizer))
         return lrs
 
-    optimizer, schedulers = start()
-    train(optimizer, schedulers, range(saved_at))
-    saved = through_file([part.state_dict() for part in (optimizer, *schedulers)])
-    expected = [lrs_of(optimizer), *train(optimizer, schedulers, range(saved_at, saved_at + 30))]
-
-    optimizer, schedulers = start()
-    order = [optimizer, *schedulers] if optimizer_first else [*schedulers, optimizer]
-    for part, state in zip(order, saved if optimizer_first else [*saved[1:], saved[0]], strict=True):
+    first, uninterrupted, resumed = start(CURVE), start(branch), start(branch)
+    run(first, range(saved_at))
+    saved = through_file([part.state_dict() for part in first])
+    run(uninterrupted, range(saved_at))
+    pairs = list(zip(resumed, saved, strict=True))
+    # Under another curve, the optimizer's state comes first.
+    for part, state in pairs if optimizer_first or branch != CURVE else pairs[::-1]:
         part.load_state_dict(state)
-    assert [lrs_of(optimizer), *train(optimizer, schedulers, range(saved_at, saved_at + 30))] == expected
+    steps = range(saved_at, saved_at + 30)
+    assert run(resumed, steps) == run(uninterrupted, steps)
 
 
-_composed: dict[str, Any] = {
-    "first": lambda optimizer, ours: lr_scheduler.SequentialLR(
-        optimizer, [ours, lr_scheduler.ConstantLR(optimizer, 0.5, 99)], [20]
-    ),
-    "second": lambda optimizer, ours: lr_scheduler.SequentialLR(
-        optimizer, [lr_scheduler.ConstantLR(optimizer, 0.5, 99), ours], [20]
-    ),
-    "chained": lambda optimizer, ours: lr_scheduler.ChainedScheduler([ours], optimizer),
-}
+def test_second_part_waits_for_its_turn() -> None:
+    """Even if the learning rate of the first part happens to equal its own first one; so does a new peak."""
 
-
-@pytest.mark.filterwarnings("ignore:the curve stayed at step 0:plateau_jax.CurveWarning")
-@pytest.mark.parametrize("place", _composed)
-@examples(20)
-@given(st.lists(st.integers(0, 60), min_size=41, max_size=41), st.integers(0, 39), st.booleans())
-def test_clock_inside_torchs_schedulers(
-    place: str, given_counts: list[int], saved_at: int, optimizer_first: bool
-) -> None:
-    def start() -> tuple[Any, Any, Any]:
+    def start(second: Curve) -> tuple[Any, Any, Any]:
         optimizer = optimizer_with([0.5])
-        ours = lambda_lr(optimizer, CURVE, unit=8, count=lambda: given_counts[update])
-        return optimizer, ours, _composed[place](optimizer, ours)
+        ours = lambda_lr(optimizer, second)
+        return optimizer, torchs.SequentialLR(optimizer, [_constant(optimizer, 1.0), ours], [20]), ours
 
-    def clock(update: int) -> int | None:
-        """Return the clock of our scheduler after this many updates; None if it is not its turn."""
-        if place == "second":
-            return sum(given_counts[20:update]) // 8 if update >= 20 else None
-        return sum(given_counts[:update]) // 8 if update < 20 or place == "chained" else None
-
-    optimizer, ours, scheduler = start()
-    for update in range(41):
-        expected = clock(update)
-        assert lrs_of(optimizer) == [0.25 if expected is None else 0.5 * CURVE(expected)]
-        assert expected is None or ours.clock == expected
-        if update == saved_at:
-            saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
-            since = 20 if place == "second" else 0
-            resumed, again, composed = start()
-            pairs = list(zip((resumed, composed), saved, strict=True))
-            for part, state in pairs if optimizer_first else pairs[::-1]:
-                part.load_state_dict(state)
-            assert lrs_of(resumed) == lrs_of(optimizer)
-            assert (again.consumed, again.last_epoch) == (ours.consumed, ours.last_epoch)
-            assert expected is None or again.consumed == sum(given_counts[since:update])
-        optimizer.step()
-        scheduler.step()
+    optimizer, scheduler, _ = start(PlateauCurve(50))
+    advance(optimizer, scheduler, 10)
+    resumed, again, ours = start(PlateauCurve(50, warmup_steps=4))
+    resumed.load_state_dict(optimizer.state_dict())
+    again.load_state_dict(scheduler.state_dict())
+    ours.set_peak(0.125)
+    lrs: list[float] = []
+    for _ in range(13):
+        lrs += lrs_of(resumed)
+        advance(resumed, again)
+    assert lrs == [0.5] * 10 + [0.0, 0.03125, 0.0625]
 
 
 @pytest.mark.parametrize("place", ["first", "second", "chained"])
-def test_count_function_is_called_once_per_update(place: str) -> None:
+@examples(20)
+@given(st.lists(st.integers(0, 60), min_size=41, max_size=41), st.integers(0, 39), st.booleans())
+def test_clock_inside_torchs_schedulers(
+    place: str, counts: list[int], saved_at: int, optimizer_first: bool
+) -> None:
+    """The count function is called once for each update, and what came before its turn is discarded."""
     pending = 0
 
     def take() -> int:
@@ -133,20 +122,184 @@ def test_count_function_is_called_once_per_update(place: str) -> None:
         taken, pending = pending, 0
         return taken
 
-    optimizer = optimizer_with([0.5])
-    ours = lambda_lr(optimizer, CURVE, unit=8, count=take)
-    scheduler = _composed[place](optimizer, ours)
-    for update in range(40):
-        pending += 100 + update
+    def start() -> tuple[Any, Any, Any]:
+        optimizer = optimizer_with([0.5])
+        ours = lambda_lr(optimizer, CURVE, unit=8, count=take)
+        if place == "chained":
+            return optimizer, ours, torchs.ChainedScheduler([ours], optimizer)
+        return optimizer, ours, _COMPOSED[place](optimizer, ours)[0]
+
+    since, until = {"first": (0, 19), "second": (20, 41), "chained": (0, 41)}[place]
+    optimizer, ours, scheduler = start()
+    for update in range(41):
+        consumed = sum(counts[since : min(update, until)])
+        is_in_turn = since <= update <= until
+        assert lrs_of(optimizer) == [0.5 * CURVE(consumed // 8) if is_in_turn else 0.25]
+        assert not is_in_turn or (ours.consumed, ours.clock) == (consumed, consumed // 8)
+        if update == saved_at:
+            saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
+            before, (optimizer, ours, scheduler) = (ours.consumed, ours.last_epoch), start()
+            pairs = list(zip((optimizer, scheduler), saved, strict=True))
+            for part, state in pairs if optimizer_first else pairs[::-1]:
+                part.load_state_dict(state)
+            assert (ours.consumed, ours.last_epoch) == before
+            assert lrs_of(optimizer) == [0.5 * CURVE(consumed // 8) if is_in_turn else 0.25]
+        pending += counts[update]
         optimizer.step()
         scheduler.step()
-    since, until = (20, 40) if place == "second" else (0, 19 if place == "first" else 40)
-    assert ours.consumed == sum(range(100 + since, 100 + until))
 
 
-@pytest.mark.parametrize("place", _composed)
+@pytest.mark.parametrize("place", ["first", "second", "chained"])
 def test_torchs_schedulers_need_count_function(place: str) -> None:
     optimizer = optimizer_with([0.5])
-    scheduler = _composed[place](optimizer, lambda_lr(optimizer, CURVE, unit=8))
+    (scheduler,) = _COMPOSED[place](optimizer, lambda_lr(optimizer, CURVE, unit=8))
     with pytest.raises(TypeError, match=r"with unit = 8, .*count=, a function without arguments"):
         advance(optimizer, scheduler, 22)
+
+
+class _InTorchsPattern(CurveLR):
+    def get_lr(self) -> Any:
+        _warn_get_lr_called_within_step(self)
+        return super().get_lr()
+
+
+def test_get_lr_in_torchs_pattern_does_not_warn() -> None:
+    optimizer = optimizer_with([0.1])
+    scheduler = _InTorchsPattern(optimizer, CURVE)
+    advance(optimizer, scheduler, 3)
+    assert isinstance(scheduler, LambdaLR)
+    assert scheduler.lr_lambdas == [CURVE]
+
+
+# A curve as the function of torch's own LambdaLR, and the states of one in the other.
+
+
+@examples(30)
+@given(
+    st.lists(st.tuples(descriptions(range(5)), modest_peaks), min_size=1, max_size=3),
+    st.integers(0, 12),
+    st.integers(0, 12),
+)
+def test_lambda_lr_with_curves_resumes(cases: list[Any], saved_at: int, more: int) -> None:
+    def start() -> tuple[Any, Any]:
+        optimizer = optimizer_with([peak for _, peak in cases])
+        return optimizer, LambdaLR(optimizer, [build(description) for description, _ in cases])
+
+    optimizer, scheduler = start()
+    advance(optimizer, scheduler, saved_at)
+    saved = [optimizer.state_dict(), scheduler.state_dict()]
+    assert through_file(saved) == saved
+    resumed, again = start()
+    for part, state in zip((resumed, again), through_file(saved), strict=True):
+        part.load_state_dict(state)
+    for step in range(saved_at, saved_at + more):
+        assert lrs_of(resumed) == [peak * build(description)(step) for description, peak in cases]
+        advance(resumed, again)
+
+
+@pytest.mark.parametrize("old", [CURVE, OTHER], ids=["the same", "another"])
+def test_old_state_gives_step_and_keeps_curve(old: Any) -> None:
+    """Torch saves the attributes of a callable object, and writes them back."""
+    curve = PlateauCurve.from_dict(CURVE.to_dict())
+    optimizer = optimizer_with([0.1])
+    scheduler = LambdaLR(optimizer, curve)
+    attributes = dict(vars(curve))
+    saved = {name: getattr(old, name) for name in ("total_steps", "plateaus", "segments", "rows")}
+    state = scheduler.state_dict() | {"lr_lambdas": [saved | {"anything": np.float32(1)}], "last_epoch": 7}
+    scheduler.load_state_dict(state)
+    assert curve == CURVE
+    assert hash(curve) == hash(CURVE)
+    assert dict(vars(curve)) == attributes
+    assert curve.segments is attributes["segments"]
+    advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == [0.1 * CURVE(8)]
+    assert through_file(scheduler.state_dict()) == scheduler.state_dict()
+
+
+def _function(step: int) -> float:
+    return 1 / (1 + step)
+
+
+def _scaled(scale: float, step: int) -> float:
+    return scale / (1 + step)
+
+
+@examples(30)
+@given(st.integers(0, 20), st.sampled_from((_function, partial(_scaled, 1.0), lambda step: 1 / (1 + step))))
+def test_states_of_ours_and_torchs_load(steps: int, function: Any) -> None:
+    optimizer = optimizer_with([0.5, 0.25])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, steps)
+    saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
+    other = optimizer_with([0.5, 0.25])
+    torchs_own = LambdaLR(other, function)
+    other.load_state_dict(saved[0])
+    torchs_own.load_state_dict(saved[1])
+    assert torchs_own.last_epoch == steps
+    assert torchs_own.get_last_lr() == lrs_of(other) == lrs_of(optimizer)
+    for step in range(steps + 1, steps + 4):
+        advance(other, torchs_own)
+        assert lrs_of(other) == torchs_own.get_last_lr() == [peak * function(step) for peak in (0.5, 0.25)]
+    # The load left the state unchanged, so a CurveLR loads it again; and that of torch's with strict=False.
+    again = lambda_lr(optimizer_with([0.5, 0.25]), CURVE)
+    again.load_state_dict(saved[1])
+    assert again.state_dict() == scheduler.state_dict()
+    for state in (torchs_own.state_dict(), LambdaLR(optimizer_with([0.5, 0.25]), function, -1).state_dict()):
+        back = optimizer_with([0.3, 0.3])
+        again = lambda_lr(back, CURVE, strict=False)
+        again.load_state_dict(through_file(state))
+        assert again.clock == again.last_epoch == state["last_epoch"]
+        assert lrs_of(back) == [peak * CURVE(again.clock) for peak in (0.5, 0.25)]
+
+
+@pytest.mark.slow
+def test_transformers_scheduler_loads_curve_lr_state() -> None:
+    from transformers import get_cosine_schedule_with_warmup
+
+    ours, other, uninterrupted = (optimizer_with([0.5, 0.25]) for _ in range(3))
+    scheduler = lambda_lr(ours, CURVE)
+    advance(ours, scheduler, 30)
+    theirs = get_cosine_schedule_with_warmup(other, 10, 100)
+    theirs.load_state_dict(through_file(scheduler.state_dict()))
+    advance(other, theirs)
+    advance(uninterrupted, get_cosine_schedule_with_warmup(uninterrupted, 10, 100), 31)
+    assert lrs_of(other) == lrs_of(uninterrupted)
+
+
+# torch's compiler imports deprecated parts of torch.
+torch_deprecates = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+
+
+@pytest.mark.slow
+@torch_deprecates
+@pytest.mark.parametrize("builder", [LambdaLR, lambda_lr], ids=["LambdaLR", "lambda_lr"])
+@pytest.mark.parametrize("form", [float, torch.tensor], ids=["number", "tensor"])
+def test_optimizer_and_scheduler_compile_together(builder: Any, form: Any) -> None:
+    """As torch's documentation does it; its scheduler breaks the graph."""
+    optimizer = optimizer_with([form(0.5)])
+    scheduler = builder(optimizer, CURVE)
+
+    @torch.compile(backend="eager")
+    def update() -> None:
+        optimizer.step()
+        scheduler.step()
+
+    for step in range(25):
+        assert lrs_of(optimizer) == [0.5 * CURVE(step)]
+        update()
+
+
+@pytest.mark.slow
+@torch_deprecates
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_compiled_function_may_call_the_curve(fullgraph: bool) -> None:
+    torch.compiler.reset()
+    # Tracing also works for a curve that was never called.
+    curve = PlateauCurve.from_dict(CURVE.to_dict())
+    with_number = torch.compile(lambda x, factor: x * factor, backend="eager", fullgraph=True)
+    with_curve = torch.compile(lambda x, step: x * curve(step), backend="eager", fullgraph=fullgraph)
+    one = torch.ones((), dtype=torch.float64)
+    # torch compiles each step anew; past its limit of 8 the function runs uncompiled, in parts.
+    for step in range(0, 110, 20 if fullgraph else 5):
+        assert with_number(one, CURVE(step)).item() == CURVE(step)
+        assert with_curve(one, step).item() == CURVE(step)

@@ -15,12 +15,33 @@ from support.holds.held import clocks_of
 from support.schedulers.runs import learning_rate, optimizer_with
 from support.training.trees import through_file
 from torch import Tensor
+from torch.optim import SGD, AdamW, RMSprop
 
 from plateau_jax import Curve
 from torch_bridge import follow, lambda_lr
 
+Key = str | tuple[str, int]
+FOLLOWED: list[tuple[Any, Key]] = [
+    *((SGD, "weight_decay"), (SGD, "momentum"), (RMSprop, "alpha")),
+    *((AdamW, "weight_decay"), (AdamW, ("betas", 0)), (AdamW, ("betas", 1))),
+]
+"""Optimizers, and options of theirs that a follower may set."""
+
 units = magnitudes(1, 2**40)
 counts = st.one_of(magnitudes(0, 2**45), st.integers(0, 300))
+
+
+def option_of(group: dict[str, Any], key: Key) -> Any:
+    return group[key] if isinstance(key, str) else group[key[0]][key[1]]
+
+
+def set_option(group: dict[str, Any], key: Key, value: Any) -> None:
+    if isinstance(key, str):
+        group[key] = value
+    else:
+        items = list(group[key[0]])
+        items[key[1]] = value
+        group[key[0]] = tuple(items)
 
 
 class Counter:
@@ -34,16 +55,18 @@ class Counter:
 
 
 class Driven:
-    """A scheduler, or a follower of the weight decay, and what its values must be.
+    """A scheduler or follower, and what its values must be.
 
     Args:
         kind: `"scheduler"` or `"follower"`.
         curve: One curve for all groups, or one for each.
-        bases: Each group's peak, or weight decay.
+        bases: Each group's peak, or value of the option that is followed.
         unit, hold: The clock; by default it counts updates.
         asked: With `unit`, a `count` function returns the counts.
         form: Makes the value of a group from a number.
+        shared: Every group begins with the very object that is the optimizer's default: the first base.
         optimizer_kind: The class of the optimizer.
+        key: The option that a follower sets.
         last_epoch: Of a scheduler that starts in mid-run.
         options: More arguments of `lambda_lr` or `follow`.
     """
@@ -58,25 +81,40 @@ class Driven:
         hold: Any = None,
         asked: bool = False,
         form: Any = float,
-        optimizer_kind: Any = torch.optim.SGD,
+        shared: bool = False,
+        optimizer_kind: Any = SGD,
+        key: Key = "weight_decay",
         last_epoch: int = -1,
         **options: Any,
     ) -> None:
         self.kind, self.curve, self.unit, self.hold, self.form = kind, curve, unit, hold, form
         self.asked, self.optimizer_kind, self.options = asked, optimizer_kind, options
-        self.key = "lr" if kind == "scheduler" else "weight_decay"
-        self.bases = [float(np.float32(base)) for base in bases]
-        self.updates, self.consumed, self.metrics = last_epoch + 1, 0, list[Any]()
+        self.key: Key = "lr" if kind == "scheduler" else key
+        self.bases = [self.base_of(base) for base in bases]
+        self.default = self.bases[0] if shared else None
+        if shared:
+            self.bases = [self.bases[0]] * len(bases)
+        self.updates, self.consumed, self.metrics = int(last_epoch) + 1, 0, list[Any]()
         self.new = 0
         """The groups that were added since the last step, the last ones: they have their own values."""
         self.start(last_epoch=last_epoch)
+
+    def base_of(self, number: float) -> float:
+        """Return the float32 of what a group holds that is given this number."""
+        return float(np.float32(float(self.form(number))))
 
     def start(self, optimizer_state: Any = None, last_epoch: int = -1) -> None:
         """Build the optimizer and what drives it, as a new process does."""
         self.counter = Counter()
         self.optimizer = optimizer_with([0.1] * len(self.bases), self.optimizer_kind)
+        if self.default is not None:
+            set_option(self.optimizer.defaults, self.key, self.form(self.default))
         for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
-            group[self.key] = self.form(base)
+            is_default = base == self.default
+            value = option_of(self.optimizer.defaults, self.key) if is_default else self.form(base)
+            set_option(group, self.key, value)
+        first = self.optimizer.param_groups[0]
+        self.fresh_options = {name: value for name, value in first.items() if name != "params"}
         if optimizer_state is not None:
             self.optimizer.load_state_dict(optimizer_state)
         arguments: dict[str, Any] = self.options | {
@@ -84,7 +122,7 @@ class Driven:
             "count": self.counter if self.asked else None,
         }
         if self.kind == "follower":
-            self.part: Any = follow(self.optimizer, "weight_decay", self.curve, **arguments)
+            self.part: Any = follow(self.optimizer, self.key, self.curve, **arguments)
         else:
             self.part = lambda_lr(self.optimizer, self.curve, last_epoch, hold=self.hold, **arguments)
 
@@ -103,36 +141,39 @@ class Driven:
 
     def update(self, count: Any = 1, metric: Any = 0.5) -> None:
         self.optimizer.step()
-        before = [group[self.key] for group in self.optimizer.param_groups]
+        before = self.raw_values()
         self.step(count, metric)
         self.updates, self.new = self.updates + 1, 0
         self.consumed += int(count)
         self.metrics.append(metric.item() if isinstance(metric, Tensor) else float(metric))
-        for group, value in zip(self.optimizer.param_groups, before, strict=True):
-            assert group[self.key] is value or not isinstance(value, Tensor)
+        for value, now in zip(before, self.raw_values(), strict=True):
+            assert now is value or not isinstance(value, Tensor)
 
     def advance(self, updates: int) -> None:
         for _ in range(updates):
             self.update(20)
 
     def add_group(self, base: float) -> None:
-        group: dict[str, Any] = {
-            "params": [torch.nn.Parameter(torch.ones(1))],
-            self.key: self.form(float(np.float32(base))),
-        }
+        group = self.fresh_options | {"params": [torch.nn.Parameter(torch.ones(1))]}
+        value = self.form(self.base_of(base))
+        if self.default is None:
+            set_option(group, self.key, value if isinstance(value, Tensor) else self.base_of(base))
+        else:
+            del group[self.key if isinstance(self.key, str) else self.key[0]]  # torch takes the default
         self.optimizer.add_param_group(group)
-        self.bases.append(float(np.float32(base)))
+        self.bases.append(self.base_of(base) if self.default is None else self.default)
         self.new += 1
 
     def set_peak(self, peak: float, one_for_each: bool) -> None:
-        peaks = [peak] * len(self.bases)
-        self.part.set_peak(peaks if one_for_each else peak)
-        self.bases, self.new = [float(np.float32(peak)) for peak in peaks], 0
+        peaks = [peak / 2 ** (index * one_for_each) for index in range(len(self.bases))]
+        self.bases, self.new = list(map(self.base_of, peaks)), 0
+        self.part.set_peak(list(self.bases) if one_for_each else self.bases[0])
 
-    def jump(self, epoch: int) -> None:
-        with pytest.warns(UserWarning, match="epoch parameter"):
+    def jump(self, epoch: Any) -> None:
+        with pytest.warns(UserWarning, match="epoch parameter") as caught:
             self.part.step(epoch)
-        self.updates, self.new = epoch, 0
+        assert [warning.filename for warning in caught] == [__file__], "the line of the call"
+        self.updates, self.new = max(int(epoch), -1), 0
 
     # What must be true.
 
@@ -141,8 +182,11 @@ class Driven:
             return clocks_of(self.hold, self.curve, self.metrics)[-1]
         return self.updates if self.unit is None else self.consumed // self.unit
 
+    def raw_values(self) -> list[Any]:
+        return [option_of(group, self.key) for group in self.optimizer.param_groups]
+
     def values(self) -> list[float]:
-        return [float(group[self.key]) for group in self.optimizer.param_groups]
+        return list(map(float, self.raw_values()))
 
     def expected_values(self) -> list[float]:
         curves: Sequence[Curve] = (
@@ -150,13 +194,15 @@ class Driven:
         )
         clock, old = self.clock(), len(self.bases) - self.new
         pairs = enumerate(zip(self.bases, curves, strict=True))
-        return [learning_rate(base, curve, clock) if i < old else base for i, (base, curve) in pairs]
+        numbers = [learning_rate(base, curve, clock) if i < old else base for i, (base, curve) in pairs]
+        return [float(self.form(number)) for number in numbers]
 
     def check(self) -> None:
         part = self.part
         consumed = max(self.updates, 0) if self.unit is None else self.consumed
         assert (part.last_epoch, part.clock, part.consumed) == (self.updates, self.clock(), consumed)
-        assert (type(part.consumed), part.unit) == (int, self.unit)
+        assert [type(number) for number in (part.last_epoch, part.clock, part.consumed)] == [int] * 3
+        assert part.unit == self.unit
         assert self.values() == self.expected_values()
         old = len(self.bases) - self.new
         if self.kind == "scheduler":
@@ -164,8 +210,12 @@ class Driven:
             assert self.new or part.get_last_lr() == [group["lr"] for group in self.optimizer.param_groups]
         else:
             assert part.base_values[:old] == self.bases[:old]
+        value_type = Tensor if isinstance(self.form(0.5), Tensor) else float
+        assert all(type(value) is value_type for value in self.raw_values()[:old])
         for group in self.optimizer.param_groups:
-            assert type(group[self.key]) is (Tensor if self.form is not float else float)
+            others = {name: group[name] for name in self.fresh_options}
+            set_option(others, self.key, option_of(self.fresh_options, self.key))
+            assert others == self.fresh_options, "it has changed another option"
 
     def shown(self) -> str:
         """Return all that an error must not change, as text."""
@@ -206,6 +256,8 @@ class Driven:
             self.part.load_state_dict(saved[1])
 
     def by_json(self) -> None:
+        if self.new and self.default is not None:
+            return  # without the optimizer's state, a new group would share the tensor of the others
         saved = json.loads(json.dumps(self.part.state_dict()))
         self.start()
         self.part.load_state_dict(saved)
@@ -226,7 +278,7 @@ class Driven:
         self.optimizer, self.part, self.counter = pickle.loads(pickled)
 
     def by_last_epoch(self, optimizer: str = "") -> None:
-        if self.kind == "follower" or self.unit or self.hold or self.new:
+        if self.kind == "follower" or self.unit or self.hold or self.new or self.updates < 0:
             return
         saved = through_file(self.optimizer.state_dict())
         self.start(saved if optimizer == "first" else None, self.updates - 1)

@@ -1,0 +1,333 @@
+"""Wrong arguments, steps and states: each error names what is wrong, and nothing has changed."""
+
+import copy
+from pathlib import Path  # noqa: F401 - in a row
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from support.curves.scaled import OF_UNIT_8
+from support.damage import damage
+from support.errors import Row, check_error, each_row
+from support.examples import examples
+from support.holds.held import CURVE, PATIENT
+from support.schedulers.driven import Driven
+from support.schedulers.runs import optimizer_with
+from support.training.trees import through_file
+from torch.optim import Adagrad, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, IterableDataset  # noqa: F401 - in a row
+
+from plateau_jax import HoldBelow, PlateauCurve, StagedCurve
+from torch_bridge import (  # noqa: F401 - in the rows
+    CurveLR,
+    count_updates,
+    follow,
+    get_cosine_plateau_schedule_with_warmup as cosine,
+    lambda_lr,
+)
+
+BELOW = HoldBelow(0.5, 3)
+NAN, INF = float("nan"), float("inf")
+
+
+def each(call: str, values: list[str], error: type[Exception], *parts: str) -> list[Row]:
+    """Return a row for each value, in place of {} in the call and in the parts of its message."""
+    return [(call.format(value), error, *(part.format(value) for part in parts)) for value in values]
+
+
+# Arguments of the functions that build.
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(int, 1)
+
+
+class NoLength:
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class TooFew(CurveLR):
+    def get_lr(self) -> Any:
+        return super().get_lr()[:1]
+
+
+def with_decayed_lr(kind: Any, loaded: bool) -> Optimizer:
+    """Return an optimizer after an update, whose learning rate was then set."""
+    optimizer = optimizer_with([0.5, 0.25], kind)
+    optimizer.step()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    if loaded:
+        state = through_file(optimizer.state_dict())
+        optimizer = optimizer_with([0.5, 0.25], kind)
+        optimizer.load_state_dict(state)
+    return optimizer
+
+
+NOT_INTEGERS = ["True", "8.0", "'8'", "None"]
+SCHEDULE, FOLLOW = "lambda_lr(optimizer, CURVE, ", "follow(optimizer, 'weight_decay', CURVE, "
+BUILDING: list[Row] = [
+    *each("lambda_lr({}, CURVE)", ["None", "torch.nn.Linear(1, 1)", "[]"], TypeError, "must be a torch"),
+    *each("follow({}, 'weight_decay', CURVE)", ["None", "[]"], TypeError, "optimizer = {} must be"),
+    *each("cosine({}, 1, 10, min_lr=0.1)", ["None", "[]"], TypeError, "optimizer = {} must be"),
+    *each("lambda_lr(optimizer, {})", ["None", "3", "'curve'"], TypeError, "curve = {}", "PlateauCurve("),
+    *each("lambda_lr(optimizer, {})", ["{'kind': 1}", "[CURVE, None]", "iter([CURVE])"], TypeError, "curve"),
+    *each("lambda_lr(optimizer, [CURVE] * {})", ["0", "1", "3"], ValueError, "{} curves", "2 parameter"),
+    *each(SCHEDULE + "{})", ["1.0", "True", "None", "'3'"], TypeError, "last_epoch = {}", "integer"),
+    *each(SCHEDULE + "{})", ["-2", str(-(2**80))], ValueError, "last_epoch = {}", "at least -1"),
+    *each(SCHEDULE + "{}, unit=8)", ["0", "7"], ValueError, "last_epoch = {} with unit = 8", "load_state"),
+    *each(SCHEDULE + "hold={})", ["3", "True", "[PATIENT, '2']"], TypeError, "hold", "a HoldBelow"),
+    (SCHEDULE + "hold=[])", ValueError, "no rule"),
+    ("lambda_lr(optimizer, [CURVE, PlateauCurve(30)], hold=PATIENT)", ValueError, "the same curve"),
+    ("lambda_lr(optimizer, PlateauCurve(30), hold=PATIENT)", ValueError, "needs a flat part to hold at"),
+    *each(SCHEDULE + "hold=BELOW, {})", ["unit=8", "count=len"], ValueError, "hold=", "unit= or count="),
+    *(
+        row for build in (SCHEDULE, FOLLOW) for row in (
+            *each(build + "unit={})", ["0", "-8", str(2**62 + 1)], ValueError, "unit = {} must lie in 1"),
+            *each(build + "unit={})", NOT_INTEGERS[:3], TypeError, "unit = {} must be an integer"),
+            *each(build + "{}count=3)", ["", "unit=8, "], TypeError, "count = 3 must be a function"),
+            (build + "count=lambda: 3)", TypeError, "count = ", "needs unit="),
+        )
+    ),
+    *(
+        row for build in ("lambda_lr(optimizer, ", "follow(optimizer, 'weight_decay', ")
+        for curve in ("[CURVE, OF_UNIT_8[0]]", *(f"OF_UNIT_8[{index}]" for index in range(len(OF_UNIT_8))))
+        for row in each(build + curve + ", unit={})", ["None", "1", "16"], ValueError, "unit = {} must be 8")
+    ),
+    ("follow(optimizer, 'decay', CURVE)", ValueError, "param_groups[0] has no decay"),
+    ("follow(optimizer, ('betas', 2), CURVE)", ValueError, "param_groups[0] has no betas[2]"),
+    ("follow(optimizer, ('weight_decay', 0), CURVE)", ValueError, "has no weight_decay[0]"),
+    *each("follow(optimizer, {}, CURVE)", ["(0, '')", "('betas', -1)", "('betas', '0')", "('betas',)", "3"],
+          TypeError, "key = {} must be a key of the parameter groups"),
+    *each("follow(optimizer, {}, CURVE)", ["'lr'", "'initial_lr'"], ValueError, "key = {}", "use lambda_lr"),
+    *each("follow(optimizer, {}, CURVE)", ["'betas'", "'params'", "'amsgrad'"], TypeError, "be a number"),
+    ("TooFew(optimizer_with([0.1, 0.2]), CURVE)", ValueError, "1 learning rates for 2 parameter groups"),
+    ("cosine(optimizer, 10, 10)", ValueError, "num_warmup_steps = 10", "num_training_steps - 1 = 9"),
+    ("cosine(optimizer, 0.5, 10)", TypeError, "num_warmup_steps = 0.5", "percentage of num_training_steps"),
+    ("cosine(optimizer, 1, 0)", ValueError, "num_training_steps = 0 must lie in 1"),
+    ("cosine(optimizer, 1, 10, [(40, 90)])", ValueError, "plateaus", "must end by num_training_steps = 10"),
+    *each("cosine(optimizer, 1, 10, (), {}, min_lr=0.0)", ["0.1", "1.0"],
+          ValueError, "min_lr_ratio = {} and min_lr = 0.0"),
+    *each("cosine(optimizer, 1, 9, min_lr={})", ["0.11", "INF", "NAN", "-1", "1e-39"], ValueError, "min_lr"),
+    *(
+        row for call in ("lambda_lr({}, CURVE, 6)", "lambda_lr({}, CURVE, 6, hold=PATIENT)",
+                         "cosine({}, 1, 9, min_lr=1, last_epoch=6)")
+        for row in each(call, ["adamw", "loaded", "adagrad"], ValueError, "last_epoch = 6, but param_",
+                        "lr = 0.01 may be", '.param_groups[0]["initial_lr"] = ', "load_state_dict(state)")
+    ),
+    *each("count_updates({}, 1)", ["DataLoader(Endless())", "iter([1])", "NoLength()", "3.0", "True", "'9'"],
+          TypeError, "loader = ", "has no length: give the number of batches"),
+    *each("count_updates({}, 2)", ["0", "-1", "[]"], ValueError, "batches = ", "must be at least 1"),
+    *each("count_updates(10, {})", ["0", "-1"], ValueError, "epochs = {} must be at least 1"),
+    *each("count_updates(10, {})", NOT_INTEGERS, TypeError, "epochs = {} must be an integer"),
+    *each("count_updates(10, 2, accumulation={})", ["0", "-1"], ValueError, "accumulation = {} must be"),
+    *each("count_updates(10, 2, accumulation={})", NOT_INTEGERS, TypeError, "accumulation = {}", "integer"),
+]  # fmt: skip
+
+
+@each_row(BUILDING)
+def test_wrong_argument_is_rejected(row: Row) -> None:
+    optimizers = {
+        "adamw": with_decayed_lr(AdamW, loaded=False),
+        "loaded": with_decayed_lr(AdamW, loaded=True),
+        "adagrad": with_decayed_lr(Adagrad, loaded=False),
+    }
+    check_error(row, globals(), optimizer=optimizer_with([0.1, 0.1], AdamW), **optimizers)
+
+
+WRONG_VALUES: list[tuple[type[Exception], list[Any]]] = [
+    (TypeError, [None, "0.1", True, 1j, [0.1], torch.tensor(1)]),
+    (ValueError, [-0.1, -1e-300, INF, 1e-40, 3.5e38, 10**400, torch.tensor(NAN), torch.tensor(-0.1)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "value"), [(error, one) for error, values in WRONG_VALUES for one in values]
+)
+@pytest.mark.parametrize("key", ["lr", "initial_lr", "weight_decay"])
+def test_wrong_value_in_a_group_is_rejected(key: str, error: type[Exception], value: Any) -> None:
+    optimizer = optimizer_with([0.1, 0.1], AdamW)
+    optimizer.param_groups[1][key] = value
+    if key == "weight_decay":
+        row: Row = (FOLLOW + ")", error, "weight_decay of param_groups[1] = ")
+    else:
+        row = (SCHEDULE + ")", error, "learning rate of param_groups[1] = ")
+    check_error(row, globals(), optimizer=optimizer)
+
+
+# What runs: each has made five updates when it is saved, and six when it is called.
+
+RUNS: dict[str, dict[str, Any]] = {
+    "scheduler": {},
+    "held": {"hold": PATIENT},
+    "counted": {"unit": 8, "asked": True},
+    "follower": {},
+}
+
+
+def run_of(name: str, curve: Any = CURVE, bases: Any = (0.25, 0.7)) -> Driven:
+    return Driven("follower" if name == "follower" else "scheduler", curve, bases, **RUNS[name])
+
+
+def resume(saved: Any, current: Any, part: str = "scheduler") -> None:
+    """Load the state of 40 updates under another curve."""
+    count = len(saved) if isinstance(saved, list) else 1
+    old, new = (run_of(part, curve, [0.1] * count) for curve in (saved, current))
+    old.advance(40)
+    new.part.load_state_dict(through_file(old.part.state_dict()))
+
+
+def staged(steps: int, changed: int | None = None) -> StagedCurve:
+    return StagedCurve([(1, 0.5 if step == changed else 1 - 0.01 * step, "cosine") for step in range(steps)])
+
+
+def without(state: Any, name: str) -> Any:
+    return {key: value for key, value in state.items() if key != name}
+
+
+def with_rule_state(state: Any, **entries: Any) -> Any:
+    state = copy.deepcopy(state)
+    state["hold"][0]["state"] |= entries
+    return state
+
+
+def damaged(part: str, name: str, values: list[str], missing: bool = True) -> list[Row]:
+    """Return a row for each wrong value of an entry of a state, and for a state without it."""
+    states = [f"{part}_state | {{{name!r}: {value}}}" for value in values]
+    states += [f"without({part}_state, {name!r})"] * missing
+    return [
+        (f"{part}.load_state_dict({state}, strict={strict})", ValueError, name)
+        for state in states
+        for strict in (True, False)
+    ]
+
+
+OLD, LONGER = PlateauCurve(64, warmup_steps=5), PlateauCurve(96, warmup_steps=5)
+COOLED = OLD.cooldown(20, 10)
+RUNNING: list[Row] = [
+    *each("scheduler.step({})", ["0.5", "3.0", "True", "'x'", "(3,)", "torch.tensor(3)", "torch.ones(())"],
+          TypeError, "epoch = ", "must be an integer: step() takes a loss only with hold="),
+    *each("scheduler.set_peak({})", ["-0.1", "NAN", "1e-40"], ValueError, "peak = "),
+    *each("scheduler.set_peak({})", ["'0.1'", "None", "True"], TypeError, "peak = {}"),
+    *each("scheduler.set_peak({})", ["[0.1]", "[0.1] * 3", "torch.ones(3)"], ValueError, "peak has ", "2 p"),
+    ("scheduler.set_peak([0.1, -1.0])", ValueError, "peak[1] = -1.0"),
+    ("scheduler.set_peak([0.1, None])", TypeError, "peak[1] = None"),
+    # These had one curve for each group, and got another group.
+    *each("{}_of_one.step()", ["scheduler", "follower"], ValueError, "2 parameter groups; it had 1"),
+    ("held_of_one.step(0.5)", ValueError, "2 parameter groups; it had 1"),
+    *each("{0}_of_one.load_state_dict({0}_of_one.state_dict())", list(RUNS), ValueError, "groups; it had 1"),
+    ("scheduler_of_one.set_peak(0.2)", ValueError, "2 parameter groups; it had 1", "build a new scheduler"),
+    # The states of others.
+    ("scheduler.load_state_dict(torchs.state_dict())", ValueError, "another scheduler", "strict=False"),
+    *each("torchs.load_state_dict({})", ["held_state", "counted_state"], KeyError, "lr_lambdas"),
+    *(
+        row for part, other in (("scheduler", "follower"), ("held", "follower"), ("follower", "scheduler"))
+        for strict in (True, False) for row in (
+            *each(f"{part}.load_state_dict({{}}, {strict=})", ["'a/a.pt'", "b'a.pt'", "Path('a.pt')"],
+                  ValueError, "state_dict = ", "is a path", "load the file first, load_state_dict(torch"),
+            *each(f"{part}.load_state_dict({{}}, {strict=})",
+                  ["None", "{}", "[]", "5", "{'last_epoch': 3}", other + "_state"], ValueError, "state_dict"),
+        )
+    ),
+    # Damaged states.
+    *damaged("scheduler", "last_epoch", ["2.5", "None", "-2"]),
+    *damaged("scheduler", "_step_count", ["'3'"], missing=False),
+    *damaged("scheduler", "base_lrs", ["[None] * 2", "[0.1, -0.1]", "[0.1, NAN]", "[]", "[0.1]", "[1] * 3"]),
+    *damaged("scheduler", "rates", ["[]", "[0.1]", "[0.1] * 3", "[0.1, None]", "[0.1, NAN]", "[0.1, -1.0]"]),
+    *damaged("held", "clock", ["-1", "6", "1.5", "None"]),
+    *damaged("held", "hold", ["None", "[]", "[{'rule': PATIENT.to_dict(), 'state': {}}]"]),
+    *damaged("counted", "consumed", ["-1", "2.0", "None", "True", "1", "2**62 + 8"]),
+    *damaged("counted", "unit", ["0", "8.0", "'8'", "5"], missing=False),
+    *damaged("counted", "clock", ["3", "2.0"]),
+    *damaged("follower", "last_epoch", ["-1", "1.5", "None"]),
+    *damaged("follower", "key", ["'momentum'", "['weight_decay', 0]", "None"]),
+    *damaged("follower", "base_values", ["[0.5]", "[0.5, None]", "[0.5, -0.5]"]),
+    *damaged("follower", "new_values", ["[0.5] * 3", "[-0.5]", "[NAN]", "['0.5']"], missing=False),
+    *each("scheduler.load_state_dict(scheduler_state | {})",
+          ["{'last_epoch': 7}", "{'base_lrs': None}", "{'rates': None}", "{'rates': 1}"], ValueError),
+    *each("held.load_state_dict(held_state | {{'hold': {}}})", ["5", "[{}]", "[{'rule': PATIENT.to_dict()}]"],
+          ValueError, "state_dict"),
+    *each("held.load_state_dict(with_rule_state(held_state, {}))",
+          ["updates=1.0", "filled=-1", "stale=2**31", "best='0.1'", "total=1", "more=1"], ValueError),
+    *each("follower.load_state_dict(follower_state | {})", ["{'base_values': None}", "{'new_values': None}"],
+          ValueError, "state_dict"),
+    # States of 40 updates under another curve; the message shows at most two differences.
+    ("resume(OLD, LONGER)", ValueError, "state_dict cannot resume at step 40", " total_steps=64, now 96",
+     "learning rates differ from step 6 on; resume with the old curve, or pass strict=False", "lambda_lr if"),
+    ("resume(OLD, LONGER, 'follower')", ValueError, "the values differ from step 6 on", "follow if"),
+    ("resume(OLD, PlateauCurve(9, plateaus=[(0, 50)]))", ValueError, "=64, now 9; warmup_steps=5, now 0; …,"),
+    ("resume(COOLED, LONGER.cooldown(20, 10))", ValueError, " curve.total_steps=64, now 96, and the learn"),
+    ("resume(COOLED, OLD.cooldown(20, 11))", ValueError, " steps=10, now 11, and the learning rates differ"),
+    ("resume(COOLED, OLD.then(LONGER).cooldown(9, 9))", ValueError,
+     " curve=a PlateauCurve of 64 steps, now a Then of 160 steps; at=20, now 9; …, and the"),
+    ("resume(staged(50), staged(50, 38))", ValueError, " stages[38]=[1, 0.62, 'cosine'], now [1, 0.5, 'cos"),
+    ("resume(staged(50), staged(38))", ValueError, " stages[38]=[1, 0.62, 'cosine'], now None, and"),
+    ("resume(staged(50), LONGER)", ValueError, " a StagedCurve of 50 steps, now a PlateauCurve of 96 steps,"),
+    ("resume([OLD, OLD], [OLD, LONGER])", ValueError, "the learning rates of param_groups[1] differ"),
+]  # fmt: skip
+
+
+@each_row(RUNNING)
+def test_wrong_step_or_state_is_rejected(row: Row) -> None:
+    objects: dict[str, Any] = {"torchs": LambdaLR(optimizer_with([0.5, 0.5]), lambda step: 1.0)}
+    for name in RUNS:
+        if f"{name}_of_one" in row[0]:
+            run = run_of(name, [CURVE], [0.5])
+            run.advance(4)
+            run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+            objects |= {f"{name}_of_one": run.part, "optimizer": run.optimizer}
+        elif name in row[0]:
+            run = run_of(name)
+            run.advance(5)
+            objects[f"{name}_state"] = copy.deepcopy(run.part.state_dict())
+            run.advance(1)
+            objects |= {name: run.part, f"{name}_optimizer": run.optimizer}
+    check_error(row, globals(), **objects)
+
+
+@pytest.mark.parametrize("name", ["scheduler", "held", "follower"])
+def test_error_about_long_curves_is_short(name: str) -> None:
+    """A staircase of 300 stages prints as more than ten thousand characters."""
+    old, new = (
+        StagedCurve([stage for step in range(300) for stage in ((0, 1 - step / 301), (length,))])
+        for length in (7, 8)
+    )
+    with pytest.raises(ValueError, match="differ from step 7 on") as caught:
+        resume(old, new, name)
+    assert len(str(caught.value)) < 900
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("curves", [5, [5] * 2, [{}] * 2, [], [CURVE.to_dict()]], ids=str)
+def test_curves_are_read_only_if_strict(name: str, curves: Any) -> None:
+    run = run_of(name)
+    run.advance(5)
+    state = run.part.state_dict() | {"curves": curves}
+    run.advance(1)
+    run.rejects(ValueError, ".", lambda: run.part.load_state_dict(state))
+    run.part.load_state_dict(state, strict=False)
+    assert run.part.last_epoch == 5
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("strict", [True, False])
+@examples(100)
+@given(data=st.data())
+def test_any_damage_is_rejected_or_harmless(name: str, strict: bool, data: st.DataObject) -> None:
+    run = run_of(name)
+    run.advance(5)
+    holder = damage(data, [copy.deepcopy(run.part.state_dict())])
+    run.advance(1)
+    before = run.shown()
+    try:
+        run.part.load_state_dict(holder[0], strict=strict)
+    except ValueError:
+        assert run.shown() == before
+    else:
+        run.advance(1)
+        assert np.isfinite([group["lr"] for group in run.optimizer.param_groups]).all()

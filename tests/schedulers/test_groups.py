@@ -1,0 +1,213 @@
+"""Parameter groups: their peaks and tensors, groups that are added, and the window of values ahead."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, strategies as st
+from support.curves.descriptions import build, descriptions
+from support.examples import examples
+from support.schedulers.driven import Driven, Key, option_of, set_option
+from support.schedulers.runs import advance, learning_rate, lrs_of, modest_peaks, optimizer_with, peaks
+from support.training.trees import through_file
+from torch.optim import SGD, Adagrad, AdamW
+from torch.optim.lr_scheduler import ConstantLR
+
+from plateau_jax import PlateauCurve
+from torch_bridge import follow, lambda_lr
+from torch_bridge.schedulers.group_curves import WindowOfValues
+from torch_bridge.schedulers.param_groups import all_groups, all_parameters, peaks_of
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
+
+any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**31 + 5000), st.integers())
+
+
+@examples(50)
+@given(
+    st.lists(st.tuples(descriptions(range(5)), peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(any_step, st.integers(0, 3)), max_size=8),
+)
+@example([({"total_steps": 2**31 - 1, "decay_shape": "linear"}, 0.5)], [(2**31 - 9, 9)])
+def test_window_has_values_of_the_curves(cases: list[Any], walk: list[tuple[int, int]]) -> None:
+    curves, bases = [build(description) for description, _ in cases], [base for _, base in cases]
+    window = WindowOfValues(curves, bases)
+    for start, further in walk:
+        for step in range(start, start + further + 1):
+            pairs = zip(bases, curves, strict=True)
+            assert window[step] == tuple(learning_rate(base, curve, step) for base, curve in pairs)
+            assert all(type(value) is float for value in window[step])
+
+
+def test_window_stays_small() -> None:
+    """It holds as many steps as at first, or a distant step alone; copies hold none."""
+    window = WindowOfValues([PlateauCurve(10**9)], [0.1])
+    assert len({len(window) for step in range(20_000) if window[step]}) == 1
+    for step in range(10**5, 10**6, 10**5):
+        assert window[step]
+        assert len(window) == 1
+    assert window[step + 1]
+    assert len(window) > 1000
+    for copied in (copy.copy(window), copy.deepcopy(window), pickle.loads(pickle.dumps(window))):
+        assert len(copied) == 0
+        assert copied[step] == window[step]
+
+
+@given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=3))
+def test_groups_and_parameters_of_several_optimizers(sizes: list[list[int]]) -> None:
+    """`sizes` lists, for each optimizer, the number of parameters in each group."""
+    made = [[[torch.nn.Parameter(torch.ones(1)) for _ in range(n)] for n in counts] for counts in sizes]
+    optimizers = [SGD([{"params": group} for group in groups], lr=0.1) for groups in made]
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    parameters = [parameter for groups in made for group in groups for parameter in group]
+    assert list(map(id, all_groups(iter(optimizers)))) == list(map(id, groups))
+    assert list(map(id, all_parameters(iter(optimizers)))) == list(map(id, parameters))
+
+
+# Peaks.
+
+
+@given(peaks, peaks)
+def test_peak_is_initial_lr_in_float32(lr: float, peak: float) -> None:
+    optimizer = optimizer_with([lr, lr])
+    optimizer.param_groups[1]["initial_lr"] = peak
+    first = lambda_lr(optimizer, CURVE)
+    expected = [float(np.float32(lr)), float(np.float32(peak))]
+    assert first.base_lrs == [group["initial_lr"] for group in optimizer.param_groups] == expected
+    advance(optimizer, first, 5)
+    assert lambda_lr(optimizer, CURVE, last_epoch=9).base_lrs == lrs_of(optimizer) == expected
+
+
+@pytest.mark.parametrize("build", [AdamW, Adagrad, SGD])
+def test_peaks_are_known_in_mid_run(build: Any) -> None:
+    """If the optimizer is new, or has an `initial_lr`, or no state shows that it was stepped."""
+    assert lambda_lr(optimizer_with([0.5], build), CURVE, 6).base_lrs == [0.5]
+    stepped = optimizer_with([0.5], build)
+    stepped.step()
+    assert lambda_lr(stepped, CURVE, 6 if build is SGD else -1).base_lrs == [0.5]
+    stepped.param_groups[0]["lr"] = 0.01
+    assert lambda_lr(stepped, CURVE, 6).base_lrs == [0.5]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@examples(20)
+@given(st.floats(2.0**-10, 10))
+def test_peak_is_the_number_in_the_tensor(dtype: torch.dtype, requires_grad: bool, lr: float) -> None:
+    tensor = torch.tensor([lr], dtype=dtype)  # with one element, or none
+    peak = float(np.float32(tensor.item()))
+    tensor.requires_grad_(requires_grad)
+    assert peaks_of(optimizer_with([tensor[0].detach().requires_grad_(requires_grad)], AdamW)) == [peak]
+    # A clone, since torch's schedulers can't fill a leaf of autograd.
+    optimizer = optimizer_with([tensor.clone()], AdamW)
+    scheduler = lambda_lr(optimizer, CURVE, last_epoch=9)  # the end of the warmup
+    (group,) = optimizer.param_groups
+    assert scheduler.base_lrs == [peak]
+    assert group["lr"].item() == (peak if dtype == torch.float64 else tensor.item())
+    state = scheduler.state_dict()
+    assert (state["base_lrs"], state["rates"]) == ([peak], [group["lr"].item()])
+    assert scheduler.get_last_lr() == [group["lr"]]
+    assert scheduler.get_last_lr()[0] is not group["lr"]
+
+
+def test_peak_written_into_base_lrs_is_used() -> None:
+    optimizer = optimizer_with([0.1, 0.2])
+    scheduler: Any = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 20)
+    scheduler.base_lrs[1] = 0.7  # as programs for torch's schedulers do
+    advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == [learning_rate(peak, CURVE, 21) for peak in (0.1, 0.7)]
+    scheduler.base_lrs = np.array([0.3, 0.4])
+    advance(optimizer, scheduler)
+    before = [learning_rate(peak, CURVE, 22) for peak in (0.3, 0.4)]
+    for wrong in (None, "0.2", 1e39, -1.0, float("nan")):
+        assert lrs_of(optimizer) == before
+        scheduler.base_lrs = [0.3, wrong]
+        with pytest.raises((TypeError, ValueError), match=r"^base_lrs\[1\] = "):
+            advance(optimizer, scheduler)
+
+
+# Tensors, and new groups.
+
+
+@pytest.mark.parametrize("key", ["lr", "weight_decay", ("betas", 0)])
+@examples(40)
+@given(modest_peaks, st.booleans(), st.lists(st.sampled_from((CURVE, OTHER)), min_size=1, max_size=4))
+def test_groups_share_a_tensor_only_under_one_curve(
+    key: Key, base: float, is_double: bool, curves: list[PlateauCurve]
+) -> None:
+    """Torch gives the same tensor to all groups without an explicit value."""
+    shared = torch.tensor(base, dtype=torch.float64 if is_double else torch.float32)
+    optimizer = optimizer_with([0.1] * len(curves), AdamW)
+    for group in optimizer.param_groups:
+        set_option(group, key, shared)
+    part: Any = lambda_lr(optimizer, curves) if key == "lr" else follow(optimizer, key, curves)
+    held = [option_of(group, key) for group in optimizer.param_groups]
+    assert [tensor is shared for tensor in held] == [curve == curves[0] for curve in curves]
+    for _ in range(3):
+        part.step()
+    now = [option_of(group, key) for group in optimizer.param_groups]
+    assert list(map(id, now)) == list(map(id, held))
+    assert list(map(float, now)) == [learning_rate(base, curve, 3) for curve in curves]
+
+
+def test_load_separates_shared_tensors_of_new_curves() -> None:
+    saved, resumed = (optimizer_with([None, None], AdamW, lr=torch.tensor(0.5)) for _ in range(2))
+    scheduler = lambda_lr(saved, CURVE)
+    advance(saved, scheduler, 7)
+    again = lambda_lr(resumed, [CURVE, OTHER])
+    resumed.load_state_dict(through_file(saved.state_dict()))
+    again.load_state_dict(scheduler.state_dict(), strict=False)
+    for step in range(7, 10):
+        assert lrs_of(resumed) == [learning_rate(0.5, curve, step) for curve in (CURVE, OTHER)]
+        advance(resumed, again)
+
+
+def test_new_group_begins_at_the_peak_after_another_scheduler() -> None:
+    """That one has written into the tensor which is the optimizer's default too."""
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=torch.tensor(0.5))
+    ConstantLR(optimizer, 0.5)
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    advance(optimizer, scheduler)
+    assert scheduler.base_lrs == [0.5, 0.5]
+
+
+def test_list_option_stays_a_list() -> None:
+    optimizer = optimizer_with([0.1], AdamW)
+    optimizer.param_groups[0]["betas"] = [0.5, 0.9]
+    follow(optimizer, ("betas", 1), CURVE).step()
+    assert optimizer.param_groups[0]["betas"] == [0.5, learning_rate(0.9, CURVE, 1)]
+
+
+def test_new_group_with_wrong_lr_changes_nothing() -> None:
+    run = Driven("scheduler", CURVE)
+    run.advance(1)
+    state = run.shown()
+    run.add_group(0.1)
+    run.optimizer.param_groups[-1]["lr"] = -1.0
+    with pytest.raises(ValueError, match=r"param_groups\[2\] = -1.0"):
+        run.step()
+    del run.optimizer.param_groups[-1]
+    assert run.shown() == state
+    del run.optimizer.param_groups[-1]
+    with pytest.raises(ValueError, match="1 parameter groups; it had 2"):
+        run.step()
+    assert run.part.last_epoch == 1
+
+
+@pytest.mark.gpu("torch")
+def test_lr_on_the_device_stays_there() -> None:
+    tensor = torch.tensor(0.7, device="cuda")
+    parameter = torch.nn.Parameter(torch.ones(2, device="cuda"))
+    parameter.grad = torch.ones_like(parameter)
+    optimizer = AdamW([parameter], lr=tensor, capturable=True)
+    scheduler = lambda_lr(optimizer, CURVE)
+    for step in range(30):
+        assert optimizer.param_groups[0]["lr"] is tensor
+        assert tensor.item() == learning_rate(0.7, CURVE, step)
+        advance(optimizer, scheduler)
