@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import pickle
 import warnings
 from fractions import Fraction
@@ -13,10 +14,7 @@ from hypothesis import example, given, strategies as st
 from support.schedulers.runs import optimizer_with
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve, cosine_plateau_schedule
-from plateau_jax.__main__ import main
 from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
-
-LIKE_FRACTIONS = [(0.5, 0.3)]
 
 
 def warnings_of(call, *arguments, **named):
@@ -67,12 +65,12 @@ def test_ratio_like_learning_rate_warns(name, ratio):
         assert message.endswith(f"write {name}={ratio!r} / peak")
 
 
-@given(st.integers(1, 10**6))
-@example(10**6)
-def test_warmup_one_step_ahead_is_accepted(warmup):
-    """(step + 1)/W, as docs/curves.md writes it, starts below 1e-4 if W is large."""
+@given(st.integers(1, 10**6), st.floats(1e-12, 10).map(np.float32).map(float))
+@example(10**6, 0.1)
+def test_usual_quotients_are_accepted(warmup, peak):
+    """(step + 1)/W, as docs/curves.md writes it, starts below 1e-4 if W is large; 1e-4 may be a quotient."""
     ahead = partial(PlateauCurve, 2 * 10**6, warmup_steps=warmup - 1)
-    assert warnings_of(ahead, init_lr_ratio=1 / warmup) == []
+    assert warnings_of(ahead, init_lr_ratio=1 / warmup, min_lr_ratio=1e-4 * peak / peak) == []
     assert len(warnings_of(ahead, init_lr_ratio=0.9e-6)) == (warmup > 1)
 
 
@@ -89,14 +87,9 @@ def test_stage_levels_like_learning_rates_warn(start, levels):
     highest = max([start, *(level for level in levels if level is not None)])
     messages = warnings_of(StagedCurve, [(5, level) for level in levels], start=start)
     assert len(messages) == (highest < 0.01)
+    parts = "look like learning rates", f"up to {highest!r}", "fractions of the peak", "learning rate / peak"
     for message in messages:
-        if highest == 0:
-            assert "0 at every step" in message
-            assert "write start=1.0" in message
-            continue
-        assert f"up to {highest!r}" in message
-        assert "fractions of the peak" in message
-        assert "Write each as learning rate / peak" in message
+        assert all(part in message for part in (parts if highest else ("0 at every step", "write start=1.0")))
 
 
 @given(st.integers(0, 200), st.sampled_from((0.0, 1e-3)), st.sampled_from(("linear", "1-sqrt", "(1-x)^2")))
@@ -111,74 +104,69 @@ def test_only_cooldown_from_0_warns(at, floor, shape):
         assert message.startswith(f"at = {at}: the learning rate is 0 there already")
 
 
-@given(st.floats(1e-12, 10).map(np.float32).map(float))
-@example(0.1)
-def test_floor_of_one_ten_thousandth_is_accepted(peak):
-    assert warnings_of(PlateauCurve, 100, min_lr_ratio=1e-4 * peak / peak) == []
-
-
-def test_each_mistake_warns():
-    first, second = warnings_of(PlateauCurve, 100, plateaus=LIKE_FRACTIONS, min_lr_ratio=1e-5)
-    assert "look like fractions" in first
-    assert "looks like a learning rate" in second
-
-
-def test_ratio_computed_from_learning_rates_is_accepted():
-    def from_learning_rates():
-        cosine_plateau_schedule(0.0, 0.1, 10, 100, end_value=1e-7)
-        cosine_plateau_schedule(1e-7, 0.1, 10, 100, end_value=1e-7)
-        for min_lr in (1e-7, 1e-6):
-            optimizer = optimizer_with([0.1, 0.2])
-            get_cosine_plateau_schedule_with_warmup(optimizer, 0, 100, min_lr=min_lr)
-
-    assert warnings_of(from_learning_rates) == []
-    build = get_cosine_plateau_schedule_with_warmup
-    assert len(warnings_of(build, optimizer_with([0.1]), 0, 9, (), 1e-5)) == 1
-
-
-def test_message_stays_short():
-    many = [(index / 1000, 0.0001) for index in range(900)]
-    (message,) = warnings_of(PlateauCurve, 10**7, plateaus=many)
-    assert len(message) < 500
-
-
-def _min_lr():
-    optimizer = optimizer_with([0.1, 0.2, 0.3])
-    get_cosine_plateau_schedule_with_warmup(optimizer, 0, 100, LIKE_FRACTIONS, min_lr=0.01)
-
-
-@pytest.mark.parametrize(
-    "construct",
-    [
-        lambda: PlateauCurve(100, plateaus=LIKE_FRACTIONS),
-        lambda: PlateauCurve(100, plateaus=LIKE_FRACTIONS).cooldown(50, 10).then(PlateauCurve(9), scale=0.5),
-        lambda: cosine_plateau_schedule(0.0, 0.1, 0, 100, plateaus=LIKE_FRACTIONS),
-        lambda: cosine_plateau_schedule(0.0, 0.1, 0, 100, end_value=1e-7, plateaus=LIKE_FRACTIONS),
-        lambda: PlateauCurve(100, min_lr_ratio=1e-5).cooldown(50, 10).then(PlateauCurve(9), scale=0.5),
-        lambda: StagedCurve([(9, 3e-4)]).cooldown(5, 10).then(PlateauCurve(9), scale=0.5),
-        lambda: StagedCurve([(9,), (9, 0.0)]).then(PlateauCurve(9)),
-        lambda: PlateauCurve(9).cooldown(9, 10).cooldown(5, 10).then(PlateauCurve(9)),
-        _min_lr,
-    ],
-    ids=(
-        "PlateauCurve",
-        "a branch of it",
-        "cosine_plateau_schedule",
-        "end_value",
-        "a branch of a ratio",
-        "a branch of stages",
-        "stages at 0",
-        "a cooldown from 0",
-        "min_lr",
-    ),
+# Programs, with the beginning of each warning; a curve that is derived from another one does not repeat it.
+FRACTIONS, LEVELS, ZERO = (
+    "plateaus = [(0.5, 0.3)] look like frac",
+    "stages have levels that",
+    "start = 0 and no",
 )
-def test_construction_warns_once_at_users_line(construct):
-    assert len(warnings_of(construct)) == 1
+PROGRAMS = [
+    ("PlateauCurve(100, plateaus=[(0.5, 0.3)])", FRACTIONS),
+    ("PlateauCurve(100, plateaus=[(0.5, 0.3)]).cooldown(50, 10).then(PlateauCurve(9), scale=0.5)", FRACTIONS),
+    ("PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5)", FRACTIONS, "min_lr_ratio = 1e-05"),
+    ("PlateauCurve(100, min_lr_ratio=1e-5).cooldown(50, 10).then(PlateauCurve(9))", "min_lr_ratio = 1e-05"),
+    ("PlateauCurve(100, warmup_steps='0.9%')", "warmup_steps = '0.9%' of 100 steps rounds down to 0 steps"),
+    ("PlateauCurve(100, warmup_steps='0%')",),
+    ("StagedCurve([('0.9%', 1.0), ('rest',)], total_steps=100)",
+     "stages[0].steps = '0.9%' of 100 steps rounds"),
+    ("StagedCurve([('0%', 1.0), ('rest',)], total_steps=100)",),
+    ("StagedCurve([(9, 3e-4)]).cooldown(5, 10).then(PlateauCurve(9), scale=0.5)", LEVELS),
+    ("StagedCurve([(9,), (9, 0.0)]).then(PlateauCurve(9))", ZERO),
+    ("PlateauCurve(9).cooldown(9, 10).cooldown(5, 10).then(PlateauCurve(9))",
+     "at = 9: the learning rate is 0"),
+    ("replace(PlateauCurve(100, plateaus=[(50, 30)]), plateaus=[(0.5, 0.3)])", FRACTIONS),
+    ("cosine_plateau_schedule(0.0, 0.1, 0, 100, plateaus=[(0.5, 0.3)])", FRACTIONS),
+    ("cosine_plateau_schedule(0.0, 0.1, 0, 100, end_value=1e-7, plateaus=[(0.5, 0.3)])", FRACTIONS),
+    ("cosine_plateau_schedule(1e-7, 0.1, 10, 100, end_value=1e-7)",),
+    ("get_cosine_plateau_schedule_with_warmup(three_groups, 0, 100, [(0.5, 0.3)], min_lr=0.01)", FRACTIONS),
+    ("get_cosine_plateau_schedule_with_warmup(three_groups, 0, 100, min_lr=1e-7)",),
+    ("get_cosine_plateau_schedule_with_warmup(three_groups, 0, 9, (), 1e-5)", "min_lr_ratio = 1e-05"),
+]  # fmt: skip
+# What a configuration file says; from a dictionary that `to_dict` wrote, the same curve is silent.
+STAGED = {"stages": [[5, 1.0]]}
+FILES = [
+    ({"total_steps": 100, "min_lr_ratio": 1e-5}, "min_lr_ratio = 1e-05 looks like a learning rate"),
+    ({"total_steps": 100, "plateaus": [[0.5, 0.3]]}, FRACTIONS),
+    ({"total_steps": 100, "warmup_steps": "0.5%"}, "warmup_steps = '0.5%' of 100 steps rounds down to 0"),
+    ({"total_steps": 100, "stages": [["0.5%", 1.0], ["rest"]]}, "stages[0].steps = '0.5%' of 100 steps"),
+    ({"total_steps": 100, "stages": [[5, 3e-4], ["rest"]], "start": 0}, LEVELS),
+    ({"kind": "cooldown", "curve": {"total_steps": 9}, "at": 9, "steps": 5},
+     "at = 9: the learning rate is 0"),
+    ({"kind": "then", "curve": STAGED, "other": {"stages": [[5]]}}, ZERO),
+]  # fmt: skip
 
 
-def test_replace_warns_again():
-    curve = PlateauCurve(100, plateaus=[(50, 30)])
-    assert len(warnings_of(dataclasses.replace, curve, plateaus=LIKE_FRACTIONS)) == 1
+NAMES = {"PlateauCurve": PlateauCurve, "StagedCurve": StagedCurve, "replace": dataclasses.replace} | {
+    call.__name__: call for call in (cosine_plateau_schedule, get_cosine_plateau_schedule_with_warmup)
+}
+
+
+@pytest.mark.parametrize("row", [*PROGRAMS, *FILES], ids=lambda row: str(row[0]))
+def test_each_mistake_warns_once_at_users_line(row):
+    program, *beginnings = row
+    names = NAMES | {"three_groups": optimizer_with([0.1, 0.2, 0.3])}  # and no `__name__` of a module
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if isinstance(program, dict):
+            curve, place = Curve.from_dict(program), __file__
+        else:
+            curve, place = eval(compile(f"\n\n{program}", "users.py", "eval"), names), "users.py"
+    assert {(warning.category, warning.filename) for warning in caught} <= {(CurveWarning, place)}
+    assert {warning.lineno for warning in caught} <= {3} or isinstance(program, dict)
+    for warning, beginning in zip(caught, beginnings, strict=True):
+        assert str(warning.message).startswith(beginning)
+    if isinstance(program, dict):
+        assert warnings_of(Curve.from_dict, json.loads(json.dumps(curve.to_dict()))) == []
 
 
 @pytest.mark.filterwarnings("error::plateau_jax.CurveWarning")
@@ -186,7 +174,7 @@ def test_copies_pickles_and_saved_curves_stay_silent():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CurveWarning)
         curve = PlateauCurve(
-            100, plateaus=LIKE_FRACTIONS, min_lr_ratio=1e-5, warmup_steps=9, init_lr_ratio=1e-6
+            100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5, warmup_steps=9, init_lr_ratio=1e-6
         )
         stages = StagedCurve([(9, 3e-4)])
     branch = curve.cooldown(50, 10).then(curve)
@@ -196,31 +184,10 @@ def test_copies_pickles_and_saved_curves_stay_silent():
     scheduler = lambda_lr(optimizer_with([0.1, 0.2]), [curve, branch])
     scheduler.load_state_dict(scheduler.state_dict())
     with pytest.raises(CurveWarning):  # a new construction warns as before
-        PlateauCurve(100, plateaus=LIKE_FRACTIONS)
+        PlateauCurve(100, plateaus=[(0.5, 0.3)])
 
 
-def test_warning_points_at_call_in_unnamed_module():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        exec(
-            compile("\n\nPlateauCurve(9, plateaus=[(0.5, 0)])", "users.py", "exec"),
-            {"PlateauCurve": PlateauCurve},
-        )
-    assert [(warning.filename, warning.lineno) for warning in caught] == [("users.py", 3)]
-
-
-def test_command_line_warns_too(capsys):
-    with pytest.warns(CurveWarning, match="Multiply them by 100"):
-        assert main(["100", "--plateau", "0.5", "0.3"]) == 0
-    assert capsys.readouterr().out == PlateauCurve(100, absolute_plateaus=[(0, 0)]).describe() + "\n"
-
-
-@given(st.integers(1, 10**6), st.lists(st.integers(0, 10**6), max_size=9))
-@example(1, [0])
-def test_warmup_from_first_step_above_zero(warmup, steps):
-    """The docstring of `warmup_steps` explains how to write a warmup by (step + 1)/W."""
-    curve = PlateauCurve(warmup + 10, warmup_steps=warmup - 1, init_lr_ratio=1 / warmup)
-    for step in [0, *(step % warmup for step in steps)]:
-        exact = Fraction(step + 1, warmup)
-        nearest = np.float32(float(exact))
-        assert abs(Fraction(curve(step)) - exact) <= Fraction(float(np.spacing(nearest))) * 501 / 1000
+def test_message_stays_short():
+    many = [(index / 1000, 0.0001) for index in range(900)]
+    (message,) = warnings_of(PlateauCurve, 10**7, plateaus=many)
+    assert len(message) < 500
