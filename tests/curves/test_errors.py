@@ -109,6 +109,7 @@ VALUES = [
     ("stages[0].shape", ValueError, SHAPES, EVERYWHERE, ["sqrt"]),
     *(("stages[0].shape", ValueError, DECIMAL, PYTHON, [f"{name}{power}" for power in NO_DECIMALS])
       for name in ("1-x^", "(1-x)^", "t^-")),
+    ("decay_shape", ValueError, DECIMAL, BOTH, ["1-x^1e-1", "(1-x)^+2"]),
 ]  # fmt: skip
 # Where in the options a value stands; all other arguments are options themselves.
 PLACES = {
@@ -314,6 +315,7 @@ OF_CALLS = [
     ("CURVE.cooldown(2000, 5, to={})", "to", ValueError, "above the level at step 2000, 0.1", [0.1000001]),
     ("CURVE.cooldown(100, 5, to={})", "to", ValueError, "[0, 1]", [1.5, -0.1]),
     ("CURVE.cooldown(5, 5, shape={})", "shape", ValueError, SHAPES, NO_SHAPES),
+    ("CURVE.cooldown(5, 5, shape={})", "shape", ValueError, DECIMAL, ["1-x^1e-1", "t^-+2"]),
     ("FALL.cooldown(5, 5, shape={})", "shape", ValueError, "cooldown from or to 0", ["exponential", "t^-2"]),
     ("CURVE.then({})", "other", TypeError, "a Curve", [None, 3, "curve", {"total_steps": 9}]),
     ("CURVE.then(CURVE, scale={})", "scale", ValueError, "(0, 1]", [0, 0.0, -0.5, 1.0000000000000002]),
@@ -432,6 +434,7 @@ def test_inverse_power_rejects_distant_levels(power):
             StagedCurve([(9, end, shape)], start=start)
     with pytest.raises(ValueError, match=rf"^shape = .*: a t\^-{power} cooldown {steep}"):
         FALL.cooldown(5, 5, to=farther, shape=shape)
+    assert StagedCurve([(9, 2.0**-31, "t^-0.5")], start=1.0)(9) == 2.0**-31  # exactly the limit
 
 
 def test_nesting_stops_at_depth_64():
