@@ -54,6 +54,7 @@ PRINTED = [
     (f"{TEXT} --json", "json.dumps(CURVE.to_dict())"),
     (f"{TEXT} --cooldown 6000 500 --json", "json.dumps(CURVE.cooldown(6000, 500).to_dict())"),
     ("2 --csv -", r"'step,learning_rate\r\n0,1.0\r\n1,0.5\r\n2,0.0\r'"),
+    ("2 --csv - --peak 0.5", r"'step,learning_rate\r\n0,0.5\r\n1,0.25\r\n2,0.0\r'"),
     (f"1e4 {STAGES} --cooldown 5000 500", "STAGED.cooldown(5000, 500).describe()"),
     ("10000 --warmup-steps 2%", "PlateauCurve(10_000, warmup_steps=200).describe()"),
     *((f"10000 --warmup-steps {text} --absolute-plateau {text} {text} --cooldown 6e3 {text} --json",

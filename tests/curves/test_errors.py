@@ -126,8 +126,11 @@ PLACES = {
     "start": lambda value: {"stages": [(5, 1)], "start": value},
 }
 
-# Values that do not go together.
+# Values that do not go together, and those that the message shows in another form.
 TOGETHER = [
+    (PYTHON, {"total_steps": np.int64(-5)}, ValueError, "total_steps = -5", "1 … 2**31 - 1"),
+    (OPTIONS, {"total_steps": "1e50"}, ValueError, f"total_steps = {10**50}", "1 … 2**31 - 1"),
+    (PYTHON, {"init_lr_ratio": np.float32(1.5)}, ValueError, "init_lr_ratio = 1.5", RATIO),
     (EVERYWHERE, {"warmup_steps": "100%"}, ValueError, "warmup_steps = 100 must", "total_steps - 1 = 99"),
     (EVERYWHERE, {"plateaus": [(95, 10)]}, ValueError, "plateaus[0] = (95, 10) must end by total_steps = 100",
      "it lasts from step 95 to step 105; the second number is the length, not the end"),
@@ -285,7 +288,9 @@ def test_arguments_of_inner_curves_have_a_path(arguments, error, begin):
         Curve.from_dict(arguments)
     assert str(caught.value).startswith(begin)
     _check_page(arguments, message_of(caught.value))
-    assert begin.startswith(Message(message_of(caught.value).path, ""))
+    path = Message(message_of(caught.value).path, "")
+    assert begin.startswith(path)
+    assert bool(path) == (" = " in begin or begin.startswith("curve: "))
     _check_copies(caught.value)
 
 
