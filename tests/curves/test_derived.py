@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from support.curves.descriptions import build, descriptions, descriptions_and_steps, steps_of
+from support.curves.scaled import OF_UNIT_8
 from support.curves.strategies import MAX_STEP, words
 from support.numerics.oracle import Oracle, is_nearest_float32
 
@@ -134,6 +135,10 @@ def test_cooldown_from_tiny_level_of_power():
     curve = build(cooldown)
     for step in range(at, at + 6):
         assert is_nearest_float32(np.float32(curve(step)), Oracle(cooldown)(step))
+
+
+def test_derived_curves_keep_the_unit():
+    assert [curve.unit for curve in OF_UNIT_8] == [8] * len(OF_UNIT_8)
 
 
 def test_flat_part_is_run_at_one_level_before_the_end():

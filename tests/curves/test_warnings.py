@@ -82,6 +82,8 @@ _levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.
 @example(0.0, [3e-4, None, 3e-5])
 @example(3e-4, [None])
 @example(0.0, [float(np.nextafter(0.01, 0))])
+@example(0.0, [0.01, None])
+@example(0.01, [None])
 @example(0.0, [1.0, None, 0.001])
 def test_stage_levels_like_learning_rates_warn(start, levels):
     highest = max([start, *(level for level in levels if level is not None)])
