@@ -27,10 +27,6 @@ def test_percent_of_rounds_exact_share_down(total, percentage):
     assert exact.percent_of(total, number) == floor(total * Fraction(str(number)) / 100)
 
 
-def test_percent_of_ignores_binary_rounding():
-    assert exact.percent_of(1000, 32.3) == 323 != floor(1000 * 32.3 / 100)
-
-
 positive = st.floats(5e-324, 1).map(exact.as_written)
 
 
@@ -75,11 +71,6 @@ def test_rounded_is_nearest_for_any_number_of_bits(case):
     assert type(rounded) is float
     assert rounded == np.float32(rounded)
     assert is_nearest_float32(np.float32(rounded), exactly(Fraction(value, 2**bits)))
-
-
-@given(st.floats(0, 1, width=32))
-def test_nearest_float32_keeps_float32(value):
-    assert exact.nearest_float32(int(Fraction(value) / UNIT)) == value
 
 
 @given(st.floats(0, 1, width=32, exclude_max=True))

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 from hypothesis import given
 from support.curves.descriptions import descriptions_and_steps
 from support.examples import examples
@@ -81,27 +80,6 @@ def test_oracle_follows_definitions(case):
         assert math.isclose(
             float(oracle(step)), _value(description, max(step, 0)), rel_tol=1e-9, abs_tol=1e-12
         )
-
-
-HALF = {"stages": [(10,), (0, 0.5)], "start": 0.25}
-
-
-@pytest.mark.parametrize(
-    ("description", "flat"),
-    [
-        ({"total_steps": 100, "plateaus": [(50, 20)]}, [(50, 20)]),
-        ({"total_steps": 100, "absolute_plateaus": [(50, 20), (70, 5), (80, 0)]}, [(50, 25)]),
-        ({"total_steps": 100, "warmup_steps": 10, "min_lr_ratio": 1.0}, [(10, 90)]),
-        ({"stages": [(5,), (3, 0.5, "cosine"), (0, 0.5), (2, None, "cosine")], "start": 0.5}, [(0, 10)]),
-        ({"stages": [(5, 0.1), (3,), (0, 0.1000000000000001), (3,)], "start": 0.5}, [(5, 3), (8, 3)]),
-        ({"cooldown": {"total_steps": 10}, "at": 15, "steps": 5, "to": 0.0, "shape": "linear"}, [(10, 10)]),
-        ({"cooldown": HALF, "at": 4, "steps": 5, "to": 0.0, "shape": "linear"}, [(0, 4)]),
-        ({"curve": {"stages": [(7,)], "start": 0.125}, "then": HALF, "scale": 0.5}, [(0, 17)]),
-    ],
-    ids=str,
-)
-def test_adjacent_parts_at_one_level_are_one_flat_run(description, flat):
-    assert Oracle(description).flat_runs() == flat
 
 
 @examples(200)

@@ -2,20 +2,18 @@
 
 from fractions import Fraction
 
+import jax
 import numpy as np
-import pytest
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments
 from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float32, power_of
 
-from plateau_jax import PlateauCurve, Segments, stack
+from plateau_jax import Segments, StagedCurve, multiplier, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
 from plateau_jax.numerics.segments import decode_table, join_words, split_words
 from plateau_jax.numerics.shapes import SHAPES
-
-UNORDERED = set, frozenset, dict.fromkeys
 
 
 def _plateau_count(chosen):
@@ -101,36 +99,68 @@ def test_stacked_table_evaluates_like_its_curve(several, steps):
     curves = [build(description) for description in several]
     stacked = stack(curves)
     steps = np.array(steps, np.int32)
+    longest = max(len(curve.rows) for curve in curves)
+    for column in stacked.columns().values():
+        assert (column.shape, column.dtype) == ((len(curves), longest), np.int32)
+        assert not column.flags.writeable
     for index, curve in enumerate(curves):
         columns = {name: column[index] for name, column in stacked.columns().items()}
         table = decode_table(NUMPY, Segments.of_columns(columns))
         np.testing.assert_array_equal(fixed_point.evaluate(NUMPY, table, steps), curve(steps))
 
 
-@given(st.lists(arguments(range(6)), min_size=1, max_size=5))
-def test_stack_is_as_long_as_longest_table(several):
-    stacked = stack(build(chosen) for chosen in several)
-    rows = 2 * max(map(_plateau_count, several)) + 3
-    for column in stacked.columns().values():
-        assert column.shape == (len(several), rows)
+def test_table_has_row_per_stage_and_columns_of_its_shapes():
+    linear = StagedCurve([(10, 1), (0, 0.5), (5,), (0, 0.2)])
+    assert linear.segments.begin.tolist() == [0, 10, 10, 15, 15]
+    assert len(linear.segments.columns()) == 10
+    every = StagedCurve(
+        [(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential"), (9, 0.2, "t^-2"), (9, 0, "1-x^2")]
+    )
+    assert linear.segments.columns().keys() < every.segments.columns().keys()
+    for column in every.segments.columns().values():
+        assert column.shape == (6,)
         assert column.dtype == np.int32
         assert not column.flags.writeable
+    # A stage that holds or jumps adds no column; one between equal levels keeps those of its shape.
+    curve = StagedCurve([(5, None, "exponential"), (0, 0.5, "exponential"), (0, 0, "exponential"), (5,)])
+    assert curve.segments.rate_whole is None
+    assert curve(range(10)).tolist() == [0] * 10
+    flat = StagedCurve([(9, 1, shape) for _, _, shape in every.stages], start=1)
+    assert flat.segments.columns().keys() == every.segments.columns().keys()
 
 
-@pytest.mark.parametrize(
-    ("curves", "error", "message"),
-    [
-        ([], ValueError, "curves"),
-        *(
-            (curves, TypeError, r"^curves = .* must be several Curves, in order$")
-            for curves in (PlateauCurve(10), *(kind([PlateauCurve(10)]) for kind in UNORDERED))
-        ),
-        *(
-            ([PlateauCurve(10), item], TypeError, r"^curves\[1\] = .* must be a Curve$")
-            for item in (3, None, PlateauCurve, PlateauCurve(10).segments, [PlateauCurve(10)])
-        ),
-    ],
-)
-def test_stack_rejects_other_objects(curves, error, message):
-    with pytest.raises(error, match=message):
-        stack(curves)
+def jitted_values():
+    """Return the jitted `multiplier`, and a list that grows by one item per compilation."""
+    compiled = []
+
+    @jax.jit
+    def values(table, steps):
+        compiled.append(1)
+        return multiplier(table, steps)
+
+    return values, compiled
+
+
+def test_traced_tables_change_without_recompilation():
+    values, compiled = jitted_values()
+    steps = np.arange(300, dtype=np.int32)
+    for middle in (20, 1, 99):
+        for level in (0.5, 0.25, 1.0, 1e-20):
+            curve = StagedCurve([(100 - middle, 1), (middle, level, "exponential"), (50, 0, "1-sqrt")])
+            for at in (1, middle, 120, 149):
+                branch = curve.cooldown(at, 20)
+                np.testing.assert_array_equal(values(branch.segments, steps), branch(steps))
+    assert len(compiled) == 1
+
+
+def test_powers_change_without_recompilation():
+    values, compiled = jitted_values()
+    steps = np.arange(120, dtype=np.int32)
+    for first, second, third in (("0.3", "2", "0.5"), ("20", "0.05", "4"), ("1.7", "0.5", "0.25")):
+        shapes = f"1-x^{first}", f"(1-x)^{second}", f"t^-{third}"
+        # Nearly equal levels in the last stage take another code path.
+        for levels in ((0.3, 0.7, 0.1), (0.3, 0.7, 0.7 + 1e-9)):
+            stages = [(40, level, shape) for level, shape in zip(levels, shapes, strict=True)]
+            curve = StagedCurve(stages, start=1.0)
+            np.testing.assert_array_equal(values(curve.segments, steps), curve(steps))
+    assert len(compiled) == 1

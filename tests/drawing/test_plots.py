@@ -1,19 +1,23 @@
-"""`plot`: lines match the curves, and the legend names what sets each apart."""
+"""`plot`: lines that match the curves, shaded spans, and a legend that names what sets each apart."""
 
 import inspect
 import subprocess
 import sys
 import warnings
+from math import inf, nan
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from support.curves.descriptions import build, descriptions
+from support.errors import check_error, each_row
 from support.examples import examples
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare, plot
+from plateau_jax.drawing.sampling import shaded_spans
 
 mpl.use("Agg")
 
@@ -28,32 +32,24 @@ def _points(line):
     return np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
 
 
+def _labels(ax):
+    legend = ax.get_legend()
+    return [text.get_text() for text in legend.get_texts()] if legend else []
+
+
 @examples(40)
 @given(st.lists(descriptions(), min_size=1, max_size=3), st.sampled_from((0.0, 1.0, 3e-4, 1e-7, 123.0)))
 def test_points_lie_on_the_curve_and_include_borders(cases, peak):
     curves = [build(description) for description in cases]
     ax = plot(curves, peak_value=peak, ax=_axes())
-    assert len(ax.lines) == len(curves)
     for line, curve in zip(ax.lines, curves, strict=True):
         steps, rates = _points(line)
         assert np.issubdtype(steps.dtype, np.integer)
-        assert steps[0] == 0
-        assert steps[-1] == curve.total_steps
+        assert (steps[0], steps[-1]) == (0, curve.total_steps)
         assert (np.diff(steps) > 0).all()
         assert set(curve.segments.begin) <= set(steps)
         assert len(steps) >= min(curve.total_steps, 1000)
         np.testing.assert_array_equal(rates, np.float32(peak) * curve(steps))
-
-
-def test_plot_without_axes_uses_current_ones():
-    import matplotlib.pyplot as plt
-
-    figure, ax = plt.subplots()
-    try:
-        assert plot(CURVE, peak_value=1e-3) is ax
-        assert ax.get_ylabel() == "learning rate"
-    finally:
-        plt.close(figure)
 
 
 @examples(8)
@@ -65,32 +61,33 @@ def test_all_forms_of_curves_draw_the_same(cases, peak):
     drawn = [plot(*form, peak_value=peak, ax=_axes()) for form in forms]
     if len(curves) == 1:
         drawn.insert(0, curves[0].plot(peak_value=peak, ax=_axes()))
+    names = [_labels(ax) for ax in drawn]
     looks = [
-        (*([line.get_xydata().tolist() for line in ax.lines], [span.get_xy() for span in ax.patches]),
-         *(ax.get_xlabel(), ax.get_ylabel(), _labels(ax)))
+        ([line.get_xydata().tolist() for line in ax.lines], [span.get_xy() for span in ax.patches])
         for ax in drawn
-    ]  # fmt: skip
-    *unnamed, with_names = looks
-    assert unnamed == [unnamed[0]] * len(unnamed)
-    assert with_names[:-1] == unnamed[0][:-1]
-    assert with_names[-1][-len(named) :] == list(named) == list(compare(named).names)
-    assert unnamed[0][2:4] == ("step", "multiplier" if peak == 1 else "learning rate")
+    ]
+    assert looks == [looks[0]] * len(looks)
+    assert names[:-1] == [names[0]] * (len(names) - 1)
+    assert names[-1][-len(named) :] == list(named) == list(compare(named).names)
+    for ax in drawn:
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("step", "multiplier" if peak == 1 else "learning rate")
     if len(curves) > 1:
-        assert unnamed[0][-1] == list(compare(*curves).names) == list(compare(curves).names)
+        assert names[0] == list(compare(*curves).names) == list(compare(curves).names)
+
+
+def test_plot_without_axes_uses_current_ones():
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots()
+    try:
+        assert plot(CURVE, peak_value=1e-3) is ax
+    finally:
+        plt.close(figure)
 
 
 def test_method_and_function_take_the_same_arguments():
     function, method = inspect.signature(plot), inspect.signature(Curve.plot)
     assert list(function.parameters.values())[1:] == list(method.parameters.values())[1:]
-
-
-def _labels(ax):
-    legend = ax.get_legend()
-    return [text.get_text() for text in legend.get_texts()] if legend else []
-
-
-def _legend(*curves):
-    return _labels(plot(curves, ax=_axes()))
 
 
 STABLE, CYCLE = StagedCurve([(50, 1.0), (950,)]), PlateauCurve(300, warmup_steps=30)
@@ -121,7 +118,7 @@ LEGENDS = [
 
 @pytest.mark.parametrize(("curves", "labels"), LEGENDS)
 def test_legend_has_what_sets_curves_apart(curves, labels):
-    assert _legend(*curves) == labels
+    assert _labels(plot(curves, ax=_axes())) == labels
 
 
 def test_labels_are_short_and_unique():
@@ -136,28 +133,26 @@ def test_labels_are_short_and_unique():
         )
     ]
     for curves in ([*saws, *many], variants):
-        labels = _legend(*curves)
+        labels = _labels(plot(curves, ax=_axes()))
         assert all(labels)
         assert len(set(labels)) == len(labels) == len(curves)
         assert max(map(len, labels)) < 90
 
 
-STEEP = [
-    StagedCurve([(10**6, 1.0), (steps, to, shape), (10**6,)])
-    for steps in (20, 10**4, 10**9)
-    for to, shape in (
-        *((0, "1-sqrt"), (0, "cosine"), (0.5, "linear"), (1e-9, "exponential"), (1e-9, "t^-0.5")),
-        *((0, "1-x^0.05"), (0, "1-x^20"), (0, "(1-x)^0.05"), (0, "(1-x)^20"), (1e-4, "t^-0.25")),
-    )
+FALLS = [
+    *((0, "1-sqrt"), (0, "cosine"), (0.5, "linear"), (1e-9, "exponential"), (1e-9, "t^-0.5")),
+    *((0, "1-x^0.05"), (0, "1-x^20"), (0, "(1-x)^0.05"), (0, "(1-x)^20"), (1e-4, "t^-0.25")),
 ]
 
 
-@pytest.mark.parametrize("curve", [*STEEP, StagedCurve([(10**5, 1, "exponential")], start=1e-9)], ids=repr)
-def test_line_is_smooth_and_jumps_with_the_curve(curve):
-    jumping = curve.then(StagedCurve([(0, 0.5), (10**6, 0.2), (0, 0.7), (10,)], start=0.1))
-    steps, rates = _points(plot(jumping, ax=_axes()).lines[0])
-    apart = np.diff(steps) > 1
-    assert np.abs(np.diff(rates))[apart].max() < 0.04
+@pytest.mark.parametrize(("to", "shape"), FALLS)
+def test_line_is_smooth_and_jumps_with_the_curve(to, shape):
+    steep = [StagedCurve([(10**6, 1.0), (steps, to, shape), (10**6,)]) for steps in (20, 10**4, 10**9)]
+    for curve in (*steep, StagedCurve([(10**5, 1, "exponential")], start=1e-9)):
+        jumping = curve.then(StagedCurve([(0, 0.5), (10**6, 0.2), (0, 0.7), (10,)], start=0.1))
+        steps, rates = _points(plot(jumping, ax=_axes()).lines[0])
+        apart = np.diff(steps) > 1
+        assert np.abs(np.diff(rates))[apart].max() < 0.04
 
 
 @examples(10)
@@ -170,16 +165,13 @@ def test_legend_names_every_curve_without_squeezing_the_axes(cases):
     assert ax.get_window_extent().width > 400
 
 
-def test_logarithmic_axes_are_unchanged():
+def test_axes_stay_as_the_user_set_them():
     ax = _axes()
     ax.set_yscale("log")
     with warnings.catch_warnings(action="error"):
         plot([CURVE, PlateauCurve(1000, min_lr_ratio=0.1)], peak_value=1e-3, ax=ax)
     assert ax.get_yscale() == "log"
     assert ax.get_ylim()[0] > 0
-
-
-def test_axis_limits_set_by_user_stay():
     ax = _axes()
     ax.set_ylim(0.1, 0.3)
     ax.set_xlim(10, 20)
@@ -187,23 +179,61 @@ def test_axis_limits_set_by_user_stay():
     assert (ax.get_xlim(), ax.get_ylim()) == ((10, 20), (0.1, 0.3))
 
 
-NOT_A_CURVE = r"curves\[.*\] = .* must be a Curve: write plot"
+@examples(25)
+@given(descriptions(scaled=True))
+def test_single_curve_has_shaded_and_named_spans(description):
+    curve = build(description)
+    ax, spans = plot(curve, ax=_axes()), list(shaded_spans(curve.rows))
+    shaded = [(span.get_x(), span.get_x() + span.get_width()) for span in ax.patches]
+    assert shaded == [(begin, after) for _, begin, after in spans]
+    assert sorted(_labels(ax)) == sorted({name for name, *_ in spans})
+    for name, begin, after in spans:
+        assert begin < after
+        values = curve([begin, (begin + after) // 2, after - 1])
+        assert (np.ptp(values) == 0) if name == "plateau" else (np.diff(values) >= 0).all()
+    assert len(set(shaded)) == len(spans)
 
 
-@pytest.mark.parametrize(
-    ("curves", "peak", "error", "message"),
-    [
-        *((curves, 1.0, TypeError, NOT_A_CURVE) for curves in (None, 5, "curve", [None], [CURVE, 3])),
-        (CURVE.to_dict(), 1.0, TypeError, NOT_A_CURVE),
-        ([], 1.0, ValueError, "there is no curve: write plot"),
-        *((CURVE, peak, ValueError, "peak_value = ") for peak in (-1.0, np.nan, np.inf, 1e-40, 1e39)),
-        *((CURVE, peak, TypeError, "peak_value = ") for peak in (None, "0.1", True)),
-    ],
-    ids=str,
-)
-def test_wrong_arguments_are_rejected(curves, peak, error, message):
-    with pytest.raises(error, match=message):
-        plot(curves, peak_value=peak, ax=_axes())
+def test_several_curves_are_not_shaded():
+    ax = plot([CURVE, PlateauCurve(10, warmup_steps=5)], ax=_axes())
+    assert not ax.patches
+    plot(CURVE, ax=ax)  # with other lines in the plot, spans would be ambiguous
+    assert not ax.patches
+
+
+def _grey(colour):
+    return np.dot(to_rgb(colour), (0.299, 0.587, 0.114))
+
+
+def test_lines_and_spans_differ_without_colour():
+    many = plot([PlateauCurve(100 + index) for index in range(6)], ax=_axes())
+    assert len({str(line._unscaled_dash_pattern) for line in many.lines}) == 6
+    ax = plot(CURVE, ax=_axes())
+    (line,), (warmup, plateau) = ax.lines, ax.patches
+    assert warmup.get_hatch() != plateau.get_hatch()
+    # Lighter than the line and darker than a white page.
+    for span in (warmup, plateau):
+        *colour, opacity = span.get_facecolor()
+        assert _grey(line.get_color()) + 0.4 < 1 - opacity * (1 - _grey(colour)) < 0.95
+
+
+ERRORS = [
+    *((f"plot({curves}, ax=ax)", TypeError, f"curves[{key}] = ", "must be a Curve: write plot")
+      for curves,
+       key in (("None", 0), ("5", 0), ("'curve'", 0), ("[None]", 0), ("[CURVE, 3]", 1), ("CURVE, 3", 1),
+                          ("CURVE.to_dict()", "'total_steps'"), ("[CURVE], CURVE", 0))),
+    ("plot({1: CURVE}, ax=ax)", TypeError, "the name 1", "string"),
+    *((f"plot({curves})", ValueError, "there is no curve: write plot") for curves in ("", "[]", "{}")),
+    *((f"plot(CURVE, peak_value={peak}, ax=ax)", ValueError, f"peak_value = {peak}")
+      for peak in (-1.0, nan, inf, 1e-40, 1e39)),
+    *((f"CURVE.plot(peak_value={peak!r}, ax=ax)", TypeError, f"peak_value = {peak!r}", "number")
+      for peak in (None, "0.1", True)),
+]  # fmt: skip
+
+
+@each_row(ERRORS)
+def test_errors(row):
+    check_error(row, globals() | {"ax": _axes()}, CURVE=CURVE)
 
 
 def test_given_axes_do_not_need_pyplot():

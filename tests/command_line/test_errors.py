@@ -1,0 +1,172 @@
+"""What `python -m plateau_jax` rejects: one line, exit status 2, and no file is written.
+
+Wrong options of a curve itself are in `curves/test_errors.py`.
+"""
+
+import json
+import sys
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from support.commands import error_of, output_of
+
+from plateau_jax import PlateauCurve
+from plateau_jax.__main__ import main
+
+NO_CURVE = "no curve: give TOTAL, --stage STEPS or --from FILE"
+LEAVE_OUT = "--from takes a curve as it is: leave out TOTAL and the options of a curve"
+FITS = "--fit low.csv --fit middle.csv --fit high.csv"
+NO_LRS = "no learning rates among the columns 'step', 'val_loss': give"
+# Arguments, and a part of the message.
+ERRORS = [
+    ("", NO_CURVE),
+    ("--compare", NO_CURVE),
+    ("--warmup-steps 2%", NO_CURVE),
+    ("100 --start 1", "'start' is not an argument of PlateauCurve, which has total_steps, warmup_steps"),
+    ("100 --stage rest --warmup-steps 5", "'warmup_steps' is not an argument of StagedCurve, which has"),
+    ("100 --peak nan", "peak = nan must be"),
+    ("100 --peak 1e-40", "peak = 1e-40 must be 0, or finite and at least"),
+    ("100 --cooldown -1 50", "at = -1 must be at least 0"),
+    ("100 --cooldown 50 half", "steps = 'half' must be an integer"),
+    ("--from missing.json", "No such file or directory: 'missing.json'"),
+    ("--from .", "Is a directory: '.'"),
+    ("100 --from cosine.json", LEAVE_OUT),
+    ("--from cosine.json --plateau 5 10 --decay-shape linear", LEAVE_OUT),
+    ("--from cosine.json --from run.json --csv new.csv", "--csv and --json take one curve, not 2"),
+    ("--from cosine.json --from run.json --json", "--csv and --json take one curve, not 2"),
+    ("--compare --from cosine.json --min-lr-ratio 0.1", "missing 1 required positional argument"),
+    ("--compare --from cosine.json --from zero.json", "has no positive learning rate"),
+    ("100 --design", "--design opens a page: leave --plot out"),
+    # Logs of runs
+    ("1000 --fit log.csv", "--fit requires --compare or --best-peak"),
+    ("1000 --design --fit log.csv", "--fit requires --compare or --best-peak"),
+    ("1000 --compare --fit log.csv", NO_LRS),
+    ("1000 --compare --fit log.csv run.json", "give the run's curve and its peak"),
+    ("1000 --compare --fit several.csv run.json", "with LossRun.read(..., loss=...)"),
+    ("1000 --compare --fit none.csv", "No such file or directory: 'none.csv'"),
+    ("1000 --compare --fit log.csv none.json", "No such file or directory: 'none.json'"),
+    ("1000 --compare --fit log.csv run.json run.json", "not 2 curves: repeat --fit"),
+    ("1000 --compare --fit log.csv log.csv", "log.csv: Expecting value"),
+    ("9000 --compare --peak 1 --fit log.csv run.json", "a forecast reaches at most 4 times"),
+    ("1000 --compare --peak 0 --fit log.csv run.json", "peak"),
+    ("1000 --compare --fit low.csv --fit middle.csv", "or find the best peak with best_peak(runs, curve)"),
+    ("1000 --best-peak", "--best-peak requires --fit LOG"),
+    (f"1000 --best-peak --peak 1e-3 {FITS}", "leave --peak out"),
+    ("1000 --best-peak --fit low.csv", "the runs at 0.00049"),
+    (f"9000 --best-peak {FITS}", "at most 4 times the 1000 steps"),
+    (f"1000 --from 9000.json --best-peak {FITS}", "at most 4 times the 1000 steps"),
+    ("1000 --best-peak --fit low.csv --fit middle.csv --fit few.csv", "the peak 0.004: runs[2]: "),
+    ("1000 --best-peak --fit log.csv", NO_LRS.removesuffix(": give")),
+    ("1000 --best-peak --fit late.csv", "the run's curve"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), ERRORS)
+def test_errors_write_no_file(folder, capsys, arguments, message):
+    before = set(folder.iterdir())
+    printed = error_of(capsys, "--plot", "new.png", *arguments.split())
+    assert printed.startswith("python -m plateau_jax: error: ")
+    assert printed.count("\n") == 1 or "--fit" in arguments
+    assert message in printed
+    assert set(folder.iterdir()) == before
+
+
+KNOWN = "--warmup-steps", "--min-lr-ratio", "--plateau", "--stage", "--from", "--cooldown", "--peak", "--csv"
+OF_PARSER = [
+    ("100 --plateau 50", "expected 2 arguments"),
+    ("100 --peak high", "invalid float value: 'high'"),
+    ("--from", "expected one argument"),
+    ("100 --stage", "expected at least one argument"),
+    ("100 200", "unrecognized arguments: 200\n"),
+    ("100 --warmup_steps 50", "unrecognized arguments: --warmup_steps 50\n"),
+    ("100 --min-lr 1e-5", "unrecognized arguments: --min-lr 1e-5\n"),
+    ("100 --json --csv -", "argument --csv: not allowed with argument --json"),
+    ("--from cosine.json --compare --json", "argument --json: not allowed with argument --compare"),
+    *((f"1000 --best-peak {other}", "not allowed with argument --best-peak")
+      for other in ("--json", "--csv -", "--compare", "--design")),
+    *((f"100 {short} 5", f"unrecognized arguments: {short}")
+      for short in [*(option[:-1] for option in KNOWN), "--min-lr", "--warmup-shap", "--init-lr", "--p",
+       "--f"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), OF_PARSER)
+def test_unknown_options_are_named_with_the_known_ones(capsys, arguments, message):
+    """None is abbreviated: `--min-lr 1e-5` must not become `--min-lr-ratio`."""
+    printed = error_of(capsys, *arguments.split())
+    assert message in printed
+    assert all(option in printed for option in KNOWN)
+
+
+NO_CURVES = {
+    "": "Expecting value",
+    "curve": "Expecting value",
+    '{"kind": "staged"': "Expecting ",
+    "\0\x01\udcff": "can't decode byte 0xff",
+    '{"total_steps": 9, "warmup_step": 3}': "'warmup_step' is not an argument of PlateauCurve, which has",
+    "[" * 100_000: "maximum recursion depth exceeded",
+    '{"kind": "cooldown", "curve": ' * 100_000: "maximum recursion depth exceeded",
+    '{"kind": "cooldown", "curve": ' * 65 + "{}" + "}" * 65: "derived curves are nested more than 64 deep",
+}
+
+
+@pytest.mark.parametrize("text", NO_CURVES, ids=lambda text: text[:40])
+def test_file_without_a_curve_is_refused(tmp_path, capsys, text):
+    path = tmp_path / "curve.json"
+    path.write_text(text, errors="surrogateescape")
+    message = error_of(capsys, "--from", str(path)).splitlines()[-1]
+    assert f"{path}: " in message
+    assert NO_CURVES[text] in message
+
+
+single = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+several = st.lists(single, max_size=4) | st.dictionaries(st.text(), single, max_size=4)
+anything = single | several | st.lists(several, max_size=2)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["plateaus", "stairs", "cooldown", "then", "part", "scaled"]), st.data(), anything)
+def test_no_file_content_causes_a_traceback(folder, tmp_path, capsys, name, data, value):
+    """Replace one value in a curve's JSON, at any depth."""
+    curve, other = (json.loads((folder / f"{name}.json").read_text()) for _ in range(2))
+    written = inside = {"kind": "then", "curve": curve, "other": other, "scale": 1}
+    while isinstance(inside, dict | list) and inside:
+        key = data.draw(st.sampled_from(sorted(inside) if isinstance(inside, dict) else range(len(inside))))
+        if not isinstance(inside[key], dict | list) or data.draw(st.booleans()):
+            break
+        inside = inside[key]
+    if inside:
+        inside[key] = value
+    path = tmp_path / "curve.json"
+    path.write_text(json.dumps(written))
+    code = 2
+    with suppress(SystemExit):
+        code = main(["--from", str(path)])
+    printed = capsys.readouterr()
+    assert bool(printed.out) == (code == 0)
+    assert (f"error: {path}: " in printed.err) == (code == 2)
+
+
+def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):
+    files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.xyz")]
+    assert "xyz" in error_of(capsys, "100", *files)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+@pytest.mark.parametrize("name", ["missing/file.png", "made", f"{'n' * 300}.png"], ids=lambda name: name[:7])
+def test_unwritable_file_is_rejected(tmp_path, capsys, option, name):
+    (tmp_path / "made.png").mkdir()
+    path = tmp_path / name.replace("made", "made.png")
+    assert f"'{path}'\n" in error_of(capsys, "100", option, str(path))
+    assert [file.name for file in tmp_path.rglob("*")] == ["made.png"]
+    assert "No space left" in error_of(capsys, "100", "--csv", "/dev/full")
+
+
+def test_only_pictures_need_matplotlib(tmp_path, capsys, monkeypatch):
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    printed = error_of(capsys, "100", "--plot", str(tmp_path / "curve.png"))
+    assert "--plot needs matplotlib: pip install 'plateau-jax[plot]'" in printed
+    assert output_of(capsys, "100") == PlateauCurve(100).describe() + "\n"

@@ -1,0 +1,493 @@
+"""Errors of curves: each names the argument, shows its value, and has the word that helps."""
+
+import copy
+import json
+import pickle
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from math import inf, nan
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from support.commands import error_of
+from support.curves.strategies import MAX_STEP
+from support.design.design import describe_curve
+from support.errors import check_error, each_row
+
+import plateau_jax
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.curves.derived_curves import Cooldown, Then
+from plateau_jax.validation.checks import Message, message_of
+
+# Where wrong options of a curve are tried: as arguments of the constructor; in JSON, as `from_dict`,
+# `--from FILE` and the design page read it; as options of the command line.
+PYTHON, JSON, OPTIONS = "Python", "JSON", "options"
+BOTH, WRITTEN, EVERYWHERE = (PYTHON, JSON), (JSON, OPTIONS), (PYTHON, JSON, OPTIONS)
+
+NO_INTEGERS = [True, np.True_, 10.5, 10.0, None, nan, 3j, np.float32(10), [10], Fraction(10)]
+NO_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), {85, 10}, frozenset((85, 10)), {85: 0, 10: 0}]
+NO_PAIRS += [{85: 0, 10: 0}.keys(), {0: 85, 1: 10}.values()]
+NO_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
+NO_STAGES = [None, 5, "stages", {10, 20}, {10: 0.5}, np.array(5)]
+NO_STAGE = [5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}, np.array(5)]
+NO_PERCENTAGES = ["-1%", "100.0001%", "nan%", "inf%", "%", "2%%", "2 % 3", "1/2%", "2%\n.", f"{'9' * 5000}%"]
+NO_DECIMALS = ["", "P", "1e-1", "+2", "-2", " 2", "2 ", "2\n", "1/2", "1,5", "1_0", "½", "٢", ".", "1.5.2"]
+NO_DECIMALS += ["inf", "nan", "0x2", "2" * 10**6, "0.5" + "0" * 30]
+NO_SHAPES = ["x^2", "1 - x^2", "1-x**2", "1-X^2", "(1-x)2", "1-x", "", "sqrt", "Linear", None, 2, ["linear"]]
+PERCENTAGE, STAGE = "a percentage from 0% to 100%", "; a stage is (steps, to, shape)"
+RATIO, DECIMAL = "lie in [0, 1]", "a decimal for P"
+DECAYS = "one of 'linear', 'cosine', '1-sqrt', '1-x^P', '(1-x)^P', with a decimal for P, such as '1-x^2'"
+SHAPES = "one of 'linear', 'cosine', '1-sqrt', 'exponential', '1-x^P', '(1-x)^P', 't^-P', with a decimal"
+PERCENT = "0 … 100 %; for steps use absolute_plateaus"
+
+# Wrong values of one argument: the message begins with it and with the value.
+VALUES = [
+    ("total_steps", TypeError, "integer", PYTHON, [*NO_INTEGERS, "10"]),
+    ("total_steps", TypeError, "integer", BOTH, [1e4]),
+    ("total_steps", TypeError, "integer", EVERYWHERE, [10.5, "10%"]),
+    ("total_steps", TypeError, "integer", WRITTEN, ["1e999999999", "ten", "nan"]),
+    ("total_steps", ValueError, "1 … 2**31 - 1 = 2147483647", EVERYWHERE, [0, -5, MAX_STEP + 1, 10**50]),
+    ("warmup_steps", TypeError, "integer", PYTHON, [*NO_INTEGERS, "10", b"10%"]),
+    ("warmup_steps", TypeError, "percentage of total_steps such as '2%'", EVERYWHERE, [0.1, "rest", "half"]),
+    ("warmup_steps", ValueError, "lie in 0 … total_steps - 1 = 99", EVERYWHERE, [-1, 100]),
+    ("warmup_steps", ValueError, PERCENTAGE, BOTH, NO_PERCENTAGES),
+    ("min_lr_ratio", ValueError, RATIO, BOTH, [-0.1, 1.0000000000000002, 2, 10**150]),
+    ("init_lr_ratio", ValueError, RATIO, EVERYWHERE, [-0.1, 1.5]),
+    ("min_lr_ratio", ValueError, "finite", BOTH, [nan, inf, -inf]),
+    ("init_lr_ratio", ValueError, "finite", BOTH, [nan]),
+    ("min_lr_ratio", TypeError, "number", PYTHON, ["0.1", 0j, [0.1], np.True_]),
+    ("init_lr_ratio", TypeError, "number", PYTHON, ["0.1", 0j]),
+    ("min_lr_ratio", TypeError, "number", BOTH, [True, None, "10%"]),
+    ("init_lr_ratio", TypeError, "number", WRITTEN, ["high", "nan", "1e999"]),
+    ("warmup_shape", ValueError, "one of 'linear', 'cosine'", BOTH, ["1-sqrt", "Linear", None, ["linear"]]),
+    ("warmup_shape", ValueError, "one of 'linear', 'cosine'", EVERYWHERE, ["1-x^2"]),
+    ("decay_shape", ValueError, DECAYS, BOTH, [*NO_SHAPES, "exponential"]),
+    ("decay_shape", ValueError, DECAYS, EVERYWHERE, ["t^-1"]),
+    ("decay_shape", ValueError, "P in [0.05, 20]", EVERYWHERE, ["1-x^20.01", "(1-x)^20.01"]),
+    ("decay_shape", ValueError, "P in [0.05, 20]", EVERYWHERE, ["1-x^0.049", "(1-x)^.049"]),
+    ("stages[0].shape", ValueError, "P in [0.25, 4]", EVERYWHERE, ["t^-4.01", "t^-0.249"]),
+    ("plateaus", TypeError, "sequence of pairs (start, duration) in percent", PYTHON, NO_SEQUENCES),
+    ("plateaus[1]", TypeError, "pair (start, duration) in percent", PYTHON, NO_PAIRS),
+    ("plateaus[1]", TypeError, "pair", BOTH, [50]),
+    ("plateaus[1]", ValueError, PERCENT, EVERYWHERE, [(-1, 10), (100.5, 10)]),
+    ("plateaus[1]", ValueError, PERCENT, EVERYWHERE, [(10, -0.5), (500, 300)]),
+    ("plateaus[1].start", TypeError, "number", PYTHON, [None, "10", True, 1j]),
+    ("plateaus[1].start", TypeError, "number", EVERYWHERE, ["9,5"]),
+    ("plateaus[1].start", TypeError, "number", WRITTEN, ["nan"]),
+    ("plateaus[1].duration", TypeError, "number", PYTHON, [None, "10", True, 1j]),
+    ("plateaus[1].duration", TypeError, "number", EVERYWHERE, ["9,5"]),
+    ("plateaus[1].duration", ValueError, "finite", BOTH, [nan, inf, -inf]),
+    ("absolute_plateaus", TypeError, "sequence of pairs (start, length) in steps", PYTHON, NO_SEQUENCES),
+    ("absolute_plateaus[1]", TypeError, "pair (start, length) in steps", PYTHON, NO_PAIRS),
+    ("absolute_plateaus[1]", ValueError, "the warmup ends, at step 10", EVERYWHERE, [(-1, 5), (9, 5)]),
+    ("absolute_plateaus[1]", ValueError, "negative length", EVERYWHERE, [(50, -1)]),
+    ("absolute_plateaus[1].start", TypeError, "integer", PYTHON,
+     [None, "10", True, 1j, 50.0, np.float64(50)]),
+    ("absolute_plateaus[1].start", TypeError, "integer", EVERYWHERE, [9.5]),
+    ("absolute_plateaus[1].length", TypeError, "integer", PYTHON,
+     [None, "10", True, 1j, 50.0, np.float64(50)]),
+    ("stages", TypeError, "sequence of stages", PYTHON, NO_STAGES),
+    ("stages", TypeError, "sequence of stages", BOTH, [{"warmup": 5}]),
+    ("stages[1]", TypeError, "be a stage (steps, to, shape); to and shape", PYTHON, NO_STAGE),
+    ("stages[1]", TypeError, "be a stage (steps, to, shape); to and shape", EVERYWHERE,
+     [(5, 0, "(1-x)^2", 1)]),
+    ("stages[1].steps", TypeError, "integer", PYTHON, [True, 1.0, "1", None, nan]),
+    ("stages[1].steps", TypeError, f"such as '2%' or the word 'rest'{STAGE}", EVERYWHERE,
+     [0.02, "ten", "Rest"]),
+    ("stages[1].steps", ValueError, "at least 0", EVERYWHERE, [-1]),
+    ("stages[1].steps", ValueError, "is a fraction of all steps, and needs total_steps", EVERYWHERE,
+     ["2%", "rest"]),
+    ("stages[0].to", TypeError, f"number{STAGE}", PYTHON, [True, "0.5", 0j, [0.5]]),
+    ("stages[0].to", TypeError, f"number{STAGE}", EVERYWHERE, ["50%"]),
+    ("stages[0].to", ValueError, f"{RATIO}{STAGE}", EVERYWHERE, [-0.1, 1.0000000000000002, 500]),
+    ("stages[0].to", ValueError, "finite", BOTH, [nan, inf]),
+    ("start", TypeError, "number", BOTH, [True]),
+    ("start", ValueError, RATIO, EVERYWHERE, [-0.1, 2]),
+    ("start", ValueError, "finite", BOTH, [nan]),
+    ("stages[0].shape", ValueError, SHAPES, BOTH, [*NO_SHAPES, "t^2"]),
+    ("stages[0].shape", ValueError, SHAPES, EVERYWHERE, ["sqrt"]),
+    *(("stages[0].shape", ValueError, DECIMAL, PYTHON, [f"{name}{power}" for power in NO_DECIMALS])
+      for name in ("1-x^", "(1-x)^", "t^-")),
+    ("decay_shape", ValueError, DECIMAL, BOTH, ["1-x^1e-1", "(1-x)^+2"]),
+]  # fmt: skip
+# Where in the options a value stands; all other arguments are options themselves.
+PLACES = {
+    "plateaus[1]": lambda value: {"plateaus": [(20, 5), value]},
+    "plateaus[1].start": lambda value: {"plateaus": [(20, 5), (value, 5)]},
+    "plateaus[1].duration": lambda value: {"plateaus": [(20, 5), (50, value)]},
+    "absolute_plateaus[1]": lambda value: {"warmup_steps": 10, "absolute_plateaus": [(20, 5), value]},
+    "absolute_plateaus[1].start": lambda value: {"absolute_plateaus": [(20, 5), (value, 5)]},
+    "absolute_plateaus[1].length": lambda value: {"absolute_plateaus": [(20, 5), (50, value)]},
+    "stages[1]": lambda value: {"stages": [(5,), value]},
+    "stages[1].steps": lambda value: {"stages": [(5,), (value, 0.5)]},
+    "stages[0].to": lambda value: {"stages": [(5, value)]},
+    "stages[0].shape": lambda value: {"stages": [(5, 0.5, value)]},
+    "start": lambda value: {"stages": [(5, 1)], "start": value},
+}
+
+# Values that do not go together, and those that the message shows in another form.
+TOGETHER = [
+    (PYTHON, {"total_steps": np.int64(-5)}, ValueError, "total_steps = -5", "1 … 2**31 - 1"),
+    (OPTIONS, {"total_steps": "1e50"}, ValueError, f"total_steps = {10**50}", "1 … 2**31 - 1"),
+    (PYTHON, {"init_lr_ratio": np.float32(1.5)}, ValueError, "init_lr_ratio = 1.5", RATIO),
+    (EVERYWHERE, {"warmup_steps": "100%"}, ValueError, "warmup_steps = 100 must", "total_steps - 1 = 99"),
+    (EVERYWHERE, {"plateaus": [(95, 10)]}, ValueError, "plateaus[0] = (95, 10) must end by total_steps = 100",
+     "it lasts from step 95 to step 105; the second number is the length, not the end"),
+    (EVERYWHERE, {"plateaus": [(100, 1)]}, ValueError, "plateaus[0] = (100, 1)", "by total_steps"),
+    (EVERYWHERE, {"absolute_plateaus": [(101, 0)]}, ValueError, "absolute_plateaus[0] = (101, 0)",
+     "by total_steps"),
+    (BOTH, {"absolute_plateaus": [(10, 10**30)]}, ValueError, "absolute_plateaus[0] = (10, 1000",
+     "by total_steps"),
+    (EVERYWHERE, {"plateaus": [(25, 10), (10, 20)]}, ValueError, "plateaus[1] = (10, 20)",
+     "starts, at step 25"),
+    (EVERYWHERE, {"plateaus": [(10, 20), (15, 0)]}, ValueError, "plateaus[0] = (10, 20)",
+     "starts, at step 15"),
+    (EVERYWHERE, {"plateaus": [(10, 20), (10, 20)]}, ValueError, "plateaus[0] = (10, 20)",
+     "starts, at step 10"),
+    (EVERYWHERE, {"absolute_plateaus": [(10, 20), (29, 9)]}, ValueError, "absolute_plateaus[0] = (10, 20)",
+     "at step 29"),
+    (EVERYWHERE, {"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]}, ValueError,
+     "plateaus[0] = (10, 20)", "29"),
+    (EVERYWHERE, {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]}, ValueError,
+     "absolute_plateaus[0] = (10, 20)", "at step 28"),
+    (EVERYWHERE, {"plateaus": [(0, 100)]}, ValueError, "plateaus must leave at least one of the 100",
+     "StagedCurve"),
+    (BOTH, {"stages": []}, ValueError, "stages add up to 0 steps", "2147483647"),
+    (EVERYWHERE, {"stages": [(0, 1)]}, ValueError, "stages add up to 0 steps", "2147483647"),
+    (EVERYWHERE, {"stages": [(MAX_STEP,), (1,)]}, ValueError, "stages add up to 2147483648 steps",
+     "2147483647"),
+    (BOTH, {"stages": [(5, 0, "exponential")], "start": 1}, ValueError, "stages[0].shape = 'exponential': an",
+     "or to 0"),
+    (BOTH, {"stages": [(5, 0.5, "exponential")]}, ValueError, "stages[0].shape = 'exponential': an",
+     "from or to 0"),
+    (BOTH, {"stages": [(5, 0, "t^-2")], "start": 1}, ValueError,
+     "stages[0].shape = 't^-2': a t^-2 stage from", "to 0"),
+    # A shape is checked even if it has no effect.
+    (BOTH, {"stages": [(5, None, "Linear")]}, ValueError, "stages[0].shape = 'Linear'", "one of"),
+    (BOTH, {"stages": [(0, 0.5, None)]}, ValueError, "stages[0].shape = None", "one of"),
+    *((BOTH, {"stages": [(text, 1.0), ("rest",)], "total_steps": 9}, ValueError, "stages[0].steps = ",
+      PERCENTAGE)
+      for text in NO_PERCENTAGES),
+    (BOTH, {"stages": [("rest",)], "total_steps": "100%"}, TypeError, "total_steps = '100%'", "integer"),
+    (BOTH, {"stages": [("rest",)], "total_steps": 0}, ValueError, "total_steps = 0", "1 …"),
+    (PYTHON, {"stages": [("rest",)], "total_steps": inf}, TypeError, "total_steps = inf", "integer"),
+    (EVERYWHERE, {"stages": [("rest",), ("rest",)], "total_steps": 9}, ValueError, "stages[1].steps = 'rest'",
+     "once"),
+    (EVERYWHERE, {"stages": [(5,), (3,)], "total_steps": 9}, ValueError, "stages add up to 8 steps",
+     "= 9: write 'rest'"),
+    (EVERYWHERE, {"stages": [("50%",), ("50%",)], "total_steps": 9}, ValueError, "stages add up to 8",
+     "write 'rest'"),
+    (EVERYWHERE, {"stages": [(5, 1), (5,)], "total_steps": 9}, ValueError,
+     "stages add up to 10 steps, not to total_steps = 9"),
+    # Nothing is left for 'rest'.
+    (OPTIONS, {"stages": [(5, 1), (5,)], "total_steps": 9}, ValueError, "stages add up to 10",
+     "total_steps = 9\n"),
+    (EVERYWHERE, {"stages": [(8, 1), ("50%",), ("rest",)], "total_steps": 9}, ValueError,
+     "stages add up to 12 steps"),
+    (PYTHON, {"warmup_shape": (item for item in ())}, ValueError, "warmup_shape = <generator", "'cosine'"),
+]  # fmt: skip
+
+
+def _tried():
+    rows = [
+        (surfaces, PLACES.get(path, lambda value, path=path: {path: value})(value), error, begin, word)
+        for path, error, word, surfaces, values in VALUES
+        for value in values
+        # The message shows at most 200 characters of a value, on one line.
+        for begin in [f"{path} = {' '.join(repr(value).split())[:150]}"]
+    ]
+    for surfaces, options, error, *parts in [*rows, *TOGETHER]:
+        for surface in (surfaces,) if isinstance(surfaces, str) else surfaces:
+            yield pytest.param(surface, options, error, parts, id=f"{surface}-{parts[0]:.40}")
+
+
+def _as_options(options):
+    """Return the arguments of a curve as options of the command line."""
+    repeated = {"plateaus": "--plateau", "absolute_plateaus": "--absolute-plateau", "stages": "--stage"}
+    words = [str(options[name]) for name in ("total_steps",) if name in options]
+    for name, value in options.items():
+        if name in repeated:
+            words += [word for item in value for word in (repeated[name], *map(str, item))]
+        elif name != "total_steps":
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return words
+
+
+def _in_json(text):
+    """Replace tuples by lists, which JSON has in place of them."""
+    return text.replace("(", "[").replace(")", "]")
+
+
+@pytest.mark.parametrize(("surface", "options", "error", "parts"), list(_tried()))
+def test_wrong_options_are_named_alike(surface, options, error, parts, tmp_path, capsys):
+    options = options if options.keys() & {"stages", "total_steps"} else {"total_steps": 100} | options
+    name = parts[0].partition(" ")[0]
+    if surface == OPTIONS:
+        printed = error_of(capsys, *_as_options(options))
+        assert len(printed.splitlines()) == 1
+        assert _in_json(printed).startswith(_in_json(f"python -m plateau_jax: error: {parts[0]}"))
+        assert all(_in_json(part) in _in_json(printed) for part in parts)
+        return
+    if surface == PYTHON:
+        with pytest.raises(error) as caught:
+            (StagedCurve if "stages" in options else PlateauCurve)(**options)
+        message = str(caught.value)
+        assert message.startswith(parts[0])
+        assert all(part in message for part in parts)
+    else:
+        written = json.dumps(options)
+        with pytest.raises(error) as caught:
+            Curve.from_dict(json.loads(written))
+        message = str(caught.value)
+        assert _in_json(message).startswith(_in_json(parts[0]))
+        assert all(_in_json(part) in _in_json(message) for part in parts)
+        _check_page(json.loads(written), message_of(caught.value))
+        (tmp_path / "curve.json").write_text(written)
+        printed = error_of(capsys, "--from", str(tmp_path / "curve.json"))
+        assert printed.endswith(f"curve.json: {message}\n")
+    assert type(caught.value) is error
+    assert "\n" not in message
+    assert Message(message_of(caught.value).path, "") == name
+    _check_copies(caught.value)
+
+
+def _check_page(curve, message):
+    fault, length = describe_curve({"curve": curve, "peak": 1})["fault"], len(message.path)
+    assert fault["message"] == message
+    assert fault["path"][:length] == ("curve", *message.path)[:length]
+
+
+def _check_copies(error):
+    pickles = [pickle.dumps(error, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    for other in (*map(pickle.loads, pickles), copy.copy(error), copy.deepcopy(error)):
+        assert (type(other), str(other)) == (type(error), str(error))
+        assert message_of(other).path == message_of(error).path
+
+
+NESTED = {"kind": "cooldown", "curve": {"total_steps": 0}, "at": 5, "steps": 5}
+IN_CURVES = [
+    ({**NESTED, "curve": 5}, TypeError, "curve = 5 must be a mapping"),
+    ({**NESTED, "curve": {"total_steps": 9}, "at": "x"}, TypeError, "at = 'x' must be an integer"),
+    ({"kind": "then", "curve": {"total_steps": 9}, "other": NESTED}, ValueError,
+     "other.curve.total_steps = 0 must"),
+    ({**NESTED, "curve": {"step": 3}}, ValueError,
+     "curve: 'step' is not an argument of PlateauCurve, which has total"),
+    ({"total_steps": 9, "min_lr": 0.1}, ValueError,
+     "'min_lr' is not an argument of PlateauCurve, which has total"),
+    ({"stages": [[9]], "at": 1}, ValueError,
+     "'at' is not an argument of StagedCurve, which has stages, start, tot"),
+    *(({"kind": kind}, ValueError,
+      f"kind = {kind!r} must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', or")
+      for kind in ("plateau", "Staged", None, 5, ["staged"], {})),
+    ({}, TypeError, "PlateauCurve.__init__() missing 1 required positional argument: 'total_steps'"),
+    ([], TypeError, "arguments = [] must be a mapping"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "error", "begin"), IN_CURVES, ids=str)
+def test_arguments_of_inner_curves_have_a_path(arguments, error, begin):
+    with pytest.raises(error) as caught:
+        Curve.from_dict(arguments)
+    assert str(caught.value).startswith(begin)
+    _check_page(arguments, message_of(caught.value))
+    path = Message(message_of(caught.value).path, "")
+    assert begin.startswith(path)
+    assert bool(path) == (" = " in begin or begin.startswith("curve: "))
+    _check_copies(caught.value)
+
+
+CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
+LONG = PlateauCurve(2**30)
+BRANCH = StagedCurve([(100, 1.0), (900,)]).cooldown(600, 400)
+FALL = StagedCurve([(10,)], start=1)
+NO_STEPS = [True, np.True_, 3.0, np.float32(3), nan, "3", b"3", None, 3j, Decimal(3), Fraction(3), [1.0, 2.0]]
+NO_STEPS += [
+    [1, None],
+    ["3"],
+    [True, 2],
+    [[1], [2, 3]],
+    np.arange(3.0),
+    np.array([True]),
+    np.array([1, 2.0], object),
+]
+
+# Wrong values of one argument of a call, which stands in place of the braces.
+OF_CALLS = [
+    ("CURVE.cooldown({}, 5)", "at", TypeError, "integer", [True, 1.0, "1", None]),
+    ("CURVE.cooldown({}, 5)", "at", ValueError, "at least 0", [-1]),
+    ("CURVE.cooldown(5, {})", "steps", TypeError, "integer", [True, 1.0, "1", None]),
+    ("CURVE.cooldown(5, {})", "steps", ValueError, "at least 1", [0]),
+    ("CURVE.cooldown(0, 5, to={})", "to", ValueError, "above the level at step 0, 0.0", [1e-300]),
+    ("CURVE.cooldown(50, 5, to={})", "to", ValueError, "above the level at step 50, 0.5", [0.6]),
+    ("CURVE.cooldown(2000, 5, to={})", "to", ValueError, "above the level at step 2000, 0.1", [0.1000001]),
+    ("CURVE.cooldown(100, 5, to={})", "to", ValueError, "[0, 1]", [1.5, -0.1]),
+    ("CURVE.cooldown(5, 5, shape={})", "shape", ValueError, SHAPES, NO_SHAPES),
+    ("CURVE.cooldown(5, 5, shape={})", "shape", ValueError, DECIMAL, ["1-x^1e-1", "t^-+2"]),
+    ("FALL.cooldown(5, 5, shape={})", "shape", ValueError, "cooldown from or to 0", ["exponential", "t^-2"]),
+    ("CURVE.then({})", "other", TypeError, "a Curve", [None, 3, "curve", {"total_steps": 9}]),
+    ("CURVE.then(CURVE, scale={})", "scale", ValueError, "(0, 1]", [0, 0.0, -0.5, 1.0000000000000002]),
+    ("CURVE.then(CURVE, scale={})", "scale", ValueError, "finite", [nan, inf]),
+    ("CURVE.then(CURVE, scale={})", "scale", TypeError, "number", [True, "0.5", None]),
+    ("CURVE.part({})", "start", TypeError, "integer", [True, 1.0, "1", None]),
+    ("CURVE.part({})", "start", ValueError, "at least 0", [-1]),
+    ("CURVE.part({})", "start", ValueError, "below stop = 1000", [1000]),
+    ("CURVE.part({}, 5)", "start", ValueError, "below stop = 5", [5]),
+    ("CURVE.part(0, {})", "stop", TypeError, "integer", [True, 1.0, "1"]),
+    ("CURVE.part(0, {})", "stop", ValueError, "at least 1", [0]),
+    ("CURVE.part(0, {})", "stop", ValueError, "at most the curve's total_steps = 1000", [1001]),
+    ("CURVE.same_until({}, 5)", "other", TypeError, "a Curve", [None]),
+    ("CURVE.first_difference({})", "other", TypeError, "a Curve", [5]),
+    ("CURVE.same_until(CURVE, {})", "step", TypeError, "integer", [1.0, True, None]),
+    ("CURVE.same_until(CURVE, {})", "step", ValueError, "at least 0", [-1]),
+    ("CURVE.learning_rate(3, {})", "peak_value", TypeError, "number", ["0.1", True, None]),
+    ("CURVE.learning_rate(3, {})", "peak_value", ValueError, "negative", [-0.1]),
+    ("CURVE.learning_rate(3, {})", "peak_value", ValueError, "2**-126", [1e-39]),
+    ("BRANCH.merge_weights({})", "steps", TypeError, "sequence of integers", [7, None, "67", {600: 7}]),
+    ("BRANCH.merge_weights([600, {}])", "steps[1]", TypeError, "integer", [700.0, True, [700]]),
+    ("BRANCH.merge_weights([{}, 600])", "steps[0]", ValueError, "at least 0", [-1]),
+    ("BRANCH.merge_weights({})", "steps", ValueError, "two rising integers",
+     [[], [600], [7, 70, 70], [70, 60]]),
+    ("BRANCH.merge_weights({})", "steps", ValueError, "at most 2**31 - 1", [[600, 2**31]]),
+    ("stack([CURVE, {}])", "curves[1]", TypeError, "a Curve", [3, None, [5]]),
+]  # fmt: skip
+ERRORS = [
+    *((call.format(repr(value)), error, f"{name} = {value!r}", word)
+      for call, name, error, word, values in OF_CALLS for value in values),
+    ("CURVE.cooldown(MAX_STEP, 1)", ValueError, "at + steps = 2147483648", "at most 2**31 - 1"),
+    ("CURVE.cooldown(10**30, 1)", ValueError, f"at + steps = {10**30 + 1}"),
+    ("LONG.then(LONG)", ValueError, f"total_steps = {2**30} + {2**30}", "at most"),
+    *((f"CURVE(NO_STEPS[{index}])", TypeError,
+      f"step must be an integer or an array of integers, not {step!r}")
+      for index, step in enumerate(NO_STEPS)),
+    *((f"CURVE.learning_rate({step}, 0.1)", TypeError,
+      f"step must be an integer or an array of integers, not {step}")
+      for step in (1.5, True)),
+    ("CURVE.learning_rate(jnp.array(3), 0.1)", TypeError, "optax_schedule(curve, peak_value)"),
+    ("BRANCH.merge_weights(np.array([600.0, 7]))", TypeError, "steps[0] = ", "600.0", "integer"),
+    ("BRANCH.merge_weights([50, 600])", ValueError, "rises from step 50 to step 99",
+     "steps[0] = 50 to steps[-1]"),
+    ("BRANCH.merge_weights([0, 600])", ValueError, "the curve is 0 at steps[0] = 0"),
+    ("BRANCH.merge_weights([1000, 1001])", ValueError, "the curve is 0 at steps[0] = 1000"),
+    ("stack([])", ValueError, "curves"),
+    *((f"stack({curves})", TypeError, "curves = ", "several Curves, in order")
+      for curves in ("CURVE", "{CURVE}", "frozenset([CURVE])", "{CURVE: None}")),
+    *((f"stack([CURVE, {item}])", TypeError, "curves[1] = ", "must be a Curve")
+      for item in ("PlateauCurve", "CURVE.segments")),
+    ("Curve()", TypeError, "abstract"),
+    *((f"type('Recipe', ({kind},), {{}})", TypeError,
+      "Recipe cannot be derived from a curve: write a function")
+      for kind in ("Curve", "PlateauCurve", "StagedCurve", "Cooldown", "Then")),
+    ("StagedCurve.from_dict(CURVE.to_dict())", ValueError, "of a PlateauCurve, not of a StagedCurve"),
+    ("Cooldown.from_dict(CURVE.part(5).to_dict())", ValueError, "of a Part, not of a Cooldown"),
+    ("PlateauCurve.from_dict(CURVE.then(CURVE).to_dict())", ValueError, "of a Then, not of a PlateauCurve"),
+    ("replace(CURVE, warmup_steps=1000)", ValueError, "warmup_steps = 1000", "total_steps - 1 = 999"),
+    ("BatchPlan([(0, (item for item in ()))])", TypeError, "pairs[0].batch = <generator", "integer"),
+    ("HoldBelow([(0.5, (item for item in ()))])", TypeError, "<generator"),
+]  # fmt: skip
+
+
+# The names in the calls.
+NAMES = {name: getattr(plateau_jax, name) for name in plateau_jax.__all__} | globals()
+NAMES |= {"Cooldown": Cooldown, "Then": Then, "jnp": jnp, "replace": replace}
+
+
+@each_row(ERRORS)
+def test_errors(row):
+    check_error(row, NAMES, CURVE=CURVE)
+    with pytest.raises(row[1]) as caught:
+        eval(row[0], NAMES)
+    _check_copies(caught.value)
+
+
+@given(st.integers(1, MAX_STEP), st.integers(), st.data())
+def test_a_step_must_be_left_to_decay(total, warmup, data):
+    if not 0 <= warmup < total:
+        with pytest.raises(ValueError, match=f"^warmup_steps = {warmup} must lie in .* = {total - 1}, so"):
+            PlateauCurve(total, warmup_steps=warmup)
+        warmup %= total
+    assert PlateauCurve(total, warmup_steps=warmup)(warmup) == 1
+    cut = data.draw(st.integers(0, total - warmup))
+    plateaus = [(warmup, cut), (warmup + cut, total - warmup - cut)]
+    with pytest.raises(ValueError, match=f"^plateaus must .* the {total - warmup} steps .* decay"):
+        PlateauCurve(total, warmup_steps=warmup, absolute_plateaus=plateaus)
+
+
+@given(st.sampled_from(["1-x^", "(1-x)^", "t^-"]), st.decimals(0, 25, places=4), st.integers(0, 3))
+def test_power_must_lie_in_range(name, power, zeros):
+    shape = f"{name}{power:f}{'0' * zeros}"
+    low, high = (Decimal("0.25"), 4) if name == "t^-" else (Decimal("0.05"), 20)
+    stages = [(50, 0.1, shape)]
+    if low <= power <= high:
+        curve = StagedCurve(stages, start=0.9)
+        assert StagedCurve(curve.stages, start=0.9) == curve
+    else:
+        with pytest.raises(
+            ValueError, match=rf"^stages\[0\].shape = '.*' must have a P in \[{low}, {high}\]$"
+        ):
+            StagedCurve(stages, start=0.9)
+
+
+@pytest.mark.parametrize("power", ["0.25", "0.5", "1", "2"])
+def test_inverse_power_rejects_distant_levels(power):
+    shape, most = f"t^-{power}", 62 * float(power)
+    low = 2.0**-most  # for P = 0.25 only near 2⁻¹⁵·⁵
+    nearer, farther = (float(f"{low * factor:.3g}") for factor in (1.01, 0.99))
+    steep = rf"between these levels is too steep: the lower one must be at least 2\*\*-{most:g} times"
+    for levels_of in (lambda level: (1, level), lambda level: (level, 1)):
+        start, end = levels_of(nearer)
+        assert StagedCurve([(9, end, shape)], start=start)(9) == np.float32(end)
+        start, end = levels_of(farther)
+        with pytest.raises(ValueError, match=rf"^stages\[0\].shape = .*: a t\^-{power} stage {steep}"):
+            StagedCurve([(9, end, shape)], start=start)
+    with pytest.raises(ValueError, match=rf"^shape = .*: a t\^-{power} cooldown {steep}"):
+        FALL.cooldown(5, 5, to=farther, shape=shape)
+    assert StagedCurve([(9, 2.0**-31, "t^-0.5")], start=1.0)(9) == 2.0**-31  # exactly the limit
+
+
+def test_nesting_stops_at_depth_64():
+    curve = PlateauCurve(1000)
+    for index in range(64):
+        curve = curve.cooldown(900 - index, 1000)
+    for copied in (copy.deepcopy(curve), pickle.loads(pickle.dumps(curve)), eval(repr(curve))):
+        assert (copied, hash(copied)) == (curve, hash(curve))
+    assert Curve.from_dict(json.loads(json.dumps(curve.to_dict()))) == curve
+    for deeper in ("curve.cooldown(5, 5)", "curve.part(5)", "curve.then(CURVE)", "CURVE.then(curve)"):
+        check_error((deeper, ValueError, "nested 65 deep"), NAMES, curve=curve)
+    for times in (1, 10_000):  # also beyond Python's own limit
+        arguments = curve.to_dict()
+        for _ in range(times):
+            arguments = {"kind": "then", "curve": CURVE.to_dict(), "other": arguments, "scale": 1.0}
+        with pytest.raises(ValueError, match=r"nested .* deep"):
+            Curve.from_dict(arguments)
+
+
+LONG_VALUES = {"array": np.zeros((50, 50)), "text": "two\nlines" * 999, "list": [[0.5]] * 999}
+OF_LONG_VALUES = [
+    *("PlateauCurve(value)", "PlateauCurve(9, warmup_steps=value)", "PlateauCurve(9, plateaus=value)"),
+    *("PlateauCurve(9, plateaus=[value])", "PlateauCurve(9, plateaus=[(value, 1)])"),
+    *("PlateauCurve(9, min_lr_ratio=value)", "PlateauCurve(9, warmup_shape=value)"),
+    *("PlateauCurve(9, decay_shape=value)", "CURVE.cooldown(value, 3)", "CURVE.cooldown(3, 3, to=value)"),
+    *("CURVE.then(value)", "CURVE.then(CURVE, scale=value)", "CURVE.same_until(value, 3)"),
+    *("StagedCurve(value)", "StagedCurve([value])", "StagedCurve([(value, value)])"),
+    *("StagedCurve([(3, value)])", "Curve.from_dict(value)", "Curve.from_dict({'kind': str(value)})"),
+    *("BatchPlan(value)", "BatchPlan.from_dict(value)", "HoldBelow(value, 3)", "HoldBelow(0.5, value)"),
+    *(
+        "optax_schedule(CURVE, value)",
+        "optax_schedule(value, 3e-4)",
+        "scale_by_curve(CURVE, 3e-4, unit=value)",
+    ),
+    *("scale_by_curve(CURVE, 3e-4).update(1.0, scale_by_curve(CURVE, 3e-4).init(None), count=value)",),
+    *("outlook(value)", "compare(CURVE, value)", "plot(CURVE, value)"),
+]
+
+
+@pytest.mark.parametrize("kind", LONG_VALUES)
+@pytest.mark.parametrize("call", OF_LONG_VALUES)
+def test_message_shows_a_line_of_a_long_value(call, kind):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        eval(call, NAMES | {"value": LONG_VALUES[kind]})
+    (line,) = str(caught.value).splitlines()
+    assert len(line) < 900

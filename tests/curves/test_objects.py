@@ -1,0 +1,220 @@
+"""Curves as objects: routes that give the same curve again, equality, and descriptions."""
+
+import copy
+import dataclasses
+import inspect
+import json
+import pickle
+from collections import UserDict, UserList
+from random import Random
+from types import MappingProxyType
+from typing import get_type_hints
+
+import numpy as np
+import pytest
+from hypothesis import example, given, strategies as st
+from support.curves.descriptions import KINDS, build, descriptions, descriptions_and_steps
+from support.curves.strategies import arguments
+from support.examples import examples
+from support.numerics.oracle import Oracle
+
+import plateau_jax
+from plateau_jax import Curve, PlateauCurve, Stage, StagedCurve
+
+PUBLIC = {name: getattr(plateau_jax, name) for name in ("BatchPlan", "PlateauCurve", "StagedCurve", "Stage")}
+
+
+def _rewrite(value, random):
+    """Return the value in one of the forms in which a configuration may hold it, at every depth."""
+    if isinstance(value, dict):
+        items = {name: _rewrite(item, random) for name, item in value.items()}
+        if items.get("kind") == "staged" and random.random() < 0.5:
+            del items["kind"]
+        return random.choice([dict, MappingProxyType, UserDict])(items)
+    if isinstance(value, list):
+        return random.choice([list, tuple, UserList])([_rewrite(item, random) for item in value])
+    if isinstance(value, int):
+        return random.choice([value, str(value), f"{value:_}", f" {value} "])
+    return random.choice([value, repr(value)]) if isinstance(value, float) else value
+
+
+def _from_rewritten(curve):
+    written = json.loads(json.dumps(curve.to_dict(), allow_nan=False))
+    return Curve.from_dict(_rewrite(written, Random(repr(curve))))
+
+
+def _from_yaml(curve):
+    yaml = pytest.importorskip("yaml")
+    # As JSON, since YAML writes 1e-05 with a point, and then reads it as a number.
+    return Curve.from_dict(yaml.safe_load(json.dumps(curve.to_dict())))
+
+
+def _from_omegaconf(curve):
+    omegaconf = pytest.importorskip("omegaconf")
+    return Curve.from_dict(omegaconf.OmegaConf.create(curve.to_dict()))
+
+
+ROUTES = {
+    "repr": lambda curve: eval(repr(curve), PUBLIC),
+    "class": lambda curve: type(curve).from_dict(json.loads(json.dumps(curve.to_dict(), allow_nan=False))),
+    "rewritten": _from_rewritten,
+    "yaml": _from_yaml,
+    "omegaconf": _from_omegaconf,
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda curve: pickle.loads(pickle.dumps(curve)),
+    "replace": dataclasses.replace,
+}
+
+
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
+@pytest.mark.parametrize("route", ROUTES)
+@example(({"stages": [(0, None, "1-x^0.50"), (0, None, "1-sqrt"), (1,)], "start": 0}, [0, 1]))
+@examples(60)
+@given(descriptions_and_steps(size=12, scaled=True))
+def test_every_route_gives_the_same_curve(route, case):
+    description, steps = case
+    curve = build(description)
+    values, bytes_before = curve(steps), len(pickle.dumps(curve))
+    again = ROUTES[route](curve)
+    assert type(again) is type(curve)
+    assert again == curve == build(description)
+    assert (hash(again), repr(again), again.to_dict()) == (hash(curve), repr(curve), curve.to_dict())
+    assert (again.rows, again.unit, again.depth) == (curve.rows, curve.unit, curve.depth)
+    np.testing.assert_array_equal(again(steps), values)
+    assert len(pickle.dumps(curve)) == len(pickle.dumps(again)) == bytes_before  # no table in it
+
+
+@given(descriptions(scaled=True), descriptions(scaled=True))
+def test_curves_are_equal_exactly_when_their_arguments_are(description, other):
+    one, another = build(description), build(other)
+    assert (one == another) == (one.to_dict() == another.to_dict())
+
+
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
+@given(arguments(), st.randoms())
+def test_equality_ignores_order_and_number_types(chosen, random):
+    curve = build(chosen)
+    # Dictionaries of earlier versions lack the newer arguments.
+    written = json.loads(json.dumps(chosen))
+    assert Curve.from_dict(written) == PlateauCurve.from_dict(written) == curve
+    shuffled = {
+        name: random.sample(chosen[name], len(chosen[name])) for name in ("plateaus", "absolute_plateaus")
+    }
+    other = PlateauCurve(
+        np.int64(chosen["total_steps"]),
+        warmup_steps=np.array(chosen["warmup_steps"]),
+        plateaus=([np.float64(start), np.float64(duration)] for start, duration in shuffled["plateaus"]),
+        absolute_plateaus=np.array(shuffled["absolute_plateaus"], int).reshape(-1, 2),
+        min_lr_ratio=np.float64(chosen["min_lr_ratio"]),
+        init_lr_ratio=float(chosen["init_lr_ratio"]),
+        warmup_shape=np.str_(chosen["warmup_shape"]),
+        decay_shape=type("Name", (str,), {})(chosen["decay_shape"]),
+    )
+    assert (other, hash(other)) == (curve, hash(curve))
+    assert json.dumps(other.to_dict())
+    assert type(other.warmup_shape) is type(other.decay_shape) is str
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, np.float32, type("Number", (float,), {})])
+@pytest.mark.parametrize("value", [-0.0, 0.0, 0.25])
+def test_number_becomes_plain_without_signed_zero(kind, value):
+    curve = PlateauCurve(100, min_lr_ratio=kind(value), init_lr_ratio=kind(value))
+    for ratio in (curve.min_lr_ratio, curve.init_lr_ratio):
+        assert type(ratio) is float
+        assert repr(ratio) == repr(abs(value))
+
+
+ONE_OF_EACH_KIND = (
+    {"total_steps": 100},
+    {"stages": [(100, 0.5, "linear")], "start": 0.0},
+    {"cooldown": {"total_steps": 100}, "at": 50, "steps": 50, "to": 0.0, "shape": "1-sqrt"},
+    {"curve": {"total_steps": 50}, "then": {"total_steps": 50}, "scale": 0.5},
+    {"part": {"total_steps": 100}, "start": 1, "stop": 90},
+    {"scaled": {"total_steps": 100}, "pairs": [(0, 1), (80, 2)], "unit": 4, "reference": 2, "exponent": 0.5},
+)
+CHANGES = (
+    {
+        "total_steps": 101,
+        "warmup_steps": 1,
+        "plateaus": [(50, 10)],
+        "absolute_plateaus": [(50, 10)],
+        "min_lr_ratio": 0.1,
+        "init_lr_ratio": 0.1,
+        "warmup_shape": "cosine",
+        "decay_shape": "linear",
+    },
+    {"stages": [(100, 0.5, "cosine")], "start": 0.1},
+    {"cooldown": {"total_steps": 101}, "at": 49, "steps": 49, "to": 0.1, "shape": "linear"},
+    {"curve": {"total_steps": 51}, "then": {"total_steps": 51}, "scale": 0.25},
+    {"part": {"total_steps": 101}, "start": 0, "stop": 91},
+    {"scaled": {"total_steps": 101}, "pairs": [(0, 1)], "unit": 2, "reference": 3, "exponent": 1},
+)
+
+
+@pytest.mark.parametrize("kind", range(6), ids=(*KINDS, "scaled").__getitem__)
+def test_every_argument_matters_and_none_can_be_set(kind):
+    description = ONE_OF_EACH_KIND[kind]
+    curve = build(description)
+    others = {build({**description, name: value}) for name, value in CHANGES[kind].items()}
+    assert len(others - {curve}) == len(CHANGES[kind])
+    for name in ("total_steps", "segments", "anything"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(curve, name, 5)
+
+
+@given(descriptions())
+def test_describe_lists_nonempty_segments(description):
+    curve, oracle = build(description), Oracle(description)
+    header, *lines = curve.describe().splitlines()
+    assert len({len(line) for line in (header, *lines)}) == 1
+    begins = sorted(set(oracle.borders))
+    assert [int(line.split()[0]) for line in lines] == begins
+    assert [line.split()[1] for line in lines] == [*(str(begin - 1) for begin in begins[1:]), "…"]
+    for line, begin in zip(lines, begins, strict=True):
+        assert f"{curve(begin):.6g}" == line.split()[-2]
+
+
+def test_describe_names_stages_cooldown_and_continuation():
+    end = StagedCurve([(10, 0.5), (80,), (0, 0.8), (10, 0.1, "exponential")], start=1.0)
+    curve = PlateauCurve(100, warmup_steps=10, min_lr_ratio=0.5).cooldown(120, 10).then(end)
+    assert curve.describe().splitlines() == [
+        "first step  last step  kind                     from          to",
+        "         0          9  linear warmup               0           1",
+        "        10         99  cosine decay                1         0.5",
+        "       100        119  hold                      0.5         0.5",
+        "       120        129  1-sqrt cooldown           0.5           0",
+        "       130        139  linear stage                1         0.5",
+        "       140        219  hold                      0.5         0.5",
+        "       220        229  exponential stage         0.8         0.1",
+        "       230          …  end                       0.1         0.1",
+    ]
+    shortened = PlateauCurve(100, decay_shape="linear").cooldown(50, 10).describe().splitlines()
+    assert shortened[1].split() == ["0", "49", "linear", "decay", "1", "0.5"]
+
+
+def test_stages_become_plain_numbers():
+    curve = StagedCurve([[np.int64(5), np.float32(0.1)], (5, None), Stage(0, 1), (3,)], start=np.float64(0.3))
+    assert curve.stages == ((5, 0.1, "linear"), (5, None, "linear"), (0, 1, "linear"), (3, None, "linear"))
+    assert {type(stage) for stage in curve.stages} == {Stage}
+    assert type(curve.start) is float
+    assert curve == StagedCurve(iter(curve.stages), start=0.3)
+
+
+def test_repr_names_all_arguments():
+    curve = StagedCurve([(5, 1)], start=0.5)
+    assert repr(curve) == "StagedCurve(stages=(Stage(steps=5, to=1, shape='linear'),), start=0.5)"
+    assert repr(curve.cooldown(3, 1)) == f"{curve!r}.cooldown(3, 1, to=0.0, shape='1-sqrt')"
+    assert repr(curve.then(curve)) == f"{curve!r}.then({curve!r}, scale=1.0)"
+
+
+@pytest.mark.parametrize("cls", [PlateauCurve, StagedCurve])
+def test_signature_agrees_with_the_fields(cls):
+    """Of tools that build curves from a command line, some read the fields and some the constructor."""
+    of_fields, of_arguments = get_type_hints(cls), get_type_hints(cls.__init__)
+    parameters = inspect.signature(cls).parameters
+    for field in dataclasses.fields(cls):
+        assert of_arguments[field.name] == of_fields[field.name]
+        missing = inspect.Parameter.empty
+        default = missing if field.default is dataclasses.MISSING else field.default
+        assert parameters[field.name].default == default

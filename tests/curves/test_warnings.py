@@ -1,0 +1,197 @@
+"""`CurveWarning` about a curve: when it is given, at which line, and how often."""
+
+import copy
+import dataclasses
+import json
+import pickle
+import warnings
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import example, given, strategies as st
+from support.schedulers.runs import optimizer_with
+
+from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve, cosine_plateau_schedule
+from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
+
+
+def warnings_of(call, *arguments, **named):
+    """Return the warnings of a call; check that each is a `CurveWarning` that points into this file."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call(*arguments, **named)
+    assert {(warning.category, warning.filename) for warning in caught} <= {(CurveWarning, __file__)}
+    return [str(warning.message) for warning in caught]
+
+
+_small = st.one_of(st.sampled_from((0, 1, 0.0, 1.0)), st.floats(0.001, 0.999), st.floats(0.01, 3))
+_pairs = st.one_of(
+    st.tuples(_small, _small), st.tuples(st.integers(0, 89), st.sampled_from((0, 0.004, 0.4, 9)))
+)
+
+
+@given(st.sampled_from((1, 9, 120, 10**5)), st.integers(0, 2), st.lists(_pairs, max_size=3))
+@example(1000, 0, [(0, 1)])
+@example(1000, 0, [(0, 1), (2, 0.5)])
+@example(10**6, 0, [(0, 0.5)])
+def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus):
+    lengths = [int(decaying * Fraction(str(duration)) / 100) for _, duration in plateaus]
+    lost = any(length == 0 and duration > 0 for length, (_, duration) in zip(lengths, plateaus, strict=True))
+    numbers = [number for pair in plateaus for number in pair]
+    fractions = bool(numbers) and max(numbers) <= 1 and any(number not in (0, 1) for number in numbers)
+    try:
+        messages = warnings_of(PlateauCurve, decaying + warmup, warmup_steps=warmup, plateaus=plateaus)
+    except ValueError:  # the plateaus overlap, or leave no step to decay
+        return
+    assert len(messages) == (fractions or lost)
+    if messages:
+        assert ("look like fractions" in messages[0]) == fractions
+        assert ("rounds down to 0" in messages[0]) == (not fractions)
+
+
+@given(st.floats(0, 1))
+@example(0.0)
+@example(1e-4)
+@example(9.99e-5)
+@example(5e-324)
+@pytest.mark.parametrize("name", ["min_lr_ratio", "init_lr_ratio"])
+def test_ratio_like_learning_rate_warns(name, ratio):
+    messages = warnings_of(PlateauCurve, 100, warmup_steps=10, **{name: ratio})
+    assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
+    for message in messages:
+        assert message.startswith(f"{name} = {ratio!r} looks like a learning rate, but is a fraction")
+        assert message.endswith(f"write {name}={ratio!r} / peak")
+
+
+@given(st.integers(1, 10**6), st.floats(1e-12, 10).map(np.float32).map(float))
+@example(10**6, 0.1)
+def test_usual_quotients_are_accepted(warmup, peak):
+    """(step + 1)/W, as docs/curves.md writes it, starts below 1e-4 if W is large; 1e-4 may be a quotient."""
+    ahead = partial(PlateauCurve, 2 * 10**6, warmup_steps=warmup - 1)
+    assert warnings_of(ahead, init_lr_ratio=1 / warmup, min_lr_ratio=1e-4 * peak / peak) == []
+    assert len(warnings_of(ahead, init_lr_ratio=0.9e-6)) == (warmup > 1)
+
+
+_levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.02), st.floats(0, 1))
+
+
+@given(_levels.map(lambda level: level or 0.0), st.lists(_levels, min_size=1, max_size=4))
+@example(0.0, [None])
+@example(0.0, [3e-4, None, 3e-5])
+@example(3e-4, [None])
+@example(0.0, [float(np.nextafter(0.01, 0))])
+@example(0.0, [0.01, None])
+@example(0.01, [None])
+@example(0.0, [1.0, None, 0.001])
+def test_stage_levels_like_learning_rates_warn(start, levels):
+    highest = max([start, *(level for level in levels if level is not None)])
+    messages = warnings_of(StagedCurve, [(5, level) for level in levels], start=start)
+    assert len(messages) == (highest < 0.01)
+    parts = "look like learning rates", f"up to {highest!r}", "fractions of the peak", "learning rate / peak"
+    for message in messages:
+        assert all(part in message for part in (parts if highest else ("0 at every step", "write start=1.0")))
+
+
+@given(st.integers(0, 200), st.sampled_from((0.0, 1e-3)), st.sampled_from(("linear", "1-sqrt", "(1-x)^2")))
+@example(0, 0.0, "linear")
+@example(99, 0.0, "linear")
+@example(100, 0.0, "linear")
+def test_only_cooldown_from_0_warns(at, floor, shape):
+    curve = PlateauCurve(100, warmup_steps=10, min_lr_ratio=floor)
+    messages = warnings_of(curve.cooldown, at, 10, shape=shape)
+    assert len(messages) == (curve(at) == 0)
+    for message in messages:
+        assert message.startswith(f"at = {at}: the learning rate is 0 there already")
+
+
+# Programs, with the beginning of each warning; a curve that is derived from another one does not repeat it.
+FRACTIONS, LEVELS, ZERO = (
+    "plateaus = [(0.5, 0.3)] look like frac",
+    "stages have levels that",
+    "start = 0 and no",
+)
+PROGRAMS = [
+    ("PlateauCurve(100, plateaus=[(0.5, 0.3)])", FRACTIONS),
+    ("PlateauCurve(100, plateaus=[(0.5, 0.3)]).cooldown(50, 10).then(PlateauCurve(9), scale=0.5)", FRACTIONS),
+    ("PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5)", FRACTIONS, "min_lr_ratio = 1e-05"),
+    ("PlateauCurve(100, min_lr_ratio=1e-5).cooldown(50, 10).then(PlateauCurve(9))", "min_lr_ratio = 1e-05"),
+    ("PlateauCurve(100, warmup_steps='0.9%')", "warmup_steps = '0.9%' of 100 steps rounds down to 0 steps"),
+    ("PlateauCurve(100, warmup_steps='0%')",),
+    ("StagedCurve([('0.9%', 1.0), ('rest',)], total_steps=100)",
+     "stages[0].steps = '0.9%' of 100 steps rounds"),
+    ("StagedCurve([('0%', 1.0), ('rest',)], total_steps=100)",),
+    ("StagedCurve([(9, 3e-4)]).cooldown(5, 10).then(PlateauCurve(9), scale=0.5)", LEVELS),
+    ("StagedCurve([(9,), (9, 0.0)]).then(PlateauCurve(9))", ZERO),
+    ("PlateauCurve(9).cooldown(9, 10).cooldown(5, 10).then(PlateauCurve(9))",
+     "at = 9: the learning rate is 0"),
+    ("replace(PlateauCurve(100, plateaus=[(50, 30)]), plateaus=[(0.5, 0.3)])", FRACTIONS),
+    ("cosine_plateau_schedule(0.0, 0.1, 0, 100, plateaus=[(0.5, 0.3)])", FRACTIONS),
+    ("cosine_plateau_schedule(0.0, 0.1, 0, 100, end_value=1e-7, plateaus=[(0.5, 0.3)])", FRACTIONS),
+    ("cosine_plateau_schedule(1e-7, 0.1, 10, 100, end_value=1e-7)",),
+    ("get_cosine_plateau_schedule_with_warmup(three_groups, 0, 100, [(0.5, 0.3)], min_lr=0.01)", FRACTIONS),
+    ("get_cosine_plateau_schedule_with_warmup(three_groups, 0, 100, min_lr=1e-7)",),
+    ("get_cosine_plateau_schedule_with_warmup(three_groups, 0, 9, (), 1e-5)", "min_lr_ratio = 1e-05"),
+]  # fmt: skip
+# What a configuration file says; from a dictionary that `to_dict` wrote, the same curve is silent.
+STAGED = {"stages": [[5, 1.0]]}
+FILES = [
+    ({"total_steps": 100, "min_lr_ratio": 1e-5}, "min_lr_ratio = 1e-05 looks like a learning rate"),
+    ({"total_steps": 100, "plateaus": [[0.5, 0.3]]}, FRACTIONS),
+    ({"total_steps": 100, "warmup_steps": "0.5%"}, "warmup_steps = '0.5%' of 100 steps rounds down to 0"),
+    ({"total_steps": 100, "stages": [["0.5%", 1.0], ["rest"]]}, "stages[0].steps = '0.5%' of 100 steps"),
+    ({"total_steps": 100, "stages": [[5, 3e-4], ["rest"]], "start": 0}, LEVELS),
+    ({"kind": "cooldown", "curve": {"total_steps": 9}, "at": 9, "steps": 5},
+     "at = 9: the learning rate is 0"),
+    ({"kind": "then", "curve": STAGED, "other": {"stages": [[5]]}}, ZERO),
+]  # fmt: skip
+
+
+NAMES = {"PlateauCurve": PlateauCurve, "StagedCurve": StagedCurve, "replace": dataclasses.replace} | {
+    call.__name__: call for call in (cosine_plateau_schedule, get_cosine_plateau_schedule_with_warmup)
+}
+
+
+@pytest.mark.parametrize("row", [*PROGRAMS, *FILES], ids=lambda row: str(row[0]))
+def test_each_mistake_warns_once_at_users_line(row):
+    program, *beginnings = row
+    names = dict(NAMES)  # and no `__name__` of a module
+    if "three_groups" in program:
+        names["three_groups"] = optimizer_with([0.1, 0.2, 0.3])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if isinstance(program, dict):
+            curve, place = Curve.from_dict(program), __file__
+        else:
+            curve, place = eval(compile(f"\n\n{program}", "users.py", "eval"), names), "users.py"
+    assert {(warning.category, warning.filename) for warning in caught} <= {(CurveWarning, place)}
+    assert {warning.lineno for warning in caught} <= {3} or isinstance(program, dict)
+    for warning, beginning in zip(caught, beginnings, strict=True):
+        assert str(warning.message).startswith(beginning)
+    if isinstance(program, dict):
+        assert warnings_of(Curve.from_dict, json.loads(json.dumps(curve.to_dict()))) == []
+
+
+@pytest.mark.filterwarnings("error::plateau_jax.CurveWarning")
+def test_copies_pickles_and_saved_curves_stay_silent():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CurveWarning)
+        curve = PlateauCurve(
+            100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5, warmup_steps=9, init_lr_ratio=1e-6
+        )
+        stages = StagedCurve([(9, 3e-4)])
+    branch = curve.cooldown(50, 10).then(curve)
+    for each in (curve, branch, stages, stages.then(curve)):
+        again = (copy.copy(each), copy.deepcopy(each), pickle.loads(pickle.dumps(each)))
+        assert all(other == each for other in (*again, Curve.from_dict(each.to_dict())))
+    scheduler = lambda_lr(optimizer_with([0.1, 0.2]), [curve, branch])
+    scheduler.load_state_dict(scheduler.state_dict())
+    with pytest.raises(CurveWarning):  # a new construction warns as before
+        PlateauCurve(100, plateaus=[(0.5, 0.3)])
+
+
+def test_message_stays_short():
+    many = [(index / 1000, 0.0001) for index in range(900)]
+    (message,) = warnings_of(PlateauCurve, 10**7, plateaus=many)
+    assert len(message) < 500

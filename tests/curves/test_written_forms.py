@@ -1,0 +1,191 @@
+"""Curves written in other ways: percentages, `"rest"`, files, spellings of a shape, number types."""
+
+import dataclasses
+import tomllib
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from support.curves.descriptions import build, descriptions
+from support.curves.strategies import MAX_STEP, arguments, magnitudes
+from support.examples import examples
+
+from plateau_jax import Curve, PlateauCurve, Stage, StagedCurve
+from plateau_jax.validation.curve_warning import suppress_warnings
+
+randoms = st.randoms(use_true_random=False)
+
+
+def _percentage(steps, total, random):
+    """Return a percentage that rounds down to these steps."""
+    with localcontext(prec=200):
+        least, above = (Decimal(100) * count / total for count in (steps, steps + 1))
+        inside = least + (above - least) * random.choice([0, random.randrange(1000)]) / 1000
+        digits = random.randrange(10, 20)
+        number = min(inside.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING), Decimal(100))
+        assert least <= number < above
+        text = random.choice([str, "{:f}".format, "{:e}".format, lambda it: str(it.normalize())])(number)
+    return random.choice(["{}%", "{} %", " {}% ", "+{}%"]).format(text)
+
+
+def _as_shares(stages, total, random):
+    """Return stages of the same lengths, some of them percentages, and at most one of them the rest."""
+    written = list(stages)
+    for index, (steps, *level) in enumerate(stages):
+        if random.random() < 0.5:
+            stage = (_percentage(steps, total, random), *level)
+            written[index] = random.choice([tuple, list, lambda items: Stage(*items)])(stage)
+    if random.random() < 0.7:
+        index = random.randrange(len(stages))
+        written[index] = ("rest", *stages[index][1:])
+    return random.choice([list, tuple, iter])(written)
+
+
+def _assert_same(curve, *others):
+    for other in others:
+        assert type(other) is type(curve)
+        assert (other, hash(other), repr(other)) == (curve, hash(curve), repr(curve))
+        assert (other.to_dict(), other.rows) == (curve.to_dict(), curve.rows)
+        assert other.same_until(curve, 2**31)
+        np.testing.assert_equal(other.segments.columns(), curve.segments.columns())
+
+
+@given(descriptions(kind="stages"), randoms)
+def test_stages_in_shares_are_those_in_steps(description, random):
+    stages, start = description["stages"], description["start"]
+    total = sum(steps for steps, *_ in stages)
+    with suppress_warnings():  # about the drawn levels
+        curve = StagedCurve(_as_shares(stages, total, random), start=start, total_steps=total)
+        written = {"stages": list(_as_shares(stages, total, random)), "total_steps": total, "start": start}
+        _assert_same(build(description), curve, Curve.from_dict(written))
+
+
+@given(arguments(range(4)), randoms)
+def test_warmup_in_percent_is_that_in_steps(chosen, random):
+    written = {**chosen, "warmup_steps": _percentage(chosen["warmup_steps"], chosen["total_steps"], random)}
+    with suppress_warnings():  # about the drawn ratios
+        _assert_same(build(chosen), PlateauCurve(**written), Curve.from_dict(written))
+
+
+@given(magnitudes(2, MAX_STEP), st.decimals(0, 100, places=9))
+def test_percentages_are_rounded_down(total, percentage):
+    with localcontext(prec=200):
+        steps = int((percentage * total / 100).to_integral_value(ROUND_FLOOR))
+    with suppress_warnings():
+        curve = StagedCurve([(f"{percentage}%", 1.0), ("rest",)], start=0.5, total_steps=total)
+        assert [stage.steps for stage in curve.stages] == [steps, total - steps]
+        if steps < total:
+            assert PlateauCurve(total, warmup_steps=f"{percentage}%").warmup_steps == steps
+
+
+def test_decimals_are_exact():
+    assert PlateauCurve(1000, warmup_steps="32.3%").warmup_steps == 323  # floats give 322
+    third = "33." + 38 * "3" + "%"
+    stages = [(third, 1.0), (third,), ("rest", 0.0)]
+    assert [stage.steps for stage in StagedCurve(stages, total_steps=3000).stages] == [999, 999, 1002]
+
+
+@pytest.mark.parametrize(
+    ("pair", "in_steps"),
+    [((32.3, 10), (323, 100)), ((0.1, 7), (1, 70)), ((np.float32(32.3), np.float64(0.7)), (323, 7))],
+)
+def test_plateaus_are_read_as_decimals(pair, in_steps):
+    curve = PlateauCurve(1000, plateaus=[pair])
+    assert curve == PlateauCurve(1000, plateaus=[tuple(float(str(number)) for number in pair)])
+    assert curve.rows == PlateauCurve(1000, absolute_plateaus=[in_steps]).rows
+
+
+@pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
+@pytest.mark.parametrize("pair", [[85, 10], np.array([85, 10]), range(85, 9, -75)], ids=repr)
+def test_any_ordered_pair_is_accepted(name, pair):
+    assert getattr(PlateauCurve(100, **{name: [pair]}), name) == ((85, 10),)
+
+
+SHARES = StagedCurve([(200, 1.0), (7800,), (2000, 0.0, "1-sqrt")])
+STAGES = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
+
+
+def test_replaced_curve_keeps_its_steps():
+    curve = StagedCurve(STAGES, total_steps=10_000)
+    _assert_same(SHARES, curve, dataclasses.replace(curve))
+    longer = dataclasses.replace(curve, stages=[(5, 1.0), (20_000,)])
+    assert longer.total_steps == 20_005
+    assert dataclasses.replace(curve, stages=STAGES, total_steps=20_000).stages[0].steps == 400
+    assert dataclasses.replace(PlateauCurve(10_000, warmup_steps="2%"), total_steps=500).warmup_steps == 200
+
+
+def test_files_may_hold_shares_and_leave_out_defaults():
+    text = 'total_steps = 10_000\nstages = [["2%", 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]'
+    assert Curve.from_dict(tomllib.loads(text)) == StagedCurve.from_dict(tomllib.loads(text)) == SHARES
+    text = 'total_steps = 10_000\nwarmup_steps = "2%"\nplateaus = [[0, 80]]'
+    curve = PlateauCurve(10_000, warmup_steps=200, plateaus=[(0, 80)])
+    assert Curve.from_dict(tomllib.loads(text)) == PlateauCurve.from_dict(tomllib.loads(text)) == curve
+    written = PlateauCurve(100).to_dict()
+    for left_out in list(written)[1:]:
+        some = {name: value for name, value in written.items() if name != left_out}
+        assert PlateauCurve.from_dict(some) == PlateauCurve(100)
+
+
+def test_interpolation_and_overrides_are_resolved():
+    omegaconf = pytest.importorskip("omegaconf")
+    file = omegaconf.OmegaConf.create(
+        """
+        steps: 5000
+        curve:
+          total_steps: ${steps}
+          stages: [[2%, 1.0], [rest], [20%, 0, 1-sqrt]]
+        """
+    )
+    overrides = omegaconf.OmegaConf.from_dotlist(["steps=10000"])
+    assert Curve.from_dict(omegaconf.OmegaConf.merge(file, overrides).curve) == SHARES
+
+
+def _derived_number(kind):
+    """Return a subclass of a kind of number, as parsers that keep comments have them."""
+    return type("Parsed", (kind,), {"__add__": lambda self, other: self})
+
+
+def test_numbers_become_plain():
+    integer, real = _derived_number(int), _derived_number(float)
+    stages = [[integer(5), real(0.5)], [np.int64(5), np.float32(0.1)]]
+    curve = Curve.from_dict({"stages": stages, "start": real(0.25), "total_steps": integer(10)})
+    assert curve == StagedCurve([(5, 0.5), (5, 0.1)], start=0.25)
+    numbers = [number for stage in curve.stages for number in stage[:2]]
+    assert {type(number) for number in (*numbers, curve.start)} == {int, float}
+
+
+SPELLINGS = [
+    *("1-x^0.5 1-sqrt", "1-x^.5 1-sqrt", "1-x^0.500 1-sqrt", "1-x^1 linear", "(1-x)^1 linear"),
+    *("(1-x)^1.000 linear", "1-x^2.0 1-x^2", "1-x^2. 1-x^2", "1-x^02.50 1-x^2.5", "(1-x)^.5 (1-x)^0.5"),
+    *("(1-x)^20.0 (1-x)^20", "t^-1.0 t^-1", "t^-.25 t^-0.25"),
+]
+
+
+def _curves_with(shape):
+    """Return a curve for each way to use a shape."""
+    staged = StagedCurve([(50, 0.1, shape), (30, 0.3, shape)], start=0.9)
+    cooled = StagedCurve([(10, 1.0)]).cooldown(5, 20, to=0.1, shape=shape)
+    if shape.startswith("t"):
+        return [staged, cooled]
+    return [staged, cooled, PlateauCurve(90, plateaus=[(30, 20)], decay_shape=shape)]
+
+
+@pytest.mark.parametrize("both", SPELLINGS)
+def test_spellings_of_one_power_are_equal(both):
+    shape, same = both.split()
+    for one, other in zip(_curves_with(shape), _curves_with(same), strict=True):
+        _assert_same(one, other)
+
+
+@examples(60)
+@given(st.floats(0.25, 4))
+def test_printed_floats_are_powers_and_named(power):
+    for name in ("1-x^", "(1-x)^", "t^-"):
+        curve, *others = _curves_with(f"{name}{power}")
+        shape = curve.stages[0].shape
+        _assert_same(curve, _curves_with(f"{name}{Decimal(repr(power)):f}0")[0], _curves_with(shape)[0])
+        assert f"{shape} stage" in curve.describe()
+        assert f"{shape} to 0.1 in 50" in curve._legend_phrases()
+        assert shape in curve._repr_html_()
+        assert all(Curve.from_dict(other.to_dict()) == other for other in others)
