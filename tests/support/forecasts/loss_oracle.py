@@ -42,9 +42,9 @@ class LossOracle:
         self.counts: list[int] = []
         sums: list[tuple[float, float]] = []
         for run in runs:
-            rates = self.rates(run.curve, run.peak_value)
+            lrs = self.lrs(run.curve, run.peak_value)
             last = int(run.steps[-1])
-            warmup = next((k for k in range(len(rates) - 1) if rates[k + 1] <= rates[k]), len(rates) - 1)
+            warmup = next((k for k in range(len(lrs) - 1) if lrs[k + 1] <= lrs[k]), len(lrs) - 1)
             kept = [(t, y) for t, y in zip(run.steps, run.losses, strict=True) if t > warmup + start * last]
             groups = np.array_split(np.array(kept, float), min(60, len(kept)))
             means = [group.mean(axis=0) for group in groups]
@@ -56,41 +56,41 @@ class LossOracle:
             weight = last**2 / sum(int(other.steps[-1]) ** 2 for other in runs)
             self.parts += [(y, share * weight) for (_, y), share in zip(means, shares, strict=True)]
             self.counts.append(len(means))
-            sums += [self.sums(rates[: round(t)]) for t, _ in means]
+            sums += [self.sums(lrs[: round(t)]) for t, _ in means]
         self.longest_sum = max(s for s, _ in sums)
         self.peak = max(run.peak_value for run in runs)
         self.points = [(s / self.longest_sum, n / self.peak) for s, n in sums]
         self.runs = runs
 
     @staticmethod
-    def rates(curve: Any, peak: float) -> Any:
+    def lrs(curve: Any, peak: float) -> Any:
         return peak * np.asarray(curve(np.arange(curve.total_steps)), float)
 
     @staticmethod
-    def sums(rates: Any) -> tuple[float, float]:
-        s = rates[rates > 0]
+    def sums(lrs: Any) -> tuple[float, float]:
+        s = lrs[lrs > 0]
         after, squares = np.cumsum(s[::-1])[::-1], np.cumsum(s[::-1] ** 2)[::-1]
         noise = squares[0] / (2 * after[0])
         noise += 0.5 * sum(s[:-1] / (after[1:] + 0.1 * max(s)) * (squares[:-1] / after[:-1]))
         return sum(s**0.9), noise
 
     @cache  # noqa: B019  (an oracle lives as long as its test)
-    def fixed_columns(self, power: float) -> tuple[list[Any], list[Any]]:
-        """Return the equations' columns of the floor and of the noise."""
-        losses = [mp.mpf(y) for y, _ in self.parts]
-        noise = [mp.mpf(n) ** power / y for (_, n), y in zip(self.points, losses, strict=True)]
-        return [1 / y for y in losses], noise
+    def fixed_columns(self, power: float) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return the right side, which are the roots of the weights, and the columns of floor and noise."""
+        roots = [mp.sqrt(share) for _, share in self.parts]
+        floor = [root / mp.mpf(y) for root, (y, _) in zip(roots, self.parts, strict=True)]
+        noise = [mp.mpf(n) ** power * inverse for (_, n), inverse in zip(self.points, floor, strict=True)]
+        return roots, floor, noise
 
     def solve(self, alpha: Any, power: float) -> tuple[Any, list[Any]]:
         """Return the least error and its three coefficients, over all sets of coefficients that are not 0."""
-        floor, noise = self.fixed_columns(power)
+        roots, floor, noise = self.fixed_columns(power)
         progress = [mp.mpf(s) ** -alpha * inverse for (s, _), inverse in zip(self.points, floor, strict=True)]
-        columns, shares = (floor, progress, noise), [share for _, share in self.parts]
-        weighted = [[w * value for w, value in zip(shares, column, strict=True)] for column in columns]
-        right = [mp.fsum(column) for column in weighted]
+        columns = floor, progress, noise
+        right = [mp.fdot(roots, column) for column in columns]
         gram = mp.matrix(3)
         for i, j in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)):
-            gram[i, j] = gram[j, i] = mp.fdot(weighted[i], columns[j])
+            gram[i, j] = gram[j, i] = mp.fdot(columns[i], columns[j])
         candidates: list[tuple[Any, list[Any]]] = []
         for size in (3, 2, 1):
             for chosen in itertools.combinations(range(3), size):
@@ -116,9 +116,9 @@ class LossOracle:
                 return error(alpha + 1e-10) - error(alpha - 1e-10)
 
             if alpha is None:
-                grid = [mp.mpf(k) / 20 for k in range(1, 31)]
+                grid = [mp.mpf("0.05"), *(mp.mpf(k) / 10 for k in range(1, 16))]
                 center = min(grid, key=error)
-                low, high = max(grid[0], center - 0.05), min(grid[-1], center + 0.05)
+                low, high = max(grid[0], center - 0.1), min(grid[-1], center + 0.1)
                 alpha = low if slope(low) > 0 else high
                 if slope(low) < 0 < slope(high):
                     alpha = mp.findroot(slope, (low, high), solver="anderson", tol=1e-25, verify=False)
@@ -134,7 +134,7 @@ class LossOracle:
     def loss(self, curve: Any, peak: float, *law: Any) -> float:
         """Return the loss after the last step, by the fit with a power and an α."""
         (floor, scale, noise), alpha, power = self.fit(*law)
-        s, n = self.sums(self.rates(curve, peak))
+        s, n = self.sums(self.lrs(curve, peak))
         s, n = s / self.longest_sum, n / self.peak
         return float(floor + scale * mp.mpf(s) ** -alpha + noise * mp.mpf(n) ** power)
 
@@ -147,8 +147,8 @@ class LossOracle:
         return late if min(late.counts) >= 8 else None, alone
 
     def decays(self, run: LossRun) -> bool:
-        rates = self.rates(run.curve, run.peak_value)[: run.steps[-1]]
-        return bool(np.any(2 * rates[np.argmax(rates) :] <= rates.max()))
+        lrs = self.lrs(run.curve, run.peak_value)[: run.steps[-1]]
+        return bool(np.any(2 * lrs[np.argmax(lrs) :] <= lrs.max()))
 
     def terms(self, curve: Any, peak: float) -> Terms:
         loss, alpha = self.loss(curve, peak), self.fit()[1]
