@@ -58,18 +58,24 @@ def close(actual: Any, expected: Any) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@examples(12)
+@given(trained(), st.data())
+def test_forecasts_of_a_run_equal_those_of_the_oracle(run, data) -> None:
+    check_forecasts([run], data)
+
+
 @examples(6)
-@given(st.data())
-def test_forecasts_equal_those_of_the_oracle(count, data) -> None:
-    runs = [data.draw(trained())]
-    if count == 2:
-        # Nearly of the same law: another curve with the losses of the first fit.
-        curve = data.draw(st.one_of(curves(900), st.just(StagedCurve([(50, 1.0), (850,)]))))
-        steps = np.arange(30, 901, 30)
-        losses = fit_losses(runs).losses(curve, steps, runs[0].peak_value)
-        losses = np.minimum(losses, 12) * data.draw(st.sampled_from([1.0, 1.008]))  # in nats
-        runs.append(LossRun(curve, runs[0].peak_value, steps, losses))
+@given(trained(), curves(900) | st.just(StagedCurve([(50, 1.0), (850,)])), st.data())
+def test_forecasts_of_two_runs_equal_those_of_the_oracle(run, curve, data) -> None:
+    """Nearly of the same law: the second one has the losses of the first fit."""
+    steps = np.arange(30, 901, 30)
+    losses = np.minimum(fit_losses(run).losses(curve, steps, run.peak_value), 12)  # in nats
+    factor = data.draw(st.sampled_from([1.0, 1.008]))
+    check_forecasts([run, LossRun(curve, run.peak_value, steps, factor * losses)], data)
+
+
+def check_forecasts(runs: list[LossRun], data: st.DataObject) -> None:
+    """Compare the forecasts of two curves with those of the oracle."""
     fit, oracle = fit_losses(runs), LossOracle(runs)
     first, other = data.draw(curves(1200)), data.draw(curves(1200))
     peak = 1.3 * runs[0].peak_value if data.draw(st.booleans()) else runs[0].peak_value
