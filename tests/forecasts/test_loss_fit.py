@@ -58,7 +58,7 @@ def close(actual: Any, expected: Any) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
 
 
-@examples(12)
+@examples(8)
 @given(trained(), st.data())
 def test_forecasts_of_a_run_equal_those_of_the_oracle(run, data) -> None:
     check_forecasts([run], data)
