@@ -1,9 +1,8 @@
 """The design page of three curves, in a browser."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.design.design import served
@@ -34,60 +33,42 @@ def server() -> Iterator[Server]:
         yield server
 
 
-class Visit(Protocol):
-    def __call__(
-        self, curves: dict[str, Curve] | None = None, peak: float = ..., **context: Any
-    ) -> AbstractContextManager["DesignPage"]: ...
-
-
-@contextmanager
-def _visit(
-    browser: "Browser",
-    server: Server,
-    curves: dict[str, Curve] | None = None,
-    peak: float = 3e-4,
-    **context: Any,
-) -> Iterator["DesignPage"]:
-    from support.design.page import WIDE, DesignPage
-
-    if curves is not None:
-        with (
-            served(initial_curves([*curves.items()], peak)) as other,
-            _visit(browser, other, **context) as design,
-        ):
-            yield design
-        return
-    width, height = context.pop("size", WIDE)
-    permissions = ["clipboard-read", "clipboard-write"]
-    viewport: Any = {"width": width, "height": height}
-    opened = browser.new_context(viewport=viewport, permissions=permissions, **context)
-    page = opened.new_page()
-    errors: list[str] = []
-    requested: list[str] = []
-    page.on("request", lambda request: requested.append(request.url))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text))  # such as of the content security policy
-    design = DesignPage(page)
-    page.goto(server.address)
-    design.settle()
-    yield design
-    rejected = "Failed to load resource: "  # Chromium logs this if the server rejects or does not answer
-    assert [text for text in errors if not text.startswith(rejected)] == []
-    assert all(address.startswith(server.address) for address in requested)
-    opened.close()
-
-
 @pytest.fixture
-def visit(browser: "Browser", server: Server) -> Visit:
-    """Open the page, of other curves if they are given, in a browser with these options of a context.
+def visit(browser: "Browser", server: Server) -> Callable[..., AbstractContextManager["DesignPage"]]:
+    """Return a function that opens the page, of other curves if they are given, with options of a context.
 
     Afterwards, check for errors and for requests to other hosts.
     """
-    return partial(_visit, browser, server)
+    from support.design.page import PEAK, WIDE, DesignPage
+
+    @contextmanager
+    def visit(
+        curves: dict[str, Curve] | None = None, size: tuple[int, int] = WIDE, **options: Any
+    ) -> Iterator[DesignPage]:
+        other = nullcontext(server) if curves is None else served(initial_curves([*curves.items()], PEAK))
+        with other as host:
+            options |= {"viewport": {"width": size[0], "height": size[1]}}
+            context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
+            page = context.new_page()
+            errors: list[str] = []
+            requested: list[str] = []
+            page.on("request", lambda request: requested.append(request.url))
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.on("console", lambda message: errors.append(message.text))  # such as of the security policy
+            page.goto(host.address)
+            design = DesignPage(page)
+            design.settle()
+            yield design
+            rejected = "Failed to load resource: "  # logged if the server rejects or does not answer
+            assert [text for text in errors if not text.startswith(rejected)] == []
+            assert all(address.startswith(host.address) for address in requested)
+            context.close()
+
+    return visit
 
 
 @pytest.fixture
-def design(visit: Visit) -> Iterator["DesignPage"]:
+def design(visit: Callable[..., AbstractContextManager["DesignPage"]]) -> Iterator["DesignPage"]:
     """The page of the three curves, with STABLE selected."""
     with visit() as design:
         yield design

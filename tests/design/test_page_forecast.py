@@ -60,8 +60,13 @@ class ForecastPage(DesignPage):
         self.dialog.get_by_label("Files").set_input_files(files)
 
     def set(self, label: str, choice: str) -> None:
-        """Choose from a list of the dialog."""
-        self.dialog.get_by_label(label).select_option(choice)
+        """Choose from a list of the dialog, or type into a field."""
+        field = self.dialog.get_by_label(label)
+        if field.evaluate("field => field.localName === 'select'"):
+            field.select_option(choice)
+        else:
+            field.fill(choice)
+            field.blur()
 
     def open_log(self, text: str = TEXT, curve: str = "Cosine", name: str = "run") -> None:
         self.choose(**{name: text})
@@ -145,7 +150,7 @@ def test_forecast_follows_a_dragged_handle(fitted):
 
 
 def test_run_keeps_its_curve(fitted):
-    """The curve in the table may change afterwards, and undo concerns the curves alone. A reload keeps both."""
+    """The curve in the table may change afterwards; undo concerns the curves alone; a reload keeps both."""
     fitted.do("Edit Cosine", ("Total steps", "1500"))
     fitted.expect_forecast("Cosine", FIT.predict(PlateauCurve(1500, warmup_steps=50)))
     fitted.do("Undo")
@@ -157,48 +162,46 @@ def test_run_keeps_its_curve(fitted):
     expect(fitted.runs).to_contain_text("run.csv")
 
 
-def test_dialog_asks_for_curve_and_peak(design):
+# A log, what the dialog says of it, what the user chooses and types, and the run that is read.
+DIALOGS: list[tuple[str, str, list[tuple[str, str]], str, LossRun]] = [
+    (TEXT, "'val_loss'. Choose the curve", [("Trained with", "Cosine"), ("Peak learning rate", "1.25e-3")],
+     "^50 logged losses .val_loss", LossRun(COSINE, 1.25e-3, STEPS, LOSSES)),
+    (log(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1), "no column of steps",
+     [("Trained with", "Cosine"), ("Column of steps", "n"), ("Column of losses", "b_loss")],
+     "^50 logged losses .b_loss", LossRun(COSINE, PEAK, STEPS, LOSSES + 1)),
+    (log(Step=STEPS * 32, Value=LOSSES), "no column of losses",
+     [("Column of losses", "Value"), ("Trained with", "Cosine"),
+      ("Steps are counted in", "samples or tokens"), ("Samples or tokens per update", "32"),
+      ("Column of steps", "Step")],
+     "50 logged losses .Value.*, up to step 1\u202f000", RUN),
+]  # fmt: skip
+
+
+def test_dialog_asks_for_what_the_log_lacks(design):
+    for text, question, choices, answer, run in DIALOGS:
+        design.choose(run=text)
+        expect(design.status).to_contain_text(question)
+        expect(design.dialog.get_by_role("button", name="Use this log")).to_be_disabled()
+        for label, choice in choices:
+            design.set(label, choice)
+        expect(design.status).to_have_text(re.compile(answer))
+        design.accept()
+        design.expect_forecast("Stable", fit_losses(run).predict(STABLE, PEAK))
+        design.do("Remove run.csv")
+
+
+def test_dialog_asks_for_a_peak_and_for_updates(design):
     design.choose(run=TEXT)
-    expect(design.status).to_contain_text("'val_loss'. Choose the curve")
-    expect(design.dialog.get_by_role("button", name="Use this log")).to_be_disabled()
     peak = design.dialog.get_by_label("Peak learning rate")
     expect(peak).to_be_hidden()
     design.set("Trained with", "Cosine")
-    expect(design.status).to_have_text(re.compile("^50 logged losses .val_loss"))
     expect(peak).to_have_value("0.001")
-    peak.fill("")
-    peak.blur()
+    design.set("Peak learning rate", "")
     expect(design.status).to_contain_text("Type the peak learning rate")
-    peak.fill("1.25e-3")
-    design.accept()
-    fit = fit_losses(LossRun(COSINE, 1.25e-3, STEPS, LOSSES))
-    design.expect_forecast("Stable", fit.predict(STABLE, PEAK))
-
-
-def test_dialog_asks_for_columns(design):
-    design.choose(log=log(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1))
-    for label, choice in (
-        ("Trained with", "Cosine"),
-        ("Column of steps", "n"),
-        ("Column of losses", "b_loss"),
-    ):
-        design.set(label, choice)
-    design.accept()
-    fit = fit_losses(LossRun(COSINE, PEAK, STEPS, LOSSES + 1))
-    design.expect_forecast("Stable", fit.predict(STABLE))
-
-
-def test_dialog_asks_what_the_steps_count(design):
-    design.choose(tensorboard=log(Step=STEPS * 32, Value=LOSSES))
-    design.set("Column of losses", "Value")
+    design.press("Escape")
+    design.choose(run=log(step=STEPS * 32, loss=LOSSES))
     design.set("Trained with", "Cosine")
     expect(design.status).to_contain_text("and count steps in updates")
-    design.set("Steps are counted in", "samples or tokens")
-    design.dialog.get_by_role("textbox", name="Samples or tokens per update").fill("32")
-    design.set("Column of steps", "Step")
-    expect(design.status).to_contain_text(re.compile(r"50 logged losses .Value.*, up to step 1\u202f000"))
-    design.accept()
-    design.expect_forecast("Stable", FIT.predict(STABLE))
 
 
 def test_two_logs_are_fitted_together(design, tmp_path):
@@ -240,7 +243,9 @@ def test_rejected_logs_and_fits_say_why(design):
 
 
 def test_dropped_log_opens_the_dialog(design):
-    design.page.evaluate(DROP, ["dropped.csv", TEXT])
+    """It may be larger than other requests."""
+    large = log(step=STEPS, val_loss=LOSSES, note=["x" * 50_000] * len(STEPS))
+    design.page.evaluate(DROP, ["dropped.csv", large])
     expect(design.dialog.get_by_role("group", name="dropped.csv")).to_be_visible()
     design.set("Trained with", "Cosine")
     design.accept()
@@ -265,19 +270,6 @@ def test_dialog_says_that_the_server_does_not_answer(design):
     expect(design.dialog.get_by_role("alert")).to_contain_text("The server does not answer, so what")
     expect(design.status).to_contain_text("Choose the curve")  # after another try
     expect(design.page.locator("#trouble")).to_be_hidden()
-
-
-def test_large_log_is_opened(design):
-    """Larger than other requests may be; the server reads and fits it once."""
-    steps = np.arange(1, 50_001)
-    losses = 2.5 + 20 * (steps + 100.0) ** -0.44
-    design.do(("Total steps", "50000"), ("Warmup steps", "500"))
-    text = log(step=steps, loss=losses, grad_norm=losses, seconds=losses)
-    assert len(text) > 2**20
-    design.open_log(text, "Stable")
-    expect(design.runs).to_contain_text("50000 logged losses (loss by step)")
-    stable = PlateauCurve(50_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear")
-    design.expect_forecast("Stable", fit_losses(LossRun(stable, PEAK, steps, losses)).predict(stable))
 
 
 def test_forecasts_fit_the_window(design):

@@ -116,6 +116,19 @@ LOG_ERRORS: list[Row] = [
     *((f"read({log})", TypeError, "must be a path, or rows", 'df.to_dict("records")')
       for log in ("3", "None", "np.ones(())", "{'step': [1]}", "[3]", "iter(['step,loss'])")),
 ]  # fmt: skip
+HUNDRED = [{"step": step, "loss": 4 - step / 10_000} for step in range(10, 1001, 10)]
+# Rows that are not of one run in its order.
+LOG_ERRORS += [
+    (f"read({rows})", ValueError, "the log has ", "losses at ", "keep those of one split, rank or run")
+    for rows in [
+        "HUNDRED[::-1]",
+        "[HUNDRED[place] for place in np.random.default_rng(0).permutation(100)]",
+        "sorted(HUNDRED, key=lambda row: str(row['step']))",
+        "[row | {'loss': row['loss'] + k} for row in HUNDRED for k in range(2)]",  # two splits
+        "[row | {'loss': row['loss'] + k} for k in range(2) for row in HUNDRED]",  # two runs
+        "[row | {'step': row['step'] % 250 + 1} for row in HUNDRED]",  # the steps of epochs
+    ]
+]
 LOG_ERRORS += [
     (f"read({arguments})", UnclearLogError, *parts)
     for arguments, *parts in [

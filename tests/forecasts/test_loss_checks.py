@@ -1,4 +1,4 @@
-"""What a fit does with averages that lag, logs that begin at a checkpoint, spikes, and repeated logs."""
+"""Which losses a fit uses: not the first ones, nor spikes; and what it does with averages and late logs."""
 
 import warnings
 from typing import Any
@@ -177,3 +177,20 @@ def test_rises_at_the_end_and_at_restarts_are_not_spikes(place) -> None:
     losses = run.losses.copy()
     losses[[place, 12]] *= 1.5
     assert group_run(changed(run, losses), 0.03).spikes.tolist() == [run.steps[12]]
+
+
+def test_early_losses_do_not_count() -> None:
+    """Nor those of the warmup, however many there are."""
+    late = changed(RUN, RUN.losses, RUN.steps > 110)
+    steps, losses = np.arange(1, 111), np.linspace(11, 7, 110)
+    with_early = LossRun(WSD, 1e-3, np.r_[steps, late.steps], np.r_[losses, late.losses])
+    assert fit_losses(with_early).predict(WSD) == fit_losses(late).predict(WSD)
+
+
+def test_zeros_at_the_start_are_no_warmup() -> None:
+    """Updates at learning rate 0, at which torch's own warmups begin, change nothing."""
+    delayed = StagedCurve([(100,), (50, 1.0), (950, 0.0, "cosine")], start=0.0)
+    plain = logged(StagedCurve([(50, 1.0), (950, 0.0, "cosine")], start=0.0))
+    fit = fit_losses(LossRun(delayed, 1e-3, plain.steps + 100, plain.losses))
+    expected = fit_losses(plain).predict(plain.curve).loss
+    assert fit.predict(delayed).loss == pytest.approx(expected, rel=1e-3)

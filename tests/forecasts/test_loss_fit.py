@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import FrozenInstanceError
 from typing import Any
 from xml.etree import ElementTree
 
@@ -58,13 +59,13 @@ def close(actual: Any, expected: Any) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
 
 
-@examples(8)
+@examples(12)
 @given(trained(), st.data())
 def test_forecasts_of_a_run_equal_those_of_the_oracle(run, data) -> None:
     check_forecasts([run], data)
 
 
-@examples(6)
+@examples(8)
 @given(trained(), curves(900) | st.just(StagedCurve([(50, 1.0), (850,)])), st.data())
 def test_forecasts_of_two_runs_equal_those_of_the_oracle(run, curve, data) -> None:
     """Nearly of the same law: the second one has the losses of the first fit."""
@@ -103,6 +104,14 @@ HALF = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
 TWIN = StagedCurve([(50, 1.0), (950, 0.0, "cosine")])  # of `CURVE`, described differently
 
 
+@examples(16)
+@given(st.integers(0, 10**6), st.floats(0.35, 0.55), st.sampled_from(["cosine", "linear", "1-sqrt"]))
+def test_losses_of_the_law_are_accepted(seed, exponent, shape) -> None:
+    curve = PlateauCurve(2000, warmup_steps=40, decay_shape=shape)
+    forecast = fit_losses(logged(curve, 25, 2e-3, exponent=exponent, seed=seed)).predict(curve)
+    assert forecast.low < losses_of(curve, [2000], 0.0, exponent)[0] < forecast.high
+
+
 def test_runs_without_a_decay_are_not_fitted_alone() -> None:
     stable, steps = StagedCurve([(50, 1.0), (950,)]), np.arange(100, 1001, 40)
     runs = [logged(CURVE, 40), LossRun(stable, 1e-3, steps, 1.004 * FIT.losses(stable, steps))]
@@ -125,6 +134,24 @@ def test_units_of_the_learning_rate_do_not_matter() -> None:
     runs = [LossRun(HALF, 2e-3 * (1 - 9e-7), RUN.steps, 1.001 * RUN.losses), RUN]
     for fit in (fit_losses(runs), fit_losses(runs[::-1])):
         assert fit.predict(HALF, 2e-3).reasons == fit.predict(CURVE, 1e-3).reasons == ()
+
+
+def test_run_copies_its_arrays() -> None:
+    steps, losses = RUN.steps.copy(), RUN.losses.copy()
+    run = LossRun(CURVE, 1e-3, steps, losses)
+    steps[:], losses[:] = 0, 0
+    for same in (run, copy.copy(run), copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
+        np.testing.assert_array_equal(same.steps, RUN.steps)
+        np.testing.assert_array_equal(same.losses, RUN.losses)
+        assert (same.steps.dtype, same.losses.dtype) == (np.int64, np.float64)
+        assert same.curve == CURVE
+        assert repr(same) == repr(run)
+        for array in (same.steps, same.losses):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
+    with pytest.raises(FrozenInstanceError):
+        run.peak_value = 1  # pyright: ignore[reportAttributeAccessIssue]  (what is tested)
+    assert "steps=10…1000" in repr(run)
 
 
 def test_copies_forecast_the_same() -> None:
