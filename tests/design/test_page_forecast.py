@@ -254,7 +254,7 @@ def test_dropped_log_opens_the_dialog(design):
 
 def test_log_may_be_opened_before_the_curves_arrive(design):
     held: list[Route] = []
-    design.page.route("**/page", held.append, times=1)
+    design.page.route("**/page", lambda route: held.append(route), times=1)
     with design.page.expect_request("**/page"):
         design.page.reload()
     design.choose(run=TEXT)

@@ -66,39 +66,20 @@ def test_tab_stops_in_one_row_of_the_table(design):
 
 # Buttons that the user presses one after the other, and where the focus is then.
 PRESSED = [
-    [
-        ("+ Plateau, in %", "Plateau 2 in %, start"),
-        ("+ in steps", "Plateau 1 in steps, start"),
-        ("Remove plateau 1 in %", "Remove plateau 1 in %"),
-        ("Remove plateau 1 in steps", "+ Plateau, in %"),
-        ("Remove plateau 1 in %", "+ Plateau, in %"),
-        ("+ Plateau, in %", "Plateau 1 in %, start"),
-        ("Undo", "Undo"),
-    ],
-    [
-        ("+ Cooldown", "Cooldown: First step"),
-        ("+ Continuation", "Continuation: Scale"),
-        ("Remove the continuation", "Remove the cooldown"),
-        ("Remove the cooldown", "+ Cooldown"),
-    ],
-    [
-        ("stages", "stages"),
-        ("Remove stage 3", "Remove stage 2"),
-        ("+ Stage", "Stage 2, steps"),
-        ("Move stage 2 up", "Stage 1, steps"),
-        ("Move stage 1 down", "Stage 2, steps"),
-        ("Remove stage 1", "Remove stage 1"),
-        ("Remove stage 1", "+ Stage"),
-    ],
+    [("+ Plateau, in %", "Plateau 2 in %, start"), ("+ in steps", "Plateau 1 in steps, start"),
+     ("Remove plateau 1 in %", "Remove plateau 1 in %"), ("Remove plateau 1 in steps", "+ Plateau, in %"),
+     ("Remove plateau 1 in %", "+ Plateau, in %"), ("+ Plateau, in %", "Plateau 1 in %, start"),
+     ("Undo", "Undo")],
+    [("+ Cooldown", "Cooldown: First step"), ("+ Continuation", "Continuation: Scale"),
+     ("Remove the continuation", "Remove the cooldown"), ("Remove the cooldown", "+ Cooldown")],
+    [("stages", "stages"), ("Remove stage 3", "Remove stage 2"), ("+ Stage", "Stage 2, steps"),
+     ("Move stage 2 up", "Stage 1, steps"), ("Move stage 1 down", "Move stage 2 down"),
+     ("Remove stage 1", "Remove stage 1"), ("Remove stage 1", "+ Stage")],
     [("a copy", "a copy"), ("Undo", "Redo"), ("Redo", "Undo")],
-    [
-        ("Make reference: Stages", "reference"),
-        ("Hide Cosine", "Show Cosine"),
-        ("Use the best peak for Stable", "Use the best peak for Stable"),
-        ("Remove Cosine", "Remove Stable"),
-        ("Remove Stable", "a copy"),
-    ],
-]
+    [("Make reference: Stages", "reference"), ("Hide Cosine", "Show Cosine"),
+     ("Use the best peak for Stable", "Use the best peak for Stable"), ("Remove Cosine", "Remove Stable"),
+     ("Remove Stable", "a copy")],
+]  # fmt: skip
 
 
 def test_focus_moves_to_a_neighbour(design):

@@ -65,33 +65,34 @@ def logged_every(interval: int, curve: PlateauCurve) -> LossRun:
     return LossRun.read([{"step": step, "loss": 3.0, "lr": curve(step)} for step in steps])
 
 
+RUNS_90 = [warm(1000, 90)]
+# Curves of runs, the curve to forecast, and the reason.
+WARMUPS: list[tuple[list[PlateauCurve], PlateauCurve, str | None]] = [
+    (RUNS_90, warm(1000, 0), NO_WARMUP),
+    (RUNS_90, warm(1000, 12), NO_WARMUP),
+    ([warm(1000, 90), warm(2000, 200)], warm(2000, 12), NO_WARMUP),
+    ([warm(1000, 90), warm(2000, 200)], warm(2000, 40), None),
+    *((RUNS_90, warm(1000, warmup), None) for warmup in (60, 90, 240)),
+    *((RUNS_90, warm(300, warmup), None) for warmup in (27, 90)),  # the same percentage, or number of steps
+    *((RUNS_90, warm(4000, warmup), None) for warmup in (90, 360)),
+    (RUNS_90, warm(1000, 400), LONG_WARMUP),
+    ([warm(1000, 0)], warm(1000, 400), LONG_WARMUP),
+    ([warm(1000, 0)], warm(1000, 0), None),
+    ([warm(1000, 0)], warm(4000, 0), None),
+    *(([warm(1000, 0), warm(1000, 90)], warm(1000, warmup), None) for warmup in (0, 90)),
+]
+
+
 @pytest.mark.parametrize("interval", [None, 1, 40])
-@pytest.mark.parametrize(
-    ("runs", "total", "warmups", "reason"),
-    [
-        ([(1000, 90)], 1000, [0, 12], NO_WARMUP),
-        ([(1000, 90), (2000, 200)], 2000, [12], NO_WARMUP),
-        ([(1000, 90), (2000, 200)], 2000, [40], None),
-        ([(1000, 90)], 1000, [60, 90, 240], None),
-        ([(1000, 90)], 300, [27, 90], None),  # the same percentage, or number of steps
-        ([(1000, 90)], 4000, [90, 360], None),
-        ([(1000, 90)], 1000, [400], LONG_WARMUP),
-        ([(1000, 0)], 1000, [400], LONG_WARMUP),
-        ([(1000, 0)], 1000, [0], None),
-        ([(1000, 0)], 4000, [0], None),
-        ([(1000, 0), (1000, 90)], 1000, [0, 90], None),
-    ],
-)
-def test_different_warmups_give_a_reason(runs, total, warmups, reason, interval) -> None:
+@pytest.mark.parametrize(("run_curves", "curve", "reason"), WARMUPS)
+def test_different_warmups_give_a_reason(run_curves, curve, reason, interval) -> None:
     """Also those of learning rates from a log, of which only the logged ones are known."""
-    curves = [warm(*run) for run in runs]
     if interval is None:
-        loss_runs = [LossRun(curve, 1.0, [curve.total_steps], [3.0]) for curve in curves]
+        runs = [LossRun(run_curve, 1.0, [run_curve.total_steps], [3.0]) for run_curve in run_curves]
     else:
-        loss_runs = [logged_every(interval, curve) for curve in curves]
-    for warmup in warmups:
-        reasons = [text for text in reasons_of(warm(total, warmup), loss_runs) if "warmup" in text]
-        assert reasons == [reason] * (reason is not None)
+        runs = [logged_every(interval, run_curve) for run_curve in run_curves]
+    reasons = [text for text in reasons_of(curve, runs) if "warmup" in text]
+    assert reasons == [reason] * (reason is not None)
 
 
 @pytest.mark.parametrize(

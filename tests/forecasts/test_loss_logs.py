@@ -90,7 +90,7 @@ LOGS: dict[str, Any] = {
     "steps of training": rows_of(loss=LOSSES, **{"loss/step": OTHERS, "run - train/step": STEPS}),
     "updates": rows_of(loss=LOSSES, **{"valid/step": OTHERS, "num_updates": STEPS}),
     # An evaluation before training and one at the end: only one of them is after an update.
-    **{f"single evaluation, step {zero!r}": rows_of(step=[zero, *STEPS], loss=[11.0, *LOSSES], val_loss=cells)
+    **{f"evaluations {cells}, step {zero!r}": rows_of(step=[zero, *STEPS], loss=[11, *LOSSES], val_loss=cells)
        for zero in (0, 0.0, "0", "0.0") for cells in ([10.0, "", "", 3.0], [10.0, "nan", math.nan, "-"])},
     "two evaluations": rows_of(step=[0, 50, *STEPS], loss=[1] * 5, val_loss=[9, "", *LOSSES]),
     **{f"missing: {cell!r}": rows_of(step=[50, *STEPS], loss=[cell, *LOSSES], lr=[cell, 1e-3, 5e-4, 0.0])

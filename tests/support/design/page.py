@@ -10,6 +10,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
+expect.set_options(timeout=60_000)  # a slow machine is not an error
+
 # The curves that the page starts with, and their peak.
 PEAK = 3e-4
 COSINE = PlateauCurve(10_000, warmup_steps=500)

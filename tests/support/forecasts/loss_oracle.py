@@ -4,13 +4,15 @@ import copy
 import math
 import operator
 from functools import cache
+from importlib import import_module
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar, nnls
 
 from plateau_jax import LossRun
+
+optimize: Any = import_module("scipy.optimize")  # which has no types
 
 
 class Terms(NamedTuple):
@@ -72,7 +74,7 @@ class LossOracle:
         """Return the coefficients for an α, and what α minimizes."""
         columns = np.stack([np.ones_like(self.losses), self.progress**-alpha, self.noise**power], axis=1)
         roots = np.sqrt(self.weights)
-        coefficients, error = nnls((roots / self.losses)[:, None] * columns, roots)
+        coefficients, error = optimize.nnls((roots / self.losses)[:, None] * columns, roots)
         return coefficients, error**2 + (0.02 * (alpha - 0.44)) ** 2
 
     @cache  # noqa: B019  (an oracle lives as long as its test)
@@ -85,7 +87,7 @@ class LossOracle:
 
             best = min(np.linspace(0.05, 1.5, 30), key=error)
             bounds = max(0.05, best - 0.05), min(1.5, best + 0.05)
-            alpha = float(minimize_scalar(error, bounds=bounds, options={"xatol": 1e-10}).x)
+            alpha = float(optimize.minimize_scalar(error, bounds=bounds, options={"xatol": 1e-10}).x)
         return self.solve(alpha, power)[0], alpha, power
 
     def least_error(self, earlier: float) -> float:
