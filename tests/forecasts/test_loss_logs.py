@@ -173,11 +173,12 @@ def test_peak_is_that_of_either_convention(offset, shape, digits, error) -> None
     assert LossRun.read(rows, curve).peak_value == pytest.approx(PEAK, rel=error)
 
 
+@pytest.mark.parametrize("stray", [0, 20])
 @pytest.mark.parametrize("interval", [20, 60, 100, 180])
-def test_learning_rates_may_end_an_interval_early(interval) -> None:
+def test_learning_rates_may_end_an_interval_early(interval, stray) -> None:
     """Such as those of a trainer that evaluates after its last update; a last stray row does not count."""
-    last = 1000 - 1000 % interval or 1000 - interval
-    with_lr = [20, *range(interval, last + 1, interval)]
+    last = (1000 - 1000 % interval or 1000 - interval) + stray
+    with_lr = [20, *range(interval, last + 1, interval), last]
     rows = [{"step": t, "loss": 3.0, "lr": 1 - t / 2000 if t in with_lr else ""} for t in range(20, 1001, 20)]
     curve = LossRun.read(rows).curve
     assert curve.total_steps == 1000
