@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.errors import Row, check_error, each_row
-from support.forecasts.law_runs import changed, logged
+from support.forecasts.law_runs import changed, logged, rows_of
 
 from plateau_jax import LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
 from plateau_jax.forecasts.logged_lrs import UnclearLogError
@@ -50,10 +50,6 @@ RUN_ERRORS: list[Row] = [
     ("loss_run(losses=np.ones(3, complex))", TypeError, "losses[0] = ", "j", "real number"),
     ("loss_run(losses=[3.0, 2j, 1.0])", TypeError, "losses[1] = 2j", "real number"),
 ]  # fmt: skip
-
-
-def rows_of(**columns: Any) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def read(log: Any, curve: Any = CURVE, peak_value: Any = PEAK, **columns: Any) -> LossRun:

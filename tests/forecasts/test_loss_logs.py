@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from support.examples import examples
+from support.forecasts.law_runs import rows_of
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve
 from plateau_jax.forecasts.logs import parse_rows
@@ -23,11 +24,6 @@ CURVE, PEAK = PlateauCurve(300, warmup_steps=100), 1e-3
 # The run that each of `LOGS` gives.
 STEPS, LOSSES = [100, 200, 300], [3.5, 3.25, 3.0]
 OTHERS = [9.5, 8.5, 7.5]
-
-
-def rows_of(**columns: Any) -> list[dict[str, Any]]:
-    names = list(columns)
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def table(**columns: Any) -> str:

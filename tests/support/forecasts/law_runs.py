@@ -1,4 +1,4 @@
-"""Runs whose losses follow the law of the loss, with some noise."""
+"""Runs whose losses follow the law of the loss, with some noise; and rows of logs."""
 
 from typing import Any
 
@@ -28,3 +28,8 @@ def logged(curve: Curve, every: int = 20, noise: float = 5e-4, peak: float = 1e-
 def changed(run: LossRun, losses: Any, kept: Any = slice(None)) -> LossRun:
     """Return a run with other losses, or a part of them."""
     return LossRun(run.curve, run.peak_value, run.steps[kept], np.asarray(losses)[kept])
+
+
+def rows_of(**columns: Any) -> list[dict[str, Any]]:
+    """Return the rows of a log with these columns."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
