@@ -24,12 +24,13 @@ def place(curve: PlateauCurve) -> tuple[int, int]:
     return first, after
 
 
-HUNDREDS = range(1500, 9000, 100)
+# Multiples of a hundredth of the run, which begins its plateau at step 1450 and ends it at 5250.
+STARTS, ENDS = range(1500, 9000, 100), range(5300, 9000, 100)
 # A handle, how far it is dragged to the right and down, and what is true of the curve then.
 DRAGGED: list[tuple[str, int, int, Callable[[Any], bool]]] = [
-    ("Plateau 1, end", 47, 0, lambda curve: place(curve)[0] == 1450 and 5250 < place(curve)[1] in HUNDREDS),
+    ("Plateau 1, end", 47, 0, lambda curve: place(curve)[0] == 1450 and place(curve)[1] in ENDS),
     ("Plateau 1, start", -10, 0, lambda curve: place(curve)[0] < 1450 and place(curve)[1] == 5250),
-    ("Plateau 1, place", 31, 0, lambda curve: place(curve)[0] in HUNDREDS and np.ptp(place(curve)) == 3800),
+    ("Plateau 1, place", 31, 0, lambda curve: place(curve)[0] in STARTS and np.ptp(place(curve)) == 3800),
     ("Warmup, end", 33, 0, lambda curve: curve.warmup_steps > 500 and curve.warmup_steps % 100 == 0),
     ("Initial learning rate", 0, -40, lambda curve: curve.init_lr_ratio > 0),
     ("Final learning rate", 0, -40, lambda curve: curve.min_lr_ratio > 0 and curve.total_steps == 10_000),
