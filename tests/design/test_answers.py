@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.design.design import PEAK, answer_about, describe_curve
 from support.examples import examples
@@ -189,6 +189,8 @@ def test_handle_moves_to_the_dragged_value(description, aim_index):
 
 
 @given(descriptions(counts=range(1, 4), kind="plateaus"))
+@example({"total_steps": 100, "plateaus": [(30, 70)]})  # all decay comes before it, or after
+@example({"total_steps": 100, "plateaus": [(0, 70)]})
 def test_plateau_limits_give_valid_curves(description):
     curve = build(description)
     for handle in curve_and_peak_handles(curve, PEAK):
