@@ -62,7 +62,7 @@ LOGS: dict[str, Any] = {
     "tabs": "iter\tval_loss\n100\t3.5\n200\t3.25\n300\t3\n",
     "semicolons, blank lines and cells": "\n\nstep;loss\n\n100;3.5;;\n200;3.25\n300;3;;;\n",
     "header again": "step,loss\n100,3.5\nstep,  loss\n200,3.25\nstep, loss\n300,3\n",
-    "byte-order mark": "\ufeffsteps,Validation Loss\r\n100,3.5\r\n200,3.25\r\n300,3\r\n",
+    "byte-order mark": "\ufeffiterations,Validation Loss\r\n100,3.5\r\n200,3.25\r\n300,3\r\n",
     "note": "step,val_loss,note\n100,3.5,\n200,3.25,resumed from step 50 with loss 3.1\n300,3,\n",
     "wandb export": table(Step=STEPS, **{
         "run-1 - eval/loss": LOSSES, "run-1 - eval/loss__MIN": OTHERS, "run-1 - eval/loss__MAX": OTHERS}),
