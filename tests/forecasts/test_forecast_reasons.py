@@ -59,6 +59,11 @@ def test_fits_that_contradict_each_other_give_a_reason(sign) -> None:
     assert reasons_of(CURVE, runs, 0, sign * 0.0121) == ("each run alone forecasts something else",)
 
 
+def test_peak_is_compared_with_the_nearest_run() -> None:
+    runs = [LossRun(CURVE, peak, [1000], [3.0]) for peak in (0.9, 2.0)]
+    assert reasons_of(CURVE, runs) == ("its peak is 1.11 times that of the nearest run",)
+
+
 def logged_every(interval: int, curve: PlateauCurve) -> LossRun:
     """Return a run as a log of its learning rates gives it."""
     steps = range(0 if curve.warmup_steps else interval, curve.total_steps + 1, interval)
