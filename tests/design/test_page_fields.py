@@ -1,256 +1,195 @@
-"""The fields of the selected curve."""
+"""The fields of the selected curve: what is typed, clicked and chosen gives the curve, and can be undone."""
 
-import json
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Route, expect
 from support.design.design import describe_curve
-from support.design.page import (
-    PEAK,
-    STABLE,
-    STAGED,
-    assert_shown,
-    at_both_sizes,
-    curve_of_json,
-    drag,
-    wait_until_settled,
-)
+from support.design.page import COSINE, PEAK, STABLE, STAGED, Action, DesignPage
 
-from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
+from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
+from plateau_jax.numerics import shapes
 from plateau_jax.numerics.exact import percent_of
 
 pytestmark = pytest.mark.slow
 
+WARMUP, PLATEAU = "Warmup steps", "Plateau 1 in %, "
+RISE, HOLD, FALL = STAGED.stages
+COOLED = STABLE.cooldown(7000, 1000, shape="linear")
+COOLDOWN: list[Action] = [
+    "+ Cooldown", ("Cooldown: First step", "7000"), ("Cooldown: Steps", "1000"),
+    ("Cooldown: Shape", "linear"),
+]  # fmt: skip
+NEW_STAGE: list[Action] = [("Stage 2, to", "0.5"), ("Stage 2, shape", "exponential"), "+ Stage"]
+FULL = PlateauCurve(
+    20_000, warmup_steps=500, warmup_shape="cosine", decay_shape="1-sqrt", plateaus=[(20, 40), (70.5, 1.25)],
+    absolute_plateaus=[(19_000, 10)],
+)  # fmt: skip
+FULL_ACTIONS: list[Action] = [
+    ("Total steps", "2e4"), ("Warmup shape", "cosine"), ("Decay shape", "1-sqrt"), (f"{PLATEAU}start", "20"),
+    "+ Plateau, in %", ("Plateau 2 in %, start", "70.5"), ("Plateau 2 in %, length", "1.25"),
+    "+ in steps", ("Plateau 1 in steps, start", "19_000"), ("Plateau 1 in steps, length", "10"),
+]  # fmt: skip
+# The curve to edit, the actions, and the curve that they give.
+EDITS: list[tuple[Curve, list[Action], Curve]] = [
+    (STABLE, FULL_ACTIONS, FULL),
+    (STABLE, [*FULL_ACTIONS, "Remove plateau 1 in %"], replace(FULL, plateaus=[(70.5, 1.25)])),
+    (STABLE, [("Initial LR / peak", "0.25"), ("Final LR / peak", "0.5")],
+     replace(STABLE, init_lr_ratio=0.25, min_lr_ratio=0.5)),
+    (STABLE, [("Decay shape", "1-x^P"), ("P of the decay", "1.50")], replace(STABLE, decay_shape="1-x^1.5")),
+    (STAGED, ["Move stage 3 up", "Move stage 2 up"], StagedCurve([FALL, RISE, HOLD])),
+    (STAGED, ["Move stage 1 down", "Move stage 2 down"], StagedCurve([HOLD, FALL, RISE])),
+    (STAGED, NEW_STAGE, StagedCurve([RISE, (3_000,), (3_000, 0.5, "exponential"), FALL])),
+    (STAGED, [*NEW_STAGE, ("Stage 2, steps", "100"), ("Stage 3, steps", "6000"), "Remove stage 2"],
+     StagedCurve([RISE, (6_000, 0.5, "exponential"), FALL])),
+    (STABLE, COOLDOWN, COOLED),
+    (STABLE, [*COOLDOWN, "+ Continuation", ("Continuation: Scale", "0.25")], COOLED.then(COOLED, scale=0.25)),
+    (STABLE, [*COOLDOWN, "+ Continuation", "Remove the continuation", "Remove the cooldown"], STABLE),
+    # Percentages are those of the run.
+    (STABLE, [(WARMUP, "4%")], replace(STABLE, warmup_steps=400)),
+    (STABLE, ["+ in steps", ("Plateau 1 in steps, start", "80%"), ("Plateau 1 in steps, length", "2.5 %")],
+     replace(STABLE, absolute_plateaus=[(8_000, 250)])),
+    (STABLE, ["+ Cooldown", ("Cooldown: First step", "65%"), ("Cooldown: Steps", "35%")],
+     STABLE.cooldown(6_500, 3_500)),
+    (STAGED, [("Stage 3, steps", "20%")], StagedCurve([RISE, HOLD, (1_625, 0.0, "1-sqrt")])),
+    # Added curves have the selected length and warmup; a copy is that of the last valid curve.
+    (STABLE, [(WARMUP, "20000"), "a copy"], STABLE),
+    (STAGED, ["a cosine"], COSINE),
+    (STAGED, ["a line to 0"], replace(COSINE, decay_shape="linear")),
+    (STAGED, [*COOLDOWN, "a line to 0"], PlateauCurve(8_000, warmup_steps=500, decay_shape="linear")),
+    (COSINE, ["stable, then a cooldown"], replace(COSINE, decay_shape="1-sqrt", plateaus=[(0, 80)])),
+    (STABLE, [("Initial LR / peak", "0.25"), ("Warmup shape", "cosine"), "stages"],
+     StagedCurve([(500, 1.0, "cosine"), (6_650,), (2_850, 0.0, "1-sqrt")], start=0.25)),
+    (STAGED, ["stages", "stages"], StagedCurve([(500, 1.0), (6_650,), (2_850, 0.0, "1-sqrt")])),
+]  # fmt: skip
 
-def test_invalid_field_keeps_the_last_valid_curve(page):
-    before = page.locator("polyline.selected").get_attribute("points")
-    field = page.get_by_label("Warmup steps")
-    field.fill("20000")
-    wait_until_settled(page)
+
+def select(design: DesignPage, curve: Curve) -> None:
+    design.do({COSINE: "Edit Cosine", STAGED: "Edit Stages", STABLE: "Edit Stable"}[curve])
+
+
+def test_edits_give_the_curve_and_can_be_undone(design):
+    for begin, actions, expected in EDITS:
+        select(design, begin)
+        design.do(*actions)
+        design.check(expected)
+        design.undo_all()
+        assert design.curve == begin, actions
+
+
+# The actions, of which the last one is wrong; the place of the message, and its text.
+FAULTS: list[tuple[list[Action], str, str]] = [
+    ([(WARMUP, "20000")], "curve-warmup_steps", "warmup_steps = 20000 must lie"),
+    ([(WARMUP, "five hundred")], "curve-warmup_steps", "warmup_steps = 'five hundred' must be an integer"),
+    ([("Total steps", "0")], "curve-total_steps", "total_steps = 0 must lie"),
+    ([("Final LR / peak", "2")], "curve-min_lr_ratio", "min_lr_ratio = 2 must lie"),
+    ([("Peak learning rate", "6e-")], "peak", "peak = '6e-' must be a number"),
+    ([(f"{PLATEAU}start", "200")], "curve-plateaus-0", "(200, 40) must lie in 0 … 100 %"),
+    *(([(f"{PLATEAU}{part}", text)], "curve-plateaus-0", "must")
+      for part in ("start", "length") for text in ("", "0x10", "1e300")),
+    *(([("Decay shape", "1-x^P"), ("P of the decay", text)], "curve-decay_shape", "must")
+      for text in ("", "-1", "99", "two")),
+    ([("Decay shape", "1-x^P"), "+ Cooldown", ("Cooldown: Steps", "0")], "curve-steps", "steps = 0 must"),
+    (["+ Continuation", ("Continuation: Scale", "2")], "curve-scale", "scale = 2 must lie in (0, 1]"),
+]  # fmt: skip
+
+
+def test_wrong_fields_have_a_message_and_keep_the_curve(design):
+    for actions, place, message in FAULTS:
+        *before, (label, text) = actions
+        design.do(*before)
+        valid, drawn = design.curve, design.drawn()
+        design.do((label, text))
+        design.field(label).blur()
+        design.settle()
+        expect(design.field(label)).to_have_attribute("aria-invalid", "true")
+        expect(design.field(label)).to_have_value(text)
+        shown = design.page.locator(f"[id='{design.field(label).get_attribute('aria-describedby')}']")
+        assert shown.get_attribute("id") == f"fault-{place}"
+        expect(shown).to_contain_text(message)
+        expect(design.page.locator("#stale")).to_be_visible()
+        assert (design.curve, design.drawn()) == (valid, drawn), actions
+        design.undo_all()
+        expect(design.page.locator("[aria-invalid=true]")).to_have_count(0)
+        expect(design.page.locator("#stale")).to_be_hidden()
+
+
+def test_message_is_that_of_the_constructor_until_a_valid_text(design):
     invalid = {**STABLE.to_dict(), "warmup_steps": 20_000}
-    message = describe_curve({"curve": invalid, "peak": PEAK})["fault"]["message"]
-    assert message.startswith("warmup_steps = 20000 must lie")
-    expect(field).to_have_attribute("aria-invalid", "true")
-    shown = page.locator(f"#{field.get_attribute('aria-describedby')}")
-    expect(shown).to_have_text(message)
-    expect(page.locator("#stale")).to_be_visible()
-    assert curve_of_json(page) == STABLE
-    assert page.locator("polyline.selected").get_attribute("points") == before
-    field.fill("five hundred")
-    wait_until_settled(page)
-    expect(shown).to_contain_text("warmup_steps = 'five hundred' must be an integer")
-    field.fill("600")
-    wait_until_settled(page)
-    expect(field).not_to_have_attribute("aria-invalid", "true")
-    expect(page.locator("#stale")).to_be_hidden()
-    assert_shown(page, PlateauCurve(**{**STABLE.to_dict(), "warmup_steps": 600}))
+    design.do((WARMUP, "20000"))
+    expected = describe_curve({"curve": invalid, "peak": PEAK})["fault"]["message"]
+    expect(design.page.locator("#fault-curve-warmup_steps")).to_have_text(expected)
+    design.do((WARMUP, "600"))
+    expect(design.field(WARMUP)).not_to_have_attribute("aria-invalid", "true")
+    design.check(replace(STABLE, warmup_steps=600))
 
 
-def test_invalid_plateau_has_a_message_in_its_row(page):
-    page.get_by_label("Plateau 1 in %, start").fill("200")
-    wait_until_settled(page)
-    expect(page.get_by_label("Plateau 1 in %, length")).to_have_attribute("aria-invalid", "true")
-    expect(page.locator("[id='fault-curve-plateaus-0']")).to_contain_text("(200, 40) must lie in 0 … 100 %")
+@pytest.mark.parametrize(
+    ("actions", "label", "begin", "rest", "code"),
+    [
+        ([], "Peak learning rate", "6e-", "4", "peak_value=0.0006"),
+        ([("Decay shape", "1-x^P")], "P of the decay", "", "0.75", "decay_shape='1-x^0.75'"),
+    ],
+)
+def test_number_gets_no_message_while_it_is_typed(design, actions, label, begin, rest, code):
+    design.do(*actions)
+    field = design.field(label)
+    field.fill("")
+    field.press_sequentially(begin)
+    design.settle()
+    expect(design.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
+    field.press_sequentially(rest)
+    assert code in design.code
 
 
-def test_fields_describe_the_curve(page):
-    page.get_by_label("Total steps").fill("2e4")
-    page.get_by_label("Warmup shape").select_option("cosine")
-    page.get_by_label("Decay shape").select_option("1-sqrt")
-    page.get_by_label("Plateau 1 in %, start").fill("20")
-    page.get_by_role("button", name="+ Plateau, in %").click()
-    page.get_by_label("Plateau 2 in %, start").fill("70.5")
-    page.get_by_label("Plateau 2 in %, length").fill("1.25")
-    page.get_by_role("button", name="+ in steps").click()
-    page.get_by_label("Plateau 1 in steps, start").fill("19_000")
-    page.get_by_label("Plateau 1 in steps, length").fill("10")
-    expected = PlateauCurve(
-        20_000,
-        warmup_steps=500,
-        warmup_shape="cosine",
-        decay_shape="1-sqrt",
-        plateaus=[(20, 40), (70.5, 1.25)],
-        absolute_plateaus=[(19_000, 10)],
-    )
-    assert curve_of_json(page) == expected
-    assert_shown(page, expected)
-    page.get_by_role("button", name="Remove plateau 1 in %").click()
-    assert curve_of_json(page) == PlateauCurve(**{**expected.to_dict(), "plateaus": [(70.5, 1.25)]})
+def test_likely_mistakes_are_reported(design):
+    design.do(("Final LR / peak", "3e-5"))
+    advice = design.page.get_by_role("status").filter(has_text="looks like a learning rate")
+    expect(advice).to_be_visible()
+    design.do(("Total steps", "0"))
+    expect(advice).to_have_count(0)  # it was about the last valid curve
 
 
-def test_added_plateaus_fit_after_the_others(page):
-    for name in ["+ Plateau, in %", "+ in steps", "+ Plateau, in %"]:
-        page.get_by_role("button", name=name).click()
-        wait_until_settled(page)
-        expect(page.locator("#stale")).to_be_hidden()
-    curve = curve_of_json(page)
+def test_added_plateaus_fit_after_the_others(design):
+    for name in ("+ Plateau, in %", "+ in steps", "+ Plateau, in %"):
+        design.do(name)
+        expect(design.page.locator("#stale")).to_be_hidden()
+    curve = design.curve
     assert (len(curve.plateaus), curve.absolute_plateaus[0][1] % 100) == (3, 0)
 
 
-def test_stages_can_be_edited_moved_and_dragged(page):
-    page.get_by_role("radio", name="Edit Stages").check()
-    assert curve_of_json(page) == STAGED
-    first, second, third = STAGED.stages
-    page.get_by_role("button", name="Move stage 3 up").click()
-    expect(page.get_by_role("button", name="Move stage 2 up")).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(page.get_by_label("Stage 1, steps")).to_be_focused()
-    assert curve_of_json(page) == StagedCurve([third, first, second])
-    page.get_by_role("button", name="Move stage 1 down").click()
-    page.get_by_role("button", name="Move stage 2 down").click()
-    assert curve_of_json(page) == STAGED
-    page.get_by_label("Stage 2, to").fill("0.5")
-    page.get_by_label("Stage 2, shape").select_option("exponential")
-    page.get_by_role("button", name="+ Stage").click()
-    expect(page.get_by_label("Stage 2, steps")).to_be_focused()
-    assert curve_of_json(page) == StagedCurve([first, (3_000,), (3_000, 0.5, "exponential"), third])
-    page.get_by_label("Stage 2, steps").fill("100")
-    page.get_by_label("Stage 3, steps").fill("6000")
-    page.get_by_role("button", name="Remove stage 2").click()
-    expected = StagedCurve([first, (6_000, 0.5, "exponential"), third])
-    assert_shown(page, expected)
-    drag(page, "Stage 2, end", -30, 0)
-    curve = curve_of_json(page)
-    assert curve.total_steps == expected.total_steps
-    assert curve.stages[1].steps < 6_000 < curve.stages[1].steps + curve.stages[2].steps
-    drag(page, "Stage 2, level", 0, -20)
-    curve = curve_of_json(page)
-    assert curve.stages[1].to > 0.5
-    assert_shown(page, curve)
-
-
-def test_number_gets_no_message_while_it_is_typed(page):
-    field = page.get_by_role("textbox", name="Peak learning rate")
-    field.fill("")
-    field.press_sequentially("6e-")
-    wait_until_settled(page)
-    expect(page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
-    field.press_sequentially("4")
-    wait_until_settled(page)
-    assert "peak_value=0.0006" in page.locator("#code").text_content()
-    field.fill("6e-")
-    expect(page.locator("#stale")).to_be_visible()
-    field.blur()
-    expect(page.locator("#fault-peak")).to_contain_text("peak = '6e-' must be a number")
-
-
-def test_derived_curves_can_be_edited_and_dragged(page):
-    page.get_by_role("button", name="+ Cooldown").click()
-    page.get_by_label("Cooldown: First step").fill("7000")
-    page.get_by_label("Cooldown: Steps").fill("1000")
-    page.get_by_label("Cooldown: Shape").select_option("linear")
-    cooled = STABLE.cooldown(7000, 1000, shape="linear")
-    assert curve_of_json(page) == cooled
-    drag(page, "Cooldown, start", -20, 0)
-    dragged = curve_of_json(page)
-    assert dragged.at < 7000
-    assert dragged.steps == 1000
-    page.keyboard.press("Control+z")
-    page.get_by_role("button", name="+ Continuation").last.click()
-    page.get_by_label("Continuation: Scale").fill("0.25")
-    assert curve_of_json(page) == cooled.then(cooled, scale=0.25)
-    assert_shown(page, cooled.then(cooled, scale=0.25))
-    page.get_by_label("Continuation: Scale").fill("2")
-    wait_until_settled(page)
-    expect(page.locator("[id='fault-curve-scale']")).to_contain_text("scale = 2 must lie in (0, 1]")
-    page.get_by_role("button", name="Remove the continuation").click()
-    page.get_by_role("button", name="Remove the cooldown").click()
-    assert curve_of_json(page) == STABLE
-
-
-def test_parts_and_scaled_curves_can_be_edited(page):
+def test_opened_curves_can_be_edited(design):
     plan = BatchPlan([(0, 8), (40_000, 32)])
-    scaled = plan.scale(STABLE, 8, reference=32)
-    page.get_by_role("button", name="Open…").click()
-    dialog = page.get_by_role("dialog")
-    dialog.get_by_role("textbox").fill(json.dumps(scaled.part(100, 9000).to_dict()))
-    dialog.get_by_role("button", name="Open").click()
-    expect(dialog).to_be_hidden()
-    page.get_by_label("Part: First step", exact=True).fill("200")
-    page.get_by_label("Batch plan: Reference batch").fill("64")
-    expected = plan.scale(STABLE, 8, reference=64).part(200, 9000)
-    assert_shown(page, expected)
-    assert curve_of_json(page) == expected
-    page.get_by_label("Part: First step", exact=True).fill("9000")
-    wait_until_settled(page)
-    expect(page.locator("[id='fault-curve-start']")).to_contain_text("start = 9000 must be below")
-    page.get_by_role("button", name="Remove the part").click()
-    page.get_by_role("button", name="Remove the batch plan").click()
-    assert curve_of_json(page) == STABLE
+    design.open_json(plan.scale(STABLE, 8, reference=32).part(100, 9000).to_dict())
+    design.do(("Part: First step", "200"), ("Batch plan: Reference batch", "64"))
+    design.check(plan.scale(STABLE, 8, reference=64).part(200, 9000))
+    design.do(("Part: First step", "9000"))
+    expect(design.page.locator("[id='fault-curve-start']")).to_contain_text("start = 9000 must be below")
+    design.do("Remove the part", "Remove the batch plan")
+    assert design.curve == STABLE
+    formulas = [(500, 1.0), (4_500, 0.5, "(1-x)^2.5"), (4_000, 0.1, "t^-0.7"), (1_000, 0.0, "1-x^0.75")]
+    design.open_json(StagedCurve(formulas).to_dict())
+    for label, text in (("Stage 2, shape", "(1-x)^P"), ("Stage 2, P", "2.5"), ("Stage 3, P", "0.7")):
+        expect(design.field(label)).to_have_value(text)
+    design.do(("Stage 1, steps", "600"))
+    design.check(StagedCurve([(600, 1.0), *formulas[1:]]))
 
 
-def test_late_answers_are_superseded(page):
+def test_late_answers_are_superseded(design):
     """Of the edits made while an answer is pending, only the last one is asked about, once it has arrived."""
     held: list[Route] = []
-    page.route("**/page", lambda route: route.continue_() if held else held.append(route))
-    field = page.get_by_label("Warmup steps")
+    design.page.route("**/page", lambda route: route.continue_() if held else held.append(route))
     for steps in (600, 700, 800, 900):
-        field.fill(str(steps))
-    expect(page.locator("main[aria-busy=true]")).to_be_attached()
+        design.field(WARMUP).fill(str(steps))
+    expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
     (first,) = held
     first.continue_()
-    assert curve_of_json(page) == PlateauCurve(**{**STABLE.to_dict(), "warmup_steps": 900})
-    assert_shown(page, curve_of_json(page))
+    design.check(replace(STABLE, warmup_steps=900))
 
 
-PLACES = """[...document.querySelectorAll("#controls :is(input, select)")]
-    .filter((field) => field.checkVisibility()).map((field) => field.getBoundingClientRect().y)"""
-
-
-@at_both_sizes
-def test_fields_do_not_move_while_one_is_typed(page):
-    wait_until_settled(page)
-    before = page.evaluate(PLACES)
-    for label, text, moved in (
-        ("Total steps", "0", None),
-        ("Final LR / peak", "2", None),
-        ("Plateau 1 in %, length", "many", None),
-        ("Warmup steps", "-1", 3),  # a message of two lines moves the fields below
-    ):
-        page.get_by_label(label).fill(text)
-        wait_until_settled(page)
-        expect(page.get_by_label(label)).to_have_attribute("aria-invalid", "true")
-        scrolled = page.evaluate(PLACES)
-        shift = scrolled[0] - before[0]  # to the field, as by the browser
-        assert scrolled[:moved] == pytest.approx([place + shift for place in before[:moved]])
-        page.keyboard.press("Control+z")
-        wait_until_settled(page)
-
-
-def test_percentage_is_one_of_the_run(page):
-    page.get_by_role("button", name="+ in steps").click()
-    page.get_by_label("Plateau 1 in steps, start").fill("80%")
-    page.get_by_label("Plateau 1 in steps, length").fill("2.5 %")
-    page.get_by_label("Warmup steps").fill("4%")
-    assert curve_of_json(page) == PlateauCurve(
-        **{**STABLE.to_dict(), "warmup_steps": 400, "absolute_plateaus": [(8_000, 250)]}
-    )
-    page.get_by_label("Warmup steps").fill("500")
-    page.get_by_role("button", name="Remove plateau 1 in steps").click()
-    page.get_by_role("button", name="+ Cooldown").click()
-    page.get_by_label("Cooldown: First step").fill("65%")
-    page.get_by_label("Cooldown: Steps").fill("35%")  # of the run that the cooldown ends
-    assert curve_of_json(page) == STABLE.cooldown(6_500, 3_500)
-    page.get_by_role("radio", name="Edit Stages").check()
-    page.get_by_label("Stage 3, steps").fill("20%")
-    stages = [(500, 1.0), (6_000,), (1_625, 0.0, "1-sqrt")]
-    assert curve_of_json(page) == StagedCurve(stages)
-
-
-@pytest.mark.parametrize("label", ["start", "length"])
-def test_emptied_plateau_gets_a_message(page, label):
-    field = page.get_by_label(f"Plateau 1 in %, {label}")
-    for text in ("", "0x10", "1e300"):
-        field.fill(text)
-        field.blur()
-        wait_until_settled(page)
-        expect(field).to_have_attribute("aria-invalid", "true")
-    field.fill("15")
-    index = ["start", "length"].index(label)
-    assert curve_of_json(page).plateaus[0][index] == 15
-
-
-def test_percentages_are_read_as_by_the_library(page):
+def test_percentages_are_read_as_by_the_library(design):
     tenths = [number / 10 for number in range(1001)]
     wholes = (1, 7, 95, 9_500, 2**31 - 1)
     steps_of = {whole: [percent_of(whole, percentage) for percentage in tenths] for whole in wholes}
@@ -259,7 +198,7 @@ def test_percentages_are_read_as_by_the_library(page):
         for whole in wholes
         for steps in {*steps_of[whole][::7], 0, 1, whole // 3, whole - 1, whole}
     ]
-    steps, rounded = page.evaluate(
+    steps, rounded = design.page.evaluate(
         """async ([tenths, wholes, pairs]) => {
             const { roundPercentage, stepsOfPercentage } = await import("./edits.js");
             const steps = wholes.map(whole => tenths.map(percentage => stepsOfPercentage(percentage, whole)));
@@ -273,11 +212,47 @@ def test_percentages_are_read_as_by_the_library(page):
         assert percentage == min(candidates, default=None), (steps, whole)
 
 
-def test_likely_mistakes_are_reported(page):
-    page.get_by_label("Final LR / peak").fill("3e-5")
-    wait_until_settled(page)
-    advice = page.get_by_role("status").filter(has_text="looks like a learning rate")
-    expect(advice).to_be_visible()
-    page.get_by_label("Total steps").fill("0")
-    expect(page.locator("#fault-curve-total_steps")).to_contain_text("must lie")
-    expect(advice).to_have_count(0)  # it was about the last valid curve
+def levels_in_picture(drawing: Any) -> Any:
+    """Return the levels that a small picture shows, from its first to its last point."""
+    points = drawing.locator("path").get_attribute("d").removeprefix("M").split()
+    return 1 - (np.array([float(point.split(",")[1]) for point in points]) - 2) / 12
+
+
+def test_every_shape_can_be_chosen_from_its_picture(design):
+    """Formulas have an initial P."""
+    for shape in ("cosine", "linear"):
+        design.do(("Warmup shape", shape))
+        assert design.curve.warmup_shape == shape
+    rising = levels_in_picture(design.field("Warmup shape").locator("option", has_text="cosine"))
+    assert (rising[0], rising[-1]) == (0, 1)
+    assert np.all(np.diff(rising) >= 0)
+    decay = design.field("Decay shape")
+    names = [*shapes.SHAPES, *shapes.POWER_SHAPES]
+    assert decay.locator("option").all_text_contents() == names
+    for name in names:
+        shape = name.replace("P", "2")
+        design.do(("Decay shape", name))
+        assert design.curve == replace(STABLE, decay_shape=shape)
+        expect(design.field("P of the decay")).to_be_visible(visible="P" in name)
+        shown = levels_in_picture(decay.locator("selectedcontent"))
+        exact = PlateauCurve(len(shown) - 1, decay_shape=shape)(np.arange(len(shown)))
+        assert np.abs(shown - exact).max() < 0.005, name
+    design.do("Edit Stages", ("Stage 2, to", "0.5"))
+    names = [*shapes.NAMED_SHAPES, *shapes.FORMULAS]
+    assert design.field("Stage 2, shape").locator("option").all_text_contents() == names
+    for name in names:
+        design.do(("Stage 2, shape", name))
+        shape = name.replace("P", "0.5" if name == "t^-P" else "2")
+        assert design.curve == StagedCurve([RISE, (6_000, 0.5, shape), FALL])
+    for number, ends in ((1, (0, 1)), (3, (1, 0))):  # a stage that rises, and one that falls
+        design.do((f"Stage {number}, shape", "1-sqrt"))
+        shown = levels_in_picture(design.field(f"Stage {number}, shape").locator("selectedcontent"))
+        assert (shown[0], shown[-1]) == ends
+
+
+def test_shape_is_chosen_with_the_keyboard(design):
+    design.field("Decay shape").focus()
+    design.press("Space", "ArrowDown", "Enter")
+    expect(design.field("Decay shape")).to_have_value("cosine")
+    expect(design.field("Decay shape")).to_be_focused()
+    assert design.curve == replace(STABLE, decay_shape="cosine")

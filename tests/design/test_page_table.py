@@ -1,136 +1,264 @@
-"""The table of curves on the design page, in a browser: what is compared, and how it is distinguished."""
+"""The table of curves in a browser, code to copy, files opened and saved, and what a reload keeps."""
+
+import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
-from support.design.page import COSINE, STAGED, curve_of_json, wait_until_settled
+from playwright.sync_api import Route, expect
+from support.design.page import CURVES, DROP, PEAK, STABLE, STAGED, DesignPage
 
-from plateau_jax import PlateauCurve, compare
-from plateau_jax.design.answers import MAX_CURVES
+from plateau_jax import Curve, PlateauCurve, compare
+from plateau_jax.design.questions import MAX_CURVES
+from plateau_jax.theory.comparison import NOTE
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.mark.parametrize(("button", "shape"), [("a cosine", "cosine"), ("a line to 0", "linear")])
-def test_added_curve_has_the_selected_warmup(page, button, shape):
-    page.get_by_role("radio", name="Edit Stages").check()
-    page.get_by_role("button", name=button, exact=True).click()
-    assert curve_of_json(page) == PlateauCurve(10_000, warmup_steps=500, decay_shape=shape)
-    page.get_by_role("radio", name="Edit Stages").check()
-    page.get_by_role("button", name="+ Cooldown").click()
-    page.get_by_label("Cooldown: First step").fill("7_000")
-    page.get_by_label("Cooldown: Steps").fill("1_000")
-    wait_until_settled(page)
-    page.get_by_role("button", name=button, exact=True).click()
-    assert curve_of_json(page) == PlateauCurve(8_000, warmup_steps=500, decay_shape=shape)
+CHANGED = replace(STABLE, warmup_steps=700)
 
 
-def test_added_stages_have_the_selected_warmup(page):
-    page.get_by_label("Initial LR / peak").fill("0.25")
-    page.get_by_label("Warmup shape").select_option("cosine")
-    wait_until_settled(page)
-    page.get_by_role("button", name="stages", exact=True).click()
-    curve = curve_of_json(page)
-    assert (curve.start, curve.stages[0]) == (0.25, (500, 1, "cosine"))
-    assert curve.total_steps == 10_000
+def ratios(design: DesignPage) -> list[list[str]]:
+    """Return the bound and the best peak of each row."""
+    design.settle()
+    rows = design.page.locator("#curves tbody tr").all()
+    return [
+        [row.locator(f"[data-figure={name}] b").inner_text() for name in ("bound", "peak-ratio")]
+        for row in rows
+    ]
 
 
-def test_copy_of_an_invalid_curve_is_the_last_valid_one(page):
-    before = curve_of_json(page)
-    page.get_by_label("Warmup steps").fill("20000")
-    wait_until_settled(page)
-    page.get_by_role("button", name="a copy", exact=True).click()
-    expect(page.get_by_role("radio", name="Edit Stable (2)", exact=True)).to_be_checked()
-    assert curve_of_json(page) == before
+def expected_ratios(*curves: Curve) -> list[list[str]]:
+    table = compare(*curves)
+    return [
+        [f"× {bound:.3f}", f"× {peak:.3f}"] for bound, peak in zip(table.bounds, table.peaks, strict=True)
+    ]
 
 
-def test_curves_of_other_length_are_marked(page):
-    marks = page.locator(".length")
-    expect(marks).to_have_count(0)
-    expect(page.locator("#lengths")).to_be_hidden()
-    page.get_by_label("Total steps").fill("7_000")
-    wait_until_settled(page)
-    expect(marks).to_have_text(["7\u202f000 steps"])
-    expect(page.get_by_role("row").filter(has=marks)).to_have_attribute("data-id", "3")
-    expect(page.locator("#lengths")).to_be_visible()
-    page.get_by_role("button", name="Make reference: Stable").click()
-    wait_until_settled(page)
-    expect(marks).to_have_text(["10\u202f000 steps"] * 2)
-    page.get_by_role("radio", name="Edit Cosine").check()
-    expect(page.locator("#picture .end")).to_have_count(1)  # of the short curve
+def rename(design: DesignPage, name: str, text: str) -> None:
+    field = design.field(f"Name of {name}")
+    field.fill(text)
+    field.blur()
 
 
-def test_table_has_the_names_of_compare(page):
-    printed = str(compare(COSINE, STAGED)).splitlines()[0].split("  ")
+def test_curves_are_compared_with_the_first(design):
+    cosine, staged, stable = CURVES.values()
+    assert ratios(design) == expected_ratios(cosine, staged, stable)
+    expect(design.page.locator("#note")).to_be_hidden()
+    design.page.get_by_text("Ratios to the first curve, each at its best peak").press("Enter")
+    expect(design.page.locator("#note")).to_be_visible()
+    expect(design.page.locator("#note")).to_have_text(NOTE)
+    expect(design.page.locator("polyline")).to_have_count(3)
+    design.drag("Plateau 1, end", 40, 0)
+    moved = design.curve
+    assert ratios(design) == expected_ratios(cosine, staged, moved)
+    design.do("Make reference: Stages")
+    assert ratios(design) == expected_ratios(staged, cosine, moved)
+    design.do("Hide Cosine")
+    expect(design.page.locator("polyline")).to_have_count(2)
+    design.do("Remove Cosine")
+    assert ratios(design) == expected_ratios(staged, moved)
+    design.do("Use the best peak for Stable")
+    assert design.peak() == pytest.approx(PEAK * compare(staged, moved).peaks[1], rel=5e-3)
+
+
+def test_table_has_the_names_of_compare(design):
+    printed = str(compare(*CURVES.values())).splitlines()[0].split("  ")
     names = [name.strip() for name in printed if name.strip()]
-    heads = [head.lower() for head in page.locator("#curves th.number").all_inner_texts()]
+    heads = [head.lower() for head in design.page.locator("#curves th.number").all_inner_texts()]
     assert [head for head in heads if head in names] == names
     for name in names:
-        expect(page.locator(f"#curves [data-label='{name.capitalize()}']")).to_have_count(3)
+        expect(design.page.locator(f"#curves [data-label='{name.capitalize()}']")).to_have_count(3)
 
 
-def test_twelve_curves_have_distinct_looks_and_names(page):
-    for number in range(4, MAX_CURVES + 1):
-        page.get_by_role("button", name="a copy" if number % 2 else "a cosine", exact=True).click()
-        expect(page.locator("#curves tbody tr")).to_have_count(number)
-    wait_until_settled(page)
-    names = [name.input_value() for name in page.get_by_role("textbox", name="Name of").all()]
-    assert len(set(names)) == MAX_CURVES
-    assert names[3:6] == ["Cosine (2)", "Cosine (3)", "Cosine (4)"]
-    looks = page.locator(".swatch line").evaluate_all(
+def test_curves_of_other_length_are_marked(design):
+    marks = design.page.locator(".length")
+    expect(marks).to_have_count(0)
+    expect(design.page.locator("#lengths")).to_be_hidden()
+    design.do(("Total steps", "7_000"))
+    expect(marks).to_have_text(["7\u202f000 steps"])
+    expect(design.page.get_by_role("row").filter(has=marks)).to_have_attribute("data-id", "3")
+    expect(design.page.locator("#lengths")).to_be_visible()
+    design.do("Make reference: Stable")
+    expect(marks).to_have_text(["10\u202f000 steps"] * 2)
+    design.do("Edit Cosine")
+    expect(design.page.locator("#picture .end")).to_have_count(1)  # of the short curve
+
+
+def test_twelve_curves_are_distinct_and_the_most(design):
+    for number in range(4, MAX_CURVES):
+        design.button("a copy" if number % 2 else "a cosine").click()
+        expect(design.page.locator("#curves tbody tr")).to_have_count(number)
+    design.button("a copy").press("Enter")
+    design.settle()
+    expect(design.selected).to_be_focused()  # as the button is disabled
+    for name in ("a copy", "a cosine"):
+        expect(design.button(name)).to_be_disabled()
+    assert len(set(design.names)) == MAX_CURVES
+    assert design.names[3:6] == ["Cosine (2)", "Cosine (3)", "Cosine (4)"]
+    looks = design.page.locator(".swatch line").evaluate_all(
         "lines => lines.map((line) => getComputedStyle(line).stroke + line.getAttribute('stroke-dasharray'))"
     )
     assert len(set(looks)) == MAX_CURVES
+    design.do("Open…")
+    design.dialog.get_by_role("textbox").fill('{"total_steps": 10}')
+    design.dialog.get_by_role("button", name="Open").click()
+    expect(design.dialog.get_by_role("alert")).to_contain_text(f"at most {MAX_CURVES} curves: remove one")
+    design.press("Escape")
+    expect(design.page.locator("#curves tbody [data-figure=bound]")).to_have_count(MAX_CURVES)
 
 
-def test_emptied_name_is_distinct(page):
-    for name in ("Cosine", "Stages"):
-        field = page.get_by_role("textbox", name=f"Name of {name}")
-        field.fill("Curve 3" if name == "Cosine" else "")
-        field.blur()
-    field = page.get_by_role("textbox", name="Name of Stable")
-    field.fill(" ")
-    field.blur()
-    names = [name.input_value() for name in page.get_by_role("textbox", name="Name of").all()]
-    assert names == ["Curve 3", "Curve 2", "Curve 3 (2)"]
+def test_emptied_name_is_distinct(design):
+    for name, text in (("Cosine", "Curve 3"), ("Stages", ""), ("Stable", " ")):
+        rename(design, name, text)
+    assert design.names == ["Curve 3", "Curve 2", "Curve 3 (2)"]
 
 
-def test_note_is_one_line_that_opens(page):
-    page.set_viewport_size({"width": 1440, "height": 900})
-    line = page.get_by_text("Ratios to the first curve, each at its best peak")
-    box = line.bounding_box()
-    assert box
-    assert box["height"] < 30
-    expect(page.locator("#note")).to_be_hidden()
-    line.press("Enter")
-    expect(page.locator("#note")).to_be_visible()
+def test_undo_belongs_to_a_name_while_it_is_typed(design):
+    """An answer changes the table, where the name is typed. The browser's undo survives that."""
+    held: list[Route] = []
+
+    def hold_comparisons(route: Route) -> None:
+        if '"runs":[]' in (route.request.post_data or "") and not held:
+            held.append(route)
+        else:
+            route.continue_()
+
+    design.page.route("**/page", hold_comparisons)
+    with design.page.expect_request(lambda request: '"runs":[]' in (request.post_data or "")):
+        design.field("Warmup steps").fill("700")
+    name = design.field("Name of Stable")
+    name.press("Home")
+    design.page.keyboard.type("Un")
+    held[0].continue_()
+    design.settle()
+    expect(name).to_be_focused()
+    expect(name).to_have_value("UnStable")
+    for key, value in (("Control+z", "Stable"), ("Control+Shift+z", "UnStable"), ("Control+z", "Stable")):
+        design.page.keyboard.press(key)
+        expect(name).to_have_value(value)
+    assert design.curve == CHANGED
+    design.page.locator("#code").focus()
+    design.press("Control+z")  # the focus is elsewhere
+    assert design.curve == STABLE
 
 
-def test_reload_keeps_the_last_valid_picture(page):
-    page.get_by_label("Warmup steps").fill("700")
-    valid = curve_of_json(page)
-    drawn = page.locator("polyline.selected").get_attribute("points")
-    page.get_by_label("Total steps").fill("many")
-    wait_until_settled(page)
+def test_selecting_a_curve_is_not_an_undo_step(design):
+    design.do(("Warmup steps", "700"), "Edit Cosine")
+    assert design.curve == CURVES["Cosine"]
+    design.do("Undo")
+    expect(design.button("Undo")).to_be_disabled()
+    assert design.curve == STABLE
+
+
+def test_code_is_copied_to_the_clipboard(design):
+    for tab, part in (
+        ("optax", "optax_schedule("),
+        ("PyTorch", "lambda_lr("),
+        ("JSON", '"plateaus": [[10, 40]]'),
+    ):
+        design.page.get_by_role("radio", name=tab).check()
+        design.button("Copy").click()
+        expect(design.page.get_by_role("status").filter(has_text="Copied")).to_be_visible()
+        text = design.page.evaluate("navigator.clipboard.readText()")
+        assert text == design.page.locator("#code").text_content()
+        assert part in text
+
+
+def test_json_can_be_pasted_chosen_and_dropped(design, tmp_path):
+    curve = STAGED.cooldown(3_000, 500).then(STABLE, scale=0.125)
+    (tmp_path / "saved.json").write_text(json.dumps(curve.to_dict()))
+    pasted = design.dialog.get_by_role("textbox")
+    design.do("Open…")
+    for text, message in (("{", "in JSON at position 1"), ('{"total_steps": 0}', "total_steps = 0 must lie")):
+        pasted.evaluate("(box, text) => (box.value = text)", text)
+        design.dialog.get_by_role("button", name="Open").click()
+        expect(design.dialog.get_by_role("alert")).to_contain_text(message)
+    pasted.fill(json.dumps(curve.to_dict()))
+    design.accept()
+    design.check(curve)
+    design.do("Edit Stable", "Open…")
+    design.dialog.get_by_label("or choose a file").set_input_files(tmp_path / "saved.json")
+    expect(pasted).to_have_value(json.dumps(curve.to_dict()))
+    design.accept()
+    assert design.curve == curve
+    # A saved page replaces all curves.
+    page = {"curves": [{"name": "Only", "peak": 0.5, "curve": STABLE.to_dict()}]}
+    for content, expected in ((curve.to_dict(), [*design.names, "dropped"]), (page, ["Only"])):
+        design.page.evaluate(DROP, ["dropped.json", json.dumps(content)])
+        expect(pasted).not_to_have_value("")
+        design.accept()
+        assert design.names == expected
+    assert (design.curve, design.peak()) == (STABLE, 0.5)
+
+
+def test_saved_page_is_opened_again(design, tmp_path):
+    design.field("Peak learning rate").fill("0.0125")
+    rename(design, "Stages", "Three stages")
+    design.do(("Warmup steps", "20000"))  # not valid: saved as it was
+    with design.page.expect_download() as download:
+        design.button("Save").click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    peaks = {"Cosine": PEAK, "Three stages": PEAK, "Stable": 0.0125}
+    expected = [
+        {"name": name, "peak": peak, "curve": curve.to_dict()}
+        for (name, peak), curve in zip(peaks.items(), CURVES.values(), strict=True)
+    ]
+    assert json.loads(path.read_text()) == {"curves": expected}
+    design.do("Remove Cosine", "Open…")
+    design.dialog.get_by_label("or choose a file").set_input_files(path)
+    expect(design.dialog.get_by_role("textbox")).not_to_have_value("")
+    design.accept()
     for _ in range(2):
-        page.reload()
-        wait_until_settled(page)
-        expect(page.get_by_label("Total steps")).to_have_value("many")
-        expect(page.get_by_text("total_steps = 'many' must be an integer")).to_be_visible()
-        assert page.locator("polyline.selected").get_attribute("points") == drawn
-        assert curve_of_json(page) == valid
-        expect(page.locator("#stale")).to_be_visible()
-    page.get_by_label("Total steps").fill("10000")
-    assert curve_of_json(page) == valid
-    expect(page.locator("#stale")).to_be_hidden()
+        assert design.names == list(peaks)
+        for entry in expected:
+            design.do(f"Edit {entry['name']}")
+            assert (design.curve.to_dict(), design.peak()) == (entry["curve"], entry["peak"])
+        design.do("Undo")
+        assert design.names == ["Three stages", "Stable"]
+        design.reload()
+        design.do("Redo")
 
 
-@pytest.mark.parametrize("width", [390, 1024, 1440])
-def test_segments_fit_into_their_card(page, width):
-    page.set_viewport_size({"width": width, "height": 800})
-    page.get_by_role("textbox", name="Peak learning rate").fill("0.000123457")
-    wait_until_settled(page)
-    rows = page.locator("#segments tbody tr")
-    expect(rows.nth(1).locator("td").last).to_have_text("1.029e-4")
-    expect(rows.nth(1).locator("td").last).to_have_attribute("title", "0.000102881")
-    is_cut_off = "table => table.scrollWidth > table.parentElement.clientWidth"
-    assert not page.locator("#segments").evaluate(is_cut_off)
+def test_reload_keeps_undo_redo_and_the_last_valid_picture(design):
+    design.do(("Warmup steps", "700"))
+    for button, curve in (("Undo", STABLE), ("Redo", CHANGED)):
+        design.reload()
+        design.do(button)
+        assert design.curve == curve
+    drawn = design.drawn()
+    design.do(("Total steps", "many"))
+    for _ in range(2):
+        design.reload()
+        expect(design.field("Total steps")).to_have_value("many")
+        expect(design.page.get_by_text("total_steps = 'many' must be an integer")).to_be_visible()
+        assert (design.drawn(), design.curve) == (drawn, CHANGED)
+        expect(design.page.locator("#stale")).to_be_visible()
+    design.do(("Total steps", "10000"))
+    assert design.curve == CHANGED
+    expect(design.page.locator("#stale")).to_be_hidden()
+
+
+def test_page_works_without_storage(design):
+    """If storage is full or blocked, the browser asks before it reloads the tab."""
+    design.page.add_init_script("Storage.prototype.setItem = () => { throw new Error('full') }")
+    design.reload()
+    design.do(("Warmup steps", "700"))
+    assert design.curve == CHANGED
+    asked: list[str] = []
+    design.page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
+    design.reload()
+    assert asked == ["beforeunload"]
+    assert design.curve == STABLE
+
+
+def test_stopped_server_is_reported_until_it_answers(design, server):
+    design.page.route("**/*", lambda route: route.abort())
+    design.field("Warmup steps").fill("700")
+    alert: Any = design.page.get_by_role("alert").filter(has_text="The server does not answer")
+    expect(alert).to_contain_text(f"with the same command, on port {server.port}")
+    expect(design.page.locator("body.offline")).to_be_attached()
+    design.page.unroute_all()
+    expect(design.page.locator("body.offline")).not_to_be_attached()  # without another change
+    expect(design.page.locator("#trouble")).to_be_hidden()
+    assert design.curve == PlateauCurve(10_000, warmup_steps=700, plateaus=[(10, 40)], decay_shape="linear")

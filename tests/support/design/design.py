@@ -8,8 +8,11 @@ from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
+from plateau_jax import Curve
 from plateau_jax.design.answers import answer_page
 from plateau_jax.design.server import Server
+
+PEAK = 3e-4
 
 
 class Reply(NamedTuple):
@@ -69,3 +72,7 @@ def describe_curve(entry: Any) -> Any:
     """Return what the page shows of a curve and its peak."""
     (answer,) = answer_page({"curves": [entry]})["curves"]
     return copy.deepcopy(answer)  # the server keeps it
+
+
+def answer_about(curve: Curve, peak: float = PEAK) -> Any:
+    return describe_curve({"curve": curve.to_dict(), "peak": peak})

@@ -2,95 +2,174 @@
 
 import json
 import re
+from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Locator, Page, expect
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
+
+expect.set_options(timeout=60_000)  # a slow machine is not an error
 
 # The curves that the page starts with, and their peak.
 PEAK = 3e-4
 COSINE = PlateauCurve(10_000, warmup_steps=500)
 STABLE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(10, 40)], decay_shape="linear")
 STAGED = StagedCurve([(500, 1.0), (6_000,), (3_500, 0.0, "1-sqrt")])
+CURVES = {"Cosine": COSINE, "Stages": STAGED, "Stable": STABLE}
 
-WIDE, PHONE = (1320, 1000, "light"), (390, 844, "dark")
-at_both_sizes = pytest.mark.parametrize("page", [WIDE, PHONE], ids=["wide", "phone"], indirect=True)
+WIDE, PHONE = (1320, 1000), (390, 844)
 
+FOCUSED = "document.activeElement.ariaLabel ?? document.activeElement.textContent"
+DROP = """([name, text]) => {
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([text], name));
+    const drop = new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true });
+    document.body.dispatchEvent(drop);
+}"""
 
-def wait_until_settled(page: Page) -> None:
-    """Wait until every answer has arrived."""
-    expect(page.locator("main[aria-busy=false]")).to_be_attached()
-    expect(page.locator("#curves tbody tr").first.locator("[data-figure=bound]")).to_be_attached()
-
-
-def curve_of_json(page: Page) -> Curve:
-    """Parse the JSON on the page."""
-    wait_until_settled(page)
-    page.get_by_role("radio", name="JSON").check()
-    text = page.locator("#code").text_content() or ""
-    page.get_by_role("radio", name="optax").check()
-    return Curve.from_dict(json.loads(text))
+Action = str | tuple[str, str]
+"""A button to click; `Edit NAME`; or the label of a field, and its text or the choice in its list."""
 
 
-def curve_of_optax_code(page: Page) -> Curve:
-    """Run the code for optax on the page, and return its curve."""
-    wait_until_settled(page)
-    code = page.locator("#code").text_content() or ""
-    names: dict[str, Curve] = {}
-    exec(code, names)
-    return names["curve"]
+class DesignPage:
+    """The page, with what a user does there."""
 
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.dialog = page.get_by_role("dialog")
+        self.selected = page.locator("#curves").get_by_role("radio", checked=True)
 
-def handle(page: Page, name: str) -> Locator:
-    return page.get_by_role("slider", name=name, exact=True)
+    def settle(self) -> None:
+        """Wait until every answer has arrived."""
+        expect(self.page.locator("main[aria-busy=false]")).to_be_attached()
+        expect(self.page.locator("#curves tbody tr").first.locator("[data-figure=bound]")).to_be_attached()
 
+    def field(self, label: str) -> Locator:
+        return (
+            self.page.locator("main").get_by_label(label, exact=True).and_(self.page.locator("input, select"))
+        )
 
-def centre(handle: Locator) -> tuple[float, float]:
-    handle.scroll_into_view_if_needed()
-    box = handle.locator(".mark").bounding_box()
-    assert box
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    def button(self, name: str) -> Locator:
+        return self.page.get_by_role("button", name=name, exact=True).last
 
+    def do(self, *actions: Action) -> None:
+        """Do one thing after the other, and wait for the answers."""
+        for action in actions:
+            if isinstance(action, tuple):
+                label, text = action
+                field = self.field(label)
+                is_list = field.evaluate("field => field.localName === 'select'")
+                field.select_option(text) if is_list else field.fill(text)
+            elif action.startswith("Edit "):
+                self.page.get_by_role("radio", name=action, exact=True).check()
+            else:
+                self.button(action).click()
+        self.settle()
 
-def position_in_picture(page: Page, name: str) -> tuple[float, float]:
-    """Return the position of a handle, in pixels of the picture."""
-    x, y = re.findall(r"[-\d.]+", handle(page, name).get_attribute("transform") or "")
-    return float(x), float(y)
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+        self.settle()
 
+    def undo_all(self) -> None:
+        while self.button("Undo").is_enabled():
+            self.button("Undo").click()
+        self.settle()
 
-def drag(page: Page, name: str, right: float, down: float) -> None:
-    x, y = centre(handle(page, name))
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x + right / 2, y + down / 2, steps=3)
-    page.mouse.move(x + right, y + down, steps=3)
-    page.mouse.up()
-    wait_until_settled(page)
+    def reload(self) -> None:
+        self.page.reload()
+        self.settle()
 
+    def resize(self, width: int, height: int) -> None:
+        self.page.set_viewport_size({"width": width, "height": height})
 
-def assert_shown(page: Page, curve: Curve) -> None:
-    """Check that the code to copy, the JSON and the picture show this curve, at every step."""
-    steps = np.arange(curve.total_steps + 2)
-    assert np.array_equal(curve_of_optax_code(page)(steps), curve(steps))
-    assert curve_of_json(page) == curve
-    points = page.locator("polyline.selected").get_attribute("points") or ""
-    drawn = np.array([[float(number) for number in point.split(",")] for point in points.split()])
-    origin, top = axes_in_picture(page)
-    shown = (origin[1] - drawn[:, 1]) / (origin[1] - top)
-    nearest = np.rint((drawn[:, 0] - origin[0]) / (drawn[-1, 0] - origin[0]) * curve.total_steps).astype(int)
-    # Positions are rounded to a tenth of a pixel, which is several steps: compare with all steps nearby.
-    margin = curve.total_steps // 200 + 1
-    near: NDArray[np.int64] = nearest[:, None] + np.arange(-margin, margin + 1)
-    nearby = curve(np.clip(near, 0, curve.total_steps))
-    assert np.all(shown >= nearby.min(1) - 0.005)
-    assert np.all(shown <= nearby.max(1) + 0.005)
+    def open_json(self, curve: Any) -> None:
+        self.do("Open…")
+        self.dialog.get_by_role("textbox").fill(json.dumps(curve))
+        self.accept()
 
+    def accept(self) -> None:
+        """Accept the dialog."""
+        self.dialog.locator("button.primary").click()
+        expect(self.dialog).to_be_hidden()
+        self.settle()
 
-def axes_in_picture(page: Page) -> tuple[tuple[float, float], float]:
-    """Return the pixels of step 0 at learning rate 0, and the height of the peak."""
-    axis = page.locator("line.axis").first
-    x, y = (float(axis.get_attribute(name) or "nan") for name in ("x1", "y1"))
-    return (x, y), position_in_picture(page, "Peak learning rate")[1]
+    @property
+    def code(self) -> str:
+        """The code to copy."""
+        self.settle()
+        return self.page.locator("#code").text_content() or ""
+
+    @property
+    def curve(self) -> Any:
+        """The curve that the code for optax builds."""
+        names: dict[str, Any] = {}
+        exec(self.code, names)
+        return names["curve"]
+
+    @property
+    def names(self) -> list[str]:
+        self.settle()
+        return [field.input_value() for field in self.page.get_by_role("textbox", name="Name of").all()]
+
+    def peak(self) -> float:
+        return float(self.field("Peak learning rate").input_value())
+
+    def handle(self, name: str) -> Locator:
+        return self.page.get_by_role("slider", name=name, exact=True)
+
+    def center(self, name: str) -> tuple[float, float]:
+        """Return the middle of a handle, in pixels of the window."""
+        self.handle(name).scroll_into_view_if_needed()
+        box = self.handle(name).locator(".mark").bounding_box()
+        assert box
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    def position(self, name: str) -> tuple[float, float]:
+        """Return the position of a handle, in pixels of the picture."""
+        x, y = re.findall(r"[-\d.]+", self.handle(name).get_attribute("transform") or "")
+        return float(x), float(y)
+
+    def grab(self, name: str) -> tuple[float, float]:
+        """Press the mouse on a handle."""
+        x, y = self.center(name)
+        self.page.mouse.move(x, y)
+        self.page.mouse.down()
+        return x, y
+
+    def drag(self, name: str, right: float, down: float, *, releases: bool = True) -> None:
+        x, y = self.grab(name)
+        self.page.mouse.move(x + right / 2, y + down / 2, steps=3)
+        self.page.mouse.move(x + right, y + down, steps=3)
+        if releases:
+            self.page.mouse.up()
+        self.settle()
+
+    def drawn(self) -> str:
+        """Return the points of the selected curve in the picture."""
+        return self.page.locator("polyline.selected").get_attribute("points") or ""
+
+    def axes(self) -> tuple[float, float, float]:
+        """Return the pixels of step 0 and of learning rate 0, and the height of the peak."""
+        axis = self.page.locator("line.axis").first
+        x, y = (float(axis.get_attribute(name) or "nan") for name in ("x1", "y1"))
+        return x, y, self.position("Peak learning rate")[1]
+
+    def check(self, curve: Curve) -> None:
+        """Check that the code to copy, the JSON and the picture show this curve."""
+        assert self.curve == curve
+        self.page.get_by_role("radio", name="JSON").check()
+        assert Curve.from_dict(json.loads(self.code)) == curve
+        self.page.get_by_role("radio", name="optax").check()
+        points = np.array([[float(number) for number in point.split(",")] for point in self.drawn().split()])
+        left, bottom, top = self.axes()
+        shown = (bottom - points[:, 1]) / (bottom - top)
+        nearest = np.rint((points[:, 0] - left) / (points[-1, 0] - left) * curve.total_steps).astype(int)
+        # Positions are rounded to a tenth of a pixel, which is several steps: compare with all steps nearby.
+        margin = curve.total_steps // 200 + 1
+        near: NDArray[np.int64] = nearest[:, None] + np.arange(-margin, margin + 1)
+        nearby = curve(np.clip(near, 0, curve.total_steps))
+        assert np.all(shown >= nearby.min(1) - 0.005)
+        assert np.all(shown <= nearby.max(1) + 0.005)

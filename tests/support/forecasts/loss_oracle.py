@@ -1,19 +1,18 @@
 """The fit of the law of the loss, its forecasts and their intervals, from their definitions."""
 
 import copy
-import itertools
 import math
 import operator
 from functools import cache
+from importlib import import_module
 from statistics import median
 from typing import Any, NamedTuple
 
-import mpmath  # pyright: ignore[reportMissingTypeStubs]  (it has none)
 import numpy as np
 
 from plateau_jax import LossRun
 
-mp: Any = mpmath.mp
+optimize: Any = import_module("scipy.optimize")  # which has no types
 
 
 class Terms(NamedTuple):
@@ -32,111 +31,78 @@ class Terms(NamedTuple):
 
 
 class LossOracle:
-    """The fit: sums term by term, and least squares in 30 digits.
+    """The fit: sums term by term, and least squares by SciPy.
 
     `start` is the fraction of each run, after its warmup, whose losses do not count.
     """
 
     def __init__(self, runs: list[LossRun], start: float = 0.03) -> None:
-        self.parts: list[tuple[float, float]] = []
+        self.runs = runs
         self.counts: list[int] = []
-        sums: list[tuple[float, float]] = []
+        rows: list[tuple[float, float, float, float]] = []  # of each group: its loss, weight, S and N
         for run in runs:
-            rates = self.rates(run.curve, run.peak_value)
+            lrs = self.lrs(run.curve, run.peak_value)
             last = int(run.steps[-1])
-            warmup = next((k for k in range(len(rates) - 1) if rates[k + 1] <= rates[k]), len(rates) - 1)
+            warmup = next((k for k in range(len(lrs) - 1) if lrs[k + 1] <= lrs[k]), len(lrs) - 1)
             kept = [(t, y) for t, y in zip(run.steps, run.losses, strict=True) if t > warmup + start * last]
             groups = np.array_split(np.array(kept, float), min(60, len(kept)))
             means = [group.mean(axis=0) for group in groups]
             late = sum(t > 0.95 * last for t, _ in means)
-            shares = [
-                (1 if late in (0, len(means)) else 0.5) / (late if t > 0.95 * last else len(means) - late)
-                for t, _ in means
-            ]
-            weight = last**2 / sum(int(other.steps[-1]) ** 2 for other in runs)
-            self.parts += [(y, share * weight) for (_, y), share in zip(means, shares, strict=True)]
+            half = 1 if late in (0, len(means)) else 0.5
+            weight = half * last**2 / sum(int(other.steps[-1]) ** 2 for other in runs)
+            for t, y in means:
+                count = late if t > 0.95 * last else len(means) - late
+                rows.append((y, weight / count, *self.sums(lrs[: round(t)])))
             self.counts.append(len(means))
-            sums += [self.sums(rates[: round(t)]) for t, _ in means]
-        self.longest_sum = max(s for s, _ in sums)
-        self.peak = max(run.peak_value for run in runs)
-        self.points = [(s / self.longest_sum, n / self.peak) for s, n in sums]
-        self.runs = runs
+        self.losses, self.weights, sums, noise = np.array(rows).T
+        self.longest_sum, self.peak = sums.max(), max(run.peak_value for run in runs)
+        self.progress, self.noise = sums / self.longest_sum, noise / self.peak
 
     @staticmethod
-    def rates(curve: Any, peak: float) -> Any:
+    def lrs(curve: Any, peak: float) -> Any:
         return peak * np.asarray(curve(np.arange(curve.total_steps)), float)
 
     @staticmethod
-    def sums(rates: Any) -> tuple[float, float]:
-        s = rates[rates > 0]
+    def sums(lrs: Any) -> tuple[float, float]:
+        s = lrs[lrs > 0]
         after, squares = np.cumsum(s[::-1])[::-1], np.cumsum(s[::-1] ** 2)[::-1]
         noise = squares[0] / (2 * after[0])
         noise += 0.5 * sum(s[:-1] / (after[1:] + 0.1 * max(s)) * (squares[:-1] / after[:-1]))
         return sum(s**0.9), noise
 
+    def solve(self, alpha: float, power: float) -> tuple[Any, float]:
+        """Return the coefficients for an α, and what α minimizes."""
+        columns = np.stack([np.ones_like(self.losses), self.progress**-alpha, self.noise**power], axis=1)
+        roots = np.sqrt(self.weights)
+        coefficients, error = optimize.nnls((roots / self.losses)[:, None] * columns, roots)
+        return coefficients, error**2 + (0.02 * (alpha - 0.44)) ** 2
+
     @cache  # noqa: B019  (an oracle lives as long as its test)
-    def fixed_columns(self, power: float) -> tuple[list[Any], list[Any]]:
-        """Return the equations' columns of the floor and of the noise."""
-        losses = [mp.mpf(y) for y, _ in self.parts]
-        noise = [mp.mpf(n) ** power / y for (_, n), y in zip(self.points, losses, strict=True)]
-        return [1 / y for y in losses], noise
+    def fit(self, power: float = 0.8, alpha: float | None = None) -> tuple[Any, float, float]:
+        """Return the coefficients, α and the power."""
+        if alpha is None:
 
-    def solve(self, alpha: Any, power: float) -> tuple[Any, list[Any]]:
-        """Return the least error and its three coefficients, over all sets of coefficients that are not 0."""
-        floor, noise = self.fixed_columns(power)
-        progress = [mp.mpf(s) ** -alpha * inverse for (s, _), inverse in zip(self.points, floor, strict=True)]
-        columns, shares = (floor, progress, noise), [share for _, share in self.parts]
-        weighted = [[w * value for w, value in zip(shares, column, strict=True)] for column in columns]
-        right = [mp.fsum(column) for column in weighted]
-        gram = mp.matrix(3)
-        for i, j in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)):
-            gram[i, j] = gram[j, i] = mp.fdot(weighted[i], columns[j])
-        candidates: list[tuple[Any, list[Any]]] = []
-        for size in (3, 2, 1):
-            for chosen in itertools.combinations(range(3), size):
-                matrix = mp.matrix([[gram[i, j] for j in chosen] for i in chosen])
-                solution = mp.lu_solve(matrix, mp.matrix([right[i] for i in chosen]))
-                if all(value >= 0 for value in solution):
-                    error = 1 - mp.fsum(solution[k] * right[i] for k, i in enumerate(chosen))
-                    values = dict(zip(chosen, solution, strict=True))
-                    candidates.append((error, [values.get(i, mp.mpf(0)) for i in range(3)]))
-            if size == 3 and candidates:
-                break  # no smaller set has a smaller error
-        return min(candidates, key=operator.itemgetter(0))
+            def error(alpha: float) -> float:
+                return self.solve(alpha, power)[1]
 
-    @cache  # noqa: B019
-    def fit(self, power: float = 0.8, alpha: Any = None) -> tuple[list[Any], Any, float]:
-        """Return the coefficients, α and the power; α is a root of the slope near the best of a grid."""
-        with mp.workdps(30):
-
-            def error(alpha: Any) -> Any:
-                return self.solve(alpha, power)[0] + (0.02 * (alpha - 0.44)) ** 2
-
-            def slope(alpha: Any) -> Any:
-                return error(alpha + 1e-10) - error(alpha - 1e-10)
-
-            if alpha is None:
-                grid = [mp.mpf(k) / 20 for k in range(1, 31)]
-                center = min(grid, key=error)
-                low, high = max(grid[0], center - 0.05), min(grid[-1], center + 0.05)
-                alpha = low if slope(low) > 0 else high
-                if slope(low) < 0 < slope(high):
-                    alpha = mp.findroot(slope, (low, high), solver="anderson", tol=1e-25, verify=False)
-            return self.solve(alpha, power)[1], alpha, power
+            best = min(np.linspace(0.05, 1.5, 30), key=error)
+            bounds = max(0.05, best - 0.05), min(1.5, best + 0.05)
+            alpha = float(optimize.minimize_scalar(error, bounds=bounds, options={"xatol": 1e-10}).x)
+        return self.solve(alpha, power)[0], alpha, power
 
     def least_error(self, earlier: float) -> float:
         """Return what α minimizes, with S + earlier·S_last in place of S."""
         later = copy.copy(self)
-        later.points = [(s + earlier * self.points[-1][0], n) for s, n in self.points]
+        later.progress = self.progress + earlier * self.progress[-1]
         _, alpha, power = later.fit()
-        return float(later.solve(alpha, power)[0] + (0.02 * (alpha - 0.44)) ** 2)
+        return later.solve(alpha, power)[1]
 
     def loss(self, curve: Any, peak: float, *law: Any) -> float:
         """Return the loss after the last step, by the fit with a power and an α."""
         (floor, scale, noise), alpha, power = self.fit(*law)
-        s, n = self.sums(self.rates(curve, peak))
+        s, n = self.sums(self.lrs(curve, peak))
         s, n = s / self.longest_sum, n / self.peak
-        return float(floor + scale * mp.mpf(s) ** -alpha + noise * mp.mpf(n) ** power)
+        return float(floor + scale * s**-alpha + noise * n**power)
 
     @cache  # noqa: B019
     def others(self) -> tuple["LossOracle | None", list["LossOracle"]]:
@@ -147,8 +113,8 @@ class LossOracle:
         return late if min(late.counts) >= 8 else None, alone
 
     def decays(self, run: LossRun) -> bool:
-        rates = self.rates(run.curve, run.peak_value)[: run.steps[-1]]
-        return bool(np.any(2 * rates[np.argmax(rates) :] <= rates.max()))
+        lrs = self.lrs(run.curve, run.peak_value)[: run.steps[-1]]
+        return bool(np.any(2 * lrs[np.argmax(lrs) :] <= lrs.max()))
 
     def terms(self, curve: Any, peak: float) -> Terms:
         loss, alpha = self.loss(curve, peak), self.fit()[1]
@@ -174,12 +140,8 @@ class LossOracle:
 
     def residual(self) -> float:
         (floor, scale, noise), alpha, power = self.fit()
-        return float(
-            mp.sqrt(sum(
-                share * (floor + scale * mp.mpf(s) ** -alpha + noise * mp.mpf(n) ** power - y) ** 2
-                for (s, n), (y, share) in zip(self.points, self.parts, strict=True)
-            ))
-        )  # fmt: skip
+        errors = floor + scale * self.progress**-alpha + noise * self.noise**power - self.losses
+        return float(np.sqrt(self.weights @ errors**2))
 
 
 class BestPeakOracle(NamedTuple):
