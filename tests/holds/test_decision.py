@@ -65,13 +65,13 @@ def test_torch_decision_matches_oracle(given_rules, flat_starts, given_metrics):
 
 @given(rules)
 def test_decision_on_meta_tensors_keeps_dtypes(given_rules):
-    # Tensors of the meta device have no values.
-    states = tuple(
-        type(state)(*(torch.as_tensor(value).to("meta") for value in state))
-        for state in map(initial_state, given_rules)
-    )
-    flat, metric = torch.ones((), dtype=torch.bool, device="meta"), torch.ones((), device="meta")
-    after, held = decide(torch, given_rules, states, flat, metric)
+    """Tensors of the meta device have no values."""
+    with torch.device("meta"):
+        states = tuple(
+            type(state)(*(torch.empty((), dtype=torch.as_tensor(value).dtype) for value in state))
+            for state in map(initial_state, given_rules)
+        )
+        after, held = decide(torch, given_rules, states, torch.ones((), dtype=torch.bool), torch.ones(()))
     assert held.dtype == torch.bool
     for state, first in zip(after, states, strict=True):
         assert type(state) is type(first)
