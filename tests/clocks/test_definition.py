@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import jax
 import pytest
 from hypothesis import given, strategies as st
 from support.clocks.drivers import (
     Definition,
+    DoubleStep,
     Eager,
     Follower,
     HalfStep,
@@ -14,7 +14,10 @@ from support.clocks.drivers import (
     Scanned,
     Scheduler,
     Step,
+    Strict,
+    Uncompiled,
     UnfusedStep,
+    Unrolled,
 )
 from support.curves.scaled import scaled
 from support.curves.strategies import magnitudes
@@ -60,7 +63,7 @@ jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))
 def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataObject) -> None:
     """Run a drawn program: updates, and between them a resume from the saved state, or another peak."""
     curve, options = data.draw(case)
-    with jax.enable_x64(driver.x64):
+    with driver.context():
         run = driver(curve, 0.3, **options)
         wanted = Definition(curve, 0.3, **options, skips_nonfinite=driver.skips_nonfinite)
         for move in data.draw(st.lists(st.sampled_from(["none", "resume", "peak"]), min_size=1, max_size=3)):
@@ -81,7 +84,11 @@ def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataO
 
 
 PAIRS = [
-    *((driver, clock) for driver in (Scheduler, Step, UnfusedStep, HalfStep) for clock in COMPILED),
+    *(
+        (driver, clock)
+        for driver in (Scheduler, Step, UnfusedStep, HalfStep, DoubleStep)
+        for clock in COMPILED
+    ),
     *((Follower, clock) for clock in ("updates", "samples")),
 ]
 
@@ -93,7 +100,10 @@ def test_torch_driver_follows_its_definition(driver: Any, clock: str, data: st.D
     check(driver, cases(2**40)[clock], large_counts, data)
 
 
-@pytest.mark.parametrize("driver", [Eager, Jitted, Scanned])
+slow = [pytest.param(driver, marks=pytest.mark.slow) for driver in (Unrolled, Strict, Uncompiled)]
+
+
+@pytest.mark.parametrize("driver", [Eager, Jitted, Scanned, *slow])
 @pytest.mark.parametrize("clock", COMPILED)
 @examples(40)
 @given(data=st.data())

@@ -13,8 +13,6 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT
 from support.schedulers.runs import learning_rate, optimizer_with
-from support.training.models import batches
-from support.training.steps import make_step, train
 from support.training.trees import equal_trees
 
 from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
@@ -157,16 +155,3 @@ def test_last_epoch_sets_clock_and_starts_rules(last_epoch: int, clocks: list[in
         scheduler.optimizer.step()
         scheduler.step(metric=0.5)
     assert held_clocks == clocks
-
-
-def test_state_without_rules_loads() -> None:
-    data = batches(20)
-    saved, uninterrupted = make_step(curve=CURVE), make_step(curve=CURVE)
-    train(saved, data[:8])
-    results, state = train(uninterrupted, data), saved.state_dict()
-    step = make_step(curve=CURVE)
-    step.load_state_dict(state)
-    assert equal_trees(train(step, data[8:]), results[8:])
-    for name in ("applied", "clock", "hold", "model", "parameters"):
-        with pytest.raises(ValueError, match=f"not the state of a TrainStep.*{name}"):
-            step.load_state_dict({key: value for key, value in state.items() if key != name})

@@ -8,13 +8,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
-from support.examples import examples
-from support.holds.held import CURVE as STAGES, PATIENT, clocks_of, curves, holds, told
-from support.holds.hold_cases import metrics
+from support.holds.held import CURVE as STAGES, PATIENT, clocks_of, told
 from support.schedulers.runs import learning_rate, optimizer_with
 from support.training.models import Net, batches, mean_loss, nonfinite
-from support.training.optimizers import OPTIMIZERS, make_optimizer
+from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, lrs_of, make_step, train
 from support.training.trees import equal_trees, through_file
 from torch import nn
@@ -30,45 +27,6 @@ names = pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 
 
 # Holds.
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_held_clock_matches_a_scheduler_with_same_losses(name: str) -> None:
-    rules = [PATIENT, HoldBelow([(1.0, 5), (0.9, 7)], every=3)]
-    step = make_step(name, curve=STAGES, hold=rules)
-    optimizer = optimizer_with([OPTIMIZERS[name][1]["lr"]])
-    scheduler = lambda_lr(optimizer, STAGES, hold=rules)
-    for number, batch in enumerate(batches(30)):
-        skipped = number % 7 == 3
-        result = step(nonfinite(batch) if skipped else batch)
-        assert int(result.clock) == scheduler.clock
-        assert result.lr.tolist() == scheduler.get_last_lr()
-        assert float(step.optimizer.param_groups[0]["lr"]) == result.lr or skipped
-        if not skipped:
-            optimizer.step()
-            scheduler.step(result.loss)
-    assert 0 < scheduler.clock < scheduler.last_epoch
-    state, wanted = step.state_dict(), scheduler.state_dict()
-    assert [state["clock"], state["applied"]] == [wanted["clock"], wanted["last_epoch"]]
-    assert state["hold"] == wanted["hold"]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@examples(40)
-@given(curves, holds, metrics(18), st.booleans())
-def test_rules_decide_in_float32_for_every_dtype(
-    dtype: torch.dtype, curve: Any, hold: Any, losses: list[Any], wide: bool
-) -> None:
-    losses = [loss for loss in losses if np.isfinite(loss)]
-    before = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(dtype)
-        step = make_step("sgd", loss_fn=told, curve=curve, hold=hold)
-        loss_dtype = torch.float64 if wide else torch.float32
-        clocks = [int(step(torch.tensor(loss, dtype=loss_dtype)).clock) for loss in losses]
-    finally:
-        torch.set_default_dtype(before)
-    assert clocks == clocks_of(hold, curve, losses)[:-1]
 
 
 @pytest.mark.parametrize("form", [float, partial(torch.tensor, dtype=torch.float64)])

@@ -7,7 +7,8 @@ used. `Definition` does the same by definition: in Python integers, and by the o
 import math
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -76,8 +77,10 @@ class Driver(ABC):
     # file, and load(state); set_peak(peak), unless it keeps its peak; start_again(message, state), which does
     # what an error of `load` advises.
 
-    skips_nonfinite = keeps_peak = x64 = False
+    skips_nonfinite = keeps_peak = False
     last_clock = 2**62
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Everything that a driver does takes place in it."""
 
     def __init__(self, curve: Curve, peak: float, *, unit: int | None = None, hold: Any = None) -> None:
         self.curve, self.peak, self.unit, self.hold = curve, peak, unit, hold
@@ -182,8 +185,9 @@ class Step(Driver):
     def update(self, count: int, metric: Any) -> float:
         clock = self.clock()
         result = self.step((torch.tensor(metric), torch.tensor(count) if count % 2 else count))
-        assert int(result.clock) == clock
+        assert (result.clock.dtype, result.clock.shape, int(result.clock)) == (torch.int64, (), clock)
         assert int(result.consumed) == self.consumed()
+        assert float(self.step.optimizer.param_groups[0]["lr"]) == result.lr or not math.isfinite(metric)
         return result.lr.item()
 
     def clock(self) -> int:
@@ -217,6 +221,25 @@ class HalfStep(Step):
     optimizer_name, precision = "momentum", "fp16"
 
 
+class DoubleStep(Step):
+    """The model and the losses are float64; the learning rates and the rules are not."""
+
+    optimizer_name = "sgd"
+
+    @staticmethod
+    @contextmanager
+    def context() -> Generator[None]:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+    def update(self, count: int, metric: Any) -> float:
+        return super().update(count, np.float64(metric))
+
+
 class Eager(Driver):
     """JAX's transformation, update by update; its state is saved with the record of the run."""
 
@@ -234,7 +257,7 @@ class Eager(Driver):
         given = {"value": metric} if self.unit is None else {"count": count}
         updates, self.state = self.apply(**given)
         lr = self.state.learning_rate
-        assert lr.dtype == ("float64" if self.x64 else "float32")
+        assert lr.dtype == jnp.result_type(float)
         assert (updates == -lr.astype(updates.dtype)).all()
         return float(lr)
 
@@ -254,7 +277,11 @@ class Eager(Driver):
 
 
 class Jitted(Eager):
-    x64 = True
+    """With x64 on."""
+
+    @staticmethod
+    def context() -> AbstractContextManager[Any]:
+        return jax.enable_x64(True)
 
     def apply(self, **given: Any) -> Any:
         return self.compiled(jnp.ones(2), self.state, **given)
@@ -264,16 +291,35 @@ class Scanned(Eager):
     """All updates in one compiled loop, under a peak that is traced."""
 
     keeps_peak = False
+    unroll = 1
 
     def run(self, updates: Sequence[Update]) -> list[float]:
         counts, metrics = zip(*updates, strict=True)
         given = (np.array(counts, np.int32), np.array(metrics, np.float32))
-        scan = _scan(self.curve, self.unit, self.hold)
+        scan = _scan(self.curve, self.unit, self.hold, self.unroll)
         self.state, lrs = scan(np.float32(self.peak), self.state, *given)
         return lrs.tolist()
 
     def set_peak(self, peak: float) -> None:
         self.peak = peak
+
+
+class Unrolled(Scanned):
+    """XLA sees six updates as one."""
+
+    unroll = 6
+
+
+class Strict(Scanned):
+    @staticmethod
+    def context() -> AbstractContextManager[Any]:
+        return jax.numpy_dtype_promotion("strict")
+
+
+class Uncompiled(Eager):
+    @staticmethod
+    def context() -> AbstractContextManager[Any]:
+        return jax.disable_jit()
 
 
 @cache
@@ -283,7 +329,7 @@ def _transformation(curve: Curve, peak: float, unit: int | None, hold: Any) -> A
 
 
 @cache
-def _scan(curve: Curve, unit: int | None, hold: Any) -> Any:
+def _scan(curve: Curve, unit: int | None, hold: Any, unroll: int) -> Any:
     @jax.jit
     def scan(peak: Any, state: Any, counts: Any, metrics: Any) -> Any:
         transformation = scale_by_curve(curve, peak, unit=unit, hold=hold)
@@ -294,6 +340,6 @@ def _scan(curve: Curve, unit: int | None, hold: Any) -> Any:
             _, state = transformation.update(jnp.ones(2), state, **arguments)
             return state, state.learning_rate
 
-        return jax.lax.scan(update, state, (counts, metrics))
+        return jax.lax.scan(update, state, (counts, metrics), unroll=unroll)
 
     return scan
