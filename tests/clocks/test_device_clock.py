@@ -101,14 +101,22 @@ def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
     assert int(join_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
 
 
-def test_memory_stays_below_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal curves share a row of the table; too many curves have none."""
+@pytest.mark.parametrize(
+    ("curves", "least"),
+    [
+        ([PlateauCurve(3000, warmup_steps=10)] * 30, 3000),  # multipliers, in one row for all groups
+        ([PlateauCurve(3000, warmup_steps=10 * i) for i in range(1, 31)], 0),  # too many: no table
+        ([PlateauCurve(1000, warmup_steps=steps) for steps in (10, 20, 10)], 2000),  # two rows
+        ([PlateauCurve(500, warmup_steps=steps) for steps in (10, 20, 10)], 2500),  # and learning rates
+    ],
+)
+def test_memory_stays_below_the_limit(curves: Any, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_module, "MAX_TABLE_VALUES", 2**12)
-    curves: list[Curve] = [PlateauCurve(3000, warmup_steps=10 * i) for i in range(1, 31)]
-    for groups, least in (([PlateauCurve(3000, warmup_steps=10) for _ in curves], 3000), (curves, 0)):
-        clock = Clock(groups, [1.0] * 30, CPU, unit=1)
-        held = sum(value.numel() for value in vars(clock).values() if isinstance(value, Tensor))
-        assert least < held < 2**12
+    run = Run(curves, [(index + 1) / 64 for index in range(len(curves))], unit=1)
+    held = sum(value.numel() for value in vars(run.clock).values() if isinstance(value, Tensor))
+    assert least < held < 2**12 + 200
+    for count in (400, 1):
+        run.update(False, count)
 
 
 @pytest.mark.parametrize("room", [0, 2**14])

@@ -64,6 +64,7 @@ ERRORS: list[Any] = [
     # Schedules.
     ("optax_schedule(5, 1.0)", TypeError, "curve = 5"),
     ("optax_schedule(CURVE, -1)", ValueError, "peak_value = -1", "negative"),
+    ("optax_schedule(CURVE, jnp.float32(-1))", ValueError, "peak_value = ", "negative"),
     ("optax_schedule(CURVE, jnp.ones(2))", TypeError, "peak_value = "),
     ("optax_schedule(CURVE, jnp.ones((), bool))", TypeError, "peak_value = "),
     ("optax_schedule(CURVE, jnp.ones((), 'complex64'))", TypeError, "peak_value = "),

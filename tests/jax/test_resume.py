@@ -106,6 +106,15 @@ def test_resumes_exactly_if_steps_so_far_agree(
         check_resume(record, old.then(CURVE), saved_at, **options)
 
 
+def test_held_run_has_seen_the_step_at_which_it_stands() -> None:
+    """Without a rule it has not."""
+    old = StagedCurve([(100, 1.0), (100,), (100, 0.0)])
+    new = StagedCurve([(100, 1.0), (100,), (0, 0.5), (100, 0.0)])
+    check_resume(resume_record(old), new, 200)
+    for options in ({"hold": BELOW}, {"unit": 64}):
+        _rejected("differ from step 200 on", resume_record(old, **options), new, 200, **options)
+
+
 @every_transport
 @pytest.mark.parametrize("options", [{}, {"unit": 64}, {"hold": UNTIL}, {"hold": [UNTIL, BELOW]}], ids=str)
 def test_record_survives(transport: Callable[[Any], Any], options: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from support.holds.held import clocks_of, told
 from support.schedulers.runs import learning_rate, optimizer_with
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
-from support.training.trees import through_file
+from support.training.trees import equal_trees, through_file
 
 from plateau_jax import Curve, check_resume, resume_record, scale_by_curve
 from torch_bridge import TrainStep, follow, lambda_lr
@@ -183,10 +183,12 @@ class Step(Driver):
         )
 
     def update(self, count: int, metric: Any) -> float:
-        clock = self.clock()
+        before = self.step._clock.read_counters()
         result = self.step((torch.tensor(metric), torch.tensor(count) if count % 2 else count))
-        assert (result.clock.dtype, result.clock.shape, int(result.clock)) == (torch.int64, (), clock)
-        assert int(result.consumed) == self.consumed()
+        is_applied = math.isfinite(metric)
+        consumed = before.consumed + is_applied * (1 if self.unit is None else count)
+        wanted = [before.applied + is_applied, before.skipped + (not is_applied), before.clock, consumed]
+        assert equal_trees(result.counters, torch.tensor(wanted))
         assert float(self.step.optimizer.param_groups[0]["lr"]) == result.lr or not math.isfinite(metric)
         return result.lr.item()
 
