@@ -135,19 +135,15 @@ class Scheduler(Driver):
         self.part.set_peak(peak)
 
     def start_again(self, message: str, state: Any) -> None:
-        advice = message.rpartition("do not load this state: ")[2].split()
-        match advice:
-            case ["build", "it", "with", argument]:
-                last_epoch = int(argument.removeprefix("last_epoch="))
-                self.part = lambda_lr(optimizer_with([self.peak]), self.curve, last_epoch, hold=self.hold)
-                self.optimizer = self.part.optimizer
-            case ["call", "step()", times, "times"]:
-                for _ in range(int(times)):
-                    self.part.step()
-            case ["call", call, "once"]:
-                self.part.step(count=int(call.removeprefix("step(count=").removesuffix(")")))
-            case _:
-                raise AssertionError(message)
+        advice = message.rpartition("do not load this state: ")[2]
+        if advice.startswith("build it with "):
+            last_epoch = int(advice.removeprefix("build it with last_epoch="))
+            self.part = lambda_lr(optimizer_with([self.peak]), self.curve, last_epoch, hold=self.hold)
+            self.optimizer = self.part.optimizer
+            return
+        call, times = advice.removeprefix("call ").split(maxsplit=1)
+        for _ in range(1 if times == "once" else int(times.removesuffix(" times"))):
+            eval(f"self.part.{call}")
 
 
 class Follower(Scheduler):
