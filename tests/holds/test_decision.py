@@ -1,4 +1,4 @@
-"""Hold rules as values, and their decisions in NumPy, torch and JAX against an oracle of the documentation."""
+"""Hold rules as values, and their decisions in NumPy, torch and JAX against an oracle of their documents."""
 
 import json
 import pickle
