@@ -85,6 +85,21 @@ def test_clock_follows_its_curves(
     run.update(False, 0)
 
 
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+@pytest.mark.parametrize("room", [0, 2**5, 2**14])
+@pytest.mark.parametrize("unit", [None, 4])
+def test_curves_keep_their_last_level(unit: int | None, room: int) -> None:
+    curves: list[Curve] = [StagedCurve([(length, 0.5)], start=1.0) for length in (9, 5, 9)]
+    with patch.object(clock_module, "MAX_TABLE_VALUES", room):
+        run = Run(curves, [0.5, 1.0, 0.25], unit)
+    for _ in range(14):
+        run.update(False, 7)
+    run.applied, run.consumed = 7, 7 * (unit or 1)
+    run.clock.write_state(Counters(7, run.skipped, 7, run.consumed), run.clock.peaks)
+    for _ in range(5):
+        run.update(False, 7)
+
+
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MAX_CONSUMED))
 def test_consumed_is_exact_and_stops_at_its_maximum(counts: list[int], unit: int) -> None:
     clock = Clock([CURVE], [1.0], CPU, unit=unit)

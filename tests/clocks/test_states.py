@@ -120,6 +120,17 @@ def test_every_step_so_far_is_compared(
         assert (run.clock(), run.update(1, 0.5)) == (clock, learning_rate(0.25, new, clock))
 
 
+@drivers
+def test_next_phase_may_begin_at_another_level(driver: Any) -> None:
+    """Even if updates have used the step at the end of the saved curve."""
+    old = StagedCurve([(3, 1.0)])
+    new = old.then(StagedCurve([(4, 0.5)], start=0.25))
+    saved, run = (driver(curve, 0.25, unit=2) for curve in (old, new))
+    saved.run([(7, 0.5)])
+    run.load(saved.save())
+    assert run.update(1, 0.5) == learning_rate(0.25, new, 3) != learning_rate(0.25, old, 3)
+
+
 ENDLESS = HoldUntilFlat(30, limit=1000)
 THREE_STEPS = StagedCurve([(3, 1.0), (40,)])
 
