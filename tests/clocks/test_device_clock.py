@@ -110,6 +110,7 @@ def test_consumed_is_exact_and_stops_at_its_maximum(counts: list[int], unit: int
 
 
 @example([2**61, 2**61])
+@example([2**62 - 1] * 9)
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=9))
 def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
     sums = torch.stack([split_count(torch.tensor(count)) for count in counts]).sum(0)

@@ -138,7 +138,7 @@ def test_uncompiled_calls_match_numpy_bits(x64, curve):
 def test_every_step_of_a_curve_matches_numpy(x64, curve):
     with jax.enable_x64(x64):
         of_traced_peak = jax.jit(lambda peak: optax_schedule(curve, peak)(STEPS))
-        for peak in (0.1, 1.0):
+        for peak in (np.float64(0.1), 1.0):
             assert_equal_bits(of_traced_peak(peak), product(curve, peak, STEPS, x64))
 
 
