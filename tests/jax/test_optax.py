@@ -95,7 +95,7 @@ CLOCKS = {
 # How to wrap `build(peak)`, and where its state is then.
 WRAPPERS = {
     "chain": (
-        lambda build: optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(), build(PEAK)),
+        lambda build: optax.chain(optax.scale_by_adam(), build(PEAK)),
         lambda state: state[-1],
     ),
     "named chain": (

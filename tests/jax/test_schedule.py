@@ -15,6 +15,8 @@ from support.curves.strategies import MAX_STEP, SMALLEST_NORMAL
 from support.examples import examples
 from support.jax.jax_cases import (
     CURVE,
+    MANY,
+    NESTED,
     STEPS,
     assert_equal_bits,
     assert_equal_rates,
@@ -134,7 +136,9 @@ def test_uncompiled_calls_match_numpy_bits(x64, curve):
 
 
 @mostly_x64
-@both_searches
+@pytest.mark.parametrize(
+    "curve", [pytest.param(NESTED, marks=pytest.mark.slow), MANY], ids=["compared", "searched"]
+)
 def test_every_step_of_a_curve_matches_numpy(x64, curve):
     with jax.enable_x64(x64):
         of_traced_peak = jax.jit(lambda peak: optax_schedule(curve, peak)(STEPS))
