@@ -1,16 +1,83 @@
-"""Decisions of hold rules in NumPy and torch against an oracle written from their documentation."""
+"""Hold rules as values, and their decisions in NumPy, torch and JAX against an oracle of their documents."""
 
+import json
+import pickle
+from dataclasses import FrozenInstanceError, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.holds.hold_cases import SIZE, metrics, rules
+from support.holds.hold_cases import SIZE, below, metrics, rules, until_flat
 from support.holds.hold_oracle import clocks
+from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
-from plateau_jax import HoldBelow, HoldUntilFlat
+from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve
 from plateau_jax.holds.decision import HOST, decide, initial_state
+from plateau_jax.holds.rules import check_rules
 from plateau_jax.validation import checks
+
+
+@given(st.one_of(until_flat, below))
+def test_rule_is_frozen_and_hashable(rule):
+    again = eval(repr(rule))
+    assert again == rule
+    assert hash(again) == hash(rule)
+    assert pickle.loads(pickle.dumps(rule)) == rule
+    limited = {"limit": 99} if isinstance(rule, HoldUntilFlat) else {}
+    assert replace(rule, every=7, **limited) != rule
+    written = rule.to_dict()
+    assert json.loads(json.dumps(written)) == written
+    kinds = {"hold_until_flat": HoldUntilFlat, "hold_below": HoldBelow}
+    assert kinds[written.pop("kind")](**written) == rule
+    with pytest.raises(FrozenInstanceError):
+        rule.every = 2
+
+
+def test_arguments_become_plain_numbers():
+    rule = HoldUntilFlat(np.int64(3), threshold=np.float32(0.1), every=np.int32(9), limit=np.uint8(9))
+    assert repr(rule) == repr(HoldUntilFlat(3, threshold=0.1, every=9, limit=9))
+    pairs = HoldBelow(np.array([[3, 4], [1, 2]]))
+    assert repr(pairs) == repr(HoldBelow([(3, 4), [1, 2]])) == repr(HoldBelow(((3, 4), (1, 2))))
+    assert HoldBelow([(0.5, 3)]) == HoldBelow(0.5, 3) == HoldBelow(np.float32(0.5), 3)
+
+
+def test_check_rules_returns_a_tuple():
+    until, other = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
+    curve, falling = PlateauCurve(10, plateaus=[(50, 20)]), PlateauCurve(10, plateaus=[(50, 0)])
+    assert check_rules(None, falling) == ()
+    assert check_rules(until, curve) == (until,)
+    assert check_rules([until, other], curve) == check_rules((until, other), curve) == (until, other)
+    assert check_rules(other, falling) == (other,)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (0.1, np.float32(0.1)),
+        (2**24 + 1, np.float32(2**24)),
+        # Through a double it would be rounded twice, and down.
+        (2**62 + 2**38 + 1, np.float32(2**62 + 2**39)),
+        (np.float64(-0.3), np.float32(-0.3)),
+        (np.array(0.3), np.float32(0.3)),
+        (np.float16(0.3), np.float32(np.float16(0.3))),
+        (np.uint64(2**64 - 1), np.float32(2**64)),
+        (torch.tensor(0.3, dtype=torch.float64), np.float32(0.3)),
+        (1e39, np.float32(np.inf)),
+        (-1e300, np.float32(-np.inf)),
+        (float("nan"), np.float32(np.nan)),
+    ],
+    ids=str,
+)
+def test_metric_is_rounded_to_nearest_float32(value, wanted):
+    actual = checks.metric("metric", value)
+    assert type(actual) is np.float32
+    np.testing.assert_array_equal(actual, wanted)
+
 
 starts = st.sets(st.integers(0, 20), max_size=8)
 
@@ -65,13 +132,13 @@ def test_torch_decision_matches_oracle(given_rules, flat_starts, given_metrics):
 
 @given(rules)
 def test_decision_on_meta_tensors_keeps_dtypes(given_rules):
-    # Tensors of the meta device have no values.
-    states = tuple(
-        type(state)(*(torch.as_tensor(value).to("meta") for value in state))
-        for state in map(initial_state, given_rules)
-    )
-    flat, metric = torch.ones((), dtype=torch.bool, device="meta"), torch.ones((), device="meta")
-    after, held = decide(torch, given_rules, states, flat, metric)
+    """Tensors of the meta device have no values."""
+    with torch.device("meta"):
+        states = tuple(
+            type(state)(*(torch.empty((), dtype=torch.as_tensor(value).dtype) for value in state))
+            for state in map(initial_state, given_rules)
+        )
+        after, held = decide(torch, given_rules, states, torch.ones((), dtype=torch.bool), torch.ones(()))
     assert held.dtype == torch.bool
     for state, first in zip(after, states, strict=True):
         assert type(state) is type(first)
@@ -162,3 +229,58 @@ def test_metric_is_rounded_first():
     rule = HoldUntilFlat(1, threshold=0.3, threshold_mode="abs", limit=100)
     assert clocks_of(rule, {0}, 2.0, float(border) - 1e-12) == [0, 0, 1]
     assert clocks_of(HoldBelow(0.1, 1), set(), 0.1 + 1e-12) == [0, 0]
+
+
+# In a larger program, in which XLA might contract a product and a sum.
+
+LANES = 4096
+SHARE = np.float32(0.37)
+
+
+def unrolled(xp, rule, first, plain, last):
+    """Return (states, held) after each row of metrics, one per lane; `first` and `last` become products.
+
+    The initial state is a constant of the program.
+    """
+    states = (type(initial_state(rule))(*(np.full(LANES, value) for value in initial_state(rule))),)
+    history = []
+    for metric in [*(row * SHARE for row in first), *plain, *(row * SHARE for row in last)]:
+        states, held = decide(xp, (rule,), states, np.ones(LANES, bool), metric)
+        history.append((states, held))
+    return history
+
+
+@pytest.mark.slow
+@x64_both_ways
+@pytest.mark.parametrize(
+    "rule",
+    [
+        HoldUntilFlat(2, threshold=0.1, limit=9),
+        HoldUntilFlat(2, threshold=0.1, every=3, limit=12),
+        HoldUntilFlat(2, threshold=0.1, threshold_mode="abs", limit=9),
+        HoldUntilFlat(2, threshold=0.1, threshold_mode="abs", every=3, limit=12),
+        HoldBelow([(0.3, 2), (0.25, 4)]),
+        HoldBelow([(0.3, 2), (0.25, 4)], every=3),
+    ],
+    ids=repr,
+)
+def test_compiled_decision_matches_numpy_bits(x64, rule):
+    random = np.random.default_rng(1)
+    first, last = random.uniform(0.5, 1, (2, 3, LANES)).astype(np.float32)
+    first, plain = first[: rule.every], []
+    if isinstance(rule, HoldUntilFlat):
+        # The first reading, made of products, is the best; the second lies at the threshold or next to it.
+        (state,), _ = unrolled(np, rule, first, [], [])[-1]
+        if rule.threshold_mode == "rel":
+            border = state.best * np.float32(1 - rule.threshold)
+        else:
+            border = state.best - np.float32(rule.threshold)
+        towards = random.choice(np.array([-9, 9], np.float32), LANES)
+        border = np.where(np.arange(LANES) % 3, border, np.nextafter(border, towards))
+        plain = [border] * rule.every
+        (state,), _ = unrolled(np, rule, first, plain, [])[-1]
+        assert 0.01 < np.mean(state.stale == 0) < 0.99
+    wanted = unrolled(np, rule, first, plain, last)
+    with jax.enable_x64(x64):
+        actual = jax.jit(partial(unrolled, jnp, rule))(first, plain, last)
+    jax.tree.map(assert_equal_bits, actual, wanted)

@@ -1,4 +1,4 @@
-"""`scale_by_curve` with rules that hold the clock, in every mode of JAX, against the rules' oracle."""
+"""`scale_by_curve` beyond what every clock does: modes of JAX, its state, and types of metrics and counts."""
 
 from functools import partial
 
@@ -7,92 +7,27 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, strategies as st
-from support.examples import examples
-from support.holds.hold_cases import (
-    BELOW,
-    PEAK,
-    SIZE,
-    STAIRS,
-    STARTS,
-    UNTIL,
-    WORST,
-    metrics,
-    rates_by_words,
-    rules,
-)
-from support.jax.jax_cases import CURVE, assert_equal_bits, product, x64_both_ways
+from support.holds.hold_cases import BELOW, PEAK, STAIRS, STARTS, UNTIL, rates_by_words
+from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
 
-from plateau_jax import CountedCurveState, HoldBelow, ScaleByCurveState, optax_schedule, scale_by_curve
+from plateau_jax import (
+    CountedCurveState,
+    HoldBelow,
+    ScaleByCurveState,
+    optax_schedule,
+    scale_by_curve,
+)
+
+MOST = 2**30
+MAX_STEP = 2**31 - 1
+ONE = jnp.ones(())
 
 
 def test_flat_starts_of_the_test_curve():
     assert set(STAIRS.flat_starts) == STARTS
 
 
-def rates_in_scan(optimizer, given_metrics, **how):
-    """Return the learning rate of each update, computed in one scan."""
-
-    def update(state, metric):
-        updates, state = optimizer.update(jnp.ones(2), state, value=metric)
-        return state, (state.learning_rate, updates)
-
-    return jax.lax.scan(update, optimizer.init(jnp.ones(2)), given_metrics, **how)[1]
-
-
-@pytest.mark.slow
-@examples(12)
-@given(st.booleans(), rules, st.lists(metrics(SIZE), min_size=6, max_size=6))
-def test_learning_rates_match_oracle(x64, given_rules, columns):
-    with jax.enable_x64(x64):
-        optimizer = scale_by_curve(STAIRS, PEAK, hold=given_rules)
-        in_scan = jax.jit(jax.vmap(partial(rates_in_scan, optimizer)))
-        rates, updates = in_scan(np.array(columns, np.float32))
-        wanted = np.array([rates_by_words(given_rules, column, x64) for column in columns])
-        assert_equal_bits(rates, wanted)
-        assert_equal_bits(updates, -np.stack([wanted.astype(updates.dtype)] * 2, -1))
-
-
-@pytest.mark.slow
-@x64_both_ways
-@pytest.mark.parametrize(
-    "mode", ["eager", "jit", "strict", "scan", "unrolled scan", "unrolled", "uncompiled"]
-)
-def test_every_mode_matches_the_oracle(x64, mode):
-    given_rules = [UNTIL, BELOW]
-    optimizer = scale_by_curve(STAIRS, PEAK, hold=given_rules)
-    column = WORST[0]
-
-    def one_by_one(update, state, given_metrics):
-        rates = []
-        for metric in given_metrics:
-            _, state = update(jnp.ones(()), state, value=metric)
-            rates.append(state.learning_rate)
-        return jnp.array(rates)
-
-    def one_by_one_from_the_start(update, given_metrics):
-        return one_by_one(update, optimizer.init(jnp.ones(())), given_metrics)
-
-    with jax.enable_x64(x64):
-        if mode == "eager":
-            rates = one_by_one_from_the_start(optimizer.update, column)
-        elif mode == "jit":
-            rates = one_by_one_from_the_start(jax.jit(optimizer.update), column)
-        elif mode == "strict":
-            with jax.numpy_dtype_promotion("strict"):
-                rates, _ = rates_in_scan(optimizer, jnp.array(column))
-        elif mode == "unrolled":
-            column = column[:12]
-            rates = jax.jit(partial(one_by_one_from_the_start, optimizer.update))(column)
-        elif mode == "uncompiled":
-            with jax.disable_jit():
-                rates = one_by_one_from_the_start(optimizer.update, column)
-        else:
-            rates, _ = rates_in_scan(optimizer, column, unroll=5 if mode == "unrolled scan" else 1)
-        assert_equal_bits(rates, rates_by_words(given_rules, column, x64))
-
-
-@x64_both_ways
+@mostly_x64
 def test_without_rules_updates_match_optax(x64):
     with jax.enable_x64(x64):
         params = {
@@ -104,16 +39,18 @@ def test_without_rules_updates_match_optax(x64):
         }
         ours = scale_by_curve(CURVE, PEAK)
         theirs = optax.scale_by_learning_rate(optax_schedule(CURVE, PEAK))
-        assert ours.init(params).hold == ()
-        update, their_update = jax.jit(ours.update), jax.jit(theirs.update)
+
+        @jax.jit
+        def both(state, their_state):
+            given = {"value": 3.0, "other": 7}  # which it ignores
+            return ours.update(params, state, params, **given), theirs.update(params, their_state, params)
+
         state, their_state = ours.init(params), theirs.init(params)
-        rates = []
-        for _ in range(120):
-            updates, state = update(params, state, params, value=3.0, other=7)
-            wanted, their_state = their_update(params, their_state, params)
+        assert state.hold == ()
+        for step in range(20):
+            (updates, state), (wanted, their_state) = both(state, their_state)
             jax.tree.map(assert_equal_bits, updates, jax.tree.map(np.asarray, wanted))
-            rates.append(state.learning_rate)
-        assert_equal_bits(rates, product(CURVE, PEAK, np.arange(120), x64))
+            assert_equal_bits(state.learning_rate, product(CURVE, PEAK, np.array(step), x64))
 
 
 @x64_both_ways
@@ -138,21 +75,17 @@ def test_state_keeps_structure_shapes_and_dtypes(x64, options):
 
 
 @pytest.mark.parametrize(
-    ("options", "arguments"),
-    [
-        ({"hold": HoldBelow(0, 1)}, [{"value": 1.0}] * 4),
-        ({"unit": 1}, [{"count": count} for count in (2, 1, 2**30, 0)]),
-    ],
-    ids=str,
+    ("options", "name", "given"),
+    [({"hold": HoldBelow(0, 1)}, "value", [1, 1, 1, 1]), ({"unit": 1}, "count", [2, 1, MOST, 0])],
 )
-def test_clock_stops_at_last_int32(options, arguments):
+def test_clock_stops_at_last_int32(options, name, given):
     optimizer = scale_by_curve(STAIRS, PEAK, **options)
-    state = optimizer.init(None)._replace(clock=jnp.int32(2**31 - 4))
-    consumed = 2**31 - 4
-    for argument in arguments:
-        consumed += argument.get("count", 1)
-        _, state = optimizer.update(jnp.ones(()), state, **argument)
-        assert state.clock == min(consumed, 2**31 - 1)
+    state = optimizer.init(None)._replace(clock=jnp.int32(MAX_STEP - 3))
+    clocks = []
+    for argument in given:
+        _, state = optimizer.update(ONE, state, **{name: argument})
+        clocks.append(MAX_STEP - int(state.clock))
+    assert clocks == ([2, 1, 0, 0] if name == "value" else [1, 0, 0, 0])
 
 
 HELD = scale_by_curve(STAIRS, PEAK, hold=[UNTIL, BELOW])  # compiled once
@@ -161,21 +94,15 @@ HELD = scale_by_curve(STAIRS, PEAK, hold=[UNTIL, BELOW])  # compiled once
 @pytest.mark.parametrize(
     "convert",
     [
-        float,
-        np.float64,
-        np.float16,
-        jnp.float32,
-        jnp.bfloat16,
-        np.array,
+        *(float, np.float64, np.float16, jnp.float32, jnp.bfloat16, np.array),
         lambda value: round(float(value) * 3),
     ],
 )
 def test_metric_may_be_any_real_scalar(convert):
-    column = np.array([2, 2, 1, 0.7, 1, 0.1, 0.1, 0.1] * 4)
-    converted = [convert(value) for value in column]
     state, rates = HELD.init(None), []
+    converted = [convert(value) for value in np.array([2, 2, 1, 0.7, 1, 0.1, 0.1, 0.1] * 3)]
     for metric in converted:
-        _, state = HELD.update(jnp.ones(()), state, value=metric)
+        _, state = HELD.update(ONE, state, value=metric)
         rates.append(state.learning_rate)
     assert_equal_bits(rates, rates_by_words([UNTIL, BELOW], [float(metric) for metric in converted]))
 
@@ -183,5 +110,41 @@ def test_metric_may_be_any_real_scalar(convert):
 def test_metric_beyond_float32_is_not_finite():
     with jax.enable_x64(True):
         optimizer = scale_by_curve(STAIRS, PEAK, hold=HoldBelow(0, 9))
+        state = optimizer.init(None)
         for value in (-1e39, jnp.array(-1e39), -np.inf):
-            assert optimizer.update(jnp.ones(()), optimizer.init(None), value=value)[1].clock == 1
+            assert optimizer.update(ONE, state, value=value)[1].clock == 1
+
+
+INTEGERS = ["int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32"]
+WIDE = ["int64", "uint64"]
+
+
+@pytest.mark.parametrize(
+    ("x64", "dtypes"),
+    [
+        (True, ["int8", *WIDE]),
+        pytest.param(False, INTEGERS, marks=pytest.mark.slow),
+        pytest.param(True, [*INTEGERS, *WIDE], marks=pytest.mark.slow),
+    ],
+)
+def test_count_of_any_integer_type_is_clipped(x64, dtypes):
+    with jax.enable_x64(x64):
+        counts = []
+        for dtype in dtypes:
+            low, high = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
+            # Of the last, int32 would keep 5.
+            counts += [jnp.array(count, dtype) for count in (low, high, 5, max(low, 5 - 2**33))]
+        transformation = scale_by_curve(CURVE, PEAK, unit=3)
+        state, traces = transformation.init(None), []
+
+        @jax.jit
+        def advance(count):
+            traces.append(count)
+            _, following = transformation.update(ONE, state, count=count)
+            return following.clock, following.rest
+
+        for count in counts:
+            assert advance(count) == divmod(min(max(int(count), 0), MOST), 3)
+        assert len(traces) == len(dtypes)  # a new count does not recompile
+        eager = transformation.update(ONE, state, count=counts[2])[1]
+        assert (eager.clock, eager.rest) == divmod(5, 3)

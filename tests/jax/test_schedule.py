@@ -1,5 +1,8 @@
-"""`optax_schedule` and `multiplier` match NumPy's bits in every mode of JAX."""
+"""`optax_schedule` and `multiplier`: NumPy's bits in every mode of JAX, accepted types, and compilations."""
 
+import copy
+import logging
+import pickle
 from functools import partial
 
 import jax
@@ -11,12 +14,16 @@ from support.curves.descriptions import build, descriptions, descriptions_and_st
 from support.curves.strategies import MAX_STEP, SMALLEST_NORMAL
 from support.examples import examples
 from support.jax.jax_cases import (
+    CURVE,
+    MANY,
+    NESTED,
     STEPS,
     assert_equal_bits,
     assert_equal_rates,
     both_searches,
     every_shape,
     in_one_of_two_forms,
+    mostly_x64,
     product,
     x64_both_ways,
 )
@@ -28,8 +35,7 @@ SIZE = 48
 LARGEST_PEAK = float(np.finfo(np.float32).max)
 
 # Few table lengths, since each is compiled, on both sides of 40 rows, at which the search changes.
-counts = 0, 1, 2, 18, 19, 30
-cases = descriptions_and_steps(counts, SIZE, scaled=True)
+cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE, scaled=True)
 
 peaks = st.one_of(
     st.floats(SMALLEST_NORMAL, LARGEST_PEAK),
@@ -85,6 +91,7 @@ def test_traced_table_matches_numpy_bits_in_every_mode(x64, case):
             assert_equal_bits(values, curve(steps))
 
 
+@pytest.mark.slow
 @examples(50)
 @given(steps_at_borders())
 def test_values_near_rounding_borders_match_numpy_bits(case):
@@ -95,15 +102,27 @@ def test_values_near_rounding_borders_match_numpy_bits(case):
 
 @pytest.mark.slow
 @examples(8)
-@given(st.booleans(), cases)
-def test_constant_table_matches_numpy_bits_in_every_mode(x64, case):
+@given(st.booleans(), cases, peaks)
+def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
+    """And the learning rates are the product of two float32, also of a peak that the compiler may fold."""
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
-        of_step = partial(multiplier, curve.segments)
-        modes = jax.jit(lambda steps: every_mode(of_step, steps))(steps)
-        modes["eager"], modes["constant steps"] = of_step(steps), jax.jit(lambda: of_step(jnp.array(steps)))()
-        for values in modes.values():
+        of_step, schedule = partial(multiplier, curve.segments), optax_schedule(curve, peak)
+
+        @jax.jit
+        def compiled(steps_, peak_, weak_peak):
+            traced = [optax_schedule(curve, given)(steps_) for given in (peak_, weak_peak)]
+            modes = every_mode(of_step, steps_) | {"constant steps": of_step(jnp.array(steps))}
+            return modes, [schedule(steps_), schedule(steps), *traced]
+
+        rounded = np.float32(peak)
+        modes, rates = compiled(steps, rounded, float(rounded))
+        for values in (of_step(steps), *modes.values()):
             assert_equal_bits(values, curve(steps))
+        for actual in (schedule(steps), *rates):
+            assert_equal_rates(actual, product(curve, peak, steps, x64))
+        slope = jax.jacfwd(lambda peak: optax_schedule(curve, peak)(steps))
+        assert_equal_bits(slope(rounded).astype("float32"), curve(steps))
 
 
 @pytest.mark.slow
@@ -116,37 +135,15 @@ def test_uncompiled_calls_match_numpy_bits(x64, curve):
         assert_equal_bits(jax.vmap(of_step)(STEPS), curve(STEPS))
 
 
-@x64_both_ways
-@both_searches
+@mostly_x64
+@pytest.mark.parametrize(
+    "curve", [pytest.param(NESTED, marks=pytest.mark.slow), MANY], ids=["compared", "searched"]
+)
 def test_every_step_of_a_curve_matches_numpy(x64, curve):
     with jax.enable_x64(x64):
-        assert_equal_bits(multiplier(curve.segments, STEPS), curve(STEPS))
-        assert_equal_bits(optax_schedule(curve, 1.0)(STEPS).astype("float32"), curve(STEPS))
         of_traced_peak = jax.jit(lambda peak: optax_schedule(curve, peak)(STEPS))
-        assert_equal_bits(of_traced_peak(0.1), product(curve, 0.1, STEPS, x64))
-
-
-@pytest.mark.slow
-@examples(8)
-@given(st.booleans(), cases, peaks)
-def test_learning_rate_is_product_of_two_float32(x64, case, peak):
-    curve, steps = curve_and_steps(case)
-    with jax.enable_x64(x64):
-        schedule = optax_schedule(curve, peak)
-
-        @jax.jit
-        def rates(steps_, peak_, weak_peak):
-            return (
-                # Peak and table are constants that the compiler may fold.
-                schedule(steps_),
-                schedule(steps),
-                optax_schedule(curve, peak_)(steps_),
-                optax_schedule(curve, weak_peak)(steps_),
-            )
-
-        rounded = np.float32(peak)
-        for actual in (schedule(steps), *rates(steps, rounded, float(rounded))):
-            assert_equal_rates(actual, product(curve, peak, steps, x64))
+        for peak in (np.float64(0.1), 1.0):
+            assert_equal_bits(of_traced_peak(peak), product(curve, peak, STEPS, x64))
 
 
 @pytest.mark.slow
@@ -163,22 +160,13 @@ def test_tiny_constant_peaks_survive_outer_jit(x64, peak):
         assert_equal_rates(jax.jit(lambda: schedule(steps))(), product(curve, peak, steps, x64))
 
 
-@pytest.mark.slow
-@examples(8)
-@given(st.booleans(), cases, peaks)
-def test_gradient_by_peak_is_the_multiplier(x64, case, peak):
-    curve, steps = curve_and_steps(case)
-    with jax.enable_x64(x64):
-        slope = jax.jacfwd(lambda peak: optax_schedule(curve, peak)(steps))
-        assert_equal_bits(slope(np.float32(peak)).astype("float32"), curve(steps))
-
-
 @jax.jit
 def of_each_table(tables, steps):
-    return jax.vmap(multiplier, in_axes=(0, None))(tables, steps)
+    return jax.vmap(multiplier, in_axes=(0, None))(tables, steps), jax.vmap(multiplier)(tables, steps[:6])
 
 
-@examples(10)
+@pytest.mark.slow
+@examples(30)
 @given(
     descriptions_and_steps(range(5), scaled=True),
     st.lists(descriptions(range(5), depth=1, scaled=True), min_size=4, max_size=4),
@@ -187,24 +175,135 @@ def test_stack_under_vmap_matches_each_curve(case, others):
     first, steps = curve_and_steps(case)
     # The last is the longest and has every shape, so that all stacks have the same columns and lengths.
     curves = [first, *(build(description) for description in others), every_shape(39)]
-    values = of_each_table(stack(curves), steps)
+    values, each_its_own = of_each_table(stack(curves), steps)
     assert_equal_bits(values, np.stack([curve(steps) for curve in curves]))
-    each_its_own = jax.vmap(multiplier)(stack(curves), steps[:6])
-    assert_equal_bits(
-        each_its_own, np.array([curve(step) for curve, step in zip(curves, steps, strict=False)], np.float32)
-    )
+    wanted = [curve(step) for curve, step in zip(curves, steps, strict=False)]
+    assert_equal_bits(each_its_own, np.array(wanted, np.float32))
+
+
+@pytest.mark.parametrize("empty", [[], range(0), np.zeros((0, 3)), jnp.zeros((0, 3), int)], ids=repr)
+def test_empty_steps_give_empty_values(empty):
+    wanted = np.zeros(np.shape(empty), np.float32)
+    assert_equal_bits(multiplier(CURVE.segments, empty), wanted)
+    assert_equal_bits(optax_schedule(CURVE, 0.5)(empty), wanted)
+
+
+@pytest.mark.slow
+@x64_both_ways
+@pytest.mark.parametrize("peak", [1, 0.1, np.float64(0.1)])
+def test_learning_rates_are_strongly_typed(x64, peak):
+    with jax.enable_x64(x64):
+        schedule = optax_schedule(CURVE, peak)
+        factor_of, dtype = partial(multiplier, CURVE.segments), jnp.float64 if x64 else jnp.float32
+        assert (schedule(3).dtype, schedule(3).weak_type) == (dtype, False)
+        assert (factor_of(3).dtype, factor_of(3).weak_type) == (jnp.float32, False)
+        for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
+            # Shapes and types alone, which need no compilation.
+            rate, factor = jax.eval_shape(lambda: (schedule(step), factor_of(step)))  # noqa: B023 - called at once
+            traced = jax.eval_shape(lambda peak: optax_schedule(CURVE, peak)(step), peak)  # noqa: B023 - called at once
+            assert (rate.dtype, traced.dtype, factor.dtype) == (dtype, dtype, jnp.float32)
+            for actual in (rate, traced, factor):
+                assert (actual.weak_type, actual.shape) == (False, np.shape(step))
+
+
+@pytest.mark.slow
+@x64_both_ways
+def test_every_integer_type_is_a_step(x64):
+    names = [f"{kind}{bits}" for bits in (2, 4, 8, 16, 32, 64) for kind in ("int", "uint")]
+    # With x64 off, JAX truncates 64 bits to 32, with a warning.
+    dtypes = [jnp.dtype(name) for name in names if x64 or not name.endswith("64")]
+    with jax.enable_x64(x64):
+        arrays = []
+        for dtype in dtypes:
+            low, high = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
+            fitting = [step for step in (low, high, -1, 0, 1, 101, 999, 2**31) if low <= step <= high]
+            wide = np.array(fitting, np.uint64 if high > 2**63 else np.int64)
+            arrays.append(jnp.array(np.resize(wide, 8).astype(dtype)))
+        of_step = partial(multiplier, CURVE.segments)
+        compiled = jax.jit(lambda arrays: [(of_step(array), jax.vmap(of_step)(array)) for array in arrays])
+        for dtype, array, actual in zip(dtypes, arrays, compiled(arrays), strict=True):
+            assert array.dtype == dtype
+            wanted = CURVE([int(step) for step in array])
+            # NumPy steps of the same type are handled on the host.
+            for values in (*actual, of_step(np.asarray(array)), CURVE(np.asarray(array))):
+                assert_equal_bits(values, wanted)
 
 
 @x64_both_ways
-@pytest.mark.parametrize("empty", [[], range(0), np.zeros((0, 3)), jnp.zeros((0, 3), int)], ids=repr)
-def test_empty_steps_give_empty_values(x64, empty):
-    curve = every_shape(39)
+def test_eager_steps_do_not_wrap_around(x64):
     with jax.enable_x64(x64):
-        for values in (
-            multiplier(curve.segments, empty),
-            jax.jit(optax_schedule(curve, 0.5))(jnp.array(empty, int)),
-        ):
-            assert_equal_bits(values.astype("float32"), np.zeros(np.shape(empty), np.float32))
+        assert multiplier(CURVE.segments, jnp.uint32(2**32 - 1)) == CURVE(2**31 - 1) != CURVE(0)
+        assert multiplier(CURVE.segments, jnp.int8(-100)) == CURVE(0) != CURVE(156)
+        steps = [10**30, -(10**30), 2**63, -1]
+        for on_host in (*steps, steps, np.array(steps, object)):
+            assert_equal_bits(multiplier(CURVE.segments, on_host), np.float32(CURVE(on_host)))
+
+
+def test_numpy_table_that_jax_narrows_is_accepted():
+    wide = jax.tree.map(np.int64, CURVE.segments)
+    with jax.enable_x64(False):
+        assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), CURVE(STEPS))
+
+
+@pytest.mark.slow
+@both_searches
+def test_strict_promotion_is_obeyed(curve):
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
+        several = [
+            jnp.arange(100).astype(dtype).reshape(shape)
+            for dtype in ("int8", "uint32", "int32")
+            for shape in ((100,), (4, 25), (4, 5, 5))
+        ]
+        rates = jax.jit(lambda several: [optax_schedule(curve, 1.0)(steps) for steps in several])
+        jax.eval_shape(rates, several)  # tracing alone checks promotion
+        each_once = several[::4]  # each type and each rank
+        for actual, steps in zip(rates(each_once), each_once, strict=True):
+            assert_equal_bits(actual, curve(np.asarray(steps)))
+
+
+@pytest.mark.parametrize("k", [2, 30])
+def test_plateaus_move_without_recompilation(k):
+    traces, curves = [], []
+
+    @jax.jit
+    def of_table(table, step):
+        traces.append(step)
+        return multiplier(table, step)
+
+    for shift in range(3):
+        plateaus = [(30 * i + shift, shift) for i in range(1, k + 1)]
+        curves.append(PlateauCurve(1000, warmup_steps=shift, absolute_plateaus=plateaus))
+        assert_equal_bits(of_table(curves[-1].segments, STEPS), curves[-1](STEPS))
+    assert len(traces) == 1
+    of_each = jax.vmap(of_table, in_axes=(0, None))
+    assert_equal_bits(of_each(stack(curves), STEPS), np.stack([curve(STEPS) for curve in curves]))
+
+
+@x64_both_ways
+def test_eager_call_runs_one_program_compiled_once(x64, caplog):
+    curve = PlateauCurve(997, plateaus=[(50, 10), (70, 10), (90, 1)])
+    with jax.enable_x64(x64), jax.log_compiles(), caplog.at_level(logging.WARNING):
+        for call in (optax_schedule(curve, 0.1), partial(multiplier, curve.segments)):
+            assert len(jax.make_jaxpr(call)(3).eqns) == 1
+            caplog.clear()
+            for step in (3, 5, 10**30, np.int64(7), np.int8(7)):
+                call(step)
+            assert len([record for record in caplog.records if record.message.startswith("Compiling")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("copied", "peak", "x64"),
+    [
+        (lambda schedule: pickle.loads(pickle.dumps(schedule)), 0.1, False),
+        (copy.copy, np.float32(0.1), False),
+        (copy.deepcopy, jnp.float32(0.1), True),
+    ],
+)
+def test_schedule_pickles_and_copies(copied, peak, x64):
+    with jax.enable_x64(x64):
+        schedule = optax_schedule(CURVE, peak)
+        schedule(3)
+        assert_equal_bits(copied(schedule)(STEPS), product(CURVE, 0.1, STEPS, x64))
 
 
 @pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
@@ -221,4 +320,4 @@ def test_accelerator_matches_numpy_bits(x64, curve):
         for peak in (0.1, 3e-4, SMALLEST_NORMAL):
             schedule = optax_schedule(curve, peak)
             assert_equal_rates(schedule(STEPS), product(curve, peak, STEPS, x64))
-            assert_equal_rates(jax.jit(lambda: schedule(STEPS))(), product(curve, peak, STEPS, x64))  # noqa: B023 - called before the next turn
+            assert_equal_rates(jax.jit(partial(schedule, STEPS))(), product(curve, peak, STEPS, x64))

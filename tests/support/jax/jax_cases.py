@@ -35,6 +35,10 @@ NESTED = (
 STEPS = np.arange(-5, 1019, dtype=np.int32)
 
 x64_both_ways = pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
+mostly_x64 = pytest.mark.parametrize(
+    "x64", [pytest.param(False, marks=pytest.mark.slow), True], ids=["x32", "x64"]
+)
+"""For a test that compiles much: x32 only with `--all`."""
 both_searches = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["compared", "searched"])
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from support.curves.scaled import PLAN, scaled
 from support.distributed.distributed_models import build
 from support.training.models import batches, mean_loss, nonfinite, pair_loss
 from support.training.steps import CURVE
@@ -25,8 +24,13 @@ def _count(rank: int, update: int, piece: int) -> int:
     return _LARGE + rank if update == 1 else 7 * rank + 3 * update + piece
 
 
-def counted_on_ranks(wrapper: str, loss: str) -> list[tuple[int, int, float]]:
-    """Return (consumed, clock, lr) of each update; one rank's nonfinite loss skips the fourth."""
+def counted_on_ranks(
+    wrapper: str, loss: str, first: int, last: int, state: Any
+) -> tuple[list[tuple[int, int, float]], Any]:
+    """Return (consumed, clock, lr) of these updates, and the state after them.
+
+    A nonfinite loss of the last rank skips update 3.
+    """
     rank, model = distributed.get_rank(), build(wrapper)
     numbers: list[int] = []
 
@@ -42,28 +46,14 @@ def counted_on_ranks(wrapper: str, loss: str) -> list[tuple[int, int, float]]:
         unit=5,
         count=count,
     )
+    if state is not None:
+        step.load_state_dict(state)
     rows: list[tuple[int, int, float]] = []
-    for update in range(6):
+    for update in range(first, last):
         numbers[:] = [_count(rank, update, piece) for piece in range(_PIECES)]
         micro = batches(_PIECES, rows=2 + rank, seed=update)
-        if update == 3 and rank == 1:
+        if update == 3 and rank == distributed.get_world_size() - 1:
             micro[-1] = nonfinite(micro[-1])
         result = step(*micro)
         rows.append((int(result.consumed), int(result.clock), result.lr.item()))
-    return rows
-
-
-def scaled_on_ranks(first: int, last: int, state: Any) -> tuple[list[tuple[int, float]], Any]:
-    """Return (consumed, lr) of updates whose batches the ranks share, and the state after them."""
-    model, ranks = build("ddp"), distributed.get_world_size()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
-    step = TrainStep(model, optimizer, mean_loss, scaled(), unit=8, count=lambda batch: len(batch[0]))
-    if state is not None:
-        step.load_state_dict(state)
-    rows: list[tuple[int, float]] = []
-    for update in range(first, last):
-        consumed = PLAN.consumed(update)
-        result = step(*batches(1, rows=PLAN(consumed) // ranks))
-        rows.append((consumed, result.lr.item()))
-        assert int(result.consumed) == PLAN.consumed(update + 1)
-    return rows, step.state_dict()
+    return rows, step.state_dict() if wrapper == "ddp" else None

@@ -1,0 +1,182 @@
+"""What a training step consumes: the counts of its micro-batches and ranks, in results, logs and states."""
+
+import copy
+import pickle
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+from support.clocks.consumption import counted_on_ranks, counts_of
+from support.clocks.drivers import Follower, Scheduler, Step
+from support.distributed.processes import run
+from support.schedulers.runs import learning_rate, optimizer_with
+from support.training.models import Net, batches, device_pair_loss, mean_loss, nonfinite
+from support.training.steps import CURVE, make_step
+from support.training.trees import equal_trees, through_file
+from torch.utils import _pytree as pytree
+
+from plateau_jax import PlateauCurve
+from torch_bridge import MetricLog, lambda_lr
+
+
+def rows(batch: Any) -> int:
+    return len(batch[0])
+
+
+def positive(batch: Any) -> torch.Tensor:
+    return (batch[1] > 0).sum()
+
+
+def rows_as_int16(batch: Any) -> torch.Tensor:
+    return torch.tensor(len(batch[0]), dtype=torch.int16)
+
+
+def two_optimizers() -> dict[str, Any]:
+    model = Net()
+    adamw = torch.optim.AdamW(model.first.parameters(), lr=0.1, fused=True)
+    return {"model": model, "optimizer": [adamw, torch.optim.SGD(model.last.parameters(), lr=0.2)]}
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, rows),
+        ({"name": "momentum", "precision": "fp16"}, positive),
+        ({"name": "plain adam", "loss_fn": device_pair_loss}, rows_as_int16),
+        ({"precision": "bf16", "loss_fn": device_pair_loss}, positive),
+        ({"name": "plain adam", "precision": "fp16"}, rows),
+        (two_optimizers(), rows_as_int16),
+        (two_optimizers() | {"precision": "fp16", "loss_fn": device_pair_loss}, positive),
+    ],
+)
+def test_updates_count_their_micro_batches(options: Any, count: Any) -> None:
+    step = make_step(unit=7, count=count, **options)
+    log, consumed, skipped = MetricLog(every=1), 0, 0
+    for number in range(8):
+        micro = [batch for size in range(number % 3 + 1) for batch in batches(1, 2 + size, seed=number)]
+        if number % 5 == 4:
+            micro[-1] = nonfinite(micro[-1])
+        result = step(*micro)
+        row = log(result)
+        assert row is not None
+        assert int(result.clock) == consumed // 7
+        peaks = [group["initial_lr"] for optimizer in step.optimizers for group in optimizer.param_groups]
+        assert result.lr.tolist() == [learning_rate(peak, CURVE, consumed // 7) for peak in peaks]
+        # Under fp16 the first updates may be skipped too, until the scale fits.
+        if result.skipped == skipped:
+            consumed += sum(int(count(batch)) for batch in micro)
+        skipped = int(result.skipped)
+        assert int(result.consumed) == row["consumed"] == consumed
+    assert skipped < 5
+    state = step.state_dict()
+    assert (state["consumed"], state["clock"], state["unit"]) == (consumed, consumed // 7, 7)
+
+
+def test_without_a_unit_consumed_is_applied() -> None:
+    step, log = make_step(), MetricLog(every=1)
+    for number, batch in enumerate(batches(5)):
+        result = step(nonfinite(batch) if number == 2 else batch)
+        row = log(result)
+        assert row is not None
+        assert result.consumed == result.applied == row["consumed"] == row["applied"] == number + (number < 2)
+    state = step.state_dict()
+    assert (state["consumed"], state["unit"]) == (4, None)
+
+
+def test_large_counts_are_exact_and_clamped() -> None:
+    """The log reads them in another way than a state."""
+    step, log = make_step(unit=1, count=lambda batch: 2**61 + 1), MetricLog(every=2)
+    for batch in batches(2):
+        log(step(batch))
+    assert [row["consumed"] for row in log.rows] == [2**61 + 1, 2**62]
+    # On the device, where a count cannot be rejected.
+    for count, micro_batches, consumed in ((-7, 1, 0), (2**62, 3, 2**62 - 1), (2**62 - 1, 2, 2**62 - 1)):
+        step = make_step(unit=2, count=lambda batch, count=count: torch.tensor(count))
+        assert int(step(*batches(micro_batches)).consumed) == consumed
+    # On the host, in sum.
+    step = make_step(unit=2, count=lambda batch: 2**62 - 1)
+    assert int(step(*batches(2)).consumed) == 2**62 - 1
+
+
+def test_count_is_called_once_per_micro_batch() -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def count(batch: Any) -> int:
+        seen.append((id(batch), torch.is_grad_enabled()))
+        return 1
+
+    data = batches(3)
+    make_step(unit=1, count=count)(*data)
+    assert seen == [(id(batch), False) for batch in data]
+
+
+def test_rebuilt_result_keeps_its_attributes() -> None:
+    def loss_fn(model: Any, batch: Any) -> Any:
+        return mean_loss(model, batch), model(batch[0]).mean()
+
+    result = make_step(loss_fn=loss_fn, has_aux=True, unit=4, count=rows)(*batches(3))
+    for rebuilt in (
+        result._replace(loss=result.loss * 2),
+        copy.copy(result),
+        copy.deepcopy(result),
+        pickle.loads(pickle.dumps(result)),
+        pytree.tree_map(lambda item: item + 0, result),
+    ):
+        assert type(rebuilt) is type(result)
+        assert rebuilt.consumed == result.consumed == 12
+        assert equal_trees(list(rebuilt.aux), list(result.aux))
+
+
+@pytest.mark.parametrize("driver", [Scheduler, Follower, Step])
+def test_sum_is_exact_up_to_2_to_the_62(driver: Any) -> None:
+    run = driver(CURVE, 0.25, unit=2**61 // 15 + 1)
+    run.run([(2**58 - 1, 1.0)] * 16)
+    for count in (16, 0):
+        assert run.update(count, 1.0) == learning_rate(0.25, CURVE, run.clock())
+        assert (run.consumed(), run.clock()) == (2**62, 29)
+        state = run.save()
+        run.start()
+        run.load(state)
+
+
+def test_scheduler_calls_its_own_count_function() -> None:
+    """The state does not hold the function; a copy has it."""
+
+    def build(count: int) -> Any:
+        curve = PlateauCurve(100, warmup_steps=10)
+        return lambda_lr(optimizer_with([0.5]), curve, unit=8, count=lambda: count)
+
+    def update(scheduler: Any, **given: Any) -> int:
+        scheduler.optimizer.step()
+        scheduler.step(**given)
+        return scheduler.consumed
+
+    saved, scheduler = build(16), build(80)
+    assert update(saved) == 16
+    scheduler.load_state_dict(through_file(saved.state_dict()))
+    assert update(scheduler) == 96
+    _, copied = copy.deepcopy((scheduler.optimizer, scheduler))
+    assert update(copied) == 176
+    assert update(copied, count=4) == 180  # in place of the function
+    assert scheduler.consumed == 96
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+        pickle.dumps((scheduler.optimizer, scheduler))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+@pytest.mark.parametrize("loss", ["mean", "pair"])
+def test_ranks_add_up_their_counts(wrapper: str, loss: str) -> None:
+    """The run resumes on fewer ranks: the learning rate is that of the samples so far."""
+    (first, state), (other, _) = run(counted_on_ranks, wrapper, loss, 0, 6, None)
+    assert first == other
+    counts = [0 if update == 3 else sum(counts_of(update)) for update in range(6)]  # update 3 is skipped
+    if wrapper == "ddp":
+        ((rest, _),) = run(counted_on_ranks, wrapper, loss, 6, 9, state, processes=1)
+        first += rest
+        counts += [sum(counts_of(update, ranks=1)) for update in range(6, 9)]
+    consumed = [*accumulate(counts, initial=0)]
+    clocks = [number // 5 for number in consumed[:-1]]
+    wanted = [learning_rate(0.01, CURVE, clock) for clock in clocks]
+    assert first == list(zip(consumed[1:], clocks, wanted, strict=True))

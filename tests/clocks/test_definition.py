@@ -1,0 +1,125 @@
+"""Every driver of a clock, under every kind of clock, has the learning rates of the definition."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from support.clocks.drivers import (
+    Definition,
+    DoubleStep,
+    Eager,
+    Follower,
+    HalfStep,
+    Jitted,
+    Scanned,
+    Scheduler,
+    Step,
+    Strict,
+    Uncompiled,
+    UnfusedStep,
+    Unrolled,
+)
+from support.curves.scaled import scaled
+from support.curves.strategies import magnitudes
+from support.examples import examples
+from support.holds.held import curves, holds
+from support.holds.hold_cases import BELOW, STAIRS, UNTIL, metrics
+from support.training.trees import equal_trees
+
+pytestmark = [
+    pytest.mark.usefixtures("short_windows"),
+    # Short curves, far past their ends.
+    pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
+]
+
+UPDATES = 6
+"""In a row, between two moves; three rows are too few for a warning about a unit that is too large."""
+
+
+def cases(max_unit: int) -> dict[str, st.SearchStrategy[tuple[Any, dict[str, Any]]]]:
+    """Draw a curve and the options of a clock, by the kind of the clock. Long curves have separate tests."""
+    any_curves = curves | st.sampled_from([scaled(), scaled(0.3).cooldown(50, 20)])
+    return {
+        "updates": st.tuples(curves, st.just({})),
+        "samples": st.tuples(any_curves, magnitudes(1, max_unit)).map(
+            lambda drawn: (drawn[0], {"unit": drawn[0].unit or drawn[1]})
+        ),
+        "held": st.tuples(curves, holds).map(
+            lambda drawn: (drawn[0], {"hold": tuple(drawn[1]) if isinstance(drawn[1], list) else drawn[1]})
+        ),
+    }
+
+
+# A few that are compiled once.
+COMPILED: dict[str, st.SearchStrategy[tuple[Any, dict[str, Any]]]] = {
+    "updates": st.just((STAIRS, {})),
+    "samples": st.just((scaled(), {"unit": 8})),
+    "held": st.just((STAIRS, {"hold": (UNTIL, BELOW)})),
+}
+large_counts = st.integers(0, 300) | magnitudes(0, 2**45)
+jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))
+
+
+def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataObject) -> None:
+    """Run a drawn program: updates, and between them a resume from the saved state, or another peak."""
+    curve, options = data.draw(case)
+    with driver.context():
+        run = driver(curve, 0.3, **options)
+        wanted = Definition(curve, 0.3, **options, skips_nonfinite=driver.skips_nonfinite)
+        for move in data.draw(st.lists(st.sampled_from(["none", "resume", "peak"]), min_size=1, max_size=3)):
+            if move == "resume":
+                state = run.save()
+                run.start()
+                run.load(state)
+                assert equal_trees(run.save(), state)
+            if move == "peak" and not run.keeps_peak:
+                wanted.peak = 1.3 - wanted.peak
+                run.set_peak(wanted.peak)
+            given_counts = data.draw(st.lists(counts, min_size=UPDATES, max_size=UPDATES))
+            given_metrics = data.draw(metrics(UPDATES))
+            if driver.skips_nonfinite:  # often
+                given_metrics[:3] = [
+                    np.float32("nan") if count % 4 == 0 else 0.7 for count in given_counts[:3]
+                ]
+            updates = list(zip(given_counts, given_metrics, strict=True))
+            assert run.run(updates) == wanted.run(updates)
+            assert run.clock() == min(wanted.clocks()[-1], driver.last_clock)
+            if "unit" in options and run.clock() < driver.last_clock:
+                assert run.consumed() == sum(wanted.counts)
+
+
+PAIRS = [
+    *(
+        (driver, clock)
+        for driver in (Scheduler, Step, UnfusedStep, HalfStep, DoubleStep)
+        for clock in COMPILED
+    ),
+    *((Follower, clock) for clock in ("updates", "samples")),
+]
+
+
+@pytest.mark.parametrize(("driver", "clock"), PAIRS)
+@examples(60)
+@given(data=st.data())
+def test_torch_driver_follows_its_definition(driver: Any, clock: str, data: st.DataObject) -> None:
+    check(driver, cases(2**40)[clock], large_counts, data)
+
+
+slow = [pytest.param(driver, marks=pytest.mark.slow) for driver in (Unrolled, Strict, Uncompiled)]
+
+
+@pytest.mark.parametrize("driver", [Eager, Jitted, Scanned, *slow])
+@pytest.mark.parametrize("clock", COMPILED)
+@examples(40)
+@given(data=st.data())
+def test_jax_driver_follows_its_definition(driver: Any, clock: str, data: st.DataObject) -> None:
+    check(driver, COMPILED[clock], jax_counts, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clock", COMPILED)
+@examples(10)
+@given(data=st.data())
+def test_scan_of_any_clock_follows_its_definition(clock: str, data: st.DataObject) -> None:
+    check(Scanned, cases(2**30)[clock], jax_counts, data)

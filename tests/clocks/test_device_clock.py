@@ -1,0 +1,199 @@
+"""The clock of a training step on its device: exact counts, tables of learning rates, and no reads."""
+
+import warnings
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import example, given, strategies as st
+from support.curves.descriptions import build, descriptions
+from support.examples import examples
+from support.schedulers.runs import learning_rate
+from support.training.models import batches
+from support.training.reads import reads_of
+from support.training.steps import CURVE, make_step, skip_patterns
+from torch import Tensor
+
+from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
+from torch_bridge.saved_states import MAX_CONSUMED
+from torch_bridge.training.clock import clock as clock_module
+from torch_bridge.training.clock.batch_counts import join_words, split_count
+from torch_bridge.training.clock.clock import Clock, Counters
+
+CPU = torch.device("cpu")
+LOSS, APPLIED = torch.tensor(0.5), torch.tensor(False)
+peaks = st.one_of(st.sampled_from((0.0, 2.0**-126, 3e-4, 1.0, 3.4e38)), st.floats(1e-6, 10))
+
+
+class Run:
+    """A clock, and what it must count."""
+
+    def __init__(self, curves: list[Curve], peaks: list[float], unit: int | None) -> None:
+        self.clock, self.unit = Clock(curves, peaks, CPU, unit=unit), unit
+        self.applied = self.skipped = self.consumed = 0
+
+    def step(self) -> int:
+        return self.applied if self.unit is None else self.consumed // self.unit
+
+    def update(self, skip: bool, count: int) -> None:
+        clock, step = self.clock, self.step()
+        clock.prepare()
+        clock.fill_lrs()
+        expected = [
+            learning_rate(peak, curve, step) for peak, curve in zip(clock.peaks, clock.curves, strict=True)
+        ]
+        assert clock.lrs.tolist() == list(clock.lrs_at(step)) == expected
+        counters = clock.count_update(torch.tensor(skip), LOSS, self.unit and torch.tensor(count))
+        self.applied += not skip
+        self.skipped += skip
+        self.consumed = self.consumed + count * (not skip) if self.unit else self.applied
+        assert counters.tolist() == [self.applied, self.skipped, step, self.consumed]
+        assert clock.read_counters() == (self.applied, self.skipped, self.step(), self.consumed)
+
+
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+@pytest.mark.parametrize("room", [0, 2**11, 2**14])
+@examples(30)
+@given(
+    st.lists(
+        st.tuples(descriptions(range(5), scaled=True), st.lists(peaks, min_size=1, max_size=2)),
+        min_size=1,
+        max_size=3,
+    ),
+    skip_patterns(18),
+    st.none() | st.integers(1, 2**40),
+    st.integers(0, 100) | st.integers(0, 2**31 - 200),
+    st.randoms(use_true_random=False),
+)
+def test_clock_follows_its_curves(
+    room: int, groups: Any, skips: list[bool], unit: int | None, begin: int, random: Random
+) -> None:
+    """Groups may share a curve, in any order; with less room there are multipliers alone, or no table."""
+    pairs = [(build(description), peak) for description, peaks in groups for peak in peaks]
+    random.shuffle(pairs)
+    with patch.object(clock_module, "MAX_TABLE_VALUES", room):
+        run = Run([curve for curve, _ in pairs], [peak for _, peak in pairs], unit)
+    for skip in skips:
+        run.update(skip, random.randrange(2 ** random.randrange(42)))
+    run.applied, run.skipped, run.consumed = begin, 7, begin * (unit or 1)
+    run.clock.write_state(Counters(begin, 7, begin, run.consumed), run.clock.peaks)
+    for skip in skips[:6]:
+        run.update(skip, 1)
+    run.clock.set_peaks([0.25, *run.clock.peaks[1:]])
+    run.update(False, 0)
+
+
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+@pytest.mark.parametrize("room", [0, 2**5, 2**14])
+@pytest.mark.parametrize("unit", [None, 4])
+def test_curves_keep_their_last_level(unit: int | None, room: int) -> None:
+    curves: list[Curve] = [StagedCurve([(length, 0.5)], start=1.0) for length in (9, 5, 9)]
+    with patch.object(clock_module, "MAX_TABLE_VALUES", room):
+        run = Run(curves, [0.5, 1.0, 0.25], unit)
+    for _ in range(14):
+        run.update(False, 7)
+    run.applied, run.consumed = 7, 7 * (unit or 1)
+    run.clock.write_state(Counters(7, run.skipped, 7, run.consumed), run.clock.peaks)
+    for _ in range(5):
+        run.update(False, 7)
+
+
+@given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MAX_CONSUMED))
+def test_consumed_is_exact_and_stops_at_its_maximum(counts: list[int], unit: int) -> None:
+    clock = Clock([CURVE], [1.0], CPU, unit=unit)
+    for count in counts:
+        clock.count_update(APPLIED, LOSS, torch.tensor(count))
+    consumed = min(sum(counts), MAX_CONSUMED)
+    assert clock.read_counters() == (len(counts), 0, consumed // unit, consumed)
+
+
+@example([2**61, 2**61])
+@example([2**62 - 1] * 9)
+@given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=9))
+def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
+    sums = torch.stack([split_count(torch.tensor(count)) for count in counts]).sum(0)
+    assert int(join_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
+
+
+@pytest.mark.parametrize(
+    ("curves", "least"),
+    [
+        ([PlateauCurve(3000, warmup_steps=10)] * 30, 3000),  # multipliers, in one row for all groups
+        ([PlateauCurve(3000, warmup_steps=10 * i) for i in range(1, 31)], 0),  # too many: no table
+        ([PlateauCurve(1000, warmup_steps=steps) for steps in (10, 20, 10)], 2000),  # two rows
+        ([PlateauCurve(500, warmup_steps=steps) for steps in (10, 20, 10)], 2500),  # and learning rates
+    ],
+)
+def test_memory_stays_below_the_limit(curves: Any, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock_module, "MAX_TABLE_VALUES", 2**12)
+    run = Run(curves, [(index + 1) / 64 for index in range(len(curves))], unit=1)
+    held = sum(value.numel() for value in vars(run.clock).values() if isinstance(value, Tensor))
+    assert least < held < 2**12 + 200
+    for count in (400, 1):
+        run.update(False, count)
+
+
+@pytest.mark.parametrize("room", [0, 2**14])
+@pytest.mark.parametrize("count", [None, lambda batch: len(batch[0]), lambda batch: (batch[1] > 0).sum()])
+def test_clock_reads_nothing_and_keeps_its_tensors(
+    count: Any, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A captured graph refers to the memory of the tensors."""
+    monkeypatch.setattr(clock_module, "MAX_TABLE_VALUES", room)
+    step, (batch,) = make_step(unit=count and 3, count=count), batches(1)
+    clock = step._clock
+
+    def places() -> list[int]:
+        return [value.data_ptr() for value in vars(clock).values() if isinstance(value, Tensor)]
+
+    step(batch)
+    before = places()
+
+    def updates() -> None:
+        for _ in range(18):  # past a copy of the counters
+            step(batch, batch)
+
+    assert reads_of(updates, [clock._host_counters]) == 0
+    clock.write_state(Counters(3, 1, 3, 3), clock.peaks)
+    clock.set_peaks([0.5])
+    assert places() == before
+
+
+def train(clock: Clock, updates: int) -> None:
+    for _ in range(updates):
+        clock.prepare()
+        clock.count_update(APPLIED, LOSS)
+
+
+@example(3000)
+@examples(10)
+@given(st.integers(1, 4000))
+def test_end_is_noticed_in_time(total: int) -> None:
+    """After at most twice as many updates, and at most 1024 more."""
+    clock = Clock([PlateauCurve(total)], [1.0], CPU)
+    silent = total + max(10, total // 100)
+    train(clock, silent)  # warnings are errors
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(clock, max(16, silent + 1 + min(silent + 1, 1024)) + 1 - silent)
+    assert [f"total_steps = {total}, but" in str(warning.message) for warning in caught] == [True]
+
+
+def test_start_past_the_end_is_noticed() -> None:
+    """Unlike a saved run, one that begins there has not warned."""
+    clock, resumed = (Clock([PlateauCurve(100)], [1.0], CPU, initial_updates=n) for n in (500, 0))
+    with pytest.warns(CurveWarning, match="training continues at step 516"):
+        train(clock, 17)
+    resumed.resume(clock.read_counters(), clock.peaks, ())
+    train(resumed, 33)  # warnings are errors
+
+
+def test_end_on_a_clock_of_samples_names_its_unit() -> None:
+    curve = StagedCurve([(10, 1.0), (10, 0.0)])
+    step = make_step(curve=curve, unit=4, count=lambda batch: len(batch[0]))
+    for batch in batches(31, 4):
+        step(batch)
+    with pytest.warns(CurveWarning, match=r"at step 31, .*as the training consumes, in units of 4;"):
+        step.state_dict()
