@@ -43,8 +43,11 @@ def same_bits(actual: Any, expected: Any) -> bool:
         flags = [(tensor.requires_grad, tensor.is_leaf) for tensor in (actual, expected)]
         return layouts[0] == layouts[1] and flags[0] == flags[1] and _bits(actual) == _bits(expected)
     if isinstance(expected, np.ndarray | np.generic):
-        form = expected.dtype, expected.shape
-        return (actual.dtype, actual.shape) == form and actual.tobytes() == expected.tobytes()
+        return (actual.dtype, actual.shape, actual.tobytes()) == (
+            expected.dtype,
+            expected.shape,
+            expected.tobytes(),
+        )
     if isinstance(expected, Mapping):
         mappings = cast("Sequence[Mapping[Any, Any]]", (actual, expected))
         versions = [getattr(mapping, "_metadata", None) for mapping in mappings]
