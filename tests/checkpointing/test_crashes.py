@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support.checkpointing.checkpoints import Part, leftovers, load_each, save_each, state_of
+from support.checkpointing.checkpoints import Part, constant_model, leftovers, load_each, save_each, state_of
 from support.checkpointing.crashes import AtOperation, Killed, save_and_be_killed
 from support.forkserver import FORKSERVER
 from support.lines import Lines, Stop
@@ -23,7 +23,6 @@ from support.training.models import Net, batches
 from support.training.optimizers import make_optimizer
 from support.training.steps import make_step, train
 from support.training.trees import equal_trees
-from torch import nn
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import checkpoint_dirs, checkpoints as checkpoints_module
@@ -228,23 +227,8 @@ def test_save_interrupted_at_any_line(tmp_path: Path, wait: bool) -> None:
     assert stop_at > 60
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints 1 and 2, with models whose weights are 1 and 2."""
-    directory = tmp_path_factory.mktemp("saved")
-    for count in (1, 2):
-        save_each(directory, [count], model=_model(count))
-    return directory
-
-
-def _model(value: float) -> nn.Module:
-    model = nn.Linear(2, 1, bias=False)
-    nn.init.constant_(model.weight, value)
-    return model
-
-
 def _load(directory: Path) -> tuple[float, int]:
-    model, part = _model(0), Part({"number": 0})
+    model, part = constant_model(0), Part({"number": 0})
     try:
         count = Checkpoints(directory).load(model=model, part=part)
     finally:
@@ -253,7 +237,7 @@ def _load(directory: Path) -> tuple[float, int]:
 
 
 def _load_model(directory: Path) -> tuple[float, int]:
-    model = _model(0)
+    model = constant_model(0)
     try:
         count = Checkpoints(directory).load_model(model, part="model")
     finally:
@@ -262,7 +246,7 @@ def _load_model(directory: Path) -> tuple[float, int]:
 
 
 def _merge(directory: Path) -> tuple[float, int]:
-    model = _model(0)
+    model = constant_model(0)
     try:
         Checkpoints(directory).merge([1, 2], [0.75, 0.25], into=model, part="model")
     except BaseException:
@@ -298,11 +282,11 @@ def test_failed_read_loads_all_or_nothing(saved: Path, name: str, event: Any) ->
 
 def _replace(directory: Path) -> None:
     for _ in range(2):  # the second one has the name of the first again
-        Checkpoints(directory, keep=2).save(2, part=Part(state_of(3)), model=_model(3), wait=True)
+        Checkpoints(directory, keep=2).save(2, part=Part(state_of(3)), model=constant_model(3), wait=True)
 
 
 MEANWHILE: dict[str, Callable[[Path], None]] = {
-    "pruning": lambda directory: save_each(directory, [3], keep=1, model=_model(3)),
+    "pruning": lambda directory: save_each(directory, [3], keep=1, model=constant_model(3)),
     "replacement": _replace,
     "commit": lambda directory: checkpoint_dirs.commit(next(directory.glob(".*.partial")), keep=1),
 }
@@ -317,7 +301,7 @@ def test_read_while_another_process_saves(saved: Path, tmp_path: Path, name: str
         directory = shutil.copytree(saved, tmp_path / str(at))
         if event == "commit":
             with patch.object(checkpoint_dirs, "commit"):
-                save_each(directory, [3], keep=1, model=_model(3))
+                save_each(directory, [3], keep=1, model=constant_model(3))
         with (
             AtOperation(directory, at, lambda directory=directory: MEANWHILE[event](directory)) as operation,
             suppress(ValueError) if name == "merge" else nullcontext(),  # of a checkpoint that is gone

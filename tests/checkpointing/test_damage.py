@@ -17,9 +17,8 @@ import pytest
 import torch
 from hypothesis import example, given, strategies as st
 from safetensors.torch import load_file, save_file
-from support.checkpointing.checkpoints import Part, same_bits, save_each, state_of
+from support.checkpointing.checkpoints import Part, constant_model, same_bits, state_of
 from support.examples import examples
-from torch import nn
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import rank_files
@@ -28,26 +27,6 @@ from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 JSON, TENSORS = "rank-0.json", "rank-0.safetensors"
 WEIGHTS = {"$": "tensor", "key": "part.weights", "dtype": "float32", "shape": [50]}
-
-
-def _model(value: float) -> nn.Module:
-    model = nn.Linear(2, 1, bias=False)
-    nn.init.constant_(model.weight, value)
-    return model
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints 1 and 2."""
-    directory = tmp_path_factory.mktemp("saved") / "run"
-    for count in (1, 2):
-        save_each(directory, [count], model=_model(count))
-    return directory
-
-
-@pytest.fixture
-def copied(saved: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(saved, tmp_path / "run")
 
 
 def _change(path: Path, change: Callable[[bytes], bytes]) -> None:
@@ -136,7 +115,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 def _check_damage(directory: Path, message: str) -> None:
     """Check that checkpoint 2 is rejected if requested, and skipped otherwise."""
-    part, model, checkpoints = Part("as before"), _model(0), Checkpoints(directory)
+    part, model, checkpoints = Part("as before"), constant_model(0), Checkpoints(directory)
     calls: list[Callable[[], object]] = [
         lambda: checkpoints.load(2, part=part, model=model),
         lambda: checkpoints.load_model(model, 2, part="model"),
@@ -201,7 +180,7 @@ def test_all_damaged_checkpoints_are_named(copied: Path) -> None:
     for count in (1, 2):
         (copied / str(count) / JSON).unlink()
     for call in (Checkpoints(copied).load, Checkpoints(copied).load_model):
-        model = {"part": Part()} if call.__name__ == "load" else {"model": _model(0)}
+        model = {"part": Part()} if call.__name__ == "load" else {"model": constant_model(0)}
         with pytest.raises(RuntimeError, match=r"only damaged checkpoints: 2: .*is missing; 1: .*is missing"):
             call(**model)
 

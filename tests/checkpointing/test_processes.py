@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.checkpointing import merging, model_wrappers, rank_checks, world_sizes
+from support.checkpointing import merging, model_wrappers, rank_checks, sharded_optimizer_state, world_sizes
 from support.checkpointing.checkpoints import Part
 from support.distributed.processes import run, run_each
 
@@ -37,3 +37,14 @@ def test_loads_and_merges_under_other_world_size(tmp_path: Path) -> None:
     world_sizes.load_all(tmp_path)
     run(world_sizes.load_all, tmp_path, processes=2)
     run(world_sizes.load_all, tmp_path, processes=3)
+
+
+def test_optimizers_own_shards_resume(tmp_path: Path) -> None:
+    """In lists and dictionaries, or of another shape than the parameter; plain if these are plain."""
+    run(sharded_optimizer_state.save, tmp_path)
+    run(sharded_optimizer_state.save, tmp_path, processes=4)
+    run(sharded_optimizer_state.load, tmp_path, 2, "fsdp")
+    run(sharded_optimizer_state.load, tmp_path, 4, "fsdp")
+    run(sharded_optimizer_state.load, tmp_path, 4, "hybrid", processes=4)
+    for ranks in (2, 4):
+        sharded_optimizer_state.load(tmp_path, ranks, "plain")

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints
@@ -89,6 +89,12 @@ def leftovers(directory: Path, counts: Sequence[int]) -> list[str]:
 
 def state_of(number: int) -> dict[str, Any]:
     return {"weights": torch.full((50,), float(number)), "number": number, "none": {}}
+
+
+def constant_model(value: float) -> nn.Module:
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
 
 
 def save_each(directory: Path, counts: Sequence[int], keep: int = 2, **more: Any) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from support.checkpointing.checkpoints import equal_arrays, gather_tensors
-from support.checkpointing.rank_checks import error_of, rank, sharded
+from support.checkpointing.rank_checks import rank, sharded
 from support.checkpointing.world_sizes import net
+from support.distributed.processes import error_of
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

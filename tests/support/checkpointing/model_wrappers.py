@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 from support.checkpointing.checkpoints import equal_arrays, gather_tensors
-from support.checkpointing.rank_checks import error_of
+from support.distributed.processes import error_of
 from support.training.models import mean_loss
 from support.training.steps import CURVE
 from torch import nn

@@ -18,6 +18,7 @@ from support.checkpointing.checkpoints import (
     same_bits,
     save_each,
 )
+from support.distributed.processes import error_of
 from support.training.models import seeded
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
@@ -39,15 +40,6 @@ def sharded(seed: int) -> nn.Module:
     for module in (*model, model):
         fully_shard(module)
     return model
-
-
-def error_of(call: Callable[..., object], *arguments: Any, **options: Any) -> str:
-    """Return the type and the message of the error that a call raises; empty if it raises none."""
-    try:
-        call(*arguments, **options)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def each_rank_gets_own_values_back(directory: Path) -> None:

@@ -2,14 +2,13 @@
 
 import io
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
 import torch
+from support.distributed.processes import error_of
 from support.training.models import mean_loss, seeded
 from support.training.steps import CURVE
 from torch import Tensor, distributed, nn
@@ -85,15 +84,6 @@ def gather_weights(tree: Any) -> Any:
     return pytree.tree_map_only(Tensor, array, tree)
 
 
-def error_of(call: Callable[[], Any]) -> str:
-    """Return the message of the error that a call raises; empty if it raises none."""
-    try:
-        call()
-    except (TypeError, ValueError, RuntimeError) as error:
-        return str(error)
-    return ""
-
-
 class _Derived(DTensor): ...
 
 
@@ -159,8 +149,8 @@ def resume_matches_uninterrupted_run(_: Path) -> None:
         other.load_state_dict(state)
         gathered.load_state_dict(pytree.tree_map_only(Tensor, _full, state))
         with patch.object(second.optimizer, "load_state_dict", side_effect=RuntimeError("damaged")):
-            assert "damaged" in error_of(partial(second.load_state_dict, state))
-        assert "load a checkpoint" in error_of(partial(_update, second, 2))
+            assert "damaged" in error_of(second.load_state_dict, state)
+        assert "load a checkpoint" in error_of(_update, second, 2)
         second.load_state_dict(state)
         expected = [_update(step, number) for number in (3, 4)]
         for resumed in (other, gathered, second):
@@ -191,7 +181,7 @@ def shards_are_loaded_only_where_they_belong(_: Path) -> None:
     """Not by a model that is not sharded, nor by another rank, whose state came through a file."""
     step = step_over("fsdp")
     _update(step, 0)
-    message = error_of(partial(step_over("ddp").load_state_dict, step.state_dict()))
+    message = error_of(step_over("ddp").load_state_dict, step.state_dict())
     assert re.search(r"shards of tensors, placed as .*Shard.*; save and load through Checkpoints", message)
     file = io.BytesIO()
     torch.save(step.state_dict(), file)
@@ -199,7 +189,7 @@ def shards_are_loaded_only_where_they_belong(_: Path) -> None:
     distributed.broadcast_object_list(sent)
     before = gather_weights(dict(step.model.state_dict()))
     state = torch.load(io.BytesIO(sent[0]), weights_only=True)
-    message = error_of(partial(step.load_state_dict, state))
+    message = error_of(step.load_state_dict, state)
     assert ("each rank must load its own state" in message) == (distributed.get_rank() == 1)
     assert _equal(gather_weights(dict(step.model.state_dict())), before)
 

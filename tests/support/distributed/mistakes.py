@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 from support.distributed import distributed_updates
-from support.distributed.distributed_models import Skipping, error_of, gather_weights
+from support.distributed.distributed_models import Skipping, gather_weights
 from support.distributed.distributed_updates import Case
+from support.distributed.processes import error_of
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -86,7 +87,7 @@ def update_without_ddps_average_is_rejected(_: Path) -> None:
             step(_batch(0, 0, True))
             plain.around.requires_grad_(False)
         before, batches = _weights(plain), (_batch(1, 0, True), _batch(1, 1, case.startswith("frozen")))
-        message = error_of(partial(step, *batches))
+        message = error_of(step, *batches)
         assert "has not averaged the gradients" in message, case
         assert "find_unused_parameters=True" in message, case
         assert _weights(plain) == before, case
@@ -150,7 +151,7 @@ def _check_bypassed(wrong: str, is_compiled: bool) -> None:
     step = _step_of(model, torch.compile(loss_fn, backend="eager") if is_compiled else loss_fn)
     step(_batch(0, 0, True))
     before, is_right = _weights(plain), False
-    message = error_of(partial(step, _batch(1, 0, True), _batch(1, 1, True)))
+    message = error_of(step, _batch(1, 0, True), _batch(1, 1, True))
     assert "has not averaged the gradients: loss_fn did not call it" in message
     assert "model(inputs)" in message
     assert _weights(plain) == before
@@ -197,7 +198,7 @@ def _divided_by(factor: float | None, sums: bool, is_part: bool) -> Any:
         module.set_force_sum_reduction_for_comms(sums)
     if factor is not None:
         (model.around if is_part else model).set_gradient_divide_factor(factor)
-        return error_of(partial(_step_of, model))
+        return error_of(_step_of, model)
     _step_of(model)(_batch(0, 0, True))
     return _weights(model)
 

@@ -75,6 +75,15 @@ def _call_each(checks: Sequence[Callable[[Path], object]], directory: Path) -> N
         check(directory / check.__name__)
 
 
+def error_of(call: Callable[..., object], *arguments: Any, **options: Any) -> str:
+    """Return the type and the message of the error that a call raises; empty if it raises none."""
+    try:
+        call(*arguments, **options)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def _work(
     connection: Connection,
     rank: int,
