@@ -3,14 +3,12 @@
 import copy
 import math
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -25,8 +23,6 @@ from torch import nn
 
 from plateau_jax import StagedCurve
 from torch_bridge import Checkpoints, lambda_lr
-from torch_bridge.checkpointing.parts import Snapshot
-from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 COUNTS = [10, 20, 30, 40]
 UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.complex64: 2.0**-24}
@@ -74,16 +70,10 @@ def state_of(module: nn.Module) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four checkpoints of a module of many dtypes, and a fifth with other parts."""
+    """Four checkpoints of a module of many dtypes."""
     folder = tmp_path_factory.mktemp("saved")
-    checkpoints = Checkpoints(folder, keep=5)
     for count in COUNTS:
-        checkpoints.save(count, model=Mixed(count))
-    reshaped = Mixed(50)
-    reshaped.in_float32 = nn.Parameter(torch.ones(5, 4))
-    checkpoints.save(
-        50, model=reshaped, values=[1], optimizer=torch.optim.SGD(reshaped.parameters()), wait=True
-    )
+        Checkpoints(folder, keep=4).save(count, model=Mixed(count), wait=True)
     return folder
 
 
@@ -156,6 +146,13 @@ def test_merge_equals_cooldown_of_sgd(tmp_path: Path, shape: Any) -> None:
     assert (merged.weight - ends[0].weight).abs().max() > 0.01
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_running_average_equals_merge(tmp_path: Path, precision: str) -> None:
+    """At the end of each window, to the rounding of the merge's dtype."""
+    support.running_average_equals_merge(tmp_path, precision)
+
+
 def test_merge_into_model_of_training_step(tmp_path: Path) -> None:
     step, checkpoints, states = make_step(model=Net(1)), Checkpoints(tmp_path), list[Any]()
     for count, batch in enumerate(batches(3)):
@@ -204,20 +201,32 @@ def test_merge_keeps_ties_and_extra_state(tmp_path: Path) -> None:
     assert merged.seed == 3
 
 
-def test_merge_across_dtypes(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    values = torch.tensor([[1 + 2.0**-30, 1 / 3]], dtype=torch.float64)
-    for count, dtype in enumerate((torch.float64, torch.bfloat16)):
-        model = nn.Linear(2, 1, bias=False, dtype=dtype)
-        with torch.no_grad():
-            model.weight.copy_(values)
-        checkpoints.save(count, model=model)
-    merged = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+@pytest.mark.parametrize(
+    ("saved_as", "here", "expected"),
+    [
+        (["float64", "bfloat16"], "float64", [(1 + 2.0**-30 + 1) / 2, (1 / 3 + 0.333984375) / 2]),
+        (["float64", "bfloat16"], "float16", [1.0, 0.33366]),
+        (["bfloat16", "float64"], "float64", [(1 + 2.0**-30 + 1) / 2, (1 / 3 + 0.333984375) / 2]),
+        (["float32", "int64"], "float32", [1, 0]),  # integers have no mean: the last count's
+        (["float32", "float32"], "complex64", [1, 1 / 3]),
+    ],
+)
+def test_merge_across_dtypes(tmp_path: Path, saved_as: list[str], here: str, expected: list[float]) -> None:
+    """The sum is as precise as the most precise checkpoint, and rounded once."""
+    checkpoints, values = Checkpoints(tmp_path), torch.tensor([1 + 2.0**-30, 1 / 3], dtype=torch.float64)
+    for count, dtype in enumerate(saved_as):
+        checkpoints.save(count, model=_buffer(values.to(getattr(torch, dtype))))
+    merged = _buffer(torch.zeros(2, dtype=getattr(torch, here)))
     checkpoints.merge([0, 1], [0.5, 0.5], into=merged, part="model")
-    assert torch.equal(merged.weight, (values + values.bfloat16().double()) / 2)
-    half = nn.Linear(2, 1, bias=False, dtype=torch.float16)
-    checkpoints.merge([0, 1], [0.5, 0.5], into=half, part="model")
-    assert torch.equal(half.weight, merged.weight.half())
+    assert torch.equal(
+        merged.get_buffer("values"), torch.tensor(expected, dtype=torch.float64).to(merged.values.dtype)
+    )
+
+
+def _buffer(values: torch.Tensor) -> nn.Module:
+    module = nn.Module()
+    module.register_buffer("values", values)
+    return module
 
 
 def test_zero_weight_checkpoint_may_be_non_finite(tmp_path: Path) -> None:
@@ -229,171 +238,16 @@ def test_zero_weight_checkpoint_may_be_non_finite(tmp_path: Path) -> None:
     assert (model.weight == 2).all()
 
 
-_GOOD = [0.25, 0.25, 0.25, 0.25]
-
-
-@pytest.mark.parametrize(
-    ("counts", "weights", "options", "error", "message"),
-    [
-        (10, _GOOD, {}, TypeError, "counts = 10 must be a sequence of integers"),
-        ([10, 20.0], [0.5, 0.5], {}, TypeError, r"counts\[1\] = 20.0 must be an integer"),
-        ([], [], {}, ValueError, "counts is empty"),
-        ([10, 20, 10], [0.5, 0.25, 0.25], {}, ValueError, "names a checkpoint more than once"),
-        ([10, 25], [0.5, 0.5], {}, ValueError, r"has no checkpoint 25; it has \[10, 20, 30, 40, 50\]"),
-        (COUNTS, 0.25, {}, TypeError, "weights = 0.25 must be a sequence of numbers"),
-        (COUNTS, ["a"] * 4, {}, TypeError, r"weights\[0\] = 'a' must be a number"),
-        (COUNTS, [0.5, 0.5], {}, ValueError, "there are 4 counts and 2 weights"),
-        (COUNTS, [math.nan, 0.5, 0.25, 0.25], {}, ValueError, r"weights\[0\] = nan must be finite"),
-        (COUNTS, [0.25, 0.25, 0.25, 0.25001], {}, ValueError, "weights add up to 1.00001"),
-        (COUNTS, _GOOD, {"into": make_step()}, TypeError, "into = .* must be a module: a whole part"),
-        (COUNTS, _GOOD, {"into": nn.Linear(2, 2, device="meta")}, ValueError, "into is on the meta device"),
-        (COUNTS, _GOOD, {"part": "a b"}, ValueError, "part = 'a b' must be a valid variable name"),
-        (COUNTS, _GOOD, {"part": "step"}, ValueError, r"10 has the parts \['model'\], and not \['step'\]"),
-        ([50], [1.0], {"part": "values"}, ValueError, "values is neither a TrainStep nor a module"),
-        ([50], [1.0], {"part": "optimizer"}, ValueError, "optimizer was saved with a different model"),
-        (
-            [10, 50],
-            [0.5, 0.5],
-            {},
-            ValueError,
-            r"checkpoint 50: model was saved with .*: in_float32: \(5, 4\) in the checkpoint, \(5, 3\) here",
-        ),
-        (
-            COUNTS,
-            _GOOD,
-            {"into": nn.Linear(3, 3)},
-            ValueError,
-            "checkpoint 10: model was saved with a different",
-        ),
-    ],
-)
-def test_rejected_merge_leaves_module_unchanged(
-    saved: Path, counts: Any, weights: Any, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    module = options.get("into", Mixed(99))
-    before = state_of(module) if isinstance(module, nn.Module) else {}
-    with pytest.raises(error, match=message):
-        Checkpoints(saved).merge(counts, weights, **{"into": module, "part": "model"} | options)
-    if before and not next(module.parameters()).is_meta:
-        assert same_bits(state_of(module), before)
-
-
-def _buffer(value: float, dtype: torch.dtype) -> nn.Module:
-    module = nn.Module()
-    module.register_buffer("values", torch.full((2,), value, dtype=dtype))
-    return module
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "here", "message"),
-    [
-        ("int64", "float32", "float32", "is torch.int64 in checkpoint 1, and torch.float32 in checkpoint 2"),
-        ("complex64", "float32", "float32", "torch.complex64 in checkpoint 1, and torch.float32 in check"),
-        ("float32", "float32", "int64", "torch.float32 in checkpoint 2, and torch.int64 here: its mean"),
-        ("complex64", "complex64", "float32", "torch.complex64 in checkpoint 2, and torch.float32 here"),
-        ("float32", "int64", "float32", None),  # integers have no mean: the last count's
-        ("float32", "float32", "complex64", None),
-    ],
-)
-def test_mean_needs_fitting_dtypes(
-    tmp_path: Path, first: str, last: str, here: str, message: str | None
-) -> None:
-    """A mean is never truncated to an integer or to its real part."""
-    checkpoints, module = Checkpoints(tmp_path), _buffer(0, getattr(torch, here))
-    for count, dtype in ((1, first), (2, last)):
-        checkpoints.save(count, model=_buffer(count, getattr(torch, dtype)))
-    if message is None:
-        checkpoints.merge([1, 2], [0.5, 0.5], into=module, part="model")
-        assert module.get_buffer("values").tolist() == [2 if last == "int64" else 1.5] * 2
-        return
-    with pytest.raises(ValueError, match=message):
-        checkpoints.merge([1, 2], [0.5, 0.5], into=module, part="model")
-    assert not module.get_buffer("values").any()
-
-
-def test_damage_leaves_module_unchanged(saved: Path, tmp_path: Path) -> None:
-    """Even if the damaged checkpoint has weight 0."""
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    module = Mixed(99)
-    before = state_of(module)
-    for path in sorted((tmp_path / "30").iterdir()):
-        content = path.read_bytes()
-        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        for weights in (_GOOD, [0.5, 0.25, 0.0, 0.25]):
-            with pytest.raises(RuntimeError, match=rf"a damaged checkpoint: 30: {path.name} is damaged"):
-                Checkpoints(tmp_path).merge(COUNTS, weights, into=module, part="model")
-        assert same_bits(state_of(module), before)
-        path.write_bytes(content)
-
-
-class _Failing(Mixed):
-    """Raises an error once, after it has loaded some tensors."""
-
-    error: type[BaseException] | None = None
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        super()._load_from_state_dict(*arguments)
-        if (error := self.error) is not None:
-            self.error = None
-            raise error
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-@pytest.mark.parametrize("at", ["reading", "copying", "loading"])
-@pytest.mark.parametrize("call", ["merge", "load_model"])
-def test_error_leaves_module_unchanged(saved: Path, call: str, at: str, error: type[BaseException]) -> None:
-    """Including errors while the third checkpoint is read or the module is copied for a later restore."""
-    module, checkpoints, read = _Failing(99), Checkpoints(saved), SavedCheckpoint.read_tensor
-    module.error = error if at == "loading" else None
-    before = state_of(module)
-
-    def broken(saved: SavedCheckpoint, reference: Any, *arguments: Any) -> Any:
-        if saved.count == 30 and reference.key == "model.mean":
-            raise error
-        return read(saved, reference, *arguments)
-
-    where = {
-        "reading": (SavedCheckpoint, "read_tensor", broken),
-        "copying": (Snapshot, "take", Mock(side_effect=error)),
-    }
-    arguments: Any = {"counts": COUNTS, "weights": _GOOD, "into": module}
-    if call == "load_model":
-        arguments = {"model": module, "count": 30}
-    with patch.object(*where[at]) if at in where else nullcontext(), pytest.raises(error):
-        getattr(checkpoints, call)(**arguments, part="model")
-    assert same_bits(state_of(module), before)
-    getattr(checkpoints, call)(**arguments, part="model")
-
-
-def test_pruning_does_not_disturb_merge(tmp_path: Path) -> None:
-    """Even if another process saves new checkpoints and keeps only those."""
-    checkpoints, read = Checkpoints(tmp_path, keep=1), SavedCheckpoint.read_tensor
-    models = [nn.Linear(2, 2) for _ in range(3)]
-    for count, model in enumerate(models[:2]):
-        Checkpoints(tmp_path, keep=2).save(count, model=model, wait=True)
-
-    def saving(*arguments: Any) -> Any:
-        checkpoints.save(2, model=models[2], wait=True)
-        return read(*arguments)
-
-    merged = nn.Linear(2, 2)
-    with patch.object(SavedCheckpoint, "read_tensor", saving):
-        checkpoints.merge([0, 1], [0.5, 0.5], into=merged, part="model")
-    torch.testing.assert_close(merged.weight, (models[0].weight + models[1].weight) / 2)
-    checkpoints.save(3, model=models[2], wait=True)
-    assert checkpoints.counts() == [3]
-
-
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, nullcontext])
 @pytest.mark.parametrize("built", [torch.inference_mode, nullcontext])
 def test_merge_and_load_model_in_inference_mode(saved: Path, mode: Any, built: Any) -> None:
     """The tensors of a module that was built in inference mode may change only in that mode."""
     checkpoints, expected = Checkpoints(saved), Mixed(99)
-    checkpoints.merge(COUNTS, _GOOD, into=expected, part="model")
+    checkpoints.merge(COUNTS, [0.25] * 4, into=expected, part="model")
     with built():
         merged, loaded = Mixed(99), Mixed(99)
     with mode():
-        checkpoints.merge(COUNTS, _GOOD, into=merged, part="model")
+        checkpoints.merge(COUNTS, [0.25] * 4, into=merged, part="model")
         checkpoints.load_model(loaded, 10, part="model")
     assert same_bits(state_of(merged), state_of(expected))
     assert same_bits(state_of(loaded), state_of(Mixed(10)))

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 from support.checkpointing.checkpoints import same_bits
-from support.checkpointing.model_wrappers import WRAPPERS, loads_everywhere
-from support.distributed.processes import run
 from support.training.models import batches
 from support.training.steps import make_step
 from torch import nn
@@ -70,21 +68,6 @@ def test_plain_module_keeps_its_state() -> None:
     """The names, their order and the versions of the submodules."""
     model = _Odd(1)
     assert same_bits(plain_state(model), model.state_dict())
-    zeros = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        load_plain_state(model, zeros | {"more": torch.ones(1)})
-
-
-def test_two_names_that_become_one_are_rejected() -> None:
-    """A state of more, or of a wrapped model with both names: torch's error names the keys."""
-    model = nn.Linear(2, 2, bias=False)
-    weight = model.weight.detach()
-    with pytest.raises(RuntimeError, match=r'Unexpected key.*"module\.weight"'):
-        load_plain_state(model, {"weight": weight, "module.weight": weight + 1})
-    model.module = nn.Linear(2, 2, bias=False)
-    state = {f"module.{name}": value + 1 for name, value in model.state_dict().items()}
-    with pytest.raises(RuntimeError, match=r'Missing key.*"weight"'):
-        load_plain_state(model, state)
 
 
 @pytest.mark.slow
@@ -101,9 +84,3 @@ def test_step_state_of_compiled_model_has_plain_names() -> None:
     for loading in (make_step(model=nn.Linear(3, 2)), compiled_step):
         loading.load_state_dict(before)
         assert same_bits(dict(loading.state_dict()["model"]), dict(state["model"]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_state_loads_under_every_wrapper_on_ranks(tmp_path: Path, wrapper: str) -> None:
-    assert run(loads_everywhere, tmp_path, wrapper) == [[], []]

@@ -12,14 +12,11 @@ from unittest.mock import patch
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.distributed.blocks import Block, Mixer, Stack, differences, gradients_of, wrapped_differences
-from support.distributed.processes import run
+from support.distributed.blocks import Block, Mixer, Stack, differences, gradients_of
 from support.examples import examples
-from support.rejections import rejects
 from support.training.models import batches
 from support.training.steps import CURVE
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, spectral_norm
 
 from torch_bridge import TrainStep, checkpoint_activations
 
@@ -36,11 +33,6 @@ def test_checkpointed_model_has_same_bits(blocks: Any, more: Any, precision: str
     assert not differences(gradients_of(model, precision=precision), expected)
     assert model.state_dict().keys() == plain.state_dict().keys()
     assert [name for name, _ in model.named_modules()] == [name for name, _ in plain.named_modules()]
-
-
-@pytest.mark.slow
-def test_wrapped_models_have_same_bits() -> None:
-    assert run(wrapped_differences) == [[], []]
 
 
 def _record_passes(model: nn.Module) -> list[str]:
@@ -154,65 +146,3 @@ def test_training_step_has_same_bits(precision: Any, compile: bool) -> None:
         results.append((losses, list(model.parameters())))
     for one, other in zip(*results, strict=True):
         assert all(map(torch.equal, one, other))
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [
-        nn.BatchNorm1d(4),
-        nn.LazyBatchNorm2d(),
-        nn.SyncBatchNorm(4),
-        nn.InstanceNorm1d(4, track_running_stats=True),
-        nn.BatchNorm1d(4).eval(),
-        spectral_norm(nn.Linear(4, 4)),
-        parametrizations.spectral_norm(nn.Linear(4, 4)),
-    ],
-    ids=["batch", "lazy", "sync", "instance", "eval", "spectral", "parametrized"],
-)
-@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
-def test_layers_that_change_buffers_are_rejected(layer: nn.Module) -> None:
-    block = Block(4)
-    model = nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
-    block.extra = layer
-    rejects(
-        ValueError, "deep.1.extra", "inside a block", call=checkpoint_activations, model=model, blocks=Block
-    )
-    assert not vars(block).get("forward")
-    checkpoint_activations(model, Mixer)  # then the layer is not inside a block
-    rejects(
-        ValueError,
-        "the model (BatchNorm1d)",
-        call=checkpoint_activations,
-        model=nn.BatchNorm1d(4),
-        blocks=nn.Module,
-    )
-
-
-def test_layers_without_running_statistics_are_allowed() -> None:
-    layers = nn.Sequential(
-        nn.BatchNorm1d(4, track_running_stats=False), nn.InstanceNorm1d(4), nn.GroupNorm(2, 4)
-    )
-    checkpoint_activations(layers, nn.Sequential)(torch.randn(3, 4, 2)).sum().backward()
-
-
-def test_cuda_graph_rejects_checkpointed_model() -> None:
-    model = checkpoint_activations(Stack(), Block)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    with pytest.raises(ValueError, match="cuda_graph=True needs a model without checkpoint_activations"):
-        TrainStep(model, optimizer, lambda *_: torch.zeros(()), CURVE, cuda_graph=True)
-
-
-def test_wrong_arguments_are_rejected() -> None:
-    rejections = [
-        (TypeError, "model = 'Block' must be a torch.nn.Module", {"model": "Block", "blocks": Block}),
-        (TypeError, "blocks", {"blocks": Block(4)}),
-        (TypeError, "blocks", {"blocks": "Block"}),
-        (TypeError, "blocks", {"blocks": None}),
-        (TypeError, "blocks", {"blocks": (Block, 3)}),
-        (TypeError, "int", {"blocks": int}),
-        (ValueError, "blocks", {"blocks": ()}),
-        (ValueError, "GRU", {"blocks": (Block, nn.GRU)}),
-    ]
-    for kind, part, arguments in rejections:
-        rejects(kind, part, call=checkpoint_activations, **{"model": Stack(), **arguments})

@@ -1,4 +1,4 @@
-"""Checkpoints of models, and merges of them on several ranks."""
+"""Merges that fail on one rank, running averages, and the memory of a merge."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,61 +6,60 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.checkpointing.checkpoints import gather_tensors
-from torch import distributed, nn
+from support.checkpointing.checkpoints import equal_arrays, gather_tensors
+from support.checkpointing.rank_checks import rank, sharded
+from support.checkpointing.world_sizes import net
+from support.distributed.processes import error_of
+from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from plateau_jax import StagedCurve
 from torch_bridge import Checkpoints
-from torch_bridge.distributed.plain_names import plain_state
+
+_GOOD: dict[str, Any] = {"counts": [1, 2, 3], "weights": [0.5, 0.25, 0.25]}
+# Other arguments of rank 1, True if only rank 1 fails, and what is said.
+_REJECTIONS: list[tuple[dict[str, Any], bool, str]] = [
+    ({"weights": [0.25, 0.5, 0.25]}, False, "and rank 1 with ([1, 2, 3], [0.25, 0.5, 0.25], 'model')"),
+    (
+        {"counts": [1, 2, 4]},
+        False,
+        "ValueError: rank 0 calls merge with (counts, weights, part) = (",
+    ),
+    ({"weights": [0.5, 0.5, 0.5]}, True, "ValueError: weights add up to 1.5"),
+    ({"into": None}, True, "TypeError: into = None must be a module"),
+    ({}, True, "KeyError: 'not this one'"),  # the model rejects the state
+]
 
 
-def net(seed: int) -> nn.Sequential:
-    """Return layers with a counting buffer; one of them has fewer rows than there are ranks."""
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+def rejected_merge_leaves_model_unchanged(directory: Path) -> None:
+    checkpoints = Checkpoints(directory)
+    for count in _GOOD["counts"]:
+        checkpoints.save(count, model=sharded(count), wait=True)
+    for other, is_of_rank_1, message in _REJECTIONS:
+        model: Any = sharded(99)
+        before = gather_tensors(dict(model.state_dict()))
+        arguments = {"into": model, **_GOOD, **(other if rank() == 1 else {})}
+        if not other and rank() == 1:
+            model[1].register_load_state_dict_post_hook(_reject)
+        error = error_of(checkpoints.merge, **arguments, part="model")
+        assert message in error
+        assert error.startswith("RuntimeError: rank 1 failed: ") == (is_of_rank_1 and rank() == 0)
+        assert equal_arrays(gather_tensors(dict(model.state_dict())), before)
 
 
-def wrapped(seed: int, wrapper: str) -> nn.Module:
-    model = net(seed)
-    if wrapper == "ddp":
-        return DistributedDataParallel(model)
-    if wrapper == "fsdp":
-        for module in (*model, model):
-            fully_shard(module)
-    return model
+def _reject(*_: object) -> None:
+    raise KeyError("not this one")
 
 
-def save_each(directory: Path, wrapper: str, counts: Sequence[int]) -> None:
-    checkpoints = Checkpoints(directory, keep=len(counts))
-    for count in counts:
-        model = wrapped(count, wrapper)
-        with torch.no_grad():
-            for buffer in model.buffers():
-                buffer += count
-        checkpoints.save(count, model=model, wait=True)
+def running_averages_equal_merges(directory: Path) -> None:
+    for wrapper in ("ddp", "fsdp"):
+        running_average_equals_merge(directory / wrapper, wrapper)
 
 
-def merged(
-    directories: Sequence[Path], counts: Sequence[int], weights: Sequence[float], wrappers: Sequence[str]
-) -> list[dict[str, np.ndarray[Any, Any]]]:
-    """Return the gathered states of modules under these wrappers after a merge from each directory."""
-    states: list[dict[str, np.ndarray[Any, Any]]] = []
-    for directory in directories:
-        for wrapper in wrappers:
-            model = wrapped(99, wrapper)
-            Checkpoints(directory).merge(counts, weights, into=model, part="model")
-            states.append(gather_tensors(dict(plain_state(model))))
-    return states
-
-
-def running_averages(directory: Path, wrapper: str) -> list[dict[str, tuple[Any, Any]]]:
-    """Return pairs at the end of each window: each parameter's running average, and its merge.
-
-    The lines on the average are those of docs/cooldowns.md.
-    """
+def running_average_equals_merge(directory: Path, wrapper: str) -> None:
+    """Compare at the end of each window. The lines on the average are those of docs/cooldowns.md."""
     stable, windows, factors = StagedCurve([(30,)], start=1.0), ((5, 14), (15, 24)), dict[int, float]()
     for first, last in windows:
         steps = range(first, last + 1, 3)
@@ -83,10 +82,8 @@ def running_averages(directory: Path, wrapper: str) -> list[dict[str, tuple[Any,
     elif wrapper == "bf16":
         model.bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    inputs = torch.randn(
-        8, 3, generator=torch.Generator().manual_seed(0), dtype=next(model.parameters()).dtype
-    )
-    checkpoints, pairs = Checkpoints(directory, keep=len(factors)), list[dict[str, tuple[Any, Any]]]()
+    inputs = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    checkpoints = Checkpoints(directory, keep=len(factors))
     for update in range(25):
         if update in factors:
             averaged.update_parameters(model)
@@ -101,42 +98,12 @@ def running_averages(directory: Path, wrapper: str) -> list[dict[str, tuple[Any,
                 checkpoints.merge(steps, weights.tolist(), into=merged, part="model")
                 values = gather_tensors(dict(averaged.module.named_parameters()))
                 expected = gather_tensors(dict(merged.named_parameters()))
-                pairs.append({name: (values[name], expected[name]) for name in expected})
-                averaged(inputs.float())
+                for name, value in expected.items():
+                    np.testing.assert_allclose(values[name], value, rtol=1e-6, atol=1e-6)
+                averaged(inputs)
         optimizer.zero_grad()
-        model(inputs).square().mean().backward()
+        model(inputs.to(next(model.parameters()).dtype)).square().mean().backward()
         optimizer.step()
-    return pairs
-
-
-def rejected(directory: Path, how: str) -> tuple[str, bool]:
-    """Return the error of a merge that fails on rank 1, and whether the model is unchanged."""
-    rank = distributed.get_rank()
-    model: Any = wrapped(99, "fsdp")
-    before = gather_tensors(dict(model.state_dict()))
-    counts, weights = [1, 2, 3], [0.5, 0.25, 0.25]
-    into: Any = model
-    if rank == 1 and how == "weights":
-        weights = [0.25, 0.5, 0.25]
-    elif rank == 1 and how == "sum":
-        weights = [0.5, 0.5, 0.5]
-    elif rank == 1 and how == "counts":
-        counts = [1, 2, 4]
-    elif rank == 1 and how == "into":
-        into = None
-    elif rank == 1 and how == "loading":
-
-        def reject(*_: object) -> None:
-            raise KeyError("not this one")
-
-        model[2].register_load_state_dict_post_hook(reject)
-    raised = ""
-    try:
-        Checkpoints(directory).merge(counts, weights, into=into, part="model")
-    except Exception as error:
-        raised = f"{type(error).__name__}: {error}"
-    after = gather_tensors(dict(model.state_dict()))
-    return raised, all(np.array_equal(before[key], after[key]) for key in before)
 
 
 def peak_of_merge(directory: Path, kind: str, counts: Sequence[int]) -> None:
@@ -163,12 +130,9 @@ def large(kind: str) -> nn.Module:
     """Return a model of 32 MB."""
     if kind == "one tensor":
         return nn.Linear(2896, 2896, bias=False)
+    layers = [nn.Linear(1024, 1024, bias=False) for _ in range(6 if kind == "tied" else 8)]
     if kind == "tied":
-        model = nn.Sequential(
-            nn.Embedding(2048, 1024), *(nn.Linear(1024, 1024, bias=False) for _ in range(6))
-        )
-        head = nn.Linear(1024, 2048, bias=False)
-        head.weight = model[0].get_parameter("weight")
-        return model.append(head)
-    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(8)))
-    return model.to(torch.bfloat16) if kind == "bfloat16" else model
+        embedding, head = nn.Embedding(2048, 1024), nn.Linear(1024, 2048, bias=False)
+        head.weight = embedding.weight
+        return nn.Sequential(embedding, *layers, head)
+    return nn.Sequential(*layers).to(torch.bfloat16 if kind == "bfloat16" else torch.float32)

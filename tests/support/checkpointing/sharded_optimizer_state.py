@@ -1,5 +1,6 @@
 """An optimizer with its own DTensors, and training runs with it that are saved and resumed."""
 
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -16,9 +17,9 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
+from torch_bridge.distributed import processes
 
 _RANKS = 4  # micro-batches of an update, over all ranks
-_BEFORE, _AFTER = 3, 3  # updates before and after the save
 
 
 def _placed(tensor: Tensor, like: Tensor, dim: int | None) -> Tensor:
@@ -91,9 +92,7 @@ def _step(wrapper: str) -> TrainStep:
 
 
 def _update(step: TrainStep, number: int) -> float:
-    rank, ranks = (
-        (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
-    )
+    rank, ranks = processes.rank(), processes.world_size()
     with seeded(number):
         batches = torch.randint(-4, 5, (_RANKS, 2, 3)).float()
     return step(*batches[rank::ranks]).loss.item()
@@ -104,14 +103,6 @@ class Kept(NamedTuple):
 
     tensors: dict[str, np.ndarray[Any, Any]]
     forms: dict[str, tuple[str, tuple[int, ...], str]]
-
-
-class Resumed(NamedTuple):
-    """The state of a run before and after some updates, and their losses."""
-
-    before: Kept
-    losses: list[float]
-    after: Kept
 
 
 def _kept(step: TrainStep) -> Kept:
@@ -136,48 +127,63 @@ def _where(tensor: Tensor) -> str:
     return f"sharded along {dims[0]}" if dims else "replicated"
 
 
-def _resumed(step: TrainStep) -> Resumed:
+def _continue(step: TrainStep) -> tuple[Kept, list[float], Kept]:
+    """Return the state now, the losses of some updates, and the state then."""
     before = _kept(step)
-    return Resumed(before, [_update(step, _BEFORE + number) for number in range(_AFTER)], _kept(step))
+    return before, [_update(step, 3 + number) for number in range(3)], _kept(step)
 
 
-def _trained(wrapper: str) -> TrainStep:
-    step = _step(wrapper)
-    for number in range(_BEFORE):
+def _check(step: TrainStep, expected: tuple[Kept, list[float], Kept], ranks: int) -> None:
+    """Check that a resumed run equals the uninterrupted one of this number of ranks.
+
+    On another number its gradients, and everything computed from them, are not exact.
+    """
+    now = processes.world_size()
+    tolerance = 0.0 if now == ranks else 1e-4
+    before, losses, after = _continue(step)
+    for kept, original, limit in ((before, expected[0], 0.0), (after, expected[2], tolerance)):
+        assert kept.forms == {
+            name: (dtype, shape, "plain" if now == 1 else where)
+            for name, (dtype, shape, where) in original.forms.items()
+        }
+        assert kept.tensors.keys() == original.tensors.keys()
+        for name, value in original.tensors.items():
+            np.testing.assert_allclose(kept.tensors[name], value, rtol=limit, atol=limit)
+    np.testing.assert_allclose(losses, expected[1], rtol=tolerance)
+
+
+def save(directory: Path) -> None:
+    """Train, save a checkpoint and a file of this rank's state, and continue; load the state directly too."""
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    step, folder = _step("hybrid" if ranks == 4 else "fsdp"), directory / str(ranks)
+    for number in range(3):
         _update(step, number)
-    return step
+    Checkpoints(folder).save(3, step=step, optimizer=step.optimizer, wait=True)
+    state = step.state_dict()
+    torch.save(state, folder / f"{rank}.pt")
+    expected = _continue(step)
+    (folder / f"{rank}.pkl").write_bytes(pickle.dumps(expected))
+    places = {where for *_, where in expected[0].forms.values()}
+    assert places == {"plain", "replicated", "sharded along 0", "sharded along 1"}
+    if ranks == 2:
+        other = _step("fsdp")
+        other.load_state_dict(state)
+        _check(other, expected, ranks)
 
 
-def saved(directory: Path, wrapper: str) -> Resumed:
-    """Train, save a checkpoint, and continue."""
-    step = _trained(wrapper)
-    Checkpoints(directory).save(_BEFORE, step=step, optimizer=step.optimizer, wait=True)
-    return _resumed(step)
-
-
-def loaded(directory: Path, wrapper: str) -> tuple[Resumed, Any]:
-    """Load the checkpoint and continue; also return the placements in an optimizer loaded alone."""
+def load(directory: Path, ranks: int, wrapper: str) -> None:
+    """Load what this number of ranks has saved, and continue; on as many, also from the file."""
+    rank, now = processes.rank(), processes.world_size()
+    expected = pickle.loads((directory / str(ranks) / f"{rank}.pkl").read_bytes())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* was saved by ", UserWarning)
         step, optimizer = _step(wrapper), _step(wrapper).optimizer
-        Checkpoints(directory).load(step=step)
-        Checkpoints(directory).load(optimizer=optimizer)
-    return _resumed(step), {name: where for name, (*_, where) in _forms(optimizer.state_dict()).items()}
-
-
-def by_state_dict(directory: Path) -> list[Resumed]:
-    """Return a run, and two that load its `state_dict`, directly and from a file."""
-    step, path = _trained("fsdp"), directory / f"{distributed.get_rank()}.pt"
-    state = step.state_dict()
-    torch.save(state, path)
-    others = [_step("fsdp"), _step("fsdp")]
-    others[0].load_state_dict(state)
-    others[1].load_state_dict(torch.load(path, weights_only=True))
-    return [_resumed(run) for run in (step, *others)]
-
-
-def from_file(directory: Path) -> Resumed:
-    """Load this file in another process and continue."""
-    step = _step("fsdp")
-    step.load_state_dict(torch.load(directory / f"{distributed.get_rank()}.pt", weights_only=True))
-    return _resumed(step)
+        Checkpoints(directory / str(ranks)).load(step=step)
+        Checkpoints(directory / str(ranks)).load(optimizer=optimizer)
+    if now > 1:
+        assert _forms(optimizer.state_dict()) == expected[0].forms
+    _check(step, expected, ranks)
+    if now == ranks == 2:
+        from_file = _step(wrapper)
+        from_file.load_state_dict(torch.load(directory / "2" / f"{rank}.pt", weights_only=True))
+        _check(from_file, expected, ranks)

@@ -1,12 +1,14 @@
 """Models for several ranks, wrapped by `distribute`, and the states of steps over them."""
 
 import io
-from collections.abc import Callable
+import re
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
 import torch
+from support.distributed.processes import error_of
 from support.training.models import mean_loss, seeded
 from support.training.steps import CURVE
 from torch import Tensor, distributed, nn
@@ -82,20 +84,11 @@ def gather_weights(tree: Any) -> Any:
     return pytree.tree_map_only(Tensor, array, tree)
 
 
-def error_of(call: Callable[[], Any]) -> str:
-    """Return the message of the error that a call raises; empty if it raises none."""
-    try:
-        call()
-    except (TypeError, ValueError, RuntimeError) as error:
-        return str(error)
-    return ""
-
-
 class _Derived(DTensor): ...
 
 
-def wrong_local_shards() -> list[str]:
-    """Return the kinds of DTensors whose local shard or mesh is wrong."""
+def local_shards_of_dtensors(_: Path) -> None:
+    """Including parameters, gradients and subclasses: the memory itself, not a copy."""
     rank, mesh = distributed.get_rank(), init_device_mesh("cpu", (distributed.get_world_size(),))
     rows = torch.arange(8.0).reshape(4, 2)
     expected, make = rows[2 * rank :][:2], cast("Any", _Derived)
@@ -110,21 +103,28 @@ def wrong_local_shards() -> list[str]:
         "placed as another": shard_like(tensor, rows),
         "placed before": shard_like(parameter, tensor),
     }
-    wrong: list[str] = []
     for name, tensor in kinds.items():
         local = local_shard(tensor)
-        is_right = type(local) is Tensor and torch.equal(local, expected) and mesh_of(tensor) == mesh
-        if not (
-            isinstance(tensor, DTensor) and is_right and local.data_ptr() == tensor.to_local().data_ptr()
-        ):
-            wrong.append(name)
-    return wrong
+        assert type(local) is Tensor, name
+        assert torch.equal(local, expected), name
+        assert local.data_ptr() == tensor.to_local().data_ptr(), name
+        assert mesh_of(tensor) == mesh, name
 
 
-def weights_of_main(wrapper: str) -> tuple[bool, dict[str, np.ndarray]]:
-    """Return `is_main()`, and the state of a model that each rank built from another seed."""
-    model = build(wrapper, seed=10 * distributed.get_rank())
-    return is_main(), gather_weights(dict(getattr(model, "module", model).state_dict()))
+def every_rank_gets_the_weights_of_rank_0(_: Path) -> None:
+    """Each rank builds its model from another seed."""
+    rank = distributed.get_rank()
+    assert is_main() == (rank == 0)
+    expected = gather_weights(dict(Blocks(0).state_dict()))
+    for wrapper in WRAPPERS:
+        model = build(wrapper, seed=10 * rank)
+        assert _equal(gather_weights(dict(getattr(model, "module", model).state_dict())), expected)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    leaves, structure = pytree.tree_flatten(one)
+    others, other_structure = pytree.tree_flatten(other)
+    return structure == other_structure and all(map(np.array_equal, leaves, others))
 
 
 def step_over(wrapper: str, kind: Any = torch.optim.AdamW, **options: Any) -> TrainStep:
@@ -139,82 +139,65 @@ def _update(step: TrainStep, number: int) -> float:
     return step((rows[:, :3], rows[:, 3:])).loss.item()
 
 
-def saved_and_loaded(wrapper: str) -> Any:
-    """Return the losses after a save, and the last states, of that step and of one that loaded the state."""
-    step = step_over(wrapper)
-    for number in range(3):
-        _update(step, number)
-    state = step.state_dict()
-    losses = [_update(step, number) for number in (3, 4)]
-    other = step_over(wrapper)
-    other.load_state_dict(state)
-    return losses, [_update(other, number) for number in (3, 4)], *_last_states(step, other)
-
-
-def from_whole_tensors(wrapper: str) -> tuple[Any, Any]:
-    """Return the last states of a step, and of one that loaded its state with all DTensors gathered."""
-    step = step_over(wrapper)
-    for number in range(3):
-        _update(step, number)
-    state: Any = pytree.tree_map_only(Tensor, _full, step.state_dict())
-    other = step_over(wrapper)
-    other.load_state_dict(state)
-    return _last_states(step, other)
-
-
-def loaded_at_the_second_try(wrapper: str) -> tuple[Any, Any]:
-    """Return the last states of a step whose optimizer first rejected a state, and of the saved step."""
-    step, saved = step_over(wrapper), step_over(wrapper)
-    for number in range(2):
-        _update(saved, number)
-    state = saved.state_dict()
-    with patch.object(step.optimizer, "load_state_dict", side_effect=RuntimeError("damaged")):
-        assert "damaged" in error_of(lambda: step.load_state_dict(state))
-    assert "load a checkpoint" in error_of(lambda: _update(step, 2))
-    step.load_state_dict(state)
-    for trained in (step, saved):
-        _update(trained, 2)
-    return _last_states(step, saved)
+def resume_matches_uninterrupted_run(_: Path) -> None:
+    """Also from a state with all DTensors gathered, and after an optimizer has first rejected the state."""
+    for wrapper in WRAPPERS:
+        step, other, gathered, second = (step_over(wrapper) for _ in range(4))
+        for number in range(3):
+            _update(step, number)
+        state = step.state_dict()
+        other.load_state_dict(state)
+        gathered.load_state_dict(pytree.tree_map_only(Tensor, _full, state))
+        with patch.object(second.optimizer, "load_state_dict", side_effect=RuntimeError("damaged")):
+            assert "damaged" in error_of(second.load_state_dict, state)
+        assert "load a checkpoint" in error_of(_update, second, 2)
+        second.load_state_dict(state)
+        expected = [_update(step, number) for number in (3, 4)]
+        for resumed in (other, gathered, second):
+            assert [_update(resumed, number) for number in (3, 4)] == expected
+            assert _equal(_last_state(resumed), _last_state(step))
 
 
 def _full(tensor: Any) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def _last_states(*steps: TrainStep) -> Any:
-    return tuple(
-        gather_weights({name: step.state_dict()[name] for name in ("model", "optimizer")}) for step in steps
-    )
+def _last_state(step: TrainStep) -> Any:
+    return gather_weights({name: step.state_dict()[name] for name in ("model", "optimizer")})
 
 
-def from_fused_optimizers() -> list[tuple[list[float], list[float]]]:
-    """Return the losses of two updates under DDP, and under `fully_shard` after loading the DDP state."""
-    pairs: list[tuple[list[float], list[float]]] = []
+def fused_optimizer_state_loads_without_fused(_: Path) -> None:
+    """From DDP under `fully_shard`, where torch can't run these optimizers fused."""
     for kind, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adagrad, {})):
         one, other = step_over("ddp", kind, **options), step_over("fsdp", kind, fused=None, **options)
         for number in range(3):
             _update(one, number)
         other.load_state_dict(one.state_dict())
-        one_losses, other_losses = ([_update(step, number) for number in (3, 4)] for step in (one, other))
-        pairs.append((one_losses, other_losses))
-    return pairs
+        losses, sharded = ([_update(step, number) for number in (3, 4)] for step in (one, other))
+        np.testing.assert_allclose(sharded, losses, rtol=1e-5)
 
 
-def shards_in_a_plain_step() -> str:
-    state = step_over("fsdp").state_dict()
-    return error_of(lambda: step_over("ddp").load_state_dict(state))
-
-
-def shards_of_another_rank() -> str:
-    """Return the error on each rank except 0 when it loads the state of rank 0 from a file."""
+def shards_are_loaded_only_where_they_belong(_: Path) -> None:
+    """Not by a model that is not sharded, nor by another rank, whose state came through a file."""
     step = step_over("fsdp")
     _update(step, 0)
+    message = error_of(step_over("ddp").load_state_dict, step.state_dict())
+    assert re.search(r"shards of tensors, placed as .*Shard.*; save and load through Checkpoints", message)
     file = io.BytesIO()
     torch.save(step.state_dict(), file)
     sent = [file.getvalue()]
     distributed.broadcast_object_list(sent)
     before = gather_weights(dict(step.model.state_dict()))
     state = torch.load(io.BytesIO(sent[0]), weights_only=True)
-    message = error_of(lambda: step.load_state_dict(state))
-    after = gather_weights(dict(step.model.state_dict()))
-    return message if all(np.array_equal(before[name], after[name]) for name in before) else "it was changed"
+    message = error_of(step.load_state_dict, state)
+    assert ("each rank must load its own state" in message) == (distributed.get_rank() == 1)
+    assert _equal(gather_weights(dict(step.model.state_dict())), before)
+
+
+CHECKS = [
+    local_shards_of_dtensors,
+    every_rank_gets_the_weights_of_rank_0,
+    resume_matches_uninterrupted_run,
+    fused_optimizer_state_loads_without_fused,
+    shards_are_loaded_only_where_they_belong,
+]

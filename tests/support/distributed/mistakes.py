@@ -1,19 +1,27 @@
-"""Mistakes in a group of ranks: errors, layers without gradients, missing averages, losses of two kinds."""
+"""Mistakes in a group of ranks: errors, layers without gradients, missing averages, losses of two kinds.
+
+Each check runs on every rank of one group.
+"""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.distributed import distributed_updates
-from support.distributed.distributed_models import Skipping, error_of, gather_weights
+from support.distributed.distributed_models import Skipping, gather_weights
 from support.distributed.distributed_updates import Case
+from support.distributed.processes import error_of
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from plateau_jax import PlateauCurve
+from plateau_jax import CurveWarning, PlateauCurve
 from torch_bridge import TrainStep, distribute
 
 CURVE = PlateauCurve(20)  # the first update moves something
@@ -39,69 +47,68 @@ def _weights(model: nn.Module) -> list[Any]:
     return [array.tolist() for array in gather_weights(list(model.parameters()))]
 
 
-def errors_after_an_error(cases: Sequence[tuple[str, str]]) -> list[set[str]]:
-    """Return for each case the messages of a step's calls after an error in one update of all ranks.
+def step_rejects_calls_after_an_error(_: Path) -> None:
+    """Wherever the error came: other ranks may wait in a collective, and torch's wrappers are in mid-pass."""
 
-    A case is a wrapper, and the place of the error: "forward", "backward" or "optimizer".
-    """
-    return [_errors_after_an_error(*case) for case in cases]
-
-
-def _errors_after_an_error(wrapper: str, place: str) -> set[str]:
     def fail(*_: Any) -> Any:
         raise KeyboardInterrupt
 
     def fail_backward(_: Any, __: Any, output: Tensor) -> None:
         output.register_hook(fail)
 
-    model: Any = distributed_updates.wrapped(Case(wrapper), Skipping())
-    step = _step_of(model)
-    step(_batch(0, 0, True))
-    state = step.state_dict()
-    part = next(module for module in model.modules() if isinstance(module, nn.Linear))
-    hook = {
-        "forward": lambda: part.register_forward_hook(fail),
-        "backward": lambda: part.register_forward_hook(fail_backward),
-        "optimizer": lambda: step.optimizer.register_step_pre_hook(fail),
-    }[place]()
-    with pytest.raises(KeyboardInterrupt):
-        step(_batch(1, 0, True))
-    hook.remove()
-    calls = (lambda: step(_batch(1, 0, True)), step.state_dict, lambda: step.load_state_dict(state))
-    return set(map(error_of, calls))
-
-
-def rejected_under_ddp(case: str) -> tuple[str, bool]:
-    """Return the error of an update that leaves a layer without gradients, and True if no weight changed."""
-    plain = Skipping()
-    model = DistributedDataParallel(plain)
-    if case == "frozen after wrapping":
-        plain.around.requires_grad_(False)
-    step = _step_of(model)
-    if case == "frozen while training":
+    for wrapper, place in product(("ddp", "fsdp"), ("forward", "backward", "optimizer")):
+        model: Any = distributed_updates.wrapped(Case(wrapper), Skipping())
+        step = _step_of(model)
         step(_batch(0, 0, True))
-        plain.around.requires_grad_(False)
-    before = _weights(plain)
-    message = error_of(lambda: step(_batch(1, 0, True), _batch(1, 1, case.startswith("frozen"))))
-    return message, _weights(plain) == before
+        state = step.state_dict()
+        part = next(module for module in model.modules() if isinstance(module, nn.Linear))
+        if place == "optimizer":
+            hook = step.optimizer.register_step_pre_hook(fail)
+        else:
+            hook = part.register_forward_hook(fail if place == "forward" else fail_backward)
+        with pytest.raises(KeyboardInterrupt):
+            step(_batch(1, 0, True))
+        hook.remove()
+        for call in (
+            partial(step, _batch(1, 0, True)),
+            step.state_dict,
+            partial(step.load_state_dict, state),
+        ):
+            assert "restart the program from its last checkpoint" in error_of(call)
 
 
-def all_kinds_of_losses(cases: Sequence[tuple[str, str, str]]) -> list[tuple[float, int, int, bool]]:
-    return [two_kinds_of_losses(*case) for case in cases]
+def update_without_ddps_average_is_rejected(_: Path) -> None:
+    for case in ("skipped in the last micro-batch", "frozen after wrapping", "frozen while training"):
+        plain = Skipping()
+        model = DistributedDataParallel(plain)
+        plain.around.requires_grad_(case != "frozen after wrapping")
+        step = _step_of(model)
+        if case == "frozen while training":
+            step(_batch(0, 0, True))
+            plain.around.requires_grad_(False)
+        before, batches = _weights(plain), (_batch(1, 0, True), _batch(1, 1, case.startswith("frozen")))
+        message = error_of(step, *batches)
+        assert "has not averaged the gradients" in message, case
+        assert "find_unused_parameters=True" in message, case
+        assert _weights(plain) == before, case
 
 
-def two_kinds_of_losses(wrapper: str, precision: Any, first: str) -> tuple[float, int, int, bool]:
-    """Two updates in which rank 0 returns means, and the others pairs.
+def mixed_means_and_pairs_are_skipped_on_all_ranks(_: Path) -> None:
+    """Even if large sums could overflow, for which ranks with pairs communicate once more."""
+    ways = [("ddp", "fp32"), ("fsdp", "fp32"), ("ddp", "fp16"), ("fsdp", "fp16")]
+    ways += [("ddp by fp16", "fp32"), ("fsdp by fp16", "fp32")]
+    for (wrapper, precision), first in product(ways, ("", "mean", "pair")):
+        _check_two_kinds_of_losses(wrapper, precision, first)
 
-    The loss, how many took place and were skipped, and whether no weight changed. With `first` all ranks
-    return that in one update before.
-    """
+
+def _check_two_kinds_of_losses(wrapper: str, precision: Any, first: str) -> None:
+    """Rank 0 returns means, and the others pairs; with `first`, all return that in one update before."""
     model: Any = Skipping()
-    turn = 0
+    is_mixed = False
 
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         squares = model(*batch).square()
-        is_mean = distributed.get_rank() == 0 if turn or not first else first == "mean"
+        is_mean = distributed.get_rank() == 0 if is_mixed else first == "mean"
         return squares.mean() if is_mean else (squares.sum(), len(squares))
 
     wrapped = distributed_updates.wrapped(Case(wrapper), model)
@@ -109,15 +116,23 @@ def two_kinds_of_losses(wrapper: str, precision: Any, first: str) -> tuple[float
     step = TrainStep(wrapped, optimizer, loss_fn, CURVE, precision=precision)
     if first:
         step(_batch(9, 0, True))
-    turn, before, counts = 1, _weights(model), step.state_dict()
+    is_mixed, before, counts = True, _weights(model), step.state_dict()
     step(_batch(0, 0, True), _batch(0, 1, True))
     result = step(_batch(1, 0, True), _batch(1, 1, True))
-    applied, skipped = result.applied - counts["applied"], result.skipped - counts["skipped"]
-    return float(result.loss), int(applied), int(skipped), _weights(model) == before
+    assert result.loss.isnan()
+    assert (result.applied, result.skipped) == (counts["applied"], counts["skipped"] + 2)
+    assert _weights(model) == before
 
 
-def updates_without_an_average(wrong: str, is_compiled: bool) -> tuple[str, bool]:
-    """Return the error of an update whose loss bypasses the wrapper, and True if no weight changed."""
+def update_that_bypasses_ddp_is_rejected(_: Path) -> None:
+    # Warnings of torch.compile when it meets DistributedDataParallel.
+    warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+    for wrong, is_compiled in product(("module", "closed over", "no_grad"), (False, True)):
+        _check_bypassed(wrong, is_compiled)
+
+
+def _check_bypassed(wrong: str, is_compiled: bool) -> None:
     plain = Skipping()
     model: Any = DistributedDataParallel(plain)
     is_right = True
@@ -133,81 +148,86 @@ def updates_without_an_average(wrong: str, is_compiled: bool) -> tuple[str, bool
                 model(*batch)  # an additional pass without gradients is allowed
         return loss
 
-    # Warnings of torch.compile when it meets DistributedDataParallel.
-    warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
-    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
     step = _step_of(model, torch.compile(loss_fn, backend="eager") if is_compiled else loss_fn)
     step(_batch(0, 0, True))
     before, is_right = _weights(plain), False
-    message = error_of(lambda: step(_batch(1, 0, True), _batch(1, 1, True)))
-    return message, _weights(plain) == before
+    message = error_of(step, _batch(1, 0, True), _batch(1, 1, True))
+    assert "has not averaged the gradients: loss_fn did not call it" in message
+    assert "model(inputs)" in message
+    assert _weights(plain) == before
 
 
 def _mean_of(model: nn.Module, batch: Tensor) -> Tensor:
     return model(batch).mean()
 
 
-def unwrapped(how: str) -> list[str]:
-    """Return the warnings of a step over a model that is not wrapped, and of its update."""
-    model = nn.Sequential(nn.Sequential(nn.Linear(3, 1)))
-    if how == "meant":
-        assert distribute(model, None, device="cpu") is model
-    if how == "inner":
-        assert distribute(model, device="cpu") is not model
-    trained: Any = model[0] if how == "meant" else model
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        step = _step_of(trained, _mean_of)
-        if how != "inner":
-            step(torch.ones(2, 3))
-    return [f"{warning.category.__name__}: {warning.filename}: {warning.message}" for warning in caught]
+def unwrapped_model_warns_unless_intended(_: Path) -> None:
+    for how in ("plain", "inner", "meant"):
+        model = nn.Sequential(nn.Sequential(nn.Linear(3, 1)))
+        if how == "meant":
+            assert distribute(model, None, device="cpu") is model
+        if how == "inner":
+            assert distribute(model, device="cpu") is not model
+        trained: Any = model[0] if how == "meant" else model
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            step = _step_of(trained, _mean_of)
+            if how != "inner":
+                step(torch.ones(2, 3))
+        assert len(caught) == (how != "meant")
+        for warning in caught:
+            assert warning.category is CurveWarning
+            assert warning.filename == __file__
+            assert "distribute(model, None)" in str(warning.message)
 
 
-def divided_by(factors: Sequence[float | None], part: bool) -> list[Any]:
-    """Return for each factor the error of a step over a sharded model, or the weights after an update.
+def gradient_divide_factor_is_rejected(_: Path) -> None:
+    """Also on a part of the model; sums forced in the collectives are divided all the same."""
+    for is_part in (False, True):
+        weights = [_divided_by(None, sums, is_part) for sums in (False, True)]
+        np.testing.assert_allclose(weights[0][0], weights[1][0], rtol=0, atol=1e-7)
+        for factor, sums in product((1.0, 2.0), (False, True)):
+            assert "averages over the 2 ranks" in _divided_by(factor, sums, is_part)
 
-    Each factor is tried with averages and with sums forced in the collectives. With `part`, only one layer
-    has it.
-    """
-    return [_divided_by(factor, sums, part) for factor in factors for sums in (False, True)]
 
-
-def _divided_by(factor: float | None, sums: bool, part: bool) -> str | list[Any]:
+def _divided_by(factor: float | None, sums: bool, is_part: bool) -> Any:
+    """Return the weights after an update, or the error."""
     model: Any = Skipping()
     for module in (model.around, model):
         fully_shard(module)
         module.set_force_sum_reduction_for_comms(sums)
     if factor is not None:
-        (model.around if part else model).set_gradient_divide_factor(factor)
-    try:
-        step = _step_of(model)
-    except ValueError as error:
-        return str(error)
-    step(_batch(0, 0, True))
+        (model.around if is_part else model).set_gradient_divide_factor(factor)
+        return error_of(_step_of, model)
+    _step_of(model)(_batch(0, 0, True))
     return _weights(model)
 
 
 _USES = ((True,), (True, False), (True, False))
 
 
-def weights_after(wrapper: str, left_off: str = "") -> list[Any]:
-    """Return the weights after three updates; the last micro-batch of two of them skips a layer."""
-    model: Any = Skipping()
-    if wrapper == "ddp":
-        step = _step_of(DistributedDataParallel(model, find_unused_parameters=True))
-    else:
-        for part in (model.first, model.around, model):
-            fully_shard(part)
-        if left_off:
-            (model if left_off == "all" else model.around).set_requires_gradient_sync(False)
-        step = _step_of(model)
-    for update, uses in enumerate(_USES):
-        step(*(_batch(update, number, uses_all) for number, uses_all in enumerate(uses)))
-    return _weights(model)
+def averaged_gradients_match_one_process(_: Path) -> None:
+    """The last micro-batch of two updates skips a layer; an earlier loop may have switched averages off."""
+    expected = _weights_by_hand()
+    for wrapper, left_off in (("ddp", ""), ("fsdp", ""), ("fsdp", "all"), ("fsdp", "a part")):
+        model: Any = Skipping()
+        wrapped: Any = model
+        if wrapper == "ddp":
+            wrapped = DistributedDataParallel(model, find_unused_parameters=True)
+        else:
+            for part in (model.first, model.around, model):
+                fully_shard(part)
+            if left_off:
+                (model if left_off == "all" else model.around).set_requires_gradient_sync(False)
+        step = _step_of(wrapped)
+        for update, uses in enumerate(_USES):
+            step(*(_batch(update, number, uses_all) for number, uses_all in enumerate(uses)))
+        for weight, by_hand in zip(_weights(model), expected, strict=True):
+            np.testing.assert_allclose(weight, by_hand, rtol=0, atol=1e-6)
 
 
-def expected_after() -> list[Any]:
-    """Compute the same weights by a loop in one process, over the batches of all ranks."""
+def _weights_by_hand() -> list[Any]:
+    """Compute the weights by a loop in one process, over the batches of all ranks."""
     model = Skipping()
     for update, uses in enumerate(_USES):
         losses = [
@@ -220,3 +240,14 @@ def expected_after() -> list[Any]:
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
                 parameter -= 0.5 * CURVE(update) * gradient
     return _weights(model)
+
+
+CHECKS = [
+    step_rejects_calls_after_an_error,
+    update_without_ddps_average_is_rejected,
+    mixed_means_and_pairs_are_skipped_on_all_ranks,
+    update_that_bypasses_ddp_is_rejected,
+    unwrapped_model_warns_unless_intended,
+    gradient_divide_factor_is_rejected,
+    averaged_gradients_match_one_process,
+]

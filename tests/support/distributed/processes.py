@@ -6,7 +6,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -60,6 +60,28 @@ def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> li
                 worker.join()
                 connection.close()
         return results
+
+
+def run_each(checks: Sequence[Callable[[Path], object]], directory: Path, processes: int = 2) -> None:
+    """Call these functions on each rank of one group, each with a folder; their assertions are the test.
+
+    Starting the processes takes longer than most checks.
+    """
+    run(_call_each, checks, directory, processes=processes)
+
+
+def _call_each(checks: Sequence[Callable[[Path], object]], directory: Path) -> None:
+    for check in checks:
+        check(directory / check.__name__)
+
+
+def error_of(call: Callable[..., object], *arguments: Any, **options: Any) -> str:
+    """Return the type and the message of the error that a call raises; empty if it raises none."""
+    try:
+        call(*arguments, **options)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _work(

@@ -1,0 +1,21 @@
+"""A folder with two checkpoints."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.checkpointing.checkpoints import constant_model, save_each
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints 1 and 2, each with a part, and a model whose weights are the count."""
+    directory = tmp_path_factory.mktemp("saved") / "run"
+    for count in (1, 2):
+        save_each(directory, [count], model=constant_model(count))
+    return directory
+
+
+@pytest.fixture
+def copied(saved: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(saved, tmp_path / "run")

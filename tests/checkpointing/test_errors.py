@@ -1,0 +1,251 @@
+"""Wrong calls of `Checkpoints`, and states that a checkpoint can't hold."""
+
+# ruff: noqa: F401  (the rows use these names)
+
+import copy
+import math
+import pickle
+import warnings
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from support.checkpointing.checkpoints import Part
+from support.errors import Row, check_error, each_row
+from support.training.steps import make_step
+from torch import Tensor, nn
+
+from torch_bridge import Checkpoints
+from torch_bridge.checkpointing import encoding
+from torch_bridge.distributed.plain_names import load_plain_state
+from torch_bridge.training.state.optimizer_states import load_optimizer
+
+encode = partial(encoding.encode_state, "part")
+
+
+class Pair(NamedTuple):
+    a: int
+
+
+def nested(layout: torch.layout) -> Tensor:
+    with warnings.catch_warnings(action="ignore"):  # torch calls the layouts prototypes
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+
+def endless() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+def buffer(name: str) -> nn.Module:
+    module = nn.Module()
+    module.register_buffer("values", torch.zeros(2, dtype=getattr(torch, name)))
+    return module
+
+
+def load_state(submodules: dict[str, nn.Module], *names: str) -> None:
+    """Load a state with these names into a layer that has submodules."""
+    model = nn.Linear(2, 2, bias=False)
+    for name, module in submodules.items():
+        model.add_module(name, module)
+    load_plain_state(model, {name: torch.ones(2, 2) for name in names})
+
+
+def with_module(order: int = 1) -> torch.optim.Optimizer:
+    """Return an optimizer of `weight` and `module.weight`, equal without the names of wrappers."""
+    model = nn.Linear(2, 2, bias=False)
+    model.module = nn.Linear(2, 2, bias=False)
+    return torch.optim.AdamW(list(model.named_parameters())[::order])
+
+
+ODD_PARTS = ["3", "'text'", "None", "(1, 2)", "Part", "torch.ones(1)"]
+DIRECTORIES = [("file", "not a directory"), ("link", "a link to a missing directory")]
+
+ARGUMENTS: list[Row] = [
+    ("Checkpoints(here, keep=0)", ValueError, "keep = 0"),
+    ("Checkpoints(here, keep=True)", TypeError, "keep = True"),
+    ("Checkpoints(here, keep=1.0)", TypeError, "keep = 1.0"),
+    *(
+        (
+            f"Checkpoints(here / '{name}' / '{more}')",
+            NotADirectoryError,
+            f"/{name}{more and '/'}{more}': ",
+            what,
+        )
+        for name, what in DIRECTORIES
+        for more in ("", "new/run")
+    ),
+    *(
+        (f"checkpoints.{method}({count}, values=[1])", error, f"count = {count}")
+        for method in ("save", "load")
+        for count, error in ((-1, ValueError), (True, TypeError), ("'1'", TypeError))
+    ),
+    *(
+        (f"checkpoints.{call}odd={part})", TypeError, "odd = ", "state_dict and load_state_dict")
+        for call in ("save(1, ", "load(")
+        for part in ODD_PARTS
+    ),
+    ("checkpoints.save(1)", ValueError, "no parts"),
+    ("checkpoints.load()", ValueError, "no parts"),
+    ("checkpoints.save(1, **{'../up': []})", ValueError, "'../up'", "variable name"),
+    ("checkpoints.load(**{'../up': []})", ValueError, "'../up'", "variable name"),
+    ("checkpoints.save(1, __metadata__=Part(1))", ValueError, "'__metadata__'"),
+    ("checkpoints.save(1, Part(1), values=[1])", TypeError, "wait = ", "by name"),
+    ("checkpoints.save(1, {'a': 1}, values=[1])", TypeError, "wait = {'a': 1}", "by name"),
+    ("checkpoints.save(1, [1], values=[1])", TypeError, "wait = [1]", "by name"),
+    (
+        "checkpoints.save(1, values=[1], part=Part({'a': object()}))",
+        TypeError,
+        "part.a is of builtins.object",
+    ),
+    ("checkpoints.load(3, one=one)", ValueError, "no checkpoint 3", "[10, 20, 50]"),
+    ("checkpoints.load(one=one, three=[])", ValueError, "['model', 'one', 'two', 'optimizer']", "['three']"),
+    ("checkpoints.load(one=one, two=[])", ValueError, "two was saved as a dict", "a list"),
+    ("checkpoints.load(one=one, model={})", ValueError, "model was saved as a state", "a dict"),
+    ("empty.load(3, one=one)", ValueError, "no checkpoint 3", "[]"),
+    ("empty.load_model(model)", ValueError, "/empty has no checkpoint to load"),
+    ("copy.copy(checkpoints)", TypeError, "can't be copied"),
+    ("copy.deepcopy(checkpoints)", TypeError, "can't be copied"),
+    ("pickle.dumps(checkpoints)", TypeError, "can't be copied or pickled"),
+]
+MODELS: list[Row] = [
+    *(
+        (f"checkpoints.load_model({model})", TypeError, "model = ", "must be a module", "load(step=...)")
+        for model in ("make_step()", "Part()", "None", "list(range(10_000))")
+    ),
+    ("checkpoints.load_model(model, count='1')", TypeError, "count = '1'"),
+    ("checkpoints.load_model(model, part='a b')", ValueError, "part = 'a b'"),
+    ("checkpoints.load_model(model, part='none')", ValueError, "has the parts", "['none']"),
+    ("checkpoints.load_model(model, 8)", ValueError, "no checkpoint 8"),
+    ("checkpoints.load_model(model, 50, part='one')", ValueError, "one is neither a TrainStep nor a module"),
+    ("checkpoints.load_model(model, 50, part='two')", ValueError, "two is neither a TrainStep nor a module"),
+    (
+        "checkpoints.load_model(model, 50, part='optimizer')",
+        ValueError,
+        "optimizer was saved with a different",
+    ),
+    (
+        "checkpoints.load_model(nn.Linear(3, 2, device='meta'), part='model')",
+        *(ValueError, "model is on the meta device", "to_empty"),
+    ),
+    (
+        "checkpoints.load_model(model, 50, part='model')",
+        *(
+            ValueError,
+            "model was saved with a different model",
+            "weight: (2, 4) in the checkpoint, (2, 3) here",
+        ),
+    ),
+    (
+        "checkpoints.load_model(nn.Linear(3, 2), 10, part='model')",
+        *(ValueError, "bias: missing in the checkpoint, (2,) here"),
+    ),
+    ("load_state({}, 'weight', 'module.weight')", RuntimeError, "Unexpected key", '"module.weight"'),
+    ("load_state({}, 'weight', 'more')", RuntimeError, "Unexpected key", '"more"'),
+    (
+        "load_state({'module': nn.Linear(2, 2)}, 'module.weight', 'module.module.weight')",
+        *(RuntimeError, "Missing key", '"weight"'),
+    ),
+    (
+        "load_optimizer(with_module(-1), with_module().state_dict())",
+        *(ValueError, "parameter 0 is weight in the state and module.weight here"),
+    ),
+]
+MERGES: list[Row] = [
+    ("merge(10, [1.0])", TypeError, "counts = 10", "sequence"),
+    ("merge([10, 20.0], [0.5, 0.5])", TypeError, "counts[1] = 20.0"),
+    ("merge([10, -1], [0.5, 0.5])", ValueError, "counts[1] = -1"),
+    ("merge([], [])", ValueError, "counts is empty"),
+    ("merge([10, 20, 10], [0.5, 0.25, 0.25])", ValueError, "counts = [10, 20, 10]", "more than once"),
+    ("merge([10, 25], [0.5, 0.5])", ValueError, "no checkpoint 25", "[10, 20, 50]"),
+    ("merge([10], 0.25)", TypeError, "weights = 0.25", "sequence"),
+    ("merge([10], ['a'])", TypeError, "weights[0] = 'a'"),
+    ("merge([10, 20], [1.0])", ValueError, "2 counts and 1 weights"),
+    ("merge([10, 20], [0.5, math.nan])", ValueError, "weights[1] = nan"),
+    ("merge([10, 20], [0.5, 0.50001])", ValueError, "weights add up to 1.00001"),
+    ("merge([10], [1.0], into=make_step())", TypeError, "into = ", "must be a module"),
+    ("merge([10], [1.0], into=nn.Linear(2, 2, device='meta'))", ValueError, "into is on the meta device"),
+    ("merge([10], [1.0], part='a b')", ValueError, "part = 'a b'"),
+    ("merge([10], [1.0], part='step')", ValueError, "10 has the parts ['model', 'int64'", "['step']"),
+    ("merge([50], [1.0], part='one')", ValueError, "one is neither a TrainStep nor a module"),
+    ("merge([50], [1.0], part='optimizer')", ValueError, "optimizer was saved with a different model"),
+    (
+        "merge([10, 50], [0.5, 0.5])",
+        ValueError,
+        "checkpoint 50",
+        "weight: (2, 4) in the checkpoint, (2, 3) here",
+    ),
+    ("merge([50, 10], [0.0, 1.0])", ValueError, "checkpoint 50", "weight: (2, 4)"),
+    ("merge([10, 20], [0.5, 0.5], into=nn.Linear(3, 3))", ValueError, "checkpoint 10", "different model"),
+    # In checkpoint 10 the buffer has the dtype of the part's name; in checkpoint 20 it is float32.
+    (
+        "merge([10, 20], [0.5, 0.5], into=buffer('float32'), part='int64')",
+        *(ValueError, "values is torch.int64 in checkpoint 10, and torch.float32 in checkpoint 20"),
+    ),
+    (
+        "merge([10, 20], [0.5, 0.5], into=buffer('float32'), part='complex64')",
+        *(ValueError, "values is torch.complex64 in checkpoint 10, and torch.float32 in checkpoint 20"),
+    ),
+    (
+        "merge([20], [1.0], into=buffer('int64'), part='int64')",
+        *(ValueError, "values is torch.float32 in checkpoint 20, and torch.int64 here", "mean"),
+    ),
+    (
+        "merge([10], [1.0], into=buffer('float32'), part='complex64')",
+        *(ValueError, "values is torch.complex64 in checkpoint 10, and torch.float32 here", "mean"),
+    ),
+]
+VALUES: list[Row] = [
+    ("encode({'a': [object()]})", TypeError, "part.a.0 is of builtins.object"),
+    ("encode(Pair(1))", TypeError, "part is of ", "test_errors.Pair"),
+    ("encode({1: defaultdict(int)})", TypeError, "part.1 is of collections.defaultdict"),
+    ("encode({'a': np.array([None])})", TypeError, "part.a is a NumPy array of object"),
+    ("encode({'a': np.ma.masked_array([1], [True])})", TypeError, "part.a is of numpy.ma", "MaskedArray"),
+    ("encode({'a': torch.eye(2).to_sparse()})", TypeError, "part.a is a torch.sparse_coo Tensor"),
+    ("encode({'a': torch.ones(2).to(torch.uint8).view(torch.bits8)})", TypeError, "part.a", "of torch.bits8"),
+    ("encode({'a': nested(torch.strided)})", TypeError, "part.a is a nested Tensor of torch.float32"),
+    ("encode({'a': nested(torch.jagged)})", TypeError, "part.a is a nested NestedTensor of torch.float32"),
+    ("encode({'a': torch.empty(2, device='meta')})", TypeError, "part.a", "torch.float32 on meta"),
+    ("encode({'a': 1j})", TypeError, "part.a is of builtins.complex"),
+    ("encode({'a': np.str_('b')})", TypeError, "part.a is of numpy.str_"),
+    ("encode({'a': nn.Linear(2, 1)(torch.ones(2))})", TypeError, "part.a", "gradients", "tensor.detach()"),
+    ("encode({torch.ones(1): 1})", TypeError, "part has a tensor in a key"),
+    ("encode({'a': print})", TypeError, "part.a is of builtins.builtin_function_or_method"),
+    ("encode(endless())", TypeError, "part is nested more than 100 levels deep"),
+]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints 10, 20, and 50 of a different model with more parts; a file and a broken link."""
+    directory = tmp_path_factory.mktemp("errors")
+    (directory / "file").touch()
+    (directory / "link").symlink_to(directory / "missing" / "folder")
+    checkpoints, kinds = Checkpoints(directory, keep=9), ("int64", "complex64")
+    for count in (10, 20):
+        buffers = {kind: buffer(kind if count == 10 else "float32") for kind in kinds}
+        checkpoints.save(count, model=nn.Linear(3, 2, bias=False), **buffers)
+    model = nn.Linear(4, 2, bias=False)
+    optimizer = torch.optim.SGD(model.parameters())
+    checkpoints.save(50, wait=True, model=model, one=[1], two={"a": 1}, optimizer=optimizer)
+    return directory
+
+
+@each_row([*ARGUMENTS, *MODELS, *MERGES])
+def test_wrong_calls(row: Row, here: Path) -> None:
+    """No part changes, and no file is written."""
+    before, checkpoints, model = sorted(here.rglob("*")), Checkpoints(here), nn.Linear(3, 2, bias=False)
+    names = globals() | {"merge": partial(checkpoints.merge, into=model, part="model")}
+    objects = {"here": here, "checkpoints": checkpoints, "empty": Checkpoints(here / "empty"), "one": [5]}
+    check_error(row, names, model=model, **objects)
+    assert sorted(here.rglob("*")) == before
+
+
+@each_row(VALUES)
+def test_unsupported_value_is_named(row: Row) -> None:
+    check_error(row, globals())

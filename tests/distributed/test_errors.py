@@ -1,0 +1,121 @@
+"""Wrong calls of `distribute` and `checkpoint_activations`, and calls in one process that change nothing."""
+
+# ruff: noqa: F401  (the rows use these names)
+
+from typing import Any
+
+import pytest
+import torch
+from support.distributed.blocks import Block, Mixer, Stack
+from support.distributed.distributed_models import Block as Layer, Blocks
+from support.errors import Row, check_error, each_row
+from support.training.models import Net
+from support.training.steps import CURVE
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, spectral_norm
+
+from torch_bridge import TrainStep, checkpoint_activations, distribute, is_main
+from torch_bridge.distributed.dtensors import local_shard, mesh_of, shard_like
+
+
+def in_block(layer: nn.Module) -> nn.ModuleDict:
+    """Return a model with this layer inside a block."""
+    block = Block(4)
+    block.extra = layer
+    return nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
+
+
+def captured() -> TrainStep:
+    model = checkpoint_activations(Stack(), Block)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    return TrainStep(model, optimizer, lambda *_: torch.zeros(()), CURVE, cuda_graph=True)
+
+
+LAYERS = [
+    *("nn.BatchNorm1d(4)", "nn.LazyBatchNorm2d()", "nn.SyncBatchNorm(4)", "nn.BatchNorm1d(4).eval()"),
+    *("nn.InstanceNorm1d(4, track_running_stats=True)", "spectral_norm(nn.Linear(4, 4))"),
+    "parametrizations.spectral_norm(nn.Linear(4, 4))",
+]
+ERRORS: list[Row] = [
+    *(
+        row
+        for mode in ("'ddp'", "'fsdp'", "None")
+        for row in (
+            (f"distribute(3, {mode})", TypeError, "model = 3", "torch.nn.Module"),
+            (f"distribute(net, {mode}, blocks=['Linear'])", TypeError, "blocks has 'Linear'"),
+            (f"distribute(net, {mode}, blocks=int)", TypeError, "blocks has <class 'int'>"),
+            (f"distribute(net, {mode}, blocks=3)", TypeError, "blocks = 3"),
+            (f"distribute(net, {mode}, blocks=[nn.Linear, nn.LSTM])", ValueError, "blocks has LSTM"),
+            (f"distribute(net, {mode}, unused=True)", TypeError, "['unused']"),
+            (f"distribute(net, {mode}, device='meta')", ValueError, "device = 'meta'"),
+        )
+    ),
+    ("distribute(net, 'dp')", ValueError, "mode = 'dp'"),
+    ("distribute(net, 'fsdp', find_unused_parameters=True)", TypeError, "['find_unused_parameters']"),
+    ("distribute(net, 'ddp', reshard_after_forward=True)", TypeError, "['reshard_after_forward']"),
+    ("distribute(net, 'ddp', module=None)", TypeError, "['module']"),
+    ("checkpoint_activations('Block', Block)", TypeError, "model = 'Block'", "torch.nn.Module"),
+    ("checkpoint_activations(stack, Block(4))", TypeError, "blocks = "),
+    ("checkpoint_activations(stack, 'Block')", TypeError, "blocks = 'Block'"),
+    ("checkpoint_activations(stack, None)", TypeError, "blocks = None"),
+    ("checkpoint_activations(stack, (Block, 3))", TypeError, "blocks has 3"),
+    ("checkpoint_activations(stack, int)", TypeError, "blocks has <class 'int'>"),
+    ("checkpoint_activations(stack, ())", ValueError, "blocks = ()"),
+    ("checkpoint_activations(stack, (Block, nn.GRU))", ValueError, "blocks has GRU"),
+    *(
+        (f"checkpoint_activations(in_block({layer}), Block)", ValueError, "deep.1.extra", "inside a block")
+        for layer in LAYERS
+    ),
+    ("checkpoint_activations(nn.BatchNorm1d(4), nn.Module)", ValueError, "the model (BatchNorm1d)"),
+    ("captured()", ValueError, "cuda_graph=True", "checkpoint_activations"),
+]
+
+
+@each_row(ERRORS)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
+def test_errors(row: Row) -> None:
+    check_error(row, globals(), net=Net(), stack=Stack())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_missing_device_is_named() -> None:
+    row: Row = ("distribute(Net(), device='cuda')", ValueError, "device = 'cuda'", "available CUDA device")
+    check_error(row, globals())
+
+
+def test_rejected_model_is_not_checkpointed() -> None:
+    """Other blocks may be, next to the layer."""
+    model = in_block(nn.BatchNorm1d(4))
+    with pytest.raises(ValueError, match="inside a block"):
+        checkpoint_activations(model, Block)
+    assert not any("forward" in vars(module) for module in model.modules())
+    checkpoint_activations(model, Mixer)
+
+
+def test_layers_without_running_statistics_are_allowed() -> None:
+    layers = nn.Sequential(
+        nn.BatchNorm1d(4, track_running_stats=False), nn.InstanceNorm1d(4), nn.GroupNorm(2, 4)
+    )
+    checkpoint_activations(layers, nn.Sequential)(torch.randn(3, 4, 2)).sum().backward()
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", None])
+def test_one_process_gets_its_model_back(mode: Any) -> None:
+    model = Blocks()
+    assert distribute(model, mode, blocks=Layer, device="cpu") is model
+    assert distribute(model, mode, blocks=[Layer, nn.Linear], device=torch.device("cpu")) is model
+    options = {"find_unused_parameters": True} if mode == "ddp" else {"reshard_after_forward": False}
+    assert distribute(model, mode, device="cpu", **options) is model
+    assert is_main()
+
+
+class _Derived(Tensor): ...
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter, nn.Buffer, _Derived])
+def test_plain_tensor_is_its_own_shard(kind: type[Tensor]) -> None:
+    tensor = kind(torch.ones(3))
+    assert local_shard(tensor) is tensor
+    assert mesh_of(tensor) is None
+    assert shard_like(torch.zeros(3), tensor) is tensor

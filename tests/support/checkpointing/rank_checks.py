@@ -1,0 +1,229 @@
+"""Checks of checkpoints that every rank of one group makes, one after the other."""
+
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from support.checkpointing.checkpoints import (
+    Part,
+    Rejecting,
+    equal_arrays,
+    gather_tensors,
+    leftovers,
+    same_bits,
+    save_each,
+)
+from support.distributed.processes import error_of
+from support.training.models import seeded
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from plateau_jax import PlateauCurve
+from torch_bridge import Checkpoints, TrainStep
+from torch_bridge.checkpointing import rank_files
+
+
+def rank() -> int:
+    return distributed.get_rank()
+
+
+def sharded(seed: int) -> nn.Module:
+    """Return two layers under FSDP2, in which two ranks hold shards of unequal size."""
+    with seeded(seed):
+        model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
+    for module in (*model, model):
+        fully_shard(module)
+    return model
+
+
+def each_rank_gets_own_values_back(directory: Path) -> None:
+    """A value that is equal on all ranks is written once."""
+    model, common = sharded(0), torch.arange(1000.0)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    own = torch.full((3,), float(rank()))
+    expected: dict[str, Any] = {"common": common.clone(), "own": own, "rank": [rank()], "e": {}}
+    part, values = Part(expected), {"rank": rank(), "all": [1]}
+    before = gather_tensors([model.state_dict(), optimizer.state_dict()])
+    checkpoints = Checkpoints(directory)
+    checkpoints.save(1, part=part, values=values, model=model, optimizer=optimizer)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    common.zero_()
+    fresh = torch.optim.Adam(model.parameters())
+    part.state = None
+    values.clear()
+    assert checkpoints.load(part=part, values=values, model=model, optimizer=fresh) == 1
+    assert same_bits(part.state, expected)
+    assert values == {"rank": rank(), "all": [1]}
+    assert equal_arrays(gather_tensors([model.state_dict(), fresh.state_dict()]), before)
+    model(torch.ones(2, 3)).sum().backward()
+    fresh.step()
+    sizes = [(directory / "1" / f"rank-{number}.safetensors").stat().st_size for number in range(2)]
+    assert sizes[0] - sizes[1] > common.nbytes
+    assert leftovers(directory, [1]) == []
+
+
+def tied_shards_are_saved(directory: Path) -> None:
+    """Even of a tied weight of which rank 1 has no row."""
+    first, second = nn.Linear(3, 1), nn.Linear(3, 1)
+    second.weight = first.weight
+    nn.init.constant_(first.weight, 7.0)
+    model = nn.Sequential(first, second)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = TrainStep(model, optimizer, lambda model, batch: model(batch).mean(), PlateauCurve(100))
+    Checkpoints(directory).save(1, step=step, model=model, wait=True)
+    for part in ("step", "model"):
+        plain = nn.Sequential(nn.Linear(3, 1), nn.Linear(3, 1))
+        Checkpoints(directory).load_model(plain, part=part)
+        assert all(torch.equal(layer.get_parameter("weight"), torch.full((1, 3), 7.0)) for layer in plain)
+
+
+def shards_in_other_orders_are_rejected(directory: Path) -> None:
+    """Under DDP each rank saves its whole state, and gets it back."""
+    for wrapper in ("ddp", "fsdp"):
+        model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
+        if wrapper == "fsdp":
+            fully_shard(model)
+        named = list(model.named_parameters())
+        wrapped = DistributedDataParallel(model) if wrapper == "ddp" else model
+        optimizer = torch.optim.AdamW(named[rank() :] + named[: rank()])
+        curve = PlateauCurve(100)
+        step = TrainStep(wrapped, optimizer, lambda model, batch: model(batch).square().mean(), curve)
+        step(torch.ones(1, 2))
+        checkpoints = Checkpoints(directory / wrapper)
+        parts: list[dict[str, Any]] = [{"step": step}, {"optimizer": optimizer}]
+        for part in parts:
+            error = error_of(checkpoints.save, 1, wait=True, **part)
+            expected = f"{next(iter(part))} has its parameters in different orders on rank 0 and rank 1"
+            assert (expected if wrapper == "fsdp" else "") in error
+            assert wrapper == "fsdp" or checkpoints.load(**part) == 1
+
+
+def _on_rank_1(holder: Any, name: str, error: Exception) -> AbstractContextManager[Any]:
+    return patch.object(holder, name, side_effect=error) if rank() == 1 else nullcontext()
+
+
+def _state(checkpoints: Checkpoints, part: Part, second: Part) -> None:
+    with _on_rank_1(Part, "state_dict", OSError("none")):
+        checkpoints.save(2, part=part, second=second)
+
+
+def _count(checkpoints: Checkpoints, part: Part, second: Part) -> None:
+    checkpoints.save(2 + rank(), part=part, second=second)
+
+
+def _names(checkpoints: Checkpoints, part: Part, second: Part) -> None:
+    checkpoints.load(None, **{f"part{rank()}": part})
+
+
+def _writing(checkpoints: Checkpoints, part: Part, second: Part) -> None:
+    with _on_rank_1(rank_files, "save_file", OSError("the disk is full")):
+        checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), second=second, wait=True)
+
+
+def _earlier(checkpoints: Checkpoints, part: Part, second: Part) -> None:
+    with _on_rank_1(rank_files, "save_file", OSError("the disk is full")):
+        checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), second=second)
+        checkpoints._background.wait()
+    checkpoints.save(4, part=part, second=second, wait=True)
+
+
+def _rejection(checkpoints: Checkpoints, part: Part, second: Part) -> None:
+    part.state, second.state = {"a": 7}, {"b": 7}
+    checkpoints.load(second=second, part=Rejecting({"a": 7}) if rank() == 1 else part)
+
+
+# A call, True if only rank 1 fails, and what is said.
+FAILURES: list[tuple[Callable[..., None], bool, str]] = [
+    (_state, True, "OSError: none"),
+    (_count, False, "rank 0 calls save with (count, parts) = (2, ['part', 'second']), and rank 1 with (3, "),
+    (_names, False, "rank 0 calls load with (count, parts) = (None, ['part0']), and rank 1 with (None, "),
+    (_writing, True, "OSError: the disk is full"),
+    (_earlier, True, "OSError: the disk is full"),
+    (_rejection, True, "KeyError: 'another one'"),
+]
+
+
+def failure_on_one_rank_raises_on_all(directory: Path) -> None:
+    """All parts are as they were, and the next save is complete; so is one that raises an earlier error."""
+    for fail, is_of_rank_1, message in FAILURES:
+        checkpoints, saved = Checkpoints(directory / fail.__name__), [1, 4] if fail is _earlier else [1]
+        part, second = Part({"a": rank()}), Part(OrderedDict(b=1))
+        checkpoints.save(1, part=part, second=second, wait=True)
+        error = error_of(fail, checkpoints, part, second)
+        assert message in error
+        assert error.startswith("RuntimeError: rank 1 failed") == (is_of_rank_1 and rank() == 0)
+        states = ({"a": 7}, {"b": 7}) if fail is _rejection else ({"a": rank()}, {"b": 1})
+        assert (part.state, second.state) == states
+        distributed.barrier()
+        assert checkpoints.counts() == saved
+        checkpoints.save(3, part=part, second=second, wait=True)
+        assert checkpoints.counts() == sorted([*saved, 3])
+        assert leftovers(checkpoints.directory, [*saved, 3]) == []
+
+
+def damage_is_known_to_all_ranks(directory: Path) -> None:
+    """Each rank checks a share of the files."""
+    part, model = Part({"own": torch.full((3,), float(rank()))}), sharded(0)
+    Checkpoints(directory).save(1, part=part, model=model, wait=True)
+    before = gather_tensors(model.state_dict())
+    for path in sorted((directory / "1").iterdir()):
+        content = path.read_bytes()
+        distributed.barrier()
+        if rank() == 0:
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        distributed.barrier()
+        error = error_of(Checkpoints(directory).load, part=part, model=model)
+        assert "only damaged checkpoints: 1: " in error
+        assert f"{path.name} is damaged" in error
+        error = error_of(Checkpoints(directory).merge, [1], [1.0], into=model, part="model")
+        assert f"a damaged checkpoint: 1: {path.name} is damaged" in error
+        assert equal_arrays(gather_tensors(model.state_dict()), before)
+        distributed.barrier()
+        path.write_bytes(content)
+
+
+def files_of_two_saves_are_rejected(directory: Path) -> None:
+    """An interrupted copy may leave a file of one save next to that of another save of the same count."""
+    for run in ("one", "other"):
+        save_each(directory / run, [1])
+    distributed.barrier()
+    if rank() == 0:
+        shutil.copy(directory / "other" / "1" / "rank-1.json", directory / "one" / "1")
+    distributed.barrier()
+    error = error_of(Checkpoints(directory / "one").load, part=Part())
+    assert "1: rank-1.json and rank 0's file are of different saves of 1" in error
+
+
+def unshared_folder_is_rejected(directory: Path) -> None:
+    """As on several machines without a shared file system: no checkpoint would ever be complete."""
+    error = error_of(Checkpoints(directory / str(rank())).save, 1, part=Part(1), wait=True)
+    assert f"{directory / '1'} is not a directory that all ranks share" in error
+
+
+def save_outlives_process_group(directory: Path) -> None:
+    """The last check, since it destroys the group."""
+    checkpoints = Checkpoints(directory)
+    checkpoints.save(1, model=sharded(0), part=Part(torch.full((3,), float(rank()))))
+    distributed.destroy_process_group()
+    checkpoints.counts()
+
+
+CHECKS = [
+    each_rank_gets_own_values_back,
+    tied_shards_are_saved,
+    shards_in_other_orders_are_rejected,
+    failure_on_one_rank_raises_on_all,
+    damage_is_known_to_all_ranks,
+    files_of_two_saves_are_rejected,
+    unshared_folder_is_rejected,
+]
