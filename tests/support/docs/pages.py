@@ -67,6 +67,10 @@ class Program:
     heading: str
     introduction: tuple[str, ...]
     blocks: tuple[str, ...]
+    commands: tuple[str, ...]
+    """The blocks of shell commands in the section."""
+    shown: str
+    """What the section shows as its output; "" if nothing."""
 
     @property
     def name(self) -> str:
@@ -76,15 +80,31 @@ class Program:
     def code(self) -> str:
         return "\n".join([*self.introduction, *self.blocks])
 
+    @property
+    def resumes(self) -> bool:
+        """Whether it trains, and resumes from what an earlier run has saved."""
+        return bool(re.search(r'(Path|Checkpoints)\("saved_', self.code))
+
 
 def programs() -> Iterator[Program]:
     """Yield one program for each section with Python code, or for a whole page without sections."""
     for page in PAGES:
         introduction, *rest = sections(page)
         for section in rest or [introduction]:
-            before = introduction if rest else Section(page, "", ())
+            before = introduction.python_blocks() if rest else ()
             if section.python():
-                yield Program(page, section.heading, before.python_blocks(), section.python_blocks())
+                texts = {
+                    language: tuple(block.code for block in section.blocks if block.language == language)
+                    for language in ("sh", "text")
+                }
+                shown = "".join(texts["text"])
+                yield Program(page, section.heading, before, section.python_blocks(), texts["sh"], shown)
+
+
+def program_named(heading: str) -> Program:
+    """Return the only program under this heading."""
+    (program,) = (program for program in programs() if program.heading == heading)
+    return program
 
 
 def assert_printed(code: str, output: str) -> None:
