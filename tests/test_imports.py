@@ -43,6 +43,16 @@ scheduler.step()
 scheduler.load_state_dict(scheduler.state_dict())
 assert optimizer.param_groups[0]["lr"] == 0.5 * float(PlateauCurve(4)(1))
 """
+A_STEP = """
+import torch
+from plateau_jax import PlateauCurve
+from torch_bridge import Checkpoints, MetricLog, TrainStep, evaluate, make_loader
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+step = TrainStep(model, optimizer, lambda model, batch: model(batch).sum(), PlateauCurve(4))
+step(torch.ones(2, 1))
+step.load_state_dict(step.state_dict())
+"""
 A_SCHEDULE = "import plateau_jax; plateau_jax.optax_schedule(plateau_jax.PlateauCurve(9), 0.1)(3)"
 
 
@@ -66,6 +76,7 @@ def run(program: str) -> str:
             A_SCHEDULER,
             ["jax", "optax", "matplotlib", "torch.distributed.fsdp", "torch.distributed.checkpoint"],
         ),
+        (A_STEP, ["jax", "jaxlib", "optax"]),
         ("from torch_bridge import *; make_loader", ["jax"]),
     ],
 )

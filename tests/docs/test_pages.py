@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -111,8 +112,13 @@ def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys
 
 
 def anchors(page):
-    headings = re.findall(r"^##+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """Return the anchors of a page's headings; a repeated heading gets a number."""
+    counts, found = Counter[str](), set[str]()
+    for heading in re.findall(r"^##+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        found.add(f"{anchor}-{counts[anchor]}" if counts[anchor] else anchor)
+        counts[anchor] += 1
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -1,6 +1,5 @@
 """The sections of the README and of the pages in `docs/`, with their code blocks and programs."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +10,6 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
-
-
-def notebook_output() -> str:
-    """Return the text of all outputs that are stored in the notebook."""
-    notebook = json.loads((ROOT / "examples" / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    return "".join(line for output in outputs for line in output.get("text", []))
 
 
 @dataclass(frozen=True)
