@@ -156,10 +156,12 @@ def subclass(folder):
 def in_a_file(folder):
     """Build the Trainer after the import of the page's module, which reads the curve from a file."""
     __import__("curve_trainer")
-    return Trainer(Net(), arguments(folder, warmup_steps=3), train_dataset=DATASET)  # without effect
+    # The Trainer's own warmup has no effect.
+    settings = arguments(folder, warmup_steps=3, max_steps=IN_FILE.total_steps)
+    return Trainer(Net(), settings, train_dataset=DATASET)
 
 
-IN_FILE = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=UPDATES)
+IN_FILE = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=20)
 OF_SUBCLASS = replace(PAGE_CURVE, total_steps=UPDATES, warmup_steps=UPDATES // 10)
 
 
@@ -183,11 +185,11 @@ def curve_file(tmp_path, monkeypatch):
 )
 def test_trainer_resumes_in_mid_epoch(build, curve, tmp_path, curve_file):
     uninterrupted, used, groups = fit(build(tmp_path / "whole"))
-    assert used == expected_lrs(curve, range(UPDATES), groups=groups)
+    assert used == expected_lrs(curve, range(curve.total_steps), groups=groups)
     logged = [entry["learning_rate"] for entry in uninterrupted.state.log_history if "learning_rate" in entry]
     assert logged == [lr for lr, *_ in used]
     resumed, used, _ = fit(build(tmp_path / "resumed"), str(tmp_path / "whole" / "checkpoint-5"))
-    assert used == expected_lrs(curve, range(5, UPDATES), groups=groups)
+    assert used == expected_lrs(curve, range(5, curve.total_steps), groups=groups)
     assert same_weights(resumed.model, uninterrupted.model)
 
 
