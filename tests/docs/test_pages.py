@@ -7,7 +7,6 @@ blocks before the first such heading of the page. `tests/trainers/` runs the pro
 import itertools
 import re
 import runpy
-import shlex
 import signal
 import subprocess
 import sys
@@ -43,18 +42,9 @@ def program_parameters():
 
 
 def run_commands(commands):
-    """Run the commands of a shell block that call Python; return what they print."""
-    lines = commands.replace("\\\n", " ").splitlines()
-    return "".join(
-        subprocess.run(
-            [sys.executable, *shlex.split(line, comments=True)[1:]],
-            check=True,
-            capture_output=True,
-            encoding="utf-8",
-        ).stdout
-        for line in lines
-        if line.startswith("python ")
-    )
+    """Run a shell block with this Python; return what it prints."""
+    commands = commands.replace("python -m", f"{sys.executable} -m")
+    return subprocess.run(commands, shell=True, check=True, capture_output=True, encoding="utf-8").stdout
 
 
 @pytest.mark.slow

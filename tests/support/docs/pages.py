@@ -79,18 +79,22 @@ class Program:
 
 
 def programs() -> Iterator[Program]:
-    """Yield one program for each section with Python code, or for a whole page without sections."""
+    """Yield one program for each section with Python code or with commands and their output.
+
+    A page without sections is one program. `test_commands` runs sections with files.
+    """
     for page in PAGES:
         introduction, *rest = sections(page)
         for section in rest or [introduction]:
             before = introduction.python_blocks() if rest else ()
-            if section.python():
-                texts = {
-                    language: tuple(block.code for block in section.blocks if block.language == language)
-                    for language in ("sh", "text")
-                }
-                shown = "".join(texts["text"])
-                yield Program(page, section.heading, before, section.python_blocks(), texts["sh"], shown)
+            commands, texts = (
+                tuple(block.code for block in section.blocks if block.language == language)
+                for language in ("sh", "text")
+            )
+            has_files = any(block.file for block in section.blocks)
+            if section.python() or (commands and texts and not has_files):
+                blocks = section.python_blocks()
+                yield Program(page, section.heading, before, blocks, commands, "".join(texts))
 
 
 def program_named(heading: str) -> Program:
