@@ -6,7 +6,7 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 import optax
-from support.docs.pages import program_named, programs
+from support.docs.pages import program_named, sections
 
 ACCUMULATES_IN_FLOAT32 = "accumulator_dtype" in signature(optax.MultiSteps).parameters
 """True from optax 0.2.8 on; older versions accumulate in the dtype of the gradients."""
@@ -29,10 +29,12 @@ class Difference(NamedTuple):
 
 
 def differences() -> dict[str, Difference]:
-    """Return the sections with blocks, by heading, of the page that clips gradients as torch does."""
-    page = program_named("Clipping gradients").page
+    """Return the sections, by heading, of the page that clips gradients as torch does."""
+    introduction, *rest = sections(program_named("Clipping gradients").page)
     return {
-        program.heading: Difference("\n".join(program.introduction), program.blocks)
-        for program in programs()
-        if program.page == page
+        section.heading: Difference(
+            introduction.python(),
+            tuple(block.code for block in section.blocks if block.language.startswith("py")),
+        )
+        for section in rest
     }
