@@ -103,8 +103,14 @@ def program_named(heading: str) -> Program:
     return program
 
 
-def assert_printed(code: str, output: str) -> None:
-    """Check that a program has printed what comments after its `print` calls show, in this order."""
-    printed = iter(output.splitlines())
+def assert_printed(code: str, output: str) -> str:
+    """Check that a program has printed what comments after its `print` calls show, in this order.
+
+    Returns the output without these lines.
+    """
+    lines, begin = output.splitlines(keepends=True), 0
     for line in re.findall(r"^print\(.*\)  # (.+)$", code, re.MULTILINE):
-        assert line in printed, line  # searching an iterator consumes it, so this also checks the order
+        assert f"{line}\n" in lines[begin:], line
+        begin = lines.index(f"{line}\n", begin)
+        del lines[begin]
+    return "".join(lines)
