@@ -1,13 +1,20 @@
-"""The structure of the product's files: no import cycles, and one door between the two packages."""
+"""The structure of the product's files, and the versions that it supports."""
 
 import ast
+import sys
+import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from hypothesis import given, settings, strategies as st
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 @cache
@@ -43,3 +50,49 @@ def test_torch_bridge_imports_plateau_jax_in_one_file() -> None:
         if any(name.partition(".")[0] != module.partition(".")[0] for name in names)
     }
     assert crossing == {"torch_bridge.curve_api"}
+
+
+def _pins(name: str) -> dict[str, Version]:
+    lines = (ROOT / "tests" / "versions" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line.partition("#")[0].split("==") for line in lines if not line.startswith("#")]
+    return {package: Version(version.strip()) for package, version in pins}
+
+
+EXTRAS = {"numpy": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
+REQUIREMENTS = [
+    pytest.param(extra, Requirement(line), id=line)
+    for extra, lines in EXTRAS.items()
+    for line in lines
+    if not line.startswith("plateau-jax[")
+]
+
+
+@pytest.mark.parametrize(("extra", "requirement"), REQUIREMENTS)
+def test_both_ends_of_the_versions_are_tested(extra: str, requirement: Requirement) -> None:
+    assert requirement.specifier.contains(_pins("ci")[requirement.name])
+    if extra != "dev":  # any release of the tools works, so .ci/versions does not install them
+        floors = [Version(bound.version) for bound in requirement.specifier if bound.operator == ">="]
+        assert floors == [_pins("oldest")[requirement.name]]
+        assert requirement.specifier.contains(_pins("newest")[requirement.name])
+
+
+def _drawn() -> list[int]:
+    numbers = []
+
+    @settings(max_examples=300, derandomize=True, database=None)
+    @given(st.integers())
+    def collect(number: int) -> None:
+        numbers.append(number)
+
+    collect()
+    return numbers
+
+
+def test_examples_do_not_depend_on_imported_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`conftest` replaces a private function of hypothesis for this."""
+    expected = _drawn()
+    module = ModuleType("numbers_of_a_module")
+    module.__file__ = str(tmp_path / "numbers_of_a_module.py")
+    Path(module.__file__).write_text(f"NUMBERS = {[10**6 + 7 * n for n in range(200)]}\n")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert _drawn() == expected

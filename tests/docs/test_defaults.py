@@ -1,4 +1,4 @@
-"""docs/pytorch_and_jax.md: each figure is measured, and each block makes JAX match PyTorch."""
+"""The blocks of the page on PyTorch and JAX make JAX match PyTorch, in float64."""
 
 import math
 from functools import partial
@@ -19,14 +19,16 @@ from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
-WEIGHT_DECAY, CLIPPING, MICRO_BATCHES, RMSPROP, NORMS, BATCH_NORM, GELU, LAYERS, MASKS, LOSSES = (
-    differences().values()
-)
+BY_HEADING = differences()
+WEIGHT_DECAY, CLIPPING = BY_HEADING["Weight decay"], BY_HEADING["Clipping gradients"]
+MICRO_BATCHES, RMSPROP = BY_HEADING["Micro-batches"], BY_HEADING["RMSprop"]
+NORMS, BATCH_NORM = BY_HEADING["ε of normalization layers"], BY_HEADING["BatchNorm"]
+GELU, LAYERS = BY_HEADING["GELU"], BY_HEADING["Initial weights"]
+MASKS, LOSSES = BY_HEADING["Attention masks"], BY_HEADING["Losses"]
 LR = 0.01
 WEIGHTS, *GRADIENTS = np.random.default_rng(0).normal(size=(9, 50)) * np.logspace(1, -9, 50)
 
 assert_equal_float64 = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14)
-figures = partial(pytest.approx, rel=1e-3)
 
 
 @pytest.fixture(autouse=True)
@@ -63,15 +65,6 @@ def differ(first, second):
 
 
 def test_weight_decay_matches_torch():
-    zero_gradient = [np.zeros(1)]
-
-    def decay_of(weights):
-        return (1 - weights[0]) / LR
-
-    assert WEIGHT_DECAY.torch == [
-        figures(decay_of(torch_weights(partial(torch.optim.AdamW, lr=LR), np.ones(1), zero_gradient)))
-    ]
-    assert WEIGHT_DECAY.jax == [figures(decay_of(optax_weights(optax.adamw(LR), np.ones(1), zero_gradient)))]
     assert_equal_float64(
         optax_weights(WEIGHT_DECAY.run(lr=LR)["tx"], WEIGHTS, GRADIENTS),
         torch_weights(partial(torch.optim.AdamW, lr=LR), WEIGHTS, GRADIENTS),
@@ -97,13 +90,6 @@ def test_clipping_matches_torch(rng):
     def clipped_by_optax(tx):
         return tx.update(gradients, tx.init(gradients))[0]
 
-    def epsilon_of(clipped):
-        """Recover the ε that was added to the norm, for a `max_norm` of norm / 2."""
-        return norm / 2 * gradients["bias"][0] / float(clipped["bias"][0]) - norm
-
-    assert CLIPPING.torch == [figures(epsilon_of(clipped_by_torch(norm / 2)))]
-    assert CLIPPING.jax == []
-    assert abs(epsilon_of(clipped_by_optax(optax.clip_by_global_norm(norm / 2)))) < 1e-12
     for max_norm in norm / 2, norm * (1 - 1e-9), norm, norm + 5e-7, 2 * norm:
         tx = CLIPPING.run()["clip_as_torch"](max_norm)
         jax.tree.map(assert_equal_float64, clipped_by_optax(tx), clipped_by_torch(max_norm))
@@ -131,19 +117,8 @@ def test_micro_batches_match_torch():
 
 
 def test_rmsprop_matches_torch():
-    def roots(update):
-        """Recover the divisors of a large and of a tiny gradient in the first update."""
-        return [-LR * g / update(np.zeros(1), [np.full(1, g)])[0] for g in (1e6, 1e-9)]
-
     def torch_rmsprop(weights, gradients, **settings):
         return torch_weights(partial(torch.optim.RMSprop, lr=LR, **settings), weights, gradients)
-
-    large, tiny = roots(torch_rmsprop)
-    decay = 1 - (large / 1e6) ** 2
-    assert RMSPROP.torch == figures([decay, tiny - math.sqrt(1 - decay) * 1e-9])
-    large, tiny = roots(partial(optax_weights, optax.rmsprop(LR)))
-    decay = 1 - (large / 1e6) ** 2
-    assert RMSPROP.jax == figures([decay, tiny**2 - (1 - decay) * 1e-18])
 
     # The order of momentum and learning rate matters only if the learning rate changes.
     curve = PlateauCurve(len(GRADIENTS), warmup_steps=3)
@@ -168,18 +143,9 @@ def test_rmsprop_matches_torch():
 def test_norm_layers_match_torch():
     inputs = np.float32(1e-3) * np.tile([1, -1], 4)[None].astype("float32")
 
-    def epsilon_of(outputs):
-        return (inputs[0, 0] / np.asarray(outputs, "float64")[0, 0]) ** 2 - inputs[0, 0] ** 2
-
     torch_layers = nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8)
     expected = [layer(torch.tensor(inputs)).detach().numpy() for layer in torch_layers]
-    assert NORMS.torch == pytest.approx(list(map(epsilon_of, expected)), rel=0.02)
     rngs = nnx.Rngs(0)
-    layers = nnx.LayerNorm(8, rngs=rngs), nnx.GroupNorm(8, 2, rngs=rngs), nnx.RMSNorm(8, rngs=rngs)
-    assert NORMS.jax == pytest.approx([epsilon_of(layer(inputs)) for layer in layers], rel=0.02)
-    for layer in linen.LayerNorm(), linen.GroupNorm(2), linen.RMSNorm():
-        outputs, _ = layer.init_with_output(jax.random.key(0), inputs)
-        assert NORMS.jax[0] == pytest.approx(epsilon_of(outputs), rel=0.02)
     block = NORMS.run(width=8, groups=2, rngs=rngs)
     for name, outputs in zip(("layer_norm", "group_norm", "rms_norm"), expected, strict=True):
         np.testing.assert_allclose(block[name](inputs), outputs, rtol=1e-5)
@@ -187,22 +153,15 @@ def test_norm_layers_match_torch():
 
 def test_batch_norm_matches_torch(rng):
     inputs, rngs = rng.normal(size=(5, 3)).astype("float32"), nnx.Rngs(0)
-    torch_layer, default, layer = (
-        nn.BatchNorm1d(3),
-        nnx.BatchNorm(3, rngs=rngs),
-        BATCH_NORM.run(width=3, rngs=rngs)["batch_norm"],
-    )
+    torch_layer, layer = nn.BatchNorm1d(3), BATCH_NORM.run(width=3, rngs=rngs)["batch_norm"]
     torch_layer(torch.tensor(inputs))
     layer(inputs)
-    default(inputs)
-    assert_close = partial(np.testing.assert_allclose, rtol=1e-5)
-    new, old = BATCH_NORM.torch[0], BATCH_NORM.jax[0]
-    assert_close(torch_layer.running_mean.numpy(), new * inputs.mean(0))
-    assert_close(torch_layer.running_var.numpy(), 1 - new + new * inputs.var(0, ddof=1))
-    assert_close(default.mean[...], (1 - old) * inputs.mean(0))
-    assert_close(default.var[...], old + (1 - old) * inputs.var(0))
-    assert_close(layer.mean[...], torch_layer.running_mean.numpy())
-    assert_close(layer.var[...], 1 - new + new * inputs.var(0))
+    np.testing.assert_allclose(layer.mean[...], torch_layer.running_mean.numpy(), rtol=1e-5)
+    # Torch's running variance is unbiased, as the page says.
+    momentum = 0.1
+    unbiased, biased = (1 - momentum + momentum * inputs.var(0, ddof=ddof) for ddof in (1, 0))
+    np.testing.assert_allclose(torch_layer.running_var.numpy(), unbiased, rtol=1e-5)
+    np.testing.assert_allclose(layer.var[...], biased, rtol=1e-5)
 
 
 def test_gelu_matches_torch():
@@ -263,18 +222,3 @@ def test_losses_match_torch(rng):
     assert optax.softmax_cross_entropy_with_integer_labels(logits, classes).shape == (6,)
     entropy = functional.cross_entropy(torch.tensor(logits), torch.tensor(classes)).item()
     assert_equal_float64(LOSSES.run()["cross_entropy"](logits, classes), entropy)
-
-
-def test_agreeing_defaults_need_no_code(rng):
-    adam = torch_weights(partial(torch.optim.Adam, lr=LR), WEIGHTS, GRADIENTS)
-    assert_equal_float64(optax_weights(optax.adam(LR), WEIGHTS, GRADIENTS), adam)
-    nesterov = torch_weights(partial(torch.optim.SGD, lr=LR, momentum=0.9, nesterov=True), WEIGHTS, GRADIENTS)
-    assert_equal_float64(
-        optax_weights(optax.sgd(LR, momentum=0.9, nesterov=True), WEIGHTS, GRADIENTS), nesterov
-    )
-    logits, classes = rng.normal(size=(6, 5)), rng.integers(5, size=6)
-    smooth = optax.smooth_labels(jax.nn.one_hot(classes, 5), 0.1)
-    assert_equal_float64(
-        optax.softmax_cross_entropy(logits, smooth).mean(),
-        functional.cross_entropy(torch.tensor(logits), torch.tensor(classes), label_smoothing=0.1).item(),
-    )

@@ -1,26 +1,171 @@
-"""The remaining examples run, print the figures that they promise, and draw their pictures."""
+"""The examples as tables: what a small run promises, what a resumed run prints, and wrong arguments."""
 
+import math
 import re
+import subprocess
+import sys
+from functools import partial
 
+import matplotlib.image
 import numpy as np
 import pytest
-from PIL import Image
-from support.programs import EXAMPLES, Program, assert_is_a_picture, assert_rejected, number_after, run
+from support.docs.pages import ROOT
+from support.programs import (
+    EXAMPLES,
+    Program,
+    assert_rejected,
+    finish,
+    interrupt,
+    later_lines,
+    number_after,
+    run,
+)
 
 pytestmark = pytest.mark.slow
 
+# What holds for the lines of a small run; `number(label)` is the first number after this beginning of a line.
+CLAIMS = [
+    ("train_digits.py", "'steps at which the two learning rates differ: 0 of 60' in lines"),
+    ("train_digits.py", "number('largest difference between the two losses') < 1e-5"),
+    ("train_digits.py", "number('test accuracy in JAX') > 70 < number('test accuracy in PyTorch')"),
+    ("sweep.py", "'learning rates ≠ peak · curve(step):        0 of 3880' in lines"),  # 97 curves, 40 steps
+    ("sweep.py", "number('largest difference between their losses') < 1e-4"),
+    ("sweep.py", "loss('the best, a plateau') < loss('held-out loss without a plateau') < math.log(10)"),
+    ("sweep.py", "number('one after another') > 0 < number('times as fast at once')"),
+    ("train_gpt.py", "number('loss of the model:') < number('loss of byte frequencies:') < math.log(256)"),
+    ("train_lstm.py", "number('LSTM:') < 0.9 * number(\"last year's changes:\")"),
+    (
+        "train_bloom.py",
+        "re.fullmatch(r'4,000 names row by row \\d+ ms, at once .+ times as fast', lines[-1])",
+    ),
+    ("train_flax.py", "'  learning rates that differ:             0 of 100' in lines"),
+    ("train_flax.py", "number('difference of the last training loss') <= 1e-6"),
+    ("train_flax.py", "number('difference of the last held-out loss') <= 1e-6"),
+    ("batch_plan.py", "'learning rates that differ at equal tokens in PyTorch: 0 of 25' in lines"),
+    ("batch_plan.py", "'learning rates that differ at equal tokens in JAX: 0 of 25' in lines"),
+    ("batch_plan.py", "'learning rates that differ between PyTorch and JAX: 0 of 70' in lines"),
+]
 
-def test_train_digits_matches_between_jax_and_torch(tmp_path):
-    picture = tmp_path / "new" / "digits.png"
-    plateaus = "--plateau", 10, 20, "--plateau", 70, 30
-    arguments = ["--steps", 60, *plateaus, "--seed", 3, "--output", picture]
-    lines = run(EXAMPLES / "train_digits.py", *arguments, folder=tmp_path).splitlines()
 
-    assert "steps at which the two learning rates differ: 0 of 60" in lines
-    assert number_after("largest difference between the two losses", lines) < 1e-5
-    for framework in ("JAX", "PyTorch"):
-        assert number_after(f"test accuracy in {framework}", lines) > 70
-    assert_is_a_picture(picture)
+def last_number(label, lines):
+    (line,) = (line for line in lines if line.startswith(label))
+    return float(re.findall(r"[\d.]+", line)[-1])
+
+
+@pytest.mark.parametrize(("script", "claim"), CLAIMS)
+def test_small_run_keeps_its_promise(script, claim, ran):
+    _, lines = ran(script)
+    numbers = {"number": partial(number_after, lines=lines), "loss": partial(last_number, lines=lines)}
+    assert eval(claim, {"lines": lines, "math": math, "re": re, **numbers})
+
+
+WITH_PICTURE = ["train_digits", "sweep", "branch_cooldowns", "train_lstm", "train_bloom", "batch_plan"]
+
+
+@pytest.mark.parametrize("script", WITH_PICTURE)
+def test_picture_is_written_into_a_new_folder(script, ran):
+    folder, _ = ran(f"{script}.py")
+    (picture,) = (folder / "new").iterdir()
+    assert matplotlib.image.imread(picture)[..., :3].min() == 0  # the axes are black
+
+
+@pytest.mark.parametrize(("script", "folder"), [("plot_docs", "docs/pictures"), ("plot_readme", "examples")])
+def test_committed_pictures_are_drawn_again(script, folder, tmp_path):
+    copy = tmp_path / "examples" / f"{script}.py"
+    copy.parent.mkdir()
+    copy.write_bytes((EXAMPLES / copy.name).read_bytes())
+    run(copy, folder=tmp_path)
+    drawn = list((tmp_path / folder).glob("*.png"))
+    assert drawn
+    for path in drawn:
+        pixels, committed = (matplotlib.image.imread(file) for file in (path, ROOT / folder / path.name))
+        assert pixels.shape == committed.shape
+        # Text may shift by a pixel between versions of matplotlib; a different curve changes 3 % or more.
+        assert (np.abs(pixels - committed).max(-1) > 0.25).mean() < 0.025, path.name
+
+
+CPU, HINT = "--device cpu", "--resume continues as planned"
+# A script; arguments that the stopped run has besides; the line after which a Ctrl-C stops it; arguments of
+# the resumed run, or None for those of the small run; and arguments with which it must not resume.
+RESUMED = [
+    ("train_gpt.py", "--every 30", "", None, []),  # lines that lie between those compared
+    ("train_gpt.py", "--every 30", "update 30:", None, [("--steps 5", 1, f"; without --steps, {HINT}")]),
+    ("train_gpt.py", "", "update 40:", CPU, []),
+    ("train_lstm.py", "--every 30", "    30 ", None, []),
+    ("train_lstm.py", "", "    50 ", CPU, [("--epochs 7", 1, f"; without --epochs and --window, {HINT}")]),
+    ("train_bloom.py", "", "    50 ", CPU, [("--epochs 9", 1, f"--batch-size and --count, {HINT}")]),
+    (
+        *("train_flax.py", "--stable 1000", "    20 ", "--stable 75 --cooldown 20"),
+        [
+            ("--warmup 6", 2, "the learning rates differ from step 1 on; resume with the old curve"),
+            ("--peak 1", 2, "--resume: --batch-size, --width, --peak and --seed must not change"),
+        ],
+    ),
+]
+
+
+def untimed_lines(lines):
+    """Return all lines except those with a duration."""
+    return [line for line in lines if not re.search(r"\d m?s[,:]", line)]
+
+
+@pytest.mark.parametrize(("script", "besides", "line_before", "later", "wrong"), RESUMED)
+def test_resumed_run_prints_the_remaining_lines(
+    script, besides, line_before, later, wrong, ran, arguments, tmp_path
+):
+    _, uninterrupted = ran(script)
+    program = Program(EXAMPLES / script, *arguments[script], *besides.split(), folder=tmp_path)
+    updates = interrupt(program, line_before)
+    assert not list(tmp_path.rglob("*.partial"))
+    cached = {path: path.stat().st_ino for path in tmp_path.rglob("*.pkl")}
+    device = CPU if CPU in " ".join(arguments[script]) else ""
+    for changes, status, message in wrong:
+        assert_rejected(tmp_path, script, f"{device} --resume {changes}".split(), status, message)
+    later = arguments[script] if later is None else later.split()
+    first, *resumed = run(EXAMPLES / script, *later, "--resume", folder=tmp_path).splitlines()
+    assert re.match(rf"resumed from [\w.]+ after update {updates}\b", first)
+    assert untimed_lines(resumed) == later_lines(untimed_lines(uninterrupted), updates)
+    assert {path: path.stat().st_ino for path in tmp_path.rglob("*.pkl")} == cached
+
+
+NO_CHECKPOINT = "--resume: there is no checkpoint"
+WRONG = [
+    ("train_digits.py", "--plateau 50 60", 2, "must end by total_steps"),
+    ("train_digits.py", "--batch-size 0", 2, "--batch-size 0"),
+    ("sweep.py", "--peak nan", 2, "--peak nan"),
+    ("sweep.py", "--hidden 0", 2, "--hidden"),
+    ("sweep.py", "--output sweep.xyz", 2, "--output sweep.xyz"),
+    ("branch_cooldowns.py", "--cooldowns 5 0 5", 2, "steps = 0 must be at least 1"),
+    ("branch_cooldowns.py", "--output /dev/null/a.png", 2, "a.png can't be written: Not a directory"),
+    ("running_averages.py", "--seeds 1", 2, "--seeds 1 must be at least 2"),
+    ("train_flax.py", "--resume", 2, f"{NO_CHECKPOINT} in train_flax"),
+    ("train_flax.py", "--mesh 2 2 --width 7", 2, "--width of 2, for --mesh 2 2"),
+    ("train_flax.py", "--peak nan", 2, "peak_value = nan"),
+    ("batch_plan.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} in batch_plan_checkpoints"),
+    ("batch_plan.py", f"{CPU} --plan 0:many", 2, "argument --plan: invalid stage value: '0:many'"),
+    ("batch_plan.py", f"{CPU} --plan 0:512 1024:700", 2, "micro_batch · processes = 512 · 1 = 512 does not"),
+    ("batch_plan.py", f"{CPU} --micro-batch 32", 2, "--micro-batch 32 must be a multiple of 64"),
+    ("batch_plan.py", "--device nowhere", 2, "--device nowhere: "),
+    ("batch_plan.py", f"{CPU} --checkpoints /dev/null/a", 2, "--checkpoints /dev/null/a can't be"),
+    ("train_bloom.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} train_bloom.pt"),
+    ("train_bloom.py", f"{CPU} --output bloom.xyz", 2, "--output bloom.xyz must end in .png"),
+    ("train_bloom.py", f"{CPU} --peak nan --count 2000", 1, "Invalid learning rate: nan"),
+    ("train_bloom.py", f"{CPU} --count 100", 1, "80 samples give no batch of batch_size = 512"),
+    ("train_gpt.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} in train_gpt_checkpoints"),
+    ("train_gpt.py", f"{CPU} --batch-size 0", 2, "--steps, --batch-size, --accumulation,"),
+    ("train_gpt.py", f"{CPU} --global-batch 0", 1, "global_batch = 0"),
+    ("train_gpt.py", f"{CPU} --peak nan", 1, "train_gpt.py: Invalid learning rate: nan"),
+    ("train_gpt.py", "--device nowhere", 2, "--device nowhere: "),
+    ("train_lstm.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} train_lstm.pt"),
+    ("train_lstm.py", f"{CPU} --output co2.xyz", 2, "--output co2.xyz must end in .png"),
+    ("train_lstm.py", f"{CPU} --peak nan", 1, "train_lstm.py: Invalid learning rate: nan"),
+    ("train_lstm.py", f"{CPU} --checkpoint /dev/null/a.pt", 2, "/dev/null/a.pt can't be written: Not"),
+]
+
+
+@pytest.mark.parametrize(("script", "arguments", "status", "message"), WRONG)
+def test_wrong_argument_is_named_in_one_line(tmp_path, script, arguments, status, message):
+    assert_rejected(tmp_path, script, arguments.split(), status, message)
 
 
 def test_train_digits_exits_quietly_on_ctrl_c(tmp_path):
@@ -29,184 +174,51 @@ def test_train_digits_exits_quietly_on_ctrl_c(tmp_path):
         if re.match(r"\s*0  0\.0", line):
             break
     program.interrupt()
-    status, rest, errors = program.finish()
-    assert status == 130, errors
-    assert rest.endswith("stopped\n")
-    assert len(errors.splitlines()) == 1, errors  # only the expected cost
+    assert finish(program, status=130)[-1] == "stopped"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sweep_trains_curves_together_and_in_turn(tmp_path):
-    picture = tmp_path / "new" / "sweep.png"
-    arguments = ["--steps", 40, "--batch-size", 16, "--hidden", 24, "--rounds", 1, "--seed", 3]
-    arguments += ["--output", picture]
-    text = run(EXAMPLES / "sweep.py", *arguments, folder=tmp_path)
-    lines = text.splitlines()
+SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py") if "\nimport program" in file.read_text("utf-8"))
+CTRL_C = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+CTRL_C_WHILE_PRINTING = """
+import io, os, signal, sys
 
-    runs = int(re.search(r"^(\d+) runs at once:", text, re.MULTILINE)[1])
-    assert runs > 64
-    assert f"learning rates ≠ peak · curve(step):        0 of {40 * runs}\n" in text
-    assert number_after("largest difference between their losses", lines) < 1e-4
-    plain = number_after("held-out loss without a plateau", lines)
-    best = re.search(r"^the best, a plateau at \d+ % for \d+ %: +([\d.]+)$", text, re.MULTILINE)
-    assert float(best[1]) < plain < np.log(10)
-    assert number_after("one after another", lines) > 0
-    assert number_after("times as fast at once", lines) > 0
-    assert_is_a_picture(picture)
+class Pipe(io.RawIOBase):
+    def writable(self):
+        return True
 
+    def write(self, data):
+        os.kill(os.getpid(), signal.SIGINT)
+        return len(data)
 
-@pytest.fixture(scope="module")
-def branched(tmp_path_factory):
-    """A short run: its folder, the rows of its two tables, and its remaining lines."""
-    folder = tmp_path_factory.mktemp("branched")
-    arguments = ["--warmup", 20, "--stable", 120, "--cooldowns", 10, 30, 60, "--every", 5, "--seeds", 2]
-    text = run(EXAMPLES / "branch_cooldowns.py", *arguments, "--output", "new/runs.png", folder=folder)
-    runs, ends, remaining = {}, {}, []
-    for line in text.splitlines():
-        if match := re.fullmatch(r" +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)", line):
-            seed, name, *numbers = match.groups()
-            runs[int(seed), name] = [float(number) for number in numbers]
-        elif match := re.fullmatch(r"(.+?) +(\d+) updates +([\d.]+) +([\d.]+) +([\d.]+)", line):
-            name, steps, *losses = match.groups()
-            ends[name, int(steps)] = [float(loss) for loss in losses]
-        else:
-            remaining.append(line)
-    return folder, runs, ends, remaining
+sys.stdout = io.TextIOWrapper(io.BufferedWriter(Pipe()))
+print("a row", flush=True)
+"""
+MISSING = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
 
 
-def test_branch_cooldowns_learning_rates_agree(branched):
-    _, runs, _, remaining = branched
-    updates = {key: (begin, end) for key, (begin, end, *_) in runs.items()}
-    held = int(number_after("updates that the plateau of one step lasted:", remaining))
-    assert 4 * 5 < held < 4 * 120
-    expected = {
-        "stable phase": (0, 120),
-        "constant lr": (120, 180),
-        "cooldown of 10": (120, 130),
-        "cooldown of 30": (120, 150),
-        "cooldown of 60": (120, 180),
-    }
-    by_seed = {(seed, name): ends for seed in (0, 1) for name, ends in expected.items()}
-    assert updates == {**by_seed, (0, "held until flat"): (0, 20 + held + 60)}
-    for _, _, differing, in_jax, in_torch in runs.values():
-        assert differing == 0
-        assert in_jax == pytest.approx(in_torch, abs=1e-2)
-
-
-def test_branch_cooldowns_lowers_and_plots_the_loss(branched):
-    folder, runs, _, _ = branched
-    assert runs[0, "cooldown of 60"][-1] < runs[0, "stable phase"][-1] - 0.05
-    assert_is_a_picture(folder / "new" / "runs.png")
-
-
-def test_branch_cooldowns_compares_merges_with_cooldowns(branched):
-    """A merge over 60 updates beats the constant learning rate, in PyTorch as in JAX."""
-    _, runs, ends, remaining = branched
-    names = "constant lr", "merged", "cooled down"
-    assert ends.keys() == {(name, steps) for name in names for steps in (10, 30, 60)}
-    for (name, steps), (*losses, mean) in ends.items():
-        assert mean == pytest.approx(np.mean(losses), abs=1e-4)
-        if name == "cooled down":
-            assert losses == [runs[seed, f"cooldown of {steps}"][-2] for seed in (0, 1)]
-    for seed in (0, 1):
-        assert ends["merged", 60][seed] < ends["constant lr", 60][seed]
-    assert (
-        number_after("largest difference between a merge in PyTorch and the same in JAX:", remaining) < 1e-2
+@pytest.mark.parametrize(
+    ("first_import", "status", "output", "message"),
+    [
+        (CTRL_C, 130, "\nstopped\n", ""),
+        (CTRL_C_WHILE_PRINTING, 130, "\nstopped\n", ""),
+        (MISSING, 1, "", "{script}: needs numpy; pip install -e '.[examples]'\n"),
+    ],
+    ids=["Ctrl-C while importing", "Ctrl-C while printing", "a missing package"],
+)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_program_ends_with_one_line(script, first_import, status, output, message, tmp_path):
+    """The program imports this in place of its first library. It has printed its expected cost before."""
+    for name in ("numpy", "torch", "jax", "matplotlib"):
+        (tmp_path / f"{name}.py").write_text(first_import, encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / script],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-
-
-def test_running_averages_replace_a_cooldown(tmp_path):
-    arguments = ["--seeds", 3, "--interval", 20]
-    text = run(EXAMPLES / "running_averages.py", *arguments, folder=tmp_path)
-    rows = {
-        name: [float(number) for number in re.findall(r"\d+\.\d{3}", line)]
-        for name, line in re.findall(r"^(cooled down|running average|constant lr)(.+)$", text, re.MULTILINE)
-    }
-    losses = rows["cooled down"], rows["running average"][::3], rows["constant lr"][::3]
-    for cooled, averaged, constant in zip(*losses, strict=True):
-        assert abs(averaged - cooled) < 0.2 * (constant - cooled)
-    lines = text.splitlines()
-    assert number_after("largest difference between a running average and the merge:", lines) < 1e-5
-
-
-NO_CHECKPOINT, ON_CPU = "--resume: there is no checkpoint", ["--device", "cpu"]
-WRONG_ARGUMENTS = [
-    ("train_digits.py", ["--plateau", "50", "60"], 2, "must end by total_steps"),
-    ("train_digits.py", ["--batch-size", "0"], 2, "--batch-size 0"),
-    ("sweep.py", ["--peak", "nan"], 2, "--peak nan"),
-    ("sweep.py", ["--hidden", "0"], 2, "--hidden"),
-    ("sweep.py", ["--output", "sweep.xyz"], 2, "--output sweep.xyz"),
-    ("branch_cooldowns.py", ["--cooldowns", "5", "0", "5"], 2, "steps = 0 must be at least 1"),
-    ("branch_cooldowns.py", ["--output", "/dev/null/a.png"], 2, "a.png can't be written: Not a directory"),
-    ("running_averages.py", ["--seeds", "1"], 2, "--seeds 1 must be at least 2"),
-    ("train_flax.py", ["--resume"], 2, f"{NO_CHECKPOINT} in train_flax"),
-    ("train_flax.py", ["--mesh", 2, 2, "--width", 7], 2, "--width of 2, for --mesh 2 2"),
-    ("train_flax.py", ["--peak", "nan"], 2, "peak_value = nan"),
-    ("batch_plan.py", [*ON_CPU, "--resume"], 2, f"{NO_CHECKPOINT} in batch_plan_checkpoints"),
-    ("batch_plan.py", [*ON_CPU, "--plan", "0:many"], 2, "argument --plan: invalid stage value: '0:many'"),
-    (
-        "batch_plan.py",
-        [*ON_CPU, "--plan", "0:512", "1024:700"],
-        2,
-        "micro_batch · processes = 512 · 1 = 512 does not divide",
-    ),
-    ("batch_plan.py", [*ON_CPU, "--micro-batch", "32"], 2, "--micro-batch 32 must be a multiple of 64"),
-    ("batch_plan.py", ["--device", "nowhere"], 2, "--device nowhere: "),
-    ("batch_plan.py", [*ON_CPU, "--checkpoints", "/dev/null/a"], 2, "--checkpoints /dev/null/a can't be"),
-    ("train_bloom.py", [*ON_CPU, "--resume"], 2, f"{NO_CHECKPOINT} train_bloom.pt"),
-    ("train_bloom.py", [*ON_CPU, "--output", "bloom.xyz"], 2, "--output bloom.xyz must end in .png"),
-    ("train_bloom.py", [*ON_CPU, "--peak", "nan", "--count", "2000"], 1, "Invalid learning rate: nan"),
-    ("train_bloom.py", [*ON_CPU, "--count", "100"], 1, "80 samples give no batch of batch_size = 512"),
-    ("train_gpt.py", [*ON_CPU, "--resume"], 2, f"{NO_CHECKPOINT} in train_gpt_checkpoints"),
-    ("train_gpt.py", [*ON_CPU, "--batch-size", "0"], 2, "--steps, --batch-size, --accumulation,"),
-    ("train_gpt.py", [*ON_CPU, "--global-batch", "0"], 1, "global_batch = 0"),
-    ("train_gpt.py", [*ON_CPU, "--peak", "nan"], 1, "train_gpt.py: Invalid learning rate: nan"),
-    ("train_gpt.py", ["--device", "nowhere"], 2, "--device nowhere: "),
-    ("train_lstm.py", [*ON_CPU, "--resume"], 2, f"{NO_CHECKPOINT} train_lstm.pt"),
-    ("train_lstm.py", [*ON_CPU, "--output", "co2.xyz"], 2, "--output co2.xyz must end in .png"),
-    ("train_lstm.py", [*ON_CPU, "--peak", "nan"], 1, "train_lstm.py: Invalid learning rate: nan"),
-    ("train_lstm.py", [*ON_CPU, "--checkpoint", "/dev/null/a.pt"], 2, "/dev/null/a.pt can't be written: Not"),
-]
-
-
-@pytest.mark.parametrize(("script", "arguments", "status", "message"), WRONG_ARGUMENTS)
-def test_wrong_argument_is_named_in_one_line(tmp_path, script, arguments, status, message):
-    assert_rejected(tmp_path, script, arguments, status, message)
-
-
-def test_benchmark_prints_every_table(tmp_path):
-    text = run(EXAMPLES / "benchmarks" / "curve.py", "--quick", folder=tmp_path)
-    titles = (
-        "JAX inside a fori_loop",
-        "JAX vectorised",
-        "JAX, an eager call",
-        "JAX, tracing and compiling",
-        "JAX by shapes",
-        "Parts of curves",
-        "JAX, scale_by_curve in a fori_loop",
-        "PyTorch, scheduler.step() with 1 parameter group\n",
-        "PyTorch, scheduler.step() with 10 parameter groups\n",
-        "NumPy, curve(steps)",
-        "NumPy, outlook(curve)",
-        "PyTorch on the CPU, multiplier(table, steps)",
-        "Python, peak * curve(step) in a loop",
-        "Construction, a curve scaled for 12 doublings",
-        "Construction, the curve and its table",
-        "Construction, most memory in use",
-    )
-    tables = dict(zip(titles, text.split("\n\n")[1:], strict=True))
-    for title, table in tables.items():
-        assert table.startswith(title)
-        figures = [line.split()[-1] for line in table.splitlines()[2:]]
-        assert figures
-        assert all(float(figure) > 0 for figure in figures)
-
-
-def test_plot_readme_draws_a_small_picture(tmp_path):
-    copy = tmp_path / "plot_readme.py"
-    copy.write_bytes((EXAMPLES / "plot_readme.py").read_bytes())
-    run(copy, folder=tmp_path)
-    assert_is_a_picture(tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").stat().st_size < 100_000
-    with Image.open(tmp_path / "curves.png") as picture:  # few inches, so that a phone shows readable text
-        assert 850 < picture.width < 6 * picture.info["dpi"][0]
+    assert (ended.returncode, ended.stdout) == (status, output)
+    cost = rf"{script}: [\d.]+ min and [\d.]+ GB of memory on one CPU core, with its defaults\n"
+    assert re.fullmatch(cost + re.escape(message.format(script=script)), ended.stderr)

@@ -15,8 +15,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
 
-import matplotlib.image
-import numpy as np
 from support.forkserver import FORKSERVER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -161,14 +159,6 @@ def interrupt(program: Program, line_before: str) -> int:
     stopped = re.fullmatch(r"stopped after update (\d+); [\w.]+ resumes with --resume", message)
     assert stopped is not None, message
     return int(stopped[1])
-
-
-def assert_is_a_picture(path: Path) -> None:
-    """Check that the image is large enough and has many colors."""
-    pixels = matplotlib.image.imread(path)
-    assert min(pixels.shape[:2]) > 300
-    colours = (pixels[..., :3] * 255).round().astype(int) @ (1, 2**8, 2**16)
-    assert len(np.unique(colours)) > 20
 
 
 def later_lines(lines: Sequence[str], updates: int) -> list[str]:

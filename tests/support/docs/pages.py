@@ -1,6 +1,5 @@
 """The sections of the README and of the pages in `docs/`, with their code blocks and programs."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +10,6 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
-
-
-def notebook_output() -> str:
-    """Return the text of all outputs that are stored in the notebook."""
-    notebook = json.loads((ROOT / "examples" / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    return "".join(line for output in outputs for line in output.get("text", []))
 
 
 @dataclass(frozen=True)
@@ -67,6 +59,10 @@ class Program:
     heading: str
     introduction: tuple[str, ...]
     blocks: tuple[str, ...]
+    commands: tuple[str, ...]
+    """The blocks of shell commands in the section."""
+    shown: str
+    """What the section shows as its output; "" if nothing."""
 
     @property
     def name(self) -> str:
@@ -76,19 +72,45 @@ class Program:
     def code(self) -> str:
         return "\n".join([*self.introduction, *self.blocks])
 
+    @property
+    def resumes(self) -> bool:
+        """Whether it trains, and resumes from what an earlier run has saved."""
+        return bool(re.search(r'(Path|Checkpoints)\("saved_', self.code))
+
 
 def programs() -> Iterator[Program]:
-    """Yield one program for each section with Python code, or for a whole page without sections."""
+    """Yield one program for each section with Python code or with commands and their output.
+
+    A page without sections is one program. `test_commands` runs sections with files.
+    """
     for page in PAGES:
         introduction, *rest = sections(page)
         for section in rest or [introduction]:
-            before = introduction if rest else Section(page, "", ())
-            if section.python():
-                yield Program(page, section.heading, before.python_blocks(), section.python_blocks())
+            before = introduction.python_blocks() if rest else ()
+            commands, texts = (
+                tuple(block.code for block in section.blocks if block.language == language)
+                for language in ("sh", "text")
+            )
+            has_files = any(block.file for block in section.blocks)
+            if section.python() or (commands and texts and not has_files):
+                blocks = section.python_blocks()
+                yield Program(page, section.heading, before, blocks, commands, "".join(texts))
 
 
-def assert_printed(code: str, output: str) -> None:
-    """Check that a program has printed what comments after its `print` calls show, in this order."""
-    printed = iter(output.splitlines())
+def program_named(heading: str) -> Program:
+    """Return the only program under this heading."""
+    (program,) = (program for program in programs() if program.heading == heading)
+    return program
+
+
+def assert_printed(code: str, output: str) -> str:
+    """Check that a program has printed what comments after its `print` calls show, in this order.
+
+    Returns the output without these lines.
+    """
+    lines, begin = output.splitlines(keepends=True), 0
     for line in re.findall(r"^print\(.*\)  # (.+)$", code, re.MULTILINE):
-        assert line in printed, line  # searching an iterator consumes it, so this also checks the order
+        assert f"{line}\n" in lines[begin:], line
+        begin = lines.index(f"{line}\n", begin)
+        del lines[begin]
+    return "".join(lines)

@@ -1,4 +1,4 @@
-"""Helpers of the trainers' tests: the programs of `docs/trainers.md`, a small model, data, learning rates."""
+"""Helpers of the trainers' tests: the programs on the pages, a small model, data, learning rates."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
-from support.docs.pages import ROOT, sections
+from support.docs.pages import PAGES, sections
 from support.schedulers.runs import learning_rate
 from support.training.trees import equal_trees
 from torch import Tensor, nn
@@ -25,9 +25,8 @@ from plateau_jax import Curve, PlateauCurve
 
 CURVE = PlateauCurve(12, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
 PEAK = 3e-4
-PAGE = ROOT / "docs" / "trainers.md"
 PAGE_CURVE = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
-"""The curve of most programs on the page."""
+"""The curve of most programs on the pages."""
 PAGE_PEAK = 1e-2
 
 LIGHTNING_WARNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
@@ -40,8 +39,9 @@ Recorded = TypeVar("Recorded")
 
 
 def program(heading: str, changes: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the program under a heading of the page, with some code replaced."""
-    (source,) = (section.python() for section in sections(PAGE) if section.heading == heading)
+    """Return the program under a heading of any page, with some code replaced."""
+    found = [part for page in PAGES for part in sections(page) if part.heading == heading]
+    (source,) = (section.python() for section in found if section.python())
     for old, new in changes.items():
         assert source.count(old) == 1, old
         source = source.replace(old, new)
@@ -64,7 +64,7 @@ def train(
     interrupt_after: int | None = None,
     run_name: str = "__main__",
 ) -> ProgramRun:
-    """Run a program of the page in a folder, or interrupt it after a number of printed lines."""
+    """Run a program of a page in a folder, or interrupt it after a number of printed lines."""
     file = folder / f"program_{os.getpid()}.py"  # ranks may share the folder
     file.write_text(program(heading, changes), encoding="utf-8")
     lines, line = list[str](), ""

@@ -1,14 +1,16 @@
-"""docs/cooldowns.md: the curves of "Several lengths from one run", and runs that resume from its steps."""
+"""Recipes of the pages for any lengths: several lengths from one run, and a decay that is stretched."""
 
+import re
 from bisect import bisect_right
+from fractions import Fraction
 from itertools import pairwise
 
 import jax
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.docs.pages import ROOT, sections
-from support.examples import examples
+from support.docs.pages import program_named
+from support.examples import corners, examples
 from support.schedulers.runs import advance, lrs_of, optimizer_with
 
 from plateau_jax import check_resume, resume_record, scale_by_curve
@@ -16,18 +18,12 @@ from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
-(SECTION,) = (
-    section
-    for section in sections(ROOT / "docs" / "cooldowns.md")
-    if section.heading == "Several lengths from one run"
-)
-SETTINGS, *RECIPES = SECTION.python_blocks()
-
 
 def names_after(settings):
-    """Return the names that both recipes set."""
+    """Return the names that both recipes for several lengths set."""
     names = dict(settings)
-    exec("from plateau_jax import StagedCurve\n" + "\n".join(RECIPES), names)
+    _, *recipes = program_named("Several lengths from one run").blocks
+    exec("from plateau_jax import StagedCurve\n" + "\n".join(recipes), names)
     return names
 
 
@@ -114,3 +110,27 @@ def test_runs_resume_from_the_saved_steps_in_both_frameworks():
             expected = np.float32(0.1) * branch(range(step, branch.total_steps))
             np.testing.assert_array_equal(run_in_torch(branch, [], states[step])[0], expected)
             np.testing.assert_array_equal(run_in_jax(branch, [], jax_states[step], curve)[0], expected)
+
+
+@examples(50)
+@given(st.data())
+def test_stretched_decay_begins_at_its_level_and_ends_in_time(data):
+    warmup = data.draw(st.just(0) | st.integers(1, 300))
+    planned = warmup + data.draw(corners(2, 900))
+    at = data.draw(corners(warmup + 1, planned - 1))
+    total = planned + data.draw(corners(1, 2000))
+    build, search, *_ = program_named("Stretch a decay that is running").blocks
+    for name, value in {"warmup, planned": (warmup, planned), "at, total": (at, total)}.items():
+        build, count = re.subn(f"^{name} = [^#\n]+", f"{name} = {value}  ", build, flags=re.MULTILINE)
+        assert count == 1
+    names = {}
+    exec(build + search, names)
+    assert names["stretched"].total_steps == total
+    assert names["stretched"].same_until(names["cosine"], at)
+    # The fraction of its decay that each curve has made.
+    made = Fraction(at - warmup, planned - warmup)
+    assert Fraction(names["first"] - 1 - warmup, names["decay"]) < made
+    assert made <= Fraction(names["first"] - warmup, names["decay"])
+    longer, level = names["longer"], names["cosine"](at)
+    found = np.flatnonzero(names["above"])[-1] + 1
+    assert longer(found - 1) > level >= longer(found) >= longer(names["first"])

@@ -1,4 +1,4 @@
-"""docs/configuration.md: the commands of each section, run in an empty folder, print what the page shows.
+"""Sections with files and commands: run in an empty folder, the commands print what the page shows.
 
 Programs and their configurations are files, named in their first line. A section is skipped without the
 packages that it imports; `.ci/run` installs all of them.
@@ -11,23 +11,21 @@ import shlex
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pytest
-from support.docs.pages import ROOT, Section, sections
+from support.docs.pages import PAGES, ROOT, Section, sections
 from support.schedulers.runs import learning_rate
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 pytestmark = pytest.mark.slow
 
-PAGE = ROOT / "docs" / "configuration.md"
 PEAK, CURVE = 0.01, PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
 """Those of the sections about logging."""
 
@@ -73,18 +71,17 @@ def run_section(section: Section, folder: Path) -> str:
         "WANDB_ERROR_REPORTING": "false",
     }
     printed = ""
-    for block in section.blocks:
-        for command in block.code.splitlines() if block.language == "sh" else ():
-            ended = subprocess.run(
-                [sys.executable, *shlex.split(command)[1:]],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                encoding="utf-8",
-                check=False,
-            )
-            assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
-            printed += ended.stdout
+    for command in commands_of(section):
+        ended = subprocess.run(
+            [sys.executable, *shlex.split(command)[1:]],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
+        printed += ended.stdout
     return printed
 
 
@@ -155,13 +152,22 @@ CHECKS = {
 """What the commands leave in their folder, by heading."""
 
 
-def with_commands() -> Iterator[Any]:
-    for section in list(sections(PAGE))[1:]:
-        if any(block.file for block in section.blocks):
-            yield pytest.param(section, id=section.heading)
+def commands_of(section: Section) -> list[str]:
+    """Return the commands that run one of the section's files."""
+    files = {block.file for block in section.blocks if block.file}
+    lines = [line for block in section.blocks if block.language == "sh" for line in block.code.splitlines()]
+    return [line for line in lines if line.startswith("python ") and files & set(shlex.split(line))]
 
 
-@pytest.mark.parametrize("section", list(with_commands()))
+SECTIONS = [
+    pytest.param(section, id=section.heading)
+    for page in PAGES
+    for section in sections(page)
+    if commands_of(section)
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
 def test_commands_print_the_output_on_the_page(section: Section, tmp_path: Path) -> None:
     missing = [package for package in imported_packages(section) if find_spec(package) is None]
     if missing:

@@ -1,0 +1,261 @@
+"""The benchmarks run in small, print every table, count correctly and leave nothing behind."""
+
+import csv
+import gc
+import itertools
+import json
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from support.docs.pages import PAGES
+from support.programs import EXAMPLES, Program, finish, run
+from support.training.trees import equal_trees
+from torch import nn
+
+from plateau_jax import StagedCurve
+from plateau_jax.forecasts.lr_sums import schedule_sums
+
+pytestmark = pytest.mark.slow
+
+BENCHMARKS = EXAMPLES / "benchmarks"
+
+# A script, its arguments, and how its tables and rows begin.
+TABLES = [
+    (
+        "curve.py",
+        "--quick",
+        [
+            *("JAX inside a fori_loop", "JAX vectorised", "JAX, an eager call", "JAX, tracing and compiling"),
+            *("JAX by shapes", "Parts of curves", "JAX, scale_by_curve in a fori_loop"),
+            "PyTorch, scheduler.step() with 1 parameter group",
+            "PyTorch, scheduler.step() with 10 parameter groups",
+            *("NumPy, curve(steps)", "NumPy, outlook(curve)", "PyTorch on the CPU, multiplier(table, steps)"),
+            *("Python, peak * curve(step) in a loop", "Construction, a curve scaled for 12 doublings"),
+            *("Construction, the curve and its table", "Construction, most memory in use"),
+        ],
+    ),
+    (
+        "scale.py",
+        "--quick",
+        [
+            *("ddp, tiny model", "fsdp, tiny model", "TrainStep", "hand-written, the same operations"),
+            *('TrainStep, synchronize="micro"', 'hand-written, as synchronize="micro"'),
+            *("Lightning Fabric, LambdaLR", "accelerate, LambdaLR"),
+            *("Activations", "A save of", "Two starts", "Encoding", "An ESTIMATE"),
+        ],
+    ),
+    ("checkpoints.py", "--quick", ["Checkpoints", "DCP"]),
+    (
+        "speedups.py",
+        "--rounds 1 --calls 1 --rows 4 --samples 8 --layers 1",
+        [
+            *('precision="bf16"', 'precision="fp16"', "compile=True", 'compile=True, precision="bf16"'),
+            *("AdamW(foreach=True)", "AdamW(fused=False)", "the loss is read at each update"),
+            *("four micro-batches of a quarter", "checkpoint_activations", "num_workers=1", "num_workers=2"),
+        ],
+    ),
+    (
+        "step.py",
+        "--rounds 1 --calls 2",
+        ["TrainStep", "hand-written", "Lightning Fabric", "accelerate", "building a TrainStep"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("script", "arguments", "beginnings"), TABLES, ids=[row[0] for row in TABLES])
+def test_benchmark_prints_every_table(script, arguments, beginnings, tmp_path):
+    lines = run(BENCHMARKS / script, *arguments.split(), folder=tmp_path).splitlines()
+    assert [text for text in beginnings if not any(line.strip().startswith(text) for line in lines)] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def load(script, monkeypatch):
+    """Return the names of a benchmark."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return runpy.run_path(str(BENCHMARKS / script))
+
+
+def test_ctrl_c_ends_all_processes(tmp_path):
+    program = Program(BENCHMARKS / "scale.py", "--rounds", 1, folder=tmp_path)
+    for line in program.lines():
+        if line.startswith("ddp, tiny"):
+            break
+    processes = psutil.Process(program.pid).children(recursive=True)
+    assert len(processes) >= 2
+    program.interrupt()
+    assert finish(program, status=130)[-1] == "stopped"
+    assert not any(process.is_running() for process in processes)
+
+
+def test_kept_activations_are_counted_once(monkeypatch):
+    benchmark = load("scale.py", monkeypatch)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 2))
+    inputs = torch.randn(3, 4)
+    # Autograd keeps the inputs and the output of each ReLU; it also keeps weights, but these are parameters.
+    assert benchmark["bytes_kept_for_backward"](model, lambda: model(inputs)) == 4 * 3 * (4 + 8 + 8)
+
+
+def test_estimate_matches_its_formula(monkeypatch, capsys):
+    benchmark = load("scale.py", monkeypatch)
+    benchmark["estimate"](1e9, 0.5, 25e9, 0.8)
+    lines = capsys.readouterr().out.splitlines()
+    rows = {int(cells[0]): cells[1:] for line in lines if (cells := line.split())[:1] and cells[0].isdigit()}
+    assert list(rows) == [8, 16, 32, 64, 128, 256, 512, 1024]
+    # 7 GB in 0.28 s, of which 0.224 s overlap; 10.5 GB in 0.42 s, of which 0.336 s overlap.
+    assert rows[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]
+    # The collectives that can overlap take longer than the compute, which hides only 0.1 s of them.
+    benchmark["estimate"](1e9, 0.1, 25e9, 1)
+    (row,) = re.findall(r"^ *8 .*", capsys.readouterr().out, re.MULTILINE)
+    assert row.split()[2:4] == ["0.28", "36%"]
+
+
+def test_hand_written_loop_matches_train_step(monkeypatch):
+    benchmark = load("step.py", monkeypatch)
+    batch = benchmark["batch_for"]("cpu", 16, 32)
+    step = benchmark["train_step"](benchmark["mlp"](), "cpu")
+    by_hand = benchmark["ByHand"](benchmark["mlp"](), "cpu")
+    clock = 0
+    for _ in range(20):
+        result, (*values, counts) = step(batch), by_hand(batch)
+        assert equal_trees(list(result[:3]), values)
+        assert [int(result.clock), int(result.applied), int(result.skipped)] == [clock, *counts.tolist()[1:]]
+        clock = int(counts[0])
+
+
+@pytest.mark.gpu
+def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch):
+    """Only the loop holds its model and optimizer; if they were freed, torch would reuse their memory."""
+    benchmark = load("step.py", monkeypatch)
+    batch = benchmark["batch_for"]("cuda", 16, 32)
+    eager = benchmark["ByHand"](benchmark["mlp"](), "cuda")
+    captured = benchmark["Captured"](benchmark["ByHand"](benchmark["mlp"](), "cuda"), batch)
+    gc.collect()
+    torch.cuda.empty_cache()
+    for _ in range(3):  # the captured loop does three updates before it captures
+        eager(batch)
+    for _ in range(5):
+        fillers = [torch.full_like(parameter, 7.0) for parameter in eager.parameters for _ in range(4)]
+        assert equal_trees(captured(batch), [*eager(batch)])
+        assert all((tensor == 7).all() for tensor in fillers)
+
+
+CASE = re.compile(
+    r"^([12] runs?, (?:same length|longer|shorter)) +(\d+)((?: +0\.\d{4}){3}) +(\d\.\d\d)$", re.MULTILINE
+)
+CASES = [
+    f"{runs}, {length}" for runs in ("1 run", "2 runs") for length in ("same length", "longer", "shorter")
+]
+
+
+def losses_of(curve: StagedCurve, steps: range) -> list[float]:
+    progress, noise = schedule_sums(curve, 1.0, np.array(steps))
+    errors = 1 + 1e-3 * np.random.default_rng(len(steps)).standard_normal(len(steps))
+    return ((2.5 + (progress / 500) ** -0.4 + 0.1 * noise**0.8) * errors).tolist()
+
+
+def schaipp_log(total: int, decay: float, first: int, scheduler: str = "wsd", lr: float = 1e-3) -> dict:
+    """Return a log as in `data/` of lr-scheduling; `first` is the step of the checkpoint where it begins."""
+    config = {"dataset": "slimpajama", "model": "llama", "n_layer": 12, "n_embd": 768, "lr": lr}
+    config |= {"warmup_steps": 100, "iterations": total, "wsd_fract_decay": decay, "scheduler": scheduler}
+    length = int(decay * total)
+    end = [(total - 100, 0.1, "cosine")] if scheduler == "cos" else [(total - 100 - length,)]
+    curve = StagedCurve(
+        [
+            (100, 1.0, "cosine" if scheduler == "cos" else "linear"),
+            *end,
+            *([(length, 0.0)] if length else []),
+        ],
+        start=0.01,
+    )
+    steps = range(50, total, 50)
+    losses = dict(zip(steps, losses_of(curve, steps), strict=True))
+    kept = {0: 11.0} | losses if not first else {t: losses[t] for t in losses if t >= first}
+    return {"config": config, "history": {"val": {"iter": list(kept), "val_loss": list(kept.values())}}}
+
+
+def write_schaipp(clone: Path) -> None:
+    (clone / "data").mkdir(parents=True)
+    logs = [schaipp_log(6000, 0, 0), *(schaipp_log(n, 0.0, 0, "cos") for n in (3000, 6000))]
+    logs += [schaipp_log(n, 0.2, int(0.7 * n)) for n in (3000, 4500, 6000)]
+    for index, log in enumerate(logs):
+        (clone / "data" / f"{index}.json").write_text(json.dumps(log))
+
+
+def write_olmo(clone: Path) -> None:
+    total, warmup, folder = {"0.5xC": 3000, "1xC": 6000, "10xC": 6000}, 100, clone / "scripts/scaling/data"
+    kinds = {
+        "peteish-moreeval": lambda n: [(n - warmup - 10, 0.1, "cosine"), (11,)],
+        "peteish-moreeval-const": lambda n: [(n - warmup + 1,)],
+        "peteish-moreeval-decay": lambda n: [
+            (n - warmup - 10 - round((n - 10) / 10),),
+            (n // 10 - 1, 0.1),
+            (11,),
+        ],
+    }
+    for kind, stages in kinds.items():
+        (folder / kind).mkdir(parents=True)
+        for name, n in total.items():
+            if kind == "peteish-moreeval-const" and name != "10xC":
+                continue
+            curve = StagedCurve([(warmup - 1, 1.0), *stages(n)], start=1 / warmup)
+            steps = range(50, n + 1, 50)
+            rows = zip(steps, losses_of(curve, steps), strict=True)
+            with (folder / kind / f"190M-{name}.csv").open("w", newline="") as file:
+                writer = csv.writer(file)
+                columns = "eval/c4_en-validation/CrossEntropyLoss", "optim/learning_rate_group0"
+                writer.writerow(["_step", *columns, "learning_rate_peak"])
+                for step, loss in rows:
+                    if kind != "peteish-moreeval-decay" or step > 0.8 * n:
+                        writer.writerow([step, loss, 1e-3 * float(curve(step - 1)), 1e-3])
+
+
+def test_benchmark_reads_both_clones(tmp_path):
+    write_schaipp(tmp_path / "lr-scheduling")
+    write_olmo(tmp_path / "OLMo")
+    program = BENCHMARKS / "forecast.py"
+    text = run(program, "lr-scheduling", "OLMo", "--pairs", 15, folder=tmp_path)
+    assert "lr-scheduling: 6 runs in 1 groups; 15 fits, 1 rejected" in text  # the constant one
+    assert "OLMo: 7 runs in 1 groups; 21 fits, 1 rejected" in text
+    rows = CASE.findall(text)
+    assert [row[0] for row in rows] == CASES * 2
+    for _, _, errors, covered in rows:
+        best, annealing, nearest = map(float, errors.split())
+        assert best < min(annealing, nearest, 0.01)
+        assert float(covered) == 1
+
+
+REGRETS = re.compile(
+    r"^(same|another) curve +(\d+)((?:  0\.\d{4} \(0\.\d{4}\)){3}) +([01]\.\d\d)$", re.MULTILINE
+)
+
+
+def test_benchmark_of_best_peaks_prints_regrets(tmp_path):
+    """The best peak is 1e-3 for all curves."""
+    (tmp_path / "data").mkdir()
+    kinds = ("wsd", 0.2), ("wsd", 0.6), ("cos", 0.0)
+    for total, (scheduler, decay) in itertools.product((25_000, 50_000), kinds):
+        for lr in (5e-4, 1e-3, 2e-3):
+            log = schaipp_log(total, decay, 0, scheduler, lr)
+            losses = log["history"]["val"]["val_loss"]
+            log["history"]["val"]["val_loss"] = [loss + 0.02 * np.log2(lr / 1e-3) ** 2 for loss in losses]
+            (tmp_path / "data" / f"{total}-{decay}-{scheduler}-{lr}.json").write_text(json.dumps(log))
+    text = run(BENCHMARKS / "best_peak.py", ".", folder=tmp_path)
+    assert text.startswith("3 curves of 50000 steps\n")
+    same, another = REGRETS.findall(text)
+    assert (same[:2], another[:2]) == (("same", "3"), ("another", "6"))
+    for *_, regrets, held in (same, another):
+        assert float(regrets.split()[0]) < 0.001
+        assert held == "1.00"
+
+
+def test_pages_show_tables_in_the_form_of_the_benchmarks():
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for data_set in ("lr-scheduling", "OLMo"):
+        _, _, printed = pages.partition(f"\n{data_set}: ")
+        assert [row[0] for row in CASE.findall(printed.partition("\n```")[0])[:6]] == CASES
+    assert [row[0] for row in REGRETS.findall(pages)] == ["same", "another"]

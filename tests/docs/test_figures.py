@@ -1,0 +1,201 @@
+"""Figures on the pages against what they are measured with; messages of other libraries against their own."""
+
+import json
+import pickle
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+import torch
+from support.docs.pages import PAGES, ROOT, sections
+from support.programs import EXAMPLES, run
+from torch.optim import SGD
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
+
+from plateau_jax import PlateauCurve, StagedCurve, outlook
+from plateau_jax.__main__ import main
+from torch_bridge import Checkpoints, TrainStep
+
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+TEXT = "\n".join(TEXTS.values())
+
+
+def test_bounds_next_to_published_losses_match_curves():
+    """The published runs have 50 000 steps, with a warmup of 300."""
+    rows = re.findall(r"^\| ([\d.]+) %, (linear|1-sqrt) \| ([\d.]+) \| [\d.]+ \|$", TEXT, re.MULTILINE)
+    bounds = []
+    for percent, shape, _ in rows:
+        steps = round(500 * float(percent))
+        bounds.append(outlook(StagedCurve([(300, 1.0), (49_700 - steps,), (steps, 0.0, shape)])).bound)
+    assert [f"{bound / bounds[0]:.3f}" for bound in bounds] == [figure for *_, figure in rows] != []
+
+
+def notebook_output() -> str:
+    notebook = json.loads((EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    return "".join(line for output in outputs for line in output.get("text", []))
+
+
+def test_figures_of_the_notebook_are_those_it_printed():
+    """Those in lines that link to it, and the table of plateaus."""
+    printed = notebook_output()
+    quoting = [line for line in TEXT.splitlines() if "the notebook](" in line.lower()]
+    figures = [figure for line in quoting for figure in re.findall(r"\d\.\d+", line)]
+    assert [figure for figure in figures if figure not in printed] == []
+    assert figures
+    table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", TEXT, re.MULTILINE)
+    assert table
+    for name, cells in table:
+        at_one_peak, apart, best, best_apart = cells.replace("−", "-").split("|")
+        loss, peak = best.strip().split(", at ")
+        for start, figures in (
+            (f"{name} ", f"{at_one_peak} {apart}"),
+            (f"{name}, {peak} ", f"{loss} {best_apart}"),
+        ):
+            (line,) = [line for line in printed.splitlines() if line.startswith(start)]
+            assert line.removeprefix(start).split("lower")[0].split() == figures.split()
+
+
+BYTES = [
+    pytest.param(call, int(training), int(checkpoint), id=call)
+    for calls, training, checkpoint in re.findall(
+        r"^\| (`\w+\(.*\)`) \| (\d+) \| (\d+) \|$", TEXT, re.MULTILINE
+    )
+    for call in re.findall(r"`(.+?)`", calls)
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("call", "training", "checkpoint"), BYTES)
+def test_bytes_per_parameter(call, training, checkpoint, dtype, tmp_path):
+    """The table has those of float32; bfloat16 needs half of each."""
+    size = 512
+    model = torch.nn.Linear(size, size, bias=False, dtype=dtype)
+    name, settings = call.removesuffix(")").split("(")
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-3, **eval(f"dict({settings})"))
+    gradients = []
+    model.weight.register_post_accumulate_grad_hook(lambda weight: gradients.append(weight.grad))
+    step = TrainStep(model, optimizer, lambda model, batch: model(batch).sum(), PlateauCurve(10))
+    step(torch.ones(1, size, dtype=dtype))
+    tensors = [model.weight, *gradients]
+    tensors += [value for value in optimizer.state[model.weight].values() if torch.is_tensor(value)]
+    assert round(sum(tensor.nbytes for tensor in tensors) / size**2) == dtype.itemsize * training // 4
+
+    Checkpoints(tmp_path).save(1, step=step, wait=True)
+    written = sum(path.stat().st_size for path in Path(tmp_path).rglob("*") if path.is_file())
+    assert 0 <= written - dtype.itemsize * checkpoint // 4 * size**2 < 20_000
+
+
+DESIGN_COMMANDS = [
+    line
+    for page in PAGES
+    for section in sections(page)
+    for block in section.blocks
+    if block.language == "sh"
+    for line in block.code.splitlines()
+    if line.startswith("python -m plateau_jax ") and "--design" in line
+]
+
+
+@pytest.mark.parametrize("command", DESIGN_COMMANDS)
+def test_commands_open_the_design_page(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("curve.json", "other.json"):
+        (tmp_path / name).write_text(json.dumps(PlateauCurve(100).to_dict()))
+    opened = []
+    monkeypatch.setattr("plateau_jax.design.server.serve", lambda curves, *_, **__: opened.extend(curves))
+    assert main(shlex.split(command, comments=True)[3:]) == 0
+    assert opened
+
+
+@pytest.mark.slow
+def test_example_draws_the_pictures_of_the_design_page(tmp_path):
+    from support.design.browser import chromium  # needs playwright, which fast tests do without
+
+    with chromium():
+        pass  # skips the test if Chromium is not installed
+    script = tmp_path / "examples" / "plot_design.py"
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    script.parent.mkdir()
+    shutil.copy(EXAMPLES / "plot_design.py", script)
+    for page in PAGES:
+        if page.parent == ROOT / "docs":
+            shutil.copy(page, tmp_path / "docs")
+    run(script, folder=tmp_path)
+    drawn = list((tmp_path / "docs" / "pictures").glob("design*.png"))
+    assert drawn
+    for path in drawn:
+        committed = matplotlib.image.imread(ROOT / "docs" / "pictures" / path.name)
+        assert matplotlib.image.imread(path).shape == committed.shape
+
+
+def weight() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.ones(2))
+
+
+def advanced(build: Callable[[SGD], object], updates: int = 1):
+    """Return a scheduler after this number of updates."""
+    optimizer = SGD([weight()], lr=1.0)
+    scheduler = build(optimizer)
+    for _ in range(updates):
+        optimizer.step()
+        scheduler.step()
+    return scheduler
+
+
+def half(step: int) -> float:
+    return 0.5**step
+
+
+def pass_an_epoch():
+    advanced(lambda optimizer: CosineAnnealingLR(optimizer, 10)).step(1)
+
+
+def skip_an_update():
+    parameter = weight()
+    optimizer = SGD([parameter], lr=1.0)
+    scheduler, scaler = CosineAnnealingLR(optimizer, 10), torch.amp.GradScaler("cpu")
+    scaler.scale(parameter.sum() * torch.inf).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    scheduler.step()
+
+
+def add_a_group():
+    scheduler = advanced(lambda optimizer: LambdaLR(optimizer, half))
+    scheduler.optimizer.add_param_group({"params": [weight()]})
+    scheduler.step()
+
+
+def pass_the_end():
+    advanced(lambda optimizer: OneCycleLR(optimizer, 1.0, 1001), 1002)
+
+
+def pickle_a_lambda():
+    pickle.dumps(advanced(lambda optimizer: LambdaLR(optimizer, lambda step: 0.5**step)))
+
+
+def resume_without_initial_lr():
+    LambdaLR(SGD([weight()], lr=1.0), half, last_epoch=2)
+
+
+# A wrong program, what torch raises, and the part of its message that people search for and a page quotes.
+MESSAGES = [
+    (pass_an_epoch, UserWarning, "The epoch parameter in `scheduler.step()` was not necessary"),
+    (skip_an_update, UserWarning, "Detected call of `lr_scheduler.step()` before `optimizer.step()`"),
+    (add_a_group, ValueError, "zip() argument 2 is shorter than argument 1"),
+    (pass_the_end, ValueError, "Tried to step 1002 times. The specified number of total steps is 1001"),
+    (pickle_a_lambda, (AttributeError, pickle.PicklingError), "pickle local object"),
+    (resume_without_initial_lr, KeyError, "param 'initial_lr' is not specified in param_groups[0]"),
+]
+
+
+@pytest.mark.parametrize(("program", "error", "message"), MESSAGES)
+def test_pages_quote_the_messages_of_torch(program, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        program()
+    assert message in TEXT

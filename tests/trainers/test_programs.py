@@ -1,0 +1,203 @@
+"""The training programs on the pages: the learning rates of the curve, and resumed equals uninterrupted."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from support.docs.pages import programs
+from support.jax.jax_cases import product
+from support.jax.jax_trainers import assert_rejected_if_longer, assert_resumed as assert_jax_resumed, watched
+from support.schedulers.runs import learning_rate
+from support.trainers.trainers import (
+    FOLDER_WARNING,
+    LIGHTNING_WARNING,
+    PAGE_CURVE,
+    PAGE_PEAK,
+    assert_resumed,
+    expected_lrs,
+    record_lrs,
+    run_and_resume,
+    same_weights,
+    train,
+)
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.lr_scheduler import LambdaLR
+
+import torch_bridge
+from plateau_jax import PlateauCurve, StagedCurve
+from torch_bridge import lambda_lr
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(LIGHTNING_WARNING, FOLDER_WARNING),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
+]
+
+LINEAR = PlateauCurve(200, warmup_steps=20, decay_shape="linear")
+LATER = PlateauCurve(160, warmup_steps=20, plateaus=[(0, 60)], init_lr_ratio=0.1)
+FROM_A_START = replace(PAGE_CURVE, init_lr_ratio=0.05)
+OF_PAGE = expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK)
+SEQUENTIAL = "Plain PyTorch, combined with torch's schedulers"
+
+# The learning rates of each update, by the heading of a program.
+TORCH = {
+    "Plain PyTorch": OF_PAGE,
+    "Lightning Fabric": OF_PAGE,
+    "PyTorch Lightning": OF_PAGE,
+    "Hugging Face Trainer": expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK, groups=2),
+    "Plain PyTorch, several optimizers": [
+        lrs
+        for step in range(200)
+        for lrs in (*expected_lrs(PAGE_CURVE, [step], 0.02), *expected_lrs(LINEAR, [step], PAGE_PEAK))
+    ],
+    SEQUENTIAL: [[0.1 * float(np.float32(PAGE_PEAK))]] * 40 + expected_lrs(LATER, range(160), PAGE_PEAK),
+    "A compiled optimizer": np.float32(expected_lrs(FROM_A_START, range(200), PAGE_PEAK)).tolist(),
+}
+
+
+@contextmanager
+def record_compiled_lrs() -> Generator[list[list[float]]]:
+    """Record the learning rates before each compiled step, which must not be compiled again.
+
+    A hook of the optimizer would be compiled too.
+    """
+    torch._dynamo.reset()
+    compile, optimizers, used = torch.compile, [], []
+
+    def record_optimizer(optimizer, curve):
+        optimizers[:] = [optimizer]
+        return lambda_lr(optimizer, curve)
+
+    def record_compiled_step(step):
+        compiled = compile(step)
+
+        def recorded():
+            used.append([group["lr"].item() for group in optimizers[0].param_groups])
+            compiled()
+
+        return recorded
+
+    with (
+        patch.object(torch_bridge, "lambda_lr", record_optimizer),
+        patch.object(torch, "compile", record_compiled_step),
+        torch._dynamo.config.patch(error_on_recompile=True),
+    ):
+        yield used
+
+
+@pytest.mark.parametrize("heading", TORCH)
+def test_torch_program_resumes(heading, tmp_path):
+    record = record_compiled_lrs if heading == "A compiled optimizer" else record_lrs
+    assert_resumed(heading, tmp_path, TORCH[heading], record)
+
+
+def test_sequence_matches_torch_lambda_lr(tmp_path):
+    def torch_lambda_lr(optimizer, curve):
+        return LambdaLR(optimizer, lambda step: curve(step))
+
+    used = {}
+    for name, scheduler in (("ours", lambda_lr), ("torch's", torch_lambda_lr)):
+        (tmp_path / name).mkdir()
+        with record_lrs() as used[name], patch.object(torch_bridge, "lambda_lr", scheduler):
+            train(SEQUENTIAL, tmp_path / name, changes={"lr=1e-2": f"lr={float(np.float32(PAGE_PEAK))}"})
+    assert len(used["ours"]) == 200
+    # Torch does not round the product to float32.
+    np.testing.assert_allclose(used["ours"], used["torch's"], rtol=2**-24)
+
+
+RESUMES = [program.heading for program in programs() if program.resumes]
+COUNTING_TOKENS = [heading for heading in RESUMES if heading.endswith(", counting tokens")]
+
+
+@contextmanager
+def record_lrs_and_rows() -> Generator[tuple[list[list[float]], list[Tensor]]]:
+    """Record the learning rates of updates, and the rows of each micro-batch as the first layer gets them."""
+    rows: list[Tensor] = []
+
+    def note(module: nn.Module, inputs: tuple[Tensor]) -> None:
+        if isinstance(module, nn.Linear) and module.in_features == 8:
+            rows.append(inputs[0].detach().clone())
+
+    handle = register_module_forward_pre_hook(note)
+    try:
+        with record_lrs() as used:
+            yield used, rows
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("heading", COUNTING_TOKENS)
+def test_program_on_a_clock_of_tokens_resumes(heading, tmp_path):
+    (uninterrupted, (used, batches)), (resumed, (used_later, _)) = run_and_resume(
+        heading, tmp_path, record_lrs_and_rows
+    )
+    names = uninterrupted.names
+    tokens_of = {
+        row.numpy().tobytes(): int(count) for row, count in zip(names["rows"], names["tokens"], strict=True)
+    }
+    micro_batches = [sum(tokens_of[row.numpy().tobytes()] for row in batch) for batch in batches]
+    assert (len(used), len(micro_batches)) == (200, 400)
+    consumed = 0
+    for update, lrs in enumerate(used):
+        assert set(lrs) == {learning_rate(PAGE_PEAK, names["curve"], consumed // 1024)}
+        consumed += sum(micro_batches[2 * update : 2 * update + 2])
+    assert consumed == int(names["tokens"].sum())
+    assert used_later == used[100:]
+    assert same_weights(resumed.names["model"], names["model"])
+    assert torch.equal(resumed.names["rows"], names["rows"])
+
+
+# By heading: the state of a program, from its variables, and the update at which it resumes.
+JAX = {
+    # The checkpoint after 200 micro-batches, one of which was skipped, lies between two updates.
+    "optax: MultiSteps and apply_if_finite": (lambda names: (names["params"], names["opt_state"]), 99),
+    "flax nnx": (lambda names: nnx.to_pure_dict(nnx.state((names["model"], names["optimizer"]))), 100),
+    "flax linen": (
+        lambda names: (names["state"].params, names["state"].opt_state, names["state"].step),
+        100,
+    ),
+    "orbax": (lambda names: names["state"], 100),
+}
+
+
+@pytest.mark.parametrize("heading", JAX)
+def test_jax_program_resumes(heading, tmp_path):
+    names = assert_jax_resumed(heading, tmp_path, *JAX[heading])
+    assert "apply_if_finite" not in heading or int(names["opt_state"].total_notfinite) == 1
+
+
+def test_two_curves_and_averaged_weights_resume(tmp_path):
+    heading, ramp = "optax: partition and weight averaging", StagedCurve([(50, 1.0)])
+    (uninterrupted, given), (resumed, given_later) = run_and_resume(heading, tmp_path, watched)
+    for record, counts in ((given, range(200)), (given_later, range(100, 200))):
+        record.assert_given(PAGE_CURVE, 2e-2, counts)
+        record.assert_given(LINEAR, 1e-2, counts)
+        record.assert_given(ramp, 0.95, counts)
+    jax.tree.map(np.testing.assert_array_equal, resumed.names["state"], uninterrupted.names["state"])
+    for curve in ("curve", "linear"):
+        assert_rejected_if_longer(heading, tmp_path, curve)
+
+    # The average by its definition, starting from the initial weights, which are 0.
+    params, _, opt_state = uninterrupted.names["state"]
+    params = jax.tree.map(jnp.zeros_like, params)
+    state, expected = (params, params, jax.tree.map(jnp.zeros_like, opt_state)), 0.0
+    for count in range(12):
+        inputs = np.random.default_rng(count).normal(size=(256, 8)).astype(np.float32)
+        state, _ = uninterrupted.names["train"](*state, inputs, count)
+        decay = float(product(ramp, 0.95, np.array([count]), False)[0])
+        expected = decay * expected + (1 - decay) * np.asarray(state[0]["weights"])
+        np.testing.assert_allclose(state[1]["weights"], expected, rtol=1e-5)
+
+
+def test_each_program_that_resumes_is_in_a_table():
+    on_ranks = ["accelerate", "DDP and FSDP2"]  # in test_ranks.py
+    tested = [*TORCH, *COUNTING_TOKENS, *JAX, "optax: partition and weight averaging", *on_ranks]
+    assert sorted(RESUMES) == sorted(tested)
