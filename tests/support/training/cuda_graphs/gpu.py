@@ -1,4 +1,4 @@
-"""Training steps on a GPU, and a guard against waiting for it."""
+"""Training steps whose updates a CUDA graph can hold, on a GPU, and a guard against waiting for it."""
 
 import warnings
 from collections.abc import Callable, Generator, Iterable
@@ -28,9 +28,10 @@ def gpu_step(
     model: nn.Module | None = None,
     loss_fn: Any = mean_loss,
     optimizers: Callable[[nn.Module], Any] | None = None,
+    device: str = "cuda",
     **options: Any,
 ) -> TrainStep:
-    model = (Net() if model is None else model).cuda()
+    model = (Net() if model is None else model).to(device)
     kind: Any = FUSED[name][0]
     more = {"capturable": True} if "capturable" in kind(model.parameters()).defaults else {}
     optimizer = optimizers(model) if optimizers else make_optimizer(name, model, **more)
