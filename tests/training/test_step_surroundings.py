@@ -1,4 +1,4 @@
-"""The training step in unusual surroundings: copies, devices, modes, threads, hooks that raise."""
+"""The training step in unusual surroundings: copies, devices, modes, threads."""
 
 import copy
 import pickle
@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.training.models import Net, batches, counting_loss, mean_loss, nonfinite
 from support.training.optimizers import FUSED, make_optimizer
-from support.training.steps import CURVE, make_step, state_kept_by_skips, train
+from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees
 from torch import Tensor
 
@@ -157,39 +157,6 @@ def test_copies_of_model_and_optimizer_are_independent(copied: Callable[[Any], A
     kept = step.state_dict()
     train(other, data)
     assert equal_trees(step.state_dict(), kept)
-
-
-@pytest.mark.parametrize("at", ["forward", "backward", "accumulated", "optimizer", "after the optimizer"])
-@pytest.mark.parametrize("name", NAMES)
-def test_raising_hooks_leave_step_usable_or_rejected(name: str, at: str) -> None:
-    """Before the optimizer's step the training step stays usable; after that it needs a loaded state."""
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError("on purpose")
-
-    step, reference, data = make_step(name), make_step(name), batches(4)
-    train(step, data[:2])
-    train(reference, data[:2])
-    hook = {
-        "forward": lambda: step.model.first.register_forward_hook(fail),
-        "backward": lambda: step.model.last.register_full_backward_hook(fail),
-        "accumulated": lambda: step.model.first.weight.register_post_accumulate_grad_hook(fail),
-        "optimizer": lambda: step.optimizer.register_step_pre_hook(fail),
-        "after the optimizer": lambda: step.optimizer.register_step_post_hook(fail),
-    }[at]()
-    before = step.state_dict()
-    with pytest.raises(RuntimeError, match="on purpose"):
-        step(data[2])
-    hook.remove()
-    assert not hasattr(step.optimizer, "found_inf")
-    assert all(parameter.grad is None for parameter in step.model.parameters())
-    if "optimizer" in at:
-        for call in (step.state_dict, lambda: step(data[2])):
-            with pytest.raises(RuntimeError, match="an update was interrupted"):
-                call()
-        step.load_state_dict(before)
-    assert equal_trees(state_kept_by_skips(step), state_kept_by_skips(reference))
-    assert equal_trees(train(step, data[2:]), train(reference, data[2:]))
 
 
 def test_lazy_model_trains_after_a_dummy_batch() -> None:

@@ -9,9 +9,15 @@ import torch
 from hypothesis import given, strategies as st
 from support.holds.held import PATIENT
 from support.training.cuda_graphs.gpu import gpu_step
-from support.training.cuda_graphs.graphs import WARM_UPS, FakeGraph, Sums, capture, graphs_for, without_cuda
+from support.training.cuda_graphs.graphs import (
+    WARM_UPS,
+    FakeGraph,
+    Sums,
+    captured_step,
+    graphs_for,
+    without_cuda,
+)
 from support.training.models import batches, nonfinite
-from support.training.steps import make_step
 from support.training.trees import equal_trees
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
@@ -76,7 +82,7 @@ def test_update_is_captured_once_per_shape(calls: Sequence[Any], captures: int, 
 
 def test_changing_setting_delays_capture() -> None:
     """Its graph would be dropped at once."""
-    step, captures = capture(make_step("sgd")), list[int]()
+    step, captures = captured_step("cpu", "sgd"), list[int]()
     for number in range(12):
         step.optimizer.param_groups[0]["weight_decay"] = 0.5 / min(number + 1, 8)
         step(*batches(1))
@@ -87,8 +93,8 @@ def test_changing_setting_delays_capture() -> None:
 @pytest.mark.parametrize("name", ["adamw", "momentum"])
 @pytest.mark.parametrize("hold", [None, [PATIENT, HoldBelow(0.9, 3, every=2)]])
 def test_captured_step_equals_eager_step(name: str, hold: Any) -> None:
-    captured, eager = (gpu_step(name, device="cpu", hold=hold, max_norm=0.5) for _ in range(2))
-    capture(captured)
+    options = {"hold": hold, "max_norm": 0.5}
+    captured, eager = captured_step("cpu", name, **options), gpu_step(name, device="cpu", **options)
     for number, inputs in enumerate([*batches(20), *batches(10, rows=7, seed=1)]):
         chosen = nonfinite(inputs) if number % 5 == 0 else inputs
         assert equal_trees(captured(chosen), eager(chosen))

@@ -1,19 +1,23 @@
 """Failed captures and warm-ups: the original error is raised with a note, and the step stays usable."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from support.training.cuda_graphs.gpu import gpu_step
-from support.training.cuda_graphs.graphs import CPU, WARM_UPS, Sums, capture, graphs_for, without_cuda
-from support.training.models import batches
-from support.training.steps import state_kept_by_skips, train
+from support.training.cuda_graphs.gpu import gpu_step, graphs_of, on_gpu
+from support.training.cuda_graphs.graphs import CPU, WARM_UPS, Sums, captured_step, graphs_for, without_cuda
+from support.training.models import Batch, Net, batches, mean_loss
+from support.training.steps import train
 from support.training.trees import equal_trees
-from torch import Tensor
+from torch import Tensor, nn
 
+TESTS = Path(__file__).parents[2]
 PREVIOUS = "operation failed due to a previous error during capture"
 BATCH = [{"x": torch.ones(2)}]
 
@@ -22,12 +26,12 @@ class OfTheUser(Exception):
     pass
 
 
-@pytest.fixture(autouse=True)
-def _without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     without_cuda(monkeypatch)
 
 
-class Failing(Sums):
+class FailingSums(Sums):
     """Sums whose captures raise the error while it is in a list."""
 
     def __init__(self, *errors: BaseException) -> None:
@@ -42,14 +46,11 @@ class Failing(Sums):
             raise self.errors[0]
         return super().__call__(micro_batches)
 
-    def check_captures_again(self) -> None:
-        self.errors.clear()
-        assert self.graphs(BATCH)[1] == WARM_UPS + 1
-        assert len(self.graphs.captured) == 1
-
 
 @pytest.fixture
-def at_end_of_capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], None]:
+def at_end_of_capture(
+    fakes: None, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[Any], None]], None]:
     """Replace captures by nothing but a call with their pool at the end."""
 
     def replace(end: Callable[[Any], None]) -> None:
@@ -65,7 +66,7 @@ def at_end_of_capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[An
     return replace
 
 
-def _abort(pool: Any) -> None:
+def abort(pool: Any) -> None:
     raise RuntimeError(PREVIOUS)
 
 
@@ -80,8 +81,8 @@ def _abort(pool: Any) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_first_error_is_raised(error: Exception, ends_well: bool, at_end_of_capture: Any) -> None:
-    sums, message = Failing(error), str(error)
-    at_end_of_capture(lambda pool: None if ends_well or not sums.errors else _abort(pool))
+    sums, message = FailingSums(error), str(error)
+    at_end_of_capture(lambda pool: None if ends_well or not sums.errors else abort(pool))
     for _ in range(2):
         with pytest.raises(type(error)) as raised:
             sums.graphs(BATCH)
@@ -99,21 +100,14 @@ def test_note_names_damage_by_torch(
     version: str, is_damaged: bool, at_end_of_capture: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is raised at the end of the capture."""
-    sums = Failing()
-    at_end_of_capture(_abort)
+    sums = FailingSums()
+    at_end_of_capture(abort)
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(RuntimeError, match="previous error") as raised:
         sums.graphs(BATCH)
     notes = "".join(raised.value.__notes__)
     assert "cuda_graph=False" in notes
     assert ("restart the process" in notes) == is_damaged
-
-
-def test_keyboard_interrupt_is_raised() -> None:
-    sums = Failing(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        sums.graphs(BATCH)
-    sums.check_captures_again()
 
 
 def test_pool_of_failed_capture_is_not_reused(
@@ -123,7 +117,7 @@ def test_pool_of_failed_capture_is_not_reused(
     pools, used = iter(range(100)), list[int]()
     at_end_of_capture(used.append)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
-    sums = Failing(RuntimeError("no"))
+    sums = FailingSums(RuntimeError("no"))
     with pytest.raises(RuntimeError):
         sums.graphs(BATCH)
     sums.errors.clear()
@@ -134,7 +128,7 @@ def test_pool_of_failed_capture_is_not_reused(
 
 @pytest.mark.parametrize("error", [None, OfTheUser("mine"), KeyboardInterrupt()], ids=repr)
 def test_streams_are_ordered_around_warm_up(
-    error: BaseException | None, monkeypatch: pytest.MonkeyPatch
+    error: BaseException | None, fakes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller's stream waits for the work that the warm-up has queued, even if it fails."""
     events: list[tuple[str, str]] = []
@@ -162,17 +156,129 @@ def test_streams_are_ordered_around_warm_up(
     assert events == [("side", "caller"), ("the", "update"), ("caller", "side")]
 
 
-def test_failed_capture_leaves_no_partial_update() -> None:
+class Failing:
+    """A loss that raises at one call."""
+
+    def __init__(self, error: BaseException, at: int) -> None:
+        self._error, self._at, self.calls = error, at, 0
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        self.calls += 1
+        loss = mean_loss(model, batch)
+        if self.calls == self._at:
+            raise self._error
+        return loss
+
+
+class Keeping(Net):
+    """Keeps its last result, and with it some memory of a capture."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.last_output = super().forward(inputs)
+        return self.last_output
+
+
+@pytest.mark.parametrize("at", [1, WARM_UPS, WARM_UPS + 1])
+@pytest.mark.parametrize("kind", [OfTheUser, KeyboardInterrupt])
+def test_step_continues_after_error_of_loss(device: str, kind: type[BaseException], at: int) -> None:
+    """In a warm-up as in the capture."""
+    error, data = kind("mine"), on_gpu(batches(9), device)
+    captured = captured_step(device, model=Keeping(), loss_fn=Failing(error, at))
+    eager = gpu_step(model=Keeping(), device=device)
+    assert equal_trees(train(captured, data[: at - 1]), train(eager, data[: at - 1]))
+    with pytest.raises(kind) as raised:
+        captured(data[0])
+    assert raised.value is error
+    assert len(getattr(error, "__notes__", [])) == (at > WARM_UPS and kind is OfTheUser)
+    assert all(parameter.grad is None for parameter in captured.model.parameters())
+    if device == "cuda":
+        assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert equal_trees(train(captured, data[at - 1 :]), train(eager, data[at - 1 :]))
+    assert len(graphs_of(captured).captured) == 1
+    assert equal_trees(captured.state_dict(), eager.state_dict())
+
+
+def test_failed_capture_leaves_no_partial_update(device: str) -> None:
     """It fails while the optimizer steps, but a capture executes nothing."""
 
     def fail(*_: Any) -> None:
         raise OfTheUser
 
-    captured, eager, (batch,) = capture(gpu_step(device="cpu")), gpu_step(device="cpu"), batches(1)
-    assert equal_trees(train(captured, [batch] * WARM_UPS), train(eager, [batch] * WARM_UPS))
+    captured, eager, data = captured_step(device), gpu_step(device=device), on_gpu(batches(9), device)
+    assert equal_trees(train(captured, data[:WARM_UPS]), train(eager, data[:WARM_UPS]))
     hook = captured.optimizer.register_step_pre_hook(fail)
     with pytest.raises(OfTheUser):
-        captured(batch)
+        captured(data[0])
     hook.remove()
-    assert equal_trees(state_kept_by_skips(captured), state_kept_by_skips(eager))
-    assert equal_trees(train(captured, [batch] * 3), train(eager, [batch] * 3))
+    assert equal_trees(train(captured, data[WARM_UPS:]), train(eager, data[WARM_UPS:]))
+    assert equal_trees(captured.state_dict(), eager.state_dict())
+
+
+READS = """
+def loss_fn(model, batch):
+    loss = mean_loss(model, batch)
+    return loss * 2 if torch.cuda.is_current_stream_capturing() and loss.item() > 0 else loss
+"""
+WRAPS_THE_ERROR = """
+def loss_fn(model, batch):
+    loss = mean_loss(model, batch)
+    try:
+        loss.item()
+    except RuntimeError as error:
+        raise ArithmeticError("mine") from error
+    return loss
+"""
+KEEPS_A_LOSS = """
+loss_fn = mean_loss
+kept.append(mean_loss(model, data[0]))
+"""
+PROGRAM = """
+import torch
+from support.training.cuda_graphs.gpu import gpu_step, graphs_of, on_gpu
+from support.training.models import Net, batches, mean_loss
+from torch.torch_version import TorchVersion
+
+kept, model, data, stream = [], Net().cuda(), on_gpu(batches(9)), torch.cuda.current_stream()
+LOSS
+step = gpu_step(model=model, loss_fn=loss_fn, cuda_graph=True)
+for batch in data[:3]:
+    step(batch)
+message = ""
+try:
+    step(data[3])
+except Exception as error:
+    message = f"{type(error).__name__}: {error}" + "".join(error.__notes__)
+print(message)
+assert torch.cuda.current_stream() == stream
+assert all(parameter.grad is None for parameter in model.parameters())
+torch_repairs_it = TorchVersion(torch.__version__) >= "2.13"
+assert ("restart the process" in message) != torch_repairs_it
+if torch_repairs_it:
+    kept.clear()
+    another = gpu_step(model=model, loss_fn=mean_loss, cuda_graph=True)
+    torch.manual_seed(0)
+    torch.rand(3, device="cuda")
+    for batch in data:
+        another(batch)
+    assert len(graphs_of(another).captured) == 1
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (READS, ["not permitted when stream is capturing", "must not read the device"]),
+        (WRAPS_THE_ERROR, ["ArithmeticError: mine", "must not read the device"]),
+        (KEEPS_A_LOSS, ["stream", "computed outside of the step"]),
+    ],
+    ids=["reads", "wraps the error", "keeps a loss"],
+)
+def test_capture_aborted_by_cuda_is_explained(loss: str, words: list[str]) -> None:
+    """In a separate process, since torch before 2.13 leaves it damaged."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("LOSS", loss)], cwd=TESTS, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(word in done.stdout for word in words), done.stdout

@@ -1,7 +1,5 @@
 """Captured updates against references: held clocks, a hand-written loop, a device that lags."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,26 +10,15 @@ from support.holds.held import clocks_of, holds, told
 from support.holds.hold_cases import metrics
 from support.schedulers.runs import learning_rate
 from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, on_gpu
-from support.training.cuda_graphs.graphs import capture, without_cuda
+from support.training.cuda_graphs.graphs import captured_step
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.steps import CURVE
 from support.training.trees import equal_trees
 
 from plateau_jax import StagedCurve
-from torch_bridge import TrainStep, follow
+from torch_bridge import follow
 
 SIZE = 24
-
-
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def build(request: pytest.FixtureRequest) -> Iterator[Callable[..., TrainStep]]:
-    """Return a function that builds captured steps: on the CPU, with a stand-in for CUDA graphs."""
-    if request.param == "cuda":
-        yield partial(gpu_step, cuda_graph=True)
-        return
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        without_cuda(monkeypatch)
-        yield lambda *arguments, **options: capture(gpu_step(*arguments, device="cpu", **options))
 
 
 @examples(20)
@@ -43,12 +30,12 @@ def build(request: pytest.FixtureRequest) -> Iterator[Callable[..., TrainStep]]:
     st.sets(st.integers(0, SIZE)),
 )
 def test_hold_matches_reference(
-    build: Any, name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]
+    device: str, name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]
 ) -> None:
-    step = build(name, loss_fn=told, precision=precision, hold=hold)
+    step = captured_step(device, name, loss_fn=told, precision=precision, hold=hold)
     (group,) = step.optimizer.param_groups
     for number, (loss, now) in enumerate(zip(losses, clocks_of(hold, CURVE, losses), strict=False)):
-        value = torch.tensor(loss, device=group["params"][0].device)
+        value = torch.tensor(loss, device=device)
         if number in skips:
             assert int(step(value * float("nan")).clock) == now
         result = step(value)
@@ -56,11 +43,10 @@ def test_hold_matches_reference(
         assert result.lr.tolist() == [learning_rate(group["initial_lr"], CURVE, now)]
 
 
-def test_followed_settings_match_hand_written_loop(build: Any) -> None:
+def test_followed_settings_match_hand_written_loop(device: str) -> None:
     """Each change is noticed; a graph is captured once the values have been constant for some updates."""
     options: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.5, "fused": True, "capturable": True}
-    step = build(optimizers=lambda model: torch.optim.AdamW(model.parameters(), **options))
-    device = step.model.first.weight.device
+    step = captured_step(device, optimizers=lambda model: torch.optim.AdamW(model.parameters(), **options))
     by_hand = Net().to(device)
     reference = torch.optim.AdamW(by_hand.parameters(), **options)
     stairs = StagedCurve([(4,), (4, 0.5), (8,), (0, 0.25), (8,)], start=1.0)
@@ -69,8 +55,8 @@ def test_followed_settings_match_hand_written_loop(build: Any) -> None:
         follow(step.optimizer, "weight_decay", stairs), follow(step.optimizer, ("betas", 0), constant)
     ]  # fmt: skip
     recorded = []
-    for number, (inputs, targets) in enumerate(batches(26)):
-        batch = inputs.to(device), targets.to(device)
+    for number, batch in enumerate(batches(26)):
+        batch = batch[0].to(device), batch[1].to(device)
         step(batch)
         recorded.append(len(graphs_of(step).captured))
         for follower in followers:

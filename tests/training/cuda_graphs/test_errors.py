@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from support.errors import check_error, each_row
-from support.training.cuda_graphs.gpu import gpu_step
-from support.training.cuda_graphs.graphs import Sums, capture, without_cuda
+from support.training.cuda_graphs.gpu import gpu_step, on_gpu
+from support.training.cuda_graphs.graphs import Sums, captured_step, without_cuda
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import FUSED, OTHERS, make_optimizer
 from support.training.steps import CURVE, train
@@ -73,16 +73,15 @@ def test_fused_optimizers_are_capturable(name: str) -> None:
     check_capturable(optimizer)
 
 
-def test_step_rejects_uncapturable_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_cuda(monkeypatch)
-    captured, eager = (gpu_step(device="cpu") for _ in range(2))
-    group = capture(captured).optimizer.param_groups[0]
+def test_step_rejects_uncapturable_settings(device: str) -> None:
+    captured, eager = captured_step(device), gpu_step(device=device)
+    group, data = captured.optimizer.param_groups[0], on_gpu(batches(3), device)
     for name in ("fused", "capturable", "fused"):
         group[name] = False
         with pytest.raises(ValueError, match=f"{NEEDS} .*{name}="):
-            captured(BATCH)
+            captured(data[0])
         group[name] = True
-        assert equal_trees(train(captured, batches(3)), train(eager, batches(3)))
+        assert equal_trees(train(captured, data), train(eager, data))
 
 
 @pytest.mark.gpu

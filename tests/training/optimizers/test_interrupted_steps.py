@@ -46,7 +46,7 @@ def _fused_and_not() -> TrainStep:
 @pytest.mark.parametrize(
     ("kind", "updates", "precision", "every"),
     [
-        ("adamw", 1, "fp16", 8),
+        ("adamw", 1, "fp16", 12),
         ("plain adam", 1, "fp32", 16),
         *(
             pytest.param(*row, 1, marks=pytest.mark.slow)
@@ -116,3 +116,33 @@ def test_aux_of_update_interrupted_at_any_line() -> None:
     ):
         if not step._steppers.is_partial:
             assert step(last).aux == (last[0].sum(),)
+
+
+HOOKS: dict[str, Callable[[TrainStep, Any], Any]] = {
+    "backward": lambda step, hook: step.model.last.register_full_backward_hook(hook),
+    "before the optimizer": lambda step, hook: step.optimizer.register_step_pre_hook(hook),
+    "after the optimizer": lambda step, hook: step.optimizer.register_step_post_hook(hook),
+}
+
+
+@pytest.mark.parametrize("at", HOOKS)
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
+def test_raising_hook_leaves_step_usable_or_rejected(name: str, at: str) -> None:
+    """Before the optimizer's step the training step stays usable; after that it needs a loaded state."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("on purpose")
+
+    step, reference, data = make_step(name), make_step(name), batches(4)
+    assert equal_trees(train(step, data[:2]), train(reference, data[:2]))
+    hook, before = HOOKS[at](step, fail), step.state_dict()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        step(data[2])
+    hook.remove()
+    assert not hasattr(step.optimizer, "found_inf")
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    if "optimizer" in at:
+        with pytest.raises(RuntimeError, match="an update was interrupted"):
+            step(data[2])
+        step.load_state_dict(before)
+    assert equal_trees(train(step, data[2:]), train(reference, data[2:]))

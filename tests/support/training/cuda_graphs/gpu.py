@@ -19,8 +19,8 @@ from torch_bridge.training.cuda_graphs.capture import GraphedUpdate
 FUSED_ON_GPU = [name for name in FUSED if name != "adagrad" or TorchVersion(torch.__version__) >= "2.13"]
 
 
-def on_gpu(data: Iterable[Batch]) -> list[Batch]:
-    return [(inputs.cuda(), targets.cuda()) for inputs, targets in data]
+def on_gpu(data: Iterable[Batch], device: str = "cuda") -> list[Batch]:
+    return [(inputs.to(device), targets.to(device)) for inputs, targets in data]
 
 
 def gpu_step(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.training.cuda_graphs.gpu import gpu_step
 from support.training.operators import Tape
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -29,7 +30,7 @@ class FakeGraph(Tape):
         self._overwritten: list[tuple[Tensor, Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(enumerate(args)) | (kwargs or {})
+        given: dict[Any, Any] = {**dict(enumerate(args)), **(kwargs or {})}
         for number, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 written = pytree.tree_leaves(given.get(number, given.get(argument.name)))
@@ -78,11 +79,13 @@ def graphs_for(update: Callable[[Sequence[Any]], tuple[Any, ...]]) -> GraphedUpd
     return GraphedUpdate(update, steppers, Guards(nn.Identity(), []), CPU)
 
 
-def capture(step: TrainStep) -> TrainStep:
-    """Make a step on the CPU capture its updates."""
-    step._steppers._cuda_graph = step._clock._is_captured = True
-    step._clock._updates_within_table = 0
-    step._graphs = GraphedUpdate(step._update, step._steppers, Guards(step.model, step.optimizers), CPU)
+def captured_step(device: str, *arguments: Any, **options: Any) -> TrainStep:
+    """Return a step with captured updates; on the CPU, captured by the fakes."""
+    step = gpu_step(*arguments, device=device, cuda_graph=device == "cuda", **options)
+    if device == "cpu":
+        step._steppers._cuda_graph = step._clock._is_captured = True
+        step._clock._updates_within_table = 0
+        step._graphs = GraphedUpdate(step._update, step._steppers, Guards(step.model, step.optimizers), CPU)
     return step
 
 
