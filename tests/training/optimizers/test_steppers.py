@@ -234,14 +234,15 @@ def test_curves_are_assigned_to_groups(curve: Any, expected: list[PlateauCurve])
         assert [float(group["lr"]) for each in optimizers for group in each.param_groups] == lrs
 
 
+@pytest.mark.parametrize("sequence", [list, tuple])
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.RMSprop])
-def test_list_of_one_equals_single_optimizer(kind: Any) -> None:
+def test_sequence_of_one_equals_single_optimizer(kind: Any, sequence: Any) -> None:
     def build(wrap: Any) -> TrainStep:
         model = Net()
         groups = [{"params": part.parameters()} for part in (model.first, model.last)]
         return make_step(model=model, optimizer=wrap(kind(groups, lr=0.01)), curve=wrap([CURVE, LINEAR]))
 
-    one, listed = build(lambda value: value), build(lambda value: [value])
+    one, listed = build(lambda value: value), build(lambda value: sequence([value]))
     assert equal_trees(train(one, batches(3)), train(listed, batches(3)))
     assert equal_trees(one.state_dict(), listed.state_dict())
     assert listed.optimizer is listed.optimizers[0]

@@ -30,7 +30,8 @@ class FakeGraph(Tape):
         self._overwritten: list[tuple[Tensor, Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given: dict[Any, Any] = {**dict(enumerate(args)), **(kwargs or {})}
+        positional: list[Any] = [*args]
+        given: dict[Any, Any] = {**dict(enumerate(positional)), **(kwargs or {})}
         for number, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 written = pytree.tree_leaves(given.get(number, given.get(argument.name)))
