@@ -1,7 +1,5 @@
 """Wrong calls of `Checkpoints`, and states that a checkpoint can't hold."""
 
-# ruff: noqa: F401  (the rows use these names)
-
 import copy
 import math
 import pickle

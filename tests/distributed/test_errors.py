@@ -1,7 +1,5 @@
 """Wrong calls of `distribute` and `checkpoint_activations`, and calls in one process that change nothing."""
 
-# ruff: noqa: F401  (the rows use these names)
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,7 @@
 """Wrong arguments, steps and states: each error names what is wrong, and nothing has changed."""
 
 import copy
-from pathlib import Path  # noqa: F401 - in a row
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,10 @@ from support.schedulers.runs import optimizer_with
 from support.training.trees import through_file
 from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, IterableDataset  # noqa: F401 - in a row
+from torch.utils.data import DataLoader, IterableDataset
 
 from plateau_jax import HoldBelow, PlateauCurve, StagedCurve
-from torch_bridge import (  # noqa: F401 - in the rows
+from torch_bridge import (
     CurveLR,
     count_updates,
     follow,

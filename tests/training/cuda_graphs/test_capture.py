@@ -1,178 +1,228 @@
-"""Warm-ups, captures, replays and eager updates, with a stand-in for CUDA graphs."""
+"""Warm-ups, captures and replays, with a stand-in for CUDA graphs."""
 
-from types import SimpleNamespace
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from support.holds.held import CURVE as HELD_CURVE, PATIENT
-from support.training.cuda_graphs.graphs import WARM_UPS, FakeGraph, Sums, capture, graphs_for, without_cuda
+from hypothesis import given, strategies as st
+from support.holds.held import PATIENT
+from support.training.cuda_graphs.gpu import gpu_step
+from support.training.cuda_graphs.graphs import (
+    WARM_UPS,
+    FakeGraph,
+    Sums,
+    captured_step,
+    graphs_for,
+    without_cuda,
+)
 from support.training.models import batches, nonfinite
-from support.training.steps import make_step
 from support.training.trees import equal_trees
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from plateau_jax import HoldBelow
 
-_MAX_GRAPHS, _MAX_SHAPES = 8, 64
+MAX_GRAPHS, MAX_SHAPES = 8, 64
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_cuda() -> Any:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        without_cuda(monkeypatch)
+        yield
 
 
 @pytest.fixture(autouse=True)
-def graphs_without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
-    without_cuda(monkeypatch, kept)
+def _no_captures() -> None:
+    FakeGraph.captures = 0
 
 
-@pytest.fixture
-def kept() -> list[Tensor]:
-    """The sum of all values added so far, and their number."""
-    return [torch.zeros(()), torch.zeros((), dtype=torch.int64)]
-
-
-def _batch(rows: int, value: float, **more: Any) -> dict[str, Any]:
+def batch(rows: int = 2, value: float = 1.0, **more: Any) -> dict[str, Any]:
     return {"x": torch.full((rows,), value), **more}
 
 
-def test_update_warms_up_captures_once_and_replays(kept: list[Tensor]) -> None:
-    sums = Sums(kept)
-    results = [sums.graphs([_batch(2, float(number))]) for number in range(10)]
-    assert sums.runs == WARM_UPS + 1
-    assert FakeGraph.captures == 1
-    assert [result[0].item() for result in results] == [number * (number + 1) for number in range(10)]
-    assert [result[1].item() for result in results] == list(range(1, 11))
+_FIVE = [[batch()]] * 5
+_NUMBERS = [[batch(times=number)] for number in range(2 * MAX_SHAPES)]
+# The micro-batches of each call; how often an update is captured, and how often Python runs it.
+CALLS: dict[str, tuple[Sequence[Any], int, int]] = {
+    "one shape": ([[batch(value=number)] for number in range(10)], 1, WARM_UPS + 1),
+    "no tensors": ([[]] * 6, 1, WARM_UPS + 1),
+    "more micro-batches": ([*_FIVE, [batch(), batch()]], 1, WARM_UPS + 2),
+    "another entry": ([*_FIVE, [batch(times=3)]], 1, WARM_UPS + 2),
+    "another dtype": ([*_FIVE, [{"x": torch.ones(2, dtype=torch.float64)}]], 1, WARM_UPS + 2),
+    "another dimension": ([*_FIVE, [{"x": torch.ones(2, 1)}]], 1, WARM_UPS + 2),
+    "equal numbers of different types": (
+        [[batch(times=times)] for times in (1, True, 1.0) for _ in range(6)], 3, 3 * (WARM_UPS + 1),
+    ),
+    "too many shapes for graphs": (
+        [[batch(rows, turn)] for turn in range(6) for rows in range(MAX_GRAPHS + 3)],
+        MAX_GRAPHS, MAX_GRAPHS * (WARM_UPS + 1) + 3 * 6,
+    ),
+    # The warm-ups of the first shapes are counted; those of later ones are forgotten.
+    "a number that changes": (_NUMBERS, 0, len(_NUMBERS)),
+    "an early number again": ([*_NUMBERS, *[_NUMBERS[1]] * 5], 1, len(_NUMBERS) + WARM_UPS),
+    "the last counted number again": ([*_NUMBERS, *[_NUMBERS[63]] * 5], 1, len(_NUMBERS) + WARM_UPS),
+    "a late number again": ([*_NUMBERS, *[_NUMBERS[64]] * 5], 0, len(_NUMBERS) + 5),
+}  # fmt: skip
 
 
-def test_each_shape_has_graph_up_to_limit(kept: list[Tensor]) -> None:
-    sums, total = Sums(kept), 0.0
-    for turn in range(6):
-        for rows in range(1, _MAX_GRAPHS + 4):
-            total += rows * (turn + 1)
-            assert sums.graphs([_batch(rows, turn + 1.0)])[0] == total
-    assert FakeGraph.captures == _MAX_GRAPHS
-    eager = 3 * 6
-    assert sums.runs == _MAX_GRAPHS * (WARM_UPS + 1) + eager
-    assert kept[1] == 6 * (_MAX_GRAPHS + 3)
+@pytest.mark.parametrize(("calls", "captures", "runs"), CALLS.values(), ids=CALLS)
+def test_update_is_captured_once_per_shape(calls: Sequence[Any], captures: int, runs: int) -> None:
+    """Each call takes effect once, and no later one writes into its results."""
+    sums, total, expected = Sums(), 0.0, []
+    results = [sums.graphs(micro_batches) for micro_batches in calls]
+    for count, micro_batches in enumerate(calls, 1):
+        total += sum(one["x"].sum().item() * one.get("times", 1) for one in micro_batches)
+        expected.append((torch.tensor(total), torch.tensor(count)))
+    assert equal_trees(results, expected)
+    assert (FakeGraph.captures, sums.runs) == (captures, runs)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        [_batch(2, 1.0), _batch(2, 1.0)],
-        [_batch(2, 1.0, times=3)],
-        [{"x": torch.ones(2, dtype=torch.float64)}],
-        [{"x": torch.ones(2, 1)}],
-    ],
-)
-def test_batch_of_another_layout_runs_eagerly_first(kept: list[Tensor], other: Any) -> None:
-    sums = Sums(kept)
-    for _ in range(5):
-        sums.graphs([_batch(2, 1.0)])
-    before, runs = kept[0].item(), sums.runs
-    sums.graphs(other)
-    assert sums.runs == runs + 1
-    expected = sum(batch["x"].sum().item() * batch.get("times", 1) for batch in other)
-    assert kept[0] == before + expected
-
-
-def test_dropped_graphs_are_captured_again(kept: list[Tensor]) -> None:
-    sums = Sums(kept)
-    for _ in range(6):
-        sums.graphs([_batch(2, 1.0)])
-    sums.graphs.drop()
-    for _ in range(6):
-        sums.graphs([_batch(2, 1.0)])
-    assert (FakeGraph.captures, sums.runs) == (2, 2 * (WARM_UPS + 1))
-    assert kept[0] == 24
-
-
-def test_changing_setting_delays_capture(kept: list[Tensor]) -> None:
+def test_changing_setting_delays_capture() -> None:
     """Its graph would be dropped at once."""
-    step, captures = make_step("sgd"), list[int]()
-    capture(step)
+    step, captures = captured_step("cpu", "sgd"), list[int]()
     for number in range(12):
         step.optimizer.param_groups[0]["weight_decay"] = 0.5 / min(number + 1, 8)
         step(*batches(1))
         captures.append(FakeGraph.captures)
-    still_changing = 7 + WARM_UPS
-    assert captures == [0] * still_changing + [1] * (12 - still_changing)
+    assert captures == [0] * (7 + WARM_UPS) + [1] * (5 - WARM_UPS)
 
 
-def test_batch_without_tensors_is_captured(kept: list[Tensor]) -> None:
-    sums = Sums(kept)
-    for _ in range(6):
-        sums.graphs([])
-    assert (FakeGraph.captures, kept[1].item()) == (1, 6)
-
-
-def test_tensor_on_other_device_is_rejected(kept: list[Tensor]) -> None:
-    """A graph would keep using the value from the capture."""
-    sums = Sums(kept)
-    with pytest.raises(ValueError, match="tensor on meta"):
-        sums.graphs([_batch(2, 1.0), {"x": torch.ones(2, device="meta")}])
-    assert sums.runs == 0
-
-
-@pytest.mark.parametrize(
-    "value",
-    [SimpleNamespace(x=torch.ones(2)), np.ones(2), {1}, object()],
-    ids=lambda value: type(value).__name__,
-)
-def test_opaque_object_is_rejected(kept: list[Tensor], value: Any) -> None:
-    """A graph would keep using its content from the capture, hashable or not."""
-    sums = Sums(kept)
-    with pytest.raises(TypeError, match=f"holds a {type(value).__name__}"):
-        sums.graphs([_batch(2, 1.0, more=value)])
-    assert (sums.runs, kept[1].item()) == (0, 0)
-
-
-def test_equal_numbers_of_other_types_differ_in_shape(kept: list[Tensor]) -> None:
-    sums, seen = Sums(kept), set()
-
-    def update(micro_batches: Any) -> tuple[Tensor, ...]:
-        seen.add(type(micro_batches[0]["times"]))
-        return sums(micro_batches)
-
-    graphs = graphs_for(update, sums)
-    for times in (1, True, 1.0):
-        for _ in range(6):
-            graphs([_batch(2, 1.0, times=times)])
-    assert seen == {int, bool, float}
-    assert (FakeGraph.captures, sums.runs) == (3, 3 * (WARM_UPS + 1))
-    assert kept[0] == 36
-
-
-def test_changing_number_does_not_leak_shapes(kept: list[Tensor]) -> None:
-    sums, calls = Sums(kept), 2 * _MAX_SHAPES
-    for number in range(calls):
-        sums.graphs([_batch(2, 1.0, times=number)])
-        assert len(sums.graphs._warm_ups) == min(number + 1, _MAX_SHAPES)
-    assert (FakeGraph.captures, sums.runs) == (0, calls)
-    assert kept[0] == calls * (calls - 1)
-    for _ in range(5):  # a number that was met early still gets its graph
-        sums.graphs([_batch(2, 1.0, times=1)])
-    assert FakeGraph.captures == 1
-
-
-def test_replay_does_not_overwrite_results(kept: list[Tensor]) -> None:
-    sums = Sums(kept)
-    results = [sums.graphs([_batch(2, 1.0)]) for _ in range(7)]
-    assert len({part.data_ptr() for result in results for part in result}) == 14
-
-
-@pytest.mark.parametrize("hold", [None, PATIENT, HoldBelow(0.9, 3, every=2), [PATIENT, HoldBelow(0.9, 3)]])
-def test_captured_step_matches_eager_step(kept: list[Tensor], hold: Any) -> None:
-    """Captured and replayed, with optimizer, clock and skips, it gives the same bits as the eager step."""
-    captured, eager = (make_step("momentum", curve=HELD_CURVE, hold=hold, max_norm=0.5) for _ in range(2))
-    capture(captured)
-    data = [*batches(20), *batches(20, rows=7, seed=1)]
-    for number, batch in enumerate(data):
-        if number == 2:
-            state = captured.optimizer.state_dict()["state"].values()
-            kept += [*captured.model.parameters(), *(row["momentum_buffer"] for row in state)]
-            kept += [captured._clock._counters, captured._clock.lrs]
-            if captured._clock._hold is not None:
-                kept += [tensor for pair in captured._clock._hold._memory for tensor in pair]
-        chosen = nonfinite(batch) if number % 5 == 0 else batch
+@pytest.mark.parametrize("name", ["adamw", "momentum"])
+@pytest.mark.parametrize("hold", [None, [PATIENT, HoldBelow(0.9, 3, every=2)]])
+def test_captured_step_equals_eager_step(name: str, hold: Any) -> None:
+    options = {"hold": hold, "max_norm": 0.5}
+    captured, eager = captured_step("cpu", name, **options), gpu_step(name, device="cpu", **options)
+    for number, inputs in enumerate([*batches(20), *batches(10, rows=7, seed=1)]):
+        chosen = nonfinite(inputs) if number % 5 == 0 else inputs
         assert equal_trees(captured(chosen), eager(chosen))
     assert FakeGraph.captures == 2
     assert equal_trees(captured.state_dict(), eager.state_dict())
+
+
+@st.composite
+def _layouts(draw: st.DrawFn) -> Any:
+    """Draw slices, and transposed, expanded, overlapping and empty tensors, at any offset."""
+    sizes = draw(st.lists(st.integers(0, 4), max_size=3))
+    strides = draw(st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes)))
+    offset = draw(st.integers(0, 3))
+    dtype = draw(st.sampled_from([torch.float32, torch.int64, torch.bool, torch.uint8, torch.complex64]))
+    change = draw(st.sampled_from(["none", "conj", "negative"])) if dtype.is_complex else "none"
+    needs_gradient = dtype.is_floating_point and draw(st.booleans())
+
+    def make(seed: int) -> Tensor:
+        values = torch.randn(80, generator=torch.Generator().manual_seed(seed), dtype=torch.complex64)
+        tensor = values if dtype.is_complex else (values.real * 100).abs().to(dtype)
+        tensor = tensor.as_strided(sizes, strides, offset)
+        tensor = tensor if change == "none" else tensor.conj()
+        return (tensor.imag if change == "negative" else tensor).requires_grad_(needs_gradient)
+
+    return make
+
+
+def _layout(tensor: Tensor) -> Any:
+    flags = tensor.requires_grad, tensor.is_leaf, tensor.is_conj(), tensor.is_neg()
+    return tensor.shape, tensor.stride(), tensor.dtype, flags
+
+
+@given(_layouts(), _layouts())
+def test_graph_sees_layout_and_values_of_batch(one: Any, other: Any) -> None:
+    layouts: list[Any] = []
+
+    def update(micro_batches: Any) -> tuple[Tensor, ...]:
+        layouts.append([_layout(tensor) for tensor in micro_batches])
+        return tuple(tensor.detach().reshape(-1) * 1 for tensor in micro_batches)
+
+    graphs = graphs_for(update)
+    for seed in range(WARM_UPS + 3):
+        tensors = [one(2 * seed), other(2 * seed + 1)]
+        expected = tuple(tensor.detach().reshape(-1) * 1 for tensor in tensors)
+        assert equal_trees(graphs(tensors), expected)
+    assert layouts == [list(map(_layout, tensors))] * (WARM_UPS + 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "copied"),
+    [
+        (lambda wide: wide[:, 3], 5),
+        (lambda wide: wide[:, 3:5].t(), 10),
+        (lambda wide: wide[:, 3].expand(7, 5), 5),
+        (lambda wide: wide[::2, ::100], 30),
+        (lambda wide: wide[:2].unfold(1, 4, 2), 2000),  # it overlaps itself: all of the range
+    ],
+)
+def test_gaps_are_not_copied(layout: Any, copied: int) -> None:
+    graphs = graphs_for(lambda micro_batches: (micro_batches[0] * 1,))
+    for _ in range(WARM_UPS + 1):
+        graphs([layout(torch.ones(5, 1000))])
+    (recorded,) = graphs.captured.values()
+    assert [memory.numel() for memory in recorded.inputs] == [copied]
+
+
+@pytest.mark.parametrize(
+    ("arrange", "graphs_needed"),
+    [(lambda one, other: [(one, other), (one, one)], 2), (lambda one, other: [one, other], 1)],
+    ids=["in one batch", "in two micro-batches"],
+)
+def test_tensor_used_twice_stays_one(arrange: Any, graphs_needed: int) -> None:
+    """A compiled loss_fn depends on which tensors of a batch are one."""
+    identities: list[bool] = []
+
+    def update(micro_batches: Any) -> tuple[Tensor, ...]:
+        one, other = micro_batches[0] if isinstance(micro_batches[0], tuple) else micro_batches
+        identities.append(one is other)
+        return (one + other,)
+
+    graphs = graphs_for(update)
+    for value in range(WARM_UPS + 3):
+        one, other = torch.full((2,), float(value)), torch.full((2,), 2.0 * value)
+        assert equal_trees(graphs(arrange(one, one)), (2 * one,))
+        assert equal_trees(graphs(arrange(one, other)), (3 * one,))
+    assert len(graphs.captured) == graphs_needed
+    assert graphs_needed == 1 or identities == [True, False] * (WARM_UPS + 1)
+
+
+def test_loss_writing_to_batch_grows_no_history() -> None:
+    """The static inputs must not collect an autograd history that grows with every replay."""
+    weight = torch.ones((), requires_grad=True)
+
+    def update(micro_batches: Any) -> tuple[Tensor, ...]:
+        (inputs,) = micro_batches
+        inputs.mul_(weight)
+        return (inputs.detach() * 1,)
+
+    graphs = graphs_for(update)
+    for value in range(WARM_UPS + 3):
+        graphs([torch.full((2,), float(value))])
+    (recorded,) = graphs.captured.values()
+    assert not any(memory.requires_grad for memory in recorded.inputs)
+
+
+_COMPILED = {
+    "slice": lambda x: (x[:, :-1], x[:, 1:]),
+    "expanded": lambda x: (x[:, :1].expand(4, 6), x[0].expand(4, 6)),
+    "overlapping": lambda x: (x.unfold(1, 3, 1), x.as_strided((2, 3), (1, 1))),
+    "twice the same": lambda x: (x, x),
+    "no row": lambda x: (x[:0], x[:, :0]),
+    "complex": lambda x: (x.to(torch.complex64).conj(), x.to(torch.complex64).conj().imag),
+    "with a gradient": lambda x: (x.clone().requires_grad_(), x[:, 1:].detach().requires_grad_()),
+    "misaligned": lambda x: (x.view(-1)[1:], x.view(-1)[3:7]),
+}
+
+
+@pytest.mark.parametrize("layout", _COMPILED.values(), ids=_COMPILED)
+def test_capture_compiles_nothing(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo compares its inputs with those that it compiled for, and would recompile."""
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: nullcontext())
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(lambda one, other: one.sum() + other.sum(), backend=counter)
+    graphs = graphs_for(lambda micro_batches: (compiled(*micro_batches[0]).detach(),))
+    for _ in range(WARM_UPS):
+        graphs([layout(torch.randn(4, 6))])
+    before = counter.frame_count
+    graphs([layout(torch.randn(4, 6))])
+    assert len(graphs.captured) == 1
+    assert counter.frame_count == before > 0

@@ -1,90 +1,121 @@
-"""Guards of a captured update: every change is noticed, without reading the device or false alarms."""
+"""Guards of a captured update: each change to what it depends on takes effect, without false alarms."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from support.training.models import Net, batches, mean_loss, nonfinite
+from support.training.cuda_graphs.gpu import gpu_step, graphs_of, on_gpu
+from support.training.cuda_graphs.graphs import captured_step
+from support.training.models import Net, batches, nonfinite, seeded
 from support.training.operators import OperatorRecorder
-from support.training.optimizers import make_optimizer
-from torch import nn
-from torch.optim import Optimizer
+from support.training.steps import train
+from support.training.trees import equal_trees, through_file
+from torch import Tensor, nn
 
 from torch_bridge.training.cuda_graphs.guards import Guards
 
 
-class _Parts(Net):
+class Parts(Net):
+    """A net with buffers, and with modules in a list, of which the first one's mode matters."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.more = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.1))
-        self.register_buffer("kept", torch.ones(2))
-        self.register_buffer("none", None)
+        with seeded(1):
+            self.more = nn.ModuleList([nn.LayerNorm(2), nn.Linear(2, 2)])
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("shift", torch.zeros(3))
+        self.register_buffer("scale", None)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls.add_(1)
+        inputs = inputs if self.shift is None else inputs + self.shift
+        inputs = inputs if self.scale is None else inputs * self.scale
+        outputs = super().forward(inputs * 0.5 if self.more[0].training else inputs)
+        return nn.Sequential(*self.more)(outputs)
 
 
-def _built() -> tuple[_Parts, Optimizer, Guards]:
-    model = _Parts()
-    optimizer = make_optimizer("adamw", model)
-    mean_loss(model, batches(1)[0]).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return model, optimizer, Guards(model, [optimizer])
+# Statements between updates of a run. The captured update must notice these.
+CHANGES = [
+    "model.eval()",
+    "model.more[0].eval()",
+    "model.first.weight.requires_grad_(False)",
+    "model.first.bias = nn.Parameter(torch.ones_like(model.first.bias))",
+    "model.first.bias.data = torch.ones_like(model.first.bias)",
+    "model.shift = torch.ones_like(model.shift)",
+    "model.shift.data = torch.ones_like(model.shift)",
+    "model.shift = None",
+    "model.scale = torch.full_like(model.shift, 2.0)",
+    "model.last = copy.deepcopy(model.last)",
+    "model.more.append(nn.Tanh())",
+    "model.more.pop(1)",
+    "model.more.insert(0, model.more.pop(1))",
+    "model.more[0].bias = model.more[0].weight",
+    "group.update(weight_decay=0.5)",
+    "group.update(maximize=True)",
+    "group.update(name='x')",
+    "optimizer.state.clear()",
+    "step.load_state_dict(through_file(step.state_dict()))",
+    "optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))",
+]
+OF_ADAMW = [
+    "group.update(betas=(0.5, 0.9))",
+    "optimizer.state.popitem()",
+    "moments.update(exp_avg=moments['exp_avg'] * 2)",
+    "moments['exp_avg'].data = moments['exp_avg'] * 2",
+    "moments.update(exp_avg=moments['exp_avg_sq'], exp_avg_sq=moments['exp_avg'])",
+]
+# The graph sees these without being captured again.
+HARMLESS = [
+    "group.update(lr=0.3)",
+    "group.update(lr=torch.tensor(0.3))",
+    "step.set_peak(0.5)",
+    "model.shift.add_(1)",
+    "moments['exp_avg'].mul_(2)",
+    "model.load_state_dict(through_file(model.state_dict()))",
+]
 
 
-def _group(optimizer: Optimizer) -> dict[str, Any]:
-    return optimizer.param_groups[0]
+def execute(statement: str, step: Any) -> None:
+    model, optimizer = step.model, step.optimizer
+    moments = next(iter(optimizer.state.values()))
+    names = {"step": step, "model": model, "optimizer": optimizer, "group": optimizer.param_groups[0]}
+    functions = {"torch": torch, "nn": nn, "copy": copy, "through_file": through_file}
+    with torch.no_grad():
+        exec(statement, {**functions, **names, "moments": moments})
 
 
-def _replace_moment(optimizer: Optimizer) -> None:
-    state = next(iter(optimizer.state.values()))
-    state["exp_avg"] = state["exp_avg"].clone()
+@pytest.mark.parametrize(
+    ("name", "statement"),
+    [
+        *(("adamw", statement) for statement in CHANGES + OF_ADAMW + HARMLESS),
+        *(("momentum", statement) for statement in CHANGES),
+    ],
+)
+def test_change_takes_effect(device: str, name: str, statement: str) -> None:
+    captured, eager = captured_step(device, name, Parts()), gpu_step(name, Parts(), device=device)
+    graphs = []
+    for turn in range(2):
+        for batch in on_gpu(batches(6, seed=turn), device):
+            assert equal_trees(captured(batch), eager(batch))
+        (recorded,) = graphs_of(captured).captured.values()
+        graphs.append(recorded.graph)
+        if turn == 0:
+            execute(statement, captured)
+            execute(statement, eager)
+    assert (graphs[0] is graphs[1]) == (statement in HARMLESS)
+    assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
-def _move_moment(optimizer: Optimizer) -> None:
-    moment = next(iter(optimizer.state.values()))["exp_avg"]
-    moment.data = moment.clone()
-
-
-def _swap_states(optimizer: Optimizer) -> None:
-    states = list(optimizer.state.values())[::-1]
-    optimizer.state.update(zip(optimizer.state, states, strict=True))
-
-
-_CHANGES: dict[str, Callable[[Any, Any], Any]] = {
-    "fused": lambda model, optimizer: _group(optimizer).update(fused=False),
-    "a load": lambda model, optimizer: optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict())),
-    "weight decay": lambda model, optimizer: _group(optimizer).update(weight_decay=0.5),
-    "betas": lambda model, optimizer: _group(optimizer).update(betas=(0.5, 0.9)),
-    "a setting more": lambda model, optimizer: _group(optimizer).update(name="x"),
-    "evaluation": lambda model, optimizer: model.eval(),
-    "evaluation of a part": lambda model, optimizer: model.more[1].eval(),
-    "frozen": lambda model, optimizer: model.first.weight.requires_grad_(False),
-    "another parameter": lambda model, optimizer: setattr(model.first, "bias", nn.Parameter(torch.ones(8))),
-    "other memory": lambda model, optimizer: setattr(model.first.bias, "data", torch.ones(8)),
-    "a buffer's other memory": lambda model, optimizer: setattr(model.kept, "data", torch.ones(2)),
-    "a moment's other memory": lambda model, optimizer: _move_moment(optimizer),
-    "moments that changed places": lambda model, optimizer: _swap_states(optimizer),
-    "another dtype": lambda model, optimizer: model.double(),
-    "another buffer": lambda model, optimizer: setattr(model, "kept", torch.ones(2)),
-    "no buffer": lambda model, optimizer: setattr(model, "kept", None),
-    "a buffer in place of none": lambda model, optimizer: setattr(model, "none", torch.ones(2)),
-    "another part": lambda model, optimizer: setattr(model, "last", nn.Linear(8, 2)),
-    "a part more": lambda model, optimizer: model.more.append(nn.Identity()),
-    "a part less": lambda model, optimizer: model.more.pop(1),
-    "parts in a different order": lambda model, optimizer: model.more.insert(0, model.more.pop(1)),
-    "tied": lambda model, optimizer: setattr(model.more[0], "bias", model.more[0].weight),
-    "another moment": lambda model, optimizer: _replace_moment(optimizer),
-    "cleared states": lambda model, optimizer: optimizer.state.clear(),
-    "a state less": lambda model, optimizer: optimizer.state.popitem(),
-}
-
-
-@pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES)
-def test_every_change_fails_guards_once(change: Callable[[Any, Any], Any]) -> None:
-    model, optimizer, guards = _built()
+@pytest.mark.parametrize(
+    "statement", [*CHANGES, *OF_ADAMW, "model.double()", "group.update(betas=[0.9, torch.tensor(0.9)])"]
+)
+def test_guards_fail_once_without_operators(statement: str) -> None:
+    step = gpu_step(model=Parts(), device="cpu")
+    train(step, batches(1))
+    guards = Guards(step.model, step.optimizers)
     assert not guards.failed()
-    change(model, optimizer)
+    execute(statement, step)
     with OperatorRecorder() as operators:
         assert guards.failed()
         guards.record()
@@ -92,27 +123,21 @@ def test_every_change_fails_guards_once(change: Callable[[Any, Any], Any]) -> No
     assert not operators.names
 
 
-def test_list_and_tensor_settings_are_compared() -> None:
-    _, optimizer, guards = _built()
-    betas = [0.9, torch.tensor(0.99)]
-    _group(optimizer)["betas"] = betas
-    guards.record()
-    assert not guards.failed()
-    betas[0] = 0.5
-    assert guards.failed()
-    guards.record()
-    betas[1] = torch.tensor(0.99)
-    assert guards.failed()
+def test_contents_of_a_list_are_compared() -> None:
+    step = gpu_step(device="cpu")
+    betas = step.optimizer.param_groups[0]["betas"] = [0.9, torch.tensor(0.99)]
+    guards = Guards(step.model, step.optimizers)
+    for index, value in ((0, 0.5), (1, torch.tensor(0.99))):
+        assert not guards.failed()
+        betas[index] = value
+        assert guards.failed()
+        guards.record()
 
 
 def test_undisturbed_run_passes_guards() -> None:
-    model, optimizer, guards = _built()
-    for batch in batches(5):
-        for inputs in (batch, nonfinite(batch)):
-            optimizer.found_inf = torch.zeros(())
-            mean_loss(model, inputs).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            _group(optimizer).update(lr=0.5, initial_lr=0.5)  # the clock's memory holds the learning rate
-            model.kept.add_(1)
-            assert not guards.failed()
+    step = gpu_step(model=Parts(), device="cpu", max_norm=0.1)
+    train(step, batches(1))
+    guards = Guards(step.model, step.optimizers)
+    for batch in batches(3):
+        train(step, [batch, nonfinite(batch)])
+        assert not guards.failed()

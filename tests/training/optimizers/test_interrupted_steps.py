@@ -1,6 +1,7 @@
 """An update interrupted at any line took place, changed nothing, or makes the step reject the next one."""
 
 import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,54 @@ from support.training.trees import equal_trees
 
 from torch_bridge import TrainStep
 
-_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
+OPTIMIZERS = str(Path(torch.optim.__file__).parent)
+
+
+def interrupted(
+    build: Callable[[], TrainStep], action: Callable[[TrainStep], Any], every: int = 1
+) -> Iterator[TrainStep]:
+    """Yield steps whose action was interrupted at each line, or at each n-th."""
+    for stop_at in itertools.count(1, every):
+        step = build()
+        try:
+            with Lines(stop_at, OPTIMIZERS):
+                action(step)
+        except Stop:
+            # Python does not leave a `with` that is interrupted at its end.
+            while torch.is_autocast_enabled("cpu"):
+                torch.set_autocast_enabled("cpu", False)
+                torch.autocast_decrement_nesting()
+            yield step
+        else:
+            return
 
 
 def _fused_and_not() -> TrainStep:
     model = Net()
     fused = torch.optim.AdamW(model.first.parameters(), lr=0.01, fused=True)
     plain = torch.optim.RMSprop(model.last.parameters(), lr=0.01)
-    return TrainStep(model, [fused, plain], mean_loss, CURVE)
+    return make_step(model=model, optimizer=[fused, plain])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "updates", "precision"),
+    ("kind", "updates", "precision", "every"),
     [
-        *(("adamw", 2, "fp32"), ("sgd", 1, "fp32"), ("momentum", 0, "fp32"), ("momentum", 2, "fp32")),
-        *(("plain adam", 2, "fp32"), ("fused and not", 2, "fp32")),
-        *(("adamw", 1, "fp16"), ("plain adam", 1, "fp16")),
+        ("adamw", 1, "fp16", 12),
+        ("plain adam", 1, "fp32", 16),
+        *(
+            pytest.param(*row, 1, marks=pytest.mark.slow)
+            for row in [
+                *(("adamw", 2, "fp32"), ("sgd", 1, "fp32"), ("momentum", 0, "fp32"), ("momentum", 2, "fp32")),
+                *(("plain adam", 2, "fp32"), ("fused and not", 2, "fp32")),
+                *(("adamw", 1, "fp16"), ("plain adam", 1, "fp16")),
+            ]
+        ),
     ],
 )
-def test_update_interrupted_at_any_line(kind: str, updates: int, precision: str) -> None:
+def test_update_interrupted_at_any_line(kind: str, updates: int, precision: str, every: int) -> None:
     """Under fp16 its gradients overflow, so it is skipped, and the loss scale is halved."""
 
-    def trained() -> TrainStep:
+    def build() -> TrainStep:
         step = _fused_and_not() if kind == "fused and not" else make_step(kind, precision=precision)
         train(step, data[:updates])
         return step
@@ -43,26 +69,14 @@ def test_update_interrupted_at_any_line(kind: str, updates: int, precision: str)
     data = batches(updates + 2)
     if precision == "fp16":
         data[updates] = data[updates][0], data[updates][1] * 1e4
-    uninterrupted = trained()
+    uninterrupted = build()
     state = uninterrupted.state_dict()
-    wholes = [state_kept_by_skips(uninterrupted)]
-    results: list[Any] = []
+    states, results = [state_kept_by_skips(uninterrupted)], list[Any]()
     for batch in data[updates:]:
         results.append(uninterrupted(batch))
-        wholes.append(state_kept_by_skips(uninterrupted))
-    step = trained()
-    with Lines(None, _OPTIMIZERS) as lines:
-        step(data[updates])
+        states.append(state_kept_by_skips(uninterrupted))
     outcomes = set[str]()
-    for number in range(1, lines.count + 1):
-        step = trained()
-        with pytest.raises(Stop), Lines(number, _OPTIMIZERS):
-            step(data[updates])
-        while torch.is_autocast_enabled(
-            "cpu"
-        ):  # Python does not leave a `with` that is interrupted at its end
-            torch.set_autocast_enabled("cpu", False)
-            torch.autocast_decrement_nesting()
+    for step in interrupted(build, lambda step: step(data[updates]), every):
         if is_rejected := step._steppers.is_partial:
             for call in (step.state_dict, lambda step=step: step(data[updates])):
                 with pytest.raises(RuntimeError, match="an update was interrupted"):
@@ -70,42 +84,65 @@ def test_update_interrupted_at_any_line(kind: str, updates: int, precision: str)
             step.load_state_dict(state)
         took_place = sum(step.state_dict()[count] for count in ("applied", "skipped")) > updates
         outcomes.add("rejected" if is_rejected else "took place" if took_place else "nothing changed")
-        assert equal_trees(state_kept_by_skips(step), wholes[took_place]), f"at line {number}"
-        assert equal_trees(step(data[updates + took_place]), results[took_place]), f"at line {number}"
-    assert outcomes == {"took place", "nothing changed", "rejected"}
+        assert equal_trees(state_kept_by_skips(step), states[took_place])
+        assert equal_trees(step(data[updates + took_place]), results[took_place])
+    assert every > 1 or outcomes == {"took place", "nothing changed", "rejected"}
 
 
 def test_set_peak_interrupted_at_any_line() -> None:
-    data = batches(4)
-    state: Any = None
-    for stop_at in itertools.count(1):
+    def build() -> TrainStep:
         step = make_step("adamw")
         train(step, data[:3])
-        state = state or step.state_dict()
-        try:
-            with Lines(stop_at, _OPTIMIZERS):
-                step.set_peak(0.25)
-        except Stop:
-            if step._steppers.is_partial:
-                step.load_state_dict(state)
-        else:
-            break
+        return step
+
+    data = batches(4)
+    state = build().state_dict()
+    for step in interrupted(build, lambda step: step.set_peak(0.25)):
+        if step._steppers.is_partial:
+            step.load_state_dict(state)
         peak = step.state_dict()["optimizer"]["param_groups"][0]["initial_lr"]
-        assert step(data[3]).lr.item() == torch.tensor(CURVE(3) * peak).item(), f"at line {stop_at}"
+        assert step(data[3]).lr.item() == torch.tensor(CURVE(3) * peak).item()
 
 
 def test_aux_of_update_interrupted_at_any_line() -> None:
+    """What the interrupted update has returned so far does not show up in the next one."""
+
     def loss_fn(model: Any, batch: Any) -> Any:
         return mean_loss(model, batch), batch[0].sum()
 
-    *several, last = batches(4)
-    for stop_at in itertools.count(1):
-        step = make_step("adamw", loss_fn=loss_fn, has_aux=True)
-        try:
-            with Lines(stop_at, _OPTIMIZERS):
-                step(*several)
-        except Stop:
-            if not step._steppers.is_partial:
-                assert step(last).aux == (last[0].sum(),), f"at line {stop_at}"
-        else:
-            break
+    *several, last = batches(3)
+    for step in interrupted(
+        lambda: make_step("adamw", loss_fn=loss_fn, has_aux=True), lambda step: step(*several), every=4
+    ):
+        if not step._steppers.is_partial:
+            assert step(last).aux == (last[0].sum(),)
+
+
+HOOKS: dict[str, Callable[[TrainStep, Any], Any]] = {
+    "backward": lambda step, hook: step.model.last.register_full_backward_hook(hook),
+    "before the optimizer": lambda step, hook: step.optimizer.register_step_pre_hook(hook),
+    "after the optimizer": lambda step, hook: step.optimizer.register_step_post_hook(hook),
+}
+
+
+@pytest.mark.parametrize("at", HOOKS)
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
+def test_raising_hook_leaves_step_usable_or_rejected(name: str, at: str) -> None:
+    """Before the optimizer's step the training step stays usable; after that it needs a loaded state."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("on purpose")
+
+    step, reference, data = make_step(name), make_step(name), batches(4)
+    assert equal_trees(train(step, data[:2]), train(reference, data[:2]))
+    hook, before = HOOKS[at](step, fail), step.state_dict()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        step(data[2])
+    hook.remove()
+    assert not hasattr(step.optimizer, "found_inf")
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    if "optimizer" in at:
+        with pytest.raises(RuntimeError, match="an update was interrupted"):
+            step(data[2])
+        step.load_state_dict(before)
+    assert equal_trees(train(step, data[2:]), train(reference, data[2:]))

@@ -1,4 +1,4 @@
-"""Optimizers wrapped by trainers, and models wrapped by Fabric."""
+"""Optimizers wrapped by trainers, with schedulers attached too, and models wrapped by Fabric."""
 
 from typing import Any
 
@@ -7,38 +7,32 @@ import torch
 from accelerate import Accelerator
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning_fabric import Fabric
+from support.errors import check_error
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.reads import reads_of
 from support.training.steps import CURVE, lrs_of, make_step, train
 from support.training.trees import equal_trees
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import StepLR
 
 from torch_bridge import TrainStep
 
 pytestmark = pytest.mark.slow
 
-
-def _by_lightning(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
-    return model, LightningOptimizer(optimizer)
-
-
-def _by_fabric(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
-    return Fabric(accelerator="cpu", devices=1).setup(model, optimizer)
-
-
-def _by_accelerate(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
-    return Accelerator(cpu=True).prepare(model, optimizer)
+WRAPPERS: dict[str, Any] = {
+    "Lightning": lambda model, optimizer: (model, LightningOptimizer(optimizer)),
+    "Fabric": lambda model, optimizer: Fabric(accelerator="cpu", devices=1).setup(model, optimizer),
+    "accelerate": lambda model, optimizer: Accelerator(cpu=True).prepare(model, optimizer),
+    "two": lambda model, optimizer: (model, LightningOptimizer(Accelerator(cpu=True).prepare(optimizer))),
+}
 
 
-def _by_two(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
-    return _by_lightning(*_by_accelerate(model, optimizer))
-
-
-@pytest.mark.parametrize("wrap", [_by_lightning, _by_fabric, _by_accelerate, _by_two])
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 def test_wrapped_optimizer_is_stepped(wrap: Any, name: str) -> None:
+    """After a load into the wrapper or the optimizer, the learning rate is still the curve's."""
     model, reference = Net(), make_step(name)
     optimizer = make_optimizer(name, model)
     wrapped_model, wrapped = wrap(model, optimizer)
@@ -46,15 +40,10 @@ def test_wrapped_optimizer_is_stepped(wrap: Any, name: str) -> None:
     step = TrainStep(wrapped_model, wrapped, mean_loss, CURVE)
     assert step.optimizer is optimizer
     data = batches(9)
-    assert equal_trees(train(step, data[:3]), train(reference, data[:3]))
-    for number, batch in enumerate(data[3:], 3):
-        # After a load into the wrapper or the optimizer, the learning rate is still the curve's.
-        if number == 4:
-            wrapped.load_state_dict(optimizer.state_dict())
-        if number == 6:
-            optimizer.load_state_dict(optimizer.state_dict())
-        result = step(batch)
-        assert equal_trees(result, reference(batch))
+    for number, batch in enumerate(data):
+        if number in (4, 6):
+            (wrapped if number == 4 else optimizer).load_state_dict(optimizer.state_dict())
+        assert equal_trees(step(batch), reference(batch))
         used = [float(group["lr"]) for group in optimizer.param_groups]
         assert equal_trees(torch.tensor(used), torch.from_numpy(lrs_of(step, number)))
     assert equal_trees(list(model.parameters()), list(reference.model.parameters()))
@@ -65,9 +54,29 @@ def test_wrapped_optimizer_is_stepped(wrap: Any, name: str) -> None:
     assert equal_trees(other(data[0]), step(data[0]))
 
 
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize("outside", [True, False])
+def test_scheduler_of_wrapped_optimizer_is_rejected(wrap: Any, outside: bool) -> None:
+    """Attached to the wrapper or to the optimizer inside, before the step is built or after."""
+    model, data, reference = Net(), batches(2), make_step()
+    optimizer = make_optimizer("adamw", model)
+    wrapped_model, wrapped = wrap(model, optimizer)
+    names = {"build": lambda: TrainStep(wrapped_model, wrapped, mean_loss, CURVE), "data": data}
+    target = wrapped if outside else optimizer
+    StepLR(target, 10)
+    check_error(("build()", ValueError, "a scheduler is attached"), names, optimizer=optimizer)
+    del target.step
+    step = names["build"]()
+    for batch in data:
+        StepLR(target, 10)
+        check_error(("step(data[0])", ValueError, "a scheduler is attached"), names, step=step)
+        del target.step
+        assert equal_trees(step(batch), reference(batch))
+
+
 def test_wrapped_optimizer_among_several_is_stepped() -> None:
     model = Net()
-    first, last = (torch.optim.AdamW(part.parameters(), fused=True) for part in (model.first, model.last))
+    first, last = (AdamW(part.parameters(), fused=True) for part in (model.first, model.last))
     step = make_step(model=model, optimizer=[LightningOptimizer(first), last])
     assert step.optimizers == (first, last)
     with pytest.raises(ValueError, match="belong to several optimizers"):
@@ -108,29 +117,3 @@ def test_fabric_mixed_precision_is_rejected(precision: Any, wrap: Any) -> None:
     reference = make_step(precision="bf16")
     data = batches(3)
     assert equal_trees(train(step, data), train(reference, data))
-
-
-def _fails(state: Any) -> Any:
-    raise NotImplementedError("on purpose")
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda state: {"weights": [], "rate": 0.1},
-        lambda state: state | {"param_groups": [{"params": [0]}]},
-        lambda state: state | {"state": [1, 2]},
-        _fails,
-    ],
-)
-def test_nonstandard_state_dict_is_rejected(form: Any) -> None:
-    class Odd(torch.optim.SGD):
-        def state_dict(self) -> dict[str, Any]:
-            return form(super().state_dict())
-
-    model = Net()
-    optimizer = Odd(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match=r"Odd\.state_dict\(\) has a non-standard form"):
-        TrainStep(model, optimizer, mean_loss, CURVE)
-    assert optimizer.param_groups[0]["lr"] == 0.1
-    assert "initial_lr" not in optimizer.param_groups[0]

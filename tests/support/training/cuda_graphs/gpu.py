@@ -1,4 +1,4 @@
-"""Training steps on a GPU, and a guard against waiting for it."""
+"""Training steps whose updates a CUDA graph can hold, on a GPU, and a guard against waiting for it."""
 
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -20,8 +20,8 @@ from torch_bridge.training.cuda_graphs.capture import GraphedUpdate
 FUSED_ON_GPU = [name for name in FUSED if name != "adagrad" or TorchVersion(torch.__version__) >= "2.13"]
 
 
-def on_gpu(data: Iterable[Batch]) -> list[Batch]:
-    return [(inputs.cuda(), targets.cuda()) for inputs, targets in data]
+def on_gpu(data: Iterable[Batch], device: str = "cuda") -> list[Batch]:
+    return [(inputs.to(device), targets.to(device)) for inputs, targets in data]
 
 
 def gpu_step(
@@ -30,15 +30,17 @@ def gpu_step(
     loss_fn: Any = mean_loss,
     optimizers: Callable[[nn.Module], Any] | None = None,
     curve: Any = CURVE,
+    device: str = "cuda",
     **options: Any,
 ) -> TrainStep:
     """Return a step over optimizers of this constructor, or the one of this name."""
-    model = (Net() if model is None else model).cuda()
-    built: Sequence[Optimizer] = optimizers(model) if optimizers else [make_optimizer(name, model)]
-    for group in (group for optimizer in built for group in optimizer.param_groups):
+    model = (Net() if model is None else model).to(device)
+    built: Any = optimizers(model) if optimizers else make_optimizer(name, model)
+    listed: Sequence[Optimizer] = built if isinstance(built, list) else [built]
+    for group in (group for optimizer in listed for group in optimizer.param_groups):
         if "capturable" in group:
             group["capturable"] = True
-    return TrainStep(model, built if len(built) > 1 else built[0], loss_fn, curve, **options)
+    return TrainStep(model, listed if len(listed) > 1 else listed[0], loss_fn, curve, **options)
 
 
 def graphs_of(step: TrainStep) -> GraphedUpdate:

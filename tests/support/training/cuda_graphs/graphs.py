@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.training.cuda_graphs.gpu import gpu_step
 from support.training.operators import Tape
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from torch_bridge import TrainStep
 from torch_bridge.training.cuda_graphs.capture import GraphedUpdate
@@ -18,30 +20,43 @@ CPU = torch.device("cpu")
 WARM_UPS = 3
 
 
-class FakeGraph:
-    """Records the operators of a capture, and undoes their changes to tensors that outlive it."""
+class FakeGraph(Tape):
+    """Records the operators of a capture, and what they overwrite."""
 
     captures = 0
 
     def __init__(self) -> None:
-        self.tape = Tape()
+        super().__init__()
+        self._overwritten: list[tuple[Tensor, Tensor]] = []
 
-    def replay(self) -> None:
-        self.tape.replay()
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        positional: list[Any] = [*args]
+        given: dict[Any, Any] = {**dict(enumerate(positional)), **(kwargs or {})}
+        for number, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written = pytree.tree_leaves(given.get(number, given.get(argument.name)))
+                self._overwritten += [(tensor, tensor.clone()) for tensor in written if tensor is not None]
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def undo(self) -> None:
+        """Restore what the recorded operators have overwritten, since a capture executes nothing."""
+        with torch.no_grad():
+            for tensor, value in reversed(self._overwritten):
+                tensor.detach().copy_(value)
+        self._overwritten.clear()
 
 
-def without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
-    """Replace CUDA's streams and graphs by fakes. `kept`: the tensors that outlive a capture."""
+def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace CUDA's streams and graphs by fakes."""
 
     @contextmanager
     def graph(graph: FakeGraph, **_: Any) -> Generator[None]:
         FakeGraph.captures += 1
-        before = [tensor.clone() for tensor in kept]
-        with graph.tape:
-            yield
-        with torch.no_grad():
-            for tensor, value in zip(kept, before, strict=True):
-                tensor.copy_(value)
+        try:
+            with graph:
+                yield
+        finally:
+            graph.undo()
 
     def nothing(*_: Any) -> None: ...
 
@@ -59,29 +74,32 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
     monkeypatch.setattr(Tensor, "record_stream", nothing)
 
 
-def graphs_for(update: Callable[[Sequence[Any]], tuple[Any, ...]], steppers: Any) -> GraphedUpdate:
+def graphs_for(update: Callable[[Sequence[Any]], tuple[Any, ...]]) -> GraphedUpdate:
     """Return the graphed form of an update that does not depend on a model."""
+    steppers: Any = SimpleNamespace()
     return GraphedUpdate(update, steppers, Guards(nn.Identity(), []), CPU)
 
 
-def capture(step: TrainStep) -> None:
-    """Make a step on the CPU capture its updates."""
-    step._steppers._cuda_graph = step._clock._is_captured = True
-    step._clock._updates_within_table = 0
-    step._graphs = GraphedUpdate(step._update, step._steppers, Guards(step.model, step.optimizers), CPU)
+def captured_step(device: str, *arguments: Any, **options: Any) -> TrainStep:
+    """Return a step with captured updates; on the CPU, captured by the fakes."""
+    step = gpu_step(*arguments, device=device, cuda_graph=device == "cuda", **options)
+    if device == "cpu":
+        step._steppers._cuda_graph = step._clock._is_captured = True
+        step._clock._updates_within_table = 0
+        step._graphs = GraphedUpdate(step._update, step._steppers, Guards(step.model, step.optimizers), CPU)
+    return step
 
 
 class Sums:
     """An update that adds up its batches and counts how often Python ran it."""
 
-    def __init__(self, kept: list[Tensor]) -> None:
-        self.kept, self.runs = kept, 0
-        self.graphs = graphs_for(self, self)
+    def __init__(self) -> None:
+        self._total, self._count, self.runs = torch.zeros(()), torch.zeros((), dtype=torch.int64), 0
+        self.graphs = graphs_for(self)
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
         self.runs += 1
-        total, count = self.kept
         for batch in micro_batches:
-            total.add_(batch["x"].sum() * batch.get("times", 1))
-        count.add_(1)
-        return total * 1, count * 1
+            self._total.add_(batch["x"].sum() * batch.get("times", 1))
+        self._count.add_(1)
+        return self._total * 1, self._count * 1

@@ -1,4 +1,4 @@
-"""Captured updates on a GPU against references: held clocks, a hand-written loop, a device that lags."""
+"""Captured updates against references: held clocks, a hand-written loop, a device that lags."""
 
 from typing import Any
 
@@ -10,16 +10,15 @@ from support.holds.held import clocks_of, holds, told
 from support.holds.hold_cases import metrics
 from support.schedulers.runs import learning_rate
 from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, on_gpu
+from support.training.cuda_graphs.graphs import captured_step
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.steps import CURVE
 from support.training.trees import equal_trees
 
 from plateau_jax import StagedCurve
-from torch_bridge import TrainStep, follow
+from torch_bridge import follow
 
-pytestmark = pytest.mark.gpu
-
-_SIZE = 24
+SIZE = 24
 
 
 @examples(20)
@@ -27,49 +26,53 @@ _SIZE = 24
     st.sampled_from(FUSED_ON_GPU),
     st.sampled_from(["fp32", "bf16", "fp16"]),
     holds,
-    metrics(_SIZE).map(lambda drawn: [loss for loss in drawn if abs(loss) < float("inf")]),
-    st.sets(st.integers(0, _SIZE)),
+    metrics(SIZE).map(lambda drawn: [loss for loss in drawn if abs(loss) < float("inf")]),
+    st.sets(st.integers(0, SIZE)),
 )
 def test_hold_matches_reference(
-    name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]
+    device: str, name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]
 ) -> None:
-    step = gpu_step(name, loss_fn=told, precision=precision, hold=hold, cuda_graph=True)
-    expected = clocks_of(hold, CURVE, losses)
+    step = captured_step(device, name, loss_fn=told, precision=precision, hold=hold)
     (group,) = step.optimizer.param_groups
-    for number, (loss, now) in enumerate(zip(losses, expected, strict=False)):
+    for number, (loss, now) in enumerate(zip(losses, clocks_of(hold, CURVE, losses), strict=False)):
+        value = torch.tensor(loss, device=device)
         if number in skips:
-            assert int(step(torch.tensor(float("nan"), device="cuda")).clock) == now
-        result = step(torch.tensor(loss, device="cuda"))
+            assert int(step(value * float("nan")).clock) == now
+        result = step(value)
         assert int(result.clock) == now
         assert result.lr.tolist() == [learning_rate(group["initial_lr"], CURVE, now)]
 
 
-def test_followed_settings_match_hand_written_loop() -> None:
+def test_followed_settings_match_hand_written_loop(device: str) -> None:
     """Each change is noticed; a graph is captured once the values have been constant for some updates."""
-    model, by_hand = Net().cuda(), Net().cuda()
     options: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.5, "fused": True, "capturable": True}
-    optimizer, reference = (torch.optim.AdamW(net.parameters(), **options) for net in (model, by_hand))
-    step = TrainStep(model, optimizer, mean_loss, CURVE, cuda_graph=True)
+    step = captured_step(device, optimizers=lambda model: torch.optim.AdamW(model.parameters(), **options))
+    by_hand = Net().to(device)
+    reference = torch.optim.AdamW(by_hand.parameters(), **options)
     stairs = StagedCurve([(4,), (4, 0.5), (8,), (0, 0.25), (8,)], start=1.0)
     constant = StagedCurve([(30,)], start=0.5)
-    followers = [follow(optimizer, "weight_decay", stairs), follow(optimizer, ("betas", 0), constant)]
+    followers = [
+        follow(step.optimizer, "weight_decay", stairs), follow(step.optimizer, ("betas", 0), constant)
+    ]  # fmt: skip
     recorded = []
-    for number, batch in enumerate(on_gpu(batches(26))):
+    for number, batch in enumerate(batches(26)):
+        batch = batch[0].to(device), batch[1].to(device)
         step(batch)
         recorded.append(len(graphs_of(step).captured))
         for follower in followers:
             follower.step()
         (group,) = reference.param_groups
-        group["lr"] = torch.tensor(learning_rate(0.01, CURVE, number), device="cuda")
+        group["lr"] = torch.tensor(learning_rate(0.01, CURVE, number), device=device)
         group["weight_decay"] = 0.5 * stairs(number)
         group["betas"] = 0.9 * constant(number), group["betas"][1]
         by_hand.zero_grad()
         mean_loss(by_hand, batch).backward()
         reference.step()
-    assert equal_trees(model.state_dict(), by_hand.state_dict())
+    assert equal_trees(step.model.state_dict(), by_hand.state_dict())
     assert recorded == [0] * 3 + [1] * 2 + [0] * 6 + [1] * 5 + [0] * 3 + [1] * 7
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_lrs_match_on_lagging_device(cuda_graph: bool) -> None:
     """The host copies the counters and sets another peak while the device is several updates behind."""

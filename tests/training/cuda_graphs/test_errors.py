@@ -1,0 +1,104 @@
+"""What a CUDA graph cannot hold is rejected, and nothing changes."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.errors import check_error, each_row
+from support.training.cuda_graphs.gpu import gpu_step, on_gpu
+from support.training.cuda_graphs.graphs import Sums, captured_step, without_cuda
+from support.training.models import Net, batches, mean_loss
+from support.training.optimizers import FUSED, OTHERS, make_optimizer
+from support.training.steps import CURVE, train
+from support.training.trees import equal_trees
+from torch import Tensor
+
+from torch_bridge import TrainStep
+from torch_bridge.training.optimizers.steppers import check_capturable, takes_found_inf
+
+(BATCH,) = batches(1)
+ONES, NEEDS = torch.ones(2), "cuda_graph=True needs"
+
+
+def computed() -> Tensor:
+    return torch.ones(2, requires_grad=True) * 2
+
+
+@each_row(
+    [
+        (
+            "graphs([{'x': ONES}, {'x': torch.ones(2, device='meta')}])",
+            ValueError,
+            "tensor on meta",
+            "on cpu",
+        ),
+        ("graphs([{'x': ONES, 'more': ONES.to_sparse()}])", ValueError, "torch.sparse_coo", "dense"),
+        ("graphs([{'x': ONES, 'more': computed()}])", ValueError, "another model computed", "detach"),
+        ("graphs([{'x': ONES, 'more': SimpleNamespace(x=ONES)}])", TypeError, "holds a SimpleNamespace"),
+        ("graphs([{'x': ONES, 'more': [np.ones(2)]}])", TypeError, "holds a ndarray"),
+        ("graphs([{'x': ONES, 'more': {1}}])", TypeError, "holds a set"),
+        ("graphs([{'x': ONES, 'more': object()}])", TypeError, "holds a object"),
+    ]
+)
+def test_batch_that_a_graph_would_keep(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_cuda(monkeypatch)
+    sums = Sums()
+    check_error(row, globals(), graphs=sums.graphs)
+    assert sums.runs == 0
+    assert sums.graphs([{"x": ONES}])[1] == 1
+
+
+def check(name: str, **options: Any) -> None:
+    check_capturable(make_optimizer(name, Net(), **options))
+
+
+@each_row(
+    [
+        *((f"check('{name}')", ValueError, NEEDS, "capturable=True") for name in ("adam", "adamw")),
+        *((f"check('{name}')", ValueError, NEEDS, "fused=True", OTHERS[name][0].__name__) for name in OTHERS),
+        ("check('momentum', dampening=0.5)", ValueError, NEEDS, "dampening"),
+    ]
+)  # fmt: skip
+def test_optimizer_that_cannot_be_captured(row: Any) -> None:
+    check_error(row, globals())
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_optimizers_are_capturable(name: str) -> None:
+    optimizer = make_optimizer(name, Net())
+    for group in optimizer.param_groups:
+        group.update(capturable=True)
+    check_capturable(optimizer)
+
+
+def test_step_rejects_uncapturable_settings(device: str) -> None:
+    captured, eager = captured_step(device), gpu_step(device=device)
+    group, data = captured.optimizer.param_groups[0], on_gpu(batches(3), device)
+    for name in ("fused", "capturable", "fused"):
+        group[name] = False
+        with pytest.raises(ValueError, match=f"{NEEDS} .*{name}="):
+            captured(data[0])
+        group[name] = True
+        assert equal_trees(train(captured, data), train(eager, data))
+
+
+@pytest.mark.gpu
+@each_row(
+    [
+        *((f"build(make_optimizer('{name}', model))", ValueError, NEEDS, kind)
+          for name, kind in (("adamw", "AdamW"), ("rmsprop", "RMSprop"), ("plain adam", "Adam"))),
+        ("gpu_step(cuda_graph=True)((BATCH[0].cuda(), BATCH[1]))", ValueError, "tensor on cpu", "cuda:0"),
+    ]
+)  # fmt: skip
+def test_errors_on_gpu(row: Any) -> None:
+    model = Net().cuda()
+
+    def build(optimizer: Any) -> None:
+        try:
+            TrainStep(model, optimizer, mean_loss, CURVE, cuda_graph=True)
+        finally:
+            assert "initial_lr" not in optimizer.param_groups[0]
+
+    check_error(row, globals() | {"build": build}, model=model)
