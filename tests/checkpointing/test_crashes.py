@@ -144,12 +144,6 @@ def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_simulated_kill_equals_real_one(tmp_path: Path) -> None:
-    def files(directory: Path) -> list[tuple[str, int]]:
-        return sorted(
-            (path.name if path.is_file() else path.name[:3], path.stat().st_size * path.is_file())
-            for path in directory.rglob("*")
-        )
-
     for at in range(0, 30, 4):
         for kind in ("simulated", "real"):
             save_each(tmp_path / kind / str(at), [1], keep=1)

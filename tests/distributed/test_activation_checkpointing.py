@@ -109,10 +109,13 @@ def _saved(model: nn.Module) -> io.BytesIO:
     return file
 
 
-def test_forward_keeps_its_signature() -> None:
+def test_forward_keeps_signature_and_is_replaced_once() -> None:
     (block,) = nn.Sequential(Mixer(4))
     checkpoint_activations(block, Mixer)
     assert list(inspect.signature(block.forward).parameters) == ["inputs", "debug"]
+    forward = block.forward
+    checkpoint_activations(block, Mixer)
+    assert block.forward is forward
 
 
 def _carried_loss(model: nn.Module, batch: Any, carry: Any) -> Any:
