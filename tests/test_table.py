@@ -54,7 +54,7 @@ def every_mode(of_step, steps):
     }
 
 
-@examples(40)
+@examples(20)
 @given(cases)
 def test_table_matches_numpy_bits_in_every_mode(case):
     curve, steps = curve_and_steps(case)

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from support.commands import error_of, output_of
+from support.examples import examples
 
 from plateau_jax import PlateauCurve
 from plateau_jax.__main__ import main
@@ -126,6 +127,7 @@ anything = single | several | st.lists(several, max_size=2)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 @given(st.sampled_from(["plateaus", "stairs", "cooldown", "then", "part", "scaled"]), st.data(), anything)
 def test_no_file_content_causes_a_traceback(folder, tmp_path, capsys, name, data, value):
     """Replace one value in a curve's JSON, at any depth."""
