@@ -126,8 +126,7 @@ several = st.lists(single, max_size=4) | st.dictionaries(st.text(), single, max_
 anything = single | several | st.lists(several, max_size=2)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@examples(40)
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["plateaus", "stairs", "cooldown", "then", "part", "scaled"]), st.data(), anything)
 def test_no_file_content_causes_a_traceback(folder, tmp_path, capsys, name, data, value):
     """Replace one value in a curve's JSON, at any depth."""

@@ -36,10 +36,11 @@ def gpu_step(
     """Return a step over optimizers of this constructor, or the one of this name."""
     model = (Net() if model is None else model).to(device)
     built: Any = optimizers(model) if optimizers else make_optimizer(name, model)
-    listed: Sequence[Optimizer] = built if isinstance(built, list) else [built]
-    for group in (group for optimizer in listed for group in optimizer.param_groups):
-        if "capturable" in group:
-            group["capturable"] = True
+    listed: Sequence[Any] = [built] if isinstance(built, Optimizer) else built
+    for optimizer in listed:
+        for group in optimizer.param_groups:
+            if "capturable" in group:
+                group["capturable"] = True
     return TrainStep(model, listed if len(listed) > 1 else listed[0], loss_fn, curve, **options)
 
 
