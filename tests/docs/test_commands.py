@@ -155,7 +155,8 @@ CHECKS = {
 def commands_of(section: Section) -> list[str]:
     """Return the commands that run one of the section's files."""
     files = {block.file for block in section.blocks if block.file}
-    lines = [line for block in section.blocks if block.language == "sh" for line in block.code.splitlines()]
+    shell = "".join(block.code for block in section.blocks if block.language == "sh")
+    lines = shell.replace("\\\n", " ").splitlines()
     return [line for line in lines if line.startswith("python ") and files & set(shlex.split(line))]
 
 

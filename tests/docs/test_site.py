@@ -308,8 +308,11 @@ QUERIES = [
         LR,
         "clocks",
     ),  # alan-turing-institute/autocast#388
-    ("Tried to step 1002 times", "#tried-to-step"),
-    ("ValueError: Tried to step 281 times. The specified number of total steps is 279", "#tried-to-step"),
+    ("Tried to step 1002 times", "#valueerror-tried-to-step"),
+    (
+        "ValueError: Tried to step 281 times. The specified number of total steps is 279",
+        "#valueerror-tried-to-step",
+    ),
     ("learning rate not changing", "#the-learning-rate-is-not-changing"),
     ("learning rate constant", "#the-learning-rate-is-not-changing"),
     ("Learning rate scheduler does not change the learning rate", "#the-learning-rate-is-not-changing"),
@@ -355,7 +358,7 @@ def test_right_page_is_among_the_first_three(
     query: tuple[str, ...], search: Callable[[str], list[str]]
 ) -> None:
     words, *right = query
-    first = search(words)[: 4 if right == ["#tried-to-step"] else 3]  # that section is the fourth
+    first = search(words)[:3]
     assert any(link.startswith(part) or part in link for link in first for part in right), first
 
 
