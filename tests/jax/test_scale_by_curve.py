@@ -33,7 +33,6 @@ def test_without_rules_updates_match_optax(x64):
         params = {
             "float32": jnp.linspace(-1, 1, 5, dtype="float32"),
             "bfloat16": jnp.linspace(-1, 1, 5, dtype="bfloat16"),
-            "float16": jnp.ones((2, 3), "float16"),
             "widest": jnp.linspace(-1, 1, 5),
             "nothing": None,
         }
