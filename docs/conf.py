@@ -8,7 +8,7 @@ project = "plateau-jax"
 project_copyright = "The plateau-jax developers"
 release = version = plateau_jax.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_reredirects"]
 exclude_patterns = ["pictures"]
 default_role = "code"  # docstrings write `name`, as Markdown does
 myst_heading_anchors = 3
@@ -18,6 +18,20 @@ smartquotes = False  # it would turn the -- of an option into a dash
 # Buttons for code, not for output and equations. They copy neither prompts nor the output of doctests.
 copybutton_selector = ".highlight-python pre, .highlight-py pre, .highlight-sh pre, .doctest pre"
 copybutton_exclude = ".linenos, .gp, .go"
+
+# Old addresses lead to the pages that have their contents now.
+redirects = {
+    "numbers": "how_it_works.html",
+    "trainers": "pytorch.html",
+    "trainer_configuration": "pretraining.html",
+    "faster": "speed.html",
+    "hardware": "speed.html",
+    "costs": "speed.html",
+    **{
+        f"troubleshooting/{old}": "../troubleshooting.html"
+        for old in ("installing", "learning_rate", "loss", "processes", "resuming", "speed")
+    },
+}
 
 html_theme = "furo"
 repository = "https://address.example/plateau-jax"

@@ -11,14 +11,13 @@ from plateau_jax.drawing import tables
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.theory.last_iterate import Outlook, outlook
 
-_RATIOS = "Ratios to the first curve, where each curve has its own best peak."
+_RATIOS = "Ratios to the first curve, each curve at its own best peak."
 
 _LIMITS = (
-    "They say nothing of the loss itself, nor of two curves at one fixed peak. In published training runs "
-    "(124M parameters, AdamW; nothing fitted) the ranks by bound correlate with the ranks by best loss at "
-    "0.87 and 0.88 (Spearman; 25000 and 50000 steps), and the logarithm of the peak with that of the best "
-    "learning rate at 0.95 and 0.93. Best peaks are compared at equal length: if only the length changes, "
-    "keep the peak."
+    "They predict neither the loss itself nor the ranking at one fixed peak. In published runs (124M "
+    "parameters, AdamW; nothing fitted), ranks by bound and by best loss correlate at 0.87 and 0.88 "
+    "(Spearman; 25000 and 50000 steps), logarithms of the peak and of the best learning rate at 0.95 and "
+    "0.93. If only the length changes, keep the peak."
 )
 
 NOTE = f"{_RATIOS} {_LIMITS}"
@@ -123,5 +122,5 @@ def as_text(comparison: Comparison, first_peak: float | None = None) -> str:
     """
     if first_peak is None:
         return tables.as_text(_table_rows(comparison), NOTE)
-    meaning = f"Bounds over that of the first curve; best peaks, if {first_peak:g} is the best of that curve."
+    meaning = f"Bounds relative to the first curve. Best peaks, if {first_peak:g} is the first curve's."
     return tables.as_text(_table_rows(comparison, first_peak), f"{meaning} {_LIMITS}")
