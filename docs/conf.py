@@ -8,7 +8,13 @@ project = "plateau-jax"
 project_copyright = "The plateau-jax developers"
 release = version = plateau_jax.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_reredirects"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_reredirects",
+]
 exclude_patterns = ["pictures"]
 default_role = "code"  # docstrings write `name`, as Markdown does
 myst_heading_anchors = 3

@@ -1,11 +1,13 @@
 /* Sphinx's search finds only pages that contain every word of a query, so it finds nothing for most titles of
 issues. This ranks pages by the words that they contain: rare words count more than common ones, and words of
-a heading more than words of the text. A result links to the section whose heading fits best. */
+a heading more than words of the text. A result is a section: a page has one for each of its headings that fit
+best, at most two. */
 
 "use strict";
 
 if (typeof Search !== "undefined") {
   const HEADING = 2; // the weight of a word in a heading; in the text it is 1
+  const SECTIONS = 2; // the most results of a page
 
   Search.performTermsSearch = (words) => {
     const { alltitles, docnames, filenames, terms, titles } = Search._index;
@@ -15,7 +17,11 @@ if (typeof Search !== "undefined") {
       splitQuery(text.toLowerCase())
         .filter((word) => !ignored.has(word))
         .map((word) => stemmer.stemWord(word));
-    const headings = Object.entries(alltitles).map(([text, places]) => ({ text, places, stems: stems(text) }));
+    const headings = Object.entries(alltitles).map(([text, places]) => ({
+      text,
+      places,
+      stems: stems(`${text} ${text.replaceAll("_", " ")}`), // an identifier and its words
+    }));
     const known = new Set([...Object.keys(terms), ...headings.flatMap((heading) => heading.stems)]);
 
     // What a word stands for: itself; or else the known words that contain it; or else those that it begins
@@ -43,18 +49,22 @@ if (typeof Search !== "undefined") {
       fitting.forEach((heading) => (heading.score = (heading.score ?? 0) + weight));
     }
 
-    const best = docnames.map(() => ({ score: 0 }));
-    for (const { score, text, places } of headings)
-      for (const [page, id] of places) if (score > best[page].score) best[page] = { score, text, id };
-    best.forEach(({ score }, page) => (scores[page] += HEADING * score));
-    const least = Math.max(...scores) / 3;
-    return docnames.flatMap((name, page) => {
-      if (!scores[page] || scores[page] < least) return [];
-      const { text, id } = best[page];
+    const sections = docnames.map(() => []);
+    for (const { score = 0, text, places } of headings)
+      for (const [page, id] of places) if (score) sections[page].push({ score, text, id });
+    sections.forEach((fitting) => fitting.sort((one, other) => other.score - one.score).splice(SECTIONS));
+    const results = docnames.flatMap((name, page) =>
+      (sections[page].length ? sections[page] : [{ score: 0 }]).map(({ score, text, id }) => ({
+        name, page, text, id, score: scores[page] && scores[page] + HEADING * score,
+      })),
+    );
+    const least = Math.max(...results.map(({ score }) => score)) / 3;
+    return results.flatMap(({ name, page, text, id, score }) => {
+      if (!score || score < least) return [];
       const title = id ? `${titles[page]} > ${text}` : titles[page];
-      const score = (Scorer.title * scores[page]) / total / (1 + HEADING);
+      const scaled = (Scorer.title * score) / total / (1 + HEADING);
       const kind = id ? SearchResultKind.title : SearchResultKind.text;
-      return [[name, title, id ? `#${id}` : "", null, score, filenames[page], kind]];
+      return [[name, title, id ? `#${id}` : "", null, scaled, filenames[page], kind]];
     });
   };
 }
