@@ -192,7 +192,7 @@ def test_peak_adds_the_best_peaks(folder, capsys):
     lines = output_of(capsys, *described, "--from", "cosine.json", "--compare", "--peak", "3e-4").splitlines()
     best = [float(line.split()[-1]) for line in lines[1:3]]
     assert best == pytest.approx([3e-4, 3e-4 * compare(LINEAR, saved("cosine")).peaks[1]], rel=0.005)
-    assert "if 0.0003 is the best of that curve" in " ".join(lines)
+    assert "if 0.0003 is the first curve" in " ".join(lines)
 
 
 NO_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"

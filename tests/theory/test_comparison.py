@@ -14,7 +14,7 @@ from support.examples import examples
 from plateau_jax import Comparison, PlateauCurve, compare, outlook
 
 COSINE, LINEAR = PlateauCurve(1000), PlateauCurve(1000, decay_shape="linear")
-LIMITS = "nothing of the loss itself", "at one fixed peak", "0.87 and 0.88", "0.95 and 0.93", "keep the peak"
+LIMITS = "neither the loss itself", "at one fixed peak", "0.87 and 0.88", "0.95 and 0.93", "keep the peak"
 
 
 @examples(20)

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from support.training.models import Batch, Net, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.trees import equal_trees, through_file
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import nn
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep, lambda_lr
+from torch_bridge import TrainStep
 
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 30)], min_lr_ratio=0.1, init_lr_ratio=0.5)
 
@@ -37,44 +36,6 @@ def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None
     state = step.state_dict()
     state["loss_scale"] = [torch.tensor(scale), torch.tensor(good_updates, dtype=torch.int32)]
     step.load_state_dict(state)
-
-
-def train_by_hand(
-    model: nn.Module,
-    optimizers: Sequence[Optimizer],
-    updates: Sequence[Sequence[Any]],
-    max_norm: float | None = None,
-    loss_fn: Callable[..., Tensor] = mean_loss,
-    skips: Iterable[int] = (),
-) -> list[tuple[Tensor, ...]]:
-    """Train with a plain loop; return learning rates, loss and norm per update, only the first if skipped.
-
-    A fused optimizer gets its learning rate as a tensor.
-    """
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    for group in groups:
-        if group.get("fused"):
-            group["lr"] = torch.tensor(group["lr"])
-    schedulers = [lambda_lr(optimizer, CURVE) for optimizer in optimizers]
-    results: list[tuple[Tensor, ...]] = []
-    for number, micro_batches in enumerate(updates):
-        lrs = torch.tensor([float(group["lr"]) for group in groups])
-        if number in skips:
-            results.append((lrs,))
-            continue
-        model.zero_grad()
-        total = torch.zeros(())
-        for batch in micro_batches:
-            loss = loss_fn(model, batch) / len(micro_batches)
-            loss.backward()
-            total = total + loss.detach()
-        parameters = [parameter for group in groups for parameter in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
-        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
-            optimizer.step()
-            scheduler.step()
-        results.append((lrs, total, norm))
-    return results
 
 
 def lrs_of(step: TrainStep, applied: int) -> np.ndarray:
