@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 from support.curves.descriptions import build, descriptions
+from support.curves.scaled import exact_levels, scaled
 from support.errors import check_error, each_row
 from support.numerics.oracle import Oracle, are_equal
 
@@ -173,6 +174,8 @@ OF_CALLS = [
 ERRORS = [
     *((call.format(f"np.float32({value})" if isinstance(value, np.float32) else repr(value)), error,
        f"{name} = {value!r}", word) for call, name, error, word, values in OF_CALLS for value in values),
+    ("BatchPlan([(0, 2)]).scale(StagedCurve([(50, 1.0), (0, 0.1), (50,)]), 1, reference=1)", ValueError,
+     "reference"),
     ("RAMP.scale(FLAT, 64, reference=16)", ValueError, "pairs[1].threshold = 160", "a multiple of unit = 64"),
     ("RAMP.scale(FLAT, 8, reference=1, exponent=2)", ValueError,
      "multiply the peak by (new / old)**exponent"),
@@ -246,6 +249,14 @@ def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublin
                 is_within(curve.total_steps - 1, doubled + 1) and is_within(curve.total_steps, doubled + 1)
             )
     plan.scale(curve, unit, reference=batch)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1])
+def test_scaled_levels_are_exact(exponent):
+    """Also past the end, where they are scaled for the last batch."""
+    curve = scaled(exponent)
+    for consumed, level in exact_levels(exponent):
+        assert curve(consumed // 8) == pytest.approx(float(level), rel=2**-23)
 
 
 def test_seesaw_fits_scale_however_long_the_curve():

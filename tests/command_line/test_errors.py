@@ -73,6 +73,10 @@ def test_errors_write_no_file(folder, capsys, arguments, message):
     assert set(folder.iterdir()) == before
 
 
+def test_cooldown_of_no_curve_opens_no_page(capsys):
+    assert NO_CURVE in error_of(capsys, "--design", "--cooldown", "50", "50")
+
+
 KNOWN = "--warmup-steps", "--min-lr-ratio", "--plateau", "--stage", "--from", "--cooldown", "--peak", "--csv"
 OF_PARSER = [
     ("100 --plateau 50", "expected 2 arguments"),
@@ -126,7 +130,7 @@ several = st.lists(single, max_size=4) | st.dictionaries(st.text(), single, max_
 anything = single | several | st.lists(several, max_size=2)
 
 
-@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["plateaus", "stairs", "cooldown", "then", "part", "scaled"]), st.data(), anything)
 def test_no_file_content_causes_a_traceback(folder, tmp_path, capsys, name, data, value):
     """Replace one value in a curve's JSON, at any depth."""

@@ -20,6 +20,7 @@ from support.numerics.oracle import percent_of
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
 from plateau_jax.design.answers import answer_page, initial_curves, warmup_arguments
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
+from plateau_jax.design.shape_choices import choices_per_field
 from plateau_jax.numerics.exact_segments import describe_segments
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
@@ -313,3 +314,10 @@ def test_single_curve_is_compared_at_its_warmup():
         cosine, given_curve = initial_curves([("Mine", curve)], PEAK)
         assert cosine == {"name": "Cosine", "peak": PEAK, "curve": expected.to_dict()}
         assert given_curve == {"name": "Mine", "peak": PEAK, "curve": curve.to_dict()}
+
+
+def test_pictures_of_shapes_fall_and_rise() -> None:
+    for choices in choices_per_field().values():
+        for levels in (choice["levels"] for choice in choices):
+            assert levels["falling"] == sorted(levels["falling"], reverse=True)
+            assert levels["rising"] == sorted(levels["rising"])

@@ -175,11 +175,11 @@ def test_logs_of_three_peaks_have_best_peaks() -> None:
     peaks = {5e-4: 0.02, 1e-3: 0.0, 2e-3: 0.01}
     half = StagedCurve([(50, 0.5), (950, 0.0)])
     fitted, (at_peak, halved) = forecast(
-        [run_at(peak, extra) for peak, extra in peaks.items()], (WSD, 1.2e-3), (half, 1e-3)
+        [run_at(peak, extra) for peak, extra in peaks.items()], (WSD, 1.45e-3), (half, 1e-3)
     )
     runs = {peak: LossRun(CURVE, peak, STEPS, LOSSES + extra) for peak, extra in peaks.items()}
     assert fitted["best_fault"] == ""
-    assert at_peak["loss"] == fit_losses(runs[1e-3]).predict(WSD, 1.2e-3).loss  # of the nearest peak
+    assert at_peak["loss"] == fit_losses(runs[2e-3]).predict(WSD, 1.45e-3).loss  # nearest by ratio
     assert halved["loss"] == fit_losses(runs[5e-4]).predict(half, 1e-3).loss
     assert halved["difference"] is None
     best = best_peak(list(runs.values()), WSD)

@@ -15,7 +15,7 @@ from support.examples import examples
 from support.forecasts.law_runs import logged, losses_of
 from support.forecasts.loss_oracle import LossOracle
 
-from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import LossDifference, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 mpl.use("agg")
@@ -239,3 +239,9 @@ def test_plot_shows_losses_and_forecasts(drawn) -> None:
         ends = sorted(set(band[band[:, 0] == 1000, 1].tolist()))
         assert ends == pytest.approx([expected.low, expected.high])
     assert isinstance(drawn, dict) == (labels[2:] == ["mine"])
+
+
+def test_difference_that_may_be_0_is_not_distinguishable() -> None:
+    assert LossDifference(0.1, 0.01, 0.2).is_distinguishable
+    assert not LossDifference(0.1, 0.0, 0.2).is_distinguishable
+    assert not LossDifference(-0.1, -0.2, 0.0).is_distinguishable
