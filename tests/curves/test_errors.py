@@ -334,7 +334,7 @@ OF_CALLS = [
     ("CURVE.part({})", "start", TypeError, "integer", [True, 1.0, "1", None]),
     ("CURVE.part({})", "start", ValueError, "at least 0", [-1]),
     ("CURVE.part({})", "start", ValueError, "below stop = 1000", [1000]),
-    ("CURVE.part({}, 5)", "start", ValueError, "below stop = 5", [5]),
+    ("CURVE.part({}, 5)", "start", ValueError, "below stop = 5", [5, 6]),
     ("CURVE.part(0, {})", "stop", TypeError, "integer", [True, 1.0, "1"]),
     ("CURVE.part(0, {})", "stop", ValueError, "at least 1", [0]),
     ("CURVE.part(0, {})", "stop", ValueError, "at most the curve's total_steps = 1000", [1001]),

@@ -58,6 +58,7 @@ HISTORY = [
 ]
 AUXILIARY = dict.fromkeys(["val/aux_loss", "mtp_loss", "z_loss", "best_val_loss", "val_loss_ema"], OTHERS)
 LOGS: dict[str, Any] = {
+    "loss before step": "loss,step\n3.5,100\n3.25,200\n3,300\n",
     "commas": "step,loss\n100,3.5\n200,3.25\n300,3\n",
     "tabs": "iter\tval_loss\n100\t3.5\n200\t3.25\n300\t3\n",
     "semicolons, blank lines and cells": "\n\nstep;loss\n\n100;3.5;;\n200;3.25\n300;3;;;\n",

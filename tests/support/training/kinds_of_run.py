@@ -25,7 +25,7 @@ from support.training.models import (
 from support.training.optimizers import FUSED, OPTIMIZERS, Foreign, make_optimizer
 from support.training.steps import CURVE, set_loss_scale
 from torch import Tensor, nn
-from torch.optim import ASGD, SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop, SparseAdam
+from torch.optim import ASGD, SGD, Adagrad, Adam, AdamW, Muon, NAdam, Optimizer, RMSprop, SparseAdam
 
 from plateau_jax import BatchPlan, HoldBelow, PlateauCurve
 from torch_bridge import TrainStep
@@ -288,6 +288,13 @@ def _two(model: Any) -> list[Optimizer]:
     return [AdamW(model.first.parameters(), lr=0.01, fused=True), NAdam(model.last.parameters(), lr=0.02)]
 
 
+def _muon_and_adamw(model: Any) -> list[Optimizer]:
+    return [
+        Muon([model.first.weight], lr=0.02),
+        AdamW([model.first.bias, *model.last.parameters()], fused=True),
+    ]
+
+
 def _two_fused(model: Any) -> list[Optimizer]:
     return [
         AdamW(model.first.parameters(), lr=0.01, fused=True),
@@ -407,6 +414,7 @@ KINDS: dict[str, Kind] = {
     # Groups, curves and clocks.
     "two optimizers": Kind(_two, curve=[CURVE, [_LINEAR]], max_norm=0.5),
     "two fused optimizers": Kind(_two_fused, curve=[_LINEAR, CURVE], precision="fp16"),
+    "muon and adamw": Kind(_muon_and_adamw, max_norm=0.3),
     "groups": Kind(_groups(AdamW, fused=True), curve=[CURVE, _LINEAR, _ENDING]),
     "groups of momentum": Kind(_groups(SGD, momentum=0.9), curve=[CURVE, _LINEAR, _ENDING]),
     "past the end": Kind("rmsprop", curve=_ENDING),
