@@ -154,3 +154,13 @@ def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> 
     resumed.load_state_dict(feed.state_dict())
     with pytest.raises(ValueError, match="too many dimensions 'str'"):
         next(iter(resumed))
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_load_ends_the_iteration(depth: int) -> None:
+    feed = build({"dataset": range(10), "batch_size": 2}, depth, num_workers=0)
+    iteration = iter(feed)
+    next(iteration)
+    feed.load_state_dict(feed.state_dict())
+    with pytest.raises(RuntimeError, match="this iteration was ended"):
+        next(iteration)
