@@ -116,7 +116,7 @@ def pytest_collection_finish() -> None:
     """What is imported stays to the end: the garbage collector need not search it each time."""
     gc.freeze()
     # Not for the processes that tests start: two of them would write one file at once.
-    del os.environ["JAX_COMPILATION_CACHE_DIR"]
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def _content(path: Path) -> dict[str, bytes | None]:
     st.lists(st.integers(0, 12), min_size=1, max_size=6),
     st.integers(1, 4),
 )
-def test_last_saved_checkpoints_are_kept_and_foreign_folders_left_alone(
+def test_saves_prune_only_their_own_checkpoints(
     tmp_path_factory: pytest.TempPathFactory, foreign: dict[int, str], saved: list[int], keep: int
 ) -> None:
     """The last saved ones, whatever their counts: a run may have rolled back."""

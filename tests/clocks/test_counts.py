@@ -68,7 +68,7 @@ def test_updates_count_their_micro_batches(options: Any, count: Any) -> None:
             consumed += sum(int(count(batch)) for batch in micro)
         skipped = int(result.skipped)
         assert int(result.consumed) == row["consumed"] == consumed
-    assert skipped < 5
+    assert skipped == 1 if step.state_dict()["loss_scale"] is None else 1 <= skipped < 5
     state = step.state_dict()
     assert (state["consumed"], state["clock"], state["unit"]) == (consumed, consumed // 7, 7)
 
@@ -85,7 +85,7 @@ def test_without_a_unit_consumed_is_applied() -> None:
 
 
 def test_large_counts_are_exact_and_clamped() -> None:
-    """The log reads them in another way than a state."""
+    """The log reads them differently from a state."""
     step, log = make_step(unit=1, count=lambda batch: 2**61 + 1), MetricLog(every=2)
     for batch in batches(2):
         log(step(batch))

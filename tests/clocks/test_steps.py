@@ -51,8 +51,10 @@ def test_held_clock_compiles_once() -> None:
     losses = np.random.default_rng(0).choice([0.5, 0.75, 1.0], 30).tolist()
     with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
         step = make_step("adamw", loss_fn=told, curve=STAGES, hold=PATIENT, compile=True)
+        before = counters["stats"]["unique_graphs"]
         clocks = [int(step(torch.tensor(losses[0])).clock)]
         graphs = counters["stats"]["unique_graphs"]
+        assert graphs > before
         clocks += [int(step(torch.tensor(loss)).clock) for loss in losses[1:]]
     assert clocks == clocks_of(PATIENT, STAGES, losses)[:-1]
     assert counters["stats"]["unique_graphs"] == graphs

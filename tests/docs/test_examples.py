@@ -27,11 +27,10 @@ pytestmark = pytest.mark.slow
 CLAIMS = [
     ("train_digits.py", "'steps at which the two learning rates differ: 0 of 60' in lines"),
     ("train_digits.py", "number('largest difference between the two losses') < 1e-5"),
-    ("train_digits.py", "number('test accuracy in JAX') > 70 < number('test accuracy in PyTorch')"),
+    ("train_digits.py", "min(number('test accuracy in JAX'), number('test accuracy in PyTorch')) > 70"),
     ("sweep.py", "'learning rates ≠ peak · curve(step):        0 of 3880' in lines"),  # 97 curves, 40 steps
     ("sweep.py", "number('largest difference between their losses') < 1e-4"),
     ("sweep.py", "loss('the best, a plateau') < loss('held-out loss without a plateau') < math.log(10)"),
-    ("sweep.py", "number('one after another') > 0 < number('times as fast at once')"),
     ("train_gpt.py", "number('loss of the model:') < number('loss of byte frequencies:') < math.log(256)"),
     ("train_lstm.py", "number('LSTM:') < 0.9 * number(\"last year's changes:\")"),
     (
@@ -85,7 +84,7 @@ def test_committed_pictures_are_drawn_again(script, folder, tmp_path):
 
 
 CPU, HINT = "--device cpu", "--resume continues as planned"
-# A script; arguments that the stopped run has besides; the line after which a Ctrl-C stops it; arguments of
+# A script; additional arguments of the interrupted run; the line after which a Ctrl-C stops it; arguments of
 # the resumed run, or None for those of the small run; and arguments with which it must not resume.
 RESUMED = [
     ("train_gpt.py", "--every 30", "", None, []),  # lines that lie between those compared
@@ -109,12 +108,12 @@ def untimed_lines(lines):
     return [line for line in lines if not re.search(r"\d m?s[,:]", line)]
 
 
-@pytest.mark.parametrize(("script", "besides", "line_before", "later", "wrong"), RESUMED)
+@pytest.mark.parametrize(("script", "extra", "line_before", "later", "wrong"), RESUMED)
 def test_resumed_run_prints_the_remaining_lines(
-    script, besides, line_before, later, wrong, ran, arguments, tmp_path
+    script, extra, line_before, later, wrong, ran, arguments, tmp_path
 ):
     _, uninterrupted = ran(script)
-    program = Program(EXAMPLES / script, *arguments[script], *besides.split(), folder=tmp_path)
+    program = Program(EXAMPLES / script, *arguments[script], *extra.split(), folder=tmp_path)
     updates = interrupt(program, line_before)
     assert not list(tmp_path.rglob("*.partial"))
     cached = {path: path.stat().st_ino for path in tmp_path.rglob("*.pkl")}

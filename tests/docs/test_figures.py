@@ -45,7 +45,7 @@ def test_figures_of_the_notebook_are_those_it_printed():
     printed = notebook_output()
     quoting = [line for line in TEXT.splitlines() if "the notebook](" in line.lower()]
     figures = [figure for line in quoting for figure in re.findall(r"\d\.\d+", line)]
-    assert [figure for figure in figures if figure not in printed] == []
+    assert set(figures) <= set(re.findall(r"\d\.\d+", printed))
     assert figures
     table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", TEXT, re.MULTILINE)
     assert table

@@ -258,10 +258,10 @@ LOGGED = "#how-do-i-read-or-log-the-current-learning-rate"
 DETECTED = "#detected-call-of"
 
 # What people type, and how the path of a right page begins, or how the anchor of a right section does.
-# The first are the titles of issues of other projects, chosen before the search was measured.
+# The first 25 are the titles of issues of other projects, chosen before the search was first measured.
 QUERIES = [
     ("Deprecation warning from SequentialLR", "#the-epoch-parameter"),
-    ("SequentialLR scheduler, bug with last_epoch = N", "#sequentiallr-resumes", "#valueerror-last_epoch"),
+    ("SequentialLR scheduler, bug with last_epoch = N", "#sequentiallr-resumes", "#valueerror-last-epoch"),
     ("LR scheduler throws warning when using scaler.step instead of optimizer.step", DETECTED),
     ('DCP fails to save "initial_lr" field, created by an LR scheduler', "#keyerror-param-initial-lr"),
     ("Resume will override learning rate on command line.", OVERRIDDEN),
@@ -337,7 +337,7 @@ QUERIES = [
         "How do I train longer than planned, or stop earlier?",
         "#how-do-i-train-longer-than-planned-or-stop-earlier",
     ),
-    ("find_batch_size", "find_batch_size"),
+    ("find_batch_size", "reference/around"),
     ("get_cosine_schedule_with_warmup", "#get-cosine-schedule-with-warmup"),
 ]
 
@@ -348,7 +348,8 @@ def test_right_page_is_among_the_first_three(
 ) -> None:
     words, *right = query
     first = search(words)[:3]
-    assert any(link.startswith(part) or part in link for link in first for part in right), first
+    found = [part for link in first for part in (link, link[link.find("#") :])]
+    assert any(part.startswith(begin) for part in found for begin in right), first
 
 
 def test_small_words_of_a_name_do_not_count(search: Callable[[str], list[str]]) -> None:

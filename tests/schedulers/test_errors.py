@@ -330,4 +330,4 @@ def test_any_damage_is_rejected_or_harmless(name: str, strict: bool, data: st.Da
         assert run.shown() == before
     else:
         run.advance(1)
-        assert np.isfinite([group["lr"] for group in run.optimizer.param_groups]).all()
+        assert np.isfinite(np.array(run.values(), dtype=float)).all()

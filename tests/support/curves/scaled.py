@@ -37,4 +37,3 @@ OF_UNIT_8 = [
     BatchPlan([(0, 1)]).scale(scaled(), 8, reference=1),
 ]
 WRONG_UNITS = [None, 1, 16]
-WRONG_UNIT = "^unit = (None|1|16) must be 8, the unit of the curve, which follows a batch plan"

@@ -1,4 +1,4 @@
-"""The loop that a user would write for a kind of run: of the product it has the curves alone."""
+"""The loop that a user would write for a kind of run; it uses only the product's curves."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -30,8 +30,6 @@ from torch.optim import ASGD, SGD, Adagrad, Adam, AdamW, Muon, NAdam, Optimizer,
 from plateau_jax import BatchPlan, HoldBelow, PlateauCurve
 from torch_bridge import TrainStep
 
-_NONFINITE = float("nan"), float("inf")
-
 
 class Kind:
     """A kind of training run: the arguments of a `TrainStep`, and the form of its batches.
@@ -43,7 +41,7 @@ class Kind:
         pieces: Micro-batches per update.
         time: The length of sequences, if the batches are sequences.
         loss_scale, good_updates: Under fp16, the loss scale of the start and its counter.
-        rtol: 0 if the run has the bits of the loop by hand; else the two round sums in different order.
+        rtol: 0 if the run has the bits of the loop by hand; else the two round sums in a different order.
     """
 
     def __init__(
@@ -440,7 +438,14 @@ KINDS: dict[str, Kind] = {
     "everything on the host": Kind("nadam", precision="fp16", max_norm=0.5, **_EVERYTHING),
 }
 
-_FUSED_GROUPS = "mixed", "mixed, momentum", "two fused optimizers", "groups", "initial updates"
+_FUSED_GROUPS = (
+    "mixed",
+    "mixed, momentum",
+    "two fused optimizers",
+    "groups",
+    "initial updates",
+    "fused in bfloat16",
+)
 _READING_LOSSES = weighted_on_host, _level_loss, _view_loss
 ON_DEVICE = {
     name: kind
