@@ -21,6 +21,7 @@ from support.training.models import (
 from support.training.reads import reads_of
 from torch import Tensor, nn
 
+from plateau_jax import CurveWarning
 from torch_bridge import evaluate
 
 LOSSES: dict[str, Any] = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss}
@@ -179,3 +180,8 @@ def test_errors(row: Any) -> None:
     check_error(row, globals(), net=net, recurrent=recurrent, initial=recurrent.initial())
     assert net.training
     assert recurrent.training
+
+
+def test_accuracy_in_the_place_of_a_weight_warns() -> None:
+    with pytest.warns(CurveWarning, match="loss_fn returned a weight that is not a whole number"):
+        evaluate(Net(), batches(1), lambda *arguments: (mean_loss(*arguments), 0.75))

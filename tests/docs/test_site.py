@@ -292,7 +292,7 @@ QUERIES = [
         "cooldowns",
         "curves",
     ),
-    ("allow specifying LR schedule in terms of tokens", "clocks"),
+    ("allow specifying LR schedule in terms of tokens", "clocks", "reference/clocks"),
     ("Add WSDS (Warmup-Stable-Decay-Simplified) Scheduler", "other_schedulers", "cooldowns"),
     ("[Q] How do the schedulers work with resume / interrupt?", "#how-do-schedulers-resume"),
     ("feat: Layerwise LR Decay (LLRD) scheduling", "#how-do-i-give-each-layer"),
