@@ -59,7 +59,8 @@ def run_section(section: Section, folder: Path) -> str:
         if block.file:
             (folder / block.file).parent.mkdir(exist_ok=True)
             (folder / block.file).write_text(block.code, encoding="utf-8")
-    absent = {"jax", "torch"} - imported_packages(section)
+    imported = imported_packages(section)
+    absent = {"jax", "torch"} - imported - ({"jax"} if "optax" in imported else set[str]())
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(SITE_CUSTOMIZE.format(absent=absent), encoding="utf-8")
     environment = os.environ | {
