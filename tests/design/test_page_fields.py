@@ -49,7 +49,8 @@ EDITS: list[tuple[Curve, list[Action], Curve]] = [
     (STABLE, [*COOLDOWN, "+ Continuation", "Remove the continuation", "Remove the cooldown"], STABLE),
     # Percentages are those of the run.
     (STABLE, [(WARMUP, "4%")], replace(STABLE, warmup_steps=400)),
-    (PlateauCurve(1_000), [(WARMUP, "32.3%")], PlateauCurve(1_000, warmup_steps=323)),
+    (STABLE, [("Total steps", "1000"), (WARMUP, "32.3%")],
+     replace(STABLE, total_steps=1_000, warmup_steps=323)),
     (STABLE, ["+ in steps", ("Plateau 1 in steps, start", "80%"), ("Plateau 1 in steps, length", "2.5 %")],
      replace(STABLE, absolute_plateaus=[(8_000, 250)])),
     (STABLE, ["+ Cooldown", ("Cooldown: First step", "65%"), ("Cooldown: Steps", "35%")],

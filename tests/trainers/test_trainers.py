@@ -167,12 +167,10 @@ OF_SUBCLASS = replace(PAGE_CURVE, total_steps=UPDATES, warmup_steps=UPDATES // 1
 
 @pytest.fixture
 def curve_file(tmp_path, monkeypatch):
-    """A folder with the files of the page on a curve in a file, importable from there."""
-    pages = [[block for section in sections(page) for block in section.blocks] for page in PAGES]
-    (blocks,) = (blocks for blocks in pages if "curve_trainer.py" in [block.file for block in blocks])
-    for block in blocks:
-        if block.file:
-            (tmp_path / block.file).write_text(block.code, encoding="utf-8")
+    """A folder with the files that the pages show for a curve in a file, importable from there."""
+    blocks = {block.file: block for page in PAGES for section in sections(page) for block in section.blocks}
+    for name in ("curve.yaml", "curve_file.py", "curve_trainer.py"):
+        (tmp_path / name).write_text(blocks[name].code, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)  # undone after the test
