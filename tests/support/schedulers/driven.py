@@ -166,7 +166,10 @@ class Driven:
 
     def set_peak(self, peak: float, one_for_each: bool) -> None:
         peaks = [peak / 2 ** (index * one_for_each) for index in range(len(self.bases))]
-        self.bases, self.new = list(map(self.base_of, peaks)), 0
+        self.bases = list(map(self.base_of, peaks))
+        if self.default is not None and self.new:  # a new group holds the default's tensor
+            self.default = self.bases[-1]
+        self.new = 0
         self.part.set_peak(list(self.bases) if one_for_each else self.bases[0])
 
     def jump(self, epoch: Any) -> None:
