@@ -41,7 +41,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
 ]
 
-LINEAR = PlateauCurve(200, warmup_steps=20, decay_shape="linear")
 LATER = PlateauCurve(160, warmup_steps=20, plateaus=[(0, 60)], init_lr_ratio=0.1)
 FROM_A_START = replace(PAGE_CURVE, init_lr_ratio=0.05)
 OF_PAGE = expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK)
@@ -53,11 +52,6 @@ TORCH = {
     "Lightning Fabric": OF_PAGE,
     "PyTorch Lightning": OF_PAGE,
     "Hugging Face Trainer": expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK, groups=2),
-    "Plain PyTorch, several optimizers": [
-        lrs
-        for step in range(200)
-        for lrs in (*expected_lrs(PAGE_CURVE, [step], 0.02), *expected_lrs(LINEAR, [step], PAGE_PEAK))
-    ],
     SEQUENTIAL: [[0.1 * float(np.float32(PAGE_PEAK))]] * 40 + expected_lrs(LATER, range(160), PAGE_PEAK),
     "A compiled optimizer": np.float32(expected_lrs(FROM_A_START, range(200), PAGE_PEAK)).tolist(),
 }
