@@ -71,6 +71,7 @@ def gather_tensors(state: Any) -> dict[str, np.ndarray[Any, Any]]:
     for path, leaf in cast("list[tuple[Any, Any]]", pytree.tree_leaves_with_path(state)):
         if isinstance(leaf, Tensor):
             full: Tensor = cast("Any", leaf).full_tensor() if hasattr(leaf, "full_tensor") else leaf
+            full = full.double() if full.dtype == torch.bfloat16 else full  # which NumPy does not have
             tensors[pytree.keystr(path)] = full.detach().numpy().copy()
     return tensors
 

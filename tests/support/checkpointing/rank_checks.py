@@ -210,6 +210,37 @@ def unshared_folder_is_rejected(directory: Path) -> None:
     assert f"{directory / '1'} is not a directory that all ranks share" in error
 
 
+_GOOD: dict[str, Any] = {"counts": [1, 2, 3], "weights": [0.5, 0.25, 0.25]}
+# Other arguments of rank 1, True if only rank 1 fails, and what is said.
+_REJECTIONS: list[tuple[dict[str, Any], bool, str]] = [
+    ({"weights": [0.25, 0.5, 0.25]}, False, "and rank 1 with ([1, 2, 3], [0.25, 0.5, 0.25], 'model')"),
+    ({"counts": [1, 2, 4]}, False, "rank 0 calls merge with (counts, weights, part) = ("),
+    ({"weights": [0.5, 0.5, 0.5]}, True, "ValueError: weights add up to 1.5"),
+    ({"into": None}, True, "TypeError: into = None must be a module"),
+    ({}, True, "KeyError: 'not this one'"),  # the model rejects the state
+]
+
+
+def rejected_merge_leaves_model_unchanged(directory: Path) -> None:
+    checkpoints = Checkpoints(directory)
+    for count in _GOOD["counts"]:
+        checkpoints.save(count, model=sharded(count), wait=True)
+    for other, is_of_rank_1, message in _REJECTIONS:
+        model: Any = sharded(99)
+        before = gather_tensors(dict(model.state_dict()))
+        arguments = {"into": model, **_GOOD, **(other if rank() == 1 else {})}
+        if not other and rank() == 1:
+            model[1].register_load_state_dict_post_hook(_reject)
+        error = error_of(checkpoints.merge, **arguments, part="model")
+        assert message in error
+        assert error.startswith("RuntimeError: rank 1 failed: ") == (is_of_rank_1 and rank() == 0)
+        assert equal_arrays(gather_tensors(dict(model.state_dict())), before)
+
+
+def _reject(*_: object) -> None:
+    raise KeyError("not this one")
+
+
 def save_outlives_process_group(directory: Path) -> None:
     """The last check, since it destroys the group."""
     checkpoints = Checkpoints(directory)
@@ -226,4 +257,5 @@ CHECKS = [
     damage_is_known_to_all_ranks,
     files_of_two_saves_are_rejected,
     unshared_folder_is_rejected,
+    rejected_merge_leaves_model_unchanged,
 ]

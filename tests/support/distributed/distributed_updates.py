@@ -1,7 +1,7 @@
 """Training over several ranks, and the same updates by a loop in one process."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, NamedTuple, cast
 
@@ -20,6 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_bridge import TrainStep
@@ -127,7 +128,7 @@ def wrapped(case: Case, model: nn.Module) -> nn.Module:
     return model
 
 
-def step_of(case: Case) -> TrainStep:
+def step_of(case: Case, kind: Callable[[Any], Optimizer] | None = None) -> TrainStep:
     # Fractions of rows are drawn on purpose.
     warnings.filterwarnings("ignore", "loss_fn returned a weight that is not a whole number")
     plain = model_of(case)
@@ -135,7 +136,7 @@ def step_of(case: Case) -> TrainStep:
     model = wrapped(case, plain)
     return TrainStep(
         model,
-        make_optimizer(case.optimizer, model),
+        kind(model.parameters()) if kind else make_optimizer(case.optimizer, model),
         loss_fn_of(case),
         CURVE,
         precision=case.precision,
