@@ -3,7 +3,6 @@
 Each check runs in that process.
 """
 
-import warnings
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -150,22 +149,10 @@ def optimizers_run_on_sharded_parameters(_: Path) -> None:
             step(batch)
 
 
-def compiled_wrappers_keep_plain_names(_: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
-        for wrap in (DistributedDataParallel, sharded):
-            wrapped: Any = wrap(Net())
-            model: Any = torch.compile(wrapped, backend="eager")
-            step = make_step("adamw", model)
-            step(_BATCH)
-            assert step.state_dict()["model"].keys() == Net().state_dict().keys()
-
-
 CHECKS = [
     wrapping_changes_no_bits,
     unsupported_wrapping_is_rejected,
     calls_without_average_are_rejected,
     cuda_graph_rejects_wrapped_model,
     optimizers_run_on_sharded_parameters,
-    compiled_wrappers_keep_plain_names,
 ]
