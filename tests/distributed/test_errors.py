@@ -9,11 +9,10 @@ from support.distributed.distributed_models import Block as Layer, Blocks
 from support.errors import Row, check_error, each_row
 from support.training.models import Net
 from support.training.steps import CURVE
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm
 
 from torch_bridge import TrainStep, checkpoint_activations, distribute, is_main
-from torch_bridge.distributed.dtensors import local_shard, mesh_of, shard_like
 
 
 def in_block(layer: nn.Module) -> nn.ModuleDict:
@@ -106,14 +105,3 @@ def test_one_process_gets_its_model_back(mode: Any) -> None:
     options = {"find_unused_parameters": True} if mode == "ddp" else {"reshard_after_forward": False}
     assert distribute(model, mode, device="cpu", **options) is model
     assert is_main()
-
-
-class _Derived(Tensor): ...
-
-
-@pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter, nn.Buffer, _Derived])
-def test_plain_tensor_is_its_own_shard(kind: type[Tensor]) -> None:
-    tensor = kind(torch.ones(3))
-    assert local_shard(tensor) is tensor
-    assert mesh_of(tensor) is None
-    assert shard_like(torch.zeros(3), tensor) is tensor

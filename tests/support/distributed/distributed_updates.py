@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from support.distributed.distributed_models import gather_weights
+from support.checkpointing.checkpoints import gather_tensors
 from support.training.by_hand import ByHand
 from support.training.kinds_of_run import Kind
 from support.training.models import Net, Recurrent
@@ -121,11 +121,15 @@ def wrapped(case: Case, model: nn.Module) -> nn.Module:
     if case.wrapper == "fsdp by fp16":
         return cast("Any", fully_shard)(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float16))
     size = distributed.get_world_size()
-    shape, names = ((2, size // 2), ("copy", "shard")) if case.wrapper == "hybrid" else ((size,), ("shard",))
+    is_hybrid = case.wrapper.startswith("hybrid")
+    shape, names = ((2, size // 2), ("copy", "shard")) if is_hybrid else ((size,), ("shard",))
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     fully_shard(next(iter(model.children())), mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
+    sharded: Any = fully_shard(model, mesh=mesh)
+    if case.wrapper.endswith("left off"):  # by an earlier training loop
+        sharded.set_requires_gradient_sync(False)
+        sharded.set_requires_all_reduce(False)
+    return sharded
 
 
 def step_of(case: Case, kind: Callable[[Any], Optimizer] | None = None) -> TrainStep:
@@ -164,7 +168,7 @@ def train(case: Case) -> Run:
         results.append(step(*micro_batches))
         assert equal_trees(list(results[-1].aux), aux), f"aux of update {update}"
         assert not any(each["outputs"].requires_grad for each in results[-1].aux)
-    return _run_of(results, gather_weights(list(step.model.parameters())))
+    return _run_of(results, list(gather_tensors(list(step.model.parameters())).values()))
 
 
 def train_all(cases: Sequence[Case]) -> list[Run]:
@@ -184,31 +188,25 @@ class _Multiplications(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
-    """Return for each case the dtypes of the factors by which an update multiplies the gradients."""
-    all_dtypes: list[list[torch.dtype]] = []
-    for case in cases:
-        step = step_of(case)
-        with _Multiplications() as mode:
-            step(*_batches_of(case, 0))
-        all_dtypes.append(mode.dtypes)
-    return all_dtypes
+def observe_all(cases: Sequence[Case]) -> list[tuple[list[str], list[torch.dtype]]]:
+    """Observe the updates of each case from the third one on.
+
+    Returns:
+        For each case, the operators that synchronize with the device, and the dtypes of the factors by which
+        the last update multiplies the gradients.
+    """
+    return [_observe(case) for case in cases]
 
 
-def reads_of_cases(cases: Sequence[Case]) -> list[list[str]]:
-    """Return for each case the operators that synchronize with the device, from the third update on."""
-    return [_reads(case) for case in cases]
-
-
-def _reads(case: Case) -> list[str]:
-    step, names = step_of(case), list[str]()
+def _observe(case: Case) -> tuple[list[str], list[torch.dtype]]:
+    step, names, mode = step_of(case), list[str](), _Multiplications()
     for update in range(case.updates):
-        batches = _batches_of(case, update)
-        with Reads() as reads:
+        batches, mode = _batches_of(case, update), _Multiplications()
+        with Reads() as reads, mode:
             step(*batches)
         names += reads.names if update > 1 else []
     # FSDP2 frees memory, and allocates it again, through storages.
-    return [name for name in names if name != "untyped_storage"]
+    return [name for name in names if name != "untyped_storage"], mode.dtypes
 
 
 def train_in_one_process(case: Case) -> Run:
