@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.checkpointing import model_wrappers, rank_checks, world_sizes
 from support.checkpointing.checkpoints import Part
-from support.distributed.processes import run, run_each
+from support.distributed.processes import run, run_checks
 
 from torch_bridge import Checkpoints
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_checkpoints_on_two_ranks(tmp_path: Path) -> None:
-    run_each([*rank_checks.CHECKS, rank_checks.save_outlives_process_group], tmp_path)
-    directory, part = tmp_path / rank_checks.save_outlives_process_group.__name__, Part()
+    run_checks([rank_checks], tmp_path)
+    directory, part = tmp_path / rank_checks.check_save_outlives_process_group.__name__, Part()
     assert Checkpoints(directory).counts() == [1]
     with pytest.warns(UserWarning, match="part are dropped"):
         Checkpoints(directory).load(part=part, model=Part())
@@ -22,7 +22,7 @@ def test_checkpoints_on_two_ranks(tmp_path: Path) -> None:
 
 
 def test_states_load_under_every_wrapper(tmp_path: Path) -> None:
-    run_each([model_wrappers.state_loads_under_every_wrapper], tmp_path)
+    run_checks([model_wrappers], tmp_path)
 
 
 def test_loads_and_merges_under_other_world_size(tmp_path: Path) -> None:

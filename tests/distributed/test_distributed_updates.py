@@ -36,25 +36,21 @@ def _check_same_on_all_ranks(runs: list[Run]) -> Run:
 
 
 def _cases(**options: Iterable[Any]) -> list[Case]:
-    """Return the cases with every combination of these options."""
-    return [Case(**dict(zip(options, values, strict=True))) for values in product(*options.values())]
+    """Return the cases with every combination of these options, each with a different seed."""
+    combinations = enumerate(product(*options.values()))
+    return [Case(**dict(zip(options, values, strict=True)), seed=seed) for seed, values in combinations]
 
 
 _EITHER: dict[str, Any] = {"wrapper": ("ddp", "fsdp"), "synchronize": ("update", "micro")}
 _OPTIMIZERS = ("adamw", "rmsprop")
 _MATCHING: dict[str, list[Case]] = {
-    "every loss": [
-        case._replace(seed=number)
-        for number, case in enumerate(
-            _cases(
-                **_EITHER,
-                optimizer=_OPTIMIZERS,
-                loss=("mean", "pair", "device pair"),
-                accumulation=(1, 3),
-                max_norm=(None, 0.05),
-            )
-        )
-    ],
+    "every loss": _cases(
+        **_EITHER,
+        optimizer=_OPTIMIZERS,
+        loss=("mean", "pair", "device pair"),
+        accumulation=(1, 3),
+        max_norm=(None, 0.05),
+    ),
     "static graph": [Case("static ddp", accumulation=3)],
     "averages that were switched off": [Case("fsdp left off", accumulation=3)],
     "aux": _cases(

@@ -29,9 +29,8 @@ def captured() -> TrainStep:
 
 
 LAYERS = [
-    *("nn.BatchNorm1d(4)", "nn.LazyBatchNorm2d()", "nn.SyncBatchNorm(4)", "nn.BatchNorm1d(4).eval()"),
-    *("nn.InstanceNorm1d(4, track_running_stats=True)", "spectral_norm(nn.Linear(4, 4))"),
-    "parametrizations.spectral_norm(nn.Linear(4, 4))",
+    *("nn.BatchNorm1d(4)", "nn.InstanceNorm1d(4, track_running_stats=True)"),
+    *("spectral_norm(nn.Linear(4, 4))", "parametrizations.spectral_norm(nn.Linear(4, 4))"),
 ]
 ERRORS: list[Row] = [
     *(
@@ -52,9 +51,7 @@ ERRORS: list[Row] = [
     ("distribute(net, 'ddp', reshard_after_forward=True)", TypeError, "['reshard_after_forward']"),
     ("distribute(net, 'ddp', module=None)", TypeError, "['module']"),
     ("checkpoint_activations('Block', Block)", TypeError, "model = 'Block'", "torch.nn.Module"),
-    ("checkpoint_activations(stack, Block(4))", TypeError, "blocks = "),
     ("checkpoint_activations(stack, 'Block')", TypeError, "blocks = 'Block'"),
-    ("checkpoint_activations(stack, None)", TypeError, "blocks = None"),
     ("checkpoint_activations(stack, (Block, 3))", TypeError, "blocks has 3"),
     ("checkpoint_activations(stack, int)", TypeError, "blocks has <class 'int'>"),
     ("checkpoint_activations(stack, ())", ValueError, "blocks = ()"),
@@ -69,7 +66,6 @@ ERRORS: list[Row] = [
 
 
 @each_row(ERRORS)
-@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
 def test_errors(row: Row) -> None:
     check_error(row, globals(), net=Net(), stack=Stack())

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from support.checkpointing.checkpoints import equal_arrays, gather_tensors
+from support.checkpointing.checkpoints import equal_arrays, gather_tensors, whole_tensor
 from support.distributed.processes import error_of
 from support.training.models import mean_loss, seeded
 from support.training.steps import CURVE
@@ -74,11 +74,7 @@ def _step(model: nn.Module, order: int = 1) -> TrainStep:
     return TrainStep(model, torch.optim.AdamW([*model.parameters()][::order], lr=0.1), mean_loss, CURVE)
 
 
-def _full(tensor: Any) -> Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-def state_loads_under_every_wrapper(directory: Path) -> None:
+def check_state_loads_under_every_wrapper(directory: Path) -> None:
     """Under any wrapper a step and a model are saved alone; they load under any other."""
     warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
     warnings.filterwarnings("ignore", "the model is not wrapped", UserWarning)
@@ -96,7 +92,7 @@ def state_loads_under_every_wrapper(directory: Path) -> None:
         expected, state = gather_tensors(dict(plain)), step.state_dict()
         assert plain.keys() == state["model"].keys() == _Model(1).state_dict().keys()
         # An earlier version has saved it under the wrapper's names.
-        named = cast("dict[str, Any]", pytree.tree_map_only(Tensor, _full, dict(saved.state_dict())))
+        named = cast("dict[str, Any]", pytree.tree_map_only(Tensor, whole_tensor, dict(saved.state_dict())))
         _step(again).load_state_dict({**state, "model": named})
         assert equal_arrays(gather_tensors(dict(plain_state(again))), expected)
         for wrap in WRAPPERS:

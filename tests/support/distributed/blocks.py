@@ -85,7 +85,7 @@ def gradients_of(
         return losses, gradients, torch.get_rng_state()
 
 
-def wrapped_models_have_same_bits(_: Path) -> None:
+def check_wrapped_models_have_same_bits(_: Path) -> None:
     """Whether they are checkpointed before or after wrapping."""
     for (name, wrap), blocks in product(_WRAPPERS.items(), (Block, (Block, Mixer))):
         expected = gradients_of(wrap(Stack()))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.checkpointing.checkpoints import equal_arrays, gather_tensors
+from support.checkpointing.checkpoints import equal_arrays, gather_tensors, whole_tensor
 from support.distributed.processes import error_of
 from support.training.models import mean_loss, seeded
 from support.training.steps import CURVE
@@ -73,7 +73,7 @@ def build(wrapper: str, seed: int = 0) -> Any:
     return distribute(Blocks(seed), mode, **options)
 
 
-def every_rank_gets_the_weights_of_rank_0(_: Path) -> None:
+def check_every_rank_gets_the_weights_of_rank_0(_: Path) -> None:
     """Each rank builds its model from another seed."""
     rank = distributed.get_rank()
     assert is_main() == (rank == 0)
@@ -94,7 +94,7 @@ def _update(step: TrainStep, number: int) -> float:
     return step((rows[:, :3], rows[:, 3:])).loss.item()
 
 
-def resume_matches_uninterrupted_run(_: Path) -> None:
+def check_resume_matches_uninterrupted_run(_: Path) -> None:
     """Also from a state with all DTensors gathered."""
     for wrapper in WRAPPERS:
         step, other, gathered = (step_over(wrapper) for _ in range(3))
@@ -102,22 +102,18 @@ def resume_matches_uninterrupted_run(_: Path) -> None:
             _update(step, number)
         state = step.state_dict()
         other.load_state_dict(state)
-        gathered.load_state_dict(pytree.tree_map_only(Tensor, _full, state))
+        gathered.load_state_dict(pytree.tree_map_only(Tensor, whole_tensor, state))
         expected = [_update(step, number) for number in (3, 4)]
         for resumed in (other, gathered):
             assert [_update(resumed, number) for number in (3, 4)] == expected
             assert equal_arrays(_tensors(resumed), _tensors(step))
 
 
-def _full(tensor: Any) -> Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
 def _tensors(step: TrainStep) -> Any:
     return gather_tensors([dict(step.state_dict()["model"]), step.state_dict()["optimizer"]])
 
 
-def fused_optimizer_state_loads_without_fused(_: Path) -> None:
+def check_fused_optimizer_state_loads_without_fused(_: Path) -> None:
     """From DDP under `fully_shard`, where torch can't run these optimizers fused."""
     for kind, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adagrad, {})):
         one, other = step_over("ddp", kind, **options), step_over("fsdp", kind, fused=None, **options)
@@ -128,7 +124,7 @@ def fused_optimizer_state_loads_without_fused(_: Path) -> None:
         np.testing.assert_allclose(sharded, losses, rtol=1e-5)
 
 
-def shards_are_loaded_only_where_they_belong(_: Path) -> None:
+def check_shards_are_loaded_only_where_they_belong(_: Path) -> None:
     """Not by a model that is not sharded, nor by another rank, whose state came through a file."""
     step = step_over("fsdp")
     _update(step, 0)
@@ -143,11 +139,3 @@ def shards_are_loaded_only_where_they_belong(_: Path) -> None:
     message = error_of(step.load_state_dict, state)
     assert ("each rank must load its own state" in message) == (distributed.get_rank() == 1)
     assert equal_arrays(_tensors(step), before)
-
-
-CHECKS = [
-    every_rank_gets_the_weights_of_rank_0,
-    resume_matches_uninterrupted_run,
-    fused_optimizer_state_loads_without_fused,
-    shards_are_loaded_only_where_they_belong,
-]

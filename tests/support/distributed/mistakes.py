@@ -47,7 +47,7 @@ def _weights(model: nn.Module) -> list[Any]:
     return [array.tolist() for array in gather_tensors(list(model.parameters())).values()]
 
 
-def step_rejects_calls_after_an_error(_: Path) -> None:
+def check_step_rejects_calls_after_an_error(_: Path) -> None:
     """Wherever the error came: other ranks may wait in a collective, and torch's wrappers are in mid-pass."""
 
     def fail(*_: Any) -> Any:
@@ -77,7 +77,7 @@ def step_rejects_calls_after_an_error(_: Path) -> None:
             assert "restart the program from its last checkpoint" in error_of(call)
 
 
-def update_without_ddps_average_is_rejected(_: Path) -> None:
+def check_update_without_ddps_average_is_rejected(_: Path) -> None:
     """A layer may be skipped if DDP was told so."""
     step = _step_of(DistributedDataParallel(Skipping(), find_unused_parameters=True))
     for _update in range(2):
@@ -97,7 +97,7 @@ def update_without_ddps_average_is_rejected(_: Path) -> None:
         assert _weights(plain) == before, case
 
 
-def mixed_means_and_pairs_are_skipped_on_all_ranks(_: Path) -> None:
+def check_mixed_means_and_pairs_are_skipped_on_all_ranks(_: Path) -> None:
     """Even if large sums could overflow, for which ranks with pairs communicate once more."""
     ways = [("ddp", "fp32"), ("fsdp", "fp32"), ("ddp", "fp16"), ("fsdp", "fp16")]
     ways += [("ddp by fp16", "fp32"), ("fsdp by fp16", "fp32")]
@@ -128,7 +128,7 @@ def _check_two_kinds_of_losses(wrapper: str, precision: Any, first: str) -> None
     assert _weights(model) == before
 
 
-def update_that_bypasses_ddp_is_rejected(_: Path) -> None:
+def check_update_that_bypasses_ddp_is_rejected(_: Path) -> None:
     # Warnings of torch.compile when it meets DistributedDataParallel.
     warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
@@ -165,7 +165,7 @@ def _mean_of(model: nn.Module, batch: Tensor) -> Tensor:
     return model(batch).mean()
 
 
-def unwrapped_model_warns_unless_intended(_: Path) -> None:
+def check_unwrapped_model_warns_unless_intended(_: Path) -> None:
     for how in ("plain", "inner", "meant"):
         model = nn.Sequential(nn.Sequential(nn.Linear(3, 1)))
         if how == "meant":
@@ -185,7 +185,7 @@ def unwrapped_model_warns_unless_intended(_: Path) -> None:
             assert "distribute(model, None)" in str(warning.message)
 
 
-def gradient_divide_factor_is_rejected(_: Path) -> None:
+def check_gradient_divide_factor_is_rejected(_: Path) -> None:
     """Also on a part of the model."""
     for is_part, factor in product((False, True), (1.0, 2.0)):
         model: Any = Skipping()
@@ -193,13 +193,3 @@ def gradient_divide_factor_is_rejected(_: Path) -> None:
             fully_shard(module)
         (model.around if is_part else model).set_gradient_divide_factor(factor)
         assert "averages over the 2 ranks" in error_of(_step_of, model)
-
-
-CHECKS = [
-    step_rejects_calls_after_an_error,
-    update_without_ddps_average_is_rejected,
-    mixed_means_and_pairs_are_skipped_on_all_ranks,
-    update_that_bypasses_ddp_is_rejected,
-    unwrapped_model_warns_unless_intended,
-    gradient_divide_factor_is_rejected,
-]
