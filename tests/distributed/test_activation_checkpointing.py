@@ -94,9 +94,11 @@ def test_copies_are_checkpointed_and_independent(copied: Callable[[nn.Module], n
     assert equal_trees(gradients_of(model), gradients_of(Stack()))
 
 
-def test_forward_keeps_signature() -> None:
-    (block,) = checkpoint_activations(nn.Sequential(Mixer(4)), Mixer)
-    assert list(inspect.signature(block.forward).parameters) == ["inputs", "debug"]
+def test_forward_keeps_signature_and_is_replaced_once() -> None:
+    block = checkpoint_activations(Mixer(4), Mixer)
+    forward = block.forward
+    assert list(inspect.signature(forward).parameters) == ["inputs", "debug"]
+    assert checkpoint_activations(block, Mixer).forward is forward
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ _MATCHING: dict[str, list[Case]] = {
         empty=(((0, 0), (2, 1)), ((1, 0), (1, 1), (3, 1))),
     ),
     "hybrid sharding": _cases(
-        wrapper=("hybrid", "hybrid left off"),
+        wrapper=["hybrid"],
         optimizer=_OPTIMIZERS,
         synchronize=("update", "micro"),
         accumulation=[2],

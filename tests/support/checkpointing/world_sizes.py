@@ -168,8 +168,9 @@ def _check_step(folder: Path, wrapper: str, optimizer: str) -> None:
     assert equal_arrays(content.optimizer, expected[0].optimizer)
     assert content.random == expected[rank].random if rank < len(expected) else unchanged
     is_sharded, was_sharded = (name in ("fsdp", "hybrid") for name in (wrapper, saved_under))
-    if is_sharded and was_sharded:
-        assert content.forms == expected[0].forms
+    compared = 3 if is_sharded and was_sharded else 2  # else the placements differ
+    for name, form in expected[0].forms.items():
+        assert content.forms[name][:compared] == form[:compared], name
     if optimizer == "adamw":
         total = sum(value.size for value in [*content.model.values(), *content.optimizer.values()])
         assert (elements < 0.8 * total) == is_sharded, (elements, total)

@@ -121,14 +121,12 @@ def wrapped(case: Case, model: nn.Module) -> nn.Module:
     if case.wrapper == "fsdp by fp16":
         return cast("Any", fully_shard)(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float16))
     size = distributed.get_world_size()
-    is_hybrid = case.wrapper.startswith("hybrid")
-    shape, names = ((2, size // 2), ("copy", "shard")) if is_hybrid else ((size,), ("shard",))
+    shape, names = ((2, size // 2), ("copy", "shard")) if case.wrapper == "hybrid" else ((size,), ("shard",))
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     fully_shard(next(iter(model.children())), mesh=mesh)
     sharded: Any = fully_shard(model, mesh=mesh)
-    if case.wrapper.endswith("left off"):  # by an earlier training loop
+    if case.wrapper == "fsdp left off":  # by an earlier training loop
         sharded.set_requires_gradient_sync(False)
-        sharded.set_requires_all_reduce(False)
     return sharded
 
 

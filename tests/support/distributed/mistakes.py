@@ -80,8 +80,8 @@ def check_step_rejects_calls_after_an_error(_: Path) -> None:
 def check_update_without_ddps_average_is_rejected(_: Path) -> None:
     """A layer may be skipped if DDP was told so."""
     step = _step_of(DistributedDataParallel(Skipping(), find_unused_parameters=True))
-    for _update in range(2):
-        step(_batch(0, 0, True), _batch(0, 1, False))
+    for update in range(2):
+        step(_batch(update, 0, True), _batch(update, 1, False))
     for case in ("skipped in the last micro-batch", "frozen after wrapping", "frozen while training"):
         plain = Skipping()
         model = DistributedDataParallel(plain)
