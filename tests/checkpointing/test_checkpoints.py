@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import Barrier, Event, Thread
+from threading import Barrier, Event, enumerate as enumerate_threads
 from typing import Any
 from unittest.mock import patch
 from weakref import ref
@@ -16,7 +16,7 @@ from weakref import ref
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.checkpointing.checkpoints import Part, Rejecting, leftovers, same_bits
+from support.checkpointing.checkpoints import Part, Rejecting, constant_model, leftovers, same_bits
 from support.data.loaders import WORKERS
 from support.examples import examples
 from support.training.models import Net, batches, mean_loss
@@ -26,7 +26,7 @@ from torch import nn
 
 from plateau_jax import PlateauCurve
 from torch_bridge import Checkpoints, MetricLog, TrainStep, make_loader
-from torch_bridge.checkpointing import background, rank_files
+from torch_bridge.checkpointing import rank_files
 from torch_bridge.checkpointing.background import BackgroundTask
 from torch_bridge.checkpointing.parts import Snapshot
 from torch_bridge.checkpointing.rank_content import RankContent
@@ -86,13 +86,13 @@ def test_save_keeps_state_at_call(tmp_path: Path) -> None:
     before = copy.deepcopy(model.state_dict())
     checkpoints = Checkpoints(tmp_path)
     with patch.object(rank_files, "save_file", lambda *arguments: go.wait() and save_file(*arguments)):
-        checkpoints.save(1, model=model, values=values, part=part)
+        checkpoints.save(1, self=model, directory=values, Self=part)  # any names
         nn.init.zeros_(model.weight)
         values["a"].append(2)
         part.state["t"].fill_(1)
         go.set()
         assert checkpoints.counts() == [1]
-    assert checkpoints.load(model=model, values=values, part=part) == 1
+    assert checkpoints.load(self=model, directory=values, Self=part) == 1
     assert same_bits(model.state_dict(), before)
     assert values == {"a": [1]}
     assert part.state["t"].tolist() == [0, 0, 0, 0]
@@ -144,39 +144,14 @@ def test_loaded_state_can_be_trained_in_inference_mode(tmp_path: Path) -> None:
             checkpoints.load(model=model, optimizer=optimizer)
 
 
-def test_default_device_does_not_hold_states(tmp_path: Path) -> None:
-    part, checkpoints = Part({"a": torch.ones(2, 3).t(), "b": torch.ones(2)}), Checkpoints(tmp_path)
-    with torch.device("meta"):
-        checkpoints.save(1, part=part)
-        checkpoints.load(part=part)
-    assert same_bits(part.state, {"a": torch.ones(2, 3).t(), "b": torch.ones(2)})
-
-
-def test_part_may_have_any_name(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, self=[1], directory=[2], Self=[3])
-    parts: dict[str, Any] = {"self": [], "directory": [], "Self": []}
-    checkpoints.load(**parts)
-    assert parts == {"self": [1], "directory": [2], "Self": [3]}
-
-
-def _normed(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    model(torch.ones(4, 3) * seed)
-    return model
-
-
-def test_model_loads_from_step_and_from_module(tmp_path: Path) -> None:
+def test_model_loads_from_step(tmp_path: Path) -> None:
     """Neither optimizer nor random numbers change; dtypes may differ."""
-    step, normed, checkpoints = make_step(model=Net(1)), _normed(1), Checkpoints(tmp_path)
+    step, checkpoints = make_step(model=Net(1)), Checkpoints(tmp_path)
     train(step, batches(2))
-    checkpoints.save(7, step=step, net=normed)
-    model, other, half, random = Net(3), _normed(2), Net(3).bfloat16(), torch.get_rng_state()
+    checkpoints.save(7, step=step)
+    model, half, random = Net(3), Net(3).bfloat16(), torch.get_rng_state()
     assert checkpoints.load_model(model) == 7
     assert same_bits(dict(model.state_dict()), dict(step.state_dict()["model"]))
-    assert checkpoints.load_model(other, 7, part="net") == 7
-    assert same_bits(dict(other.state_dict()), dict(normed.state_dict()))
     checkpoints.load_model(half)
     assert same_bits(dict(half.state_dict()), dict(copy.deepcopy(model).bfloat16().state_dict()))
     assert torch.equal(torch.get_rng_state(), random)
@@ -227,18 +202,13 @@ def test_each_failed_save_is_reported(tmp_path: Path) -> None:
 
 def test_error_of_a_save_does_not_keep_its_copy() -> None:
     """The next save makes another copy before it raises the error."""
-    task, threads, content = BackgroundTask(), list[Thread](), RankContent({})
+    task, content, threads = BackgroundTask(), RankContent({}), set(enumerate_threads())
     reference = ref(content)
-
-    def recorded(**options: Any) -> Thread:
-        threads.append(Thread(**options))
-        return threads[-1]
-
-    with patch.object(background, "Thread", recorded):
-        task.start(partial(content.write_files, Path(os.devnull), "0" * 32, 1, 0, 1, 1))
+    task.start(partial(content.write_files, Path(os.devnull), "0" * 32, 1, 0, 1, 1))
     del content
     error = task.wait()
-    threads[0].join()
+    for thread in set(enumerate_threads()) - threads:
+        thread.join()
     assert isinstance(error, NotADirectoryError)
     assert reference() is None
 
@@ -308,8 +278,6 @@ def test_program_end_completes_save_and_prints_error(tmp_path: Path) -> None:
 _FORKED = """
 import os, sys, threading, warnings
 from torch_bridge.checkpointing.background import BackgroundTask
-from torch_bridge.checkpointing.parts import Snapshot
-from torch_bridge.checkpointing.loading_parts import load_all_or_none
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, in later Pythons
 go = threading.Event()
 background = BackgroundTask.named("")
@@ -336,16 +304,9 @@ def test_forked_process_does_not_wait() -> None:
     subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=120)
 
 
-def _module(state: int) -> nn.Module:
-    module = nn.Linear(2, 2)
-    for parameter in module.parameters():
-        nn.init.constant_(parameter, state)
-    return module
-
-
 _KINDS: dict[str, Callable[[int], Any]] = {
     "object": Part,
-    "module": _module,
+    "module": constant_model,
     "dictionary": lambda state: {"a": state},
     "list": lambda state: [state],
 }
@@ -382,19 +343,12 @@ def test_rejecting_part_leaves_all_unchanged(
 
 def test_part_without_memory_for_a_copy_is_not_loaded(tmp_path: Path) -> None:
     """Without the copy, it could not be restored after an error of a later part."""
-    checkpoints, first, second = Checkpoints(tmp_path), _module(0), Part(0)
-    checkpoints.save(1, first=_module(1), second=Part(1), wait=True)
-    take = Snapshot.take
-    with (
-        patch.object(Snapshot, "take", lambda name, part: take(name, part) if name == "first" else _fail()),
-        pytest.raises(MemoryError),
-    ):
+    checkpoints, first, second = Checkpoints(tmp_path), constant_model(0), Part(0)
+    checkpoints.save(1, first=constant_model(1), second=Part(1), wait=True)
+    copies = [Snapshot.take("first", first), MemoryError]
+    with patch.object(Snapshot, "take", side_effect=copies), pytest.raises(MemoryError):
         checkpoints.load(first=first, second=second)
-    assert (_state_of(first), second.state) == (_state_of(_module(0)), 0)
-
-
-def _fail() -> Any:
-    raise MemoryError
+    assert (_state_of(first), second.state) == (_state_of(constant_model(0)), 0)
 
 
 def test_part_that_is_not_restored_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import math
 import os
 import pickle
 import shutil
-import struct
 from collections.abc import Callable
 from itertools import pairwise, product
 from pathlib import Path
@@ -51,16 +50,6 @@ def _save_tensors(folder: Path, **changed: torch.Tensor) -> None:
     save_file(tensors | {f"part.{name}": tensor for name, tensor in changed.items()}, folder / TENSORS)
 
 
-def _header(folder: Path, text: str, length: int | None = None, content: int = 200) -> None:
-    """Replace the file of tensors by a header and zeros."""
-    size = struct.pack("<Q", len(text) if length is None else length)
-    (folder / TENSORS).write_bytes(size + text.encode() + bytes(content))
-
-
-def _entry(shape: list[int], first: int, last: int) -> str:
-    return json.dumps({"part.weights": {"dtype": "F32", "shape": shape, "data_offsets": [first, last]}})
-
-
 # What happens to the folder of checkpoint 2, and what is said.
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut JSON": (lambda folder: _change(folder / JSON, lambda text: text[:-1]), f"{JSON} is damaged"),
@@ -70,18 +59,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: _change(folder / TENSORS, lambda text: text[:-1]),
         f"{TENSORS} is damaged",
     ),
-    "long tensors": (
-        lambda folder: _change(folder / TENSORS, lambda text: text + b"-"),
-        f"{TENSORS} is damaged",
-    ),
     "empty tensors": (lambda folder: (folder / TENSORS).write_bytes(b""), f"{TENSORS} is damaged"),
     "no tensors": (lambda folder: (folder / TENSORS).unlink(), f"{TENSORS} is missing"),
     "other tensors": (
         lambda folder: _save_tensors(folder, weights=torch.ones(50)),
-        "SHA-256 of part.weights",
-    ),
-    "last bit": (
-        lambda folder: _change(folder / TENSORS, lambda text: text[:-1] + bytes([text[-1] ^ 1])),
         f"{TENSORS} is damaged: the SHA-256 of part.weights differs",
     ),
     "more tensors": (lambda folder: _save_tensors(folder, more=torch.ones(1)), "list different tensors"),
@@ -102,14 +83,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: _rewrite(folder, number=0, rank=1),
         f"{JSON} belongs to a different checkpoint",
     ),
-    "count 3": (lambda folder: _rewrite(folder, count=3), f"{JSON} belongs to a different checkpoint"),
     "two ranks": (lambda folder: _rewrite(folder, ranks=2), "rank-1.json is missing"),
-    "no header": (lambda folder: _header(folder, "[]"), f"{TENSORS} is damaged"),
-    "header's length": (lambda folder: _header(folder, "{}", 2**62), f"{TENSORS} is damaged"),
-    "empty header": (lambda folder: _header(folder, "{}", content=0), "list different tensors"),
-    "offset": (lambda folder: _header(folder, _entry([50], 0, 2**63 - 1)), f"{TENSORS} is damaged"),
-    "negative offset": (lambda folder: _header(folder, _entry([50], -8, 192)), f"{TENSORS} is damaged"),
-    "size": (lambda folder: _header(folder, _entry([10**13], 0, 200)), f"{TENSORS} is damaged"),
 }
 
 
@@ -147,8 +121,6 @@ def test_damage_is_named_and_skipped(copied: Path, name: str) -> None:
 
 
 def test_flipped_bit_is_detected(saved: Path, tmp_path: Path) -> None:
-    """A flipped bit in any file is found before the file is used."""
-
     @examples(60)
     @given(st.sampled_from([JSON, TENSORS]), st.floats(0, 1, exclude_max=True), st.integers(0, 7))
     def flip(name: str, where: float, bit: int) -> None:
@@ -217,21 +189,16 @@ class _Code:
         return os.mkdir, ("code_has_run",)
 
 
-_PICKLED = pickle.dumps(_Code()).hex()
-
 # States with valid digests, and what is said.
 CRAFTED: list[tuple[Any, str]] = [
-    *(
-        (WEIGHTS | {"key": key}, "make up the whole tensor")
-        for key in ("part.other", "../../1/rank-0.json", "", 3)
-    ),
+    (WEIGHTS | {"key": "../../1/rank-0.json"}, "make up the whole tensor"),
+    (WEIGHTS | {"key": 3}, "make up the whole tensor"),
     (WEIGHTS | {"shape": [51]}, "make up the whole tensor"),
     (WEIGHTS | {"dtype": "int32"}, "part.weights is torch.float32 in its file, and not torch.int32"),
     ({"$": "code"}, "'code' is not a kind of value that a checkpoint holds"),
     ({"$": "dtype", "name": "nn"}, "'dtype' is not a kind of value"),
     # The bytes of an array of objects would be taken for their addresses.
-    ({"$": "scalar", "dtype": "O", "hex": _PICKLED}, "part is a NumPy array of object"),
-    ({"$": "scalar", "dtype": "O,O", "hex": _PICKLED}, "part is a NumPy array of"),
+    ({"$": "scalar", "dtype": "O", "hex": pickle.dumps(_Code()).hex()}, "part is a NumPy array of object"),
     ({"$": "array", "dtype": "O", "shape": [25], "content": WEIGHTS}, "part is a NumPy array of object"),
     ({"$": "array", "dtype": "i8,O", "shape": [1], "content": WEIGHTS}, "part is a NumPy array of"),
 ]
@@ -247,14 +214,6 @@ def test_crafted_state_is_rejected(
     with pytest.raises(ValueError, match=message):
         Checkpoints(copied).load(part=part)
     assert part.state == "as before"
-    assert not Path("code_has_run").exists()
-
-
-@pytest.mark.parametrize("name", [JSON, TENSORS])
-def test_pickled_code_is_not_run(copied: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.chdir(copied)
-    (copied / "2" / name).write_bytes(bytes.fromhex(_PICKLED))
-    _check_damage(copied, f"{name} is damaged")
     assert not Path("code_has_run").exists()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from safetensors import safe_open
+from safetensors.torch import load_file
 from support.checkpointing.checkpoints import Part, same_bits
 from support.examples import examples
 from support.training.steps import make_step
@@ -78,19 +78,14 @@ _states = st.recursive(
 @example({"\ud800": torch.ones(2)})
 @example(torch.ones(2, requires_grad=True))
 @example(nn.Parameter(torch.ones(2)))
+@example(nn.Sequential(nn.BatchNorm1d(2)).state_dict())  # with the versions of modules
 def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any) -> None:
+    """Torch's default device changes nothing."""
     checkpoints, part = Checkpoints(tmp_path_factory.mktemp("state")), Part()
-    checkpoints.save(1, part=Part(state))
-    checkpoints.load(part=part)
+    with torch.device("meta"):
+        checkpoints.save(1, part=Part(state))
+        checkpoints.load(part=part)
     assert same_bits(part.state, state)
-
-
-def test_module_versions_round_trip() -> None:
-    state = nn.Sequential(nn.BatchNorm1d(2)).state_dict()
-    encoded, tensors = encoding.encode_state("part", state)
-    decoded = encoding.decode_state("part", encoded, lambda _, reference: tensors[reference.key])
-    assert decoded._metadata == {"": {"version": 1}, "0": {"version": 2}}
-    assert same_bits(decoded, state)
 
 
 def test_equal_paths_get_different_keys() -> None:
@@ -122,8 +117,8 @@ def test_tied_weights_of_step_are_written_once(tmp_path: Path) -> None:
     step, untrained = make_step(model=model), make_step(model=nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, step=step, wait=True)
-    with safe_open(tmp_path / "1" / "rank-0.safetensors", framework="pt") as file:
-        names = [key for key in file.keys() if key.startswith("step.model.")]  # noqa: SIM118  (no dictionary)
+    tensors = load_file(tmp_path / "1" / "rank-0.safetensors")
+    names = sorted(key for key in tensors if key.startswith("step.model."))
     assert names == ["step.model.0.bias", "step.model.0.weight", "step.model.1.bias"]
     checkpoints.load_model(untrained.model)
     assert torch.equal(untrained.model[1].weight, model[0].weight)

@@ -1,6 +1,5 @@
 """Wrong calls of `Checkpoints`, and states that a checkpoint can't hold."""
 
-import copy
 import math
 import pickle
 import warnings
@@ -61,54 +60,28 @@ def with_module(order: int = 1) -> torch.optim.Optimizer:
     return torch.optim.AdamW(list(model.named_parameters())[::order])
 
 
-ODD_PARTS = ["3", "'text'", "None", "(1, 2)", "Part", "torch.ones(1)"]
-DIRECTORIES = [("file", "not a directory"), ("link", "a link to a missing directory")]
-
 ARGUMENTS: list[Row] = [
     ("Checkpoints(here, keep=0)", ValueError, "keep = 0"),
-    ("Checkpoints(here, keep=True)", TypeError, "keep = True"),
-    ("Checkpoints(here, keep=1.0)", TypeError, "keep = 1.0"),
-    *(
-        (
-            f"Checkpoints(here / '{name}' / '{more}')",
-            NotADirectoryError,
-            f"/{name}{more and '/'}{more}': ",
-            what,
-        )
-        for name, what in DIRECTORIES
-        for more in ("", "new/run")
-    ),
-    *(
-        (f"checkpoints.{method}({count}, values=[1])", error, f"count = {count}")
-        for method in ("save", "load")
-        for count, error in ((-1, ValueError), (True, TypeError), ("'1'", TypeError))
-    ),
+    ("Checkpoints(here / 'file')", NotADirectoryError, "/file': ", "not a directory"),
+    ("Checkpoints(here / 'link' / 'new')", NotADirectoryError, "/new': ", "a link to a missing directory"),
+    ("checkpoints.save(-1, values=[1])", ValueError, "count = -1"),
+    ("checkpoints.load('1', values=[1])", TypeError, "count = '1'"),
     *(
         (f"checkpoints.{call}odd={part})", TypeError, "odd = ", "state_dict and load_state_dict")
         for call in ("save(1, ", "load(")
-        for part in ODD_PARTS
+        for part in ("(1, 2)", "Part")
     ),
     ("checkpoints.save(1)", ValueError, "no parts"),
-    ("checkpoints.load()", ValueError, "no parts"),
     ("checkpoints.save(1, **{'../up': []})", ValueError, "'../up'", "variable name"),
-    ("checkpoints.load(**{'../up': []})", ValueError, "'../up'", "variable name"),
     ("checkpoints.save(1, __metadata__=Part(1))", ValueError, "'__metadata__'"),
     ("checkpoints.save(1, Part(1), values=[1])", TypeError, "wait = ", "by name"),
     ("checkpoints.save(1, {'a': 1}, values=[1])", TypeError, "wait = {'a': 1}", "by name"),
     ("checkpoints.save(1, [1], values=[1])", TypeError, "wait = [1]", "by name"),
-    (
-        "checkpoints.save(1, values=[1], part=Part({'a': object()}))",
-        TypeError,
-        "part.a is of builtins.object",
-    ),
     ("checkpoints.load(3, one=one)", ValueError, "no checkpoint 3", "[10, 20, 50]"),
     ("checkpoints.load(one=one, three=[])", ValueError, "['model', 'one', 'two', 'optimizer']", "['three']"),
     ("checkpoints.load(one=one, two=[])", ValueError, "two was saved as a dict", "a list"),
     ("checkpoints.load(one=one, model={})", ValueError, "model was saved as a state", "a dict"),
-    ("empty.load(3, one=one)", ValueError, "no checkpoint 3", "[]"),
     ("empty.load_model(model)", ValueError, "/empty has no checkpoint to load"),
-    ("copy.copy(checkpoints)", TypeError, "can't be copied"),
-    ("copy.deepcopy(checkpoints)", TypeError, "can't be copied"),
     ("pickle.dumps(checkpoints)", TypeError, "can't be copied or pickled"),
 ]
 MODELS: list[Row] = [
@@ -116,17 +89,10 @@ MODELS: list[Row] = [
         (f"checkpoints.load_model({model})", TypeError, "model = ", "must be a module", "load(step=...)")
         for model in ("make_step()", "Part()", "None", "list(range(10_000))")
     ),
-    ("checkpoints.load_model(model, count='1')", TypeError, "count = '1'"),
     ("checkpoints.load_model(model, part='a b')", ValueError, "part = 'a b'"),
     ("checkpoints.load_model(model, part='none')", ValueError, "has the parts", "['none']"),
-    ("checkpoints.load_model(model, 8)", ValueError, "no checkpoint 8"),
-    ("checkpoints.load_model(model, 50, part='one')", ValueError, "one is neither a TrainStep nor a module"),
     ("checkpoints.load_model(model, 50, part='two')", ValueError, "two is neither a TrainStep nor a module"),
-    (
-        "checkpoints.load_model(model, 50, part='optimizer')",
-        ValueError,
-        "optimizer was saved with a different",
-    ),
+    ("checkpoints.load_model(model, 50, part='optimizer')", ValueError, "optimizer was saved with a"),
     (
         "checkpoints.load_model(nn.Linear(3, 2, device='meta'), part='model')",
         *(ValueError, "model is on the meta device", "to_empty"),
@@ -167,16 +133,10 @@ MERGES: list[Row] = [
     ("merge([10, 20], [0.5, math.nan])", ValueError, "weights[1] = nan"),
     ("merge([10, 20], [0.5, 0.50001])", ValueError, "weights add up to 1.00001"),
     ("merge([10], [1.0], into=make_step())", TypeError, "into = ", "must be a module"),
-    ("merge([10], [1.0], into=nn.Linear(2, 2, device='meta'))", ValueError, "into is on the meta device"),
-    ("merge([10], [1.0], part='a b')", ValueError, "part = 'a b'"),
     ("merge([10], [1.0], part='step')", ValueError, "10 has the parts ['model', 'int64'", "['step']"),
-    ("merge([50], [1.0], part='one')", ValueError, "one is neither a TrainStep nor a module"),
-    ("merge([50], [1.0], part='optimizer')", ValueError, "optimizer was saved with a different model"),
     (
         "merge([10, 50], [0.5, 0.5])",
-        ValueError,
-        "checkpoint 50",
-        "weight: (2, 4) in the checkpoint, (2, 3) here",
+        *(ValueError, "checkpoint 50", "weight: (2, 4) in the checkpoint, (2, 3) here"),
     ),
     ("merge([50, 10], [0.0, 1.0])", ValueError, "checkpoint 50", "weight: (2, 4)"),
     ("merge([10, 20], [0.5, 0.5], into=nn.Linear(3, 3))", ValueError, "checkpoint 10", "different model"),
@@ -209,11 +169,9 @@ VALUES: list[Row] = [
     ("encode({'a': nested(torch.strided)})", TypeError, "part.a is a nested Tensor of torch.float32"),
     ("encode({'a': nested(torch.jagged)})", TypeError, "part.a is a nested NestedTensor of torch.float32"),
     ("encode({'a': torch.empty(2, device='meta')})", TypeError, "part.a", "torch.float32 on meta"),
-    ("encode({'a': 1j})", TypeError, "part.a is of builtins.complex"),
     ("encode({'a': np.str_('b')})", TypeError, "part.a is of numpy.str_"),
     ("encode({'a': nn.Linear(2, 1)(torch.ones(2))})", TypeError, "part.a", "gradients", "tensor.detach()"),
     ("encode({torch.ones(1): 1})", TypeError, "part has a tensor in a key"),
-    ("encode({'a': print})", TypeError, "part.a is of builtins.builtin_function_or_method"),
     ("encode(endless())", TypeError, "part is nested more than 100 levels deep"),
 ]
 

@@ -1,6 +1,5 @@
 """Foreign folders, whatever their names, are never listed, loaded, replaced or removed."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -12,21 +11,16 @@ from support.examples import examples
 from torch_bridge import Checkpoints
 
 
-def _create_foreign(path: Path, kind: str) -> None:
+def _create_foreign(path: Path, is_empty: bool) -> None:
     """Create a folder that this library has not written."""
     path.mkdir()
-    if kind == "images":
-        (path / "0").mkdir()
-        (path / "0" / "cat.png").write_bytes(b"\x89PNG")
-    elif kind == "another library":
+    if not is_empty:
         (path / "state.json").write_text('{"step": 3}')
         (path / "0").mkdir()
         (path / "0" / ".metadata").write_bytes(b"\x80\x04N.")
-        (path / "0" / "manifest.json").write_text(json.dumps({"files": [], "count": 3}))
         (path / "model.safetensors").touch()
 
 
-_KINDS = ["empty", "images", "another library"]
 _NAMES = ["notes", "01", "1.0", "-3", "٣", "best.1"]  # a copy of a checkpoint has one of these
 
 
@@ -39,20 +33,20 @@ def _content(path: Path) -> dict[str, bytes | None]:
 
 @examples(30)
 @given(
-    st.dictionaries(st.integers(0, 9), st.sampled_from(_KINDS), max_size=5),
+    st.dictionaries(st.integers(0, 9), st.booleans(), max_size=5),
     st.lists(st.integers(0, 12), min_size=1, max_size=6),
     st.integers(1, 4),
 )
 def test_saves_prune_only_their_own_checkpoints(
-    tmp_path_factory: pytest.TempPathFactory, foreign: dict[int, str], saved: list[int], keep: int
+    tmp_path_factory: pytest.TempPathFactory, foreign: dict[int, bool], saved: list[int], keep: int
 ) -> None:
     """The last saved ones, whatever their counts: a run may have rolled back."""
     directory = tmp_path_factory.mktemp("folder")
     Checkpoints(directory / "notes").save(1, part=Part(), wait=True)
     for name in _NAMES:
         shutil.copytree(directory / "notes" / "1", directory / name, dirs_exist_ok=True)
-    for number, kind in foreign.items():
-        _create_foreign(directory / str(number), kind)
+    for number, is_empty in foreign.items():
+        _create_foreign(directory / str(number), is_empty)
     (directory / "15").touch()
     before = _content(directory)
     checkpoints, part = Checkpoints(directory, keep=keep), Part()

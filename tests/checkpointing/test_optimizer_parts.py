@@ -14,7 +14,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge import Checkpoints
-from torch_bridge.training.state.optimizer_states import load_optimizer
 
 _BATCHES = [(inputs.bfloat16(), targets.bfloat16()) for inputs, targets in batches(9)]
 
@@ -96,13 +95,3 @@ def test_optimizer_compares_names_of_parameters(tmp_path: Path, prefix: str) -> 
     with pytest.raises(ValueError, match=r"parameter 0 is 0\.weight in the state and 2\.bias here"):
         checkpoints.load(optimizer=reordered)
     assert same_bits(reordered.state_dict(), before)
-
-
-def test_users_module_called_module_is_part_of_names() -> None:
-    """`weight` and `module.weight` would be equal without the names of wrappers."""
-    model = nn.Linear(2, 2, bias=False)
-    model.module = nn.Linear(2, 2, bias=False)
-    named = list(model.named_parameters())
-    optimizers = [torch.optim.AdamW(named[::order]) for order in (1, -1)]
-    with pytest.raises(ValueError, match=r"parameter 0 is weight in the state and module\.weight here"):
-        load_optimizer(optimizers[1], optimizers[0].state_dict())

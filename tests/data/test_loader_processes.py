@@ -1,17 +1,13 @@
-"""The loader on several ranks: their joined shares are the batches of a single process."""
+"""The loader on several ranks: their joined shares are the batches of a single process.
+
+A resumed run continues with the first batch not handed out, on any number of ranks.
+"""
 
 from typing import Any
 
 import pytest
 from hypothesis import example, given, strategies as st
-from support.data.batches_by_rank import (
-    expected,
-    in_each,
-    load_in_stages,
-    shared,
-    side_by_side,
-    split,
-)
+from support.data.batches_by_rank import Stage, check_stages, expected, in_each, shared, side_by_side, split
 from support.data.loaders import WORKERS, Arguments, depths, epoch
 from support.distributed import processes as real
 from support.examples import examples
@@ -51,58 +47,37 @@ def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
 
 
 @st.composite
-def stages(draw: st.DrawFn) -> tuple[Arguments, list[tuple[int, int | None]]]:
-    given, numbers = draw(shared(3))
-    length = len(expected(given, 1)[0])
-    first, last = sorted(draw(st.tuples(*[st.integers(0, length)] * 2)))
-    # A stage that begins at an epoch's end would continue with the next epoch.
-    cuts = (first, last - first if first < length else 0, None)
-    return given, list(zip(numbers, cuts, strict=True))
+def runs(draw: st.DrawFn) -> tuple[Arguments, list[Stage]]:
+    arguments, (*numbers, last) = draw(shared(3))
+    length, begin, stages = len(expected(arguments, 1)[0]), 0, list[Stage]()
+    for processes in numbers:
+        whole = draw(st.integers(0, 1))
+        begin = 0 if whole else begin
+        more = draw(st.integers(0, length - begin + 1))  # the last one is a request after an epoch's end
+        begin = begin + more if begin + more < length else 0
+        stages.append((processes, whole, more, draw(depths)))
+    return arguments, [*stages, (last, 2, 0, draw(depths))]
 
 
-@given(stages(), depths)
-@example((RAGGED, [(4, 3), (2, 0), (1, None)]), 2)
-@examples(200)
-def test_resume_twice_with_other_world_sizes(
-    case: tuple[Arguments, list[tuple[int, int | None]]], depth: int
-) -> None:
-    arguments, cuts = case
-    seen, rest, after = load_in_stages({**arguments, "num_workers": 0}, cuts, in_each, depth)
-    first, *others = expected(arguments, 3)
-    # At an epoch's end the next epoch is left.
-    assert seen + rest == first if len(seen) < len(first) else (seen, rest) == (first, others[0])
-    assert after == others[0 if len(seen) < len(first) else 1]
+@given(runs())
+@example((RAGGED, [(4, 0, 3, 2), (2, 0, 0, 2), (1, 2, 0, 2)]))
+@example((RAGGED | {"training": True}, [(1, 0, 2, 0), (1, 0, 3, 0), (1, 2, 0, 3)]))
+@examples(300)
+def test_resume_twice_with_other_world_sizes(run: tuple[Arguments, list[Stage]]) -> None:
+    check_stages(*run, num_workers=0)
 
 
 @pytest.mark.slow
-def test_workers_change_nothing_on_ranks() -> None:
-    """Neither samples nor positions change, though workers inherit torchrun's variables."""
-    arguments: Arguments = {"dataset": range(23), "batch_size": 8, "training": True, "seed": 1}
-
-    def run(function: Any, arguments: Arguments, *rest: Any, processes: int) -> list[Any]:
-        workers = {1: 0, 2: 1, 4: 2}[processes]
-        return in_each(function, {**arguments, "num_workers": workers}, *rest, processes=processes)
-
-    first, second = expected(arguments, 2)
-    seen, rest, after = load_in_stages(arguments, [(2, 1), (1, 0), (4, None)], run)
-    assert seen + rest == first
-    assert after == second
+@given(runs(), st.booleans())
+@example((RAGGED, [(4, 0, 3, 2), (2, 0, 0, 2), (1, 2, 0, 2)]), True)
+@examples(4)
+def test_resume_with_workers(run: tuple[Arguments, list[Stage]], persistent: bool) -> None:
+    """Workers inherit torchrun's variables."""
+    check_stages(*run, num_workers=2, persistent_workers=persistent)
 
 
 @pytest.mark.slow
 def test_resume_twice_in_process_groups() -> None:
-    arguments: Arguments = {
-        "dataset": range(31),
-        "batch_size": 6,
-        "training": False,
-        "num_workers": 0,
-        "seed": 2,
-    }
-    arguments["shuffle"] = True
-    first, second = expected(arguments, 2)
-    seen, rest, after = load_in_stages(arguments, [(1, 1), (2, 2), (1, None)], real.run)
-    assert seen + rest == first
-    assert after == second
-    seen, rest, after = load_in_stages(arguments, [(2, 2), (1, 1), (3, None)], real.run, 1)
-    assert seen + rest == first
-    assert after == second
+    arguments: Arguments = {"dataset": range(31), "batch_size": 6, "training": False, "seed": 2}
+    stages = [(2, 0, 2, 1), (1, 0, 1, 0), (3, 2, 0, 1)]
+    check_stages({**arguments, "shuffle": True}, stages, real.run, num_workers=0)

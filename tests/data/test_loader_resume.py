@@ -1,63 +1,26 @@
-"""A resumed run continues with the first batch not handed out, and a loader has one position."""
+"""A loader has one position, which a state may move forward or back."""
 
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import example, given, strategies as st
+from hypothesis import given, strategies as st
+from support.data.batches_by_rank import shared
 from support.data.loaders import (
     WORKERS,
-    Arguments,
-    arguments,
     build,
-    check_resume,
     depths,
     epoch,
-    interruptions,
     saved_after,
     seeds,
     with_and_without_workers,
 )
 from support.examples import examples
-from support.training.trees import through_file
 
 from torch_bridge import make_loader
 
 pytestmark = WORKERS
-
-Cuts = tuple[Arguments, int, int]
-pairs = st.tuples(depths, depths)
-
-
-@given(interruptions(), pairs, st.booleans())
-@example(({"dataset": range(10), "batch_size": 3}, 3, 0), (0, 0), False)
-@example(({"dataset": range(10), "batch_size": 3}, 3, 3), (2, 2), False)
-@example(({"dataset": range(10), "batch_size": 3}, 3, 3), (0, 0), True)
-@example(({"dataset": range(10), "batch_size": 3}, 0, 0), (0, 3), False)
-@examples(300)
-def test_resume_continues_with_next_batch(cuts: Cuts, depths: tuple[int, int], see_end: bool) -> None:
-    check_resume(*cuts, depths, see_end, num_workers=0)
-
-
-@pytest.mark.slow
-@given(interruptions(), pairs, st.booleans(), st.booleans())
-@example(({"dataset": range(7), "batch_size": 2}, 3, 0), (0, 0), False, True)
-@example(({"dataset": range(7), "batch_size": 2}, 3, 3), (2, 1), True, False)
-@examples(4)
-def test_resume_with_workers(cuts: Cuts, depths: tuple[int, int], see_end: bool, persistent: bool) -> None:
-    check_resume(*cuts, depths, see_end, num_workers=2, persistent_workers=persistent)
-
-
-@pytest.mark.slow
-def test_resume_with_spawned_workers() -> None:
-    arguments = {"dataset": range(8), "batch_size": 2, "num_workers": 1, "multiprocessing_context": "spawn"}
-    uninterrupted, resumed = build(arguments), build(arguments, 1)
-    batches = iter(uninterrupted)
-    next(batches)
-    resumed.load_state_dict(through_file(uninterrupted.state_dict()))
-    assert epoch(resumed) == epoch(batches)
-    assert epoch(resumed) == epoch(uninterrupted)
 
 
 @given(seeds, st.integers(0, 40), st.integers(0, 40))
@@ -89,23 +52,18 @@ def test_interrupt_while_an_order_is_drawn_changes_no_order() -> None:
     assert [epoch(loader) for _ in range(2)] == [epoch(uninterrupted) for _ in range(2)]
 
 
-@given(arguments(), st.integers(0, 10), depths)
+@given(shared(), st.integers(0, 10), depths)
 @examples(100)
-def test_loader_may_load_its_earlier_state(arguments: Arguments, count: int, depth: int) -> None:
+def test_loader_may_load_its_earlier_state(case: Any, count: int, depth: int) -> None:
     """After loading its own earlier state in mid-epoch, a loader repeats what followed."""
-    feed = build(arguments, depth, num_workers=0)
+    feed, resumed = (build(case[0], depth, num_workers=0) for _ in range(2))
     state = saved_after(feed, count)
-    after = [epoch(feed) for _ in range(2)]
-    resumed = build(arguments, depth, num_workers=0)
     resumed.load_state_dict(state)
     rest = [epoch(resumed) for _ in range(2)]
     for _ in zip(range(2), feed, strict=False):
         pass
     feed.load_state_dict(state)
-    resumed.load_state_dict(saved_after(feed, 0))
     assert [epoch(feed) for _ in range(2)] == rest
-    assert [epoch(resumed) for _ in range(2)] == rest
-    assert rest[1] == after[0] if count % len(feed) else rest == after
 
 
 @with_and_without_workers
@@ -154,13 +112,3 @@ def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> 
     resumed.load_state_dict(feed.state_dict())
     with pytest.raises(ValueError, match="too many dimensions 'str'"):
         next(iter(resumed))
-
-
-@pytest.mark.parametrize("depth", [0, 2])
-def test_load_ends_the_iteration(depth: int) -> None:
-    feed = build({"dataset": range(10), "batch_size": 2}, depth, num_workers=0)
-    iteration = iter(feed)
-    next(iteration)
-    feed.load_state_dict(feed.state_dict())
-    with pytest.raises(RuntimeError, match="this iteration was ended"):
-        next(iteration)

@@ -109,30 +109,16 @@ def test_copy_error_follows_earlier_batches(place: int, depth: int) -> None:
     assert seen == list(range(place))
 
 
-def test_resume_with_pinned_batches_and_workers() -> None:
+@pytest.mark.parametrize("default", ["cpu", "cuda"])
+def test_resume_with_pinned_batches_and_workers(default: str) -> None:
+    """Torch's default device changes nothing."""
     arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 2}
     uninterrupted = make_loader(**arguments)
     epochs = [epoch(uninterrupted) for _ in range(3)]
     for count in (0, 2, 6, 7):
-        resumed = prefetch(make_loader(**arguments), "cuda", 3)
-        resumed.load_state_dict(saved_after(prefetch(make_loader(**arguments), "cuda", 2), count))
-        index, start = divmod(count, len(uninterrupted))
-        assert epoch(resumed) == epochs[index][start:]
-        assert epoch(resumed) == epochs[index + 1]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_cuda_default_device_changes_nothing(num_workers: int) -> None:
-    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": num_workers}
-    uninterrupted = make_loader(**arguments)
-    expected = [epoch(uninterrupted) for _ in range(2)]
-    try:
-        torch.set_default_device("cuda")
-        feed = prefetch(make_loader(**arguments), "cuda")
-        first = next(iter(feed))
-        assert first.is_cuda
-        resumed = prefetch(make_loader(**arguments), "cuda")
-        resumed.load_state_dict(feed.state_dict())
-        assert [[first.tolist(), *epoch(resumed)], epoch(resumed)] == expected
-    finally:
-        torch.set_default_device(None)
+        with torch.device(default):
+            resumed = prefetch(make_loader(**arguments), "cuda", 3)
+            resumed.load_state_dict(saved_after(prefetch(make_loader(**arguments), "cuda", 2), count))
+            index, start = divmod(count, len(uninterrupted))
+            assert epoch(resumed) == epochs[index][start:]
+            assert epoch(resumed) == epochs[index + 1]

@@ -10,8 +10,7 @@ import torch
 from support.distributed.distributed_updates import (
     Case,
     Run,
-    multiplications,
-    reads_of_cases,
+    observe_all,
     train_all,
     train_in_one_process,
 )
@@ -37,26 +36,23 @@ def _check_same_on_all_ranks(runs: list[Run]) -> Run:
 
 
 def _cases(**options: Iterable[Any]) -> list[Case]:
-    """Return the cases with every combination of these options."""
-    return [Case(**dict(zip(options, values, strict=True))) for values in product(*options.values())]
+    """Return the cases with every combination of these options, each with a different seed."""
+    combinations = enumerate(product(*options.values()))
+    return [Case(**dict(zip(options, values, strict=True)), seed=seed) for seed, values in combinations]
 
 
 _EITHER: dict[str, Any] = {"wrapper": ("ddp", "fsdp"), "synchronize": ("update", "micro")}
 _OPTIMIZERS = ("adamw", "rmsprop")
 _MATCHING: dict[str, list[Case]] = {
-    "every loss": [
-        case._replace(seed=number)
-        for number, case in enumerate(
-            _cases(
-                **_EITHER,
-                optimizer=_OPTIMIZERS,
-                loss=("mean", "pair", "device pair"),
-                accumulation=(1, 3),
-                max_norm=(None, 0.05),
-            )
-        )
-    ],
+    "every loss": _cases(
+        **_EITHER,
+        optimizer=_OPTIMIZERS,
+        loss=("mean", "pair", "device pair"),
+        accumulation=(1, 3),
+        max_norm=(None, 0.05),
+    ),
     "static graph": [Case("static ddp", accumulation=3)],
+    "averages that were switched off": [Case("fsdp left off", accumulation=3)],
     "aux": _cases(
         **_EITHER,
         loss=("mean", "pair"),
@@ -71,14 +67,6 @@ _MATCHING: dict[str, list[Case]] = {
         max_norm=[0.1],
         recurrent=[True],
         corrupted=((), ((2, 1, _nan),)),
-    ),
-    "fifty updates": _cases(
-        **_EITHER,
-        optimizer=("adamw", "plain momentum"),
-        loss=["device pair"],
-        accumulation=[2],
-        max_norm=[0.5],
-        updates=[50],
     ),
     "not finite on one rank": _cases(
         **_EITHER,
@@ -139,28 +127,19 @@ def test_updates_match_one_process(name: str) -> None:
                 np.testing.assert_allclose(*finite, atol=1e-6, rtol=rtol)
 
 
-def test_gradients_are_multiplied_only_as_needed() -> None:
-    """Once to clip; for pairs and under fp16 once before. Factors have their dtype: one operator on a GPU."""
+def test_updates_neither_synchronize_nor_multiply_more_than_needed() -> None:
+    """Once to clip, and for pairs and under fp16 once before; by factors of the gradients' dtype."""
     cases = [
-        Case(wrapper, "adamw", loss, accumulation, 0.1, precision)
-        for wrapper, loss, accumulation, precision in product(
-            _EITHER["wrapper"], ("mean", "pair", "device pair"), (1, 2), ("fp32", "fp16")
+        Case(wrapper, "adamw", loss, accumulation, 0.1, precision, synchronize, corrupted=((3, 1, _nan),))
+        for wrapper, loss, accumulation, precision, synchronize in product(
+            _EITHER["wrapper"], ("mean", "pair", "device pair"), (1, 2), ("fp32", "fp16"), ("update", "micro")
         )
     ]
-    expected = [
-        [torch.float32] * (1 if (case.loss, case.precision) == ("mean", "fp32") else 2) for case in cases
-    ]
-    assert run(multiplications, cases) == [expected, expected]
-
-
-def test_no_update_synchronizes_with_the_device() -> None:
-    cases = [
-        Case(wrapper, "adamw", loss, 2, 0.1, precision, synchronize, corrupted=((3, 1, _nan),))
-        for wrapper, loss, precision, synchronize in product(
-            _EITHER["wrapper"], ("mean", "device pair"), ("fp32", "fp16"), ("update", "micro")
-        )
-    ]
-    assert run(reads_of_cases, cases) == [[[]] * len(cases)] * 2
+    for case, *ranks in zip(cases, *run(observe_all, cases), strict=True):
+        factors = [torch.float32] * (1 if (case.loss, case.precision) == ("mean", "fp32") else 2)
+        for names, dtypes in ranks:
+            assert names == [] or case.loss == "pair", case  # whose weight the loss function reads
+            assert dtypes == factors, case
 
 
 def test_overflow_on_one_rank_is_skipped_on_all() -> None:

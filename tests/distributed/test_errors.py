@@ -9,11 +9,10 @@ from support.distributed.distributed_models import Block as Layer, Blocks
 from support.errors import Row, check_error, each_row
 from support.training.models import Net
 from support.training.steps import CURVE
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm
 
 from torch_bridge import TrainStep, checkpoint_activations, distribute, is_main
-from torch_bridge.distributed.dtensors import local_shard, mesh_of, shard_like
 
 
 def in_block(layer: nn.Module) -> nn.ModuleDict:
@@ -30,9 +29,8 @@ def captured() -> TrainStep:
 
 
 LAYERS = [
-    *("nn.BatchNorm1d(4)", "nn.LazyBatchNorm2d()", "nn.SyncBatchNorm(4)", "nn.BatchNorm1d(4).eval()"),
-    *("nn.InstanceNorm1d(4, track_running_stats=True)", "spectral_norm(nn.Linear(4, 4))"),
-    "parametrizations.spectral_norm(nn.Linear(4, 4))",
+    *("nn.BatchNorm1d(4)", "nn.InstanceNorm1d(4, track_running_stats=True)"),
+    *("spectral_norm(nn.Linear(4, 4))", "parametrizations.spectral_norm(nn.Linear(4, 4))"),
 ]
 ERRORS: list[Row] = [
     *(
@@ -53,9 +51,7 @@ ERRORS: list[Row] = [
     ("distribute(net, 'ddp', reshard_after_forward=True)", TypeError, "['reshard_after_forward']"),
     ("distribute(net, 'ddp', module=None)", TypeError, "['module']"),
     ("checkpoint_activations('Block', Block)", TypeError, "model = 'Block'", "torch.nn.Module"),
-    ("checkpoint_activations(stack, Block(4))", TypeError, "blocks = "),
     ("checkpoint_activations(stack, 'Block')", TypeError, "blocks = 'Block'"),
-    ("checkpoint_activations(stack, None)", TypeError, "blocks = None"),
     ("checkpoint_activations(stack, (Block, 3))", TypeError, "blocks has 3"),
     ("checkpoint_activations(stack, int)", TypeError, "blocks has <class 'int'>"),
     ("checkpoint_activations(stack, ())", ValueError, "blocks = ()"),
@@ -70,7 +66,6 @@ ERRORS: list[Row] = [
 
 
 @each_row(ERRORS)
-@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
 def test_errors(row: Row) -> None:
     check_error(row, globals(), net=Net(), stack=Stack())
@@ -106,14 +101,3 @@ def test_one_process_gets_its_model_back(mode: Any) -> None:
     options = {"find_unused_parameters": True} if mode == "ddp" else {"reshard_after_forward": False}
     assert distribute(model, mode, device="cpu", **options) is model
     assert is_main()
-
-
-class _Derived(Tensor): ...
-
-
-@pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter, nn.Buffer, _Derived])
-def test_plain_tensor_is_its_own_shard(kind: type[Tensor]) -> None:
-    tensor = kind(torch.ones(3))
-    assert local_shard(tensor) is tensor
-    assert mesh_of(tensor) is None
-    assert shard_like(torch.zeros(3), tensor) is tensor

@@ -65,12 +65,18 @@ def _bits(tensor: Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
+def whole_tensor(tensor: Any) -> Tensor:
+    """Return a DTensor as a whole, or a plain tensor itself."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 def gather_tensors(state: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Return every tensor of a state, gathered, by path."""
     tensors: dict[str, np.ndarray[Any, Any]] = {}
     for path, leaf in cast("list[tuple[Any, Any]]", pytree.tree_leaves_with_path(state)):
         if isinstance(leaf, Tensor):
-            full: Tensor = cast("Any", leaf).full_tensor() if hasattr(leaf, "full_tensor") else leaf
+            full = whole_tensor(leaf)
+            full = full.double() if full.dtype == torch.bfloat16 else full  # which NumPy does not have
             tensors[pytree.keystr(path)] = full.detach().numpy().copy()
     return tensors
 

@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import patch
 
 from safetensors import SafetensorError
-from support.checkpointing.checkpoints import save_each
 
 from torch_bridge.checkpointing import rank_files, reading
 from torch_bridge.checkpointing.reading import SavedCheckpoint
@@ -106,9 +105,3 @@ class AtOperation:
         if name == "fsync" and stat.S_ISREG(os.fstat(arguments[0]).st_mode):
             os.ftruncate(arguments[0], os.fstat(arguments[0]).st_size // 2)
         return error
-
-
-def save_and_be_killed(directory: Path, at: int) -> None:
-    """Save checkpoint 2, with a SIGKILL to this very process at one of its operations."""
-    with AtOperation(directory, at, lambda: os.kill(os.getpid(), 9)):
-        save_each(directory, [2], keep=1)

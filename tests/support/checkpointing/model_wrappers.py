@@ -6,31 +6,45 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from support.checkpointing.checkpoints import equal_arrays, gather_tensors
+from support.checkpointing.checkpoints import equal_arrays, gather_tensors, whole_tensor
 from support.distributed.processes import error_of
-from support.training.models import mean_loss
+from support.training.models import mean_loss, seeded
 from support.training.steps import CURVE
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.distributed.plain_names import plain_state
+from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 
 
-def _model(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+class _Model(nn.Module):
+    """A model with a part named like a wrapper's."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        with seeded(seed):
+            self.module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+            self.last = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.module(inputs))
 
 
 def _compiled(model: nn.Module) -> Any:
     return torch.compile(model, backend="eager")
 
 
+def _compiled_in_part(model: Any) -> nn.Module:
+    model.module[0] = _compiled(model.module[0])
+    return model
+
+
 def _checkpointed(model: Any) -> nn.Module:
     """Wrap a layer as torch does, which adds a part to its parameters' names."""
-    model[0] = cast("Any", checkpoint_wrapper).checkpoint_wrapper(model[0])
+    model.module[0] = cast("Any", checkpoint_wrapper).checkpoint_wrapper(model.module[0])
     return model
 
 
@@ -40,6 +54,12 @@ def _sharded(model: nn.Module) -> nn.Module:
 
 
 WRAPPERS: list[Callable[[nn.Module], nn.Module]] = [
+    nn.Module.train,  # returns the plain model
+    _compiled,
+    _compiled_in_part,
+    DataParallel,
+    lambda model: _compiled(DataParallel(model)),
+    lambda model: DataParallel(_compiled(model)),
     DistributedDataParallel,
     lambda model: DistributedDataParallel(_compiled(model)),
     lambda model: _compiled(DistributedDataParallel(model)),
@@ -54,30 +74,35 @@ def _step(model: nn.Module, order: int = 1) -> TrainStep:
     return TrainStep(model, torch.optim.AdamW([*model.parameters()][::order], lr=0.1), mean_loss, CURVE)
 
 
-def _has(model: nn.Module, expected: dict[str, Any]) -> bool:
-    return equal_arrays(gather_tensors(dict(plain_state(model))), expected)
-
-
-def state_loads_under_every_wrapper(directory: Path) -> None:
+def check_state_loads_under_every_wrapper(directory: Path) -> None:
     """Under any wrapper a step and a model are saved alone; they load under any other."""
     warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
+    warnings.filterwarnings("ignore", "the model is not wrapped", UserWarning)
     for number, wrap_saved in enumerate(WRAPPERS):
-        trained, checkpoints = wrap_saved(_model(1)), Checkpoints(directory / str(number))
-        step = _step(trained)
+        saved, again, checkpoints = (
+            wrap_saved(_Model(1)),
+            wrap_saved(_Model(2)),
+            Checkpoints(directory / str(number)),
+        )
+        step = _step(saved)
         step((torch.ones(4, 3), torch.ones(4, 2)))
-        checkpoints.save(1, step=step, model=trained, wait=True)
-        expected = gather_tensors(dict(plain_state(trained)))
-        for wrap in (*WRAPPERS, nn.Module.train):  # the last one returns the plain model
-            for part in ("step", "model"):
-                model = wrap(_model(2))
-                checkpoints.load_model(model, part=part)
-                assert _has(model, expected)
+        checkpoints.save(1, step=step, model=saved, wait=True)
+        plain: Any = plain_state(saved)
+        assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization
+        expected, state = gather_tensors(dict(plain)), step.state_dict()
+        assert plain.keys() == state["model"].keys() == _Model(1).state_dict().keys()
+        # An earlier version has saved it under the wrapper's names.
+        named = cast("dict[str, Any]", pytree.tree_map_only(Tensor, whole_tensor, dict(saved.state_dict())))
+        _step(again).load_state_dict({**state, "model": named})
+        assert equal_arrays(gather_tensors(dict(plain_state(again))), expected)
         for wrap in WRAPPERS:
-            model = wrap(_model(2))
-            checkpoints.load(model=model)
-            assert _has(model, expected)
-            model = wrap(_model(2))
-            checkpoints.load(step=_step(model))
-            assert _has(model, expected)
-            error = error_of(checkpoints.load, step=_step(wrap(_model(2)), order=-1))
-            assert "is 0.weight in the state and 3.bias here" in error
+            models = [wrap(_Model(2)) for _ in range(5)]
+            checkpoints.load(model=models[0])
+            checkpoints.load(step=_step(models[1]))
+            checkpoints.load_model(models[2])
+            checkpoints.load_model(models[3], part="model")
+            load_plain_state(models[4], named)
+            for model in models:
+                assert equal_arrays(gather_tensors(dict(plain_state(model))), expected)
+            error = error_of(checkpoints.load, step=_step(wrap(_Model(2)), order=-1))
+            assert "is module.0.weight in the state and last.bias here" in error

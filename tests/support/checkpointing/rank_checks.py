@@ -42,7 +42,7 @@ def sharded(seed: int) -> nn.Module:
     return model
 
 
-def each_rank_gets_own_values_back(directory: Path) -> None:
+def check_each_rank_gets_own_values_back(directory: Path) -> None:
     """A value that is equal on all ranks is written once."""
     model, common = sharded(0), torch.arange(1000.0)
     optimizer = torch.optim.Adam(model.parameters())
@@ -71,7 +71,7 @@ def each_rank_gets_own_values_back(directory: Path) -> None:
     assert leftovers(directory, [1]) == []
 
 
-def tied_shards_are_saved(directory: Path) -> None:
+def check_tied_shards_are_saved(directory: Path) -> None:
     """Even of a tied weight of which rank 1 has no row."""
     first, second = nn.Linear(3, 1), nn.Linear(3, 1)
     second.weight = first.weight
@@ -87,7 +87,7 @@ def tied_shards_are_saved(directory: Path) -> None:
         assert all(torch.equal(layer.get_parameter("weight"), torch.full((1, 3), 7.0)) for layer in plain)
 
 
-def shards_in_other_orders_are_rejected(directory: Path) -> None:
+def check_shards_in_other_orders_are_rejected(directory: Path) -> None:
     """Under DDP each rank saves its whole state, and gets it back."""
     for wrapper in ("ddp", "fsdp"):
         model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
@@ -153,7 +153,7 @@ FAILURES: list[tuple[Callable[..., None], bool, str]] = [
 ]
 
 
-def failure_on_one_rank_raises_on_all(directory: Path) -> None:
+def check_failure_on_one_rank_raises_on_all(directory: Path) -> None:
     """All parts are as they were, and the next save is complete; so is one that raises an earlier error."""
     for fail, is_of_rank_1, message in FAILURES:
         checkpoints, saved = Checkpoints(directory / fail.__name__), [1, 4] if fail is _earlier else [1]
@@ -171,7 +171,7 @@ def failure_on_one_rank_raises_on_all(directory: Path) -> None:
         assert leftovers(checkpoints.directory, [*saved, 3]) == []
 
 
-def damage_is_known_to_all_ranks(directory: Path) -> None:
+def check_damage_is_known_to_all_ranks(directory: Path) -> None:
     """Each rank checks a share of the files."""
     part, model = Part({"own": torch.full((3,), float(rank()))}), sharded(0)
     Checkpoints(directory).save(1, part=part, model=model, wait=True)
@@ -192,7 +192,7 @@ def damage_is_known_to_all_ranks(directory: Path) -> None:
         path.write_bytes(content)
 
 
-def files_of_two_saves_are_rejected(directory: Path) -> None:
+def check_files_of_two_saves_are_rejected(directory: Path) -> None:
     """An interrupted copy may leave a file of one save next to that of another save of the same count."""
     for run in ("one", "other"):
         save_each(directory / run, [1])
@@ -204,26 +204,46 @@ def files_of_two_saves_are_rejected(directory: Path) -> None:
     assert "1: rank-1.json and rank 0's file are of different saves of 1" in error
 
 
-def unshared_folder_is_rejected(directory: Path) -> None:
+def check_unshared_folder_is_rejected(directory: Path) -> None:
     """As on several machines without a shared file system: no checkpoint would ever be complete."""
     error = error_of(Checkpoints(directory / str(rank())).save, 1, part=Part(1), wait=True)
     assert f"{directory / '1'} is not a directory that all ranks share" in error
 
 
-def save_outlives_process_group(directory: Path) -> None:
+_GOOD: dict[str, Any] = {"counts": [1, 2, 3], "weights": [0.5, 0.25, 0.25]}
+# Other arguments of rank 1, True if only rank 1 fails, and what is said.
+_REJECTIONS: list[tuple[dict[str, Any], bool, str]] = [
+    ({"weights": [0.25, 0.5, 0.25]}, False, "and rank 1 with ([1, 2, 3], [0.25, 0.5, 0.25], 'model')"),
+    ({"counts": [1, 2, 4]}, False, "rank 0 calls merge with (counts, weights, part) = ("),
+    ({"weights": [0.5, 0.5, 0.5]}, True, "ValueError: weights add up to 1.5"),
+    ({"into": None}, True, "TypeError: into = None must be a module"),
+    ({}, True, "KeyError: 'not this one'"),  # the model rejects the state
+]
+
+
+def check_rejected_merge_leaves_model_unchanged(directory: Path) -> None:
+    checkpoints = Checkpoints(directory)
+    for count in _GOOD["counts"]:
+        checkpoints.save(count, model=sharded(count), wait=True)
+    for other, is_of_rank_1, message in _REJECTIONS:
+        model: Any = sharded(99)
+        before = gather_tensors(dict(model.state_dict()))
+        arguments = {"into": model, **_GOOD, **(other if rank() == 1 else {})}
+        if not other and rank() == 1:
+            model[1].register_load_state_dict_post_hook(_reject)
+        error = error_of(checkpoints.merge, **arguments, part="model")
+        assert message in error
+        assert error.startswith("RuntimeError: rank 1 failed: ") == (is_of_rank_1 and rank() == 0)
+        assert equal_arrays(gather_tensors(dict(model.state_dict())), before)
+
+
+def _reject(*_: object) -> None:
+    raise KeyError("not this one")
+
+
+def check_save_outlives_process_group(directory: Path) -> None:
     """The last check, since it destroys the group."""
     checkpoints = Checkpoints(directory)
     checkpoints.save(1, model=sharded(0), part=Part(torch.full((3,), float(rank()))))
     distributed.destroy_process_group()
     checkpoints.counts()
-
-
-CHECKS = [
-    each_rank_gets_own_values_back,
-    tied_shards_are_saved,
-    shards_in_other_orders_are_rejected,
-    failure_on_one_rank_raises_on_all,
-    damage_is_known_to_all_ranks,
-    files_of_two_saves_are_rejected,
-    unshared_folder_is_rejected,
-]

@@ -3,8 +3,9 @@
 import pickle
 import warnings
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -13,6 +14,8 @@ from support.checkpointing.checkpoints import equal_arrays, gather_tensors
 from support.distributed.distributed_updates import Case, batch_of, step_of, wrapped
 from support.training.models import seeded
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
 from torch_bridge.checkpointing.encoding import Reference
@@ -20,10 +23,11 @@ from torch_bridge.checkpointing.reading import SavedCheckpoint
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.plain_names import plain_state
 
+OPTIMIZERS = ("adamw", "sharded state")
 COUNTS, WEIGHTS = [1, 2, 3], [0.5, 0.2, 0.3]
 # For each number of ranks, the wrappers under which they save, and under which they load.
 SAVING = {1: ["plain"], 2: ["ddp", "fsdp"], 4: ["hybrid"]}
-LOADING = {1: ["plain"], 2: ["ddp", "fsdp"], 3: ["fsdp"]}
+LOADING = {**SAVING, 3: ["fsdp"]}
 
 
 def net(seed: int) -> nn.Module:
@@ -34,55 +38,109 @@ def net(seed: int) -> nn.Module:
     return model
 
 
+def _placed(tensor: Tensor, like: Tensor, dim: int | None) -> Tensor:
+    """Under `fully_shard`, return a DTensor sharded along this dimension, or replicated if it is None."""
+    if not isinstance(like, DTensor):
+        return tensor
+    where: Placement = Replicate() if dim is None else Shard(dim)
+    placements = [where if placement.is_shard() else Replicate() for placement in like.placements]
+    return cast("DTensor", tensor).redistribute(placements=placements)
+
+
+class ShardedState(torch.optim.Optimizer):
+    """Keeps tensors for each matrix: alone, in lists and in dictionaries.
+
+    Some have the matrix's shape, dtype and placements, others do not, and one is plain.
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.25})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad.double()
+                parameter.sub_((group["lr"] * gradient).float())
+                if parameter.ndim == 2:
+                    across = _placed(gradient, parameter, 1)
+                    self.state[parameter] = {
+                        "sums": [gradient / 3, [gradient.sum(1).to(torch.bfloat16)]],
+                        "more": {
+                            "whole": _placed(gradient, parameter, None),
+                            "across": (across,),
+                            "columns": _placed(across.sum(0), parameter, 0),
+                        },
+                        "rows": gradient.sum(1).float(),
+                        "turned": across.float(),
+                        "plain": [torch.ones(2, dtype=torch.int64)],
+                    }
+
+
+def _where(tensor: Tensor) -> str:
+    if not isinstance(tensor, DTensor):
+        return "plain"
+    dims: list[int] = [placement.dim for placement in tensor.placements if isinstance(placement, Shard)]
+    return f"sharded along {dims[0]}" if dims else "replicated"
+
+
 class Content(NamedTuple):
     """What a checkpoint of a step gives back."""
 
-    tensors: dict[str, np.ndarray[Any, Any]]
+    model: dict[str, np.ndarray[Any, Any]]
+    optimizer: dict[str, np.ndarray[Any, Any]]
+    forms: dict[str, tuple[str, tuple[int, ...], str]]
+    """The dtype, shape and placement of each tensor of the optimizer."""
     counts: tuple[int, int]
     random: bytes
 
 
 def _content(step: TrainStep) -> Content:
     state = step.state_dict()
-    tensors = gather_tensors({"model": dict(state["model"]), "optimizer": state["optimizer"]})
+    moments: Any = state["optimizer"]["state"]
+    forms = {
+        pytree.keystr(path): (str(leaf.dtype), tuple(leaf.shape), _where(leaf))
+        for path, leaf in pytree.tree_leaves_with_path(moments)
+        if isinstance(leaf, Tensor)
+    }
     counts, random = (state["applied"], state["clock"]), state["random"]["cpu"].numpy().tobytes()
-    return Content(tensors, counts, random)
+    return Content(gather_tensors(dict(state["model"])), gather_tensors(moments), forms, counts, random)
+
+
+def _step_of(wrapper: str, optimizer: str) -> TrainStep:
+    return step_of(Case(wrapper), ShardedState if optimizer == "sharded state" else None)
 
 
 def save_all(directory: Path) -> None:
-    """Save a trained step, and models for a merge, under each wrapper, and what each rank must get back."""
+    """Save trained steps, and models for a merge, under each wrapper, and what each rank must get back."""
     rank, ranks = processes.rank(), processes.world_size()
     for wrapper in SAVING[ranks]:
         case, folder = Case(wrapper), directory / f"{ranks} {wrapper}"
-        step = step_of(case)
-        for update in range(3):
-            step(batch_of(case, update, rank, 0))
-        Checkpoints(folder / "step").save(3, step=step, wait=True)
-        (folder / f"{rank}.pkl").write_bytes(pickle.dumps(_content(step)))
+        for optimizer in OPTIMIZERS:
+            step = _step_of(wrapper, optimizer)
+            for update in range(3):
+                step(batch_of(case, update, rank, 0))
+            Checkpoints(folder / optimizer).save(3, step=step, optimizer=step.optimizer, wait=True)
+            (folder / f"{optimizer} {rank}.pkl").write_bytes(pickle.dumps(_content(step)))
         for count in COUNTS:
             Checkpoints(folder / "models").save(count, model=wrapped(case, net(count)), wait=True)
 
 
 def load_all(directory: Path) -> None:
     """Load every step and merge every model, and check that they have the saved content."""
-    rank, ranks = processes.rank(), processes.world_size()
-    for folder in sorted(directory.iterdir()):
-        before = int(folder.name.split()[0])
-        expected = [pickle.loads((folder / f"{number}.pkl").read_bytes()) for number in range(before)]
-        for wrapper in LOADING[ranks]:
-            _check_step(folder / "step", wrapper, expected, rank)
-        for wrapper in [*LOADING[ranks], "plain"]:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "the model is not wrapped", UserWarning)
-                model = wrapped(Case(wrapper), net(99))
-            Checkpoints(folder / "models").merge(COUNTS, WEIGHTS, into=model, part="model")
-            assert equal_arrays(gather_tensors(dict(plain_state(model))), _merged_by_hand()), (
-                folder,
-                wrapper,
-            )
+    wrappers = LOADING[processes.world_size()]
+    for folder, wrapper, optimizer in product(sorted(directory.iterdir()), wrappers, OPTIMIZERS):
+        _check_step(folder, wrapper, optimizer)
+    for folder, wrapper in product(sorted(directory.iterdir()), [*wrappers, "plain"]):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the model is not wrapped", UserWarning)
+            model = wrapped(Case(wrapper), net(99))
+        Checkpoints(folder / "models").merge(COUNTS, WEIGHTS, into=model, part="model")
+        merged = gather_tensors(dict(plain_state(model)))
+        assert equal_arrays(merged, _merged_by_hand()), (folder, wrapper)
 
 
-def _check_step(directory: Path, wrapper: str, expected: Sequence[Content], rank: int) -> None:
+def _check_step(folder: Path, wrapper: str, optimizer: str) -> None:
     """Check a load: under FSDP2 a rank reads only its shards; new ranks keep their random numbers."""
     elements, read_tensor = 0, SavedCheckpoint.read_tensor
 
@@ -92,20 +150,34 @@ def _check_step(directory: Path, wrapper: str, expected: Sequence[Content], rank
         elements += tensor.numel() if "random" not in reference.key else 0
         return tensor
 
-    step, random = step_of(Case(wrapper)), torch.get_rng_state().clone()
+    (before, saved_under), rank = folder.name.split(), processes.rank()
+    expected: list[Content] = [
+        pickle.loads((folder / f"{optimizer} {number}.pkl").read_bytes()) for number in range(int(before))
+    ]
+    step, other = _step_of(wrapper, optimizer), _step_of(wrapper, optimizer).optimizer
+    random = torch.get_rng_state().clone()
     with (
         warnings.catch_warnings(record=True) as warned,
         patch.object(SavedCheckpoint, "read_tensor", counting),
     ):
         warnings.simplefilter("always")
-        assert Checkpoints(directory).load(step=step) == 3
+        assert Checkpoints(folder / optimizer).load(step=step) == 3
     unchanged, content = torch.equal(random, torch.get_rng_state()), _content(step)
     assert content.counts == expected[0].counts
-    assert equal_arrays(content.tensors, expected[0].tensors)
+    assert equal_arrays(content.model, expected[0].model)
+    assert equal_arrays(content.optimizer, expected[0].optimizer)
     assert content.random == expected[rank].random if rank < len(expected) else unchanged
-    total = sum(value.size for value in content.tensors.values())
-    assert (elements < 0.8 * total) == (wrapper == "fsdp"), (elements, total)
+    is_sharded, was_sharded = (name in ("fsdp", "hybrid") for name in (wrapper, saved_under))
+    compared = 3 if is_sharded and was_sharded else 2  # else the placements differ
+    for name, form in expected[0].forms.items():
+        assert content.forms[name][:compared] == form[:compared], name
+    if optimizer == "adamw":
+        total = sum(value.size for value in [*content.model.values(), *content.optimizer.values()])
+        assert (elements < 0.8 * total) == is_sharded, (elements, total)
     _check_warnings([str(warning.message) for warning in warned], len(expected), processes.world_size())
+    with warnings.catch_warnings(action="ignore"):
+        Checkpoints(folder / optimizer).load(optimizer=other)
+    assert equal_arrays(gather_tensors(other.state_dict()["state"]), expected[0].optimizer)
 
 
 def _check_warnings(messages: Sequence[str], before: int, now: int) -> None:

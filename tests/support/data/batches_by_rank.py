@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -77,44 +77,47 @@ def split(arguments: Arguments, processes: int) -> Arguments:
     return {**arguments, "batch_size": arguments["batch_size"] // processes}
 
 
+Stage = tuple[int, int, int, int]
+"""The number of processes, of whole epochs, of batches after them, and of those fetched ahead."""
+
+
 def load(
-    arguments: Arguments, state: bytes | None = None, stop_after: int | None = None, depth: int = 0
+    arguments: Arguments, state: bytes | None, whole: int, more: int, depth: int
 ) -> tuple[list[Epoch], bytes]:
-    """Load a number of batches, or two epochs, after a state; return them and the next state."""
+    """Load whole epochs and some batches after a state; return them and the next state."""
     feed = build(arguments, depth)
     if state is not None:
         feed.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
-    if stop_after is None:
-        epochs: list[Epoch] = [epoch(feed), epoch(feed)]
-    else:
-        batches = iter(feed) if stop_after else iter(())
-        epochs = [[batch.tolist() for batch in islice(batches, stop_after)]]
+    epochs = [epoch(feed) for _ in range(whole)]
+    epochs.append(epoch(islice(feed, more)) if more else [])
     file = io.BytesIO()
     torch.save(feed.state_dict(), file)
     return epochs, file.getvalue()
 
 
-def load_in_stages(
-    arguments: Arguments, stages: list[tuple[int, int | None]], run: Callable[..., list[Any]], depth: int = 0
-) -> tuple[Epoch, Epoch, Epoch]:
-    """Return the global batches of several stages, each resumed from the one before.
+def check_stages(
+    arguments: Arguments, stages: list[Stage], run: Callable[..., list[Any]] = in_each, **options: Any
+) -> None:
+    """Resume each stage from the one before, and compare the batches of all ranks with the expected ones.
 
     Args:
         arguments: With the global batch size.
-        stages: For each stage the number of processes, and after how many batches it stops; see `load`.
+        stages: The stages.
         run: `run(function, *arguments, processes=)` → what the function returns on each rank.
-        depth: How far the batches are fetched ahead.
-
-    Returns:
-        The batches of all stages but the last, and the two epochs of the last.
+        options: Further arguments of the loaders.
     """
-    state, by_epoch = None, list[Epoch]()
-    for processes, stop_after in stages:
-        by_rank = run(load, split(arguments, processes), state, stop_after, depth, processes=processes)
-        epochs, states = zip(*by_rank, strict=True)
+    epochs, state, number, begin = expected(arguments, 3 * len(stages)), None, 0, 0
+    for processes, whole, more, depth in stages:
+        split_arguments = split(arguments, processes) | options
+        by_rank = run(load, split_arguments, state, whole, more, depth, processes=processes)
+        by_epoch, states = zip(*by_rank, strict=True)
+        loaded = [side_by_side(list(together)) for together in zip(*by_epoch, strict=True)]
+        for batches in loaded[:-1]:
+            assert batches == epochs[number][begin:]
+            number, begin = number + 1, 0
+        end = begin + more
+        assert loaded[-1] == epochs[number][begin:end]
+        number, begin = (number, end) if end < len(epochs[0]) else (number + 1, 0)
         state = states[-1]
-        first, *rest_of_ranks = (torch.load(io.BytesIO(saved), weights_only=True) for saved in states)
-        assert all(equal_trees(first, of_rank) for of_rank in rest_of_ranks)
-        by_epoch.extend(side_by_side(list(together)) for together in zip(*epochs, strict=True))
-    *begun, rest, after = by_epoch
-    return list(chain.from_iterable(begun)), rest, after
+        first, *others = (torch.load(io.BytesIO(saved), weights_only=True) for saved in states)
+        assert all(equal_trees(first, of_rank) for of_rank in others)

@@ -1,4 +1,4 @@
-"""Generated arguments of loaders, and interrupted and resumed runs."""
+"""Loaders, prefetched or not, and their states."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -24,31 +24,9 @@ with_and_without_workers = pytest.mark.parametrize(
     "num_workers", [0, pytest.param(2, marks=pytest.mark.slow)]
 )
 
-EPOCHS = 3
 Arguments = dict[str, Any]
 seeds = st.integers(0, 2**32 - 1)
 depths = st.integers(0, 3)
-
-
-@st.composite
-def arguments(draw: st.DrawFn) -> Arguments:
-    """Draw arguments of make_loader that give at least one batch per epoch."""
-    samples = draw(st.integers(1, 30))
-    given: Arguments = {"training": draw(st.booleans()), "seed": draw(seeds)}
-    for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
-        given[name] = draw(st.booleans())
-    most = samples if given.get("drop_last", given["training"]) else samples + 3
-    return {"dataset": range(samples), "batch_size": draw(st.integers(1, most)), **given}
-
-
-@st.composite
-def interruptions(draw: st.DrawFn) -> tuple[Arguments, int, int]:
-    """Draw arguments and two numbers of batches, often whole epochs, before the end of the last epoch."""
-    given = draw(arguments())
-    length = len(make_loader(**given, num_workers=0))
-    cuts = st.integers(0, EPOCHS - 1).map(lambda e: e * length) | st.integers(0, EPOCHS * length - 1)
-    first, last = sorted([draw(cuts), draw(cuts)])
-    return given, first, last - first
 
 
 def ahead(loader: Iterable[Any], depth: int) -> prefetch[Any]:
@@ -68,8 +46,8 @@ def epoch(feed: Iterable[Any]) -> list[Any]:
     return [batch.tolist() for batch in feed]
 
 
-def saved_after(feed: Any, count: int, see_end: bool = False) -> Any:
-    """Return the state after `count` batches. With `see_end`, request another batch at an epoch's end."""
+def saved_after(feed: Any, count: int) -> Any:
+    """Return the state after `count` batches."""
     batches = iter(())
     for _ in range(count):
         try:
@@ -77,30 +55,7 @@ def saved_after(feed: Any, count: int, see_end: bool = False) -> Any:
         except StopIteration:
             batches = iter(feed)
             next(batches)
-    if see_end:
-        assert next(batches, None) is None
     return through_file(feed.state_dict())
-
-
-def check_resume(
-    arguments: Arguments, first: int, second: int, depths: tuple[int, int], see_end: bool = False, **more: Any
-) -> None:
-    """Compare a run interrupted after `first` batches, and again after `second`, with one that is not."""
-    uninterrupted = build(arguments, **more)
-    epochs = [epoch(uninterrupted) for _ in range(EPOCHS)]
-    length = len(uninterrupted)
-    state, done = None, 0
-    for count, depth in zip((first, second), depths, strict=True):
-        feed = build(arguments, depth, **more)
-        if state is not None:
-            feed.load_state_dict(state)
-        done += count
-        state = saved_after(feed, count, see_end and done % length == 0 and count > 0)
-    resumed = build(arguments, depths[-1], **more)
-    resumed.load_state_dict(state)
-    index, start = divmod(done, length)
-    expected = [epochs[index][start:], *epochs[index + 1 :]]
-    assert [epoch(resumed) for _ in expected] == expected
 
 
 class Counted:

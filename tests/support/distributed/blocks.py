@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from support.training.models import seeded
+from support.training.trees import equal_trees
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -57,60 +58,41 @@ class Stack(nn.Module):
         return self.last(values), state
 
 
-class Gradients(NamedTuple):
-    """The losses and gradients of a few passes through a model, and the random state after them."""
-
-    losses: list[Tensor]
-    gradients: list[Tensor]
-    random: Tensor
-
-
 def gradients_of(
-    model: nn.Module, call: Callable[..., Any] | None = None, precision: str = "fp32", updates: int = 2
-) -> Gradients:
-    """Return the gradients of `updates` steps of gradient descent, which pass on the recurrent state."""
-    result = Gradients([], [], torch.empty(0))
-    state = torch.zeros(5, 4), torch.zeros(5, 4)
+    model: nn.Module, precision: str = "fp32", updates: int = 2
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Make `updates` steps of gradient descent, which pass on the recurrent state.
+
+    Returns:
+        The losses, the gradients, and the random state afterwards.
+    """
+    state, losses, gradients = (torch.zeros(5, 4), torch.zeros(5, 4)), list[Tensor](), list[Tensor]()
     with seeded(1):
         for _ in range(updates):
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
-                outputs, state = (call or model)(torch.randn(5, 3), state)
+                outputs, state = model(torch.randn(5, 3), state)
             loss = outputs.float().square().mean()
             loss.backward()
             state = state[0].detach().float(), state[1].detach().float()
-            result.losses.append(loss.detach())
+            losses.append(loss.detach())
             with torch.no_grad():
                 for parameter in model.parameters():
                     if (gradient := parameter.grad) is not None:
                         gradient = local_shard(gradient)
-                        result.gradients.append(gradient.clone())
+                        gradients.append(gradient.clone())
                         local_shard(parameter).sub_(gradient, alpha=0.1)
                     parameter.grad = None
-        return result._replace(random=torch.get_rng_state())
+        return losses, gradients, torch.get_rng_state()
 
 
-def differences(actual: Gradients, expected: Gradients) -> list[str]:
-    """Return the names of the fields whose bits differ."""
-    pairs = {
-        "losses": (actual.losses, expected.losses),
-        "gradients": (actual.gradients, expected.gradients),
-        "random": ([actual.random], [expected.random]),
-    }
-    return [
-        name
-        for name, (one, other) in pairs.items()
-        if len(one) != len(other) or not all(map(torch.equal, one, other))
-    ]
-
-
-def wrapped_models_have_same_bits(_: Path) -> None:
+def check_wrapped_models_have_same_bits(_: Path) -> None:
     """Whether they are checkpointed before or after wrapping."""
     for (name, wrap), blocks in product(_WRAPPERS.items(), (Block, (Block, Mixer))):
         expected = gradients_of(wrap(Stack()))
         before = wrap(checkpoint_activations(Stack(), blocks))
         after = checkpoint_activations(wrap(Stack()), blocks)
         for model in (before, after):
-            assert not differences(gradients_of(model), expected), (name, blocks)
+            assert equal_trees(gradients_of(model), expected), (name, blocks)
 
 
 def _sharded(*kinds: type[nn.Module], **options: Any) -> Callable[[nn.Module], nn.Module]:

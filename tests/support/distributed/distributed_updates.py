@@ -1,13 +1,13 @@
 """Training over several ranks, and the same updates by a loop in one process."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from support.distributed.distributed_models import gather_weights
+from support.checkpointing.checkpoints import gather_tensors
 from support.training.by_hand import ByHand
 from support.training.kinds_of_run import Kind
 from support.training.models import Net, Recurrent
@@ -20,6 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_bridge import TrainStep
@@ -123,11 +124,13 @@ def wrapped(case: Case, model: nn.Module) -> nn.Module:
     shape, names = ((2, size // 2), ("copy", "shard")) if case.wrapper == "hybrid" else ((size,), ("shard",))
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     fully_shard(next(iter(model.children())), mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
+    sharded: Any = fully_shard(model, mesh=mesh)
+    if case.wrapper == "fsdp left off":  # by an earlier training loop
+        sharded.set_requires_gradient_sync(False)
+    return sharded
 
 
-def step_of(case: Case) -> TrainStep:
+def step_of(case: Case, kind: Callable[[Any], Optimizer] | None = None) -> TrainStep:
     # Fractions of rows are drawn on purpose.
     warnings.filterwarnings("ignore", "loss_fn returned a weight that is not a whole number")
     plain = model_of(case)
@@ -135,7 +138,7 @@ def step_of(case: Case) -> TrainStep:
     model = wrapped(case, plain)
     return TrainStep(
         model,
-        make_optimizer(case.optimizer, model),
+        kind(model.parameters()) if kind else make_optimizer(case.optimizer, model),
         loss_fn_of(case),
         CURVE,
         precision=case.precision,
@@ -163,7 +166,7 @@ def train(case: Case) -> Run:
         results.append(step(*micro_batches))
         assert equal_trees(list(results[-1].aux), aux), f"aux of update {update}"
         assert not any(each["outputs"].requires_grad for each in results[-1].aux)
-    return _run_of(results, gather_weights(list(step.model.parameters())))
+    return _run_of(results, list(gather_tensors(list(step.model.parameters())).values()))
 
 
 def train_all(cases: Sequence[Case]) -> list[Run]:
@@ -183,31 +186,25 @@ class _Multiplications(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
-    """Return for each case the dtypes of the factors by which an update multiplies the gradients."""
-    all_dtypes: list[list[torch.dtype]] = []
-    for case in cases:
-        step = step_of(case)
-        with _Multiplications() as mode:
-            step(*_batches_of(case, 0))
-        all_dtypes.append(mode.dtypes)
-    return all_dtypes
+def observe_all(cases: Sequence[Case]) -> list[tuple[list[str], list[torch.dtype]]]:
+    """Observe the updates of each case from the third one on.
+
+    Returns:
+        For each case, the operators that synchronize with the device, and the dtypes of the factors by which
+        the last update multiplies the gradients.
+    """
+    return [_observe(case) for case in cases]
 
 
-def reads_of_cases(cases: Sequence[Case]) -> list[list[str]]:
-    """Return for each case the operators that synchronize with the device, from the third update on."""
-    return [_reads(case) for case in cases]
-
-
-def _reads(case: Case) -> list[str]:
-    step, names = step_of(case), list[str]()
+def _observe(case: Case) -> tuple[list[str], list[torch.dtype]]:
+    step, names, mode = step_of(case), list[str](), _Multiplications()
     for update in range(case.updates):
-        batches = _batches_of(case, update)
-        with Reads() as reads:
+        batches, mode = _batches_of(case, update), _Multiplications()
+        with Reads() as reads, mode:
             step(*batches)
         names += reads.names if update > 1 else []
     # FSDP2 frees memory, and allocates it again, through storages.
-    return [name for name in names if name != "untyped_storage"]
+    return [name for name in names if name != "untyped_storage"], mode.dtypes
 
 
 def train_in_one_process(case: Case) -> Run:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from support.forkserver import FORKSERVER
@@ -62,11 +63,14 @@ def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> li
         return results
 
 
-def run_each(checks: Sequence[Callable[[Path], object]], directory: Path, processes: int = 2) -> None:
-    """Call these functions on each rank of one group, each with a folder; their assertions are the test.
+def run_checks(modules: Sequence[ModuleType], directory: Path, processes: int = 2) -> None:
+    """Call the functions `check_…` of these modules on each rank of one group, each with a folder.
 
-    Starting the processes takes longer than most checks.
+    Their assertions are the test. Starting the processes takes longer than most checks.
     """
+    checks = [
+        check for module in modules for name, check in vars(module).items() if name.startswith("check_")
+    ]
     run(_call_each, checks, directory, processes=processes)
 
 
