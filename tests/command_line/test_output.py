@@ -18,7 +18,6 @@ from support.examples import examples
 from support.schedulers.runs import peaks
 
 from plateau_jax import (
-    CurveWarning,
     LossRun,
     PlateauCurve,
     StagedCurve,
@@ -81,12 +80,6 @@ def test_command_prints(folder, capsys, arguments, expected):
 def test_curve_may_come_from_standard_input(folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("then.json").read_bytes())))
     assert json.loads(output_of(capsys, "--from", "-", "--json")) == saved("then").to_dict()
-
-
-def test_command_warns_too(capsys):
-    with pytest.warns(CurveWarning, match="Multiply them by 100"):
-        printed = output_of(capsys, "100", "--plateau", "0.5", "0.3")
-    assert printed == PlateauCurve(100, absolute_plateaus=[(0, 0)]).describe() + "\n"
 
 
 def _to_options(arguments):
@@ -165,11 +158,6 @@ def test_written_files_are_reported_and_have_their_format(folder, capsys):
     assert ElementTree.parse("new.svg").getroot().tag.endswith("svg")
 
 
-def test_longest_curve_can_be_drawn(folder, capsys):
-    output_of(capsys, str(2**31 - 1), "--warmup-steps", "5000", "--plateau", "0", "80", "--plot", "new")
-    assert Path("new.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_several_files_are_drawn_together(folder, capsys, monkeypatch):
     drawn = []
 
@@ -229,12 +217,6 @@ BEST_PEAK = [
     *(word for log in LOGS for word in ("--fit", log)),
 ]
 READ = [f"{log}: {COLUMNS}, lr = 'lr'" for log in LOGS]
-
-
-def test_best_peak_prints_a_line(folder, capsys):
-    assert main(BEST_PEAK) == 0
-    out, err = capsys.readouterr()
-    assert (out, err.splitlines()) == (f"{best_peak(list(map(LossRun.read, LOGS)), saved('run'))}\n", READ)
 
 
 def test_best_peak_prints_one_line_per_curve(folder, capsys):

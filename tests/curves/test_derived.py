@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from support.curves.descriptions import build, descriptions, descriptions_and_steps, steps_of
-from support.curves.scaled import OF_UNIT_8
 from support.curves.strategies import MAX_STEP, words
 from support.numerics.oracle import Oracle, is_nearest_float32
 
@@ -135,22 +134,3 @@ def test_cooldown_from_tiny_level_of_power():
     curve = build(cooldown)
     for step in range(at, at + 6):
         assert is_nearest_float32(np.float32(curve(step)), Oracle(cooldown)(step))
-
-
-def test_derived_curves_keep_the_unit():
-    assert [curve.unit for curve in OF_UNIT_8] == [8] * len(OF_UNIT_8)
-
-
-def test_flat_part_is_run_at_one_level_before_the_end():
-    stairs = StagedCurve([(5,), (5, 0.0), (5, 0.5), (5,), (0, 0.3), (5,), (0, 0.5)])
-    for curve, starts in (
-        (CURVE, (550,)),
-        # Plateaus that touch share a level, and so does a hold after a plateau.
-        (PlateauCurve(100, plateaus=[(50, 10), (60, 10), (90, 5)]), (50, 90)),
-        (stairs, (0, 15, 20)),
-        (PlateauCurve(10, min_lr_ratio=1), (0,)),
-        (PlateauCurve(10), ()),
-        (PlateauCurve(10, min_lr_ratio=0.5).cooldown(15, 5), (10,)),
-        (stairs.then(stairs, scale=0.5), (0, 15, 20, 25, 40, 45)),
-    ):
-        assert curve.flat_starts == starts

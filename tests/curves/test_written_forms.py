@@ -86,22 +86,6 @@ def test_decimals_are_exact():
     assert [stage.steps for stage in StagedCurve(stages, total_steps=3000).stages] == [999, 999, 1002]
 
 
-@pytest.mark.parametrize(
-    ("pair", "in_steps"),
-    [((32.3, 10), (323, 100)), ((0.1, 7), (1, 70)), ((np.float32(32.3), np.float64(0.7)), (323, 7))],
-)
-def test_plateaus_are_read_as_decimals(pair, in_steps):
-    curve = PlateauCurve(1000, plateaus=[pair])
-    assert curve == PlateauCurve(1000, plateaus=[tuple(float(str(number)) for number in pair)])
-    assert curve.rows == PlateauCurve(1000, absolute_plateaus=[in_steps]).rows
-
-
-@pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
-@pytest.mark.parametrize("pair", [[85, 10], np.array([85, 10]), range(85, 9, -75)], ids=repr)
-def test_any_ordered_pair_is_accepted(name, pair):
-    assert getattr(PlateauCurve(100, **{name: [pair]}), name) == ((85, 10),)
-
-
 SHARES = StagedCurve([(200, 1.0), (7800,), (2000, 0.0, "1-sqrt")])
 STAGES = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
 
@@ -127,20 +111,6 @@ def test_files_may_hold_shares_and_leave_out_defaults():
         assert PlateauCurve.from_dict(some) == PlateauCurve(100)
 
 
-def test_interpolation_and_overrides_are_resolved():
-    omegaconf = pytest.importorskip("omegaconf")
-    file = omegaconf.OmegaConf.create(
-        """
-        steps: 5000
-        curve:
-          total_steps: ${steps}
-          stages: [[2%, 1.0], [rest], [20%, 0, 1-sqrt]]
-        """
-    )
-    overrides = omegaconf.OmegaConf.from_dotlist(["steps=10000"])
-    assert Curve.from_dict(omegaconf.OmegaConf.merge(file, overrides).curve) == SHARES
-
-
 def _derived_number(kind):
     """Return a subclass of a kind of number, as parsers that keep comments have them."""
     return type("Parsed", (kind,), {"__add__": lambda self, other: self})
@@ -153,6 +123,10 @@ def test_numbers_become_plain():
     assert curve == StagedCurve([(5, 0.5), (5, 0.1)], start=0.25)
     numbers = [number for stage in curve.stages for number in stage[:2]]
     assert {type(number) for number in (*numbers, curve.start)} == {int, float}
+    assert {type(stage) for stage in curve.stages} == {Stage}
+    plateaus = PlateauCurve(1000, plateaus=[np.array([32.3, 0.7], np.float32)], min_lr_ratio=real(-0.0))
+    assert plateaus.plateaus == ((32.3, 0.7),)
+    assert (type(plateaus.min_lr_ratio), str(plateaus.min_lr_ratio)) == (float, "0.0")
 
 
 SPELLINGS = [

@@ -241,7 +241,9 @@ def test_given_axes_do_not_need_pyplot():
 import sys
 from matplotlib.figure import Figure
 from plateau_jax import Curve, PlateauCurve, StagedCurve, plot
-plot(PlateauCurve(10), ax=Figure().subplots())
+curve = PlateauCurve(10)
+plot(curve, ax=Figure().subplots())
+curve(3), curve([1, 2]), curve(range(3))
 assert "matplotlib.pyplot" not in sys.modules
 assert "jax" not in sys.modules and "torch" not in sys.modules
 """

@@ -1,30 +1,17 @@
 """The 224-bit numbers, compared with rationals and with functions in 300 bits."""
 
 from fractions import Fraction
-from math import floor
 
 import mpmath
 import numpy as np
 from hypothesis import example, given, strategies as st
-from support.curves.strategies import MAX_STEP, magnitudes, percentages
+from support.curves.strategies import MAX_STEP, magnitudes
 from support.numerics.oracle import exactly, is_nearest_float32
 
-from plateau_jax.numerics import exact, levels
+from plateau_jax.numerics import exact
 
 UNIT = Fraction(1, 2**224)
 values = st.one_of(st.integers(0, 2**224), magnitudes(0, 2**224))
-
-
-@given(st.floats(0, 1))
-def test_float_is_read_as_printed_decimal(ratio):
-    assert exact.as_written(ratio) == Fraction(str(ratio))
-    assert float(exact.as_written(ratio)) == ratio == float(levels.as_level(ratio))
-
-
-@given(st.integers(0, MAX_STEP), percentages)
-def test_percent_of_rounds_exact_share_down(total, percentage):
-    number = float(percentage)
-    assert exact.percent_of(total, number) == floor(total * Fraction(str(number)) / 100)
 
 
 positive = st.floats(5e-324, 1).map(exact.as_written)

@@ -1,12 +1,10 @@
 """The integer arithmetic, compared with rationals and with functions in 300 bits."""
 
-from bisect import bisect_right
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.curves.descriptions import build, descriptions_and_steps
 from support.curves.strategies import MAX_STEP, Words, shape_of, words
 from support.examples import examples
 from support.numerics.oracle import as_written, exactly, power_of, share as share_at
@@ -134,23 +132,3 @@ def test_parabola_between_nearly_equal_levels(drawn):
     growth = as_written(low) ** (-1 / power) - 1
     expected = (1 - (1 + growth * elapsed / length) ** -power) / (1 - as_written(low))
     assert abs(exactly(Fraction(int(value), ONE)) - expected) <= 4 * growth**2 + 8 * exactly(Fraction(1, ONE))
-
-
-@given(descriptions_and_steps(size=16))
-def test_step_alone_matches_step_in_array(case):
-    description, steps = case
-    curve = build(description)
-    steps = np.maximum(steps, 0).astype(np.int32)
-    together = fixed_point.evaluate(NUMPY, curve._decoded, steps)
-    alone = [fixed_point.evaluate(NUMPY, curve._decoded, step)[0] for step in steps[:, None]]
-    assert together.dtype == np.float32
-    np.testing.assert_array_equal(together, np.array(alone))
-    np.testing.assert_array_equal(together, curve(steps))
-
-
-@given(st.lists(st.integers(0, 3), max_size=80), words(16))
-def test_row_index_matches_bisect(lengths, drawn):
-    begin = np.cumsum([0, *lengths], dtype=np.int32)
-    steps = np.array(drawn, np.uint64).astype(np.int64) % (begin[-1] + 2)
-    index = fixed_point._row_index(NUMPY, begin, steps, 0)
-    assert index.tolist() == [bisect_right(begin.tolist(), step) - 1 for step in steps.tolist()]

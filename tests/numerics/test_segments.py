@@ -12,7 +12,7 @@ from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float
 from plateau_jax import Segments, StagedCurve, multiplier, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
-from plateau_jax.numerics.segments import decode_table, join_words, split_words
+from plateau_jax.numerics.segments import decode_table
 from plateau_jax.numerics.shapes import SHAPES
 
 
@@ -79,12 +79,6 @@ def test_row_encodes_exact_segment(chosen):
         # Rounded inwards: no value between the two encoded levels lies beyond an exact one.
         if moves:
             assert low - least <= min(start, end) * unit <= max(start, end) * unit <= high + least
-
-
-@given(st.integers(-(2**63), 2**63 - 1))
-def test_join_words_inverts_split_words(value):
-    high, low = (np.array([word], np.int32) for word in split_words(value))
-    assert join_words(NUMPY, high, low).tolist() == [value] == [_joined_words(*split_words(value))]
 
 
 def _joined_words(high, low):
