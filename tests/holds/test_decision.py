@@ -93,30 +93,11 @@ def test_host_decision_matches_oracle(given_rules, flat_starts, given_metrics):
     )
 
 
-@examples(100)
-@given(rules, starts, st.lists(metrics(SIZE), min_size=3, max_size=3))
-def test_numpy_decision_matches_oracle(given_rules, flat_starts, columns):
-    # Several runs at once, one per array element.
-    states = tuple(
-        type(state)(*(np.full(3, value) for value in state)) for state in map(initial_state, given_rules)
-    )
-    dtypes = [[value.dtype for value in state] for state in states]
-    clock, history = np.zeros(3, int), [[0, 0, 0]]
-    with np.errstate(all="ignore"):
-        for metric in np.transpose(columns):
-            flat = np.isin(clock, list(flat_starts))
-            states, held = decide(np, given_rules, states, flat, metric)
-            clock = clock + ~held
-            history.append(clock.tolist())
-    assert [[value.dtype for value in state] for state in states] == dtypes
-    wanted = [clocks(given_rules, flat_starts, column) for column in columns]
-    assert np.transpose(history).tolist() == wanted
-
-
+@pytest.mark.parametrize(("xp", "to"), [(np, np.asarray), (torch, torch.as_tensor)], ids=["numpy", "torch"])
 @examples(40)
 @given(rules, starts, metrics(SIZE))
-def test_torch_decision_matches_oracle(given_rules, flat_starts, given_metrics):
-    actual = run(torch, given_rules, flat_starts, given_metrics, torch.as_tensor)
+def test_decision_on_arrays_matches_oracle(xp, to, given_rules, flat_starts, given_metrics):
+    actual = run(xp, given_rules, flat_starts, given_metrics, to)
     assert actual == clocks(given_rules, flat_starts, given_metrics)
 
 
@@ -145,11 +126,6 @@ def test_nothing_is_counted_away_from_flat_starts(given_rules, given_metrics):
             for rule, state in zip(given_rules, states, strict=True):
                 if isinstance(rule, HoldUntilFlat):
                     assert state[:3] == initial_state(rule)[:3]
-
-
-NAN, INF, FALLING = float("nan"), float("inf"), [9, 8, 7, 6, 5, 4, 3, 2]
-LATE, MEANS = HoldUntilFlat(2, limit=100), HoldUntilFlat(1, every=2, limit=100)
-TWO_VALUES, BELOW = HoldBelow([(0.5, 2), (0.2, 3)]), HoldBelow(0.5, 5)
 
 
 # In a larger program, in which XLA might contract a product and a sum.
