@@ -83,8 +83,7 @@ def _joined_words(high, low):
 
 
 @given(
-    st.lists(descriptions(range(6)), min_size=1, max_size=5),
-    st.lists(st.integers(0, 2**31 - 1), min_size=1),
+    st.lists(descriptions(range(6)), min_size=1, max_size=5), st.lists(st.integers(0, 2**31 - 1), min_size=1)
 )
 def test_stacked_table_evaluates_like_its_curve(several, steps):
     curves = [build(description) for description in several]
