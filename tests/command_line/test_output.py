@@ -34,7 +34,6 @@ TEXT = "10000 --warmup-steps 500 --plateau 50 30 --plateau 85 10 --min-lr-ratio 
 STAGED = StagedCurve([("2%", 1.0), ("rest",), ("20%", 0, "1-sqrt")], total_steps=10_000)
 STAGES = "--stage 2% 1.0 --stage rest --stage 20% 0 1-sqrt"
 LINEAR = PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear")
-THOUSANDS = PlateauCurve(10_000, warmup_steps=1000, absolute_plateaus=[(1000, 1000)])
 
 # Arguments, and what is printed, as an expression.
 PRINTED = [
@@ -46,13 +45,10 @@ PRINTED = [
     ("2 --csv -", r"'step,learning_rate\r\n0,1.0\r\n1,0.5\r\n2,0.0\r'"),
     ("2 --csv - --peak 0.5", r"'step,learning_rate\r\n0,0.5\r\n1,0.25\r\n2,0.0\r'"),
     (f"1e4 {STAGES} --cooldown 5000 500", "STAGED.cooldown(5000, 500).describe()"),
-    ("10000 --warmup-steps 2%", "PlateauCurve(10_000, warmup_steps=200).describe()"),
-    *((f"10000 --warmup-steps {text} --absolute-plateau {text} {text} --cooldown 6e3 {text} --json",
-       "json.dumps(THOUSANDS.cooldown(6000, 1000).to_dict())")
-      for text in ("1e3", "1E3", "+1e3", "1_000", "1_0e2", "1000")),
+    ("1e4 --warmup-steps +1e3 --cooldown 6e3 1_000 --json",
+     "json.dumps(PlateauCurve(10_000, warmup_steps=1000).cooldown(6000, 1000).to_dict())"),
     ("--from stairs.json --from then.json",
      r"saved('stairs').describe() + '\n\n' + saved('then').describe()"),
-    ("--from cosine.json --from linear.json --compare", "compare(PlateauCurve(1000), LINEAR)"),
     ("--from cosine.json --from linear.json --compare --cooldown 500 100",
      "compare(PlateauCurve(1000).cooldown(500, 100), LINEAR.cooldown(500, 100))"),
     ("--from cosine.json 1000 --plateau 0 60 --decay-shape linear --compare",
