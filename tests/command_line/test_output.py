@@ -67,22 +67,17 @@ def test_curve_may_come_from_standard_input(folder, capsys, monkeypatch):
     assert json.loads(output_of(capsys, "--from", "-", "--json")) == saved("then").to_dict()
 
 
-def _to_options(arguments):
-    """Return the arguments of a `PlateauCurve` as command-line options."""
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
+@settings(**DRAWN)
+@given(curve_arguments())
+def test_every_argument_has_an_option(capsys, arguments):
     words = [str(arguments["total_steps"])]
     for option, name in (("plateau", "plateaus"), ("absolute-plateau", "absolute_plateaus")):
         for pair in arguments[name]:
             words += [f"--{option}", *map(repr, pair)]
     for name in ("warmup_steps", "warmup_shape", "min_lr_ratio", "init_lr_ratio", "decay_shape"):
         words += [f"--{name.replace('_', '-')}", str(arguments[name])]
-    return words
-
-
-@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
-@settings(**DRAWN)
-@given(curve_arguments())
-def test_every_argument_has_an_option(capsys, arguments):
-    printed = output_of(capsys, *_to_options(arguments), "--json")
+    printed = output_of(capsys, *words, "--json")
     assert PlateauCurve.from_dict(json.loads(printed)) == PlateauCurve(**arguments)
 
 

@@ -21,18 +21,14 @@ def parsed(curve):
     return root, svg, [[cell.text for cell in row] for row in root.iter("tr")]
 
 
-def _points(svg):
-    (line,) = svg.iter(f"{SVG}polyline")
-    return np.array([point.split(",") for point in line.get("points").split()], float)
-
-
 @examples(25)
 @given(descriptions(scaled=True))
 def test_line_and_table_match_the_curve(description):
     curve = build(description)
     _, svg, cells = parsed(curve)
     assert [" ".join(row).split() for row in cells] == list(map(str.split, curve.describe().splitlines()))
-    points = _points(svg)
+    (line,) = svg.iter(f"{SVG}polyline")
+    points = np.array([point.split(",") for point in line.get("points").split()], float)
     assert np.all(np.diff(points[:, 0]) >= 0)
     assert len(points) < 10_000
     left, right, bottom = points[0, 0], points[-1, 0], 190

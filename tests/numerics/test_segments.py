@@ -18,10 +18,6 @@ from plateau_jax.numerics.segments import decode_table
 from plateau_jax.numerics.shapes import SHAPES
 
 
-def _plateau_count(chosen):
-    return len(chosen["plateaus"]) + len(chosen["absolute_plateaus"])
-
-
 @given(arguments())
 def test_table_has_two_rows_per_plateau_and_three_more(chosen):
     curve = build(chosen)
@@ -32,8 +28,9 @@ def test_table_has_two_rows_per_plateau_and_three_more(chosen):
     for column in (table.power, table.exponent_whole, table.rate_whole):
         assert (column is None) == ("^" not in curve.decay_shape)
     assert table.inverse_power is table.rate_top is None
+    plateaus = len(chosen["plateaus"]) + len(chosen["absolute_plateaus"])
     for column in table.columns().values():
-        assert column.shape == (2 * _plateau_count(chosen) + 3,)
+        assert column.shape == (2 * plateaus + 3,)
         assert column.dtype == np.int32
         assert not column.flags.writeable
     assert table.begin.tolist() == Oracle(chosen).borders

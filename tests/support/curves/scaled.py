@@ -2,14 +2,12 @@
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve
 
-PLAN = BatchPlan([(0, 24), (160, 14), (800, 50), (1600, 100), (2480, 70)])
-"""The batch grows and shrinks, also past the end of the curve: after 50 updates it has consumed 2646."""
-
 
 def scaled(exponent: float = 0.5) -> Curve:
-    """Return a curve of 300 steps of 8 samples that follows `PLAN`."""
+    """Return a curve of 300 steps of 8 samples; the batch grows and shrinks, also past the end."""
+    plan = BatchPlan([(0, 24), (160, 14), (800, 50), (1600, 100), (2480, 70)])
     curve = PlateauCurve(300, warmup_steps=30, min_lr_ratio=0.1)
-    return PLAN.scale(curve, 8, reference=100, exponent=exponent)
+    return plan.scale(curve, 8, reference=100, exponent=exponent)
 
 
 OF_UNIT_8 = [
