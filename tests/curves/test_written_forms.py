@@ -118,6 +118,7 @@ def test_numbers_become_plain():
     assert {type(stage) for stage in curve.stages} == {Stage}
     plateaus = PlateauCurve(1000, plateaus=[np.array([32.3, 0.7], np.float32)], min_lr_ratio=real(-0.0))
     assert plateaus.plateaus == ((32.3, 0.7),)
+    assert plateaus.flat_starts == (323,)  # floats give 322
     assert (type(plateaus.min_lr_ratio), str(plateaus.min_lr_ratio)) == (float, "0.0")
 
 
