@@ -203,7 +203,7 @@ def test_lines_and_spans_differ_without_colour():
 
 ERRORS = [
     *((f"plot({curves}, ax=ax)", TypeError, f"curves[{key}] = ", "must be a Curve: write plot")
-      for curves, key in (("5", 0), ("'curve'", 0), ("[None]", 0), ("CURVE, 3", 1), ("np.array(3)", 0),
+      for curves, key in (("5", 0), ("[None]", 0), ("CURVE, 3", 1), ("np.array(3)", 0),
                           ("CURVE.to_dict()", "'total_steps'"), ("[CURVE], CURVE", 0))),
     ("plot({1: CURVE}, ax=ax)", TypeError, "the name 1", "string"),
     *((f"plot({curves})", ValueError, "there is no curve: write plot") for curves in ("", "[]", "{}")),

@@ -67,6 +67,7 @@ ZERO, LONG_ZERO = (build({"stages": [(5,)] * count, "start": 0.0}) for count in 
 ERRORS = [
     # `plot` has the same checks: `drawing/test_plots` has more rows.
     ("compare()", ValueError, "there is no curve: write compare"),
+    ("compare('cosine')", TypeError, "curves[0] = 'cosine'", "be a Curve"),
     ("compare(COSINE, {'a': LINEAR})", TypeError, "curves[1] = {", "be a Curve: write compare"),
     ("compare({'a': COSINE, 'b': 3})", TypeError, "curves['b'] = 3", "be a Curve"),
     ("compare(COSINE, ZERO)", ValueError, "StagedCurve(", "has no positive"),
