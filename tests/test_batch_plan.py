@@ -85,16 +85,13 @@ def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processe
         else:
             count = plan.micro_batches(threshold, micro_batch, processes)
             assert count * micro_batch * processes == batch
+            assert plan.micro_batches(threshold, micro_batch * processes) == count
     if divides:
         plan.check(micro_batch, processes)
+        plan.check(micro_batch * processes)
     else:
         with pytest.raises(ValueError, match=r"of pairs\[\d\] = \(\d+, \d+\) is .* does not divide"):
             plan.check(micro_batch, processes)
-
-
-def test_processes_default_to_one():
-    assert RAMP.micro_batches(0, 4) == RAMP.micro_batches(160, 4, 2) == 2
-    RAMP.check(8)
 
 
 FLAT = StagedCurve([(100,)], start=1.0)

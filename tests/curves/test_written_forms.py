@@ -116,10 +116,11 @@ def test_numbers_become_plain():
     numbers = [number for stage in curve.stages for number in stage[:2]]
     assert {type(number) for number in (*numbers, curve.start)} == {int, float}
     assert {type(stage) for stage in curve.stages} == {Stage}
-    plateaus = PlateauCurve(1000, plateaus=[np.array([32.3, 0.7], np.float32)], min_lr_ratio=real(-0.0))
-    assert plateaus.plateaus == ((32.3, 0.7),)
-    assert plateaus.flat_starts == (323,)  # floats give 322
-    assert (type(plateaus.min_lr_ratio), str(plateaus.min_lr_ratio)) == (float, "0.0")
+    pair, scalar = np.array([32.3, 0.7], np.float32), np.array(0.1, np.float32)
+    curve = PlateauCurve(1000, plateaus=[pair], min_lr_ratio=real(-0.0), init_lr_ratio=scalar)
+    assert curve.flat_starts == (323,)  # floats give 322
+    assert (curve.plateaus, curve.init_lr_ratio, str(curve.min_lr_ratio)) == (((32.3, 0.7),), 0.1, "0.0")
+    assert type(curve.min_lr_ratio) is float
 
 
 SPELLINGS = [

@@ -104,10 +104,7 @@ def test_table_has_row_per_stage_and_columns_of_its_shapes():
         [(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential"), (9, 0.2, "t^-2"), (9, 0, "1-x^2")]
     )
     assert linear.segments.columns().keys() < every.segments.columns().keys()
-    for column in every.segments.columns().values():
-        assert column.shape == (6,)
-        assert column.dtype == np.int32
-        assert not column.flags.writeable
+    assert {column.shape for column in every.segments.columns().values()} == {(6,)}
     # A stage that holds or jumps adds no column; one between equal levels keeps those of its shape.
     curve = StagedCurve([(5, None, "exponential"), (0, 0.5, "exponential"), (0, 0, "exponential"), (5,)])
     assert curve.segments.rate_whole is None

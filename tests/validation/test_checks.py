@@ -43,8 +43,3 @@ def test_ratio_to_peak_recovers_value(peak, part):
     ratio = checks.ratio_to_peak("end_value", value, peak)
     assert 0 <= ratio <= 1
     assert ratio * peak == pytest.approx(value, rel=1e-15, abs=peak * 2.0**-1074)
-
-
-def test_scalar_array_is_a_number():
-    assert checks.number("r", np.asarray(np.float32(0.1))) == 0.1
-    assert checks.peak("p", np.asarray(0.5)) == 0.5
