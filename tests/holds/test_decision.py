@@ -16,8 +16,9 @@ from support.holds.hold_cases import SIZE, below, metrics, rules, until_flat
 from support.holds.hold_oracle import clocks
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
-from plateau_jax import HoldBelow, HoldUntilFlat
+from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve
 from plateau_jax.holds.decision import HOST, decide, initial_state
+from plateau_jax.holds.rules import check_rules
 from plateau_jax.validation import checks
 
 
@@ -43,6 +44,11 @@ def test_arguments_become_plain_numbers():
     pairs = HoldBelow(np.array([[3, 4], [1, 2]]))
     assert repr(pairs) == repr(HoldBelow([(3, 4), [1, 2]])) == repr(HoldBelow(((3, 4), (1, 2))))
     assert HoldBelow([(0.5, 3)]) == HoldBelow(0.5, 3) == HoldBelow(np.float32(0.5), 3)
+
+
+def test_hold_below_needs_no_flat_part():
+    rule = HoldBelow(0.5, 3)
+    assert check_rules(rule, PlateauCurve(10)) == (rule,)
 
 
 @pytest.mark.parametrize(
