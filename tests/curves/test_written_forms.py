@@ -116,6 +116,7 @@ def test_numbers_become_plain():
     numbers = [number for stage in curve.stages for number in stage[:2]]
     assert {type(number) for number in (*numbers, curve.start)} == {int, float}
     assert {type(stage) for stage in curve.stages} == {Stage}
+    assert curve == StagedCurve(iter(curve.stages), start=0.25)
     pair, scalar = np.array([32.3, 0.7], np.float32), np.array(0.1, np.float32)
     curve = PlateauCurve(1000, plateaus=[pair], min_lr_ratio=real(-0.0), init_lr_ratio=scalar)
     assert curve.flat_starts == (323,)  # floats give 322
