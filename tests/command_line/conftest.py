@@ -13,12 +13,10 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 RUN = PlateauCurve(1000, warmup_steps=50)
 PLATEAUS = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
 STAIRS = StagedCurve([(10, 1.0), (20,), (0, 0.5), (20, 0.25, "exponential")], start=0.5)
-LINEAR = PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear")
 CURVES = {
     "run": RUN,
     "cosine": PlateauCurve(1000),
-    "linear": LINEAR,
-    "again": LINEAR.then(PlateauCurve(1000), scale=0.5),
+    "linear": PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear"),
     "longer": PlateauCurve(2000, plateaus=[(55, 40)]),
     "9000": PlateauCurve(9000),
     "plateaus": PLATEAUS,

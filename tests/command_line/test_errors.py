@@ -22,13 +22,10 @@ NO_LRS = "no learning rates among the columns 'step', 'val_loss': give"
 # Arguments, and a part of the message.
 ERRORS = [
     ("", NO_CURVE),
-    ("--compare", NO_CURVE),
     ("--warmup-steps 2%", NO_CURVE),
     ("100 --start 1", "'start' is not an argument of PlateauCurve, which has total_steps, warmup_steps"),
     ("100 --stage rest --warmup-steps 5", "'warmup_steps' is not an argument of StagedCurve, which has"),
     ("100 --peak nan", "peak = nan must be"),
-    ("100 --peak 1e-40", "peak = 1e-40 must be 0, or finite and at least"),
-    ("100 --cooldown -1 50", "at = -1 must be at least 0"),
     ("100 --cooldown 50 half", "steps = 'half' must be an integer"),
     ("--from missing.json", "No such file or directory: 'missing.json'"),
     ("--from .", "Is a directory: '.'"),
@@ -46,7 +43,6 @@ ERRORS = [
     ("1000 --compare --fit log.csv run.json", "give the run's curve and its peak"),
     ("1000 --compare --fit several.csv run.json", "with LossRun.read(..., loss=...)"),
     ("1000 --compare --fit none.csv", "No such file or directory: 'none.csv'"),
-    ("1000 --compare --fit log.csv none.json", "No such file or directory: 'none.json'"),
     ("1000 --compare --fit log.csv run.json run.json", "not 2 curves: repeat --fit"),
     ("1000 --compare --fit log.csv log.csv", "log.csv: Expecting value"),
     ("9000 --compare --peak 1 --fit log.csv run.json", "a forecast reaches at most 4 times"),
@@ -56,7 +52,6 @@ ERRORS = [
     (f"1000 --best-peak --peak 1e-3 {FITS}", "leave --peak out"),
     ("1000 --best-peak --fit low.csv", "the runs at 0.00049"),
     (f"9000 --best-peak {FITS}", "at most 4 times the 1000 steps"),
-    (f"1000 --from 9000.json --best-peak {FITS}", "at most 4 times the 1000 steps"),
     ("1000 --best-peak --fit low.csv --fit middle.csv --fit few.csv", "the peak 0.004: runs[2]: "),
     ("1000 --best-peak --fit log.csv", NO_LRS.removesuffix(": give")),
     ("1000 --best-peak --fit late.csv", "the run's curve"),
@@ -83,7 +78,6 @@ OF_PARSER = [
     ("100 --peak high", "invalid float value: 'high'"),
     ("--from", "expected one argument"),
     ("100 --stage", "expected at least one argument"),
-    ("100 200", "unrecognized arguments: 200\n"),
     ("100 --warmup_steps 50", "unrecognized arguments: --warmup_steps 50\n"),
     ("100 --min-lr 1e-5", "unrecognized arguments: --min-lr 1e-5\n"),
     ("100 --json --csv -", "argument --csv: not allowed with argument --json"),
@@ -106,11 +100,8 @@ def test_unknown_options_are_named_with_the_known_ones(capsys, arguments, messag
 
 NO_CURVES = {
     "": "Expecting value",
-    "curve": "Expecting value",
-    '{"kind": "staged"': "Expecting ",
     "\0\x01\udcff": "can't decode byte 0xff",
     '{"total_steps": 9, "warmup_step": 3}': "'warmup_step' is not an argument of PlateauCurve, which has",
-    "[" * 100_000: "maximum recursion depth exceeded",
     '{"kind": "cooldown", "curve": ' * 100_000: "maximum recursion depth exceeded",
     '{"kind": "cooldown", "curve": ' * 65 + "{}" + "}" * 65: "derived curves are nested more than 64 deep",
 }

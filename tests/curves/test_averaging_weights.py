@@ -11,7 +11,7 @@ from support.curves.descriptions import build, descriptions_and_steps
 from support.curves.strategies import MAX_STEP, Words
 from support.examples import examples
 
-from plateau_jax import PlateauCurve, StagedCurve
+from plateau_jax import StagedCurve
 
 STABLE = StagedCurve([(100, 1.0), (900,)])
 BRANCH = STABLE.cooldown(600, 400)
@@ -69,29 +69,7 @@ def test_many_checkpoints_and_long_intervals_agree(drawn):
     np.testing.assert_allclose(curve.merge_weights(steps), -np.diff([1.0, *means, 0.0]), rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("shape", ["linear", "cosine", "1-sqrt"])
-def test_mean_equals_sgd_under_the_curve(shape):
-    """For the same gradients and a checkpoint after every update."""
-    random, peak = np.random.default_rng(3), 0.1
-    gradients = random.normal(size=(300, 50))
-    curve = StagedCurve([(20, 0.75), (300,)]).cooldown(50, 250, shape=shape)
-    constant = cooled = random.normal(size=50)
-    checkpoints = [constant]
-    for step, gradient in enumerate(gradients[:250], start=50):
-        constant = constant - peak * curve(50) * gradient
-        cooled = cooled - peak * curve(step) * gradient
-        checkpoints.append(constant)
-    merged = curve.merge_weights(range(50, 301)) @ np.array(checkpoints)
-    np.testing.assert_allclose(merged, cooled, rtol=0, atol=1e-12)
-    assert abs(constant - cooled).max() > 0.1
-
-
 def test_flat_stretch_weighs_last_checkpoint_only():
     assert STABLE.merge_weights([100, 107, 500, 2**31 - 1]).tolist() == [0, 0, 0, 1]
     assert BRANCH.merge_weights(np.array([550, 600, 1000, 1100])).tolist()[-1] == 0
     assert BRANCH.merge_weights((599, 600)).tolist() == [0, 1]
-
-
-def test_curve_may_rise_outside_checkpoints():
-    restarted = PlateauCurve(100, warmup_steps=10).then(PlateauCurve(100, warmup_steps=10))
-    assert restarted.merge_weights([10, 50, 100]).sum() == 1

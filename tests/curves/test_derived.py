@@ -6,9 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps, steps_of
-from support.curves.scaled import OF_UNIT_8
 from support.curves.strategies import MAX_STEP, words
 from support.numerics.oracle import Oracle, is_nearest_float32
 
@@ -17,20 +16,14 @@ from plateau_jax import PlateauCurve, StagedCurve
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
 
-@given(descriptions_and_steps(kind="cooldown"), words(16))
-def test_cooldown_keeps_bits_before_its_first_step(case, more):
-    description, steps = case
-    parent, at = description["cooldown"], description["at"]
-    steps = [min(step, at - 1) for step in (*steps, *steps_of(parent, more))]
-    np.testing.assert_array_equal(build(description)(steps), build(parent)(steps))
-
-
-@given(descriptions_and_steps(kind="then"), words(16))
-def test_then_keeps_first_curves_bits(case, more):
-    description, steps = case
-    first = build(description["curve"])
-    steps = [min(step, first.total_steps - 1) for step in (*steps, *steps_of(description["curve"], more))]
-    np.testing.assert_array_equal(build(description)(steps), first(steps))
+@pytest.mark.parametrize(("kind", "first"), [("cooldown", "cooldown"), ("then", "curve")])
+@given(data=st.data(), more=words(16))
+def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more):
+    description, steps = data.draw(descriptions_and_steps(kind=kind))
+    parent = build(description[first])
+    end = description.get("at", parent.total_steps)
+    steps = [min(step, end - 1) for step in (*steps, *steps_of(description[first], more))]
+    np.testing.assert_array_equal(build(description)(steps), parent(steps))
 
 
 @given(descriptions(depth=2), descriptions_and_steps(size=16, depth=2))
@@ -79,7 +72,6 @@ HALVES = PlateauCurve(100, min_lr_ratio=0.1).then(PlateauCurve(3, decay_shape="l
         (StagedCurve([(3, 0.3)]), 1, 0.1),
         (StagedCurve([(2, 0.4, "cosine")], start=0.2), 1, 0.3),
         (StagedCurve([(4, 0.1, "1-sqrt")], start=0.3), 1, 0.2),
-        (StagedCurve([(2, 0.2, "exponential")], start=0.8), 1, 0.4),
         (PlateauCurve(3, min_lr_ratio=0.1, decay_shape="linear"), 1, 0.7),
         # Halfway between two plateaus at irrational levels with a rational mean.
         (PlateauCurve(6, absolute_plateaus=[(1, 1), (4, 1)], min_lr_ratio=0.1), 3, 0.55),
@@ -91,11 +83,8 @@ HALVES = PlateauCurve(100, min_lr_ratio=0.1).then(PlateauCurve(3, decay_shape="l
         (PlateauCurve(48_000, decay_shape="cosine", absolute_plateaus=[(16_000, 24_000)]), 20_000, 0.25),
         (PlateauCurve(48_000, decay_shape="1-sqrt", absolute_plateaus=[(13_500, 24_000)]), 20_000, 0.25),
         (StagedCurve([(4, 0.2, "1-x^2")], start=1.0), 2, 0.8),
-        (StagedCurve([(4, 0.2, "(1-x)^2")], start=1.0), 2, 0.4),
-        (StagedCurve([(15, 0.25, "t^-0.5")], start=1.0), 3, 0.5),
         (StagedCurve([(2, 0.2, "t^-1")], start=0.3), 1, 0.24),
         (StagedCurve([(9_999, 0.0005, "t^-0.75")], start=0.5), 15, 0.0625),
-        (PlateauCurve(20, absolute_plateaus=[(10, 5)], decay_shape="1-x^2", min_lr_ratio=0.1), 12, 0.6),
         (PlateauCurve(100, decay_shape="(1-x)^2"), 66, 0.1156),
     ],
 )
@@ -135,22 +124,3 @@ def test_cooldown_from_tiny_level_of_power():
     curve = build(cooldown)
     for step in range(at, at + 6):
         assert is_nearest_float32(np.float32(curve(step)), Oracle(cooldown)(step))
-
-
-def test_derived_curves_keep_the_unit():
-    assert [curve.unit for curve in OF_UNIT_8] == [8] * len(OF_UNIT_8)
-
-
-def test_flat_part_is_run_at_one_level_before_the_end():
-    stairs = StagedCurve([(5,), (5, 0.0), (5, 0.5), (5,), (0, 0.3), (5,), (0, 0.5)])
-    for curve, starts in (
-        (CURVE, (550,)),
-        # Plateaus that touch share a level, and so does a hold after a plateau.
-        (PlateauCurve(100, plateaus=[(50, 10), (60, 10), (90, 5)]), (50, 90)),
-        (stairs, (0, 15, 20)),
-        (PlateauCurve(10, min_lr_ratio=1), (0,)),
-        (PlateauCurve(10), ()),
-        (PlateauCurve(10, min_lr_ratio=0.5).cooldown(15, 5), (10,)),
-        (stairs.then(stairs, scale=0.5), (0, 15, 20, 25, 40, 45)),
-    ):
-        assert curve.flat_starts == starts

@@ -46,7 +46,6 @@ PERCENT = "0 … 100 %; for steps use absolute_plateaus"
 # Wrong values of one argument: the message begins with it and with the value.
 VALUES = [
     ("total_steps", TypeError, "integer", PYTHON, [*NO_INTEGERS, "10"]),
-    ("total_steps", TypeError, "integer", BOTH, [1e4]),
     ("total_steps", TypeError, "integer", EVERYWHERE, [10.5, "10%"]),
     ("total_steps", TypeError, "integer", WRITTEN, ["1e999999999", "ten", "nan"]),
     ("total_steps", ValueError, "1 … 2**31 - 1 = 2147483647", EVERYWHERE, [0, -5, MAX_STEP + 1, 10**50]),
@@ -57,9 +56,7 @@ VALUES = [
     ("min_lr_ratio", ValueError, RATIO, BOTH, [-0.1, 1.0000000000000002, 2, 10**150]),
     ("init_lr_ratio", ValueError, RATIO, EVERYWHERE, [-0.1, 1.5]),
     ("min_lr_ratio", ValueError, "finite", BOTH, [nan, inf, -inf]),
-    ("init_lr_ratio", ValueError, "finite", BOTH, [nan]),
     ("min_lr_ratio", TypeError, "number", PYTHON, ["0.1", 0j, [0.1], np.True_]),
-    ("init_lr_ratio", TypeError, "number", PYTHON, ["0.1", 0j]),
     ("min_lr_ratio", TypeError, "number", BOTH, [True, None, "10%"]),
     ("init_lr_ratio", TypeError, "number", WRITTEN, ["high", "nan", "1e999"]),
     ("warmup_shape", ValueError, "one of 'linear', 'cosine'", BOTH, ["1-sqrt", "Linear", None, ["linear"]]),
@@ -72,34 +69,27 @@ VALUES = [
     ("plateaus", TypeError, "sequence of pairs (start, duration) in percent", PYTHON, NO_SEQUENCES),
     ("plateaus[1]", TypeError, "pair (start, duration) in percent", PYTHON, NO_PAIRS),
     ("plateaus[1]", TypeError, "pair", BOTH, [50]),
-    ("plateaus[1]", ValueError, PERCENT, EVERYWHERE, [(-1, 10), (100.5, 10)]),
-    ("plateaus[1]", ValueError, PERCENT, EVERYWHERE, [(10, -0.5), (500, 300)]),
+    ("plateaus[1]", ValueError, PERCENT, EVERYWHERE, [(-1, 10), (100.5, 10), (10, -0.5), (500, 300)]),
     ("plateaus[1].start", TypeError, "number", PYTHON, [None, "10", True, 1j]),
     ("plateaus[1].start", TypeError, "number", EVERYWHERE, ["9,5"]),
-    ("plateaus[1].start", TypeError, "number", WRITTEN, ["nan"]),
     ("plateaus[1].duration", TypeError, "number", PYTHON, [None, "10", True, 1j]),
-    ("plateaus[1].duration", TypeError, "number", EVERYWHERE, ["9,5"]),
     ("plateaus[1].duration", ValueError, "finite", BOTH, [nan, inf, -inf]),
     ("absolute_plateaus", TypeError, "sequence of pairs (start, length) in steps", PYTHON, NO_SEQUENCES),
     ("absolute_plateaus[1]", TypeError, "pair (start, length) in steps", PYTHON, NO_PAIRS),
     ("absolute_plateaus[1]", ValueError, "the warmup ends, at step 10", EVERYWHERE, [(-1, 5), (9, 5)]),
     ("absolute_plateaus[1]", ValueError, "negative length", EVERYWHERE, [(50, -1)]),
-    ("absolute_plateaus[1].start", TypeError, "integer", PYTHON,
-     [None, "10", True, 1j, 50.0, np.float64(50)]),
+    ("absolute_plateaus[1].start", TypeError, "integer", PYTHON, [None, "10", True, 1j, np.float64(50)]),
     ("absolute_plateaus[1].start", TypeError, "integer", EVERYWHERE, [9.5]),
-    ("absolute_plateaus[1].length", TypeError, "integer", PYTHON,
-     [None, "10", True, 1j, 50.0, np.float64(50)]),
+    ("absolute_plateaus[1].length", TypeError, "integer", PYTHON, [None, "10", True, 1j, np.float64(50)]),
     ("stages", TypeError, "sequence of stages", PYTHON, NO_STAGES),
     ("stages", TypeError, "sequence of stages", BOTH, [{"warmup": 5}]),
     ("stages[1]", TypeError, "be a stage (steps, to, shape); to and shape", PYTHON, NO_STAGE),
-    ("stages[1]", TypeError, "be a stage (steps, to, shape); to and shape", EVERYWHERE,
-     [(5, 0, "(1-x)^2", 1)]),
+    ("stages[1]", TypeError, "be a stage (steps, to, shape)", EVERYWHERE, [(5, 0, "(1-x)^2", 1)]),
     ("stages[1].steps", TypeError, "integer", PYTHON, [True, 1.0, "1", None, nan]),
     ("stages[1].steps", TypeError, f"such as '2%' or the word 'rest'{STAGE}", EVERYWHERE,
      [0.02, "ten", "Rest"]),
     ("stages[1].steps", ValueError, "at least 0", EVERYWHERE, [-1]),
-    ("stages[1].steps", ValueError, "is a fraction of all steps, and needs total_steps", EVERYWHERE,
-     ["2%", "rest"]),
+    ("stages[1].steps", ValueError, "all steps, and needs total_steps", EVERYWHERE, ["2%", "rest"]),
     ("stages[0].to", TypeError, f"number{STAGE}", PYTHON, [True, "0.5", 0j, [0.5]]),
     ("stages[0].to", TypeError, f"number{STAGE}", EVERYWHERE, ["50%"]),
     ("stages[0].to", ValueError, f"{RATIO}{STAGE}", EVERYWHERE, [-0.1, 1.0000000000000002, 500]),
@@ -130,23 +120,15 @@ PLACES = {
 
 # Values that do not go together, and those that the message shows in another form.
 TOGETHER = [
-    (PYTHON, {"total_steps": np.int64(-5)}, ValueError, "total_steps = -5", "1 … 2**31 - 1"),
     (OPTIONS, {"total_steps": "1e50"}, ValueError, f"total_steps = {10**50}", "1 … 2**31 - 1"),
     (PYTHON, {"init_lr_ratio": np.float32(1.5)}, ValueError, "init_lr_ratio = 1.5", RATIO),
     (EVERYWHERE, {"warmup_steps": "100%"}, ValueError, "warmup_steps = 100 must", "total_steps - 1 = 99"),
     (EVERYWHERE, {"plateaus": [(95, 10)]}, ValueError, "plateaus[0] = (95, 10) must end by total_steps = 100",
      "it lasts from step 95 to step 105; the second number is the length, not the end"),
-    (EVERYWHERE, {"plateaus": [(100, 1)]}, ValueError, "plateaus[0] = (100, 1)", "by total_steps"),
     (EVERYWHERE, {"absolute_plateaus": [(101, 0)]}, ValueError, "absolute_plateaus[0] = (101, 0)",
-     "by total_steps"),
-    (BOTH, {"absolute_plateaus": [(10, 10**30)]}, ValueError, "absolute_plateaus[0] = (10, 1000",
      "by total_steps"),
     (EVERYWHERE, {"plateaus": [(25, 10), (10, 20)]}, ValueError, "plateaus[1] = (10, 20)",
      "starts, at step 25"),
-    (EVERYWHERE, {"plateaus": [(10, 20), (15, 0)]}, ValueError, "plateaus[0] = (10, 20)",
-     "starts, at step 15"),
-    (EVERYWHERE, {"plateaus": [(10, 20), (10, 20)]}, ValueError, "plateaus[0] = (10, 20)",
-     "starts, at step 10"),
     (EVERYWHERE, {"absolute_plateaus": [(10, 20), (29, 9)]}, ValueError, "absolute_plateaus[0] = (10, 20)",
      "at step 29"),
     (EVERYWHERE, {"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]}, ValueError,
@@ -168,20 +150,14 @@ TOGETHER = [
     # A shape is checked even if it has no effect.
     (BOTH, {"stages": [(5, None, "Linear")]}, ValueError, "stages[0].shape = 'Linear'", "one of"),
     (BOTH, {"stages": [(0, 0.5, None)]}, ValueError, "stages[0].shape = None", "one of"),
-    *((BOTH, {"stages": [(text, 1.0), ("rest",)], "total_steps": 9}, ValueError, "stages[0].steps = ",
-      PERCENTAGE)
-      for text in NO_PERCENTAGES),
+    (BOTH, {"stages": [("2%%", 1.0), ("rest",)], "total_steps": 9}, ValueError, "stages[0].steps = ",
+     PERCENTAGE),
     (BOTH, {"stages": [("rest",)], "total_steps": "100%"}, TypeError, "total_steps = '100%'", "integer"),
     (BOTH, {"stages": [("rest",)], "total_steps": 0}, ValueError, "total_steps = 0", "1 …"),
-    (PYTHON, {"stages": [("rest",)], "total_steps": inf}, TypeError, "total_steps = inf", "integer"),
     (EVERYWHERE, {"stages": [("rest",), ("rest",)], "total_steps": 9}, ValueError, "stages[1].steps = 'rest'",
      "once"),
     (EVERYWHERE, {"stages": [(5,), (3,)], "total_steps": 9}, ValueError, "stages add up to 8 steps",
      "= 9: write 'rest'"),
-    (EVERYWHERE, {"stages": [("50%",), ("50%",)], "total_steps": 9}, ValueError, "stages add up to 8",
-     "write 'rest'"),
-    (EVERYWHERE, {"stages": [(5, 1), (5,)], "total_steps": 9}, ValueError,
-     "stages add up to 10 steps, not to total_steps = 9"),
     # Nothing is left for 'rest'.
     (OPTIONS, {"stages": [(5, 1), (5,)], "total_steps": 9}, ValueError, "stages add up to 10",
      "total_steps = 9\n"),
@@ -304,15 +280,7 @@ LONG = PlateauCurve(2**30)
 BRANCH = StagedCurve([(100, 1.0), (900,)]).cooldown(600, 400)
 FALL = StagedCurve([(10,)], start=1)
 NO_STEPS = [True, np.True_, 3.0, np.float32(3), nan, "3", b"3", None, 3j, Decimal(3), Fraction(3), [1.0, 2.0]]
-NO_STEPS += [
-    [1, None],
-    ["3"],
-    [True, 2],
-    [[1], [2, 3]],
-    np.arange(3.0),
-    np.array([True]),
-    np.array([1, 2.0], object),
-]
+NO_STEPS += [[1, None], [True, 2], [[1], [2, 3]], np.arange(3.0), np.array([True]), np.array([2.0], object)]
 
 # Wrong values of one argument of a call, which stands in place of the braces.
 OF_CALLS = [
@@ -321,8 +289,7 @@ OF_CALLS = [
     ("CURVE.cooldown(5, {})", "steps", TypeError, "integer", [True, 1.0, "1", None]),
     ("CURVE.cooldown(5, {})", "steps", ValueError, "at least 1", [0]),
     ("CURVE.cooldown(0, 5, to={})", "to", ValueError, "above the level at step 0, 0.0", [1e-300]),
-    ("CURVE.cooldown(50, 5, to={})", "to", ValueError, "above the level at step 50, 0.5", [0.6]),
-    ("CURVE.cooldown(2000, 5, to={})", "to", ValueError, "above the level at step 2000, 0.1", [0.1000001]),
+    ("CURVE.cooldown(550, 5, to={})", "to", ValueError, "above the level at step 550, 0.37779244", [0.5]),
     ("CURVE.cooldown(100, 5, to={})", "to", ValueError, "[0, 1]", [1.5, -0.1]),
     ("CURVE.cooldown(5, 5, shape={})", "shape", ValueError, SHAPES, NO_SHAPES),
     ("CURVE.cooldown(5, 5, shape={})", "shape", ValueError, DECIMAL, ["1-x^1e-1", "t^-+2"]),
@@ -333,8 +300,7 @@ OF_CALLS = [
     ("CURVE.then(CURVE, scale={})", "scale", TypeError, "number", [True, "0.5", None]),
     ("CURVE.part({})", "start", TypeError, "integer", [True, 1.0, "1", None]),
     ("CURVE.part({})", "start", ValueError, "at least 0", [-1]),
-    ("CURVE.part({})", "start", ValueError, "below stop = 1000", [1000]),
-    ("CURVE.part({}, 5)", "start", ValueError, "below stop = 5", [5, 6]),
+    ("CURVE.part({}, 5)", "start", ValueError, "below stop = 5", [5]),
     ("CURVE.part(0, {})", "stop", TypeError, "integer", [True, 1.0, "1"]),
     ("CURVE.part(0, {})", "stop", ValueError, "at least 1", [0]),
     ("CURVE.part(0, {})", "stop", ValueError, "at most the curve's total_steps = 1000", [1001]),
@@ -344,7 +310,6 @@ OF_CALLS = [
     ("CURVE.same_until(CURVE, {})", "step", ValueError, "at least 0", [-1]),
     ("CURVE.learning_rate(3, {})", "peak_value", TypeError, "number", ["0.1", True, None]),
     ("CURVE.learning_rate(3, {})", "peak_value", ValueError, "negative", [-0.1]),
-    ("CURVE.learning_rate(3, {})", "peak_value", ValueError, "2**-126", [1e-39]),
     ("BRANCH.merge_weights({})", "steps", TypeError, "sequence of integers", [7, None, "67", {600: 7}]),
     ("BRANCH.merge_weights([600, {}])", "steps[1]", TypeError, "integer", [700.0, True, [700]]),
     ("BRANCH.merge_weights([{}, 600])", "steps[0]", ValueError, "at least 0", [-1]),
@@ -357,14 +322,10 @@ ERRORS = [
     *((call.format(repr(value)), error, f"{name} = {value!r}", word)
       for call, name, error, word, values in OF_CALLS for value in values),
     ("CURVE.cooldown(MAX_STEP, 1)", ValueError, "at + steps = 2147483648", "at most 2**31 - 1"),
-    ("CURVE.cooldown(10**30, 1)", ValueError, f"at + steps = {10**30 + 1}"),
     ("LONG.then(LONG)", ValueError, f"total_steps = {2**30} + {2**30}", "at most"),
     *((f"CURVE(NO_STEPS[{index}])", TypeError,
       f"step must be an integer or an array of integers, not {step!r}")
       for index, step in enumerate(NO_STEPS)),
-    *((f"CURVE.learning_rate({step}, 0.1)", TypeError,
-      f"step must be an integer or an array of integers, not {step}")
-      for step in (1.5, True)),
     ("CURVE.learning_rate(jnp.array(3), 0.1)", TypeError, "optax_schedule(curve, peak_value)"),
     ("BRANCH.merge_weights(np.array([600.0, 7]))", TypeError, "steps[0] = ", "600.0", "integer"),
     ("BRANCH.merge_weights([50, 600])", ValueError, "rises from step 50 to step 99",
@@ -374,18 +335,13 @@ ERRORS = [
     ("stack([])", ValueError, "curves"),
     *((f"stack({curves})", TypeError, "curves = ", "several Curves, in order")
       for curves in ("CURVE", "{CURVE}", "frozenset([CURVE])", "{CURVE: None}")),
-    *((f"stack([CURVE, {item}])", TypeError, "curves[1] = ", "must be a Curve")
-      for item in ("PlateauCurve", "CURVE.segments")),
     ("Curve()", TypeError, "abstract"),
     *((f"type('Recipe', ({kind},), {{}})", TypeError,
       "Recipe cannot be derived from a curve: write a function")
       for kind in ("Curve", "PlateauCurve", "StagedCurve", "Cooldown", "Then")),
     ("StagedCurve.from_dict(CURVE.to_dict())", ValueError, "of a PlateauCurve, not of a StagedCurve"),
     ("Cooldown.from_dict(CURVE.part(5).to_dict())", ValueError, "of a Part, not of a Cooldown"),
-    ("PlateauCurve.from_dict(CURVE.then(CURVE).to_dict())", ValueError, "of a Then, not of a PlateauCurve"),
     ("replace(CURVE, warmup_steps=1000)", ValueError, "warmup_steps = 1000", "total_steps - 1 = 999"),
-    ("BatchPlan([(0, (item for item in ()))])", TypeError, "pairs[0].batch = <generator", "integer"),
-    ("HoldBelow([(0.5, (item for item in ()))])", TypeError, "<generator"),
 ]  # fmt: skip
 
 
@@ -408,26 +364,13 @@ def test_a_step_must_be_left_to_decay(total, warmup, data):
         with pytest.raises(ValueError, match=f"^warmup_steps = {warmup} must lie in .* = {total - 1}, so"):
             PlateauCurve(total, warmup_steps=warmup)
         warmup %= total
-    assert PlateauCurve(total, warmup_steps=warmup)(warmup) == 1
-    cut = data.draw(st.integers(0, total - warmup))
+    cut = data.draw(st.integers(0, total - warmup - 1))
     plateaus = [(warmup, cut), (warmup + cut, total - warmup - cut)]
     with pytest.raises(ValueError, match=f"^plateaus must .* the {total - warmup} steps .* decay"):
         PlateauCurve(total, warmup_steps=warmup, absolute_plateaus=plateaus)
-
-
-@given(st.sampled_from(["1-x^", "(1-x)^", "t^-"]), st.decimals(0, 25, places=4), st.integers(0, 3))
-def test_power_must_lie_in_range(name, power, zeros):
-    shape = f"{name}{power:f}{'0' * zeros}"
-    low, high = (Decimal("0.25"), 4) if name == "t^-" else (Decimal("0.05"), 20)
-    stages = [(50, 0.1, shape)]
-    if low <= power <= high:
-        curve = StagedCurve(stages, start=0.9)
-        assert StagedCurve(curve.stages, start=0.9) == curve
-    else:
-        with pytest.raises(
-            ValueError, match=rf"^stages\[0\].shape = '.*' must have a P in \[{low}, {high}\]$"
-        ):
-            StagedCurve(stages, start=0.9)
+    plateaus = [(warmup, cut), (warmup + cut + 1, total - warmup - cut - 1)]
+    curve = PlateauCurve(total, warmup_steps=warmup, absolute_plateaus=plateaus, min_lr_ratio=0.1)
+    assert curve([warmup, warmup + cut, warmup + cut + 1]).tolist() == [1, 1, np.float32(0.1)]
 
 
 @pytest.mark.parametrize("power", ["0.25", "0.5", "1", "2"])
@@ -468,19 +411,11 @@ LONG_VALUES = {"array": np.zeros((50, 50)), "text": "two\nlines" * 999, "list": 
 OF_LONG_VALUES = [
     *("PlateauCurve(value)", "PlateauCurve(9, warmup_steps=value)", "PlateauCurve(9, plateaus=value)"),
     *("PlateauCurve(9, plateaus=[value])", "PlateauCurve(9, plateaus=[(value, 1)])"),
-    *("PlateauCurve(9, min_lr_ratio=value)", "PlateauCurve(9, warmup_shape=value)"),
-    *("PlateauCurve(9, decay_shape=value)", "CURVE.cooldown(value, 3)", "CURVE.cooldown(3, 3, to=value)"),
-    *("CURVE.then(value)", "CURVE.then(CURVE, scale=value)", "CURVE.same_until(value, 3)"),
-    *("StagedCurve(value)", "StagedCurve([value])", "StagedCurve([(value, value)])"),
-    *("StagedCurve([(3, value)])", "Curve.from_dict(value)", "Curve.from_dict({'kind': str(value)})"),
-    *("BatchPlan(value)", "BatchPlan.from_dict(value)", "HoldBelow(value, 3)", "HoldBelow(0.5, value)"),
-    *(
-        "optax_schedule(CURVE, value)",
-        "optax_schedule(value, 3e-4)",
-        "scale_by_curve(CURVE, 3e-4, unit=value)",
-    ),
-    *("scale_by_curve(CURVE, 3e-4).update(1.0, scale_by_curve(CURVE, 3e-4).init(None), count=value)",),
-    *("outlook(value)", "compare(CURVE, value)", "plot(CURVE, value)"),
+    *("PlateauCurve(9, warmup_shape=value)", "PlateauCurve(9, decay_shape=value)", "CURVE.then(value)"),
+    *("StagedCurve(value)", "StagedCurve([value])", "StagedCurve([(value,)], total_steps=9)"),
+    *("Curve.from_dict(value)", "Curve.from_dict({'kind': str(value)})", "BatchPlan.from_dict(value)"),
+    *("HoldBelow(0.5, value)", "optax_schedule(CURVE, value)", "scale_by_curve(CURVE, 3e-4, unit=value)"),
+    *("compare(CURVE, value)", "plot(CURVE, value)"),
 ]
 
 

@@ -1,8 +1,5 @@
 """Values of every kind of curve against the exact formulas, for every kind of step."""
 
-import pickle
-import subprocess
-import sys
 from fractions import Fraction
 from functools import partial
 
@@ -15,9 +12,9 @@ from hypothesis import given, strategies as st
 from support.curves.descriptions import SHAPES, build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
-from support.jax.jax_cases import CURVE, x64_both_ways
-from support.numerics.borders import steps_at_borders
-from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float32
+from support.jax.jax_cases import CURVE
+from support.numerics.borders import PROMISED, steps_at_borders
+from support.numerics.oracle import Oracle, are_equal, exactly, half_ulp, is_nearest_float32, mp
 from support.schedulers.runs import learning_rate, peaks
 
 from plateau_jax import PlateauCurve, StagedCurve
@@ -72,6 +69,18 @@ def test_first_step_of_every_segment_is_nearest_float32(description):
     for border in oracle.borders:
         if not oracle.part_at(border).skipped:
             assert is_nearest_float32(curve(border), oracle(border)), border
+
+
+@examples(200)
+@given(steps_at_borders())
+def test_borders_expose_errors_just_above_promise(case):
+    """The tests above and below draw steps at which an error of four times the promised one shows."""
+    description, step = case
+    value = Oracle(description)(step)
+    # The distance from the value to the middle between the two float32 around it.
+    unit = 2 * half_ulp(value)
+    beyond = abs(mp.frac(value / unit) - exactly(0.5)) * unit
+    assert exactly(PROMISED) < beyond <= 4 * exactly(PROMISED)
 
 
 @given(steps_at_borders(least=Fraction(1, 2**62)))
@@ -178,10 +187,11 @@ def test_all_forms_of_steps_agree(case, integers, peak):
     np.testing.assert_array_equal(curve(cube[::-1, :, ::2]), values.reshape(cube.shape)[::-1, :, ::2])
     of_cube = curve.learning_rate(cube, np.float64(peak))
     assert (of_cube.dtype, of_cube.shape, of_cube.ravel().tolist()) == (np.float32, cube.shape, lrs)
-    for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.uint64):
-        limits = np.iinfo(dtype)
-        fitting = np.array([step for step in steps if limits.min <= step <= limits.max], dtype)
-        np.testing.assert_array_equal(curve(fitting), curve(fitting.astype(np.int64)))
+    for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int64, np.uint64):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        fitting = [low, *(step for step in steps if low <= step <= high), high]
+        np.testing.assert_array_equal(curve(np.array(fitting, dtype)), curve(fitting))
+        assert curve(dtype(high)) == curve(int(high))
     # Of any size: before the start and past the end the curve is constant.
     clamped = [min(max(step, 0), MAX_STEP) for step in integers]
     for form in (list, tuple, partial(np.array, dtype=object)):
@@ -189,15 +199,6 @@ def test_all_forms_of_steps_agree(case, integers, peak):
     assert [curve(step) for step in integers] == [curve(step) for step in clamped]
     assert curve(-1 - abs(integers[0])) == curve(0)
     assert curve(curve.total_steps + abs(integers[0])) == curve(curve.total_steps)
-
-
-@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
-def test_limits_of_64_bit_integers_are_clamped(dtype):
-    curve = PlateauCurve(10, min_lr_ratio=0.25)
-    limits = np.iinfo(dtype)
-    np.testing.assert_array_equal(curve(np.array([limits.min, limits.max], dtype)), np.float32([1, 0.25]))
-    assert curve(10**30) == curve(dtype(limits.max)) == 0.25
-    assert curve(-(10**30)) == curve(dtype(limits.min)) == 1
 
 
 @pytest.mark.parametrize(
@@ -208,65 +209,12 @@ def test_empty_steps_give_empty_values(empty):
     assert (values.shape, values.dtype) == (np.shape(empty), np.float32)
 
 
-@pytest.mark.parametrize("warmup", [0, 1, 99])
-def test_single_step_may_be_left_to_decay(warmup):
-    curve = PlateauCurve(
-        100, warmup_steps=warmup, absolute_plateaus=[(warmup + 1, 99 - warmup)], min_lr_ratio=0.1
-    )
-    np.testing.assert_array_equal(curve([warmup, warmup + 1, 100]), np.float32([1, 0.1, 0.1]))
-
-
-def test_plateaus_may_touch():
-    touching = PlateauCurve(100, plateaus=[(10, 20)], absolute_plateaus=[(30, 10), (30, 0), (40, 0)])
-    values = touching(range(10, 41))
-    assert np.unique(values[:-1]).size == 1
-    assert values[-1] == values[0]
-
-
-@given(st.integers(1, 10**6), st.lists(st.integers(0, 10**6), max_size=9))
-def test_warmup_from_first_step_above_zero(warmup, steps):
-    """The docstring of `warmup_steps` explains how to write a warmup by (step + 1)/W."""
-    curve = PlateauCurve(warmup + 10, warmup_steps=warmup - 1, init_lr_ratio=1 / warmup)
-    for step in [0, *(step % warmup for step in steps)]:
-        exact = Fraction(step + 1, warmup)
-        nearest = np.float32(float(exact))
-        assert abs(Fraction(curve(step)) - exact) <= Fraction(float(np.spacing(nearest))) * 501 / 1000
-
-
-@x64_both_ways
 @pytest.mark.parametrize("step", [jnp.int32(3), jnp.arange(3), jnp.float32(3)], ids=["int", "array", "float"])
-@pytest.mark.parametrize(
-    "transform",
-    [lambda call: call, jax.jit, partial(jax.vmap, axis_size=1, in_axes=None)],
-    ids=["eager", "jit", "vmap"],
-)
-def test_error_for_jax_step_names_jax_function(x64, step, transform):
-    with (
-        jax.enable_x64(x64),
-        pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\), or multiplier"),
-    ):
-        transform(CURVE)(step)
+@pytest.mark.parametrize("call", [CURVE, jax.jit(CURVE), jax.vmap(CURVE, axis_size=1, in_axes=None)])
+def test_error_for_jax_step_names_jax_function(step, call):
+    with pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\), or multiplier"):
+        call(step)
 
 
 def test_torch_and_numpy_integers_are_steps_with_jax_loaded():
     assert CURVE(torch.tensor(3)) == CURVE(torch.arange(9))[3] == CURVE(np.array(3)) == CURVE(3)
-
-
-def test_calls_leave_no_state_in_curve():
-    curve = PlateauCurve(10**6, warmup_steps=100, plateaus=[(50, 10)])
-    before = pickle.dumps(vars(curve))
-    for step in range(0, 10**6, 99_999):
-        curve(step)
-        curve([step, step + 1])
-    assert pickle.dumps(vars(curve)) == before
-
-
-def test_a_call_does_not_import_jax():
-    code = """
-import sys
-from plateau_jax import PlateauCurve
-curve = PlateauCurve(10)
-curve(3), curve([1, 2]), curve(range(3))
-assert "jax" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -21,20 +21,16 @@ def parsed(curve):
     return root, svg, [[cell.text for cell in row] for row in root.iter("tr")]
 
 
-def _points(svg):
-    (line,) = svg.iter(f"{SVG}polyline")
-    return np.array([point.split(",") for point in line.get("points").split()], float)
-
-
 @examples(25)
 @given(descriptions(scaled=True))
 def test_line_and_table_match_the_curve(description):
     curve = build(description)
     _, svg, cells = parsed(curve)
     assert [" ".join(row).split() for row in cells] == list(map(str.split, curve.describe().splitlines()))
-    points = _points(svg)
+    (line,) = svg.iter(f"{SVG}polyline")
+    points = np.array([point.split(",") for point in line.get("points").split()], float)
     assert np.all(np.diff(points[:, 0]) >= 0)
-    assert len(points) < 10_000
+    assert min(curve.total_steps, 600) < len(points) < 10_000
     left, right, bottom = points[0, 0], points[-1, 0], 190
     points = points[:: len(points) // 40 + 1]
     # A point lies on the curve at a step that rounds to it, or between two such steps.
@@ -47,7 +43,7 @@ def test_line_and_table_match_the_curve(description):
         around = np.unique(np.linspace(step - pixel, step + pixel, 33).astype(np.int64))
         around = np.unique([*around, *(border for border in borders if abs(border - step) <= pixel)])
         values = curve(around)
-        assert values.min() - 0.01 * top <= height <= values.max() + 0.01 * top
+        assert values.min() - 0.001 * top <= height <= values.max() + 0.001 * top
 
 
 def test_warmup_and_plateaus_are_shaded_in_place():
@@ -60,6 +56,7 @@ def test_warmup_and_plateaus_are_shaded_in_place():
         ("plateau", pytest.approx(50 + 820 * scale, abs=0.1), pytest.approx(90 * scale, abs=0.1)),
     ]
     titles = [next(r.iter(f"{SVG}title")).text for r in svg.iter(f"{SVG}rect")]
+    assert all(float(rectangle.get("stroke-width")) > 0 for rectangle in svg.iter(f"{SVG}rect"))  # if narrow
     assert titles == ["warmup: steps 0 to 99", "plateau: steps 550 to 729", "plateau: steps 820 to 909"]
 
 
@@ -80,18 +77,3 @@ def test_text_and_axes_use_page_colour():
     assert {"0", "500", "1000", "1", "0.5"} == {text.text for text in texts}
     assert {text.get("fill") for text in texts} == {"currentColor"}
     assert {line.get("stroke") for line in svg.iter(f"{SVG}line")} == {"currentColor"}
-
-
-@pytest.mark.parametrize("total", [10**3, 10**6, 2**31 - 1])
-def test_short_warmup_is_visible(total):
-    _, svg, _ = parsed(PlateauCurve(total, warmup_steps=1))
-    (warmup,) = svg.iter(f"{SVG}rect")
-    assert float(warmup.get("stroke-width")) > 0
-
-
-def test_linear_warmup_is_drawn_straight():
-    _, svg, _ = parsed(PlateauCurve(1000, warmup_steps=100))
-    x, y = _points(svg).T
-    warmup = x <= 112
-    assert warmup.sum() > 50
-    np.testing.assert_allclose(y[warmup], 190 - (x[warmup] - 50) * 180 / 62, atol=0.25)

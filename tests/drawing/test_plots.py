@@ -4,7 +4,6 @@ import inspect
 import subprocess
 import sys
 import warnings
-from math import inf, nan
 
 import matplotlib as mpl
 import numpy as np
@@ -79,10 +78,8 @@ def test_plot_without_axes_uses_current_ones():
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots()
-    try:
-        assert plot(CURVE, peak_value=1e-3) is ax
-    finally:
-        plt.close(figure)
+    assert plot(CURVE, peak_value=1e-3) is ax
+    plt.close(figure)
 
 
 def test_method_and_function_take_the_same_arguments():
@@ -95,12 +92,12 @@ BRANCH, TWICE = STABLE.cooldown(500, 100), CYCLE.then(CYCLE, scale=0.5)
 LEGENDS = [
     ((PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])), ["no plateau", "plateau 50–80 %"]),
     (
-        (STABLE, BRANCH, STABLE.cooldown(500, 200, to=0.1, shape="linear")),
-        ["1000 steps", "1-sqrt cooldown 500–600 to 0", "linear cooldown 500–700 to 0.1"],
+        (PlateauCurve(1000, min_lr_ratio=0.1), PlateauCurve(1000, warmup_steps=9, decay_shape="linear")),
+        ["no warmup, cosine decay to 0.1", "linear warmup from 0 over 9 steps, linear decay to 0"],
     ),
     (
-        (BRANCH.cooldown(550, 10), BRANCH.cooldown(560, 10)),
-        ["1-sqrt cooldown 550–560 to 0", "1-sqrt cooldown 560–570 to 0"],
+        (STABLE, BRANCH, STABLE.cooldown(500, 200, to=0.1, shape="linear")),
+        ["1000 steps", "1-sqrt cooldown 500–600 to 0", "linear cooldown 500–700 to 0.1"],
     ),
     (
         (CYCLE, TWICE, TWICE.then(CYCLE), CYCLE.then(StagedCurve([(100,)], start=0.2))),
@@ -124,19 +121,10 @@ def test_legend_has_what_sets_curves_apart(curves, labels):
 def test_labels_are_short_and_unique():
     saws = [StagedCurve([(20, 0.5), (20, 0.8)] * 20 + [(last, 0.0)]) for last in (10, 20, 30)]
     many = [PlateauCurve(1000, plateaus=[(10 * index, length) for index in range(9)]) for length in (4, 5, 5)]
-    variants = [
-        PlateauCurve(1000, **options)
-        for options in (
-            *({}, {"warmup_steps": 100}, {"warmup_steps": 100, "init_lr_ratio": 0.1}),
-            *({"warmup_steps": 100, "warmup_shape": "cosine"}, {"min_lr_ratio": 0.1}),
-            *({"decay_shape": "linear"}, {"absolute_plateaus": [(500, 301)]}),
-        )
-    ]
-    for curves in ([*saws, *many], variants):
-        labels = _labels(plot(curves, ax=_axes()))
-        assert all(labels)
-        assert len(set(labels)) == len(labels) == len(curves)
-        assert max(map(len, labels)) < 90
+    labels = _labels(plot([*saws, *many], ax=_axes()))
+    assert all(labels)
+    assert len(set(labels)) == len(labels) == 6
+    assert max(map(len, labels)) < 90
 
 
 FALLS = [
@@ -196,13 +184,8 @@ def test_single_curve_has_shaded_and_named_spans(description):
 
 def test_several_curves_are_not_shaded():
     ax = plot([CURVE, PlateauCurve(10, warmup_steps=5)], ax=_axes())
-    assert not ax.patches
     plot(CURVE, ax=ax)  # with other lines in the plot, spans would be ambiguous
     assert not ax.patches
-
-
-def _grey(colour):
-    return np.dot(to_rgb(colour), (0.299, 0.587, 0.114))
 
 
 def test_lines_and_spans_differ_without_colour():
@@ -212,22 +195,20 @@ def test_lines_and_spans_differ_without_colour():
     (line,), (warmup, plateau) = ax.lines, ax.patches
     assert warmup.get_hatch() != plateau.get_hatch()
     # Lighter than the line and darker than a white page.
+    grey = 0.299, 0.587, 0.114
     for span in (warmup, plateau):
         *colour, opacity = span.get_facecolor()
-        assert _grey(line.get_color()) + 0.4 < 1 - opacity * (1 - _grey(colour)) < 0.95
+        assert np.dot(to_rgb(line.get_color()), grey) + 0.4 < 1 - opacity * (1 - np.dot(colour, grey)) < 0.95
 
 
 ERRORS = [
     *((f"plot({curves}, ax=ax)", TypeError, f"curves[{key}] = ", "must be a Curve: write plot")
-      for curves,
-       key in (("None", 0), ("5", 0), ("'curve'", 0), ("[None]", 0), ("[CURVE, 3]", 1), ("CURVE, 3", 1),
+      for curves, key in (("5", 0), ("[None]", 0), ("CURVE, 3", 1), ("np.array(3)", 0),
                           ("CURVE.to_dict()", "'total_steps'"), ("[CURVE], CURVE", 0))),
     ("plot({1: CURVE}, ax=ax)", TypeError, "the name 1", "string"),
     *((f"plot({curves})", ValueError, "there is no curve: write plot") for curves in ("", "[]", "{}")),
-    *((f"plot(CURVE, peak_value={peak}, ax=ax)", ValueError, f"peak_value = {peak}")
-      for peak in (-1.0, nan, inf, 1e-40, 1e39)),
-    *((f"CURVE.plot(peak_value={peak!r}, ax=ax)", TypeError, f"peak_value = {peak!r}", "number")
-      for peak in (None, "0.1", True)),
+    ("plot(CURVE, peak_value=-1.0, ax=ax)", ValueError, "peak_value = -1.0"),
+    ("CURVE.plot(peak_value='0.1', ax=ax)", TypeError, "peak_value = '0.1'", "number"),
 ]  # fmt: skip
 
 
@@ -241,7 +222,9 @@ def test_given_axes_do_not_need_pyplot():
 import sys
 from matplotlib.figure import Figure
 from plateau_jax import Curve, PlateauCurve, StagedCurve, plot
-plot(PlateauCurve(10), ax=Figure().subplots())
+curve = PlateauCurve(10)
+plot(curve, ax=Figure().subplots())
+curve(3), curve([1, 2]), curve(range(3))
 assert "matplotlib.pyplot" not in sys.modules
 assert "jax" not in sys.modules and "torch" not in sys.modules
 """

@@ -1,9 +1,11 @@
 """The table: its rows, its words, and several tables stacked."""
 
+import itertools
 from fractions import Fraction
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments
@@ -12,12 +14,8 @@ from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float
 from plateau_jax import Segments, StagedCurve, multiplier, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
-from plateau_jax.numerics.segments import decode_table, join_words, split_words
+from plateau_jax.numerics.segments import decode_table
 from plateau_jax.numerics.shapes import SHAPES
-
-
-def _plateau_count(chosen):
-    return len(chosen["plateaus"]) + len(chosen["absolute_plateaus"])
 
 
 @given(arguments())
@@ -30,23 +28,19 @@ def test_table_has_two_rows_per_plateau_and_three_more(chosen):
     for column in (table.power, table.exponent_whole, table.rate_whole):
         assert (column is None) == ("^" not in curve.decay_shape)
     assert table.inverse_power is table.rate_top is None
+    plateaus = len(chosen["plateaus"]) + len(chosen["absolute_plateaus"])
     for column in table.columns().values():
-        assert column.shape == (2 * _plateau_count(chosen) + 3,)
+        assert column.shape == (2 * plateaus + 3,)
         assert column.dtype == np.int32
         assert not column.flags.writeable
     assert table.begin.tolist() == Oracle(chosen).borders
 
 
 # The level of its plateau is 0.1 + 0.9 · 13/18 = 3/4, which 62 bits hold; the 224-bit value lies just below.
-LEVEL_OF_FEW_BITS = {
-    "total_steps": 19,
-    "absolute_plateaus": [(5, 1)],
-    "min_lr_ratio": 0.1,
-    "decay_shape": "linear",
-}
+LEVEL_OF_FEW_BITS = {"total_steps": 19, "absolute_plateaus": [(5, 1)], "min_lr_ratio": 0.1}
 
 
-@example(LEVEL_OF_FEW_BITS)
+@example(LEVEL_OF_FEW_BITS | {"decay_shape": "linear"})
 @given(arguments())
 def test_row_encodes_exact_segment(chosen):
     curve, oracle = build(chosen), Oracle(chosen)
@@ -81,19 +75,12 @@ def test_row_encodes_exact_segment(chosen):
             assert low - least <= min(start, end) * unit <= max(start, end) * unit <= high + least
 
 
-@given(st.integers(-(2**63), 2**63 - 1))
-def test_join_words_inverts_split_words(value):
-    high, low = (np.array([word], np.int32) for word in split_words(value))
-    assert join_words(NUMPY, high, low).tolist() == [value] == [_joined_words(*split_words(value))]
-
-
 def _joined_words(high, low):
     return high << 32 | low & 0xFFFF_FFFF
 
 
 @given(
-    st.lists(descriptions(range(6)), min_size=1, max_size=5),
-    st.lists(st.integers(0, 2**31 - 1), min_size=1),
+    st.lists(descriptions(range(6)), min_size=1, max_size=5), st.lists(st.integers(0, 2**31 - 1), min_size=1)
 )
 def test_stacked_table_evaluates_like_its_curve(several, steps):
     curves = [build(description) for description in several]
@@ -117,10 +104,7 @@ def test_table_has_row_per_stage_and_columns_of_its_shapes():
         [(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential"), (9, 0.2, "t^-2"), (9, 0, "1-x^2")]
     )
     assert linear.segments.columns().keys() < every.segments.columns().keys()
-    for column in every.segments.columns().values():
-        assert column.shape == (6,)
-        assert column.dtype == np.int32
-        assert not column.flags.writeable
+    assert {column.shape for column in every.segments.columns().values()} == {(6,)}
     # A stage that holds or jumps adds no column; one between equal levels keeps those of its shape.
     curve = StagedCurve([(5, None, "exponential"), (0, 0.5, "exponential"), (0, 0, "exponential"), (5,)])
     assert curve.segments.rate_whole is None
@@ -129,38 +113,29 @@ def test_table_has_row_per_stage_and_columns_of_its_shapes():
     assert flat.segments.columns().keys() == every.segments.columns().keys()
 
 
-def jitted_values():
-    """Return the jitted `multiplier`, and a list that grows by one item per compilation."""
-    compiled = []
+def _branches():
+    for middle, level in itertools.product((20, 1, 99), (0.5, 0.25, 1.0, 1e-20)):
+        curve = StagedCurve([(100 - middle, 1), (middle, level, "exponential"), (50, 0, "1-sqrt")])
+        for at in (1, middle, 120, 149):
+            yield curve.cooldown(at, 20)
+
+
+def _powers():
+    for first, second, third in (("0.3", "2", "0.5"), ("20", "0.05", "4"), ("1.7", "0.5", "0.25")):
+        for last in (0.1, 0.7 + 1e-9):  # nearly equal levels take another code path
+            stages = [(40, 0.3, f"1-x^{first}"), (40, 0.7, f"(1-x)^{second}"), (40, last, f"t^-{third}")]
+            yield StagedCurve(stages, start=1.0)
+
+
+@pytest.mark.parametrize("curves", [_branches, _powers])
+def test_traced_tables_change_without_recompilation(curves):
+    compiled, steps = [], np.arange(300, dtype=np.int32)
 
     @jax.jit
     def values(table, steps):
         compiled.append(1)
         return multiplier(table, steps)
 
-    return values, compiled
-
-
-def test_traced_tables_change_without_recompilation():
-    values, compiled = jitted_values()
-    steps = np.arange(300, dtype=np.int32)
-    for middle in (20, 1, 99):
-        for level in (0.5, 0.25, 1.0, 1e-20):
-            curve = StagedCurve([(100 - middle, 1), (middle, level, "exponential"), (50, 0, "1-sqrt")])
-            for at in (1, middle, 120, 149):
-                branch = curve.cooldown(at, 20)
-                np.testing.assert_array_equal(values(branch.segments, steps), branch(steps))
-    assert len(compiled) == 1
-
-
-def test_powers_change_without_recompilation():
-    values, compiled = jitted_values()
-    steps = np.arange(120, dtype=np.int32)
-    for first, second, third in (("0.3", "2", "0.5"), ("20", "0.05", "4"), ("1.7", "0.5", "0.25")):
-        shapes = f"1-x^{first}", f"(1-x)^{second}", f"t^-{third}"
-        # Nearly equal levels in the last stage take another code path.
-        for levels in ((0.3, 0.7, 0.1), (0.3, 0.7, 0.7 + 1e-9)):
-            stages = [(40, level, shape) for level, shape in zip(levels, shapes, strict=True)]
-            curve = StagedCurve(stages, start=1.0)
-            np.testing.assert_array_equal(values(curve.segments, steps), curve(steps))
+    for curve in curves():
+        np.testing.assert_array_equal(values(curve.segments, steps), curve(steps))
     assert len(compiled) == 1

@@ -1,6 +1,5 @@
 """Plain data that describe curves of every kind, for the oracle; built, and drawn by hypothesis."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +16,9 @@ from support.curves.strategies import (
 )
 from support.numerics.oracle import Description, Oracle, are_equal, as_written, mp, power_of
 
-from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, Stage, StagedCurve
+from plateau_jax import BatchPlan, Curve, PlateauCurve, Stage, StagedCurve
 from plateau_jax.numerics import shapes
+from plateau_jax.validation.curve_warning import suppress_warnings
 
 KINDS = "plateaus", "stages", "cooldown", "then", "part"
 UNIT = 4
@@ -27,20 +27,16 @@ SHAPES = *shapes.NAMED_SHAPES, *shapes.FORMULAS
 """Every shape; a formula takes a decimal for P."""
 
 
+@suppress_warnings()  # drawn levels and percentages may look like mistakes, and a cooldown may begin at 0
 def build(description: Description) -> Curve:
     """Build the described curve through the public interface."""
     match description:
         case {"stages": stages, "start": start}:
             # A stage may also be a tuple.
             both = [stage if index % 2 else Stage(*stage) for index, stage in enumerate(stages)]
-            with warnings.catch_warnings():
-                # Drawn levels may look like learning rates, or all be 0.
-                warnings.simplefilter("ignore", CurveWarning)
-                return StagedCurve(both, start=start)
+            return StagedCurve(both, start=start)
         case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", CurveWarning)  # a drawn cooldown may begin at 0
-                return build(parent).cooldown(at, steps, to=to, shape=shape)
+            return build(parent).cooldown(at, steps, to=to, shape=shape)
         case {"curve": first, "then": other, "scale": scale}:
             return build(first).then(build(other), scale=scale)
         case {"part": parent, "start": start, "stop": stop}:
@@ -48,10 +44,7 @@ def build(description: Description) -> Curve:
         case {"scaled": parent, "pairs": pairs, "unit": unit, **rest}:
             return BatchPlan(pairs).scale(build(parent), unit, **rest)
         case _:
-            with warnings.catch_warnings():
-                # Drawn percentages may look like fractions or round to no step, a ratio like a learning rate.
-                warnings.simplefilter("ignore", CurveWarning)
-                return PlateauCurve(**description)
+            return PlateauCurve(**description)
 
 
 def _promised(level: Any) -> bool:
@@ -80,12 +73,8 @@ def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
     left = most_steps
     stages: list[tuple[Any, ...]] = []
     for _ in range(count):
-        kind, shape, steps, to = (
-            read.below(8),
-            shape_of(read, SHAPES),
-            read.magnitude(0, left),
-            _beside(read, level),
-        )
+        kind, shape = read.below(8), shape_of(read, SHAPES)
+        steps, to = read.magnitude(0, left), _beside(read, level)
         if kind <= 1:
             to = None
         elif kind == 2:
@@ -149,21 +138,15 @@ def _scaled(read: Words, parent: Description) -> Description:
     exponent = read.one_of((0.5, 1, 2, 0.25, 0.3333333333333333, 1.7))
     batches = [batch for _, batch in pairs]
     for reference in sorted({read.magnitude(1, 1000), *batches}):
-        scaled = {
-            "scaled": parent,
-            "pairs": pairs,
-            "unit": UNIT,
-            "reference": reference,
-            "exponent": exponent,
-        }
-        oracle = Oracle(scaled)
+        plan = {"pairs": pairs, "unit": UNIT, "reference": reference, "exponent": exponent}
+        oracle = Oracle({"scaled": parent, **plan})
         used = [level for begin, end, part in oracle.spans() for level in (part.at(begin), part.at(end - 1))]
         ends = [level for part in oracle.parts for level in (part.start, part.end)]
         # A level above 1 may not be used.
         if all(map(_promised, [*used, oracle.parts[-1].start])) and all(
             level == 0 or level >= SMALLEST_NORMAL for level in ends
         ):
-            return scaled
+            return {"scaled": parent, **plan}
     return {"scaled": parent, "pairs": [(0, 1)], "unit": UNIT, "reference": 1, "exponent": exponent}
 
 
@@ -179,10 +162,9 @@ def _description(
     kinds = KINDS if depth else KINDS[:2]
     drawn = read.one_of((*kinds, "scaled") if depth and scaled else kinds)
     kind = kind or drawn
-    if kind == "part":
-        return _part(read, _description(read, _FEW, depth - 1, most_steps, scaled=scaled))
-    if kind == "scaled":
-        return _scaled(read, _description(read, _FEW, depth - 1, most_steps, scaled=scaled))
+    if kind in ("part", "scaled"):
+        parent = _description(read, _FEW, depth - 1, most_steps, scaled=scaled)
+        return _part(read, parent) if kind == "part" else _scaled(read, parent)
     if kind == "cooldown":
         return _cooldown(read, _description(read, _FEW, depth - 1, scaled=scaled), most_steps)
     if kind == "then" and most_steps > 1:

@@ -78,23 +78,8 @@ def shape_of(read: Words, names: Sequence[str]) -> str:
     return name.replace("P", power)
 
 
-_RATIOS = (
-    0,
-    1,
-    0.0,
-    1.0,
-    0.1,
-    0.5,
-    1 / 3,
-    1e-6,
-    1e-12,
-    2e-12,
-    1e-20,
-    1.5e-19,
-    1e-30,
-    SMALLEST_NORMAL,
-    1 - 2**-53,
-)
+_TINY_RATIOS = 1e-6, 1e-12, 2e-12, 1e-20, 1.5e-19, 1e-30, SMALLEST_NORMAL
+_RATIOS = 0, 1, 0.0, 1.0, 0.1, 0.5, 1 / 3, *_TINY_RATIOS, 1 - 2**-53
 
 
 def magnitude(word: int, low: int, high: int) -> int:
@@ -129,7 +114,6 @@ def _number(value: Decimal) -> float:
     return int(value) if value == int(value) else float(value)
 
 
-percentages = words(1).map(lambda drawn: _percentage(drawn[0]))
 ratios = words(1).map(lambda drawn: Words(drawn).ratio())
 
 
