@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
     def curves(self, settings: dict[str, Any], cut: str = "") -> list[Curve]:
         """Build the curve of each parameter group, under these values of the names."""
-        curves = self.evaluate(self.expression + cut, settings)
+        curves: Curve | list[Curve] = self.evaluate(self.expression + cut, settings)
         return curves if isinstance(curves, list) else [curves]
 
 
@@ -74,7 +74,7 @@ def in_samples(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the values with lengths in samples, as Megatron-LM and OLMo-core count them."""
     batch = settings["batch"]
     return settings | {
-        name: [batch * period for period in length] if isinstance(length, list) else batch * length
+        name: [batch * period for period in length] if name == "periods" else batch * length
         for name, length in settings.items()
         if name in _LENGTHS
     }

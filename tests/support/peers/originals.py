@@ -1,8 +1,10 @@
 """The learning rates of the originals, as their own code computes them in their own loop.
 
-A function for each library takes an original, as a row of the pages names it, and values for the names of the
-row. It yields the multiplier of each update, or a list of several groups', and goes on past the end of the run.
+A function for each library takes an original, as a row of the pages names it, and values for the names of
+the row. It yields the multiplier of each update, or those of several groups, and goes on past the end.
 """
+
+# pyright: reportMissingTypeStubs=false
 
 import inspect
 import math
@@ -22,43 +24,23 @@ import transformers as installed_transformers
 from support.peers.sources import CITED, definitions, source
 
 Settings = dict[str, Any]
-Levels = Iterator[float | list[float]]
+Levels = Iterator[float] | Iterator[list[float]]
 
-MUON_H = "records/track_3_optimization/results/{}/train_gpt_simple_muonh.py"
-COOLDOWNS: dict[str, tuple[str, Callable[..., float]]] = {
-    "pull request 343": (
-        MUON_H.format("20260720_muonh_minus_sqrt"),
-        lambda n, warmup, total, **_: (
-            (n + 1) / warmup if n < warmup else 1 - min(1, (n - warmup) / (total - warmup)) ** 0.5
-        ),
-    ),
-    "pull request 345": (
-        MUON_H.format("20260722_muonh_power04_3150"),
-        lambda n, peak, floor, warmup, total, decay, power: (
-            (
-                floor
-                + (peak - floor)
-                * (
-                    n / (warmup - 1)
-                    if n < warmup - 1
-                    else 1 - min(1, max(0, n - (total - decay)) / decay) ** power
-                )
-            )
-            / peak
-        ),
-    ),
-    "pull request 351": (
-        "",
-        lambda n, peak, floor, warmup, total, decay, period, power: (
-            (n + 1) / warmup
-            if n < warmup
-            else (peak + (floor - peak) * (max(0, n - (total - decay)) / decay) ** power) / peak
-            if n < total
-            else floor / peak * max(0, 1 - (n - total) / period)
-        ),
-    ),
+MUON_H = {
+    "pull request 343": "20260720_muonh_minus_sqrt",
+    "pull request 345": "20260722_muonh_power04_3150",
 }
-"""The file of a cooldown for MuonH, whose numbers are fixed, and its formula for others."""
+"""The folders of the code of pull requests, whose lengths are fixed."""
+COOLDOWNS = {
+    "pull request 343": """(n + 1) / warmup if n < warmup else
+        1 - min(1, (n - warmup) / (total - warmup)) ** 0.5""",
+    "pull request 345": """(floor + (peak - floor) * (n / (warmup - 1) if n < warmup - 1 else
+        1 - min(1, max(0, n - (total - decay)) / decay) ** power)) / peak""",
+    "pull request 351": """(n + 1) / warmup if n < warmup else
+        (peak + (floor - peak) * (max(0, n - (total - decay)) / decay) ** power) / peak if n < total else
+        floor / peak * max(0, 1 - (n - total) / period)""",
+}
+"""The multiplier of update n, for other lengths."""
 
 
 def code(library: str, path: str, *names: str, **given: Any) -> SimpleNamespace:
@@ -70,7 +52,9 @@ def optimizer_for(settings: Settings) -> installed_torch.optim.Optimizer:
     return installed_torch.optim.SGD(weights, settings.get("peak") or settings["lr"], momentum=0.9)
 
 
-def stepped(optimizer: Any, scale: float, advance: Callable[[int], Any], option: str = "lr") -> Levels:
+def stepped(
+    optimizer: Any, scale: float, advance: Callable[[int], Any], option: str = "lr"
+) -> Iterator[float]:
     for update in count(1):
         yield optimizer.param_groups[0][option] / scale
         optimizer.step()
@@ -79,11 +63,10 @@ def stepped(optimizer: Any, scale: float, advance: Callable[[int], Any], option:
 
 def called(original: str, settings: Settings, given: Any, momentum: bool = False) -> Levels:
     """Build a torch scheduler by its call, and step it after each update."""
-    names = vars(given) | vars(math) | settings | {"optimizer": optimizer_for(settings)}
-    scheduler = eval(original, names)
-    if momentum:
-        return stepped(names["optimizer"], 1.0, lambda _: scheduler.step(), "momentum")
-    return stepped(names["optimizer"], settings["peak"], lambda _: scheduler.step())
+    optimizer = optimizer_for(settings)
+    scheduler = eval(original, {**vars(given), **vars(math), **settings, "optimizer": optimizer})
+    option, scale = ("momentum", 1.0) if momentum else ("lr", settings["peak"])
+    return stepped(optimizer, scale, lambda _: scheduler.step(), option)
 
 
 def torch(original: str, settings: Settings) -> Levels:
@@ -134,23 +117,14 @@ def torchtitan(original: str, settings: Settings) -> Levels:
 def megatron_lm(original: str, settings: Settings) -> Levels:
     """Step the scheduler after each update, with its samples."""
     style, _, wsd_style = original.partition(" ")
-    optimizer, counts = optimizer_for(settings), iter(settings["counts"])
-    scheduler = code("Megatron-LM", "megatron/core/optimizer_param_scheduler.py").OptimizerParamScheduler(
-        optimizer,
-        init_lr=settings["start"],
-        max_lr=settings["peak"],
-        min_lr=settings["floor"],
-        lr_warmup_steps=settings["warmup"],
-        lr_decay_steps=settings["total"],
-        lr_decay_style=style,
-        wsd_decay_steps=settings["decay"],
-        lr_wsd_decay_style=wsd_style,
-        start_wd=0.01,
-        end_wd=0.01,
-        wd_incr_steps=settings["total"],
-        wd_incr_style="constant",
-    )
-    return stepped(optimizer, settings["peak"], lambda _: scheduler.step(increment=next(counts)))
+    optimizer, counts, o = optimizer_for(settings), iter(settings["counts"]), SimpleNamespace(**settings)
+    build = code("Megatron-LM", "megatron/core/optimizer_param_scheduler.py").OptimizerParamScheduler
+    lrs = {"init_lr": o.start, "max_lr": o.peak, "min_lr": o.floor}
+    lengths = {"lr_warmup_steps": o.warmup, "lr_decay_steps": o.total, "wsd_decay_steps": o.decay}
+    styles = {"lr_decay_style": style, "lr_wsd_decay_style": wsd_style, "wd_incr_style": "constant"}
+    weight_decay = {"start_wd": 0.01, "end_wd": 0.01, "wd_incr_steps": o.total}
+    scheduler = build(optimizer, **lrs, **lengths, **styles, **weight_decay)
+    return stepped(optimizer, o.peak, lambda _: scheduler.step(increment=next(counts)))
 
 
 def olmo_core(original: str, settings: Settings) -> Levels:
@@ -161,13 +135,8 @@ def olmo_core(original: str, settings: Settings) -> Levels:
         def register(cls, _: str) -> Callable[[type], type]:
             return lambda registered: registered
 
-    given: dict[str, Any] = {
-        "StrEnum": StrEnum,
-        "Registrable": Registrable,
-        "LR_FIELD": "lr",
-        "INITIAL_LR_FIELD": "initial_lr",
-        "OLMoConfigurationError": ValueError,
-    }
+    given: dict[str, Any] = {"StrEnum": StrEnum, "LR_FIELD": "lr", "INITIAL_LR_FIELD": "initial_lr"}
+    given["Registrable"] = Registrable
     file = code("OLMo-core", "olmo_core/optim/scheduler.py", **given)
     o, tokens = SimpleNamespace(**settings), settings["length"]
     values: dict[str, Any] = {
@@ -261,7 +230,8 @@ def nanotron(_: str, settings: Settings) -> Levels:
     """Two groups, of which the first has half the peak."""
     options = code("nanotron", "src/nanotron/config/config.py", "LRSchedulerArgs").LRSchedulerArgs
     build = code("nanotron", "src/nanotron/helpers.py", "lr_scheduler_builder", logger=getLogger())
-    groups = [{"params": [], "lr": settings["learning_rate"] * factor} for factor in (0.5, 1.0)]
+    peak = settings["learning_rate"]
+    groups: list[dict[str, Any]] = [{"params": [], "lr": peak / 2}, {"params": [], "lr": peak}]
     optimizer = installed_torch.optim.SGD(groups)
     wrapped = SimpleNamespace(get_base_optimizer=lambda: optimizer)
     arguments = options(**settings, lr_warmup_style="linear")
@@ -329,9 +299,10 @@ def modded_nanogpt(original: str, settings: Settings) -> Levels:
 
 
 def muon_h(original: str, settings: Settings) -> Levels:
-    path, formula = COOLDOWNS[original]
     if settings["warmup"] != 100:
-        yield from (formula(update, **settings) for update in count())
+        formula = compile(f"({COOLDOWNS[original]})", original, "eval")
+        yield from (eval(formula, {"n": update, **settings}) for update in count())
+    path = f"records/track_3_optimization/results/{MUON_H[original]}/train_gpt_simple_muonh.py"
     groups = [{"initial_lr": settings["peak"], "cooldown_frac": fraction} for fraction in (0.85, 1.0)]
     adam, muon = (SimpleNamespace(param_groups=[group]) for group in groups)
     given = {"optimizers": [muon], "optimizer1": adam, "optimizer2": muon, "train_steps": settings["total"]}

@@ -7,18 +7,17 @@ In `tests/`, in the environment of the tests:
 FOLDER keeps the sources of the libraries: single files from GitHub and three wheels from the Python Package
 Index. They are downloaded if they are not there, and not installed. The first line of `learning_rates.jsonl`
 has their commits and versions: change one there, and record again. torch, transformers and optax must be
-installed at these versions. LIBRARY is the heading of a section of the pages, such as `timm`; without any, all
-are recorded.
+installed at these versions. LIBRARY is the heading of a section of the pages, such as `timm`; without any,
+all are recorded.
 
-Each other line has an original, as a row of the pages names it, and its cases. A case has values for the names
-of the row, and the multiplier of each update, with 12 digits. Where they are needed, it has the samples or
-tokens of each update (`counts`), the numbers of the updates, otherwise 0, 1, 2, …, and the error that the
+Each other line has an original, as a row of the pages names it, and its cases. A case has values for the
+names of the row, and the multiplier of each update, with 12 digits. Where they are needed, it has the samples
+or tokens of each update (`counts`), the numbers of the updates, otherwise 0, 1, 2, …, and the error that the
 original raises then. In a new case, leave out `levels`.
 """
 
 import json
 import sys
-from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,23 +34,26 @@ def read_record() -> tuple[dict[str, str], list[dict[str, Any]]]:
     return sources, lines
 
 
-def recorded(levels: Iterable[Any], case: dict[str, Any]) -> dict[str, Any]:
+def recorded(levels: originals.Levels, case: dict[str, Any]) -> dict[str, Any]:
     """Return a case with the levels of its updates, up to one at which the original raises an error."""
     length = len(case.get("counts") or case.get("levels") or range(36))
     updates = set(case.get("updates") or range(length + ("raises" in case)))
     kept, error = list[Any](), dict[str, str]()
     try:
         for update, level in zip(range(max(updates) + 1), levels, strict=False):
-            groups = level if isinstance(level, list) else [level]
-            # 12 digits are more than the tests compare, and fewer than differ between two machines.
-            digits = [float(f"{group:.12g}") for group in groups]
-            kept += [digits if isinstance(level, list) else digits[0]] if update in updates else []
+            if update in updates:
+                kept.append([*map(_digits, level)] if isinstance(level, list) else _digits(level))
     except (AssertionError, ValueError) as raised:
         if not kept:
             raise
         error = {"raises": type(raised).__name__}
     inputs = {key: case[key] for key in ("settings", "counts", "updates") if key in case}
     return inputs | {"levels": kept} | error
+
+
+def _digits(level: float) -> float:
+    """Round to 12 digits: more than the tests compare, and fewer than differ between two machines."""
+    return float(f"{level:.12g}")
 
 
 def main(folder: str, *libraries: str) -> None:
