@@ -80,11 +80,6 @@ def in_samples(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def cited(page: Path) -> str:
-    """Return the text of a page without its tables and code, which names the versions of the originals."""
-    return re.sub(r"```.+?```|^\|.+$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-
-
 def _spans(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
