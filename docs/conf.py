@@ -37,6 +37,19 @@ redirects = {
         f"troubleshooting/{old}": "../troubleshooting.html"
         for old in ("installing", "learning_rate", "loss", "processes", "resuming", "speed")
     },
+    "other_schedulers/index": "../other_schedulers.html",
+    "other_schedulers/pytorch": "../other_schedulers.html#torch",
+    **{
+        f"other_schedulers/{old}": f"../other_schedulers.html#{old.replace('_', '-')}"
+        for old in ("transformers", "timm", "optax", "composer", "cosine_plateau_scheduler")
+    },
+    **{
+        f"other_schedulers/{old}": f"../trainer_schedules.html#{old.replace('_', '-')}"
+        for old in (
+            *("torchtitan", "megatron_lm", "olmo_core", "litgpt", "nanotron", "lingua", "maxtext"),
+            *("levanter", "nanogpt", "nanochat", "modded_nanogpt", "dinov2", "open_clip"),
+        )
+    },
 }
 
 html_theme = "furo"

@@ -73,10 +73,16 @@ def html(site: Path) -> dict[str, BeautifulSoup]:
 
 
 def test_old_addresses_lead_to_pages(site: Path, html: dict[str, BeautifulSoup]) -> None:
-    for old in ("trainers", "faster", "numbers", "troubleshooting/resuming"):
-        page = BeautifulSoup((site / f"{old}.html").read_text(encoding="utf-8"), "html.parser")
-        target = str(page.select_one("meta")["content"]).partition("url=")[2]
-        assert (site / old).parent.joinpath(target).resolve().relative_to(site.resolve()).as_posix() in html
+    files = [
+        path.relative_to(site).as_posix() for path in site.rglob("*.html") if "_static" not in path.parts
+    ]
+    old_addresses = set(files) - html.keys()
+    assert {"trainers.html", "troubleshooting/resuming.html", "other_schedulers/timm.html"} <= old_addresses
+    for old in old_addresses:
+        page = BeautifulSoup((site / old).read_text(encoding="utf-8"), "html.parser")
+        target = urlsplit(str(page.select_one("meta")["content"]).partition("url=")[2])
+        file = (site / old).parent.joinpath(target.path).resolve().relative_to(site.resolve()).as_posix()
+        assert not target.fragment or html[file].find(id=target.fragment), old
 
 
 @pytest.fixture(scope="module")
@@ -289,11 +295,12 @@ QUERIES = [
     (
         "Implement Warmup-Stable-Decay (WSD) Learning Rate Scheduler",
         "other_schedulers",
+        "trainer_schedules",
         "cooldowns",
         "curves",
     ),
     ("allow specifying LR schedule in terms of tokens", "clocks", "reference/clocks"),
-    ("Add WSDS (Warmup-Stable-Decay-Simplified) Scheduler", "other_schedulers", "cooldowns"),
+    ("Add WSDS (Warmup-Stable-Decay-Simplified) Scheduler", "trainer_schedules", "cooldowns"),
     ("[Q] How do the schedulers work with resume / interrupt?", "#how-do-schedulers-resume"),
     ("feat: Layerwise LR Decay (LLRD) scheduling", "#how-do-i-give-each-layer"),
     ("Add wall-clock cosine LR schedule (scheduler_interval: time)", "#how-do-i-spend-a-wall-clock"),
@@ -338,7 +345,7 @@ QUERIES = [
         "#how-do-i-train-longer-than-planned-or-stop-earlier",
     ),
     ("find_batch_size", "reference/around"),
-    ("get_cosine_schedule_with_warmup", "#get-cosine-schedule-with-warmup"),
+    ("get_cosine_schedule_with_warmup", "other_schedulers"),
 ]
 
 

@@ -1,22 +1,21 @@
-"""The source of other libraries at the versions that the pages cite, and what it defines."""
+"""The source of other libraries at the versions of the record, and what it defines."""
 
 import __future__
 
 import ast
-import contextlib
 import subprocess
 import sys
 import urllib.request
 import zipfile
 from abc import ABCMeta
-from collections.abc import Generator, Iterator
-from itertools import accumulate
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 FOLDER = Path("peers_sources")
 """Files that were downloaded before; `record` sets it."""
+CITED: dict[str, str] = {}
+"""The package and version, or the repository and commit, of each library; `record` reads them."""
 
 _IMPORTED = sys.stdlib_module_names | {"jax", "numpy", "optax", "torch"}
 
@@ -63,17 +62,6 @@ def definitions(text: str, *names: str, **given: Any) -> dict[str, Any]:
     namespace |= given
     exec(compile(ast.Module(body, []), "original", "exec", flags), namespace)
     return namespace
-
-
-@contextlib.contextmanager
-def importable(path: str, names: dict[str, Any]) -> Generator[None]:
-    """Make a module of this path for a while, from which a program can import the names."""
-    packages = list(accumulate(path.split("."), "{}.{}".format))
-    sys.modules |= {package: ModuleType(package) for package in packages}
-    vars(sys.modules[path]).update(names)
-    yield
-    for package in packages:
-        del sys.modules[package]
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Any]]:
