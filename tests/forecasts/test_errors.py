@@ -236,5 +236,6 @@ def test_values_at_the_limits_are_accepted() -> None:
     fit_losses([LossRun(CURVE, PEAK * (1 + 9e-7), STEPS, LOSSES), RUN])
     FIT.predict(PlateauCurve(4000), 1.5e-3)
     FIT.predict(PlateauCurve(101))
+    fit_losses(logged(CURVE, 30)).predict(PlateauCurve(4000))  # four times all steps, not the 990 of the log
     with pytest.raises(ValueError, match=r"^(?!.*leave this peak out)"):  # two peaks would not do
         best_peak([*RUNS[1:], DIVERGED], CURVE)

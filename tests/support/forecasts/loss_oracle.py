@@ -64,11 +64,14 @@ class LossOracle:
 
     @staticmethod
     def sums(lrs: Any) -> tuple[float, float]:
+        """Return S and N after the updates with these learning rates."""
         s = lrs[lrs > 0]
+        if not len(s):
+            return 0.0, 0.0
         after, squares = np.cumsum(s[::-1])[::-1], np.cumsum(s[::-1] ** 2)[::-1]
         noise = squares[0] / (2 * after[0])
-        noise += 0.5 * sum(s[:-1] / (after[1:] + 0.1 * max(s)) * (squares[:-1] / after[:-1]))
-        return sum(s**0.9), noise
+        noise += 0.5 * np.sum(s[:-1] / (after[1:] + 0.1 * s.max()) * (squares[:-1] / after[:-1]))
+        return np.sum(s**0.9), noise
 
     def solve(self, alpha: float, power: float) -> tuple[Any, float]:
         """Return the coefficients for an α, and what α minimizes."""
