@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Locator, Page, Route, expect
 from support.design.design import served
-from support.design.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS, log
+from support.design.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS
 from support.design.page import DROP, DesignPage, fill
-from support.forecasts.law_runs import rows_of
+from support.forecasts.law_runs import csv_of, rows_of
 
 from plateau_jax import Curve, LossForecast, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
 from plateau_jax.design.answers import initial_curves
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 LONG = PlateauCurve(4500, warmup_steps=50)
 STABLE = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 FIT = fit_losses(RUN)
-TEXT = log(step=STEPS, val_loss=LOSSES)
-WITH_LRS = log(step=STEPS, lr=PEAK * COSINE(STEPS), val_loss=LOSSES)
+TEXT = csv_of(step=STEPS, val_loss=LOSSES)
+WITH_LRS = csv_of(step=STEPS, lr=PEAK * COSINE(STEPS), val_loss=LOSSES)
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +148,10 @@ def test_run_keeps_its_curve(fitted):
 DIALOGS: list[tuple[str, str, list[tuple[str, str]], str, LossRun]] = [
     (TEXT, "'val_loss'. Choose the curve", [("Trained with", "Cosine"), ("Peak learning rate", "1.25e-3")],
      "^50 logged losses .val_loss", LossRun(COSINE, 1.25e-3, STEPS, LOSSES)),
-    (log(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1), "no column of steps",
+    (csv_of(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1), "no column of steps",
      [("Trained with", "Cosine"), ("Column of steps", "n"), ("Column of losses", "b_loss")],
      "^50 logged losses .b_loss", LossRun(COSINE, PEAK, STEPS, LOSSES + 1)),
-    (log(Step=STEPS * 32, Value=LOSSES), "no column of losses",
+    (csv_of(Step=STEPS * 32, Value=LOSSES), "no column of losses",
      [("Column of losses", "Value"), ("Trained with", "Cosine"),
       ("Steps are counted in", "samples or tokens"), ("Samples or tokens per update", "32"),
       ("Column of steps", "Step")],
@@ -181,7 +181,7 @@ def test_dialog_asks_for_a_peak_and_for_updates(design):
     design.set("Peak learning rate", "")
     expect(design.status).to_contain_text("Type the peak learning rate")
     design.press("Escape")
-    design.choose(run=log(step=STEPS * 32, loss=LOSSES))
+    design.choose(run=csv_of(step=STEPS * 32, loss=LOSSES))
     design.set("Trained with", "Cosine")
     expect(design.status).to_contain_text("and count steps in updates")
 
@@ -189,7 +189,7 @@ def test_dialog_asks_for_a_peak_and_for_updates(design):
 def test_two_logs_are_fitted_together(design):
     """One asks for its curve, the other has learning rates."""
     columns = {"step": STEPS, "lr": PEAK * COSINE(STEPS), "val_loss": LOSSES + 0.004}
-    design.choose(run=TEXT, other=log(**columns))
+    design.choose(run=TEXT, other=csv_of(**columns))
     design.dialog.get_by_role("group", name="run.csv").get_by_label("Trained with").select_option("Cosine")
     design.accept()
     fit = fit_losses([RUN, LossRun.read(rows_of(**columns))])
@@ -208,7 +208,7 @@ def test_rejected_logs_and_fits_say_why(design):
         expect(design.dialog.get_by_role("button", name="Use this log")).to_be_disabled()
         design.press("Escape")
     fault = design.page.locator("#forecast-fault")
-    design.open_log(log(step=STEPS[::5], val_loss=LOSSES[::5]))
+    design.open_log(csv_of(step=STEPS[::5], val_loss=LOSSES[::5]))
     expect(fault).to_contain_text("a fit needs at least 20: log the loss more often")
     expect(design.page.locator("[data-figure=forecast]")).to_have_count(0)
     design.do("Remove run.csv")
@@ -217,7 +217,7 @@ def test_rejected_logs_and_fits_say_why(design):
 
 def test_dropped_log_opens_the_dialog(design):
     """It may be larger than other requests."""
-    large = log(step=STEPS, val_loss=LOSSES, note=["x" * 50_000] * len(STEPS))
+    large = csv_of(step=STEPS, val_loss=LOSSES, note=["x" * 50_000] * len(STEPS))
     design.page.evaluate(DROP, ["dropped.csv", large])
     expect(design.dialog.get_by_role("group", name="dropped.csv")).to_be_visible()
     design.set("Trained with", "Cosine")
@@ -268,7 +268,7 @@ def test_page_offers_what_a_forecast_needs(design):
     """The peak of the page is not that of the log: the page says so, and offers to change it."""
     steps = np.union1d(STEPS, [50])  # with the peak
     losses = np.interp(steps, STEPS, LOSSES)
-    design.choose(run=log(step=steps, lr=2 * PEAK * COSINE(steps), loss=losses))
+    design.choose(run=csv_of(step=steps, lr=2 * PEAK * COSINE(steps), loss=losses))
     design.accept()
     expect(design.notes).to_contain_text("0.001, is more than a factor of 1.5 from that of the runs, 0.002")
     expect(design.notes).to_contain_text("Long: no forecast, as the curve has 4500 steps")
@@ -302,7 +302,7 @@ def test_peak_is_offered_for_largest_learning_rates(design):
 
 
 def test_warnings_about_a_log_stay_on_the_page(design):
-    design.open_log(log(step=[*STEPS, 1000], val_loss=[*LOSSES, LOSSES[-1] + 1e-3]))
+    design.open_log(csv_of(step=[*STEPS, 1000], val_loss=[*LOSSES, LOSSES[-1] + 1e-3]))
     note = design.notes.locator("li").filter(has_text="earlier values are left out")
     expect(note).to_have_text(re.compile("^run.csv(?!.*run.csv)"))
     design.page.reload()
@@ -376,7 +376,7 @@ def test_steep_beginning_does_not_flatten_the_rest(fitted):
 
 def test_logs_of_three_peaks_fill_the_best_peaks(design):
     extra = {5e-4: 0.02, 1e-3: 0.0, 2e-3: 0.01}
-    design.choose(**{f"{peak:g}": log(step=STEPS, val_loss=LOSSES + more) for peak, more in extra.items()})
+    design.choose(**{f"{peak:g}": csv_of(step=STEPS, val_loss=LOSSES + more) for peak, more in extra.items()})
     for peak in extra:
         group = design.dialog.get_by_role("group", name=f"{peak:g}.csv")
         group.get_by_label("Trained with").select_option("Cosine")

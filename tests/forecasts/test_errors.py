@@ -29,7 +29,6 @@ def loss_run(curve: Any = CURVE, peak_value: Any = PEAK, steps: Any = (10, 20, 3
 RUN_ERRORS: list[Row] = [
     ("loss_run(curve=3)", TypeError, "curve = 3 must be a Curve"),
     ("loss_run(peak_value=0)", ValueError, "peak_value = 0 must be positive"),
-    ("loss_run(peak_value='1')", TypeError, "peak_value = '1' must be a number"),
     ("loss_run(steps=[1, 2])", ValueError, "steps has 2 items and losses has 3"),
     ("loss_run(steps=[])", ValueError, "no logged losses"),
     ("loss_run(steps=[1, 3, 3])", ValueError, "steps must increase: steps[1] = 3, steps[2] = 3; a resumed"),
@@ -44,11 +43,9 @@ RUN_ERRORS: list[Row] = [
     ("loss_run(losses=[1.0, 1e-300, 1.0])", ValueError, "losses[1] = 1e-300", "float32"),
     ("loss_run(losses=[1.0, 10**400, 1.0])", TypeError, "losses = ", "1000", "sequence of numbers"),
     ("loss_run(losses='high')", TypeError, "losses[0] = 'high'", "real number"),
-    ("loss_run(losses=[3.0, '2.0', 1.0])", TypeError, "losses[1] = '2.0'", "real number"),
     ("loss_run(losses=[3.0, 2.0, True])", TypeError, "losses[2] = True", "real number"),
     ("loss_run(losses=np.ones(3, bool))", TypeError, "losses[0] = ", "True", "real number"),
     ("loss_run(losses=np.ones(3, complex))", TypeError, "losses[0] = ", "j", "real number"),
-    ("loss_run(losses=[3.0, 2j, 1.0])", TypeError, "losses[1] = 2j", "real number"),
 ]  # fmt: skip
 
 
@@ -96,9 +93,7 @@ LOG_ERRORS: list[Row] = [
     ("read('step,loss\\n1,3,5\\n2,3,4\\n')", ValueError, "more cells than columns: ['1', '3', '5']"),
     ("read('step;loss\\n1;3,5\\n2;3,4\\n')", ValueError, "log: loss = '3,5' must be a number"),
     # In a chart of Weights & Biases, two runs may share a name.
-    ("read('step,loss,loss\\n1,3,3')", ValueError, "several columns are named 'loss'"),
     ("read('step,loss, loss \\n1,3,3')", ValueError, "several columns are named 'loss'"),
-    ("read('Step,a - loss,a - loss\\n1,3,3')", ValueError, "several columns are named 'a - loss'"),
     *((f"read([*LRS, {{'step': 2000, 'loss': 1, 'lr': 1, {column!r}: {cell}}}], None, None)", ValueError,
        f"the log: {column} = ", "must be a number")
       for column in ("step", "loss", "lr") for cell in ("'x'", "'5%'", "'1,234'", "2j", "10**400")),
@@ -112,19 +107,6 @@ LOG_ERRORS: list[Row] = [
     *((f"read({log})", TypeError, "must be a path, or rows", 'df.to_dict("records")')
       for log in ("3", "None", "np.ones(())", "{'step': [1]}", "[3]", "iter(['step,loss'])")),
 ]  # fmt: skip
-HUNDRED = [{"step": step, "loss": 4 - step / 10_000} for step in range(10, 1001, 10)]
-# Rows that are not of one run in its order.
-LOG_ERRORS += [
-    (f"read({rows})", ValueError, "the log has ", "losses at ", "keep those of one split, rank or run")
-    for rows in [
-        "HUNDRED[::-1]",
-        "[HUNDRED[place] for place in np.random.default_rng(0).permutation(100)]",
-        "sorted(HUNDRED, key=lambda row: str(row['step']))",
-        "[row | {'loss': row['loss'] + k} for row in HUNDRED for k in range(2)]",  # two splits
-        "[row | {'loss': row['loss'] + k} for k in range(2) for row in HUNDRED]",  # two runs
-        "[row | {'step': row['step'] % 250 + 1} for row in HUNDRED]",  # the steps of epochs
-    ]
-]
 LOG_ERRORS += [
     (f"read({arguments})", UnclearLogError, *parts)
     for arguments, *parts in [
