@@ -101,12 +101,14 @@ def test_unlikely_peak_gets_a_remark():
 
 TEXT = csv_of(step=STEPS, val_loss=LOSSES)
 TENSORBOARD = csv_of(**{"Wall time": STEPS, "Step": STEPS, "Value": LOSSES})
+LATE_LR = csv_of(step=[500, 1000], loss=[3, 2], lr=[1, 0])
 TWO_LRS = csv_of(step=STEPS, loss=LOSSES, a_lr=LOSSES, b_lr=2 * LOSSES)
 SAMPLES = csv_of(step=STEPS * 2**22, loss=LOSSES)
 NO_CURVE = {"curve": None, "peak": None}
 # A log, what the user chose next to it, the argument that helps, the columns to choose from, and the message.
 LOGS: list[tuple[str, dict[str, Any], str | None, list[str], str]] = [
     (TEXT, NO_CURVE, "curve", [], "log.csv has no learning rates among the columns 'step', 'val_loss'"),
+    (LATE_LR, NO_CURVE, "curve", [], "log.csv has learning rates only from step 500 to 1000 of 1000"),
     (TEXT, {"peak": None}, "peak_value", [], "log.csv has no learning rates"),
     (csv_of(step=STEPS, loss=LOSSES, train_loss=LOSSES), {}, "loss", ["loss", "train_loss"],
      "has several columns of losses"),
