@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Route, expect
-from support.design.page import COSINE, STABLE, STAGED, Action, DesignPage
+from support.design.page import COSINE, CURVES, STABLE, STAGED, Action
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 from plateau_jax.numerics import shapes
@@ -67,13 +67,10 @@ EDITS: list[tuple[Curve, list[Action], Curve]] = [
 ]  # fmt: skip
 
 
-def select(design: DesignPage, curve: Curve) -> None:
-    design.do({COSINE: "Edit Cosine", STAGED: "Edit Stages", STABLE: "Edit Stable"}[curve])
-
-
 def test_edits_give_the_curve_and_can_be_undone(design):
     for begin, actions, expected in EDITS:
-        select(design, begin)
+        (name,) = (name for name, curve in CURVES.items() if curve == begin)
+        design.do(f"Edit {name}")
         design.do(*actions)
         design.check(expected)
         design.undo_all()

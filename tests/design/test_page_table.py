@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Route, expect
 from support.design.page import CURVES, DROP, PEAK, STABLE, STAGED, DesignPage
 
-from plateau_jax import Curve, PlateauCurve, compare
+from plateau_jax import Curve, compare
 from plateau_jax.design.questions import MAX_CURVES
 from plateau_jax.theory.comparison import NOTE
 
@@ -111,15 +111,8 @@ def test_emptied_name_is_distinct(design):
 def test_undo_belongs_to_a_name_while_it_is_typed(design):
     """An answer changes the table, where the name is typed. The browser's undo survives that."""
     held: list[Route] = []
-
-    def hold_comparisons(route: Route) -> None:
-        if '"runs":[]' in (route.request.post_data or "") and not held:
-            held.append(route)
-        else:
-            route.continue_()
-
-    design.page.route("**/page", hold_comparisons)
-    with design.page.expect_request(lambda request: '"runs":[]' in (request.post_data or "")):
+    design.page.route("**/page", lambda route: route.continue_() if held else held.append(route))
+    with design.page.expect_request("**/page"):
         design.field("Warmup steps").fill("700")
     name = design.field("Name of Stable")
     name.press("Home")
@@ -245,4 +238,4 @@ def test_stopped_server_is_reported_until_it_answers(design, server):
     design.page.unroute_all()
     expect(design.page.locator("body.offline")).not_to_be_attached()  # without another change
     expect(design.page.locator("#trouble")).to_be_hidden()
-    assert design.curve == PlateauCurve(10_000, warmup_steps=700, plateaus=[(10, 40)], decay_shape="linear")
+    assert design.curve == CHANGED
