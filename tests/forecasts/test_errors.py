@@ -29,6 +29,7 @@ def loss_run(curve: Any = CURVE, peak_value: Any = PEAK, steps: Any = (10, 20, 3
 RUN_ERRORS: list[Row] = [
     ("loss_run(curve=3)", TypeError, "curve = 3 must be a Curve"),
     ("loss_run(peak_value=0)", ValueError, "peak_value = 0 must be positive"),
+    ("loss_run(peak_value='1')", TypeError, "peak_value = '1' must be a number"),
     ("loss_run(steps=[1, 2])", ValueError, "steps has 2 items and losses has 3"),
     ("loss_run(steps=[])", ValueError, "no logged losses"),
     ("loss_run(steps=[1, 3, 3])", ValueError, "steps must increase: steps[1] = 3, steps[2] = 3; a resumed"),
@@ -83,6 +84,8 @@ LOG_ERRORS: list[Row] = [
     ("read(TWO, 3)", TypeError, "curve = 3 must be a Curve"),
     ("read(TWO, None)", ValueError, "peak_value= without curve="),
     ("read(rows_of(step=[1, ''], loss=['', 1]), loss='loss')", ValueError, "both 'step' and 'loss'"),
+    ("read([row | {'loss': loss} for row in LRS for loss in (3, 2)])", ValueError,
+     "the log has 100 losses at 50 steps: keep those of one split, rank or run"),
     ("read([*LRS[:-1], LRS[-1] | {'lr': -PEAK}], None, None)", ValueError, "to = -1."),
     *((f"read({text})", ValueError, "log is not a log in CSV, JSON or JSON lines: ") for text in NO_JSON),
     ("read('[1]')", ValueError, "[1] must be a path, or rows"),
