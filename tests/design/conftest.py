@@ -1,32 +1,24 @@
 """The design page of three curves, in a browser."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from support.design.design import served
 
-from plateau_jax import Curve
 from plateau_jax.design.answers import initial_curves
-from plateau_jax.design.server import Server
-
-if TYPE_CHECKING:  # only slow tests need a browser
-    from playwright.sync_api import Browser
-    from support.design.page import DesignPage
 
 
 # One for each file: two of playwright's loops in one process exclude each other.
 @pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    from support.design.browser import chromium
+def browser():
+    from support.design.browser import chromium  # which only slow tests need
 
     with chromium() as browser:
         yield browser
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server():
     from support.design.page import CURVES, PEAK
 
     with served(initial_curves([*CURVES.items()], PEAK)) as server:
@@ -34,7 +26,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def visit(browser: "Browser", server: Server) -> Callable[..., AbstractContextManager["DesignPage"]]:
+def visit(browser, server):
     """Return a function that opens the page, of other curves if they are given, with options of a context.
 
     Afterwards, check for errors and for requests to other hosts.
@@ -42,16 +34,13 @@ def visit(browser: "Browser", server: Server) -> Callable[..., AbstractContextMa
     from support.design.page import PEAK, WIDE, DesignPage
 
     @contextmanager
-    def visit(
-        curves: dict[str, Curve] | None = None, size: tuple[int, int] = WIDE, **options: Any
-    ) -> Iterator[DesignPage]:
+    def visit(curves=None, size=WIDE, **options):
         other = nullcontext(server) if curves is None else served(initial_curves([*curves.items()], PEAK))
         with other as host:
             options |= {"viewport": {"width": size[0], "height": size[1]}}
             context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
             page = context.new_page()
-            errors: list[str] = []
-            requested: list[str] = []
+            errors, requested = [], []
             page.on("request", lambda request: requested.append(request.url))
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.on("console", lambda message: errors.append(message.text))  # such as of the security policy
@@ -68,7 +57,7 @@ def visit(browser: "Browser", server: Server) -> Callable[..., AbstractContextMa
 
 
 @pytest.fixture
-def design(visit: Callable[..., AbstractContextManager["DesignPage"]]) -> Iterator["DesignPage"]:
+def design(visit):
     """The page of the three curves, with STABLE selected."""
     with visit() as design:
         yield design

@@ -135,8 +135,11 @@ def arguments_after_move(curve: Curve, handle: Handle, value: float) -> dict[str
     for path, sign in fields:
         if "plateaus" in path:
             path = (*path[:-3], "absolute_plateaus", -1, path[-1])
-            if sign == 1:  # the first field
-                write_in_steps(reduce(getitem, path[:-3], entry), fields[0][0][-2])
+            if sign == 1:  # the first field: the plateau in percent becomes the last one in steps
+                curve_entry: Any = reduce(getitem, path[:-3], entry)
+                warmup, pair = curve_entry["warmup_steps"], curve_entry["plateaus"].pop(fields[0][0][-2])
+                start, length = (percent_of(curve_entry["total_steps"] - warmup, part) for part in pair)
+                curve_entry["absolute_plateaus"].append([warmup + start, length])
         holder: Any = reduce(getitem, path[:-1], entry)
         before = handle.value if holder[path[-1]] is None else holder[path[-1]]
         number = float(f"{before + sign * (value - handle.value):.12g}")
@@ -145,19 +148,10 @@ def arguments_after_move(curve: Curve, handle: Handle, value: float) -> dict[str
     return entry["curve"]
 
 
-def write_in_steps(arguments: Any, index: Any) -> None:
-    """Make a plateau in percent the last one in steps."""
-    warmup, pair = arguments["warmup_steps"], arguments["plateaus"].pop(index)
-    start, length = (percent_of(arguments["total_steps"] - warmup, percentage) for percentage in pair)
-    arguments["absolute_plateaus"].append([warmup + start, length])
-
-
-def find_handle(handles: list[Handle], wanted: Handle) -> Handle | None:
-    def key(handle: Handle) -> Any:
-        in_list = next((place for place, key in enumerate(handle.path) if key in PLATEAUS), None)
-        return handle.name, handle.path[:in_list]
-
-    return next((handle for handle in handles if key(handle) == key(wanted)), None)
+def name_and_curve(handle: Handle) -> tuple[str, Any]:
+    """Return a handle's name and the path of its curve or argument, which stay when a plateau moves."""
+    in_list = next((place for place, key in enumerate(handle.path) if key in PLATEAUS), None)
+    return handle.name, handle.path[:in_list]
 
 
 @examples(100)
@@ -177,7 +171,8 @@ def test_handle_moves_to_the_dragged_value(description, aim_index):
             continue
         if after.to_dict() != arguments:  # the constructor sorted the plateaus
             continue
-        after_move = find_handle(curve_and_peak_handles(after, PEAK), handle)
+        handles = {name_and_curve(moved): moved for moved in curve_and_peak_handles(after, PEAK)}
+        after_move = handles.get(name_and_curve(handle))
         if after_move is None:  # such as the initial learning rate without a warmup
             continue
         assert after_move.value == pytest.approx(value, rel=1e-9, abs=1e-9)

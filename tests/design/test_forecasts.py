@@ -1,14 +1,14 @@
 """Answers of the design page about forecasts: those of `LossFit`, from logs as the user opens them."""
 
-import csv
 import json
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.design.logs import CURVE, LOSSES, PEAK, RUN, STEPS, log, opened
+from support.design.logs import CURVE, LOSSES, PEAK, RUN, STEPS, opened
 from support.examples import examples
+from support.forecasts.law_runs import csv_of, rows_of
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
 from plateau_jax.design import forecasts, opened_logs
@@ -18,8 +18,8 @@ from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 WSD = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 FIT = fit_losses(RUN)
-TEXT = log(step=STEPS, val_loss=LOSSES)
-FEW = log(step=STEPS[::5], loss=LOSSES[::5])
+TEXT = csv_of(step=STEPS, val_loss=LOSSES)
+FEW = csv_of(step=STEPS[::5], loss=LOSSES[::5])
 
 with suppress_warnings():
     ZERO = StagedCurve([(10,)], start=0.0)
@@ -30,7 +30,7 @@ def run_of(*arguments: Any, **options: Any) -> dict[str, Any]:
 
 
 def run_at(peak: float, extra: float = 0.0) -> dict[str, Any]:
-    return run_of(log(step=STEPS, loss=LOSSES + extra), CURVE, peak) | {"name": f"{peak:g}.csv"}
+    return run_of(csv_of(step=STEPS, loss=LOSSES + extra), CURVE, peak) | {"name": f"{peak:g}.csv"}
 
 
 def forecast(runs: list[dict[str, Any]], *curves: tuple[Curve, float]) -> tuple[Any, list[Any]]:
@@ -40,14 +40,11 @@ def forecast(runs: list[dict[str, Any]], *curves: tuple[Curve, float]) -> tuple[
     return answer["fit"], answer["forecasts"]
 
 
-def test_opened_log_is_that_of_loss_run(tmp_path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text(TEXT)
-    expected = LossRun.read(path, CURVE, PEAK)
+def test_opened_log_is_that_of_loss_run() -> None:
     answer = opened(TEXT)
     run = json.loads(answer["run"])
     assert (Curve.from_dict(run["curve"]), run["peak"]) == (CURVE, PEAK)
-    assert (run["steps"], run["losses"]) == (expected.steps.tolist(), expected.losses.tolist())
+    assert (run["steps"], run["losses"]) == (STEPS.tolist(), LOSSES.tolist())
     assert (answer["loss"], answer["columns"], answer["advice"]) == ("val_loss", ["step", "val_loss"], [])
     half = StagedCurve([(1000, 0.5, "linear")], start=0.5)
     assert opened(TEXT, half)["largest_lr"] == 0.5 * PEAK
@@ -55,11 +52,11 @@ def test_opened_log_is_that_of_loss_run(tmp_path) -> None:
 
 def test_columns_of_a_log_are_read() -> None:
     lrs = [0, 5e-4, 1e-3, *np.linspace(1e-3, 1e-5, 47)]
-    run = run_of(log(step=STEPS, loss=LOSSES, lr=lrs), None, None)
+    run = run_of(csv_of(step=STEPS, loss=LOSSES, lr=lrs), None, None)
     assert (run["peak"], run["columns"]) == (1e-3, ["step", "loss", "lr"])
     with suppress_warnings():
         assert Curve.from_dict(run["curve"])(STEPS) * 1e-3 == pytest.approx(lrs, abs=1e-8)
-    chosen = log(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1, a_lr=lrs, b_lr=2 * np.array(lrs))
+    chosen = csv_of(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1, a_lr=lrs, b_lr=2 * np.array(lrs))
     run = run_of(chosen, None, None, step="n", loss="b_loss", lr="b_lr")
     assert (run["losses"][0], run["peak"]) == (LOSSES[0] + 1, 2e-3)
 
@@ -77,19 +74,17 @@ def test_columns_of_a_log_are_read() -> None:
     ],
 )
 def test_steps_in_other_units_become_updates(unit, steps) -> None:
-    text = log(step=[*steps, "-"], loss=[*LOSSES, 3])
+    text = csv_of(step=[*steps, "-"], loss=[*LOSSES, 3])
     run = run_of(text, unit=unit, step="step")
     assert (run["steps"], run["losses"]) == (STEPS.tolist(), LOSSES.tolist())
 
 
 CURVES = st.builds(
-    lambda total, warmup, shape, held: PlateauCurve(
-        total, warmup_steps=warmup, decay_shape=shape, plateaus=[(0, held)]
-    ),
+    PlateauCurve,
     st.integers(500, 3000),
-    st.integers(0, 100),
-    st.sampled_from(["linear", "cosine"]),
-    st.integers(0, 90),
+    warmup_steps=st.integers(0, 100),
+    decay_shape=st.sampled_from(["linear", "cosine"]),
+    plateaus=st.tuples(st.tuples(st.just(0), st.integers(0, 90))),
 )
 
 
@@ -163,7 +158,7 @@ def test_kept_answers_have_their_advice(monkeypatch) -> None:
         return fit_named_runs(*group)
 
     monkeypatch.setattr(forecasts, "fit_named_runs", fit_and_warn)
-    run = run_of(log(step=STEPS, loss=LOSSES + 0.375))
+    run = run_of(csv_of(step=STEPS, loss=LOSSES + 0.375))
     first = forecast([run], (WSD, PEAK))
     assert first[0]["advice"] == ["these losses lag behind"]
     monkeypatch.setattr(forecasts, "fit_named_runs", None)
@@ -189,15 +184,15 @@ def test_logs_of_three_peaks_have_best_peaks() -> None:
 
 def test_logs_that_miss_the_peak_are_fitted_together() -> None:
     """As `fit_losses` does."""
-    logs: list[str] = []
+    logs: list[dict[str, Any]] = []
     for curve, every in ((CURVE, 20), (WSD, 46)):
         steps = np.arange(every, curve.total_steps + 1, every)
         losses = 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)
-        logs.append(log(step=steps, loss=losses, lr=PEAK * 0.9997 * curve(steps - 1)))
-    runs = [run_of(text, None, None) | {"name": f"{index}.csv"} for index, text in enumerate(logs)]
+        logs.append({"step": steps, "loss": losses, "lr": PEAK * 0.9997 * curve(steps - 1).astype(float)})
+    runs = [run_of(csv_of(**log), None, None) | {"name": f"{index}.csv"} for index, log in enumerate(logs)]
     assert runs[0]["peak"] != runs[1]["peak"]
     _, (shown,) = forecast(runs, (WSD, PEAK))
-    together = fit_losses([LossRun.read(list(csv.DictReader(text.splitlines()))) for text in logs])
+    together = fit_losses([LossRun.read(rows_of(**log)) for log in logs])
     assert shown["loss"] == together.predict(WSD, PEAK).loss
 
 

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-_Floats = NDArray[np.float64]
-
 # What a color-blind person sees, as linear RGB: Machado et al. 2009, severity 1.
 VISIONS = {
     "full": np.eye(3),
@@ -29,7 +27,7 @@ OKLAB = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.42859220
 PAGE = files("plateau_jax.design") / "page"
 
 
-def colours(scheme: int) -> Iterator[_Floats]:
+def colours(scheme: int) -> Iterator[NDArray[np.float64]]:
     """Yield linear RGB of the card, then of the curves."""
     css = (PAGE / "page.css").read_text()
     for name in ("card", *(f"c{number}" for number in range(6))):
@@ -38,15 +36,11 @@ def colours(scheme: int) -> Iterator[_Floats]:
         yield np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
 
 
-def luminance(linear: _Floats) -> float:
-    return float(linear @ [0.2126, 0.7152, 0.0722]) + 0.05
-
-
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_colours_differ_for_every_vision(scheme):
     card, *curves = colours(scheme)
     for colour in curves:
-        low, high = sorted([luminance(card), luminance(colour)])
+        low, high = sorted(np.array([card, colour]) @ [0.2126, 0.7152, 0.0722] + 0.05)  # luminances
         assert high / low >= 3  # WCAG 2.2, 1.4.11
     for vision, matrix in VISIONS.items():
         seen = [OKLAB @ np.cbrt(CONES @ np.clip(matrix @ colour, 0, 1)) for colour in curves]

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Route, expect
-from support.design.design import describe_curve
-from support.design.page import COSINE, PEAK, STABLE, STAGED, Action, DesignPage
+from support.design.page import COSINE, CURVES, STABLE, STAGED, Action
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 from plateau_jax.numerics import shapes
@@ -68,13 +67,10 @@ EDITS: list[tuple[Curve, list[Action], Curve]] = [
 ]  # fmt: skip
 
 
-def select(design: DesignPage, curve: Curve) -> None:
-    design.do({COSINE: "Edit Cosine", STAGED: "Edit Stages", STABLE: "Edit Stable"}[curve])
-
-
 def test_edits_give_the_curve_and_can_be_undone(design):
     for begin, actions, expected in EDITS:
-        select(design, begin)
+        (name,) = (name for name, curve in CURVES.items() if curve == begin)
+        design.do(f"Edit {name}")
         design.do(*actions)
         design.check(expected)
         design.undo_all()
@@ -118,32 +114,19 @@ def test_wrong_fields_have_a_message_and_keep_the_curve(design):
         expect(design.page.locator("#stale")).to_be_hidden()
 
 
-def test_message_is_that_of_the_constructor_until_a_valid_text(design):
-    invalid = {**STABLE.to_dict(), "warmup_steps": 20_000}
-    design.do((WARMUP, "20000"))
-    expected = describe_curve({"curve": invalid, "peak": PEAK})["fault"]["message"]
-    expect(design.page.locator("#fault-curve-warmup_steps")).to_have_text(expected)
-    design.do((WARMUP, "600"))
-    expect(design.field(WARMUP)).not_to_have_attribute("aria-invalid", "true")
-    design.check(replace(STABLE, warmup_steps=600))
-
-
-@pytest.mark.parametrize(
-    ("actions", "label", "begin", "rest", "code"),
-    [
-        ([], "Peak learning rate", "6e-", "4", "peak_value=0.0006"),
-        ([("Decay shape", "1-x^P")], "P of the decay", "", "0.75", "decay_shape='1-x^0.75'"),
-    ],
-)
-def test_number_gets_no_message_while_it_is_typed(design, actions, label, begin, rest, code):
-    design.do(*actions)
-    field = design.field(label)
-    field.fill("")
-    field.press_sequentially(begin)
-    design.settle()
-    expect(design.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
-    field.press_sequentially(rest)
-    assert code in design.code
+def test_number_gets_no_message_while_it_is_typed(design):
+    design.do(("Decay shape", "1-x^P"))
+    for label, begin, rest, code in (
+        ("Peak learning rate", "6e-", "4", "peak_value=0.0006"),
+        ("P of the decay", "", "0.75", "decay_shape='1-x^0.75'"),
+    ):
+        field = design.field(label)
+        field.fill("")
+        field.press_sequentially(begin)
+        design.settle()
+        expect(design.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
+        field.press_sequentially(rest)
+        assert code in design.code
 
 
 def test_likely_mistakes_are_reported(design):
@@ -195,11 +178,8 @@ def test_percentages_are_read_as_by_the_library(design):
     tenths = [number / 10 for number in range(1001)]
     wholes = (1, 7, 95, 9_500, 2**31 - 1)
     steps_of = {whole: [percent_of(whole, percentage) for percentage in tenths] for whole in wholes}
-    pairs = [
-        (steps, whole)
-        for whole in wholes
-        for steps in {*steps_of[whole][::7], 0, 1, whole // 3, whole - 1, whole}
-    ]
+    probes = {whole: {*steps_of[whole][::7], 0, 1, whole // 3, whole - 1, whole} for whole in wholes}
+    pairs = [(steps, whole) for whole in wholes for steps in probes[whole]]
     steps, rounded = design.page.evaluate(
         """async ([tenths, wholes, pairs]) => {
             const { roundPercentage, stepsOfPercentage } = await import("./edits.js");
@@ -221,7 +201,11 @@ def levels_in_picture(drawing: Any) -> Any:
 
 
 def test_every_shape_can_be_chosen_from_its_picture(design):
-    """Formulas have an initial P."""
+    """Or with the keyboard. Formulas have an initial P."""
+    design.field("Decay shape").focus()
+    design.press("Space", "ArrowDown", "Enter")
+    expect(design.field("Decay shape")).to_be_focused()
+    assert design.curve == replace(STABLE, decay_shape="cosine")
     for shape in ("cosine", "linear"):
         design.do(("Warmup shape", shape))
         assert design.curve.warmup_shape == shape
@@ -250,11 +234,3 @@ def test_every_shape_can_be_chosen_from_its_picture(design):
         design.do((f"Stage {number}, shape", "1-sqrt"))
         shown = levels_in_picture(design.field(f"Stage {number}, shape").locator("selectedcontent"))
         assert (shown[0], shown[-1]) == ends
-
-
-def test_shape_is_chosen_with_the_keyboard(design):
-    design.field("Decay shape").focus()
-    design.press("Space", "ArrowDown", "Enter")
-    expect(design.field("Decay shape")).to_have_value("cosine")
-    expect(design.field("Decay shape")).to_be_focused()
-    assert design.curve == replace(STABLE, decay_shape="cosine")

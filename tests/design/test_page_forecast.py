@@ -1,6 +1,5 @@
 """Forecasts on the page in a browser: logs are opened, and every curve shows what `LossFit` forecasts."""
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,19 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Locator, Page, Route, expect
 from support.design.design import served
-from support.design.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS, log
-from support.design.page import DROP, DesignPage
+from support.design.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS
+from support.design.page import DROP, DesignPage, fill
+from support.forecasts.law_runs import csv_of, rows_of
 
-from plateau_jax import (
-    Curve,
-    LossFit,
-    LossForecast,
-    LossRun,
-    PlateauCurve,
-    StagedCurve,
-    best_peak,
-    fit_losses,
-)
+from plateau_jax import Curve, LossForecast, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
 from plateau_jax.design.answers import initial_curves
 from plateau_jax.design.server import Server
 
@@ -31,8 +22,8 @@ pytestmark = pytest.mark.slow
 LONG = PlateauCurve(4500, warmup_steps=50)
 STABLE = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 FIT = fit_losses(RUN)
-TEXT = log(step=STEPS, val_loss=LOSSES)
-WITH_LRS = log(step=STEPS, lr=PEAK * COSINE(STEPS), val_loss=LOSSES)
+TEXT = csv_of(step=STEPS, val_loss=LOSSES)
+WITH_LRS = csv_of(step=STEPS, lr=PEAK * COSINE(STEPS), val_loss=LOSSES)
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +51,7 @@ class ForecastPage(DesignPage):
         self.dialog.get_by_label("Files").set_input_files(files)
 
     def set(self, label: str, choice: str) -> None:
-        """Choose from a list of the dialog, or type into a field."""
-        field = self.dialog.get_by_label(label)
-        if field.evaluate("field => field.localName === 'select'"):
-            field.select_option(choice)
-        else:
-            field.fill(choice)
-            field.blur()
+        fill(self.dialog.get_by_label(label), choice)
 
     def open_log(self, text: str = TEXT, curve: str = "Cosine", name: str = "run") -> None:
         self.choose(**{name: text})
@@ -82,8 +67,8 @@ class ForecastPage(DesignPage):
         expect(self.cell(name)).to_have_attribute("title", f"{low:.3f} to {high:.3f}")
         expect(self.cell(name)).to_have_text(f"{loss:.3f} ± {(high - low) / 2:.3f}")
 
-    def expect_difference(self, name: str, fit: LossFit, first: Curve, curve: Curve) -> None:
-        difference = fit.compare({"first": first, "other": curve}, PEAK).differences[1]
+    def expect_difference_to_cosine(self, name: str, curve: Curve) -> None:
+        difference = FIT.compare({"first": COSINE, "other": curve}, PEAK).differences[1]
         numbers = [f"{number:+.3f}".replace("-", "−") for number in difference]
         expect(self.cell(name, "difference")).to_have_attribute("title", "{}, {} to {}".format(*numbers))
         text = self.cell(name, "difference").inner_text()
@@ -116,7 +101,7 @@ def test_every_curve_is_forecast(fitted):
     assert heads[:4] == ["Curve", "Forecast loss", "Difference", "Bound"]
     expect(fitted.page.locator("#trust")).to_contain_text("Trust a forecast more than the bound")
     fitted.expect_forecast("Cosine", FIT.predict(COSINE))
-    fitted.expect_difference("Stable", FIT, COSINE, STABLE)
+    fitted.expect_difference_to_cosine("Stable", STABLE)
     expect(fitted.cell("Long")).to_have_text("no forecast")
     expect(fitted.runs).to_contain_text("run.csv 50 logged losses (val_loss by step), up to step 1 000")
     fitted.do("Edit Long", "a copy", "Edit Cosine", "a copy")
@@ -125,22 +110,19 @@ def test_every_curve_is_forecast(fitted):
     note = "Long, Long (2): no forecast, as the curve has 4500 steps; a forecast reaches at most 4"
     expect(fitted.notes.locator("li").filter(has_text=note)).to_have_count(1)
     expect(fitted.notes.locator("li").filter(has_text="no forecast")).to_have_count(1)
-    heights = fitted.page.locator("#curves tbody tr").evaluate_all(
-        "rows => rows.map(row => row.clientHeight)"
-    )
-    assert max(heights) < 48
+    rows = fitted.page.locator("#curves tbody tr")
+    assert max(rows.evaluate_all("rows => rows.map(row => row.clientHeight)")) < 48
 
 
 def test_forecast_follows_a_dragged_handle(fitted):
     fitted.drag("Plateau 1, end", -60, 0, releases=False)
     dragged = fitted.curve
     fitted.expect_forecast("Stable", FIT.predict(dragged))
-    assert shown_points(fitted, ".curve.selected")[1][-1] == pytest.approx(
-        FIT.predict(dragged).loss, abs=2e-3
-    )
+    losses = shown_points(fitted, ".curve.selected")[1]
+    assert losses[-1] == pytest.approx(FIT.predict(dragged).loss, abs=2e-3)
     fitted.page.mouse.up()
     assert fitted.curve == dragged != STABLE
-    fitted.expect_difference("Stable", FIT, COSINE, dragged)
+    fitted.expect_difference_to_cosine("Stable", dragged)
     fitted.drag("Peak learning rate", 0, 40)
     assert fitted.peak() < PEAK
     expected = FIT.predict(dragged, fitted.peak())
@@ -166,10 +148,10 @@ def test_run_keeps_its_curve(fitted):
 DIALOGS: list[tuple[str, str, list[tuple[str, str]], str, LossRun]] = [
     (TEXT, "'val_loss'. Choose the curve", [("Trained with", "Cosine"), ("Peak learning rate", "1.25e-3")],
      "^50 logged losses .val_loss", LossRun(COSINE, 1.25e-3, STEPS, LOSSES)),
-    (log(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1), "no column of steps",
+    (csv_of(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1), "no column of steps",
      [("Trained with", "Cosine"), ("Column of steps", "n"), ("Column of losses", "b_loss")],
      "^50 logged losses .b_loss", LossRun(COSINE, PEAK, STEPS, LOSSES + 1)),
-    (log(Step=STEPS * 32, Value=LOSSES), "no column of losses",
+    (csv_of(Step=STEPS * 32, Value=LOSSES), "no column of losses",
      [("Column of losses", "Value"), ("Trained with", "Cosine"),
       ("Steps are counted in", "samples or tokens"), ("Samples or tokens per update", "32"),
       ("Column of steps", "Step")],
@@ -199,25 +181,20 @@ def test_dialog_asks_for_a_peak_and_for_updates(design):
     design.set("Peak learning rate", "")
     expect(design.status).to_contain_text("Type the peak learning rate")
     design.press("Escape")
-    design.choose(run=log(step=STEPS * 32, loss=LOSSES))
+    design.choose(run=csv_of(step=STEPS * 32, loss=LOSSES))
     design.set("Trained with", "Cosine")
     expect(design.status).to_contain_text("and count steps in updates")
 
 
-def test_two_logs_are_fitted_together(design, tmp_path):
-    history = [
-        {"step": int(step), "learning_rate": PEAK * COSINE(int(step)), "eval_loss": float(loss)}
-        for step, loss in zip(STEPS, LOSSES + 0.004, strict=True)
-    ]
-    history.insert(2, {"step": 50, "learning_rate": PEAK})
-    state = json.dumps({"log_history": history})
-    design.choose(run=TEXT, trainer_state=state)
+def test_two_logs_are_fitted_together(design):
+    """One asks for its curve, the other has learning rates."""
+    columns = {"step": STEPS, "lr": PEAK * COSINE(STEPS), "val_loss": LOSSES + 0.004}
+    design.choose(run=TEXT, other=csv_of(**columns))
     design.dialog.get_by_role("group", name="run.csv").get_by_label("Trained with").select_option("Cosine")
     design.accept()
-    (tmp_path / "state.json").write_text(state)
-    fit = fit_losses([RUN, LossRun.read(tmp_path / "state.json")])
+    fit = fit_losses([RUN, LossRun.read(rows_of(**columns))])
     design.expect_forecast("Stable", fit.predict(STABLE, PEAK))
-    design.do("Remove trainer_state.csv")
+    design.do("Remove other.csv")
     design.expect_forecast("Stable", FIT.predict(STABLE))
     design.do("Remove run.csv")
     expect(design.page.locator("[data-figure=forecast]")).to_have_count(0)
@@ -225,17 +202,13 @@ def test_two_logs_are_fitted_together(design, tmp_path):
 
 
 def test_rejected_logs_and_fits_say_why(design):
-    for content, message in (
-        (b"\xff\xfe\x00", "a text file in UTF-8"),
-        (b"[1, 2]", "not a log"),
-        (b"", "no rows"),
-    ):
+    for content, message in ((b"\xff\xfe\x00", "a text file in UTF-8"), (b"[1, 2]", "not a log")):
         design.choose(other=content)
         expect(design.status).to_contain_text(message)
         expect(design.dialog.get_by_role("button", name="Use this log")).to_be_disabled()
         design.press("Escape")
     fault = design.page.locator("#forecast-fault")
-    design.open_log(log(step=STEPS[::5], val_loss=LOSSES[::5]))
+    design.open_log(csv_of(step=STEPS[::5], val_loss=LOSSES[::5]))
     expect(fault).to_contain_text("a fit needs at least 20: log the loss more often")
     expect(design.page.locator("[data-figure=forecast]")).to_have_count(0)
     design.do("Remove run.csv")
@@ -244,7 +217,7 @@ def test_rejected_logs_and_fits_say_why(design):
 
 def test_dropped_log_opens_the_dialog(design):
     """It may be larger than other requests."""
-    large = log(step=STEPS, val_loss=LOSSES, note=["x" * 50_000] * len(STEPS))
+    large = csv_of(step=STEPS, val_loss=LOSSES, note=["x" * 50_000] * len(STEPS))
     design.page.evaluate(DROP, ["dropped.csv", large])
     expect(design.dialog.get_by_role("group", name="dropped.csv")).to_be_visible()
     design.set("Trained with", "Cosine")
@@ -295,7 +268,7 @@ def test_page_offers_what_a_forecast_needs(design):
     """The peak of the page is not that of the log: the page says so, and offers to change it."""
     steps = np.union1d(STEPS, [50])  # with the peak
     losses = np.interp(steps, STEPS, LOSSES)
-    design.choose(run=log(step=steps, lr=2 * PEAK * COSINE(steps), loss=losses))
+    design.choose(run=csv_of(step=steps, lr=2 * PEAK * COSINE(steps), loss=losses))
     design.accept()
     expect(design.notes).to_contain_text("0.001, is more than a factor of 1.5 from that of the runs, 0.002")
     expect(design.notes).to_contain_text("Long: no forecast, as the curve has 4500 steps")
@@ -329,7 +302,7 @@ def test_peak_is_offered_for_largest_learning_rates(design):
 
 
 def test_warnings_about_a_log_stay_on_the_page(design):
-    design.open_log(log(step=[*STEPS, 1000], val_loss=[*LOSSES, LOSSES[-1] + 1e-3]))
+    design.open_log(csv_of(step=[*STEPS, 1000], val_loss=[*LOSSES, LOSSES[-1] + 1e-3]))
     note = design.notes.locator("li").filter(has_text="earlier values are left out")
     expect(note).to_have_text(re.compile("^run.csv(?!.*run.csv)"))
     design.page.reload()
@@ -394,19 +367,16 @@ def test_steep_beginning_does_not_flatten_the_rest(fitted):
     fitted.do(("Total steps", "110"))
     short = PlateauCurve(110, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
     fitted.expect_forecast("Stable", FIT.predict(short))
-    heights = {
-        selector: fitted.page.locator(f"#losses {selector}").evaluate(
-            "line => [...line.points].map(({ y }) => y / line.ownerSVGElement.clientHeight)"
-        )
-        for selector in (".fit", ".curve.selected")
-    }
-    assert all(0 < line[-1] < 1 for line in heights.values())
-    assert heights[".curve.selected"][0] < 0 < heights[".fit"][0]
+    heights = "line => [...line.points].map(({ y }) => y / line.ownerSVGElement.clientHeight)"
+    fit = fitted.page.locator("#losses .fit").evaluate(heights)
+    curve = fitted.page.locator("#losses .curve.selected").evaluate(heights)
+    assert all(0 < line[-1] < 1 for line in (fit, curve))
+    assert curve[0] < 0 < fit[0]
 
 
 def test_logs_of_three_peaks_fill_the_best_peaks(design):
     extra = {5e-4: 0.02, 1e-3: 0.0, 2e-3: 0.01}
-    design.choose(**{f"{peak:g}": log(step=STEPS, val_loss=LOSSES + more) for peak, more in extra.items()})
+    design.choose(**{f"{peak:g}": csv_of(step=STEPS, val_loss=LOSSES + more) for peak, more in extra.items()})
     for peak in extra:
         group = design.dialog.get_by_role("group", name=f"{peak:g}.csv")
         group.get_by_label("Trained with").select_option("Cosine")

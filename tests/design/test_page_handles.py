@@ -18,10 +18,8 @@ pytestmark = pytest.mark.slow
 
 def place(curve: PlateauCurve) -> tuple[int, int]:
     """Return the first step of the only plateau, and the first step after it."""
-    ((first, after),) = [
-        (begin, after) for name, begin, after in shaded_spans(curve.rows) if name == "plateau"
-    ]
-    return first, after
+    (span,) = [(begin, after) for name, begin, after in shaded_spans(curve.rows) if name == "plateau"]
+    return span
 
 
 # Multiples of a hundredth of the run, which begins its plateau at step 1450 and ends it at 5250.
@@ -84,13 +82,6 @@ def test_derived_curves_and_stages_follow_their_handles(design):
     curve = design.curve
     assert (curve.total_steps, curve.stages[2].to > 0.1) == (10_000, True)
     design.check(curve)
-
-
-def test_peak_can_be_dragged(design):
-    design.drag("Peak learning rate", 0, 40)
-    assert 1e-4 < design.peak() < PEAK
-    assert f"peak_value={design.peak()!r}" in design.code
-    design.check(STABLE)
 
 
 def test_drag_counts_from_where_it_began(design):
@@ -226,46 +217,39 @@ def test_a_drag_that_ends_on_a_curve_chooses_nothing(design):
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_value_is_shown_at_a_moving_handle(visit, size):
+    """In the picture, above or below the handle."""
     with visit(size=size) as design:
+        label, picture = design.page.locator("#picture .value:visible"), design.page.locator("#picture")
+
+        def check_value(slider) -> None:
+            design.settle()
+            expect(label).to_have_text(slider.get_attribute("aria-valuetext"))
+            inner, outer, mark = (part.bounding_box() for part in (label, picture, slider.locator(".mark")))
+            for start, size in (("x", "width"), ("y", "height")):
+                assert outer[start] <= inner[start] <= outer[start] + outer[size] - inner[size]
+            is_above = inner["y"] + inner["height"] <= mark["y"]
+            assert is_above or inner["y"] >= mark["y"] + mark["height"]
+
         for name, right, down, _ in [*DRAGGED, ("Peak learning rate", 0, 40, None)]:
-            check_label(design, name, right, down)
+            expect(label).to_have_count(0)
+            x, y = design.grab(name)
+            for times in (1, -20, 20):
+                design.page.mouse.move(x + times * right, y + times * down, steps=2)
+                check_value(design.handle(name))
+            design.page.mouse.up()
+            expect(label).to_have_count(0)
+            design.page.keyboard.press("Tab")
+            design.handle(name).focus()
+            for key in ("ArrowRight", "PageUp", "Home"):
+                design.page.keyboard.press(key)
+                check_value(design.handle(name))
+            design.field("Total steps").focus()
+            expect(label).to_have_count(0)
             design.undo_all()
 
 
-def check_label(design: DesignPage, name: str, right: int, down: int) -> None:
-    """Check that the label lies in the picture, above or below its handle."""
-    label, slider = design.page.locator("#picture .value:visible"), design.handle(name)
-
-    def check_value() -> None:
-        design.settle()
-        expect(label).to_have_text(slider.get_attribute("aria-valuetext") or "")
-        boxes: list[Any] = [
-            shown.bounding_box()
-            for shown in (label, design.page.locator("#picture"), slider.locator(".mark"))
-        ]
-        inner, outer, mark = boxes
-        for start, size in (("x", "width"), ("y", "height")):
-            assert outer[start] <= inner[start] <= outer[start] + outer[size] - inner[size]
-        is_above = inner["y"] + inner["height"] <= mark["y"]
-        assert is_above or inner["y"] >= mark["y"] + mark["height"]
-
-    expect(label).to_have_count(0)
-    x, y = design.grab(name)
-    for times in (1, -20, 20):
-        design.page.mouse.move(x + times * right, y + times * down, steps=2)
-        check_value()
-    design.page.mouse.up()
-    expect(label).to_have_count(0)
-    design.page.keyboard.press("Tab")
-    slider.focus()
-    for key in ("ArrowRight", "PageUp", "Home"):
-        design.page.keyboard.press(key)
-        check_value()
-    design.field("Total steps").focus()
-    expect(label).to_have_count(0)
-
-
 def test_touch_drags_a_handle_to_the_end(visit):
+    moves = [("Start", [0]), *(("Move", [4 * count]) for count in range(1, 16)), ("End", [])]
     with visit(size=PHONE, has_touch=True, is_mobile=True) as design:
         touch = design.page.context.new_cdp_session(design.page)
         for name in ("Plateau 1, end", "Step at which to read learning rates"):
@@ -274,11 +258,7 @@ def test_touch_drags_a_handle_to_the_end(visit):
             box = design.handle(name).locator(".mark, path").first.bounding_box()
             x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
             before = design.position(name)[0]
-            for kind, moved in (
-                ("Start", [0]),
-                *(("Move", [4 * count]) for count in range(1, 16)),
-                ("End", []),
-            ):
+            for kind, moved in moves:
                 points = [{"x": x + right, "y": y} for right in moved]
                 touch.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
             design.settle()

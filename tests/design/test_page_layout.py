@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-from support.design.logs import LOSSES, STEPS, log
+from support.design.logs import LOSSES, STEPS
 from support.design.page import COSINE, CURVES, FOCUSED, PHONE, STABLE, STAGED, WIDE, DesignPage
+from support.forecasts.law_runs import csv_of
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 pytestmark = pytest.mark.slow
 
 SIZES = [(1440, 900), (1024, 768), (900, 600), (720, 450), (390, 844)]
-wide_and_phone = pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
@@ -37,7 +37,7 @@ def test_axe_finds_no_violation_in_any_state(visit, size, scheme):
             check(name)
             design.press("Escape")
         design.do("Edit Stages", "Open a log…")
-        text = log(step=10 * STEPS, loss=LOSSES).encode()
+        text = csv_of(step=10 * STEPS, loss=LOSSES).encode()
         file: Any = {"name": "run.csv", "mimeType": "text/csv", "buffer": text}
         design.dialog.get_by_label("Files").set_input_files(file)
         design.dialog.get_by_label("Trained with").select_option("Cosine")
@@ -246,7 +246,7 @@ PLACES = """[...document.querySelectorAll("#controls :is(input, select)")]
     .filter((field) => field.checkVisibility()).map((field) => field.getBoundingClientRect().y)"""
 
 
-@wide_and_phone
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_fields_do_not_move_while_one_is_typed(visit, size):
     with visit(size=size) as design:
         before = design.page.evaluate(PLACES)

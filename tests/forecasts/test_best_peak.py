@@ -1,11 +1,8 @@
 """`best_peak` equals an oracle, never advises a peak beyond those that were run, and says what to run."""
 
-import copy
-import itertools
 import math
-import pickle
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -14,12 +11,11 @@ import pytest
 from hypothesis import example, given, strategies as st
 from matplotlib.figure import Figure
 from support.examples import examples
-from support.forecasts.law_runs import changed, logged
-from support.forecasts.loss_oracle import BestPeakOracle
+from support.forecasts.law_runs import changed, logged, losses_of, rows_of
+from support.forecasts.loss_oracle import best_peak_of
 
 from plateau_jax import BestPeak, LossForecast, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
 from plateau_jax.forecasts.best_peaks import best_peak_of_fits
-from plateau_jax.forecasts.lr_sums import schedule_sums
 
 mpl.use("agg")
 
@@ -27,27 +23,23 @@ CURVE = PlateauCurve(1000, warmup_steps=50)
 LONGER = PlateauCurve(2000, warmup_steps=50, decay_shape="linear")
 HALF = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
 PEAKS = 5e-4, 1e-3, 2e-3
-RUNS = [
-    changed(run, run.losses + extra)
-    for run, extra in zip((logged(CURVE, peak=peak) for peak in PEAKS), (0.02, 0.0, 0.01), strict=True)
-]
+LOGGED = [logged(CURVE, peak=peak) for peak in PEAKS]
+RUNS = [changed(run, run.losses + extra) for run, extra in zip(LOGGED, (0.02, 0.0, 0.01), strict=True)]
 BEST = best_peak(RUNS, LONGER)
 
 
 def from_forecasts(peaks: Any, forecasts: Any) -> BestPeak:
     """Find the best peak from given forecasts."""
-    fits: Any = {
-        peak: SimpleNamespace(predict=lambda curve, peak, forecast=forecast: forecast)
-        for peak, forecast in zip(peaks, forecasts, strict=True)
-    }
+    pairs = zip(peaks, forecasts, strict=True)
+    fits: Any = {peak: Mock(**{"predict.return_value": forecast}) for peak, forecast in pairs}
     return best_peak_of_fits(fits, CURVE)
 
 
-FACTORS = st.lists(st.sampled_from([1.1, 1.2, 1.6, 2.0, 2.5, 2.6]), min_size=2, max_size=5)
-
-
 @examples(200)
-@given(FACTORS, st.lists(st.integers(2500, 2600), min_size=6, max_size=6))
+@given(
+    st.lists(st.sampled_from([1.1, 1.2, 1.6, 2.0, 2.5, 2.6]), min_size=2, max_size=5),
+    st.lists(st.integers(2500, 2600), min_size=6, max_size=6),
+)
 @example([2.0, 2.0], [2700, 2650, 2600])  # the minimum lies beyond the peaks
 @example([2.0, 2.0], [2600, 2650, 2700])
 @example([2.0, 2.0], [2600, 2700, 2750])  # concave
@@ -58,11 +50,9 @@ FACTORS = st.lists(st.sampled_from([1.1, 1.2, 1.6, 2.0, 2.5, 2.6]), min_size=2, 
 def test_parabola_equals_that_of_the_oracle(factors, thousandths) -> None:
     peaks = (1e-4 * np.cumprod([1.0, *factors])).tolist()
     losses = [loss / 1000 for loss in thousandths[: len(peaks)]]
-    place = min(max(losses.index(min(losses)), 1), len(losses) - 2)
-    near = [high / low for low, high in itertools.pairwise(peaks[place - 1 : place + 2])]
     forecasts = [LossForecast(loss, loss - 0.01, loss + 0.01) for loss in losses]
-    expected = BestPeakOracle.of(peaks, losses)
-    if expected is None or min(near) < 1.15 or max(near) > 2.55:
+    expected = best_peak_of(peaks, losses)
+    if expected is None:
         with pytest.raises(ValueError, match="do not show the best peak") as caught:
             from_forecasts(peaks, forecasts)
         listed = ", ".join(f"{peak:g} ({loss:.4g})" for peak, loss in zip(peaks, losses, strict=True))
@@ -70,7 +60,7 @@ def test_parabola_equals_that_of_the_oracle(factors, thousandths) -> None:
         return
     result = from_forecasts(peaks, forecasts)
     assert (result.peak, result.low, result.high) == pytest.approx(expected[:3], rel=1e-6)
-    assert result.forecast.loss == pytest.approx(expected.loss)
+    assert result.forecast.loss == pytest.approx(expected[3])
     assert peaks[0] <= result.low <= result.peak <= result.high <= peaks[-1]
     assert (result.peaks, result.forecasts) == (tuple(peaks), tuple(forecasts))
 
@@ -106,9 +96,6 @@ def test_best_peak_prints_one_line_and_a_table() -> None:
     forecast = LossForecast(2.918, 2.897, 2.939, ("long",))
     best = BestPeak(1.31e-3, 8.9e-4, 1.9e-3, forecast, PEAKS, (forecast,) * 3)
     assert str(best) == "1.3e-03 (8.9e-04 to 1.9e-03 are within 0.003): 2.918, between 2.897 and 2.939"
-    for same in (copy.copy(BEST), copy.deepcopy(BEST), pickle.loads(pickle.dumps(BEST))):
-        assert same == BEST != best
-        assert hash(same) == hash(BEST)
     root = ElementTree.fromstring(BEST._repr_html_())
     rows = [[cell.text for cell in row] for row in root.iter("tr")]
     assert [row[0] for row in rows] == ["peak", "0.0005", "0.001", "0.002"]
@@ -134,12 +121,9 @@ def read_log(peak: float, warmup: int, total: int, *, is_next: bool, has_curve: 
     """Read the log of a run whose learning rates were logged every 100 steps."""
     curve = PlateauCurve(total, warmup_steps=warmup, plateaus=[(30, 40)])
     steps = np.arange(100, total + 1, 100)
-    progress, noise = schedule_sums(curve, 1.0, steps)
-    losses = 2 + 0.02 * math.log2(peak / 1.2e-3) ** 2 + (progress / 500) ** -0.45 + 0.05 * noise**0.8
+    losses = losses_of(curve, steps, 0.0) + 0.02 * math.log2(peak / 1.2e-3) ** 2
     lrs = peak * curve(steps if is_next else steps - 1)
-    rows = zip(steps.tolist(), losses.tolist(), lrs.tolist(), strict=True)
-    log = [dict(zip(["step", "loss", "lr"], row, strict=True)) for row in rows]
-    return LossRun.read(log, curve if has_curve else None)
+    return LossRun.read(rows_of(step=steps, loss=losses, lr=lrs), curve if has_curve else None)
 
 
 @pytest.mark.parametrize("is_next", [False, True])
@@ -159,10 +143,6 @@ def test_logs_of_one_peak_are_fitted_together(is_next, has_curve) -> None:
     fit = fit_losses(runs[2:4])
     for peak in (None, *peaks[2:4]):
         assert not any("peak" in reason for reason in fit.predict(longer, peak).reasons)
-    exact = [LossRun(run.curve, run.peak_value, run.steps, run.losses) for run in runs[2:4]]
-    if abs(peaks[2] / peaks[3] - 1) > 1e-6:
-        with pytest.raises(ValueError, match="several peaks"):
-            fit_losses(exact)
 
 
 def test_warnings_name_the_runs_of_the_list() -> None:

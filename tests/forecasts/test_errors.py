@@ -44,11 +44,9 @@ RUN_ERRORS: list[Row] = [
     ("loss_run(losses=[1.0, 1e-300, 1.0])", ValueError, "losses[1] = 1e-300", "float32"),
     ("loss_run(losses=[1.0, 10**400, 1.0])", TypeError, "losses = ", "1000", "sequence of numbers"),
     ("loss_run(losses='high')", TypeError, "losses[0] = 'high'", "real number"),
-    ("loss_run(losses=[3.0, '2.0', 1.0])", TypeError, "losses[1] = '2.0'", "real number"),
     ("loss_run(losses=[3.0, 2.0, True])", TypeError, "losses[2] = True", "real number"),
     ("loss_run(losses=np.ones(3, bool))", TypeError, "losses[0] = ", "True", "real number"),
     ("loss_run(losses=np.ones(3, complex))", TypeError, "losses[0] = ", "j", "real number"),
-    ("loss_run(losses=[3.0, 2j, 1.0])", TypeError, "losses[1] = 2j", "real number"),
 ]  # fmt: skip
 
 
@@ -86,6 +84,8 @@ LOG_ERRORS: list[Row] = [
     ("read(TWO, 3)", TypeError, "curve = 3 must be a Curve"),
     ("read(TWO, None)", ValueError, "peak_value= without curve="),
     ("read(rows_of(step=[1, ''], loss=['', 1]), loss='loss')", ValueError, "both 'step' and 'loss'"),
+    ("read([row | {'loss': loss} for row in LRS for loss in (3, 2)])", ValueError,
+     "the log has 100 losses at 50 steps: keep those of one split, rank or run"),
     ("read([*LRS[:-1], LRS[-1] | {'lr': -PEAK}], None, None)", ValueError, "to = -1."),
     *((f"read({text})", ValueError, "log is not a log in CSV, JSON or JSON lines: ") for text in NO_JSON),
     ("read('[1]')", ValueError, "[1] must be a path, or rows"),
@@ -96,9 +96,7 @@ LOG_ERRORS: list[Row] = [
     ("read('step,loss\\n1,3,5\\n2,3,4\\n')", ValueError, "more cells than columns: ['1', '3', '5']"),
     ("read('step;loss\\n1;3,5\\n2;3,4\\n')", ValueError, "log: loss = '3,5' must be a number"),
     # In a chart of Weights & Biases, two runs may share a name.
-    ("read('step,loss,loss\\n1,3,3')", ValueError, "several columns are named 'loss'"),
     ("read('step,loss, loss \\n1,3,3')", ValueError, "several columns are named 'loss'"),
-    ("read('Step,a - loss,a - loss\\n1,3,3')", ValueError, "several columns are named 'a - loss'"),
     *((f"read([*LRS, {{'step': 2000, 'loss': 1, 'lr': 1, {column!r}: {cell}}}], None, None)", ValueError,
        f"the log: {column} = ", "must be a number")
       for column in ("step", "loss", "lr") for cell in ("'x'", "'5%'", "'1,234'", "2j", "10**400")),
@@ -112,19 +110,6 @@ LOG_ERRORS: list[Row] = [
     *((f"read({log})", TypeError, "must be a path, or rows", 'df.to_dict("records")')
       for log in ("3", "None", "np.ones(())", "{'step': [1]}", "[3]", "iter(['step,loss'])")),
 ]  # fmt: skip
-HUNDRED = [{"step": step, "loss": 4 - step / 10_000} for step in range(10, 1001, 10)]
-# Rows that are not of one run in its order.
-LOG_ERRORS += [
-    (f"read({rows})", ValueError, "the log has ", "losses at ", "keep those of one split, rank or run")
-    for rows in [
-        "HUNDRED[::-1]",
-        "[HUNDRED[place] for place in np.random.default_rng(0).permutation(100)]",
-        "sorted(HUNDRED, key=lambda row: str(row['step']))",
-        "[row | {'loss': row['loss'] + k} for row in HUNDRED for k in range(2)]",  # two splits
-        "[row | {'loss': row['loss'] + k} for k in range(2) for row in HUNDRED]",  # two runs
-        "[row | {'step': row['step'] % 250 + 1} for row in HUNDRED]",  # the steps of epochs
-    ]
-]
 LOG_ERRORS += [
     (f"read({arguments})", UnclearLogError, *parts)
     for arguments, *parts in [
@@ -236,5 +221,6 @@ def test_values_at_the_limits_are_accepted() -> None:
     fit_losses([LossRun(CURVE, PEAK * (1 + 9e-7), STEPS, LOSSES), RUN])
     FIT.predict(PlateauCurve(4000), 1.5e-3)
     FIT.predict(PlateauCurve(101))
+    fit_losses(logged(CURVE, 30)).predict(PlateauCurve(4000))  # four times all steps, not the 990 of the log
     with pytest.raises(ValueError, match=r"^(?!.*leave this peak out)"):  # two peaks would not do
         best_peak([*RUNS[1:], DIVERGED], CURVE)

@@ -24,17 +24,16 @@ mpl.use("agg")
 def curves(total: int) -> st.SearchStrategy[PlateauCurve]:
     """Draw curves that fall to a third of their peak or less."""
     return st.builds(
-        lambda warmup, shape, ratio, plateaus: PlateauCurve(
-            total, warmup_steps=warmup, decay_shape=shape, min_lr_ratio=ratio, plateaus=plateaus
-        ),
-        st.integers(0, total // 10),
-        st.sampled_from(["cosine", "linear", "1-sqrt"]),
-        st.sampled_from([0.0, 0.1, 0.3]),
-        st.sampled_from([(), [(0, 80)], [(30, 20)]]),
+        PlateauCurve,
+        st.just(total),
+        warmup_steps=st.integers(0, total // 10),
+        decay_shape=st.sampled_from(["cosine", "linear", "1-sqrt"]),
+        min_lr_ratio=st.sampled_from([0.0, 0.1, 0.3]),
+        plateaus=st.sampled_from([(), [(0, 80)], [(30, 20)]]),
     )
 
 
-EVENLY = np.arange(20, 601, 20)
+EVENLY = np.arange(8, 601, 8)  # more than there are groups
 MOSTLY_EARLY = np.r_[np.arange(30, 121, 2), np.arange(150, 601, 75)]  # 7 after the first fifth
 
 
@@ -104,21 +103,6 @@ HALF = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
 TWIN = StagedCurve([(50, 1.0), (950, 0.0, "cosine")])  # of `CURVE`, described differently
 
 
-@examples(16)
-@given(st.integers(0, 10**6), st.floats(0.35, 0.55), st.sampled_from(["cosine", "linear", "1-sqrt"]))
-def test_losses_of_the_law_are_accepted(seed, exponent, shape) -> None:
-    curve = PlateauCurve(2000, warmup_steps=40, decay_shape=shape)
-    forecast = fit_losses(logged(curve, 25, 2e-3, exponent=exponent, seed=seed)).predict(curve)
-    assert forecast.low < losses_of(curve, [2000], 0.0, exponent)[0] < forecast.high
-
-
-def test_runs_without_a_decay_are_not_fitted_alone() -> None:
-    stable, steps = StagedCurve([(50, 1.0), (950,)]), np.arange(100, 1001, 40)
-    runs = [logged(CURVE, 40), LossRun(stable, 1e-3, steps, 1.004 * FIT.losses(stable, steps))]
-    loss, half = LossOracle(runs).forecast(WSD, 1e-3)
-    close(fit_losses(runs).predict(WSD)[:3], (loss, loss - half, loss + half))
-
-
 def test_units_of_the_learning_rate_do_not_matter() -> None:
     """Peaks ten times as high give the same law, and the peak is the largest learning rate."""
     scaled = fit_losses(LossRun(CURVE, 1e-2, RUN.steps, RUN.losses))
@@ -148,18 +132,11 @@ def test_run_copies_its_arrays() -> None:
     assert "steps=10…1000" in repr(run)
 
 
-def test_copies_forecast_the_same() -> None:
-    assert fit_losses([RUN]).predict(WSD) == FIT.predict(WSD)
-    for fit in (copy.copy(FIT), copy.deepcopy(FIT), pickle.loads(pickle.dumps(FIT))):
-        assert fit.predict(WSD) == FIT.predict(WSD)
-        assert not fit.runs[0].losses.flags.writeable
-
-
-def test_losses_keep_the_shape_of_steps() -> None:
-    steps = np.arange(60, 1000, 47).reshape(4, 5)
+def test_losses_keep_the_order_and_shape_of_steps() -> None:
+    steps = np.random.default_rng(0).integers(1, 1001, (4, 200))
     actual = FIT.losses(CURVE, steps)
-    assert (actual.shape, actual.dtype) == ((4, 5), np.float64)
-    np.testing.assert_array_equal(actual.ravel(), FIT.losses(CURVE, steps.ravel()))
+    assert (actual.shape, actual.dtype) == ((4, 200), np.float64)
+    np.testing.assert_allclose(actual, FIT.losses(CURVE, range(1, 1001))[steps - 1], rtol=4e-5)
     assert FIT.losses(CURVE, 1000).shape == ()
     for empty in ([], range(0), np.zeros((2, 0)), np.array([], object)):
         values = FIT.losses(CURVE, empty)
@@ -173,14 +150,6 @@ def test_longest_run_and_curve() -> None:
     steps = np.linspace(2**27, total, 30).astype(int)
     fit = fit_losses(LossRun(curve, 1e-3, steps, losses_of(curve, steps)))
     assert fit.predict(curve).loss == pytest.approx(losses_of(curve, steps, 0.0)[-1], rel=1e-3)
-
-
-def test_horizon_counts_from_the_end_of_a_whole_run() -> None:
-    """A run of 1000 steps that is logged every 30 has its last loss at step 990."""
-    fit = fit_losses(logged(CURVE, 30))
-    assert fit.predict(PlateauCurve(4000)).loss > 0
-    with pytest.raises(ValueError, match="4 times the 1000 steps"):
-        fit.predict(PlateauCurve(4001))
 
 
 def test_only_equal_curves_are_the_same() -> None:

@@ -39,11 +39,7 @@ def served(curves: Any = ()) -> Generator[Server]:
 
 
 def request(
-    server: Server,
-    method: str,
-    path: str,
-    body: bytes | None = None,
-    **headers: str | None,
+    server: Server, method: str, path: str, body: bytes | None = None, **headers: str | None
 ) -> Reply:
     """Send a request. Underscores in header names become hyphens; headers that are None are omitted."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)

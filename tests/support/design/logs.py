@@ -1,7 +1,5 @@
 """Logs as the user opens them on the design page, and the run that most of them are of."""
 
-import csv
-import io
 import json
 from typing import Any
 
@@ -15,15 +13,6 @@ CURVE = PlateauCurve(1000, warmup_steps=50)
 STEPS = np.arange(20, 1001, 20)
 LOSSES = 2.5 + 2 * STEPS**-0.5 + 0.1 * CURVE(STEPS)
 RUN = LossRun(CURVE, PEAK, STEPS, LOSSES)
-
-
-def log(**columns: Any) -> str:
-    """Return a log in CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue()
 
 
 def opened(

@@ -33,6 +33,12 @@ Action = str | tuple[str, str]
 """A button to click; `Edit NAME`; or the label of a field, and its text or the choice in its list."""
 
 
+def fill(field: Locator, text: str) -> None:
+    """Type into a field, or choose from a list."""
+    is_list = field.evaluate("field => field.localName === 'select'")
+    field.select_option(text) if is_list else field.fill(text)
+
+
 class DesignPage:
     """The page, with what a user does there."""
 
@@ -59,9 +65,7 @@ class DesignPage:
         for action in actions:
             if isinstance(action, tuple):
                 label, text = action
-                field = self.field(label)
-                is_list = field.evaluate("field => field.localName === 'select'")
-                field.select_option(text) if is_list else field.fill(text)
+                fill(self.field(label), text)
             elif action.startswith("Edit "):
                 self.page.get_by_role("radio", name=action, exact=True).check()
             else:

@@ -1,5 +1,7 @@
 """Runs whose losses follow the law of the loss, with some noise; and rows of logs."""
 
+import csv
+import io
 from typing import Any
 
 import numpy as np
@@ -33,3 +35,12 @@ def changed(run: LossRun, losses: Any, kept: Any = slice(None)) -> LossRun:
 def rows_of(**columns: Any) -> list[dict[str, Any]]:
     """Return the rows of a log with these columns."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def csv_of(**columns: Any) -> str:
+    """Return the text of a log with these columns in CSV, with quoted cells."""
+    text = io.StringIO()
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()

@@ -64,11 +64,14 @@ class LossOracle:
 
     @staticmethod
     def sums(lrs: Any) -> tuple[float, float]:
+        """Return S and N after the updates with these learning rates."""
         s = lrs[lrs > 0]
+        if not len(s):
+            return 0.0, 0.0
         after, squares = np.cumsum(s[::-1])[::-1], np.cumsum(s[::-1] ** 2)[::-1]
         noise = squares[0] / (2 * after[0])
-        noise += 0.5 * sum(s[:-1] / (after[1:] + 0.1 * max(s)) * (squares[:-1] / after[:-1]))
-        return sum(s**0.9), noise
+        noise += 0.5 * np.sum(s[:-1] / (after[1:] + 0.1 * s.max()) * (squares[:-1] / after[:-1]))
+        return np.sum(s**0.9), noise
 
     def solve(self, alpha: float, power: float) -> tuple[Any, float]:
         """Return the coefficients for an α, and what α minimizes."""
@@ -144,35 +147,26 @@ class LossOracle:
         return float(np.sqrt(self.weights @ errors**2))
 
 
-class BestPeakOracle(NamedTuple):
-    """The best peak by NumPy's polynomials; None if there is none between the peaks."""
-
-    peak: float
-    low: float
-    high: float
-    loss: float
-
-    @classmethod
-    def of(cls, peaks: list[float], losses: list[float]) -> "BestPeakOracle | None":
-        place = losses.index(min(losses))
-        chosen = [place - 1, place, place + 1]
-        if place == 0:
-            chosen = [0, 1, 2]
-        if place == len(losses) - 1:
-            chosen = [place - 2, place - 1, place]
-        octaves = [math.log2(peaks[index]) for index in chosen]
-        if math.isclose(*sorted(losses[index] for index in chosen)[::2], abs_tol=1e-6):
-            return None
-        parabola = np.polynomial.Polynomial.fit(octaves, [losses[index] for index in chosen], 2)
-        if not parabola.deriv(2)(0) > 0:
-            return None
-        (best,) = parabola.deriv().roots()
-        if not math.log2(peaks[0]) - 1e-6 <= best <= math.log2(peaks[-1]) + 1e-6:
-            return None
-        least = float(parabola(best))
-        low, high = sorted((parabola - least - 0.003).roots().real)
-        best = min(max(best, math.log2(peaks[0])), math.log2(peaks[-1]))
-        return cls(2**best, max(2**low, peaks[0]), min(2**high, peaks[-1]), least)
+def best_peak_of(peaks: list[float], losses: list[float]) -> tuple[float, ...] | None:
+    """Return the best peak, its range and its loss by NumPy's polynomials; None if they are unclear."""
+    lowest = min(max(losses.index(min(losses)), 1), len(losses) - 2)
+    chosen = [lowest - 1, lowest, lowest + 1]
+    octaves = [math.log2(peaks[index]) for index in chosen]
+    factors = 2 ** np.diff(octaves)
+    if min(factors) < 1.2 - 1e-6 or max(factors) > 2.5 + 1e-6:
+        return None
+    if math.isclose(*sorted(losses[index] for index in chosen)[::2], abs_tol=1e-6):
+        return None
+    parabola = np.polynomial.Polynomial.fit(octaves, [losses[index] for index in chosen], 2)
+    if not parabola.deriv(2)(0) > 0:
+        return None
+    (best,) = parabola.deriv().roots()
+    if not math.log2(peaks[0]) - 1e-6 <= best <= math.log2(peaks[-1]) + 1e-6:
+        return None
+    least = float(parabola(best))
+    low, high = sorted((parabola - least - 0.003).roots().real)
+    best = min(max(best, math.log2(peaks[0])), math.log2(peaks[-1]))
+    return 2**best, max(2**low, peaks[0]), min(2**high, peaks[-1]), least
 
 
 def lags(losses: list[float]) -> bool:
