@@ -7,8 +7,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
-from support.examples import examples
 from support.training.by_hand import ByHand
 from support.training.kinds_of_run import KINDS, ON_DEVICE, Kind, half_loss, weighted_loss
 from support.training.models import Net, batches, device_pair_loss, mean_loss, nonfinite
@@ -112,14 +110,6 @@ def _run(step: TrainStep, micro_batches: Any) -> Any:
 @every_kind
 def test_resumed_run_equals_uninterrupted_run(kind: Kind) -> None:
     check_resume(kind.build, kind.updates(7, {0, 3, 4}), (0, 5), _run)
-
-
-@pytest.mark.slow
-@every_kind
-@examples(2)
-@given(stops=st.sets(st.integers(0, 24), min_size=1, max_size=3), bad=st.sets(st.integers(0, 23)))
-def test_run_resumes_from_any_update(kind: Kind, stops: set[int], bad: set[int]) -> None:
-    check_resume(kind.build, kind.updates(24, bad), stops, _run)
 
 
 def _kept(state: dict[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,12 @@ class ByHand:
         self.optimizers = kind.optimizers(self.model)
         self.groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         self.peaks = [float(group.get("initial_lr", group["lr"])) for group in self.groups]
-        curves = pytree.tree_leaves(kind.curve)
-        self.curves = curves if len(curves) > 1 else curves * len(self.groups)
+        several = len(self.optimizers) > 1 and isinstance(kind.curve, list | tuple)
+        entries = kind.curve if several else [kind.curve] * len(self.optimizers)
+        self.curves: list[Any] = []
+        for optimizer, curve in zip(self.optimizers, entries, strict=True):
+            is_list = isinstance(curve, list | tuple)
+            self.curves += curve if is_list else [curve] * len(optimizer.param_groups)
         self.is_fp16 = self.options.get("precision") == "fp16"
         self.scaler = torch.amp.GradScaler("cpu", init_scale=kind.loss_scale, enabled=self.is_fp16)
         if self.is_fp16:

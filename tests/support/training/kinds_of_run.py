@@ -25,7 +25,7 @@ from support.training.models import (
 from support.training.optimizers import FUSED, OPTIMIZERS, Foreign, make_optimizer
 from support.training.steps import CURVE, set_loss_scale
 from torch import Tensor, nn
-from torch.optim import ASGD, SGD, Adagrad, Adam, AdamW, Muon, NAdam, Optimizer, RMSprop, SparseAdam
+from torch.optim import ASGD, SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop, SparseAdam
 
 from plateau_jax import BatchPlan, HoldBelow, PlateauCurve
 from torch_bridge import TrainStep
@@ -126,18 +126,6 @@ def _of_mixed(kind: Any, **options: Any) -> Callable[[Any], Optimizer]:
         return kind([{"params": matrices, "lr": 0.02, "weight_decay": 0.1}, {"params": others}], **options)
 
     return build
-
-
-class Complex(nn.Module):
-    """A complex parameter, and a slice that is not dense in memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
-        self.sliced = nn.Parameter(torch.ones(3, 4)[:, ::2])
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return (self.weight * inputs).abs()[:, :2] + self.sliced.sum(0)
 
 
 class Versioned(nn.Module):
@@ -268,7 +256,7 @@ def _loss_with_tree(model: nn.Module, batch: Batch, carry: Any) -> Any:
 
 def half_loss(model: nn.Module, batch: Batch) -> Any:
     total, weight = weighted_loss(model, (batch[0].half(), batch[1]))
-    return total, weight
+    return total.half(), weight
 
 
 # Optimizers.
@@ -278,38 +266,23 @@ def _over_all(kind: Any, *arguments: Any, **options: Any) -> Callable[[nn.Module
     return lambda model: kind(model.parameters(), *arguments, **options)
 
 
-def _named(model: nn.Module) -> Optimizer:
-    return AdamW(model.named_parameters())
+def _two(first: Any, last: Any) -> Callable[[Any], list[Optimizer]]:
+    """Return a constructor of two optimizers, the second with two groups."""
 
-
-def _two(model: Any) -> list[Optimizer]:
-    return [AdamW(model.first.parameters(), lr=0.01, fused=True), NAdam(model.last.parameters(), lr=0.02)]
-
-
-def _muon_and_adamw(model: Any) -> list[Optimizer]:
-    return [
-        Muon([model.first.weight], lr=0.02),
-        AdamW([model.first.bias, *model.last.parameters()], fused=True),
-    ]
-
-
-def _two_fused(model: Any) -> list[Optimizer]:
-    return [
-        AdamW(model.first.parameters(), lr=0.01, fused=True),
-        SGD(model.last.parameters(), lr=0.1, momentum=0.9, fused=True),
-    ]
-
-
-def _groups(kind: Any, **options: Any) -> Callable[[Any], Optimizer]:
-    def build(model: Any) -> Optimizer:
-        groups = [
-            {"params": model.first.parameters(), "lr": 0.1, "weight_decay": 0.3},
-            {"params": [model.last.weight], "lr": 1 / 3},
-            {"params": [model.last.bias], "lr": 0.0},
-        ]
-        return kind(groups, lr=0.02, **options)
+    def build(model: Any) -> list[Optimizer]:
+        groups = [{"params": [model.last.weight], "lr": 0.03}, {"params": [model.last.bias]}]
+        return [first(model.first.parameters()), last(groups)]
 
     return build
+
+
+def _groups(model: Any) -> Optimizer:
+    groups = [
+        {"params": model.first.parameters(), "lr": 0.1, "weight_decay": 0.3},
+        {"params": [model.last.weight], "lr": 1 / 3},
+        {"params": [model.last.bias], "lr": 0.0},
+    ]
+    return AdamW(groups, lr=0.02, fused=True)
 
 
 def _resumed(model: nn.Module) -> Optimizer:
@@ -353,16 +326,16 @@ _EVERYTHING: dict[str, Any] = {
     "loss_fn": everything_loss, "model": Everything, "carry": torch.zeros(1, 4, 5), "time": 4, "pieces": 2
 }  # fmt: skip
 
+_ADAMW, _MOMENTUM = partial(AdamW, fused=True), partial(SGD, lr=0.1, momentum=0.9, fused=True)
 _SCALED = "adamw", "sgd", "rmsprop"
 
 KINDS: dict[str, Kind] = {
     **{name: Kind(name) for name in OPTIMIZERS},
     **{f"{name}, pieces": Kind(name, pieces=3, max_norm=0.05) for name in OPTIMIZERS},
-    "maximized": Kind(_over_all(Adam, maximize=True)),
     "lr as a tensor": Kind(_over_all(Adam, torch.tensor(0.1), foreach=False)),
     "betas as tensors": Kind(_over_all(Adam, 0.1, (torch.tensor(0.8), torch.tensor(0.9)), foreach=False)),
     "accumulator of 0.5": Kind(_over_all(Adagrad, initial_accumulator_value=0.5)),
-    "named": Kind(_named),
+    "named": Kind(lambda model: AdamW(model.named_parameters())),
     "sparse": Kind(_over_all(SparseAdam), _sparse_loss, model=_embedding, rtol=1e-6),
     "foreign": Kind(_over_all(Foreign)),
     # Precision.
@@ -399,7 +372,6 @@ KINDS: dict[str, Kind] = {
     "mixed, momentum": Kind(_of_mixed(SGD, lr=0.1, momentum=0.9, fused=True), model=Mixed, max_norm=0.05),
     "mixed, float64": Kind(_of_mixed(RMSprop, lr=0.01), model=partial(Mixed, torch.float64)),
     "mixed, bfloat16": Kind(_of_mixed(Adam, lr=0.01), model=partial(Mixed, torch.bfloat16), rtol=0.05),
-    "complex": Kind(_over_all(Adam), model=Complex, max_norm=0.1, rtol=1e-6),
     "dropout": Kind(model=partial(Net, dropout=0.5)),
     "versions and extra state": Kind("plain adam", model=Versioned),
     **{
@@ -410,11 +382,9 @@ KINDS: dict[str, Kind] = {
     "fused in bfloat16": _in(torch.bfloat16, AdamW, fused=True),
     "momentum in bfloat16": _in(torch.bfloat16, SGD, momentum=0.9),
     # Groups, curves and clocks.
-    "two optimizers": Kind(_two, curve=[CURVE, [_LINEAR]], max_norm=0.5),
-    "two fused optimizers": Kind(_two_fused, curve=[_LINEAR, CURVE], precision="fp16"),
-    "muon and adamw": Kind(_muon_and_adamw, max_norm=0.3),
-    "groups": Kind(_groups(AdamW, fused=True), curve=[CURVE, _LINEAR, _ENDING]),
-    "groups of momentum": Kind(_groups(SGD, momentum=0.9), curve=[CURVE, _LINEAR, _ENDING]),
+    "two optimizers": Kind(_two(_ADAMW, NAdam), curve=(CURVE, [_LINEAR, _ENDING]), max_norm=0.5),
+    "two fused optimizers": Kind(_two(_ADAMW, _MOMENTUM), curve=[[_LINEAR], CURVE], precision="fp16"),
+    "groups": Kind(_groups, curve=[CURVE, _LINEAR, _ENDING]),
     "past the end": Kind("rmsprop", curve=_ENDING),
     "initial updates": Kind(_resumed, initial_updates=7),
     "held": Kind(curve=HELD_CURVE, hold=[PATIENT, _BELOW], max_norm=0.1),
@@ -425,7 +395,7 @@ KINDS: dict[str, Kind] = {
     "samples on the host": Kind("plain adam", pieces=3, unit=7, count=_rows),
     "positive targets": Kind("momentum", pieces=2, unit=7, count=_positive),
     "positive targets, fp16": Kind("rmsprop", pair_loss, precision="fp16", unit=3, count=_positive),
-    "batch plan": Kind(_two, curve=_PLAN, unit=4, count=_rows),
+    "batch plan": Kind(curve=_PLAN, unit=4, count=_rows),
     # Carries.
     **{cells: Kind(**_recurrent(cells)) for cells in ("LSTM", "GRU", "RNN")},
     **{f"{cells}, pieces": Kind("rmsprop", pieces=3, **_recurrent(cells)) for cells in ("LSTM", "GRU")},
