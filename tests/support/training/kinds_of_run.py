@@ -266,10 +266,14 @@ def _over_all(kind: Any, *arguments: Any, **options: Any) -> Callable[[nn.Module
     return lambda model: kind(model.parameters(), *arguments, **options)
 
 
-def _two(first: Any, last: Any) -> Callable[[Any], list[Optimizer]]:
+def _named(model: nn.Module) -> Optimizer:
+    return AdamW(model.named_parameters())
+
+
+def _two(first: Any, last: Any) -> Callable[[Any], Any]:
     """Return a constructor of two optimizers, the second with two groups."""
 
-    def build(model: Any) -> list[Optimizer]:
+    def build(model: Any) -> Any:
         groups = [{"params": [model.last.weight], "lr": 0.03}, {"params": [model.last.bias]}]
         return [first(model.first.parameters()), last(groups)]
 
@@ -335,8 +339,8 @@ KINDS: dict[str, Kind] = {
     "lr as a tensor": Kind(_over_all(Adam, torch.tensor(0.1), foreach=False)),
     "betas as tensors": Kind(_over_all(Adam, 0.1, (torch.tensor(0.8), torch.tensor(0.9)), foreach=False)),
     "accumulator of 0.5": Kind(_over_all(Adagrad, initial_accumulator_value=0.5)),
-    "named": Kind(lambda model: AdamW(model.named_parameters())),
-    "sparse": Kind(_over_all(SparseAdam), _sparse_loss, model=_embedding, rtol=1e-6),
+    "named": Kind(_named),
+    "sparse": Kind(_over_all(SparseAdam), _sparse_loss, model=_embedding, max_norm=0.5, rtol=1e-6),
     "foreign": Kind(_over_all(Foreign)),
     # Precision.
     **{

@@ -7,22 +7,16 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.holds.held import PATIENT
-from support.training.cuda_graphs.gpu import gpu_step
 from support.training.cuda_graphs.graphs import (
     WARM_UPS,
     FakeGraph,
     Sums,
-    captured_step,
     graphs_for,
     without_cuda,
 )
-from support.training.models import batches, nonfinite
 from support.training.trees import equal_trees
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
-
-from plateau_jax import HoldBelow
 
 MAX_GRAPHS, MAX_SHAPES = 8, 64
 
@@ -78,28 +72,6 @@ def test_update_is_captured_once_per_shape(calls: Sequence[Any], captures: int, 
         expected.append((torch.tensor(total), torch.tensor(count)))
     assert equal_trees(results, expected)
     assert (FakeGraph.captures, sums.runs) == (captures, runs)
-
-
-def test_changing_setting_delays_capture() -> None:
-    """Its graph would be dropped at once."""
-    step, captures = captured_step("cpu", "sgd"), list[int]()
-    for number in range(12):
-        step.optimizer.param_groups[0]["weight_decay"] = 0.5 / min(number + 1, 8)
-        step(*batches(1))
-        captures.append(FakeGraph.captures)
-    assert captures == [0] * (7 + WARM_UPS) + [1] * (5 - WARM_UPS)
-
-
-@pytest.mark.parametrize("name", ["adamw", "momentum"])
-@pytest.mark.parametrize("hold", [None, [PATIENT, HoldBelow(0.9, 3, every=2)]])
-def test_captured_step_equals_eager_step(name: str, hold: Any) -> None:
-    options = {"hold": hold, "max_norm": 0.5}
-    captured, eager = captured_step("cpu", name, **options), gpu_step(name, device="cpu", **options)
-    for number, inputs in enumerate([*batches(20), *batches(10, rows=7, seed=1)]):
-        chosen = nonfinite(inputs) if number % 5 == 0 else inputs
-        assert equal_trees(captured(chosen), eager(chosen))
-    assert FakeGraph.captures == 2
-    assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
 @st.composite

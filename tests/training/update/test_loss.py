@@ -22,8 +22,9 @@ nan, inf = float("nan"), float("inf")
 
 
 def update(kinds: str) -> None:
-    """Run an update whose micro-batches have a mean (m) or a pair (p)."""
-    losses = iter([{"m": mean_loss, "p": pair_loss}[kind] for kind in kinds])
+    """Run an update whose micro-batches have a mean (m), a pair (p), or a pair with the weight 0 (0)."""
+    forms = {"m": mean_loss, "p": pair_loss, "0": lambda model, batch: (mean_loss(model, batch), 0)}
+    losses = iter([forms[kind] for kind in kinds])
     make_step(loss_fn=lambda model, batch: next(losses)(model, batch))(*batches(len(kinds)))
 
 
@@ -59,6 +60,8 @@ ERRORS = [
     ("update('mp')", TypeError, "a mean for one batch and a pair"),
     ("update('pm')", TypeError, "a mean for one batch and a pair"),
     ("update('ppm')", TypeError, "a mean for one batch and a pair"),
+    ("update('0')", ValueError, "weight", "is zero"),
+    ("update('00')", ValueError, "weight", "is zero"),
     ("loss_on('meta')", ValueError, "a loss on meta", "parameters are on cpu"),
 ]
 
