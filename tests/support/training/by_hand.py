@@ -10,6 +10,8 @@ from support.training.kinds_of_run import Kind
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from plateau_jax import Curve
+
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -21,12 +23,12 @@ class ByHand:
         self.optimizers = kind.optimizers(self.model)
         self.groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         self.peaks = [float(group.get("initial_lr", group["lr"])) for group in self.groups]
-        several = len(self.optimizers) > 1 and isinstance(kind.curve, list | tuple)
-        entries = kind.curve if several else [kind.curve] * len(self.optimizers)
-        self.curves: list[Any] = []
-        for optimizer, curve in zip(self.optimizers, entries, strict=True):
-            is_list = isinstance(curve, list | tuple)
-            self.curves += curve if is_list else [curve] * len(optimizer.param_groups)
+        is_shared = len(self.optimizers) == 1 or isinstance(kind.curve, Curve)
+        entries: Sequence[Any] = [kind.curve] * len(self.optimizers) if is_shared else kind.curve
+        self.curves: list[Curve] = []
+        for optimizer, entry in zip(self.optimizers, entries, strict=True):
+            is_single = isinstance(entry, Curve)
+            self.curves += [entry] * len(optimizer.param_groups) if is_single else entry
         self.is_fp16 = self.options.get("precision") == "fp16"
         self.scaler = torch.amp.GradScaler("cpu", init_scale=kind.loss_scale, enabled=self.is_fp16)
         if self.is_fp16:
