@@ -202,7 +202,7 @@ def test_host_stepper_adds_one_read(name: str, options: dict[str, Any]) -> None:
     assert reads_of(lambda: step(nonfinite(batch))) == 1
 
 
-_DRAWING = "mixed", "mixed, momentum", "dropout", "everything"
+_DRAWING = "mixed", "mixed, momentum", "dropout"
 
 
 @pytest.mark.parametrize("name", [name for name in ON_DEVICE if name not in _DRAWING])

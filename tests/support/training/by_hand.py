@@ -24,7 +24,7 @@ class ByHand:
         self.groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         self.peaks = [float(group.get("initial_lr", group["lr"])) for group in self.groups]
         is_shared = len(self.optimizers) == 1 or isinstance(kind.curve, Curve)
-        entries: Sequence[Any] = [kind.curve] * len(self.optimizers) if is_shared else kind.curve
+        entries: Any = [kind.curve] * len(self.optimizers) if is_shared else kind.curve
         self.curves: list[Curve] = []
         for optimizer, entry in zip(self.optimizers, entries, strict=True):
             is_single = isinstance(entry, Curve)

@@ -165,21 +165,6 @@ class Level(nn.Module):
         self.level, self.bias = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(2))
 
 
-class Everything(nn.Module):
-    """A recurrent layer, batch normalization and dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with seeded(0):
-            self.cells, self.last = nn.GRU(3, 5, batch_first=True), nn.Linear(5, 2)
-        self.norm, self.dropout = nn.BatchNorm1d(5), nn.Dropout(0.3)
-
-    def forward(self, inputs: Tensor, carry: Tensor) -> tuple[Tensor, Tensor]:
-        hidden, carry = self.cells(inputs, carry)
-        hidden = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
-        return self.last(self.dropout(hidden)), carry
-
-
 def _embedding() -> nn.Module:
     with seeded(0):
         return nn.Embedding(9, 3, sparse=True)
@@ -205,11 +190,6 @@ def weighted_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 def weighted_on_host(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
     total, weight = weighted_loss(model, batch)
     return total, weight.item()
-
-
-def everything_loss(model: nn.Module, batch: Batch, carry: Tensor) -> Any:
-    outputs, carry = model(batch[0], carry)
-    return ((outputs.float() - batch[1]).square().sum(), batch[1].numel()), carry
 
 
 def _sparse_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -256,7 +236,7 @@ def _loss_with_tree(model: nn.Module, batch: Batch, carry: Any) -> Any:
 
 def half_loss(model: nn.Module, batch: Batch) -> Any:
     total, weight = weighted_loss(model, (batch[0].half(), batch[1]))
-    return total.half(), weight
+    return total, weight
 
 
 # Optimizers.
@@ -270,12 +250,16 @@ def _named(model: nn.Module) -> Optimizer:
     return AdamW(model.named_parameters())
 
 
-def _two(first: Any, last: Any) -> Callable[[Any], Any]:
-    """Return a constructor of two optimizers, the second with two groups."""
+def by_layer(*names: str) -> Callable[[Any], Any]:
+    """Return a constructor of one optimizer with a group for each layer of `Net`, or of one for each."""
 
     def build(model: Any) -> Any:
-        groups = [{"params": [model.last.weight], "lr": 0.03}, {"params": [model.last.bias]}]
-        return [first(model.first.parameters()), last(groups)]
+        groups = [{"params": model.first.parameters()}, {"params": model.last.parameters(), "lr": 0.02}]
+        kinds = [OPTIMIZERS[name] for name in names]
+        if len(kinds) == 1:
+            ((kind, options),) = kinds
+            return kind(groups, **options)
+        return [kind([group], **options) for group, (kind, options) in zip(groups, kinds, strict=True)]
 
     return build
 
@@ -315,7 +299,7 @@ def _in(dtype: torch.dtype, kind: Any = Foreign, **options: Any) -> Kind:
     """A run in this dtype, in which the optimizer may keep its state in another one."""
 
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
-        return nn.functional.mse_loss(model(batch[0].to(dtype)).float(), batch[1])
+        return nn.functional.mse_loss(model(batch[0].to(dtype)), batch[1].to(dtype))
 
     rtol = 0.05 if dtype.itemsize < 4 else 0.0  # torch's own loop computes the norm in bfloat16
     model = partial(_net_in, dtype)
@@ -326,11 +310,6 @@ _LINEAR = PlateauCurve(25, decay_shape="linear")
 _ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
 _PLAN = BatchPlan([(0, 3), (8, 5), (20, 9), (64, 5)]).scale(CURVE, 4, reference=9)
 _BELOW = HoldBelow([(1.0, 5), (0.9, 7)], every=3)
-_EVERYTHING: dict[str, Any] = {
-    "loss_fn": everything_loss, "model": Everything, "carry": torch.zeros(1, 4, 5), "time": 4, "pieces": 2
-}  # fmt: skip
-
-_ADAMW, _MOMENTUM = partial(AdamW, fused=True), partial(SGD, lr=0.1, momentum=0.9, fused=True)
 _SCALED = "adamw", "sgd", "rmsprop"
 
 KINDS: dict[str, Kind] = {
@@ -386,8 +365,8 @@ KINDS: dict[str, Kind] = {
     "fused in bfloat16": _in(torch.bfloat16, AdamW, fused=True),
     "momentum in bfloat16": _in(torch.bfloat16, SGD, momentum=0.9),
     # Groups, curves and clocks.
-    "two optimizers": Kind(_two(_ADAMW, NAdam), curve=(CURVE, [_LINEAR, _ENDING]), max_norm=0.5),
-    "two fused optimizers": Kind(_two(_ADAMW, _MOMENTUM), curve=[[_LINEAR], CURVE], precision="fp16"),
+    "two optimizers": Kind(by_layer("adamw", "nadam"), curve=(CURVE, [_LINEAR]), max_norm=0.5),
+    "two fused optimizers": Kind(by_layer("adamw", "momentum"), curve=[[_LINEAR], CURVE], precision="fp16"),
     "groups": Kind(_groups, curve=[CURVE, _LINEAR, _ENDING]),
     "past the end": Kind("rmsprop", curve=_ENDING),
     "initial updates": Kind(_resumed, initial_updates=7),
@@ -408,8 +387,6 @@ KINDS: dict[str, Kind] = {
     "GRU that restarts": Kind("sgd", **_recurrent("GRU", _restarting_loss)),
     "a tree as the carry": Kind(loss_fn=_loss_with_tree, carry=_TREE, pieces=2),
     "a parameter as the carry": Kind("sgd", _carried_bias, model=Level, carry=torch.zeros(2)),
-    "everything": Kind(precision="fp16", max_norm=0.5, **_EVERYTHING),
-    "everything on the host": Kind("nadam", precision="fp16", max_norm=0.5, **_EVERYTHING),
 }
 
 _FUSED_GROUPS = (

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.schedulers.runs import learning_rate
 from support.training.by_hand import ByHand
-from support.training.kinds_of_run import Kind
+from support.training.kinds_of_run import Kind, by_layer
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.optimizers import FUSED, OPTIMIZERS, make_optimizer
 from support.training.reads import reads_of
@@ -30,16 +30,6 @@ def _state(optimizer: Optimizer) -> Any:
     }
 
 
-def _two_groups(name: str) -> Kind:
-    kind, options = OPTIMIZERS[name]
-
-    def build(model: Any) -> Optimizer:
-        groups = [{"params": model.first.parameters(), "lr": 0.02}, {"params": model.last.parameters()}]
-        return kind(groups, **options)
-
-    return Kind(build)
-
-
 @pytest.mark.parametrize("name", [*FUSED, "dampened"])
 @examples(8)
 @given(
@@ -55,7 +45,7 @@ def _two_groups(name: str) -> Kind:
 )
 def test_changes_between_updates_take_effect(name: str, changes: list[Any]) -> None:
     """A changed `fused`, deleted states, and bad updates: the first momentum may come after any of them."""
-    kind = _two_groups(name)
+    kind = Kind(by_layer(name))
     step, by_hand = kind.build(), ByHand(kind)
     for (change, groups, is_bad), batch in zip(changes, batches(len(changes)), strict=True):
         for optimizer in (step.optimizer, *by_hand.optimizers):
