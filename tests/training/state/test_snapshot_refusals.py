@@ -96,7 +96,6 @@ _DAMAGE: list[tuple[dict[str, Any], str, str]] = [
     ({}, "state.update(model={})", "Missing key"),
     ({}, "state.update(carry=3)", "not iterable"),
     ({}, "state.update(curves=None)", "not iterable"),
-    ({}, "state.update(parameters=None)", "not iterable"),
     ({}, "state.update(parameters=[['first.weight']])", "parameter 1 is missing in the state"),
     ({}, "state.update(precision=None)", "precision"),
     ({}, "state.update(loss_scale=[tensor(1.0), tensor(1.0)])", "loss_scale"),
