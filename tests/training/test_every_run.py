@@ -1,6 +1,5 @@
 """What holds for every kind of training run: relations that run over the table in `kinds_of_run.py`."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -89,18 +88,14 @@ def test_run_equals_loop_by_hand(kind: Kind) -> None:
     check_equals_loop_by_hand(kind)
 
 
-@pytest.fixture
-def doubles() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-@pytest.mark.usefixtures("doubles")
 @pytest.mark.parametrize("name", ["adamw", "momentum, fp16", "rmsprop, bf16", "device weights, fp16"])
 def test_default_dtype_concerns_only_model_and_data(name: str) -> None:
-    check_equals_loop_by_hand(KINDS[name])
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        check_equals_loop_by_hand(KINDS[name])
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _run(step: TrainStep, micro_batches: Any) -> Any:

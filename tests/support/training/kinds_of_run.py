@@ -203,7 +203,6 @@ def _level_loss(model: Any, batch: Batch) -> Tensor:
 
 
 def _view_loss(model: Any, batch: Batch) -> Tensor:
-    """Return a view of a parameter."""
     return model.bias[0] if batch[0].isfinite().all() else model.bias[0] * torch.nan
 
 
@@ -246,10 +245,6 @@ def _over_all(kind: Any, *arguments: Any, **options: Any) -> Callable[[nn.Module
     return lambda model: kind(model.parameters(), *arguments, **options)
 
 
-def _named(model: nn.Module) -> Optimizer:
-    return AdamW(model.named_parameters())
-
-
 def by_layer(*names: str) -> Callable[[Any], Any]:
     """Return a constructor of one optimizer with a group for each layer of `Net`, or of one for each."""
 
@@ -271,11 +266,6 @@ def _groups(model: Any) -> Optimizer:
         {"params": [model.last.bias], "lr": 0.0},
     ]
     return AdamW(groups, lr=0.02, fused=True)
-
-
-def _resumed(model: nn.Module) -> Optimizer:
-    """An optimizer that another loop has trained with, so that its groups have their peaks."""
-    return AdamW([{"params": model.parameters(), "initial_lr": 0.01}], lr=0.004, fused=True)
 
 
 def _rows(batch: Batch) -> int:
@@ -318,7 +308,6 @@ KINDS: dict[str, Kind] = {
     "lr as a tensor": Kind(_over_all(Adam, torch.tensor(0.1), foreach=False)),
     "betas as tensors": Kind(_over_all(Adam, 0.1, (torch.tensor(0.8), torch.tensor(0.9)), foreach=False)),
     "accumulator of 0.5": Kind(_over_all(Adagrad, initial_accumulator_value=0.5)),
-    "named": Kind(_named),
     "sparse": Kind(_over_all(SparseAdam), _sparse_loss, model=_embedding, max_norm=0.5, rtol=1e-6),
     "foreign": Kind(_over_all(Foreign)),
     # Precision.
@@ -369,7 +358,6 @@ KINDS: dict[str, Kind] = {
     "two fused optimizers": Kind(by_layer("adamw", "momentum"), curve=[[_LINEAR], CURVE], precision="fp16"),
     "groups": Kind(_groups, curve=[CURVE, _LINEAR, _ENDING]),
     "past the end": Kind("rmsprop", curve=_ENDING),
-    "initial updates": Kind(_resumed, initial_updates=7),
     "held": Kind(curve=HELD_CURVE, hold=[PATIENT, _BELOW], max_norm=0.1),
     "held on the host": Kind("rmsprop", curve=HELD_CURVE, hold=PATIENT),
     "held below": Kind("plain adam", curve=HELD_CURVE, hold=HoldBelow(0.9, 3, every=2)),
@@ -389,14 +377,7 @@ KINDS: dict[str, Kind] = {
     "a parameter as the carry": Kind("sgd", _carried_bias, model=Level, carry=torch.zeros(2)),
 }
 
-_FUSED_GROUPS = (
-    "mixed",
-    "mixed, momentum",
-    "two fused optimizers",
-    "groups",
-    "initial updates",
-    "fused in bfloat16",
-)
+_FUSED_GROUPS = "mixed", "mixed, momentum", "two fused optimizers", "groups", "fused in bfloat16"
 _READING_LOSSES = weighted_on_host, _level_loss, _view_loss
 ON_DEVICE = {
     name: kind

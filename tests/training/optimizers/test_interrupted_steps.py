@@ -113,7 +113,6 @@ def test_aux_of_update_interrupted_at_any_line() -> None:
 
 HOOKS: dict[str, Callable[[TrainStep, Any], Any]] = {
     "backward": lambda step, hook: step.model.last.register_full_backward_hook(hook),
-    "before the optimizer": lambda step, hook: step.optimizer.register_step_pre_hook(hook),
     "after the optimizer": lambda step, hook: step.optimizer.register_step_post_hook(hook),
 }
 
