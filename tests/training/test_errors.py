@@ -1,10 +1,10 @@
 """A training step rejects invalid input with one clear error, and changes nothing."""
 
 import copy
-import io
 import pickle
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -34,10 +34,6 @@ def inference_net() -> Net:
         return Net()
 
 
-def with_lr(lr: Any) -> Any:
-    return make_optimizer("adamw", Net(), lr=lr)
-
-
 ERRORS: list[Any] = [
     ("build(precision='tf32')", ValueError, "precision = 'tf32'", "fp32"),
     ("build(on_nonfinite='stop')", ValueError, "on_nonfinite = 'stop'", "skip"),
@@ -50,8 +46,6 @@ ERRORS: list[Any] = [
     ("build(curve=lambda step: 0.1)", TypeError, "curve = <function", "must be a Curve"),
     ("build(curve=[CURVE, CURVE])", ValueError, "2 curves", "the optimizer has 1"),
     ("build(hold='wait')", TypeError, "hold = 'wait'", "HoldUntilFlat"),
-    ("build(hold=[])", ValueError, "hold", "no rule"),
-    ("build(hold=HOLD, curve=PlateauCurve(30))", ValueError, "hold", "needs a flat part"),
     ("build(hold=HOLD, unit=3, count=len)", ValueError, "unit = 3 with hold"),
     ("build(initial_updates=-1)", ValueError, "initial_updates = -1", "at least 0"),
     ("build(initial_updates=1.5)", TypeError, "initial_updates = 1.5", "integer"),
@@ -73,7 +67,6 @@ ERRORS: list[Any] = [
     # Optimizers, and their learning rates.
     ("build(optimizer='adamw')", TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer"),
     ("build(optimizer=[])", ValueError, "optimizer is empty"),
-    ("build(optimizer=with_lr(0.1))", ValueError, "4 of the optimizer's 4 parameters are not the model's"),
     ("build(optimizer=SGD([*model.parameters(), nn.Parameter(torch.ones(1))]))", ValueError,
      "1 of the optimizer's 5 parameters are not the model's"),
     ("build(optimizer=LineSearch(model.parameters(), {'lr': 0.1}))", TypeError, "LineSearch needs"),
@@ -103,9 +96,8 @@ ERRORS: list[Any] = [
     ("step.load_state_dict(Path('state.pt'))", ValueError, "load the file first"),
     ("step.load_state_dict('state.pt')", ValueError, "load the file first"),
     ("copy.copy(step)", TypeError, "can't be copied or pickled: build another one"),
-    *((f"{function}({holder})", TypeError, "can't be copied or pickled: build another one")
-      for function in ("copy.deepcopy", "pickle.dumps", "saved")
-      for holder in ("step", "[step]", "{'step': step}")),
+    ("copy.deepcopy([step])", TypeError, "can't be copied or pickled: build another one"),
+    ("pickle.dumps({'step': step})", TypeError, "can't be copied or pickled: build another one"),
     ("evaluate(NUMBERS, model, mean_loss)", TypeError, "model = [0, 1, ", "torch.nn.Module; it comes first"),
     ("evaluate(model, batches(1), NUMBERS)", TypeError, "loss_fn = [0, 1, "),
     ("evaluate(model, batches(1), mean_loss, carry=NUMBERS)", TypeError, "carry"),
@@ -113,10 +105,6 @@ ERRORS: list[Any] = [
     ("checkpoint_activations(NUMBERS, nn.Linear)", TypeError, "model = [0, 1, "),
     ("find_batch_size(NUMBERS, len, 8)", TypeError, "is not callable"),
 ]  # fmt: skip
-
-
-def saved(value: Any) -> None:
-    torch.save(value, io.BytesIO())
 
 
 @each_row(ERRORS)
@@ -149,31 +137,20 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 # What is returned, as an expression of the right value; the error, and what it names.
 RETURNED: list[tuple[str, str, type[Exception], str]] = [
-    ("loss", "None", TypeError, "loss_fn returned"),
-    ("loss", "value.expand(3)", ValueError, "loss_fn returned"),
     ("loss", "(value, -1)", ValueError, "loss_fn returned"),
     ("loss", "value.detach()", ValueError, "the loss has no gradient with respect to any"),
-    ("loss", "(value, value * 2)", ValueError, r"a pair is \(sum, weight\).*has_aux=True"),
     ("loss", "{}['missing']", KeyError, "missing"),
     ("aux", "value[0]", TypeError, "loss_fn returned"),
     ("aux", "(value[0], {'n': 3})", TypeError, "loss_fn returned"),
-    ("aux", "(value[0], 1, 2)", TypeError, "loss_fn returned"),
-    ("aux", "(None, value[0])", TypeError, "loss_fn returned"),
     ("carry", "value[0]", TypeError, r"must return \(loss, carry\)"),
     ("carry", "(value[0], (value[1][0][:, :2], value[1][1]))", ValueError, "carry"),
     ("carry", "(value[0], [*value[1]])", ValueError, "carry"),
-    ("carry", "(value[0], (*value[1], value[1][1]))", ValueError, "carry"),
     ("carry", "(value[0], (value[1][0], 1.0))", ValueError, "carry"),
     ("carry", "(value[0], (value[1][0], value[1][1].to('meta')))", ValueError, "carry"),
-    ("carry", "(value[0], None)", ValueError, "carry"),
-    ("count", "2.0", TypeError, "must be an integer"),
-    ("count", "True", TypeError, "must be an integer"),
     ("count", "-1", ValueError, "must be at least 0"),
     ("count", "2**62", ValueError, r"less than 2\*\*62"),
     ("count", "torch.tensor(5.0)", TypeError, "torch.float32; it must be of integers"),
-    ("count", "torch.tensor(True)", TypeError, "torch.bool; it must be of integers"),
     ("count", "torch.tensor([5])", ValueError, r"shape \(1,\); it must be a scalar"),
-    ("count", "1 // 0", ZeroDivisionError, "by zero"),
 ]
 
 
@@ -206,15 +183,6 @@ def test_wrong_value_changes_nothing(
     is_wrong = False
     assert equal_trees(step(*data), reference(*data))
     assert equal_trees(state_kept_by_skips(step), state_kept_by_skips(reference))
-
-
-def test_weight_of_zero_changes_nothing() -> None:
-    step, (batch,) = make_step(loss_fn=pair_loss), batches(1)
-    empty, before = (batch[0][:0], batch[1][:0]), state_kept_by_skips(step)
-    for pieces in ((empty,), (empty, empty, empty)):
-        with pytest.raises(ValueError, match=r"weight .* is zero"):
-            step(*pieces)
-    assert equal_trees(state_kept_by_skips(step), before)
 
 
 @pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
@@ -251,15 +219,6 @@ def test_changed_parameters_are_rejected(name: str, change: str, message: str) -
     assert step(batch).applied == 2
 
 
-def test_repeated_parameter_is_rejected() -> None:
-    model = Net()
-    with pytest.warns(UserWarning, match="duplicate parameters"):
-        optimizer = SGD([*model.parameters(), model.last.bias], lr=0.1)
-    with pytest.raises(ValueError, match="1 parameters are in the optimizer's groups more than once"):
-        TrainStep(model, optimizer, mean_loss, CURVE)
-    assert "initial_lr" not in optimizer.param_groups[0]
-
-
 @pytest.mark.parametrize(
     "criterion", [nn.MSELoss(), nn.MSELoss, nn.functional.mse_loss, nn.L1Loss(reduction="sum")], ids=range(4)
 )
@@ -274,37 +233,14 @@ def test_criterion_as_loss_fn_is_rejected(criterion: Any) -> None:
     assert step(batch).loss.item() == pytest.approx(expected.item())
 
 
-def _unpacking(model: nn.Module, batch: Any) -> Any:
-    inputs, targets = batch
-    return nn.functional.mse_loss(model(inputs), targets)
-
-
-def _by_index(model: nn.Module, batch: Any) -> Any:
-    return (model(batch[0]) - batch[1]).square().mean()
-
-
-def _without_targets(model: nn.Module, batch: Any) -> Any:
-    return model(batch).square().mean()
-
-
-@pytest.mark.parametrize(
-    ("loss_fn", "error", "rows"),
-    [(_unpacking, ValueError, 4), (_by_index, RuntimeError, 2), (_without_targets, RuntimeError, 4)],
-)
-def test_error_hints_at_two_micro_batches(loss_fn: Any, error: type[Exception], rows: int) -> None:
-    step, (batch,) = make_step(loss_fn=loss_fn), batches(1, rows=rows)
-    with pytest.raises(error) as caught:
-        step(*batch)
+def test_error_hints_at_two_micro_batches() -> None:
+    """Not if there is one argument, and not for a lack of memory."""
+    step, exhausted = make_step(), make_step(loss_fn=Mock(side_effect=torch.OutOfMemoryError))
+    ((inputs, targets),) = batches(1, rows=1)
+    with pytest.raises(IndexError) as caught:
+        step(inputs, targets)
     assert "2 arguments are 2 micro-batches" in caught.value.__notes__[0]
-    with pytest.raises((ValueError, TypeError)) as caught:  # one argument, so no hint
-        step((batch[0], batch[1], None) if loss_fn is _unpacking else None)
-    assert not hasattr(caught.value, "__notes__")
-
-
-def test_out_of_memory_error_gets_no_hint() -> None:
-    def loss_fn(model: nn.Module, batch: Any) -> Any:
-        raise torch.OutOfMemoryError
-
-    with pytest.raises(torch.OutOfMemoryError) as caught:
-        make_step(loss_fn=loss_fn)(torch.ones(2), torch.ones(2))
-    assert not hasattr(caught.value, "__notes__")
+    for call in (lambda: step(inputs), lambda: step(None, None), lambda: exhausted(inputs, targets)):
+        with pytest.raises((IndexError, TypeError, torch.OutOfMemoryError)) as caught:
+            call()
+        assert not hasattr(caught.value, "__notes__")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.by_hand import ByHand
-from support.training.kinds_of_run import Kind, with_aux
+from support.training.kinds_of_run import Kind, by_layer, with_aux
 from support.training.models import Batch, batches, device_pair_loss, mean_loss, nonfinite, pair_loss
 from support.training.optimizers import FUSED, OPTIMIZERS
 from support.training.trees import equal_trees, through_file
@@ -34,20 +34,6 @@ def _with_carry(loss_fn: Any) -> Any:
     return carried
 
 
-def _optimizers(names: list[str]) -> Any:
-    """Return a constructor of an optimizer for each of the two layers, or of one with two groups."""
-
-    def build(model: Any) -> Any:
-        groups = [{"params": model.first.parameters()}, {"params": model.last.parameters(), "lr": 0.02}]
-        if len(names) == 1:
-            kind, options = OPTIMIZERS[names[0]]
-            return kind(groups, **options)
-        kinds = zip(groups, map(OPTIMIZERS.__getitem__, names), strict=True)
-        return [kind([group], **options) for group, (kind, options) in kinds]
-
-    return build
-
-
 @st.composite
 def _kinds(draw: st.DrawFn) -> Kind:
     names = st.sampled_from(list(FUSED)) | st.sampled_from([name for name in OPTIMIZERS if name != "muon"])
@@ -63,7 +49,7 @@ def _kinds(draw: st.DrawFn) -> Kind:
     loss_fn = with_aux(loss_fn) if options["has_aux"] else loss_fn
     if draw(st.booleans()):
         loss_fn, options["carry"] = _with_carry(loss_fn), torch.zeros(2)
-    optimizers = _optimizers(draw(st.lists(names, min_size=1, max_size=2)))
+    optimizers = by_layer(*draw(st.lists(names, min_size=1, max_size=2)))
     return Kind(optimizers, loss_fn, curve=[draw(curves), draw(curves)], **options)
 
 

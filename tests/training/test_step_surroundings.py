@@ -1,4 +1,4 @@
-"""The training step in unusual surroundings: copies, devices, modes, threads."""
+"""The training step in unusual surroundings: copies, devices, modes, threads; and when it is printed."""
 
 import copy
 import pickle
@@ -12,10 +12,12 @@ import pytest
 import torch
 from support.training.models import Net, batches, counting_loss, mean_loss, nonfinite
 from support.training.optimizers import FUSED, make_optimizer
+from support.training.reads import reads_of
 from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees
 from torch import Tensor
 
+from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, evaluate
 
 Build = Callable[..., TrainStep]
@@ -32,17 +34,23 @@ def in_inference_mode(build: Build, data: list[Any]) -> Any:
 
 def with_another_default_device(build: Build, data: list[Any]) -> Any:
     model = Net()
-    try:
-        torch.set_default_device("meta")
+    with torch.device("meta"):
         step = build(model=model)
-        # Torch's own Adam creates its counters on the default device.
-        torch.set_default_device("meta" if step.optimizer.param_groups[0].get("fused") else None)
+    # Torch's own Adam creates its counters on the default device.
+    with torch.device("meta" if step.optimizer.param_groups[0].get("fused") else "cpu"):
         results = train(step, data[:5])
-        torch.set_default_device("meta")
+    with torch.device("meta"):
         step.load_state_dict(step.state_dict())
         return results + train(step, data[5:]), step
-    finally:
-        torch.set_default_device(None)
+
+
+def with_reused_carry(build: Build, data: list[Any]) -> Any:
+    """The caller's tensor may change: the step has a copy."""
+    carry = torch.zeros(2)
+    step = build(carry=carry)
+    carry.fill_(7)
+    step.reset_carry()
+    return train(step, data), step
 
 
 def in_new_threads(build: Build, data: list[Any]) -> Any:
@@ -119,6 +127,7 @@ SITUATIONS: list[Any] = [
     *((in_inference_mode, {"name": name, **CARRIED}) for name in NAMES),
     *((with_another_default_device, {"name": name, "precision": precision, "max_norm": 0.5})
       for name in (*FUSED, "plain adam", "plain momentum") for precision in ("fp32", "fp16")),
+    (with_reused_carry, CARRIED),
     (in_new_threads, {}),
     (next_to_another_step, {}),
     (in_autocast, {"precision": "bf16"}),
@@ -163,3 +172,29 @@ def test_lazy_model_trains_after_a_dummy_batch() -> None:
     lazy, (batch,) = torch.nn.Sequential(torch.nn.LazyLinear(2)), batches(1)
     lazy(batch[0])
     assert make_step(model=lazy)(batch).applied == 1
+
+
+# Printed.
+
+
+def test_print_shows_curve_step_and_lr() -> None:
+    step, data = make_step(unit=2, count=lambda batch: 5), batches(4)
+    assert reads_of(lambda: repr(step)) == 0
+    assert repr(step) == f"TrainStep({CURVE})"
+    train(step, [*data[:3], nonfinite(data[3])])
+    lr = float(f"{CURVE(7) * 0.01:.6g}")
+    counts = "applied=3, skipped=1, consumed=15, unit=2"
+    assert str(step) == f"TrainStep({CURVE}, clock=7, lr={lr}, {counts})"
+    assert str(make_step()) == f"TrainStep({CURVE}, clock=0, lr=0.005, applied=0, skipped=0)"
+
+
+def test_print_of_several_curves_is_one_line() -> None:
+    model, other = Net(), PlateauCurve(500)
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.5) for module in (model.first, model.last)]
+    same = TrainStep(model, optimizers, mean_loss, other)
+    assert str(same).startswith(f"TrainStep({other}, clock=0, lr=0.5, ")
+    assert "lr=[0.25, 0.5], " in str(TrainStep(model, optimizers, mean_loss, [CURVE, other]))
+    step = make_step(curve=PlateauCurve(10**6, plateaus=[(number, 0.1) for number in range(90)]))
+    for shown in (repr(step), str(step)):
+        assert len(shown) < 400
+        assert "\n" not in shown

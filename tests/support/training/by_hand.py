@@ -10,6 +10,8 @@ from support.training.kinds_of_run import Kind
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from plateau_jax import Curve
+
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -21,8 +23,12 @@ class ByHand:
         self.optimizers = kind.optimizers(self.model)
         self.groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         self.peaks = [float(group.get("initial_lr", group["lr"])) for group in self.groups]
-        curves = pytree.tree_leaves(kind.curve)
-        self.curves = curves if len(curves) > 1 else curves * len(self.groups)
+        is_shared = len(self.optimizers) == 1 or isinstance(kind.curve, Curve)
+        entries: Any = [kind.curve] * len(self.optimizers) if is_shared else kind.curve
+        self.curves: list[Curve] = []
+        for optimizer, entry in zip(self.optimizers, entries, strict=True):
+            is_single = isinstance(entry, Curve)
+            self.curves += [entry] * len(optimizer.param_groups) if is_single else entry
         self.is_fp16 = self.options.get("precision") == "fp16"
         self.scaler = torch.amp.GradScaler("cpu", init_scale=kind.loss_scale, enabled=self.is_fp16)
         if self.is_fp16:

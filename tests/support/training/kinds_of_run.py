@@ -25,7 +25,7 @@ from support.training.models import (
 from support.training.optimizers import FUSED, OPTIMIZERS, Foreign, make_optimizer
 from support.training.steps import CURVE, set_loss_scale
 from torch import Tensor, nn
-from torch.optim import ASGD, SGD, Adagrad, Adam, AdamW, Muon, NAdam, Optimizer, RMSprop, SparseAdam
+from torch.optim import ASGD, SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop, SparseAdam
 
 from plateau_jax import BatchPlan, HoldBelow, PlateauCurve
 from torch_bridge import TrainStep
@@ -128,18 +128,6 @@ def _of_mixed(kind: Any, **options: Any) -> Callable[[Any], Optimizer]:
     return build
 
 
-class Complex(nn.Module):
-    """A complex parameter, and a slice that is not dense in memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
-        self.sliced = nn.Parameter(torch.ones(3, 4)[:, ::2])
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return (self.weight * inputs).abs()[:, :2] + self.sliced.sum(0)
-
-
 class Versioned(nn.Module):
     """A module in its second version, whose extra state grows with every call."""
 
@@ -177,21 +165,6 @@ class Level(nn.Module):
         self.level, self.bias = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(2))
 
 
-class Everything(nn.Module):
-    """A recurrent layer, batch normalization and dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with seeded(0):
-            self.cells, self.last = nn.GRU(3, 5, batch_first=True), nn.Linear(5, 2)
-        self.norm, self.dropout = nn.BatchNorm1d(5), nn.Dropout(0.3)
-
-    def forward(self, inputs: Tensor, carry: Tensor) -> tuple[Tensor, Tensor]:
-        hidden, carry = self.cells(inputs, carry)
-        hidden = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
-        return self.last(self.dropout(hidden)), carry
-
-
 def _embedding() -> nn.Module:
     with seeded(0):
         return nn.Embedding(9, 3, sparse=True)
@@ -219,11 +192,6 @@ def weighted_on_host(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
     return total, weight.item()
 
 
-def everything_loss(model: nn.Module, batch: Batch, carry: Tensor) -> Any:
-    outputs, carry = model(batch[0], carry)
-    return ((outputs.float() - batch[1]).square().sum(), batch[1].numel()), carry
-
-
 def _sparse_loss(model: nn.Module, batch: Batch) -> Tensor:
     rows = (batch[0][:, 0].nan_to_num(0, 0, 0) * 2).long() % 9
     return model(rows).square().sum() + 0 * batch[0].sum()
@@ -235,7 +203,6 @@ def _level_loss(model: Any, batch: Batch) -> Tensor:
 
 
 def _view_loss(model: Any, batch: Batch) -> Tensor:
-    """Return a view of a parameter."""
     return model.bias[0] if batch[0].isfinite().all() else model.bias[0] * torch.nan
 
 
@@ -278,43 +245,27 @@ def _over_all(kind: Any, *arguments: Any, **options: Any) -> Callable[[nn.Module
     return lambda model: kind(model.parameters(), *arguments, **options)
 
 
-def _named(model: nn.Module) -> Optimizer:
-    return AdamW(model.named_parameters())
+def by_layer(*names: str) -> Callable[[Any], Any]:
+    """Return a constructor of one optimizer with a group for each layer of `Net`, or of one for each."""
 
-
-def _two(model: Any) -> list[Optimizer]:
-    return [AdamW(model.first.parameters(), lr=0.01, fused=True), NAdam(model.last.parameters(), lr=0.02)]
-
-
-def _muon_and_adamw(model: Any) -> list[Optimizer]:
-    return [
-        Muon([model.first.weight], lr=0.02),
-        AdamW([model.first.bias, *model.last.parameters()], fused=True),
-    ]
-
-
-def _two_fused(model: Any) -> list[Optimizer]:
-    return [
-        AdamW(model.first.parameters(), lr=0.01, fused=True),
-        SGD(model.last.parameters(), lr=0.1, momentum=0.9, fused=True),
-    ]
-
-
-def _groups(kind: Any, **options: Any) -> Callable[[Any], Optimizer]:
-    def build(model: Any) -> Optimizer:
-        groups = [
-            {"params": model.first.parameters(), "lr": 0.1, "weight_decay": 0.3},
-            {"params": [model.last.weight], "lr": 1 / 3},
-            {"params": [model.last.bias], "lr": 0.0},
-        ]
-        return kind(groups, lr=0.02, **options)
+    def build(model: Any) -> Any:
+        groups = [{"params": model.first.parameters()}, {"params": model.last.parameters(), "lr": 0.02}]
+        kinds = [OPTIMIZERS[name] for name in names]
+        if len(kinds) == 1:
+            ((kind, options),) = kinds
+            return kind(groups, **options)
+        return [kind([group], **options) for group, (kind, options) in zip(groups, kinds, strict=True)]
 
     return build
 
 
-def _resumed(model: nn.Module) -> Optimizer:
-    """An optimizer that another loop has trained with, so that its groups have their peaks."""
-    return AdamW([{"params": model.parameters(), "initial_lr": 0.01}], lr=0.004, fused=True)
+def _groups(model: Any) -> Optimizer:
+    groups = [
+        {"params": model.first.parameters(), "lr": 0.1, "weight_decay": 0.3},
+        {"params": [model.last.weight], "lr": 1 / 3},
+        {"params": [model.last.bias], "lr": 0.0},
+    ]
+    return AdamW(groups, lr=0.02, fused=True)
 
 
 def _rows(batch: Batch) -> int:
@@ -338,7 +289,7 @@ def _in(dtype: torch.dtype, kind: Any = Foreign, **options: Any) -> Kind:
     """A run in this dtype, in which the optimizer may keep its state in another one."""
 
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
-        return nn.functional.mse_loss(model(batch[0].to(dtype)).float(), batch[1])
+        return nn.functional.mse_loss(model(batch[0].to(dtype)), batch[1].to(dtype))
 
     rtol = 0.05 if dtype.itemsize < 4 else 0.0  # torch's own loop computes the norm in bfloat16
     model = partial(_net_in, dtype)
@@ -349,21 +300,15 @@ _LINEAR = PlateauCurve(25, decay_shape="linear")
 _ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
 _PLAN = BatchPlan([(0, 3), (8, 5), (20, 9), (64, 5)]).scale(CURVE, 4, reference=9)
 _BELOW = HoldBelow([(1.0, 5), (0.9, 7)], every=3)
-_EVERYTHING: dict[str, Any] = {
-    "loss_fn": everything_loss, "model": Everything, "carry": torch.zeros(1, 4, 5), "time": 4, "pieces": 2
-}  # fmt: skip
-
 _SCALED = "adamw", "sgd", "rmsprop"
 
 KINDS: dict[str, Kind] = {
     **{name: Kind(name) for name in OPTIMIZERS},
     **{f"{name}, pieces": Kind(name, pieces=3, max_norm=0.05) for name in OPTIMIZERS},
-    "maximized": Kind(_over_all(Adam, maximize=True)),
     "lr as a tensor": Kind(_over_all(Adam, torch.tensor(0.1), foreach=False)),
     "betas as tensors": Kind(_over_all(Adam, 0.1, (torch.tensor(0.8), torch.tensor(0.9)), foreach=False)),
     "accumulator of 0.5": Kind(_over_all(Adagrad, initial_accumulator_value=0.5)),
-    "named": Kind(_named),
-    "sparse": Kind(_over_all(SparseAdam), _sparse_loss, model=_embedding, rtol=1e-6),
+    "sparse": Kind(_over_all(SparseAdam), _sparse_loss, model=_embedding, max_norm=0.5, rtol=1e-6),
     "foreign": Kind(_over_all(Foreign)),
     # Precision.
     **{
@@ -399,7 +344,6 @@ KINDS: dict[str, Kind] = {
     "mixed, momentum": Kind(_of_mixed(SGD, lr=0.1, momentum=0.9, fused=True), model=Mixed, max_norm=0.05),
     "mixed, float64": Kind(_of_mixed(RMSprop, lr=0.01), model=partial(Mixed, torch.float64)),
     "mixed, bfloat16": Kind(_of_mixed(Adam, lr=0.01), model=partial(Mixed, torch.bfloat16), rtol=0.05),
-    "complex": Kind(_over_all(Adam), model=Complex, max_norm=0.1, rtol=1e-6),
     "dropout": Kind(model=partial(Net, dropout=0.5)),
     "versions and extra state": Kind("plain adam", model=Versioned),
     **{
@@ -410,13 +354,10 @@ KINDS: dict[str, Kind] = {
     "fused in bfloat16": _in(torch.bfloat16, AdamW, fused=True),
     "momentum in bfloat16": _in(torch.bfloat16, SGD, momentum=0.9),
     # Groups, curves and clocks.
-    "two optimizers": Kind(_two, curve=[CURVE, [_LINEAR]], max_norm=0.5),
-    "two fused optimizers": Kind(_two_fused, curve=[_LINEAR, CURVE], precision="fp16"),
-    "muon and adamw": Kind(_muon_and_adamw, max_norm=0.3),
-    "groups": Kind(_groups(AdamW, fused=True), curve=[CURVE, _LINEAR, _ENDING]),
-    "groups of momentum": Kind(_groups(SGD, momentum=0.9), curve=[CURVE, _LINEAR, _ENDING]),
+    "two optimizers": Kind(by_layer("adamw", "nadam"), curve=(CURVE, [_LINEAR]), max_norm=0.5),
+    "two fused optimizers": Kind(by_layer("adamw", "momentum"), curve=[[_LINEAR], CURVE], precision="fp16"),
+    "groups": Kind(_groups, curve=[CURVE, _LINEAR, _ENDING]),
     "past the end": Kind("rmsprop", curve=_ENDING),
-    "initial updates": Kind(_resumed, initial_updates=7),
     "held": Kind(curve=HELD_CURVE, hold=[PATIENT, _BELOW], max_norm=0.1),
     "held on the host": Kind("rmsprop", curve=HELD_CURVE, hold=PATIENT),
     "held below": Kind("plain adam", curve=HELD_CURVE, hold=HoldBelow(0.9, 3, every=2)),
@@ -425,7 +366,7 @@ KINDS: dict[str, Kind] = {
     "samples on the host": Kind("plain adam", pieces=3, unit=7, count=_rows),
     "positive targets": Kind("momentum", pieces=2, unit=7, count=_positive),
     "positive targets, fp16": Kind("rmsprop", pair_loss, precision="fp16", unit=3, count=_positive),
-    "batch plan": Kind(_two, curve=_PLAN, unit=4, count=_rows),
+    "batch plan": Kind(curve=_PLAN, unit=4, count=_rows),
     # Carries.
     **{cells: Kind(**_recurrent(cells)) for cells in ("LSTM", "GRU", "RNN")},
     **{f"{cells}, pieces": Kind("rmsprop", pieces=3, **_recurrent(cells)) for cells in ("LSTM", "GRU")},
@@ -434,18 +375,9 @@ KINDS: dict[str, Kind] = {
     "GRU that restarts": Kind("sgd", **_recurrent("GRU", _restarting_loss)),
     "a tree as the carry": Kind(loss_fn=_loss_with_tree, carry=_TREE, pieces=2),
     "a parameter as the carry": Kind("sgd", _carried_bias, model=Level, carry=torch.zeros(2)),
-    "everything": Kind(precision="fp16", max_norm=0.5, **_EVERYTHING),
-    "everything on the host": Kind("nadam", precision="fp16", max_norm=0.5, **_EVERYTHING),
 }
 
-_FUSED_GROUPS = (
-    "mixed",
-    "mixed, momentum",
-    "two fused optimizers",
-    "groups",
-    "initial updates",
-    "fused in bfloat16",
-)
+_FUSED_GROUPS = "mixed", "mixed, momentum", "two fused optimizers", "groups", "fused in bfloat16"
 _READING_LOSSES = weighted_on_host, _level_loss, _view_loss
 ON_DEVICE = {
     name: kind

@@ -15,13 +15,14 @@ FUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "adamw": (optim.AdamW, {"lr": 0.01, "fused": True}),
     "sgd": (optim.SGD, {"lr": 0.1, "fused": True}),
     "momentum": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "weight_decay": 0.01}),
-    "nesterov": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "nesterov": True}),
+    "nesterov": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "nesterov": True, "maximize": True}),
     "adagrad": (optim.Adagrad, {"lr": 0.1, "fused": True}),
 }
 OTHERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "plain adam": (optim.Adam, {"lr": 0.01}),
     "foreach adamw": (optim.AdamW, {"lr": 0.01, "foreach": True}),
     "plain momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1}),
+    "dampened": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "dampening": 0.5}),
     "plain adagrad": (optim.Adagrad, {"lr": 0.1, "lr_decay": 0.01}),
     "rmsprop": (optim.RMSprop, {"lr": 0.01, "momentum": 0.9, "centered": True}),
     "nadam": (optim.NAdam, {"lr": 0.01}),

@@ -65,14 +65,6 @@ def test_optimizer_that_cannot_be_captured(row: Any) -> None:
     check_error(row, globals())
 
 
-@pytest.mark.parametrize("name", FUSED)
-def test_fused_optimizers_are_capturable(name: str) -> None:
-    optimizer = make_optimizer(name, Net())
-    for group in optimizer.param_groups:
-        group.update(capturable=True)
-    check_capturable(optimizer)
-
-
 def test_step_rejects_uncapturable_settings(device: str) -> None:
     captured, eager = captured_step(device), gpu_step(device=device)
     group, data = captured.optimizer.param_groups[0], on_gpu(batches(3), device)

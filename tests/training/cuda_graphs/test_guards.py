@@ -1,18 +1,27 @@
-"""Guards of a captured update: each change to what it depends on takes effect, without false alarms."""
+"""Captured updates: a change to what they depend on takes effect, without false alarms; clocks are held."""
 
 import copy
 from typing import Any
 
 import pytest
 import torch
-from support.training.cuda_graphs.gpu import gpu_step, graphs_of, on_gpu
+from hypothesis import given, strategies as st
+from support.examples import examples
+from support.holds.held import clocks_of, holds, told
+from support.holds.hold_cases import metrics
+from support.schedulers.runs import learning_rate
+from support.training.by_hand import ByHand
+from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, on_gpu
 from support.training.cuda_graphs.graphs import captured_step
-from support.training.models import Net, batches, nonfinite, seeded
+from support.training.kinds_of_run import Kind
+from support.training.models import Net, batches, counting_loss, nonfinite, seeded
 from support.training.operators import OperatorRecorder
-from support.training.steps import train
+from support.training.steps import CURVE, train
 from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
 
+from plateau_jax import StagedCurve
+from torch_bridge import follow
 from torch_bridge.training.cuda_graphs.guards import Guards
 
 
@@ -70,6 +79,7 @@ HARMLESS = [
     "group.update(lr=0.3)",
     "group.update(lr=torch.tensor(0.3))",
     "step.set_peak(0.5)",
+    "step.reset_carry()",
     "model.shift.add_(1)",
     "moments['exp_avg'].mul_(2)",
     "model.load_state_dict(through_file(model.state_dict()))",
@@ -93,10 +103,13 @@ def execute(statement: str, step: Any) -> None:
     ],
 )
 def test_change_takes_effect(device: str, name: str, statement: str) -> None:
-    captured, eager = captured_step(device, name, Parts()), gpu_step(name, Parts(), device=device)
-    graphs = []
+    options: dict[str, Any] = {"loss_fn": counting_loss, "carry": torch.zeros(2)}
+    captured = captured_step(device, name, Parts(), **options)
+    eager, graphs = gpu_step(name, Parts(), device=device, **options), []
     for turn in range(2):
-        for batch in on_gpu(batches(6, seed=turn), device):
+        data = batches(6, seed=turn)
+        data[4] = nonfinite(data[4])
+        for batch in on_gpu(data, device):
             assert equal_trees(captured(batch), eager(batch))
         (recorded,) = graphs_of(captured).captured.values()
         graphs.append(recorded.graph)
@@ -134,10 +147,53 @@ def test_contents_of_a_list_are_compared() -> None:
         guards.record()
 
 
-def test_undisturbed_run_passes_guards() -> None:
-    step = gpu_step(model=Parts(), device="cpu", max_norm=0.1)
-    train(step, batches(1))
-    guards = Guards(step.model, step.optimizers)
-    for batch in batches(3):
-        train(step, [batch, nonfinite(batch)])
-        assert not guards.failed()
+def test_followed_settings_match_hand_written_loop(device: str) -> None:
+    """Each change is noticed; a graph is captured once the values have been constant for some updates."""
+    options: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.5, "fused": True, "capturable": True}
+
+    def build(model: nn.Module) -> Any:
+        return torch.optim.AdamW(model.parameters(), **options)
+
+    step = captured_step(device, optimizers=build)
+    by_hand = ByHand(Kind(build, model=lambda: Net().to(device)))
+    stairs = StagedCurve([(4,), (4, 0.5), (8,), (0, 0.25), (8,)], start=1.0)
+    constant = StagedCurve([(30,)], start=0.5)
+    followers = [
+        follow(step.optimizer, "weight_decay", stairs), follow(step.optimizer, ("betas", 0), constant)
+    ]  # fmt: skip
+    recorded = []
+    for number, batch in enumerate(on_gpu(batches(26), device)):
+        step(batch)
+        recorded.append(len(graphs_of(step).captured))
+        for follower in followers:
+            follower.step()
+        betas = 0.9 * constant(number), 0.999
+        by_hand.groups[0].update(weight_decay=0.5 * stairs(number), betas=betas)
+        by_hand.update([batch])
+    assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
+    assert recorded == [0] * 3 + [1] * 2 + [0] * 6 + [1] * 5 + [0] * 3 + [1] * 7
+
+
+SIZE = 24
+
+
+@examples(20)
+@given(
+    st.sampled_from(FUSED_ON_GPU),
+    st.sampled_from(["fp32", "bf16", "fp16"]),
+    holds,
+    metrics(SIZE).map(lambda drawn: [loss for loss in drawn if abs(loss) < float("inf")]),
+    st.sets(st.integers(0, SIZE)),
+)
+def test_hold_matches_reference(
+    device: str, name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]
+) -> None:
+    step = captured_step(device, name, loss_fn=told, precision=precision, hold=hold)
+    (group,) = step.optimizer.param_groups
+    for number, (loss, now) in enumerate(zip(losses, clocks_of(hold, CURVE, losses), strict=False)):
+        value = torch.tensor(loss, device=device)
+        if number in skips:
+            assert int(step(value * float("nan")).clock) == now
+        result = step(value)
+        assert int(result.clock) == now
+        assert result.lr.tolist() == [learning_rate(group["initial_lr"], CURVE, now)]

@@ -1,7 +1,6 @@
 """States name their parameters: no parameter gets the moments of another one."""
 
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -94,14 +93,6 @@ def test_other_order_of_parameters_is_rejected(
     with pytest.raises(ValueError, match=match):
         loading.load_state_dict(state, strict=False)
     assert equal_trees(loading.state_dict(), before)
-
-
-def test_names_are_looked_up_once() -> None:
-    step = _step([[[name] for name in _NAMES]])
-    look_up = nn.Module.named_parameters
-    with patch.object(nn.Module, "named_parameters", autospec=True, side_effect=look_up) as call:
-        step.state_dict()
-    assert call.call_count == 1
 
 
 def test_tied_parameter_has_one_name_in_any_order() -> None:

@@ -1,74 +1,23 @@
 """States of training steps: what they load into, besides the kinds of runs in `test_every_run.py`."""
 
 import copy
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.training.kinds_of_run import KINDS
-from support.training.models import Net, batches, mean_loss
+from support.training.models import Net, batches
 from support.training.optimizers import OPTIMIZERS, Foreign, make_optimizer
-from support.training.steps import CURVE, make_step, train
+from support.training.steps import make_step, train
 from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
-from torch_bridge import Checkpoints, TrainStep, make_loader, prefetch
+from torch_bridge import Checkpoints
 
 
 def _square_loss(model: nn.Module, batch: Tensor) -> Tensor:
     return model(batch).square().mean()
-
-
-def _foreign_step() -> TrainStep:
-    model = Net()
-    return make_step(model=model, optimizer=Foreign(model.parameters()))
-
-
-@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-def test_saved_peak_and_clock_give_the_lrs(name: str) -> None:
-    """Also if the optimizer has another one; a step built later continues with the loaded peak."""
-    step, data, model = make_step(name), batches(8), Net()
-    train(step, data[:5])
-    optimizer = make_optimizer(name, model, lr=0.7)
-    other = TrainStep(model, optimizer, mean_loss, CURVE)
-    train(other, data[:2])
-    other.load_state_dict(step.state_dict())
-    peak = torch.tensor(0.01).numpy()
-    for number, batch in enumerate(data[5:], 5):
-        assert other(batch).lr.item() == float(CURVE(number) * peak)
-        assert float(torch.tensor(float(optimizer.param_groups[0]["lr"]))) == float(CURVE(number) * peak)
-    again = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=0)
-    assert again(data[0]).lr.item() == float(CURVE(0) * peak)
-
-
-def test_resume_in_mid_epoch_with_loader() -> None:
-    """Random numbers, a carry, weighted micro-batches and prefetched batches."""
-    kind, dataset = KINDS["everything"], TensorDataset(*batches(1, rows=44, time=4)[0])
-
-    def build(seed: int) -> tuple[TrainStep, Any]:
-        torch.default_generator.manual_seed(seed)
-        feed = prefetch(make_loader(dataset, 4, num_workers=0), "cpu")
-        feed._depth = 2  # fetching ahead, as on CUDA
-        return kind.build(), feed
-
-    def run(step: TrainStep, feed: Any, updates: int) -> list[Any]:
-        stream = chain.from_iterable(repeat(feed))
-        return [step(next(stream), next(stream)) for _ in range(updates)]
-
-    uninterrupted, feed = build(3)
-    results, end = run(uninterrupted, feed, 13), uninterrupted.state_dict()
-    (step, feed), done = build(3), 0
-    for at in (0, 1, 5, 6, 11):  # an epoch has eleven batches: five and a half updates
-        assert equal_trees(run(step, feed, at - done), results[done:at]), at
-        state = through_file({"step": step.state_dict(), "feed": feed.state_dict()})
-        (step, feed), done = build(77), at
-        step.load_state_dict(state["step"])
-        feed.load_state_dict(state["feed"])
-    assert equal_trees(run(step, feed, 13 - done), results[done:])
-    assert equal_trees(step.state_dict(), end)
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
@@ -94,33 +43,23 @@ def _convolutions() -> tuple[nn.Module, nn.Module, Tensor]:
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "adagrad", "plain adam"])
-def test_state_loads_into_other_memory_format(name: str) -> None:
-    strided, plain, data = _convolutions()
-    steps = [make_step(name, model, _square_loss) for model in (strided, plain)]
-    train(steps[0], data[:4])
-    steps[1].load_state_dict(steps[0].state_dict())
-    assert equal_trees(steps[1].state_dict(), steps[0].state_dict())
-    for step in steps:
-        train(step, data[4:])
-    torch.testing.assert_close(plain.weight, strided.weight.contiguous(), rtol=1e-5, atol=1e-6)
-
-
-def test_separate_optimizer_loads_into_other_memory_format(tmp_path: Path) -> None:
-    strided, plain, data = _convolutions()
-    optimizers = [torch.optim.AdamW(model.parameters(), fused=True) for model in (strided, plain)]
-
-    def update(model: nn.Module, optimizer: Any) -> None:
-        for batch in data[4:]:
-            optimizer.zero_grad()
-            _square_loss(model, batch).backward()
-            optimizer.step()
-
-    update(strided, optimizers[0])
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, model=strided, optimizer=optimizers[0])
-    checkpoints.load(model=plain, optimizer=optimizers[1])
-    for model, optimizer in zip((strided, plain), optimizers, strict=True):
-        update(model, optimizer)
+@pytest.mark.parametrize("separately", [False, True])
+def test_state_loads_into_other_memory_format(name: str, separately: bool, tmp_path: Path) -> None:
+    """As the state of a step, or of a model and its optimizer."""
+    strided = nn.Conv2d(3, 4, 3)
+    plain, data = copy.deepcopy(strided), torch.randn(8, 2, 3, 5, 5)
+    strided.to(memory_format=torch.channels_last)
+    step, optimizer = make_step(name, strided, _square_loss), make_optimizer(name, plain)
+    train(step, data[:4])
+    if separately:
+        Checkpoints(tmp_path).save(4, model=strided, optimizer=step.optimizer)
+        Checkpoints(tmp_path).load(model=plain, optimizer=optimizer)
+    other = make_step(model=plain, optimizer=optimizer, loss_fn=_square_loss, initial_updates=4)
+    if not separately:
+        other.load_state_dict(step.state_dict())
+    assert equal_trees(other.state_dict(), step.state_dict())
+    train(step, data[4:])
+    train(other, data[4:])
     torch.testing.assert_close(plain.weight, strided.weight.contiguous(), rtol=1e-5, atol=1e-6)
 
 
@@ -152,7 +91,7 @@ def test_option_that_the_state_lacks_keeps_its_value() -> None:
 
 def test_groups_of_foreign_optimizer_may_have_other_options() -> None:
     """The state has exactly the saved ones, and those of a later version their values here."""
-    step, resumed, uninterrupted = _foreign_step(), _foreign_step(), _foreign_step()
+    step, resumed, uninterrupted = (KINDS["foreign"].build() for _ in range(3))
     first, data = step.state_dict(), batches(6)
     results = train(uninterrupted, data)
     train(step, data[:3])

@@ -50,48 +50,29 @@ def test_norm_of_half_precision_and_mixed_dtypes(dtypes: list[torch.dtype]) -> N
     assert [gradient.dtype for gradient in gradients] == dtypes
 
 
-@given(st.lists(st.integers(0, 4), max_size=12))
-def test_sparse_gradient_is_its_values(rows: list[int]) -> None:
-    sparse, dense = (nn.Embedding(5, 3, sparse=flag) for flag in (True, False))
-    dense.load_state_dict(sparse.state_dict())
-    for module in (sparse, dense):
-        module(torch.tensor(rows, dtype=torch.long)).square().sum().backward()
-        gradients = gradients_of(module.parameters())
-        clip(gradients, total_norm(gradients, None), 0.5)
-    torch.testing.assert_close(sparse.weight.grad.to_dense(), dense.weight.grad)
+def _root_loss(model: nn.ParameterList, batch: Tensor) -> Tensor:
+    """Return a sum of square roots, whose derivative at zero is infinite."""
+    return (model[0] * batch).sqrt().sum()
 
 
-class _Root(nn.Module):
-    """A square root, whose derivative at zero is infinite."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-
-
-def _sum_of_roots(model: _Root, batch: Tensor) -> Tensor:
-    return (model.weight * batch).sqrt().sum()
-
-
-@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum", "rmsprop"])
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 def test_nonfinite_gradient_under_finite_loss_is_skipped(name: str) -> None:
     for precision in ("fp32", "bf16"):
-        step = make_step(name, _Root(), _sum_of_roots, precision=precision)
+        step = make_step(name, nn.ParameterList([torch.ones(2)]), _root_loss, precision=precision)
         step(torch.ones(2))
         before = state_kept_by_skips(step)
         result = step(torch.zeros(2))
         assert result.loss == 0
         assert not result.grad_norm.isfinite()
         assert equal_trees(state_kept_by_skips(step), before | {"skipped": 1})
-    step = make_step(name, _Root(), _sum_of_roots, on_nonfinite="raise")
+    step = make_step(name, nn.ParameterList([torch.ones(2)]), _root_loss, on_nonfinite="raise")
     with pytest.raises(FloatingPointError, match=r"update 1 .*gradient norm (nan|inf)"):
         step(torch.zeros(2))
     assert int(step(torch.ones(2)).applied) == 1
 
 
-@pytest.mark.parametrize("on_nonfinite", ["skip", "raise"])
-def test_overflow_of_the_scale_does_not_raise(on_nonfinite: str) -> None:
-    step, (batch,) = make_step("sgd", precision="fp16", on_nonfinite=on_nonfinite), batches(1)
+def test_overflow_of_the_scale_does_not_raise() -> None:
+    step, (batch,) = make_step("sgd", precision="fp16", on_nonfinite="raise"), batches(1)
     set_loss_scale(step, 2.0**30)
     results = [step(batch) for _ in range(20)]
     assert all(result.loss.isfinite() for result in results)

@@ -22,8 +22,9 @@ nan, inf = float("nan"), float("inf")
 
 
 def update(kinds: str) -> None:
-    """Run an update whose micro-batches have a mean (m) or a pair (p)."""
-    losses = iter([{"m": mean_loss, "p": pair_loss}[kind] for kind in kinds])
+    """Run an update whose micro-batches have a mean (m), a pair (p), or a pair with the weight 0 (0)."""
+    forms = {"m": mean_loss, "p": pair_loss, "0": lambda model, batch: (mean_loss(model, batch), 0)}
+    losses = iter([forms[kind] for kind in kinds])
     make_step(loss_fn=lambda model, batch: next(losses)(model, batch))(*batches(len(kinds)))
 
 
@@ -33,17 +34,13 @@ def loss_on(device: str) -> Any:
 
 ERRORS = [
     ("parse_loss(1.0)", TypeError, "loss_fn returned 1.0", "scalar tensor"),
-    ("parse_loss(None)", TypeError, "loss_fn returned None", "scalar tensor"),
     ("parse_loss({'loss': x})", TypeError, "loss_fn returned {'loss'", "pair"),
     ("parse_loss((x,))", TypeError, "loss_fn returned", "pair"),
-    ("parse_loss((x, 1, 2))", TypeError, "loss_fn returned", "pair"),
     ("parse_loss((None, 1))", TypeError, "the sum None", "tensor"),
-    ("parse_loss((x, '1'))", TypeError, "the weight '1'", "(sum, weight)", "has_aux=True"),
     ("parse_loss((x, True))", TypeError, "the weight True", "has_aux=True"),
     ("parse_loss((x, (x, 2)))", TypeError, "the weight", "has_aux=True"),
     ("parse_loss((x, {'logits': torch.ones(500, 7)}))", TypeError, "the weight", "has_aux=True"),
     ("parse_loss((x, torch.ones(500, 7)))", ValueError, "weight", "(500, 7)", "has_aux=True"),
-    ("parse_loss((x, torch.ones(1)))", ValueError, "weight", "(1,)"),
     ("parse_loss((x, x))", ValueError, "weight", "requires grad", "detach()", "has_aux=True"),
     ("parse_loss((x, -1))", ValueError, "weight -1", "not negative"),
     ("parse_loss((x, nan))", ValueError, "weight nan", "finite"),
@@ -52,13 +49,13 @@ ERRORS = [
     ("parse_loss((on_meta, tensor(nan)))", ValueError, "weight nan", "finite"),
     ("parse_loss((on_meta, tensor(-1.0)))", ValueError, "weight -1", "not negative"),
     ("parse_loss(torch.ones(1))", ValueError, "loss of shape (1,)", "mean()"),
-    ("parse_loss(torch.ones(2, 3))", ValueError, "loss of shape (2, 3)", "mean()"),
     ("parse_loss(tensor(1))", ValueError, "loss", "int64", "floating-point"),
     ("parse_loss(tensor(1j))", ValueError, "loss", "complex64", "floating-point"),
     ("parse_loss((torch.ones(1), 2))", ValueError, "sum of shape (1,)", "mean()"),
     ("update('mp')", TypeError, "a mean for one batch and a pair"),
     ("update('pm')", TypeError, "a mean for one batch and a pair"),
-    ("update('ppm')", TypeError, "a mean for one batch and a pair"),
+    ("update('0')", ValueError, "weight", "is zero"),
+    ("update('00')", ValueError, "weight", "is zero"),
     ("loss_on('meta')", ValueError, "a loss on meta", "parameters are on cpu"),
 ]
 
@@ -79,12 +76,12 @@ def test_valid_weights_are_accepted(weight: Any, pair: Any) -> None:
     assert float(parsed) == float(weight)
 
 
-def test_host_weight_with_device_sum_is_accepted() -> None:
+@pytest.mark.parametrize("weight", [tensor(3), tensor(3.0), tensor(3.0).bfloat16(), 3])
+def test_host_weight_with_device_sum_is_accepted(weight: Any) -> None:
     """The meta device stands in for an accelerator."""
-    for weight in (tensor(3), tensor(3.0), tensor(3.0).bfloat16(), 3):
-        parsed = parse_loss((on_meta, weight))[1]
-        assert type(parsed) is float
-        assert parsed == 3
+    parsed = parse_loss((on_meta, weight))[1]
+    assert type(parsed) is float
+    assert parsed == 3
 
 
 def test_device_weight_is_as_exact_as_the_sum() -> None:
@@ -94,15 +91,7 @@ def test_device_weight_is_as_exact_as_the_sum() -> None:
 
 _MESSAGE = r"a weight that is not a whole number.*has_aux=True and return \(loss, aux\)"
 _FRACTIONS = [0.8125, 81.25, np.float32(0.8125), tensor(0.8125), tensor(-1.0)]
-_COUNTS = [
-    3,
-    3.0,
-    np.int64(3),
-    tensor(3),
-    tensor(3.0),
-    1,
-    torch.full((10,), 0.1).sum(),
-]  # the last: 1.0000001
+_COUNTS = [3, 3.0, np.int64(3), tensor(3), tensor(3.0), 1, tensor(1.0000001)]
 
 
 def _returning(*weights: Any) -> Callable[..., Any]:

@@ -1,84 +1,27 @@
 """Pairs from micro-batches combine to the quotient of their sums, means to their average."""
 
-from collections.abc import Callable, Iterable
-from fractions import Fraction
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.training.kinds_of_run import weighted_loss
 from support.training.models import batches, device_pair_loss, mean_loss, pair_loss
 from support.training.steps import make_step, set_loss_scale
 from torch import Tensor, nn
 
-from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.update.gradients import gradients_of
-from torch_bridge.training.update.loss import Loss, parse_loss
-from torch_bridge.training.update.loss_normalizer import LossNormalizer
-from torch_bridge.training.update.precision import LossScale
-
-_small = st.integers(-(2**10), 2**10).map(lambda number: number / 2**5)
-_weights = st.integers(0, 5000)
-
-
-def _accumulate(
-    losses: Iterable[Loss], count: int, x: Any, scale: LossScale | None = None
-) -> tuple[Tensor, Tensor]:
-    normalizer = LossNormalizer([x], scale, Parallelism(nn.Identity()))
-    total, weight = torch.zeros(()), None
-    for loss in losses:
-        total = total + normalizer.backward(loss, count)
-        weight = loss[1] if weight is None else weight + loss[1]
-    return normalizer.normalize((total, weight), count, gradients_of([x]), None)
-
-
-@given(st.lists(st.tuples(_small, _small, _weights, st.booleans()), min_size=1, max_size=6), st.booleans())
-def test_pairs_give_quotient_of_sums(pieces: list[tuple[float, float, int, bool]], scaled: bool) -> None:
-    """Each piece is a sum `a·x + b` with a weight on the host or the device; the weight may be zero."""
-    x = torch.ones((), requires_grad=True)
-    losses = [(a * x + b, torch.tensor(float(w)) if is_tensor else w) for a, b, w, is_tensor in pieces]
-    scale = LossScale(torch.device("cpu")) if scaled else None
-    weight = sum(w for *_, w, _ in pieces)
-    if weight == 0:
-        if any(is_tensor for *_, is_tensor in pieces):
-            assert not _accumulate(losses, len(losses), x, scale)[0].isfinite()
-        else:
-            with pytest.raises(ValueError, match=r"weight .* is zero"):
-                _accumulate(losses, len(losses), x, scale)
-        return
-    loss, norm = _accumulate(losses, len(losses), x, scale)
-    assert norm == x.grad.abs()
-    magnitude = float(sum(abs(Fraction(a)) + abs(Fraction(b)) for a, b, *_ in pieces) / weight)
-    for value, summands in ((x.grad, [a for a, *_ in pieces]), (loss, [a + b for a, b, *_ in pieces])):
-        assert abs(float(value) - float(sum(map(Fraction, summands)) / weight)) <= 1e-6 * magnitude
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_loss_is_at_least_float32(dtype: torch.dtype) -> None:
-    for weight in (None, 2, torch.tensor(2)):
-        for count in (1, 2):
-            x = torch.ones((), dtype=dtype, requires_grad=True)
-            losses = [parse_loss(x * 3 if weight is None else (x * 3, weight)) for _ in range(count)]
-            loss, _ = _accumulate(losses, count, x)
-            assert loss.dtype.itemsize >= 4
-            assert not loss.requires_grad
-            assert loss == (3 if weight is None else 1.5)
-
 
 def test_backward_runs_before_the_next_forward() -> None:
     """So only one micro-batch's activations are in memory at a time."""
-    x = torch.ones((), requires_grad=True)
-    seen: list[Tensor | None] = []
+    has_gradients: list[bool] = []
 
-    def losses() -> Any:
-        for _ in range(3):
-            seen.append(None if x.grad is None else x.grad.clone())
-            yield x * 6, None
+    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+        has_gradients.append(all(parameter.grad is not None for parameter in model.parameters()))
+        return mean_loss(model, batch)
 
-    _accumulate(losses(), 3, x)
-    assert seen == [None, 2, 4]
+    make_step(loss_fn=loss_fn)(*batches(3))
+    assert has_gradients == [False, True, True]
 
 
 @pytest.mark.parametrize("loss_fn", [pair_loss, device_pair_loss])
@@ -166,12 +109,3 @@ def test_nonfinite_weight_does_not_persist(value: float, is_first: bool) -> None
         one, other = (step(*_weighed(3.0, 5.0, 6.0, seed=seed)) for step in steps)
         assert one.applied == other.applied
         torch.testing.assert_close(one[:2], other[:2], rtol=2e-3, atol=0)
-
-
-def test_gradients_are_multiplied_once_per_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, multiply = [], torch._foreach_mul_
-    monkeypatch.setattr(torch, "_foreach_mul_", lambda *args: calls.append(multiply(*args)))
-    step = make_step("sgd", loss_fn=weighted_loss, precision="fp16")
-    for number, pieces in enumerate((4, 3, 1, 2), 1):
-        step(*batches(pieces))
-        assert len(calls) == number

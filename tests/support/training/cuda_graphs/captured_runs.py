@@ -1,86 +1,58 @@
 """Runs that must be the same with and without CUDA graphs: by the same actions, with any options."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
 from support.schedulers.runs import learning_rate
-from support.training.cuda_graphs.gpu import gpu_step, graphs_of, no_waiting, on_gpu
+from support.training.cuda_graphs.gpu import gpu_step, no_waiting, on_gpu
 from support.training.kinds_of_run import Kind
 from support.training.models import Batch, Net, batches, mean_loss, nonfinite
-from support.training.steps import CURVE, set_loss_scale
+from support.training.steps import set_loss_scale
 from support.training.trees import equal_trees, through_file
-from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from torch_bridge import TrainStep, evaluate
+from torch_bridge import evaluate
 from torch_bridge.training.clock import clock
 
 SHORT, LONG = 4, 6
 
 
-def pair_of_batches(number: int, rows: int, bad: bool, **options: Any) -> list[Batch]:
-    first, second = batches(2, rows, seed=number, **options)
-    return on_gpu([first, nonfinite(second) if bad else second])
-
-
 class Case(NamedTuple):
-    """A training run: its loss and options."""
+    """A kind of run for the GPU."""
 
-    loss_fn: Any = mean_loss
-    options: Mapping[str, Any] = MappingProxyType({})
-    model: Callable[[], nn.Module] = Net
-    micro_batches: Callable[[int, int, bool], Sequence[Any]] = pair_of_batches
-    """Takes the number of the update, the number of rows, and if the loss must not be finite."""
-    optimizers: Callable[[nn.Module], Any] | None = None
-    curve: Any = CURVE
-    graphs: int | None = 2
-    """How many graphs there are in the end, for short and for long batches; None if they never last."""
+    kind: Kind
+    change: Callable[[Batch], Any] = lambda batch: batch
+    """Returns a batch in another form."""
     table_values: int = clock.MAX_TABLE_VALUES
-    prepare: Callable[[TrainStep], Any] = lambda step: None
-
-
-def case_of(kind: Kind) -> Case:
-    """Return a kind of run for the GPU; its sequences are short and long instead of its batches."""
-
-    def micro_batches(number: int, rows: int, bad: bool) -> Sequence[Any]:
-        if kind.time is None:
-            data = batches(kind.pieces, rows, seed=number)
-        else:
-            data = batches(kind.pieces, 4, seed=number, time=rows)
-        return on_gpu([*data[:-1], nonfinite(data[-1]) if bad else data[-1]])
-
-    def prepare(step: TrainStep) -> None:
-        if kind.options.get("precision") == "fp16":
-            set_loss_scale(step, kind.loss_scale, kind.good_updates)
-
-    options = {"precision": "fp32"} | kind.options
-    return Case(
-        kind.loss_fn, options, kind.model, micro_batches, kind.optimizers, kind.curve, prepare=prepare
-    )
 
 
 class Run:
-    def __init__(self, case: Case, name: str, precision: str, captured: bool) -> None:
+    def __init__(self, case: Case, captured: bool) -> None:
         torch.cuda.synchronize()
         torch.manual_seed(0)
-        model, self.case, self.number = case.model(), case, 0
-        options: dict[str, Any] = {"precision": precision, "max_norm": 0.5, "cuda_graph": captured}
-        options |= case.options
+        self.case, self.number, kind = case, 0, case.kind
+        options: dict[str, Any] = {"max_norm": 0.5, "cuda_graph": captured} | kind.options
         with patch.object(clock, "MAX_TABLE_VALUES", case.table_values):
-            self.step = gpu_step(name, model, case.loss_fn, case.optimizers, case.curve, **options)
-        case.prepare(self.step)
+            self.step = gpu_step("", kind.model(), kind.loss_fn, kind.optimizers, kind.curve, **options)
+        if options.get("precision") == "fp16":
+            set_loss_scale(self.step, kind.loss_scale, kind.good_updates)
         self.save()
         self.evaluations: list[Any] = []
         self.results: list[tuple[Any, list[float]]] = []
         """Each with the peaks at that time. They are kept to the end: no later replay may write there."""
 
     def make(self, rows: int = SHORT, bad: bool = False) -> Sequence[Any]:
+        """Return the micro-batches of the next update; sequences are short and long instead of batches."""
         self.number += 1
-        return self.case.micro_batches(self.number, rows, bad)
+        kind = self.case.kind
+        if kind.time is None:
+            data = batches(kind.pieces, rows, seed=self.number)
+        else:
+            data = batches(kind.pieces, 4, seed=self.number, time=rows)
+        data = on_gpu([*data[:-1], nonfinite(data[-1]) if bad else data[-1]])
+        return [self.case.change(batch) for batch in data]
 
     def update(self, micro_batches: Iterable[Any]) -> None:
         peaks = [
@@ -113,10 +85,10 @@ class Run:
 
     def without_waiting(self) -> None:
         """Go past a copy of the counters."""
-        if self.step._graphs and self.case.graphs:
-            assert len(self.step._graphs.captured) == self.case.graphs, "the next update would be captured"
+        if self.step._graphs:  # for short and for long batches: a capture would wait
+            assert len(self.step._graphs.captured) == 2
         made = [self.make(bad=number % 3 == 1) for number in range(17)]
-        with nullcontext() if self.case.graphs is None else no_waiting():  # a capture waits
+        with no_waiting():
             for micro_batches in made:
                 self.update(micro_batches)
 
@@ -157,36 +129,11 @@ PROGRAM = [*map(ACTIONS.__getitem__, _NAMES), Run.without_waiting]
 """Actions that no option forbids; in the end both lengths have been steady since the last load."""
 
 
-def compare_with_eager(
-    case: Case,
-    actions: Sequence[Callable[[Run], Any]],
-    name: str = "adamw",
-    precision: str = "fp32",
-    graphs: int | None = None,
-) -> None:
-    runs = [Run(case, name, precision, captured) for captured in (True, False)]
+def compare_with_eager(case: Case, actions: Sequence[Callable[[Run], Any]]) -> None:
+    runs = [Run(case, captured) for captured in (True, False)]
     for run in runs:
         torch.cuda.synchronize()
         torch.manual_seed(0)
         for action in actions:
             action(run)
     assert equal_trees(*(run.outcome() for run in runs))
-    if graphs is not None:
-        assert len(graphs_of(runs[0].step).captured) == graphs
-
-
-class Deep(Net):
-    """A net with a buffer, modules in different modes, and modules in a list."""
-
-    shift: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.Linear(2, 2, bias=False)
-        nn.init.eye_(layer.weight)
-        self.more = nn.ModuleList([layer])
-        self.register_buffer("shift", torch.zeros(3))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        inputs = inputs * 0.5 if self.training else inputs
-        return nn.Sequential(*self.more)(super().forward(inputs + self.shift))
