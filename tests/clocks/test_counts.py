@@ -11,77 +11,13 @@ from support.clocks.consumption import counted_on_ranks, counts_of
 from support.clocks.drivers import Follower, Scheduler, Step
 from support.distributed.processes import run
 from support.schedulers.runs import learning_rate, optimizer_with
-from support.training.models import Net, batches, device_pair_loss, mean_loss, nonfinite
+from support.training.models import batches, mean_loss
 from support.training.steps import CURVE, make_step
 from support.training.trees import equal_trees, through_file
 from torch.utils import _pytree as pytree
 
 from plateau_jax import PlateauCurve
 from torch_bridge import MetricLog, lambda_lr
-
-
-def rows(batch: Any) -> int:
-    return len(batch[0])
-
-
-def positive(batch: Any) -> torch.Tensor:
-    return (batch[1] > 0).sum()
-
-
-def rows_as_int16(batch: Any) -> torch.Tensor:
-    return torch.tensor(len(batch[0]), dtype=torch.int16)
-
-
-def two_optimizers() -> dict[str, Any]:
-    model = Net()
-    adamw = torch.optim.AdamW(model.first.parameters(), lr=0.1, fused=True)
-    return {"model": model, "optimizer": [adamw, torch.optim.SGD(model.last.parameters(), lr=0.2)]}
-
-
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        ({}, rows),
-        ({"name": "momentum", "precision": "fp16"}, positive),
-        ({"name": "plain adam", "loss_fn": device_pair_loss}, rows_as_int16),
-        ({"precision": "bf16", "loss_fn": device_pair_loss}, positive),
-        ({"name": "plain adam", "precision": "fp16"}, rows),
-        (two_optimizers(), rows_as_int16),
-        (two_optimizers() | {"precision": "fp16", "loss_fn": device_pair_loss}, positive),
-    ],
-)
-def test_updates_count_their_micro_batches(options: Any, count: Any) -> None:
-    step = make_step(unit=7, count=count, **options)
-    log, consumed, skipped = MetricLog(every=1), 0, 0
-    for number in range(8):
-        micro = [batch for size in range(number % 3 + 1) for batch in batches(1, 2 + size, seed=number)]
-        if number % 5 == 4:
-            micro[-1] = nonfinite(micro[-1])
-        result = step(*micro)
-        row = log(result)
-        assert row is not None
-        assert int(result.clock) == consumed // 7
-        peaks = [group["initial_lr"] for optimizer in step.optimizers for group in optimizer.param_groups]
-        assert result.lr.tolist() == [learning_rate(peak, CURVE, consumed // 7) for peak in peaks]
-        # Under fp16 the first updates may be skipped too, until the scale fits.
-        if result.skipped == skipped:
-            consumed += sum(int(count(batch)) for batch in micro)
-        skipped = int(result.skipped)
-        assert int(result.consumed) == row["consumed"] == consumed
-    assert skipped == 1 if step.state_dict()["loss_scale"] is None else 1 <= skipped < 5
-    state = step.state_dict()
-    assert (state["consumed"], state["clock"], state["unit"]) == (consumed, consumed // 7, 7)
-
-
-def test_without_a_unit_consumed_is_applied() -> None:
-    step, log = make_step(), MetricLog(every=1)
-    for number, batch in enumerate(batches(5)):
-        result = step(nonfinite(batch) if number == 2 else batch)
-        row = log(result)
-        assert row is not None
-        assert result.consumed == result.applied == row["consumed"] == row["applied"] == number + (number < 2)
-    state = step.state_dict()
-    assert (state["consumed"], state["unit"]) == (4, None)
 
 
 def test_large_counts_are_exact_and_clamped() -> None:
@@ -115,7 +51,7 @@ def test_rebuilt_result_keeps_its_attributes() -> None:
     def loss_fn(model: Any, batch: Any) -> Any:
         return mean_loss(model, batch), model(batch[0]).mean()
 
-    result = make_step(loss_fn=loss_fn, has_aux=True, unit=4, count=rows)(*batches(3))
+    result = make_step(loss_fn=loss_fn, has_aux=True, unit=4, count=lambda batch: len(batch[0]))(*batches(3))
     for rebuilt in (
         result._replace(loss=result.loss * 2),
         copy.copy(result),

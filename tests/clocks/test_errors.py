@@ -184,7 +184,9 @@ STEPS: list[Any] = [
     ("two_groups.set_peak('1')", TypeError, "peak = '1'"),
     ("two_groups.set_peak(None)", TypeError, "peak = None"),
     ("two_groups.set_peak([0.5, '1'])", TypeError, "peak[1] = '1'"),
-]
+    ("TrainStep(model, stepped, mean_loss, CURVE, initial_updates=3)", ValueError,
+     "initial_updates = 3, but param_groups[0]", '"initial_lr"'),
+]  # fmt: skip
 DATA = batches(2)
 
 
@@ -194,4 +196,8 @@ def test_errors_of_training_steps(row: Any) -> None:
     groups = [{"params": module.parameters()} for module in (model.first, model.last)]
     two_groups = TrainStep(model, torch.optim.SGD(groups), mean_loss, CURVE)
     counted = counting(torch.tensor(3, device="meta"))
-    check_error(row, globals(), two_groups=two_groups, counted=counted)
+    stepped = torch.optim.Adam(model.parameters())
+    mean_loss(model, DATA[0]).backward()
+    stepped.step()
+    objects = {"model": model, "stepped": stepped, "two_groups": two_groups, "counted": counted}
+    check_error(row, globals(), **objects)
