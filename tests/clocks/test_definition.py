@@ -1,4 +1,4 @@
-"""Every driver of a clock, under every kind of clock, has the learning rates of the definition."""
+"""Training steps and JAX, under every kind of clock, have the learning rates of the definition."""
 
 from typing import Any
 
@@ -9,11 +9,9 @@ from support.clocks.drivers import (
     Definition,
     DoubleStep,
     Eager,
-    Follower,
     HalfStep,
     Jitted,
     Scanned,
-    Scheduler,
     Step,
     Strict,
     Uncompiled,
@@ -89,20 +87,11 @@ def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataO
                 assert run.consumed() == sum(wanted.counts)
 
 
-PAIRS = [
-    *(
-        (driver, clock)
-        for driver in (Scheduler, Step, UnfusedStep, HalfStep, DoubleStep)
-        for clock in COMPILED
-    ),
-    *((Follower, clock) for clock in ("updates", "samples")),
-]
-
-
-@pytest.mark.parametrize(("driver", "clock"), PAIRS)
+@pytest.mark.parametrize("driver", [Step, UnfusedStep, HalfStep, DoubleStep])
+@pytest.mark.parametrize("clock", COMPILED)
 @examples(60)
 @given(data=st.data())
-def test_torch_driver_follows_its_definition(driver: Any, clock: str, data: st.DataObject) -> None:
+def test_training_step_follows_its_definition(driver: Any, clock: str, data: st.DataObject) -> None:
     check(driver, cases(2**40)[clock], large_counts, data)
 
 

@@ -18,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from support.holds.held import clocks_of, told
-from support.schedulers.runs import learning_rate, optimizer_with
+from support.schedulers.driven import Driven
+from support.schedulers.runs import learning_rate
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
 from support.training.trees import equal_trees, through_file
 
 from plateau_jax import Curve, check_resume, resume_record, scale_by_curve
-from torch_bridge import TrainStep, follow, lambda_lr
+from torch_bridge import TrainStep
 
 Update = tuple[int, Any]
 """The count of an update, and its metric."""
@@ -74,8 +75,8 @@ class Driver(ABC):
     """
 
     # Besides the methods below, each has: clock() and consumed(); save(), the state as it comes back from a
-    # file, and load(state); set_peak(peak), unless it keeps its peak; start_again(message, state), which does
-    # what an error of `load` advises.
+    # file, and load(state). Some have set_peak(peak); and start_again(message, state), which does what an
+    # error of `load` advises.
 
     skips_nonfinite = keeps_peak = False
     last_clock = 2**62
@@ -99,21 +100,19 @@ class Driver(ABC):
 
 
 class Scheduler(Driver):
-    key = "lr"
+    """`tests/schedulers/test_programs` compares it with its definition."""
 
-    def start(self) -> None:
-        self.optimizer = optimizer_with([self.peak])
-        self.part: Any = lambda_lr(self.optimizer, self.curve, unit=self.unit, hold=self.hold)
+    kind = "scheduler"
+
+    def start(self, last_epoch: int = -1) -> None:
+        self.driven = Driven(
+            self.kind, self.curve, [self.peak], unit=self.unit, hold=self.hold, last_epoch=last_epoch
+        )
+        self.part = self.driven.part
 
     def update(self, count: int, metric: Any) -> float:
-        value = self.optimizer.param_groups[0][self.key]
-        self.optimizer.step()
-        if self.hold is not None:
-            self.part.step(metric)
-        elif self.unit is not None:
-            self.part.step(count=count)
-        else:
-            self.part.step()
+        (value,) = self.driven.values()
+        self.driven.update(count, metric)
         return value
 
     def clock(self) -> int:
@@ -123,23 +122,17 @@ class Scheduler(Driver):
         return self.part.consumed
 
     def save(self) -> Any:
-        return through_file([self.optimizer.state_dict(), self.part.state_dict()])
+        return self.driven.saved()
 
     def load(self, state: Any, **options: Any) -> None:
         self.part.load_state_dict(state[1], **options)  # first, because a rejected state changes nothing
-        self.optimizer.load_state_dict(state[0])
+        self.driven.optimizer.load_state_dict(state[0])
         self.part.load_state_dict(state[1], **options)  # under another curve, which has other values
-
-    def set_peak(self, peak: float) -> None:
-        self.peak = peak
-        self.part.set_peak(peak)
 
     def start_again(self, message: str, state: Any) -> None:
         advice = message.rpartition("do not load this state: ")[2]
         if advice.startswith("build it with "):
-            last_epoch = int(advice.removeprefix("build it with last_epoch="))
-            self.part = lambda_lr(optimizer_with([self.peak]), self.curve, last_epoch, hold=self.hold)
-            self.optimizer = self.part.optimizer
+            self.start(int(advice.removeprefix("build it with last_epoch=")))
             return
         call, times = advice.removeprefix("call ").split(maxsplit=1)
         for _ in range(1 if times == "once" else int(times.removesuffix(" times"))):
@@ -147,15 +140,9 @@ class Scheduler(Driver):
 
 
 class Follower(Scheduler):
-    """It has no hold, and keeps its base."""
+    """It has no hold."""
 
-    keeps_peak = True
-
-    key = "weight_decay"
-
-    def start(self) -> None:
-        self.optimizer = optimizer_with([0.1], weight_decay=self.peak)
-        self.part = follow(self.optimizer, self.key, self.curve, unit=self.unit)
+    kind = "follower"
 
 
 class Step(Driver):
