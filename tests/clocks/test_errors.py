@@ -151,16 +151,6 @@ def test_errors_of_metrics(row: Any, updates: int) -> None:
     check_error(row, globals(), follower=started("follower", updates, unit=8), **objects)
 
 
-def test_sequential_lr_cannot_step_a_held_scheduler() -> None:
-    optimizer = optimizer_with([0.1])
-    turns = SequentialLR(
-        optimizer, [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)], [5]
-    )
-    optimizer.step()
-    with pytest.raises(TypeError, match="needs the metric"):
-        turns.step()
-
-
 def counting(count: Any) -> TrainStep:
     return make_step(unit=2, count=lambda batch: count)
 
