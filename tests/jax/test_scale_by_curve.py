@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.holds.hold_cases import BELOW, PEAK, STAIRS, STARTS, UNTIL, rates_by_words
+from support.holds.hold_cases import BELOW, PEAK, STAIRS, UNTIL, rates_by_words
 from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
 
 from plateau_jax import (
@@ -21,10 +21,6 @@ from plateau_jax import (
 MOST = 2**30
 MAX_STEP = 2**31 - 1
 ONE = jnp.ones(())
-
-
-def test_flat_starts_of_the_test_curve():
-    assert set(STAIRS.flat_starts) == STARTS
 
 
 @mostly_x64
