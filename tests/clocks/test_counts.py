@@ -10,14 +10,14 @@ import torch
 from support.clocks.consumption import counted_on_ranks, counts_of
 from support.clocks.drivers import Follower, Scheduler, Step
 from support.distributed.processes import run
-from support.schedulers.runs import learning_rate, optimizer_with
+from support.schedulers.driven import Driven
+from support.schedulers.runs import learning_rate
 from support.training.models import batches, mean_loss
 from support.training.steps import CURVE, make_step
-from support.training.trees import equal_trees, through_file
+from support.training.trees import equal_trees
 from torch.utils import _pytree as pytree
 
-from plateau_jax import PlateauCurve
-from torch_bridge import MetricLog, lambda_lr
+from torch_bridge import MetricLog
 
 
 def test_large_counts_are_exact_and_clamped() -> None:
@@ -76,28 +76,11 @@ def test_sum_is_exact_up_to_2_to_the_62(driver: Any) -> None:
         run.load(state)
 
 
-def test_scheduler_calls_its_own_count_function() -> None:
-    """The state does not hold the function; a copy has it."""
-
-    def build(count: int) -> Any:
-        curve = PlateauCurve(100, warmup_steps=10)
-        return lambda_lr(optimizer_with([0.5]), curve, unit=8, count=lambda: count)
-
-    def update(scheduler: Any, **given: Any) -> int:
-        scheduler.optimizer.step()
-        scheduler.step(**given)
-        return scheduler.consumed
-
-    saved, scheduler = build(16), build(80)
-    assert update(saved) == 16
-    scheduler.load_state_dict(through_file(saved.state_dict()))
-    assert update(scheduler) == 96
-    _, copied = copy.deepcopy((scheduler.optimizer, scheduler))
-    assert update(copied) == 176
-    assert update(copied, count=4) == 180  # in place of the function
-    assert scheduler.consumed == 96
-    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
-        pickle.dumps((scheduler.optimizer, scheduler))
+def test_count_may_be_given_in_place_of_the_function() -> None:
+    run = Driven("scheduler", CURVE, unit=8, asked=True)
+    run.advance(2)
+    run.part.step(count=4)
+    assert run.part.consumed == 20 + 20 + 4
 
 
 @pytest.mark.slow

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.errors import check_error, each_row
+from support.errors import Row, check_error, each_row
 from support.holds.held import CURVE, PATIENT
+from support.schedulers.driven import Driven
 from support.schedulers.runs import optimizer_with
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step
@@ -63,13 +64,6 @@ RULES: list[Any] = [
     ("check_rules(HoldBelow, CURVE)", TypeError, "hold = <class"),
     ("check_rules([BELOW, 3], CURVE)", TypeError, "hold = [HoldBelow", "3]"),
     ("check_rules({'kind': 'hold_below'}, CURVE)", TypeError, "hold = {'kind'"),
-    *(
-        (f"metric('loss', {value})", TypeError, "loss = ", "real scalar")
-        for value in (
-            *("None", "True", "'0.5'", "1j", "[0.5]", "np.zeros(1)", "np.zeros((), 'i4,i4')", "{}"),
-            *("np.ones((), [('loss', 'f4')])", "10**400", "[[1], [1, 2]]", "SimpleNamespace()"),
-        )
-    ),
 ]
 
 
@@ -78,18 +72,15 @@ def test_errors_of_rules(row: Any) -> None:
     check_error(row, globals())
 
 
-def started(kind: str, updates: int, **options: Any) -> Any:
-    """Return a scheduler or a follower after this number of updates."""
-    optimizer = optimizer_with([0.5], weight_decay=0.1)
-    if kind == "follower":
-        part: Any = follow(optimizer, "weight_decay", CURVE, **options)
-    else:
-        part = lambda_lr(optimizer, CURVE, **options)
-    arguments = {"count": 20} if "unit" in options else {"metric": 0.5} if "hold" in options else {}
-    for _ in range(updates):
-        optimizer.step()
-        part.step(**arguments)
-    return part
+def started(kind: str, updates: int, **options: Any) -> Driven:
+    run = Driven(kind, CURVE, [0.5], **options)
+    run.advance(updates)
+    return run
+
+
+def check_call(row: Row, **runs: Driven) -> None:
+    optimizers = {f"optimizer_of_{name}": run.optimizer for name, run in runs.items()}
+    check_error(row, globals(), **{name: run.part for name, run in runs.items()}, **optimizers)
 
 
 COUNTS: list[Any] = [
@@ -115,10 +106,9 @@ COUNTS: list[Any] = [
 @pytest.mark.parametrize("kind", ["scheduler", "follower"])
 @pytest.mark.parametrize("updates", [0, 3])
 def test_errors_of_counts(row: Any, kind: str, updates: int) -> None:
-    counted, plain = started(kind, updates, unit=8), started(kind, updates)
-    asked = started(kind, updates, unit=8, count=lambda: "2")
-    optimizers = {"optimizer": counted.optimizer, "plain_optimizer": plain.optimizer}
-    check_error(row, globals(), counted=counted, plain=plain, asked=asked, **optimizers)
+    counted, asked = (started(kind, updates, unit=8, asked=asked) for asked in (False, True))
+    asked.counter.count = "2"
+    check_call(row, counted=counted, asked=asked, plain=started(kind, updates))
 
 
 METRICS: list[Any] = [
@@ -137,6 +127,8 @@ METRICS: list[Any] = [
         for value in (
             *("'0.5'", "True", "1j", "[0.5]", "()", "np.ones(1)", "np.True_", "torch.ones(1)"),
             *("torch.ones(2, requires_grad=True)", "torch.tensor(True)", "torch.tensor(1j)"),
+            *("np.zeros((), 'i4,i4')", "np.ones((), [('loss', 'f4')])", "10**400", "[[1], [1, 2]]"),
+            *("{}", "SimpleNamespace()"),
         )
     ),
 ]
@@ -147,8 +139,7 @@ METRICS: list[Any] = [
 def test_errors_of_metrics(row: Any, updates: int) -> None:
     held = started("scheduler", updates, hold=[PATIENT, HoldBelow(0.7, 3)])
     plain, counted = started("scheduler", updates), started("scheduler", updates, unit=8)
-    objects = {"held": held, "plain": plain, "counted": counted, "optimizer": held.optimizer}
-    check_error(row, globals(), follower=started("follower", updates, unit=8), **objects)
+    check_call(row, held=held, plain=plain, counted=counted, follower=started("follower", updates, unit=8))
 
 
 def counting(count: Any) -> TrainStep:
