@@ -9,13 +9,10 @@ from support.clocks.drivers import (
     Definition,
     DoubleStep,
     Eager,
-    HalfStep,
     Jitted,
     Scanned,
     Step,
-    Strict,
     Uncompiled,
-    UnfusedStep,
     Unrolled,
 )
 from support.curves.scaled import scaled
@@ -87,7 +84,7 @@ def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataO
                 assert run.consumed() == sum(wanted.counts)
 
 
-@pytest.mark.parametrize("driver", [Step, UnfusedStep, HalfStep, DoubleStep])
+@pytest.mark.parametrize("driver", [Step, DoubleStep])
 @pytest.mark.parametrize("clock", COMPILED)
 @examples(60)
 @given(data=st.data())
@@ -95,7 +92,7 @@ def test_training_step_follows_its_definition(driver: Any, clock: str, data: st.
     check(driver, cases(2**40)[clock], large_counts, data)
 
 
-slow = [pytest.param(driver, marks=pytest.mark.slow) for driver in (Unrolled, Strict, Uncompiled)]
+slow = [pytest.param(driver, marks=pytest.mark.slow) for driver in (Unrolled, Uncompiled)]
 
 
 @pytest.mark.parametrize("driver", [Eager, Jitted, Scanned, *slow])

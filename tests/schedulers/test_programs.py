@@ -11,7 +11,7 @@ from support.curves.strategies import magnitudes
 from support.examples import examples
 from support.holds.held import curves as held_curves, holds
 from support.holds.hold_cases import VALUES
-from support.schedulers.driven import FOLLOWED, ROUTES, Driven, counts, units
+from support.schedulers.driven import FOLLOWED, ROUTES, Driven
 from support.schedulers.runs import modest_peaks
 from torch.optim import SGD, Adagrad, AdamW
 
@@ -36,16 +36,15 @@ metric_forms: Any = st.sampled_from(
     (float, np.float32, _tensor(torch.float64), lambda metric: torch.tensor(metric, requires_grad=True) * 1)
 )
 metrics = st.sampled_from((*VALUES, float("nan"), float("inf")))
+counts = magnitudes(0, 2**45) | st.integers(0, 300)
 updates = st.lists(st.tuples(counts, metrics), min_size=1, max_size=12)
-# The index of a wrong step; and all that can happen in a run.
+# All that can happen in a run; an integer is a jump.
 moves = st.one_of(updates, updates, updates, st.sampled_from(ROUTES), modest_peaks, st.integers(0, 9))
 
-WRONG_STEPS: dict[str, list[tuple[type[Exception], dict[str, Any]]]] = {
-    "updates": [(TypeError, {"count": 3})],
-    "unit": [(ValueError, {"count": -1}), (TypeError, {"count": 2.0}), (TypeError, {"count": "2"})],
-    "hold": [(TypeError, {}), (TypeError, {"metric": torch.ones(1)}), (TypeError, {"metric": "x"})],
-}
-DRIVERS = [*(("scheduler", clock) for clock in WRONG_STEPS), ("follower", "updates"), ("follower", "unit")]
+DRIVERS = [
+    *(("scheduler", clock) for clock in ("updates", "unit", "hold")),
+    *(("follower", clock) for clock in ("updates", "unit")),
+]
 
 
 @pytest.mark.parametrize(("kind", "clock"), DRIVERS)
@@ -70,7 +69,7 @@ def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: s
         if has_common_curve
         else [curve, *(build(draw(descriptions(range(4)))) for _ in range(count - 1))],
         draw(st.lists(bases, min_size=count, max_size=count)),
-        unit=(curve.unit or draw(units)) if clock == "unit" else None,
+        unit=(curve.unit or draw(magnitudes(1, 2**40))) if clock == "unit" else None,
         hold=draw(holds) if clock == "hold" else None,
         asked=clock == "unit" and draw(st.booleans()),
         form=draw(FORMS[form]),
@@ -89,8 +88,6 @@ def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: s
         elif isinstance(move, str):
             getattr(run, move)()
         elif isinstance(move, int):
-            error, arguments = WRONG_STEPS[clock][move % len(WRONG_STEPS[clock])]
-            run.rejects(error, ".", lambda arguments=arguments: run.part.step(**arguments))
             if (kind, clock) == ("scheduler", "updates"):
                 run.jump(count_form(40 * move - 80) if count_form is np.int64 else 40 * move - 80)
         elif kind == "scheduler" and run.updates >= 0 and draw(st.booleans()):

@@ -196,16 +196,6 @@ class Step(Driver):
         self.step.load_state_dict(eval(advice, {"state_dict": state, "step": self.step}))
 
 
-class UnfusedStep(Step):
-    """The host decides which updates are skipped."""
-
-    optimizer_name = "rmsprop"
-
-
-class HalfStep(Step):
-    optimizer_name, precision = "momentum", "fp16"
-
-
 class DoubleStep(Step):
     """The model and the losses are float64; the learning rates and the rules are not."""
 
@@ -293,12 +283,6 @@ class Unrolled(Scanned):
     """XLA sees six updates as one."""
 
     unroll = 6
-
-
-class Strict(Scanned):
-    @staticmethod
-    def context() -> AbstractContextManager[Any]:
-        return jax.numpy_dtype_promotion("strict")
 
 
 class Uncompiled(Eager):
