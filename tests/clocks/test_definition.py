@@ -9,7 +9,6 @@ from support.clocks.drivers import (
     Definition,
     DoubleStep,
     Eager,
-    Jitted,
     Scanned,
     Step,
     Uncompiled,
@@ -95,7 +94,7 @@ def test_training_step_follows_its_definition(driver: Any, clock: str, data: st.
 slow = [pytest.param(driver, marks=pytest.mark.slow) for driver in (Unrolled, Uncompiled)]
 
 
-@pytest.mark.parametrize("driver", [Eager, Jitted, Scanned, *slow])
+@pytest.mark.parametrize("driver", [Eager, Scanned, *slow])
 @pytest.mark.parametrize("clock", COMPILED)
 @examples(40)
 @given(data=st.data())

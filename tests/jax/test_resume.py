@@ -168,9 +168,3 @@ def test_peaks_are_compared_if_both_sides_name_one(
                 check_resume(record, CURVE, 0, peak_value=peak)  # no update has used a peak
             else:
                 _rejected("peak_value = ", record, CURVE, 0, peak_value=peak, **options)
-
-
-def test_record_without_a_peak_still_loads() -> None:
-    record = resume_record(CURVE)
-    del record["peak_value"]  # as saved before 0.4
-    check_resume(record, CURVE, 200, peak_value=0.1)

@@ -18,7 +18,6 @@ from support.schedulers.runs import optimizer_with
 from support.training.trees import through_file
 from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, IterableDataset
 
 from plateau_jax import HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import (
@@ -39,11 +38,6 @@ def each(call: str, values: list[str], error: type[Exception], *parts: str) -> l
 
 
 # Arguments of the functions that build.
-
-
-class Endless(IterableDataset[int]):
-    def __iter__(self) -> Any:
-        return iter(int, 1)
 
 
 class NoLength:
@@ -137,7 +131,7 @@ BUILDING: list[Row] = [
         for row in each(call, ["adamw", "loaded", "adagrad"], ValueError, "last_epoch = 6, but param_",
                         "lr = 0.01 may be", '.param_groups[0]["initial_lr"] = ', "load_state_dict(state)")
     ),
-    *each("count_updates({}, 1)", ["DataLoader(Endless())", "iter([1])", "NoLength()", "3.0", "True", "'9'"],
+    *each("count_updates({}, 1)", ["iter([1])", "NoLength()", "3.0", "True", "'9'"],
           TypeError, "loader = ", "has no length: give the number of batches"),
     *each("count_updates({}, 2)", ["0", "-1", "[]"], ValueError, "batches = ", "must be at least 1"),
     *each("count_updates(10, {})", ["0", "-1"], ValueError, "epochs = {} must be at least 1"),

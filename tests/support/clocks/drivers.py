@@ -222,15 +222,12 @@ class Eager(Driver):
     last_clock = 2**31 - 1
 
     def start(self) -> None:
-        self.transform, self.compiled = _transformation(self.curve, self.peak, self.unit, self.hold)
+        self.transform = _transformation(self.curve, self.peak, self.unit, self.hold)
         self.state = self.transform.init(None)
-
-    def apply(self, **given: Any) -> Any:
-        return self.transform.update(jnp.ones(2), self.state, **given)
 
     def update(self, count: int, metric: Any) -> float:
         given = {"value": metric} if self.unit is None else {"count": count}
-        updates, self.state = self.apply(**given)
+        updates, self.state = self.transform.update(jnp.ones(2), self.state, **given)
         lr = self.state.learning_rate
         assert lr.dtype == jnp.result_type(float)
         assert (updates == -lr.astype(updates.dtype)).all()
@@ -251,22 +248,15 @@ class Eager(Driver):
         self.state = jax.device_put(state[0])
 
 
-class Jitted(Eager):
-    """With x64 on."""
+class Scanned(Eager):
+    """All updates in one compiled loop, under a peak that is traced, with x64 on."""
+
+    keeps_peak = False
+    unroll = 1
 
     @staticmethod
     def context() -> AbstractContextManager[Any]:
         return jax.enable_x64(True)
-
-    def apply(self, **given: Any) -> Any:
-        return self.compiled(jnp.ones(2), self.state, **given)
-
-
-class Scanned(Eager):
-    """All updates in one compiled loop, under a peak that is traced."""
-
-    keeps_peak = False
-    unroll = 1
 
     def run(self, updates: Sequence[Update]) -> list[float]:
         counts, metrics = zip(*updates, strict=True)
@@ -293,8 +283,7 @@ class Uncompiled(Eager):
 
 @cache
 def _transformation(curve: Curve, peak: float, unit: int | None, hold: Any) -> Any:
-    transformation = scale_by_curve(curve, peak, unit=unit, hold=hold)
-    return transformation, jax.jit(transformation.update)
+    return scale_by_curve(curve, peak, unit=unit, hold=hold)
 
 
 @cache
