@@ -183,10 +183,6 @@ class Training:
         return self
 
 
-def pickled(value: Any) -> Any:
-    return pickle.loads(pickle.dumps(value))
-
-
 SCHEDULERS: dict[str, Callable[[Any], Build]] = {
     "lambda_lr": ours,
     "held": lambda curve: with_metric(ours(curve, hold=NEVER_HOLDS)),
@@ -399,15 +395,6 @@ def test_advice_about_a_missing_state_works(advice: str) -> None:
 # Right programs, on plain SGD and on AdamW with learning rates in tensors.
 
 
-def _sequence_resumed_several_times(run: Training) -> None:
-    for parts in ((ours(CURVE), linear), (linear, ours(CURVE))):
-        run = run.resumed().use(sequence(*parts, at=(40,))).train(25)
-        for _ in range(5):
-            state = run.states()
-            run.updates(20)  # these updates are lost
-            run = run.resumed().use(sequence(*parts, at=(40,))).load(state, parts=True).train(12)
-
-
 def _sweep(run: Training) -> None:
     before = run.states()
     for lr in (0.2, 0.05):
@@ -454,7 +441,6 @@ RIGHT: dict[str, Program] = {
     "plots": lambda run: [run.use(ours(CURVE)), [run.train(n).steps(50) for n in (0, 2, 30, 1)]],
     "sequence that fades": lambda run: run.use(sequence(fading, ours(CURVE), at=(3,))).epochs(31, 1),
     "sequence of three": lambda run: run.use(sequence(a_warmup, a_curve, cosine, at=(600, 1200))).train(1900),
-    "resumed sequences": _sequence_resumed_several_times,
     "fp16, whose bad updates are skipped": lambda run: [
         run.use(ours(CURVE)),
         [run.epochs(int(n not in (10, 12, 30, 31, 32, 50)), 1) for n in range(100)],
@@ -513,7 +499,7 @@ RIGHT: dict[str, Program] = {
     # Torch does not note the steps of a copied optimizer, nor do we.
     "copies": lambda run: [
         run.resumed().use(a_curve).train(updates).copied(way).epochs(60, 9).epochs(1, 90, steps=2)
-        for way in (copy.deepcopy, pickled) for updates in (0, 3)
+        for way in (copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))) for updates in (0, 3)
     ],
     "copy of a loaded run": lambda run: run.load(run.lost()).use(a_curve).copied().train(60),
     "without hooks": _without_hooks,
