@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.schedulers.runs import learning_rate
+from support.schedulers.runs import learning_rate, peaks
 from support.training.models import batches
 from support.training.reads import reads_of
 from support.training.steps import CURVE, make_step, skip_patterns
@@ -24,7 +24,6 @@ from torch_bridge.training.clock.clock import Clock, Counters
 
 CPU = torch.device("cpu")
 LOSS, APPLIED = torch.tensor(0.5), torch.tensor(False)
-peaks = st.one_of(st.sampled_from((0.0, 2.0**-126, 3e-4, 1.0, 3.4e38)), st.floats(1e-6, 10))
 
 
 class Run:
@@ -71,7 +70,7 @@ def test_clock_follows_its_curves(
     room: int, groups: Any, skips: list[bool], unit: int | None, begin: int, random: Random
 ) -> None:
     """Groups may share a curve, in any order; with less room there are multipliers alone, or no table."""
-    pairs = [(build(description), peak) for description, peaks in groups for peak in peaks]
+    pairs = [(build(description), peak) for description, drawn in groups for peak in drawn]
     random.shuffle(pairs)
     with patch.object(clock_module, "MAX_TABLE_VALUES", room):
         run = Run([curve for curve, _ in pairs], [peak for _, peak in pairs], unit)

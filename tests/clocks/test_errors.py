@@ -31,7 +31,6 @@ RULES: list[Any] = [
     ("HoldUntilFlat(2, limit=None)", TypeError, "limit = None"),
     ("HoldUntilFlat(2, every=0, limit=9)", ValueError, "every = 0"),
     ("HoldUntilFlat(2, every=10, limit=9)", ValueError, "every = 10", "limit = 9", "no reading"),
-    ("HoldUntilFlat(2, every=2, limit=1)", ValueError, "every = 2", "limit = 1"),
     ("HoldUntilFlat(2, threshold=-1e-9, limit=9)", ValueError, "threshold = -1e-09", "negative"),
     ("HoldUntilFlat(2, threshold=1.5, limit=9)", ValueError, "threshold = 1.5", "rel"),
     ("HoldUntilFlat(2, threshold=inf, threshold_mode='abs', limit=9)", ValueError, "threshold = inf"),
@@ -57,9 +56,7 @@ RULES: list[Any] = [
     ("check_rules([BELOW, UNTIL], FALLING)", ValueError, "HoldUntilFlat", "flat part"),
     ("check_rules([], CURVE)", ValueError, "hold", "None"),
     ("check_rules('flat', CURVE)", TypeError, "hold = 'flat'"),
-    ("check_rules(HoldBelow, CURVE)", TypeError, "hold = <class"),
     ("check_rules([BELOW, 3], CURVE)", TypeError, "hold = [HoldBelow", "3]"),
-    ("check_rules({'kind': 'hold_below'}, CURVE)", TypeError, "hold = {'kind'"),
 ]
 
 

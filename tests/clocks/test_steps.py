@@ -1,4 +1,4 @@
-"""The clock in a training step: the counts of micro-batches and ranks, holds, and peaks."""
+"""The clock in a training step: the counts of micro-batches and ranks, holds, peaks, followers."""
 
 import copy
 import pickle
@@ -13,14 +13,14 @@ from support.distributed.processes import run
 from support.holds.held import CURVE as STAGES, PATIENT, told
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
-from support.training.models import Net, batches, mean_loss
+from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step, train
-from support.training.trees import equal_trees
+from support.training.trees import equal_trees, through_file
 from torch.utils import _pytree as pytree
 
 from plateau_jax import HoldBelow
-from torch_bridge import MetricLog, TrainStep
+from torch_bridge import MetricLog, TrainStep, follow
 
 
 def test_large_counts_are_exact_and_clamped() -> None:
@@ -136,6 +136,48 @@ def test_tensor_lr_in_defaults_stays_the_peak(name: str) -> None:
     train(step, batches(1))
     assert step.optimizer.defaults["lr"] is lr
     assert equal_trees(lr, torch.tensor(0.01))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("step_first", [True, False])
+def test_training_step_uses_followed_values(fused: bool, step_first: bool) -> None:
+    """Each update uses the value that is in the group when the step is called, also after a resume."""
+
+    def optimizer_of(model: Net) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5, fused=fused)
+
+    def start() -> list[Any]:
+        model = Net()
+        step = make_step(model=model, optimizer=optimizer_of(model), curve=STAGES)
+        keys: Any = ("weight_decay", ("betas", 0))
+        return [step, *(follow(step.optimizer, key, CURVE) for key in keys)]
+
+    by_hand = Net()
+    reference = optimizer_of(by_hand)
+    parts, applied = start(), 0
+    for number, batch in enumerate(batches(20)):
+        if number == 8:
+            saved = through_file([part.state_dict() for part in parts])
+            parts = start()
+            for part, state in list(zip(parts, saved, strict=True))[:: 1 if step_first else -1]:
+                part.load_state_dict(state)
+        step, *followers = parts
+        is_bad = number in (0, 7, 8, 15)
+        step(nonfinite(batch) if is_bad else batch)
+        for follower in followers:
+            follower.step()
+        if is_bad:
+            continue
+        (group,) = reference.param_groups
+        lr = learning_rate(0.01, STAGES, applied)
+        group["lr"] = torch.tensor(lr, dtype=torch.float32) if fused else lr
+        group["weight_decay"] = 0.5 * CURVE(number)
+        group["betas"] = (learning_rate(0.9, CURVE, number), 0.999)
+        by_hand.zero_grad()
+        mean_loss(by_hand, batch).backward()
+        reference.step()
+        applied += 1
+    assert equal_trees(step.model.state_dict(), by_hand.state_dict())
 
 
 @pytest.mark.slow

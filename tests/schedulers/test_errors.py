@@ -253,7 +253,6 @@ RUNNING: list[Row] = [
     ("resume(OLD, LONGER, 'follower')", ValueError, "the values differ from step 6 on", "follow if"),
     ("resume(OLD, PlateauCurve(9, plateaus=[(0, 50)]))", ValueError, "=64, now 9; warmup_steps=5, now 0; …,"),
     ("resume(COOLED, LONGER.cooldown(20, 10))", ValueError, " curve.total_steps=64, now 96, and the learn"),
-    ("resume(COOLED, OLD.cooldown(20, 11))", ValueError, " steps=10, now 11, and the learning rates differ"),
     ("resume(COOLED, OLD.then(LONGER).cooldown(9, 9))", ValueError,
      " curve=a PlateauCurve of 64 steps, now a Then of 160 steps; at=20, now 9; …, and the"),
     ("resume(staged(50), staged(50, 38))", ValueError, " stages[38]=[1, 0.62, 'cosine'], now [1, 0.5, 'cos"),

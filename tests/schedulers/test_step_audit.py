@@ -228,10 +228,6 @@ WRONG_STEPS: dict[str, tuple[Program, str]] = {
 WRONG_WITH: dict[str, tuple[Sequence[str], OfKind, str]] = {
     "stays at 0": ([*SCHEDULERS], lambda run, kind: run.use(kind(WARMUP)).updates(99), AT_0),
     "past the end": (ALONE, lambda run, kind: run.use(kind(SHORT)).train(170), PAST + "0"),
-    "past the end, resumed": (
-        ALONE,
-        lambda run, kind: run.use(kind(SHORT)).train(15).load(run.states(), parts=True).train(30), PAST + "0",
-    ),
     "past the end at a floor": (
         ALONE, lambda run, kind: run.use(kind(FLOOR)).train(1350),
         PAST + "its final value since step 10: CAUSE.*" + OFF_PAST,

@@ -40,11 +40,6 @@ _COMPOSED: dict[str, Any] = {
     ],
     "then averaging": lambda optimizer, ours: [ours, SWALR(optimizer, swa_lr=0.03, anneal_epochs=10)],
 }
-_FORMS: Any = (
-    float,
-    lambda lr: torch.tensor(lr, dtype=torch.float64),
-    partial(torch.tensor, dtype=torch.bfloat16),
-)
 
 
 @pytest.mark.parametrize("place", _COMPOSED)
@@ -52,7 +47,7 @@ _FORMS: Any = (
 @given(
     saved_at=st.one_of(st.integers(1, 40), st.sampled_from((19, 20, 21))),
     optimizer_first=st.booleans(),
-    form=st.sampled_from(_FORMS),
+    form=st.sampled_from((float, partial(torch.tensor, dtype=torch.bfloat16))),
     branch=st.sampled_from((CURVE, CURVE.cooldown(45, 9))),
     strict=st.booleans(),
 )
