@@ -76,10 +76,12 @@ def test_clock_follows_its_curves(
         run = Run([curve for curve, _ in pairs], [peak for _, peak in pairs], unit)
     for skip in skips:
         run.update(skip, random.randrange(2 ** random.randrange(42)))
-    run.applied, run.skipped, run.consumed = begin, 7, begin * (unit or 1)
-    run.clock.write_state(Counters(begin, 7, begin, run.consumed), run.clock.peaks)
-    for skip in skips[:6]:
-        run.update(skip, 1)
+    end = min(max(curve.total_steps for curve, _ in pairs) - 1, 2**20)
+    for start in (begin, end):  # and past the table
+        run.applied, run.skipped, run.consumed = start, 7, start * (unit or 1)
+        run.clock.write_state(Counters(start, 7, start, run.consumed), run.clock.peaks)
+        for skip in [*skips[:3], False, False, False]:
+            run.update(skip, 3 * (unit or 1))
     run.clock.set_peaks([0.25, *run.clock.peaks[1:]])
     run.update(False, 0)
 

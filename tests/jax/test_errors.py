@@ -63,7 +63,6 @@ NOT_A_CURVE = RECORD["curve"]
 ERRORS: list[Any] = [
     # Schedules.
     ("optax_schedule(5, 1.0)", TypeError, "curve = 5"),
-    ("optax_schedule(CURVE, -1)", ValueError, "peak_value = -1", "negative"),
     ("optax_schedule(CURVE, jnp.float32(-1))", ValueError, "peak_value = ", "negative"),
     ("optax_schedule(CURVE, jnp.ones(2))", TypeError, "peak_value = "),
     ("optax_schedule(CURVE, jnp.ones((), 'complex64'))", TypeError, "peak_value = "),
@@ -96,7 +95,6 @@ ERRORS: list[Any] = [
     ("scale_by_curve(STAIRS, PEAK, hold=BELOW, unit=8)", ValueError, "hold = HoldBelow", "unit = 8"),
     ("scale_by_curve(STAIRS, PEAK, unit=0)", ValueError, "unit = 0", "1 … 2**30"),
     ("scale_by_curve(STAIRS, PEAK, unit=2**30 + 1)", ValueError, "unit = 1073741825"),
-    ("scale_by_curve(STAIRS, PEAK, unit=True)", TypeError, "unit = True", "integer"),
     ("scale_by_curve(STAIRS, PEAK, unit=8.0)", TypeError, "unit = 8.0", "integer"),
     *(
         (f"{function}(OF_UNIT_8[{index}], {peak}unit={unit})", ValueError, f"unit = {unit} must be 8", "plan")
