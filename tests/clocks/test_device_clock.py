@@ -55,6 +55,7 @@ class Run:
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("room", [0, 2**11, 2**14])
 @examples(30)
+@example([({"total_steps": 9}, [0.5])], [False], 4, 0, Random(0))
 @given(
     st.lists(
         st.tuples(descriptions(range(5), scaled=True), st.lists(peaks, min_size=1, max_size=2)),
