@@ -10,13 +10,13 @@ import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.schedulers.runs import learning_rate
+from support.schedulers.runs import learning_rate, peaks
 from support.training.models import batches
 from support.training.reads import reads_of
 from support.training.steps import CURVE, make_step, skip_patterns
 from torch import Tensor
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
+from plateau_jax import Curve, CurveWarning, PlateauCurve
 from torch_bridge.saved_states import MAX_CONSUMED
 from torch_bridge.training.clock import clock as clock_module
 from torch_bridge.training.clock.batch_counts import join_words, split_count
@@ -24,7 +24,6 @@ from torch_bridge.training.clock.clock import Clock, Counters
 
 CPU = torch.device("cpu")
 LOSS, APPLIED = torch.tensor(0.5), torch.tensor(False)
-peaks = st.one_of(st.sampled_from((0.0, 2.0**-126, 3e-4, 1.0, 3.4e38)), st.floats(1e-6, 10))
 
 
 class Run:
@@ -56,6 +55,7 @@ class Run:
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("room", [0, 2**11, 2**14])
 @examples(30)
+@example([({"total_steps": 9}, [0.5])], [False], 4, 0, Random(0))
 @given(
     st.lists(
         st.tuples(descriptions(range(5), scaled=True), st.lists(peaks, min_size=1, max_size=2)),
@@ -71,33 +71,20 @@ def test_clock_follows_its_curves(
     room: int, groups: Any, skips: list[bool], unit: int | None, begin: int, random: Random
 ) -> None:
     """Groups may share a curve, in any order; with less room there are multipliers alone, or no table."""
-    pairs = [(build(description), peak) for description, peaks in groups for peak in peaks]
+    pairs = [(build(description), peak) for description, drawn in groups for peak in drawn]
     random.shuffle(pairs)
     with patch.object(clock_module, "MAX_TABLE_VALUES", room):
         run = Run([curve for curve, _ in pairs], [peak for _, peak in pairs], unit)
     for skip in skips:
         run.update(skip, random.randrange(2 ** random.randrange(42)))
-    run.applied, run.skipped, run.consumed = begin, 7, begin * (unit or 1)
-    run.clock.write_state(Counters(begin, 7, begin, run.consumed), run.clock.peaks)
-    for skip in skips[:6]:
-        run.update(skip, 1)
+    end = min(max(curve.total_steps for curve, _ in pairs) - 1, 2**20)
+    for start in (begin, end):  # and past the table
+        run.applied, run.skipped, run.consumed = start, 7, start * (unit or 1)
+        run.clock.write_state(Counters(start, 7, start, run.consumed), run.clock.peaks)
+        for skip in [*skips[:3], False, False, False]:
+            run.update(skip, 3 * (unit or 1))
     run.clock.set_peaks([0.25, *run.clock.peaks[1:]])
     run.update(False, 0)
-
-
-@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.parametrize("room", [0, 2**5, 2**14])
-@pytest.mark.parametrize("unit", [None, 4])
-def test_curves_keep_their_last_level(unit: int | None, room: int) -> None:
-    curves: list[Curve] = [StagedCurve([(length, 0.5)], start=1.0) for length in (9, 5, 9)]
-    with patch.object(clock_module, "MAX_TABLE_VALUES", room):
-        run = Run(curves, [0.5, 1.0, 0.25], unit)
-    for _ in range(14):
-        run.update(False, 7)
-    run.applied, run.consumed = 7, 7 * (unit or 1)
-    run.clock.write_state(Counters(7, run.skipped, 7, run.consumed), run.clock.peaks)
-    for _ in range(5):
-        run.update(False, 7)
 
 
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MAX_CONSUMED))
@@ -136,13 +123,10 @@ def test_memory_stays_below_the_limit(curves: Any, least: int, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("room", [0, 2**14])
-@pytest.mark.parametrize("count", [None, lambda batch: len(batch[0]), lambda batch: (batch[1] > 0).sum()])
-def test_clock_reads_nothing_and_keeps_its_tensors(
-    count: Any, room: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clock_reads_nothing_and_keeps_its_tensors(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A captured graph refers to the memory of the tensors."""
     monkeypatch.setattr(clock_module, "MAX_TABLE_VALUES", room)
-    step, (batch,) = make_step(unit=count and 3, count=count), batches(1)
+    step, (batch,) = make_step(unit=3, count=lambda batch: (batch[1] > 0).sum()), batches(1)
     clock = step._clock
 
     def places() -> list[int]:
@@ -167,9 +151,7 @@ def train(clock: Clock, updates: int) -> None:
         clock.count_update(APPLIED, LOSS)
 
 
-@example(3000)
-@examples(10)
-@given(st.integers(1, 4000))
+@pytest.mark.parametrize("total", [1, 100, 3000])
 def test_end_is_noticed_in_time(total: int) -> None:
     """After at most twice as many updates, and at most 1024 more."""
     clock = Clock([PlateauCurve(total)], [1.0], CPU)
@@ -191,9 +173,7 @@ def test_start_past_the_end_is_noticed() -> None:
 
 
 def test_end_on_a_clock_of_samples_names_its_unit() -> None:
-    curve = StagedCurve([(10, 1.0), (10, 0.0)])
-    step = make_step(curve=curve, unit=4, count=lambda batch: len(batch[0]))
-    for batch in batches(31, 4):
-        step(batch)
+    clock = Clock([PlateauCurve(20)], [1.0], CPU, unit=4)
+    clock.write_state(Counters(31, 0, 31, 124), clock.peaks)
     with pytest.warns(CurveWarning, match=r"at step 31, .*as the training consumes, in units of 4;"):
-        step.state_dict()
+        clock.read_counters()

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.errors import check_error, each_row
+from support.errors import Row, check_error, each_row
 from support.holds.held import CURVE, PATIENT
+from support.schedulers.driven import Driven
 from support.schedulers.runs import optimizer_with
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step
@@ -25,23 +26,18 @@ UNTIL, BELOW = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
 RULES: list[Any] = [
     ("HoldUntilFlat(0, limit=9)", ValueError, "patience = 0"),
     ("HoldUntilFlat(1.0, limit=9)", TypeError, "patience = 1.0", "integer"),
-    ("HoldUntilFlat(True, limit=9)", TypeError, "patience = True"),
     ("HoldUntilFlat(2**31, limit=9)", ValueError, "patience = 2147483648"),
     ("HoldUntilFlat(2, limit=0)", ValueError, "limit = 0"),
-    ("HoldUntilFlat(2, limit=2**31)", ValueError, "limit = 2147483648"),
     ("HoldUntilFlat(2, limit=None)", TypeError, "limit = None"),
     ("HoldUntilFlat(2, every=0, limit=9)", ValueError, "every = 0"),
     ("HoldUntilFlat(2, every=10, limit=9)", ValueError, "every = 10", "limit = 9", "no reading"),
-    ("HoldUntilFlat(2, every=2, limit=1)", ValueError, "every = 2", "limit = 1"),
     ("HoldUntilFlat(2, threshold=-1e-9, limit=9)", ValueError, "threshold = -1e-09", "negative"),
     ("HoldUntilFlat(2, threshold=1.5, limit=9)", ValueError, "threshold = 1.5", "rel"),
-    ("HoldUntilFlat(2, threshold=nan, limit=9)", ValueError, "threshold = nan"),
     ("HoldUntilFlat(2, threshold=inf, threshold_mode='abs', limit=9)", ValueError, "threshold = inf"),
     ("HoldUntilFlat(2, threshold=1e39, threshold_mode='abs', limit=9)", ValueError, "1e+39", "float32"),
     ("HoldUntilFlat(2, threshold='0.1', limit=9)", TypeError, "threshold = '0.1'"),
     ("HoldUntilFlat(2, threshold_mode='low', limit=9)", ValueError, "threshold_mode = 'low'", "'rel'"),
     ("HoldBelow(0.5)", TypeError, "value = 0.5", "steps"),
-    ("HoldBelow(None, 3)", TypeError, "value = None"),
     ("HoldBelow('0.5')", TypeError, "value = '0.5'", "pairs"),
     ("HoldBelow([(0.5, 3)], 3)", TypeError, "value = [(0.5, 3)]", "number"),
     ("HoldBelow([0.5, 3])", TypeError, "value[0] = 0.5", "pair (value, steps)"),
@@ -60,16 +56,7 @@ RULES: list[Any] = [
     ("check_rules([BELOW, UNTIL], FALLING)", ValueError, "HoldUntilFlat", "flat part"),
     ("check_rules([], CURVE)", ValueError, "hold", "None"),
     ("check_rules('flat', CURVE)", TypeError, "hold = 'flat'"),
-    ("check_rules(HoldBelow, CURVE)", TypeError, "hold = <class"),
     ("check_rules([BELOW, 3], CURVE)", TypeError, "hold = [HoldBelow", "3]"),
-    ("check_rules({'kind': 'hold_below'}, CURVE)", TypeError, "hold = {'kind'"),
-    *(
-        (f"metric('loss', {value})", TypeError, "loss = ", "real scalar")
-        for value in (
-            *("None", "True", "'0.5'", "1j", "[0.5]", "np.zeros(1)", "np.zeros((), 'i4,i4')", "{}"),
-            *("np.ones((), [('loss', 'f4')])", "10**400", "[[1], [1, 2]]", "SimpleNamespace()"),
-        )
-    ),
 ]
 
 
@@ -78,18 +65,15 @@ def test_errors_of_rules(row: Any) -> None:
     check_error(row, globals())
 
 
-def started(kind: str, updates: int, **options: Any) -> Any:
-    """Return a scheduler or a follower after this number of updates."""
-    optimizer = optimizer_with([0.5], weight_decay=0.1)
-    if kind == "follower":
-        part: Any = follow(optimizer, "weight_decay", CURVE, **options)
-    else:
-        part = lambda_lr(optimizer, CURVE, **options)
-    arguments = {"count": 20} if "unit" in options else {"metric": 0.5} if "hold" in options else {}
-    for _ in range(updates):
-        optimizer.step()
-        part.step(**arguments)
-    return part
+def started(kind: str, updates: int, **options: Any) -> Driven:
+    run = Driven(kind, CURVE, [0.5], **options)
+    run.advance(updates)
+    return run
+
+
+def check_call(row: Row, **runs: Driven) -> None:
+    optimizers = {f"optimizer_of_{name}": run.optimizer for name, run in runs.items()}
+    check_error(row, globals(), **{name: run.part for name, run in runs.items()}, **optimizers)
 
 
 COUNTS: list[Any] = [
@@ -99,9 +83,7 @@ COUNTS: list[Any] = [
     ("counted.step(count=True)", TypeError, "count = True", "integer"),
     ("counted.step(count=np.True_)", TypeError, "count = np.True_"),
     ("counted.step(count=2.0)", TypeError, "count = 2.0"),
-    ("counted.step(count=np.float32(2))", TypeError, "count = np.float32(2.0)"),
     ("counted.step(count='2')", TypeError, "count = '2'"),
-    ("counted.step(count=[2])", TypeError, "count = [2]"),
     ("counted.step(count=torch.tensor(True))", TypeError, "count = tensor(True)"),
     ("counted.step(count=torch.tensor(2.0))", TypeError, "count = tensor(2.)"),
     ("counted.step(count=torch.tensor([2, 2]))", TypeError, "count = tensor([2, 2])"),
@@ -115,10 +97,9 @@ COUNTS: list[Any] = [
 @pytest.mark.parametrize("kind", ["scheduler", "follower"])
 @pytest.mark.parametrize("updates", [0, 3])
 def test_errors_of_counts(row: Any, kind: str, updates: int) -> None:
-    counted, plain = started(kind, updates, unit=8), started(kind, updates)
-    asked = started(kind, updates, unit=8, count=lambda: "2")
-    optimizers = {"optimizer": counted.optimizer, "plain_optimizer": plain.optimizer}
-    check_error(row, globals(), counted=counted, plain=plain, asked=asked, **optimizers)
+    counted, asked = (started(kind, updates, unit=8, asked=asked) for asked in (False, True))
+    asked.counter.count = "2"
+    check_call(row, counted=counted, asked=asked, plain=started(kind, updates))
 
 
 METRICS: list[Any] = [
@@ -137,6 +118,8 @@ METRICS: list[Any] = [
         for value in (
             *("'0.5'", "True", "1j", "[0.5]", "()", "np.ones(1)", "np.True_", "torch.ones(1)"),
             *("torch.ones(2, requires_grad=True)", "torch.tensor(True)", "torch.tensor(1j)"),
+            *("np.zeros((), 'i4,i4')", "np.ones((), [('loss', 'f4')])", "10**400", "[[1], [1, 2]]"),
+            *("{}", "SimpleNamespace()"),
         )
     ),
 ]
@@ -147,18 +130,7 @@ METRICS: list[Any] = [
 def test_errors_of_metrics(row: Any, updates: int) -> None:
     held = started("scheduler", updates, hold=[PATIENT, HoldBelow(0.7, 3)])
     plain, counted = started("scheduler", updates), started("scheduler", updates, unit=8)
-    objects = {"held": held, "plain": plain, "counted": counted, "optimizer": held.optimizer}
-    check_error(row, globals(), follower=started("follower", updates, unit=8), **objects)
-
-
-def test_sequential_lr_cannot_step_a_held_scheduler() -> None:
-    optimizer = optimizer_with([0.1])
-    turns = SequentialLR(
-        optimizer, [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)], [5]
-    )
-    optimizer.step()
-    with pytest.raises(TypeError, match="needs the metric"):
-        turns.step()
+    check_call(row, held=held, plain=plain, counted=counted, follower=started("follower", updates, unit=8))
 
 
 def counting(count: Any) -> TrainStep:
@@ -177,14 +149,10 @@ STEPS: list[Any] = [
     ("counting(torch.tensor([2]))(*DATA)", ValueError, "count", "(1,)", "scalar"),
     ("counted(*DATA)", ValueError, "count", "meta", "cpu"),
     ("two_groups.set_peak([0.5])", ValueError, "peak has 1", "2 parameter groups"),
-    ("two_groups.set_peak([0.5, 0.1, 0.1])", ValueError, "peak has 3"),
-    ("two_groups.set_peak(-1.0)", ValueError, "peak = -1.0"),
     ("two_groups.set_peak([0.5, nan])", ValueError, "peak[1] = nan"),
-    ("two_groups.set_peak(1e-39)", ValueError, "peak = 1e-39"),
-    ("two_groups.set_peak('1')", TypeError, "peak = '1'"),
-    ("two_groups.set_peak(None)", TypeError, "peak = None"),
-    ("two_groups.set_peak([0.5, '1'])", TypeError, "peak[1] = '1'"),
-]
+    ("TrainStep(model, stepped, mean_loss, CURVE, initial_updates=3)", ValueError,
+     "initial_updates = 3, but param_groups[0]", '"initial_lr"'),
+]  # fmt: skip
 DATA = batches(2)
 
 
@@ -194,4 +162,8 @@ def test_errors_of_training_steps(row: Any) -> None:
     groups = [{"params": module.parameters()} for module in (model.first, model.last)]
     two_groups = TrainStep(model, torch.optim.SGD(groups), mean_loss, CURVE)
     counted = counting(torch.tensor(3, device="meta"))
-    check_error(row, globals(), two_groups=two_groups, counted=counted)
+    stepped = torch.optim.Adam(model.parameters())
+    mean_loss(model, DATA[0]).backward()
+    stepped.step()
+    objects = {"model": model, "stepped": stepped, "two_groups": two_groups, "counted": counted}
+    check_error(row, globals(), **objects)

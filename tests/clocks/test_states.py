@@ -12,11 +12,11 @@ from support.clocks.drivers import Follower, Scheduler, Step
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT
-from support.schedulers.runs import learning_rate, optimizer_with
+from support.schedulers.driven import Driven
+from support.schedulers.runs import learning_rate
 from support.training.trees import equal_trees
 
 from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
-from torch_bridge import lambda_lr
 from torch_bridge.training.clock import clock
 
 pytestmark = [
@@ -117,6 +117,9 @@ def test_every_step_so_far_is_compared(
             assert f"cannot resume at step {clock}: " in message
             assert f"differ from step {new.first_difference(old)} on" in message
             run.load(state, strict=False)
+        state_under_new = run.save()
+        run.start()
+        run.load(state_under_new)
         assert (run.clock(), run.update(1, 0.5)) == (clock, learning_rate(0.25, new, clock))
 
 
@@ -163,10 +166,7 @@ def test_held_run_is_compared_up_to_its_clock(
 @pytest.mark.parametrize(("last_epoch", "clocks"), [(2, [3, 3, 3, 3, 4]), (3, [4, 5, 6, 7, 8])])
 def test_last_epoch_sets_clock_and_starts_rules(last_epoch: int, clocks: list[int]) -> None:
     """The clock is held at step 3, not after it."""
-    scheduler = lambda_lr(optimizer_with([0.1]), CURVE, last_epoch, hold=PATIENT)
-    held_clocks: list[int] = []
-    for _ in clocks:
-        held_clocks.append(scheduler.clock)
-        scheduler.optimizer.step()
-        scheduler.step(metric=0.5)
-    assert held_clocks == clocks
+    run = Driven("scheduler", CURVE, hold=PATIENT, last_epoch=last_epoch)
+    for wanted in clocks:
+        assert run.part.clock == wanted
+        run.step(metric=0.5)

@@ -1,72 +1,103 @@
-"""The clock in a training step: rules see the loss in float32, and the peaks are the user's."""
+"""The clock in a training step: the counts of micro-batches and ranks, holds, peaks, followers."""
 
 import copy
-from functools import partial
+import pickle
+from itertools import accumulate
 from typing import Any
-from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
-from support.holds.held import CURVE as STAGES, PATIENT, clocks_of, told
-from support.schedulers.runs import learning_rate, optimizer_with
+from support.clocks.consumption import counted_on_ranks, counts_on
+from support.clocks.drivers import Follower, Scheduler, Step
+from support.distributed.processes import run
+from support.holds.held import CURVE as STAGES, PATIENT, told
+from support.schedulers.driven import Driven
+from support.schedulers.runs import learning_rate
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, lrs_of, make_step, train
+from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees, through_file
-from torch import nn
-from torch._dynamo.utils import counters
+from torch.utils import _pytree as pytree
 
 from plateau_jax import HoldBelow
-from torch_bridge import TrainStep, lambda_lr
-
-# Runs may continue past the end of a curve; the warning has separate tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-
-names = pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+from torch_bridge import MetricLog, TrainStep, follow
 
 
-# Holds.
+def test_large_counts_are_exact_and_clamped() -> None:
+    """The log reads them differently from a state."""
+    step, log = make_step(unit=1, count=lambda batch: 2**61 + 1), MetricLog(every=2)
+    for batch in batches(2):
+        log(step(batch))
+    assert [row["consumed"] for row in log.rows] == [2**61 + 1, 2**62]
+    # On the device, where a count cannot be rejected.
+    for count, micro_batches, consumed in ((-7, 1, 0), (2**62, 3, 2**62 - 1), (2**62 - 1, 2, 2**62 - 1)):
+        step = make_step(unit=2, count=lambda batch, count=count: torch.tensor(count))
+        assert int(step(*batches(micro_batches)).consumed) == consumed
+    # On the host, in sum.
+    step = make_step(unit=2, count=lambda batch: 2**62 - 1)
+    assert int(step(*batches(2)).consumed) == 2**62 - 1
 
 
-@pytest.mark.parametrize("form", [float, partial(torch.tensor, dtype=torch.float64)])
-def test_float64_metric_is_rounded_to_float32(form: Any) -> None:
-    """In float64 this loss would be above the threshold."""
-    metrics, hold = [form(0.1 + 2e-9)] * 5, HoldBelow(0.1, 3)
-    scheduler = lambda_lr(optimizer_with([0.1]), STAGES, hold=hold)
-    clocks: list[int] = []
-    for metric in metrics:
-        clocks.append(scheduler.clock)
-        scheduler.optimizer.step()
-        scheduler.step(metric)
-    assert clocks == [0, 0, 0, 0, 1]
-    if form is not float:
-        step = make_step("sgd", loss_fn=told, curve=STAGES, hold=hold)
-        assert [int(result.clock) for result in train(step, metrics)] == clocks
+def test_count_is_called_once_per_micro_batch() -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def count(batch: Any) -> int:
+        seen.append((id(batch), torch.is_grad_enabled()))
+        return 1
+
+    data = batches(3)
+    make_step(unit=1, count=count)(*data)
+    assert seen == [(id(batch), False) for batch in data]
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_held_clock_compiles_once() -> None:
-    losses = np.random.default_rng(0).choice([0.5, 0.75, 1.0], 30).tolist()
-    with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
-        step = make_step("adamw", loss_fn=told, curve=STAGES, hold=PATIENT, compile=True)
-        before = counters["stats"]["unique_graphs"]
-        clocks = [int(step(torch.tensor(losses[0])).clock)]
-        graphs = counters["stats"]["unique_graphs"]
-        assert graphs > before
-        clocks += [int(step(torch.tensor(loss)).clock) for loss in losses[1:]]
-    assert clocks == clocks_of(PATIENT, STAGES, losses)[:-1]
-    assert counters["stats"]["unique_graphs"] == graphs
+def test_rebuilt_result_keeps_its_attributes() -> None:
+    def loss_fn(model: Any, batch: Any) -> Any:
+        return mean_loss(model, batch), model(batch[0]).mean()
+
+    result = make_step(loss_fn=loss_fn, has_aux=True, unit=4, count=lambda batch: len(batch[0]))(*batches(3))
+    for rebuilt in (
+        result._replace(loss=result.loss * 2),
+        copy.copy(result),
+        copy.deepcopy(result),
+        pickle.loads(pickle.dumps(result)),
+        pytree.tree_map(lambda item: item + 0, result),
+    ):
+        assert type(rebuilt) is type(result)
+        assert rebuilt.consumed == result.consumed == 12
+        assert equal_trees(list(rebuilt.aux), list(result.aux))
+
+
+@pytest.mark.parametrize("driver", [Scheduler, Follower, Step])
+def test_sum_is_exact_up_to_2_to_the_62(driver: Any) -> None:
+    run = driver(CURVE, 0.25, unit=2**61 // 15 + 1)
+    run.run([(2**58 - 1, 1.0)] * 16)
+    for count in (16, 0):
+        assert run.update(count, 1.0) == learning_rate(0.25, CURVE, run.clock())
+        assert (run.consumed(), run.clock()) == (2**62, 29)
+        state = run.save()
+        run.start()
+        run.load(state)
+
+
+def test_count_may_be_given_in_place_of_the_function() -> None:
+    run = Driven("scheduler", CURVE, unit=8, asked=True)
+    run.advance(2)
+    run.part.step(count=4)
+    assert run.part.consumed == 20 + 20 + 4
+
+
+def test_float64_loss_is_rounded_to_float32() -> None:
+    """In float64 it would be above the threshold."""
+    step = make_step("sgd", loss_fn=told, curve=STAGES, hold=HoldBelow(0.1, 3))
+    losses = [torch.tensor(0.1 + 2e-9, dtype=torch.float64)] * 5
+    assert [int(result.clock) for result in train(step, losses)] == [0, 0, 0, 0, 1]
 
 
 def test_hold_ignores_default_device() -> None:
+    model, losses = Net(), [torch.tensor(0.75)] * 8
+    optimizer = make_optimizer("adamw", model)
     with torch.device("meta"):
-        model = Net().to_empty(device="cpu")
-        for parameter in model.parameters():
-            nn.init.zeros_(parameter)
-        step = TrainStep(model, make_optimizer("adamw", model), told, STAGES, hold=PATIENT)
-        losses = [torch.tensor(0.75, device="cpu")] * 8
+        step = TrainStep(model, optimizer, told, STAGES, hold=PATIENT)
         assert [int(result.clock) for result in train(step, losses)] == [0, 1, 2, 3, 3, 3, 3, 4]
         step.load_state_dict(step.state_dict())
 
@@ -88,92 +119,9 @@ def test_interrupted_decision_is_rejected(name: str, monkeypatch: pytest.MonkeyP
     assert equal_trees(train(step, data[5:]), train(uninterrupted, data[5:]))
 
 
-# Peaks.
-
-
-def test_each_group_has_its_peak() -> None:
-    model, (batch,) = Net(), batches(1)
-    groups = [{"params": model.first.parameters(), "lr": 0.02}, {"params": model.last.parameters()}]
-    step = TrainStep(model, torch.optim.SGD(groups, lr=0.01), mean_loss, CURVE, initial_updates=3)
-    assert step(batch).lr.tolist() == [learning_rate(peak, CURVE, 3) for peak in (0.02, 0.01)]
-    step.set_peak([0.5, 0.125])
-    assert step(batch).lr.tolist() == [learning_rate(peak, CURVE, 4) for peak in (0.5, 0.125)]
-    assert [group["initial_lr"] for group in step.optimizer.param_groups] == [0.5, 0.125]
-
-
-@names
-def test_initial_updates_continue_another_loop(name: str) -> None:
-    """A hand-written loop, continued by the step, equals the step from the start."""
-    data = batches(8)
-    expected = train(make_step(name), data)
-    model = Net()
-    optimizer = make_optimizer(name, model)
-    train(TrainStep(model, optimizer, mean_loss, CURVE), data[:5])
-    step = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=5)
-    assert equal_trees(train(step, data[5:]), expected[5:])
-    state = step.state_dict()
-    assert (state["applied"], state["consumed"], state["clock"]) == (8, 8, 8)
-
-
 def test_initial_updates_set_held_clock() -> None:
     step, (batch,) = make_step(initial_updates=7, hold=HoldBelow(1e9, steps=3)), batches(1)
     assert step(batch).lr.item() == learning_rate(0.01, CURVE, 7)
-
-
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad])
-@pytest.mark.parametrize("loaded", [False, True])
-def test_decayed_lr_is_rejected_as_peak(kind: Any, loaded: bool) -> None:
-    model, (batch,) = Net(), batches(1)
-    optimizer = kind(model.parameters(), lr=0.01)
-    for step in range(3):
-        optimizer.param_groups[0]["lr"] = 0.01 * CURVE(step)
-        mean_loss(model, batch).backward()
-        optimizer.step()
-    if loaded:
-        state = through_file(optimizer.state_dict())
-        optimizer = kind(model.parameters(), lr=0.01)
-        optimizer.load_state_dict(state)
-    with pytest.raises(ValueError, match=r'initial_updates = 3, but param_groups\[0\].*"initial_lr"'):
-        TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=3)
-    optimizer.param_groups[0]["initial_lr"] = 0.01
-    result = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=3)(batch)
-    assert result.lr.item() == learning_rate(0.01, CURVE, 3)
-
-
-def test_second_step_keeps_the_peak() -> None:
-    model = Net()
-    optimizer = make_optimizer("adamw", model)
-    for build in range(3):
-        step = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=0)
-        peaks = [group["initial_lr"] for group in optimizer.param_groups]
-        assert peaks == [float(np.float32(0.01))], build
-        lrs = [result.lr.item() for result in train(step, batches(6))]
-        assert lrs == [learning_rate(0.01, CURVE, applied) for applied in range(6)]
-
-
-@names
-def test_optimizer_load_keeps_the_curves_lr(name: str) -> None:
-    data = batches(12)
-    step, reference = make_step(name), make_step(name)
-    train(reference, data[:4])
-    train(step, data[:4])
-    step.optimizer.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
-    assert equal_trees(train(reference, data[4:]), train(step, data[4:]))
-
-
-def test_unfused_optimizer_continues_at_curves_lr() -> None:
-    step, data = make_step(), batches(12)
-    train(step, data[:6])
-    state = copy.deepcopy(step.optimizer.state_dict())
-    for group in state["param_groups"]:
-        group["fused"] = False
-    step.optimizer.load_state_dict(state)
-    for applied, batch in enumerate(data[6:], 6):
-        step(nonfinite(batch))
-        result, expected = step(batch), lrs_of(step, applied).tolist()
-        assert result.applied == applied + 1
-        assert result.lr.tolist() == expected
-        assert [float(group["lr"]) for group in step.optimizer.param_groups] == expected
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
@@ -188,3 +136,64 @@ def test_tensor_lr_in_defaults_stays_the_peak(name: str) -> None:
     train(step, batches(1))
     assert step.optimizer.defaults["lr"] is lr
     assert equal_trees(lr, torch.tensor(0.01))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("step_first", [True, False])
+def test_training_step_uses_followed_values(fused: bool, step_first: bool) -> None:
+    """Each update uses the value that is in the group when the step is called, also after a resume."""
+
+    def optimizer_of(model: Net) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5, fused=fused)
+
+    def start() -> list[Any]:
+        model = Net()
+        step = make_step(model=model, optimizer=optimizer_of(model), curve=STAGES)
+        keys: Any = ("weight_decay", ("betas", 0))
+        return [step, *(follow(step.optimizer, key, CURVE) for key in keys)]
+
+    by_hand = Net()
+    reference = optimizer_of(by_hand)
+    parts, applied = start(), 0
+    for number, batch in enumerate(batches(20)):
+        if number == 8:
+            saved = through_file([part.state_dict() for part in parts])
+            parts = start()
+            for part, state in list(zip(parts, saved, strict=True))[:: 1 if step_first else -1]:
+                part.load_state_dict(state)
+        step, *followers = parts
+        is_bad = number in (0, 7, 8, 15)
+        step(nonfinite(batch) if is_bad else batch)
+        for follower in followers:
+            follower.step()
+        if is_bad:
+            continue
+        (group,) = reference.param_groups
+        lr = learning_rate(0.01, STAGES, applied)
+        group["lr"] = torch.tensor(lr, dtype=torch.float32) if fused else lr
+        group["weight_decay"] = 0.5 * CURVE(number)
+        group["betas"] = (learning_rate(0.9, CURVE, number), 0.999)
+        by_hand.zero_grad()
+        mean_loss(by_hand, batch).backward()
+        reference.step()
+        applied += 1
+    assert equal_trees(step.model.state_dict(), by_hand.state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+@pytest.mark.parametrize("loss", ["mean", "pair"])
+def test_ranks_add_up_their_counts(wrapper: str, loss: str) -> None:
+    """The run resumes on fewer ranks: the learning rate is that of the samples so far."""
+    (first, state), (other, _) = run(counted_on_ranks, wrapper, loss, 0, 6, None)
+    assert first == other
+    # Update 3 is skipped.
+    counts = [(update != 3) * sum(counts_on(0, update) + counts_on(1, update)) for update in range(6)]
+    if wrapper == "ddp":
+        ((rest, _),) = run(counted_on_ranks, wrapper, loss, 6, 9, state, processes=1)
+        first += rest
+        counts += [sum(counts_on(0, update)) for update in range(6, 9)]
+    consumed = [*accumulate(counts, initial=0)]
+    clocks = [number // 5 for number in consumed[:-1]]
+    wanted = [learning_rate(0.01, CURVE, clock) for clock in clocks]
+    assert first == list(zip(consumed[1:], clocks, wanted, strict=True))

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from support.jax.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits, product, x64_both_ways
+from support.jax.jax_cases import MANY, NESTED, STEPS, assert_equal_bits, product, x64_both_ways
 
 from plateau_jax import HoldBelow, HoldUntilFlat, StagedCurve, multiplier, optax_schedule, scale_by_curve
 
@@ -53,6 +53,9 @@ def test_steps_may_span_several_devices(spec, kind, x64):
                 [multiplier(table, steps) for table in tables],
             )
 
+        one = jax.device_put(np.int32(777), NamedSharding(mesh, P()))
+        for rates, curve in zip(schedules, CURVES, strict=True):
+            assert_equal_bits(rates(one), product(curve, 0.1, 777, x64))
         eager = [rates(sharded) for rates in schedules]
         plain, mapped, multipliers = compiled([curve.segments for curve in CURVES], sharded)
         for actual in (eager, plain, mapped):
@@ -66,16 +69,6 @@ def test_steps_may_span_several_devices(spec, kind, x64):
             on_host = [rates(SHAPED) for rates in schedules]
         for rates, expected in zip([*vectorised, *on_host], wanted * 2, strict=True):
             assert_equal_bits(rates, expected)
-
-
-@both_kinds
-def test_one_step_runs_on_several_devices(kind):
-    mesh = mesh_of(kind)
-    step = jax.device_put(np.int32(777), NamedSharding(mesh, P()))
-    schedule = optax_schedule(CURVE, 0.1)
-    mapped = jax.shard_map(schedule, mesh=mesh, in_specs=P(), out_specs=P())
-    for call in (schedule, jax.jit(schedule), mapped):
-        assert_equal_bits(call(step), product(CURVE, 0.1, 777, False))
 
 
 @x64_both_ways

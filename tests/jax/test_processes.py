@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.docs.pages import ROOT, sections
 
-from plateau_jax import HoldBelow, PlateauCurve
+from plateau_jax import PlateauCurve
 
 pytestmark = pytest.mark.slow
 
@@ -102,15 +102,3 @@ def test_counts_that_differ_are_noticed_before_a_save(tmp_path):
     assert clocks == [["10", "20"], ["11", "22"]]
     assert all("each process passed a different count=" in error for error in errors), errors
     assert not list((tmp_path / "saved_processes").glob("[0-9]*"))
-
-
-def test_processes_hold_the_clock_alike(tmp_path):
-    rule = HoldBelow(1e9, 7)
-    changes = [
-        (COUNT, "value=loss)"),
-        ("unit=UNIT", f"hold={rule}"),
-        ("import PlateauCurve", "import HoldBelow, PlateauCurve"),
-    ]
-    printed, errors = run(tmp_path, changes)
-    assert printed[0] == printed[1], errors
-    assert [line.split()[5] for line in printed[0][:4]] == ["3,", "13,", "23,", "33,"]

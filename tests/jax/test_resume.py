@@ -134,23 +134,11 @@ def test_record_survives(transport: Callable[[Any], Any], options: dict[str, Any
                 _rejected(f"saved with {name} = .*, but here it is", record, curve, 1, **others)
 
 
-@pytest.mark.parametrize(
-    ("saved", "curve", "current", "words"),
-    [
-        ({}, LONGER, {}, ["step 200", "total_steps=300, now 400", "differ from step 31 on", "leave out"]),
-        ({"unit": np.int64(64)}, CURVE, {"unit": 16}, ["unit = 64", "here it is 16", "old unit"]),
-        (
-            {"peak_value": 3e-4},
-            CURVE,
-            {"peak_value": 6e-4},
-            ["peak_value = 0.0003", "here it is 0.0006", "old peak"],
-        ),
-    ],
-)
-def test_message_names_what_changed(saved: Any, curve: Any, current: Any, words: list[str]) -> None:
+def test_message_names_what_changed() -> None:
     with pytest.raises(ValueError, match=r"^record ") as caught:
-        check_resume(resume_record(CURVE, **saved), curve, 200, **current)
-    assert all(word in str(caught.value) for word in words)
+        check_resume(resume_record(CURVE), LONGER, 200)
+    for part in ("step 200", "total_steps=300, now 400", "differ from step 31 on", "leave out check_resume"):
+        assert part in str(caught.value)
 
 
 @every_transport
@@ -168,9 +156,3 @@ def test_peaks_are_compared_if_both_sides_name_one(
                 check_resume(record, CURVE, 0, peak_value=peak)  # no update has used a peak
             else:
                 _rejected("peak_value = ", record, CURVE, 0, peak_value=peak, **options)
-
-
-def test_record_without_a_peak_still_loads() -> None:
-    record = resume_record(CURVE)
-    del record["peak_value"]  # as saved before 0.4
-    check_resume(record, CURVE, 200, peak_value=0.1)

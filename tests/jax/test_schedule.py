@@ -3,6 +3,7 @@
 import copy
 import logging
 import pickle
+from contextlib import contextmanager
 from functools import partial
 
 import jax
@@ -42,6 +43,12 @@ peaks = st.one_of(
     st.integers(-126, 127).map(lambda exponent: 2.0**exponent),
     st.sampled_from((0, 1, 3e-4, 1.5 * SMALLEST_NORMAL)),
 )
+
+
+@contextmanager
+def strictly():
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
+        yield
 
 
 def curve_and_steps(case):
@@ -140,7 +147,7 @@ def test_uncompiled_calls_match_numpy_bits(x64, curve):
     "curve", [pytest.param(NESTED, marks=pytest.mark.slow), MANY], ids=["compared", "searched"]
 )
 def test_every_step_of_a_curve_matches_numpy(x64, curve):
-    with jax.enable_x64(x64):
+    with jax.enable_x64(x64), strictly():
         of_traced_peak = jax.jit(lambda peak: optax_schedule(curve, peak)(STEPS))
         for peak in (np.float64(0.1), 1.0):
             assert_equal_bits(of_traced_peak(peak), product(curve, peak, STEPS, x64))
@@ -195,8 +202,6 @@ def test_learning_rates_are_strongly_typed(x64, peak):
     with jax.enable_x64(x64):
         schedule = optax_schedule(CURVE, peak)
         factor_of, dtype = partial(multiplier, CURVE.segments), jnp.float64 if x64 else jnp.float32
-        assert (schedule(3).dtype, schedule(3).weak_type) == (dtype, False)
-        assert (factor_of(3).dtype, factor_of(3).weak_type) == (jnp.float32, False)
         for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
             # Shapes and types alone, which need no compilation.
             rate, factor = jax.eval_shape(lambda: (schedule(step), factor_of(step)))  # noqa: B023 - called at once
@@ -212,7 +217,7 @@ def test_every_integer_type_is_a_step(x64):
     names = [f"{kind}{bits}" for bits in (2, 4, 8, 16, 32, 64) for kind in ("int", "uint")]
     # With x64 off, JAX truncates 64 bits to 32, with a warning.
     dtypes = [jnp.dtype(name) for name in names if x64 or not name.endswith("64")]
-    with jax.enable_x64(x64):
+    with jax.enable_x64(x64), strictly():
         arrays = []
         for dtype in dtypes:
             low, high = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
@@ -243,22 +248,6 @@ def test_numpy_table_that_jax_narrows_is_accepted():
     wide = jax.tree.map(np.int64, CURVE.segments)
     with jax.enable_x64(False):
         assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), CURVE(STEPS))
-
-
-@pytest.mark.slow
-@both_searches
-def test_strict_promotion_is_obeyed(curve):
-    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
-        several = [
-            jnp.arange(100).astype(dtype).reshape(shape)
-            for dtype in ("int8", "uint32", "int32")
-            for shape in ((100,), (4, 25), (4, 5, 5))
-        ]
-        rates = jax.jit(lambda several: [optax_schedule(curve, 1.0)(steps) for steps in several])
-        jax.eval_shape(rates, several)  # tracing alone checks promotion
-        each_once = several[::4]  # each type and each rank
-        for actual, steps in zip(rates(each_once), each_once, strict=True):
-            assert_equal_bits(actual, curve(np.asarray(steps)))
 
 
 @pytest.mark.parametrize("k", [2, 30])

@@ -1,15 +1,11 @@
-"""`count_updates`; `get_cosine_plateau_schedule_with_warmup` compared with transformers' schedule."""
+"""`count_updates`; `get_cosine_plateau_schedule_with_warmup` compared with `lambda_lr`."""
 
-import math
 from fractions import Fraction
-from inspect import signature
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.curves.strategies import magnitudes
-from support.examples import examples
 from support.schedulers.runs import FLOAT32_MAX, lrs_of, optimizer_with
 from torch.utils.data import DataLoader
 
@@ -20,23 +16,6 @@ pytestmark = [
     pytest.mark.usefixtures("short_windows"),
     pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning"),
 ]
-
-
-def _transformers(step: int, warmup: int, total: int) -> float:
-    if step < warmup:
-        return step / max(1, warmup)
-    progress = (step - warmup) / max(1, total - warmup)
-    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
-
-
-@examples(50)
-@given(magnitudes(1, 2**31 - 1), st.data())
-def test_without_plateaus_equals_transformers_schedule(total: int, data: st.DataObject) -> None:
-    warmup = data.draw(magnitudes(0, total - 1))
-    (factor_at,) = cosine(optimizer_with([0.1]), warmup, total).lr_lambdas
-    for step in data.draw(st.lists(st.integers(0, total), min_size=20, max_size=20)):
-        # Half a unit in the last place of float32 below 1, and the rounding errors of double arithmetic.
-        assert abs(factor_at(step) - _transformers(step, warmup, total)) <= 2**-25 + 1e-15
 
 
 @given(st.floats(0, 1).filter(lambda ratio: ratio == 0 or ratio > 1e-30), st.integers(0, 120), st.booleans())
@@ -50,13 +29,6 @@ def test_alias_equals_lambda_lr_under_same_curve(ratio: float, step: int, strict
     assert lrs_of(optimizer) == lrs_of(expected)
     assert scheduler.strict is strict
     assert scheduler.state_dict() == reference.state_dict()
-
-
-def test_alias_has_signature_of_transformers() -> None:
-    """The arguments of transformers' function come first; hold, unit and count belong to lambda_lr."""
-    names = list(signature(cosine).parameters)
-    assert names[:3] == ["optimizer", "num_warmup_steps", "num_training_steps"]
-    assert names[3:] == ["plateaus", "min_lr_ratio", "min_lr", "last_epoch", "strict"]
 
 
 @given(
@@ -86,13 +58,6 @@ def test_min_lr_may_equal_peak_before_rounding(peak: float, resumed: bool) -> No
     assert [factor_at(step) for step in range(12)] == [1.0] * 12
 
 
-@given(st.integers(1, 10**6).map(lambda parts: parts / 10**6))
-def test_min_lr_equals_ratio_at_peak_1(floor: float) -> None:
-    scheduler = cosine(optimizer_with([1.0]), 5, 50, [(20, 10)], min_lr=floor)
-    by_ratio = cosine(optimizer_with([1.0]), 5, 50, [(20, 10)], min_lr_ratio=floor)
-    assert scheduler.state_dict() == by_ratio.state_dict()
-
-
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.integers(1, 7))
 def test_count_updates_equals_updates_of_a_loop(
     samples: int, size: int, accumulation: int, drop_last: bool, epochs: int
@@ -101,7 +66,7 @@ def test_count_updates_equals_updates_of_a_loop(
     updates = 0
     for _ in range(epochs):
         waiting = 0
-        for _ in range(samples // size if drop_last else sum(1 for _ in range(0, samples, size))):
+        for _ in loader:
             waiting += 1
             if waiting == accumulation:
                 updates, waiting = updates + 1, 0

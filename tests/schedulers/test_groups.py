@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, strategies as st
-from support.curves.descriptions import build, descriptions
+from hypothesis import given, strategies as st
 from support.examples import examples
 from support.schedulers.driven import Driven, Key, option_of, set_option
 from support.schedulers.runs import advance, learning_rate, lrs_of, modest_peaks, optimizer_with, peaks
@@ -19,28 +18,10 @@ from torch.optim.lr_scheduler import ConstantLR
 from plateau_jax import PlateauCurve
 from torch_bridge import follow, lambda_lr
 from torch_bridge.schedulers.group_curves import WindowOfValues
-from torch_bridge.schedulers.param_groups import all_groups, all_parameters, peaks_of
+from torch_bridge.schedulers.param_groups import peaks_of
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
-
-any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**31 + 5000), st.integers())
-
-
-@examples(50)
-@given(
-    st.lists(st.tuples(descriptions(range(5)), peaks), min_size=1, max_size=3),
-    st.lists(st.tuples(any_step, st.integers(0, 3)), max_size=8),
-)
-@example([({"total_steps": 2**31 - 1, "decay_shape": "linear"}, 0.5)], [(2**31 - 9, 9)])
-def test_window_has_values_of_the_curves(cases: list[Any], walk: list[tuple[int, int]]) -> None:
-    curves, bases = [build(description) for description, _ in cases], [base for _, base in cases]
-    window = WindowOfValues(curves, bases)
-    for start, further in walk:
-        for step in range(start, start + further + 1):
-            pairs = zip(bases, curves, strict=True)
-            assert window[step] == tuple(learning_rate(base, curve, step) for base, curve in pairs)
-            assert all(type(value) is float for value in window[step])
 
 
 def test_window_stays_small() -> None:
@@ -55,17 +36,6 @@ def test_window_stays_small() -> None:
     for copied in (copy.copy(window), copy.deepcopy(window), pickle.loads(pickle.dumps(window))):
         assert len(copied) == 0
         assert copied[step] == window[step]
-
-
-@given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=3))
-def test_groups_and_parameters_of_several_optimizers(sizes: list[list[int]]) -> None:
-    """`sizes` lists, for each optimizer, the number of parameters in each group."""
-    made = [[[torch.nn.Parameter(torch.ones(1)) for _ in range(n)] for n in counts] for counts in sizes]
-    optimizers = [SGD([{"params": group} for group in groups], lr=0.1) for groups in made]
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    parameters = [parameter for groups in made for group in groups for parameter in group]
-    assert list(map(id, all_groups(iter(optimizers)))) == list(map(id, groups))
-    assert list(map(id, all_parameters(iter(optimizers)))) == list(map(id, parameters))
 
 
 # Peaks.
@@ -93,23 +63,17 @@ def test_peaks_are_known_in_mid_run(build: Any) -> None:
     assert lambda_lr(stepped, CURVE, 6).base_lrs == [0.5]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (1,)])
 @pytest.mark.parametrize("requires_grad", [False, True])
-@examples(20)
-@given(st.floats(2.0**-10, 10))
-def test_peak_is_the_number_in_the_tensor(dtype: torch.dtype, requires_grad: bool, lr: float) -> None:
-    tensor = torch.tensor([lr], dtype=dtype)  # with one element, or none
-    peak = float(np.float32(tensor.item()))
-    tensor.requires_grad_(requires_grad)
-    assert peaks_of(optimizer_with([tensor[0].detach().requires_grad_(requires_grad)], AdamW)) == [peak]
+def test_peak_is_the_number_in_the_tensor(shape: tuple[int, ...], requires_grad: bool) -> None:
+    lr = torch.full(shape, 0.7, dtype=torch.float16, requires_grad=requires_grad)
+    assert peaks_of(optimizer_with([lr], AdamW)) == [lr.item()]
     # A clone, since torch's schedulers can't fill a leaf of autograd.
-    optimizer = optimizer_with([tensor.clone()], AdamW)
+    optimizer = optimizer_with([lr.clone()], AdamW)
     scheduler = lambda_lr(optimizer, CURVE, last_epoch=9)  # the end of the warmup
     (group,) = optimizer.param_groups
-    assert scheduler.base_lrs == [peak]
-    assert group["lr"].item() == (peak if dtype == torch.float64 else tensor.item())
     state = scheduler.state_dict()
-    assert (state["base_lrs"], state["rates"]) == ([peak], [group["lr"].item()])
+    assert scheduler.base_lrs == state["base_lrs"] == state["rates"] == [group["lr"].item()] == [lr.item()]
     assert scheduler.get_last_lr() == [group["lr"]]
     assert scheduler.get_last_lr()[0] is not group["lr"]
 
@@ -124,7 +88,7 @@ def test_peak_written_into_base_lrs_is_used() -> None:
     scheduler.base_lrs = np.array([0.3, 0.4])
     advance(optimizer, scheduler)
     before = [learning_rate(peak, CURVE, 22) for peak in (0.3, 0.4)]
-    for wrong in (None, "0.2", 1e39, -1.0, float("nan")):
+    for wrong in (None, -1.0):
         assert lrs_of(optimizer) == before
         scheduler.base_lrs = [0.3, wrong]
         with pytest.raises((TypeError, ValueError), match=r"^base_lrs\[1\] = "):

@@ -1,5 +1,12 @@
-"""Any program of a scheduler or follower has the values of the curve, by definition, at every update."""
+"""Any program of a scheduler or follower has the values of the curve, by definition, at every update.
 
+Then states, which programs load, and the printed form.
+"""
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,15 +18,21 @@ from support.curves.strategies import magnitudes
 from support.examples import examples
 from support.holds.held import curves as held_curves, holds
 from support.holds.hold_cases import VALUES
-from support.schedulers.driven import FOLLOWED, ROUTES, Driven, counts, units
-from support.schedulers.runs import modest_peaks
+from support.schedulers.driven import FOLLOWED, ROUTES, Driven
+from support.schedulers.runs import advance, modest_peaks, optimizer_with
 from torch.optim import SGD, Adagrad, AdamW
+
+from plateau_jax import PlateauCurve
+from torch_bridge import follow, lambda_lr
 
 pytestmark = [
     pytest.mark.usefixtures("short_windows"),
     # Short curves, far past their ends.
     pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
 ]
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 
 def _tensor(dtype: torch.dtype) -> Any:
@@ -36,16 +49,15 @@ metric_forms: Any = st.sampled_from(
     (float, np.float32, _tensor(torch.float64), lambda metric: torch.tensor(metric, requires_grad=True) * 1)
 )
 metrics = st.sampled_from((*VALUES, float("nan"), float("inf")))
+counts = magnitudes(0, 2**45) | st.integers(0, 300)
 updates = st.lists(st.tuples(counts, metrics), min_size=1, max_size=12)
-# The index of a wrong step; and all that can happen in a run.
+# All that can happen in a run; an integer is a jump.
 moves = st.one_of(updates, updates, updates, st.sampled_from(ROUTES), modest_peaks, st.integers(0, 9))
 
-WRONG_STEPS: dict[str, list[tuple[type[Exception], dict[str, Any]]]] = {
-    "updates": [(TypeError, {"count": 3})],
-    "unit": [(ValueError, {"count": -1}), (TypeError, {"count": 2.0}), (TypeError, {"count": "2"})],
-    "hold": [(TypeError, {}), (TypeError, {"metric": torch.ones(1)}), (TypeError, {"metric": "x"})],
-}
-DRIVERS = [*(("scheduler", clock) for clock in WRONG_STEPS), ("follower", "updates"), ("follower", "unit")]
+DRIVERS = [
+    *(("scheduler", clock) for clock in ("updates", "unit", "hold")),
+    *(("follower", clock) for clock in ("updates", "unit")),
+]
 
 
 @pytest.mark.parametrize(("kind", "clock"), DRIVERS)
@@ -70,7 +82,7 @@ def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: s
         if has_common_curve
         else [curve, *(build(draw(descriptions(range(4)))) for _ in range(count - 1))],
         draw(st.lists(bases, min_size=count, max_size=count)),
-        unit=(curve.unit or draw(units)) if clock == "unit" else None,
+        unit=(curve.unit or draw(magnitudes(1, 2**40))) if clock == "unit" else None,
         hold=draw(holds) if clock == "hold" else None,
         asked=clock == "unit" and draw(st.booleans()),
         form=draw(FORMS[form]),
@@ -89,8 +101,6 @@ def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: s
         elif isinstance(move, str):
             getattr(run, move)()
         elif isinstance(move, int):
-            error, arguments = WRONG_STEPS[clock][move % len(WRONG_STEPS[clock])]
-            run.rejects(error, ".", lambda arguments=arguments: run.part.step(**arguments))
             if (kind, clock) == ("scheduler", "updates"):
                 run.jump(count_form(40 * move - 80) if count_form is np.int64 else 40 * move - 80)
         elif kind == "scheduler" and run.updates >= 0 and draw(st.booleans()):
@@ -98,3 +108,48 @@ def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: s
         elif has_common_curve:
             run.add_group(move if isinstance(key, str) else draw(bases))
         run.check()
+
+
+@pytest.mark.parametrize("kind", ["scheduler", "follower"])
+@pytest.mark.parametrize("then", [Driven.check, Driven.by_copy, Driven.by_pickle])
+def test_trainer_loads_by_builders_strict(kind: str, then: Callable[[Driven], None]) -> None:
+    saved, run = Driven(kind, CURVE), Driven(kind, OTHER, strict=False)
+    saved.advance(40)
+    _, state = saved.saved()
+    then(run)
+    run.rejects(ValueError, "cannot resume at step 40", lambda: run.part.load_state_dict(state, strict=True))
+    run.part.load_state_dict(state)  # as a trainer does
+    run.updates = 40
+    run.check()
+
+
+def test_state_is_small_and_shares_nothing() -> None:
+    run, other = Driven("scheduler", CURVE), Driven("scheduler", CURVE)
+    run.advance(2000)
+    state = run.part.state_dict()
+    file = io.BytesIO()
+    torch.save(state, file)
+    assert max(len(pickle.dumps(run.part)), file.tell()) < 10_000
+    kept = copy.deepcopy(state)
+    other.part.load_state_dict(state)
+    other.updates = 2000
+    assert other.part.state_dict() == kept
+    other.advance(3)
+    assert state == kept
+    for entry in ("base_lrs", "curves", "rates", "_last_lr"):
+        state[entry].clear()
+    for each in (run, other):
+        each.advance(1)
+        each.check()
+
+
+@pytest.mark.parametrize("form", [float, torch.tensor])
+def test_print_shows_curve_clock_and_values(form: Any) -> None:
+    optimizer = optimizer_with([form(0.5)], momentum=0.5)
+    scheduler, follower = lambda_lr(optimizer, CURVE), follow(optimizer, "momentum", CURVE, unit=4)
+    advance(optimizer, scheduler, 5)
+    follower.step(count=20)
+    assert str(scheduler) == f"CurveLR({CURVE}, clock=5, lr=0.25)"
+    assert str(follower) == f"Follower({CURVE}, clock=5, unit=4, momentum=0.25)"
+    several = lambda_lr(optimizer_with([0.5, 0.25]), [CURVE, OTHER])
+    assert str(several) == f"CurveLR([{CURVE}, {OTHER}], clock=0, lr=[0.0, 0.25])"

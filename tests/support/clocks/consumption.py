@@ -10,18 +10,13 @@ from torch import Tensor, distributed
 
 from torch_bridge import TrainStep
 
-_PIECES = 2
 _LARGE = 2**53 + 1
 """Above the integers that float64 holds exactly."""
 
 
-def counts_of(update: int, ranks: int = 2) -> list[int]:
-    """Return the consumption of an update over all ranks."""
-    return [_count(rank, update, piece) for rank in range(ranks) for piece in range(_PIECES)]
-
-
-def _count(rank: int, update: int, piece: int) -> int:
-    return _LARGE + rank if update == 1 else 7 * rank + 3 * update + piece
+def counts_on(rank: int, update: int) -> list[int]:
+    """Return the counts of the two micro-batches of an update on this rank."""
+    return [_LARGE + rank if update == 1 else 7 * rank + 3 * update + piece for piece in range(2)]
 
 
 def counted_on_ranks(
@@ -50,8 +45,8 @@ def counted_on_ranks(
         step.load_state_dict(state)
     rows: list[tuple[int, int, float]] = []
     for update in range(first, last):
-        numbers[:] = [_count(rank, update, piece) for piece in range(_PIECES)]
-        micro = batches(_PIECES, rows=2 + rank, seed=update)
+        numbers[:] = counts_on(rank, update)
+        micro = batches(2, rows=2 + rank, seed=update)
         if update == 3 and rank == distributed.get_world_size() - 1:
             micro[-1] = nonfinite(micro[-1])
         result = step(*micro)

@@ -18,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from support.holds.held import clocks_of, told
-from support.schedulers.runs import learning_rate, optimizer_with
+from support.schedulers.driven import Driven
+from support.schedulers.runs import learning_rate
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
 from support.training.trees import equal_trees, through_file
 
 from plateau_jax import Curve, check_resume, resume_record, scale_by_curve
-from torch_bridge import TrainStep, follow, lambda_lr
+from torch_bridge import TrainStep
 
 Update = tuple[int, Any]
 """The count of an update, and its metric."""
@@ -74,8 +75,8 @@ class Driver(ABC):
     """
 
     # Besides the methods below, each has: clock() and consumed(); save(), the state as it comes back from a
-    # file, and load(state); set_peak(peak), unless it keeps its peak; start_again(message, state), which does
-    # what an error of `load` advises.
+    # file, and load(state). Some have set_peak(peak); and start_again(message, state), which does what an
+    # error of `load` advises.
 
     skips_nonfinite = keeps_peak = False
     last_clock = 2**62
@@ -99,21 +100,19 @@ class Driver(ABC):
 
 
 class Scheduler(Driver):
-    key = "lr"
+    """`tests/schedulers/test_programs` compares it with its definition."""
 
-    def start(self) -> None:
-        self.optimizer = optimizer_with([self.peak])
-        self.part: Any = lambda_lr(self.optimizer, self.curve, unit=self.unit, hold=self.hold)
+    kind = "scheduler"
+
+    def start(self, last_epoch: int = -1) -> None:
+        self.driven = Driven(
+            self.kind, self.curve, [self.peak], unit=self.unit, hold=self.hold, last_epoch=last_epoch
+        )
+        self.part = self.driven.part
 
     def update(self, count: int, metric: Any) -> float:
-        value = self.optimizer.param_groups[0][self.key]
-        self.optimizer.step()
-        if self.hold is not None:
-            self.part.step(metric)
-        elif self.unit is not None:
-            self.part.step(count=count)
-        else:
-            self.part.step()
+        (value,) = self.driven.values()
+        self.driven.update(count, metric)
         return value
 
     def clock(self) -> int:
@@ -123,23 +122,17 @@ class Scheduler(Driver):
         return self.part.consumed
 
     def save(self) -> Any:
-        return through_file([self.optimizer.state_dict(), self.part.state_dict()])
+        return self.driven.saved()
 
     def load(self, state: Any, **options: Any) -> None:
         self.part.load_state_dict(state[1], **options)  # first, because a rejected state changes nothing
-        self.optimizer.load_state_dict(state[0])
+        self.driven.optimizer.load_state_dict(state[0])
         self.part.load_state_dict(state[1], **options)  # under another curve, which has other values
-
-    def set_peak(self, peak: float) -> None:
-        self.peak = peak
-        self.part.set_peak(peak)
 
     def start_again(self, message: str, state: Any) -> None:
         advice = message.rpartition("do not load this state: ")[2]
         if advice.startswith("build it with "):
-            last_epoch = int(advice.removeprefix("build it with last_epoch="))
-            self.part = lambda_lr(optimizer_with([self.peak]), self.curve, last_epoch, hold=self.hold)
-            self.optimizer = self.part.optimizer
+            self.start(int(advice.removeprefix("build it with last_epoch=")))
             return
         call, times = advice.removeprefix("call ").split(maxsplit=1)
         for _ in range(1 if times == "once" else int(times.removesuffix(" times"))):
@@ -147,15 +140,9 @@ class Scheduler(Driver):
 
 
 class Follower(Scheduler):
-    """It has no hold, and keeps its base."""
+    """It has no hold."""
 
-    keeps_peak = True
-
-    key = "weight_decay"
-
-    def start(self) -> None:
-        self.optimizer = optimizer_with([0.1], weight_decay=self.peak)
-        self.part = follow(self.optimizer, self.key, self.curve, unit=self.unit)
+    kind = "follower"
 
 
 class Step(Driver):
@@ -209,16 +196,6 @@ class Step(Driver):
         self.step.load_state_dict(eval(advice, {"state_dict": state, "step": self.step}))
 
 
-class UnfusedStep(Step):
-    """The host decides which updates are skipped."""
-
-    optimizer_name = "rmsprop"
-
-
-class HalfStep(Step):
-    optimizer_name, precision = "momentum", "fp16"
-
-
 class DoubleStep(Step):
     """The model and the losses are float64; the learning rates and the rules are not."""
 
@@ -245,15 +222,12 @@ class Eager(Driver):
     last_clock = 2**31 - 1
 
     def start(self) -> None:
-        self.transform, self.compiled = _transformation(self.curve, self.peak, self.unit, self.hold)
+        self.transform = _transformation(self.curve, self.peak, self.unit, self.hold)
         self.state = self.transform.init(None)
-
-    def apply(self, **given: Any) -> Any:
-        return self.transform.update(jnp.ones(2), self.state, **given)
 
     def update(self, count: int, metric: Any) -> float:
         given = {"value": metric} if self.unit is None else {"count": count}
-        updates, self.state = self.apply(**given)
+        updates, self.state = self.transform.update(jnp.ones(2), self.state, **given)
         lr = self.state.learning_rate
         assert lr.dtype == jnp.result_type(float)
         assert (updates == -lr.astype(updates.dtype)).all()
@@ -274,22 +248,15 @@ class Eager(Driver):
         self.state = jax.device_put(state[0])
 
 
-class Jitted(Eager):
-    """With x64 on."""
+class Scanned(Eager):
+    """All updates in one compiled loop, under a peak that is traced, with x64 on."""
+
+    keeps_peak = False
+    unroll = 1
 
     @staticmethod
     def context() -> AbstractContextManager[Any]:
         return jax.enable_x64(True)
-
-    def apply(self, **given: Any) -> Any:
-        return self.compiled(jnp.ones(2), self.state, **given)
-
-
-class Scanned(Eager):
-    """All updates in one compiled loop, under a peak that is traced."""
-
-    keeps_peak = False
-    unroll = 1
 
     def run(self, updates: Sequence[Update]) -> list[float]:
         counts, metrics = zip(*updates, strict=True)
@@ -308,12 +275,6 @@ class Unrolled(Scanned):
     unroll = 6
 
 
-class Strict(Scanned):
-    @staticmethod
-    def context() -> AbstractContextManager[Any]:
-        return jax.numpy_dtype_promotion("strict")
-
-
 class Uncompiled(Eager):
     @staticmethod
     def context() -> AbstractContextManager[Any]:
@@ -322,8 +283,7 @@ class Uncompiled(Eager):
 
 @cache
 def _transformation(curve: Curve, peak: float, unit: int | None, hold: Any) -> Any:
-    transformation = scale_by_curve(curve, peak, unit=unit, hold=hold)
-    return transformation, jax.jit(transformation.update)
+    return scale_by_curve(curve, peak, unit=unit, hold=hold)
 
 
 @cache

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
-from support.curves.strategies import SMALLEST_NORMAL, magnitudes
+from support.curves.strategies import SMALLEST_NORMAL
 from support.holds.held import clocks_of
 from support.schedulers.runs import learning_rate, optimizer_with
 from support.training.trees import through_file
@@ -26,9 +25,6 @@ FOLLOWED: list[tuple[Any, Key]] = [
     *((AdamW, "weight_decay"), (AdamW, ("betas", 0)), (AdamW, ("betas", 1))),
 ]
 """Optimizers, and options of theirs that a follower may set."""
-
-units = magnitudes(1, 2**40)
-counts = st.one_of(magnitudes(0, 2**45), st.integers(0, 300))
 
 
 def option_of(group: dict[str, Any], key: Key) -> Any:
@@ -280,19 +276,12 @@ class Driven:
         pickled = pickle.dumps((self.optimizer, self.part, self.counter))
         self.optimizer, self.part, self.counter = pickle.loads(pickled)
 
-    def by_last_epoch(self, optimizer: str = "") -> None:
-        if self.kind == "follower" or self.unit or self.hold or self.new or self.updates < 0:
-            return
-        saved = through_file(self.optimizer.state_dict())
-        self.start(saved if optimizer == "first" else None, self.updates - 1)
-        if optimizer == "last":
-            self.optimizer.load_state_dict(saved)
+    def by_last_epoch(self, optimizer_state: Any = None) -> None:
+        if self.kind == "scheduler" and not (self.unit or self.hold or self.new or self.updates < 0):
+            self.start(optimizer_state, self.updates - 1)
 
-    def by_last_epoch_optimizer_first(self) -> None:
-        self.by_last_epoch("first")
-
-    def by_last_epoch_optimizer_last(self) -> None:
-        self.by_last_epoch("last")
+    def by_last_epoch_after_the_optimizer(self) -> None:
+        self.by_last_epoch(through_file(self.optimizer.state_dict()))
 
 
 ROUTES = [name for name in vars(Driven) if name.startswith(("by_", "into_"))]
