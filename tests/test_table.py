@@ -122,10 +122,7 @@ def test_vmap_over_stacked_curves(case, others, rows, shape):
     assert_equal_bits(over_curves(tensors(table), steps), expected)
 
 
-INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
-
-
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"])
 def test_step_may_have_any_integer_dtype(dtype):
     limits = np.iinfo(dtype)
     wide = [limits.min, limits.max, -1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63]

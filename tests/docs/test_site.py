@@ -132,16 +132,19 @@ def test_first_page_has_install_and_the_first_program(html: dict[str, BeautifulS
 
 
 def test_links_resolve_within_the_site(site: Path, html: dict[str, BeautifulSoup]) -> None:
-    """And external links have the right form."""
+    """And external links have the right form; pages load nothing from other sites."""
     anchors = {file: {str(tag["id"]) for tag in page.select("[id]")} for file, page in html.items()}
     wrong: list[str] = []
     for file, page in html.items():
+        loaded = page.select("[src], link[href]:not([rel=canonical])")
         for tag in page.select("[href], [src]"):
             target = str(tag.get("href") or tag.get("src"))
             address = urlsplit(target)
-            if address.scheme:
+            if address.scheme or address.netloc:
                 is_right = address.scheme in ("data", "mailto") or (
-                    address.scheme == "https" and re.fullmatch(r"[\w.-]+\.[a-z]+", address.netloc)
+                    address.scheme == "https"
+                    and re.fullmatch(r"[\w.-]+\.[a-z]+", address.netloc)
+                    and tag not in loaded
                 )
             else:
                 path = (site / file).parent / unquote(address.path) if address.path else site / file
@@ -151,16 +154,6 @@ def test_links_resolve_within_the_site(site: Path, html: dict[str, BeautifulSoup
             if not is_right:
                 wrong.append(f"{file}: {target}")
     assert not wrong, "\n".join(wrong)
-
-
-def test_pages_load_nothing_from_other_sites(html: dict[str, BeautifulSoup]) -> None:
-    loaded = [
-        f"{file}: {tag}"
-        for file, page in html.items()
-        for tag in page.select("[src], link[href]:not([rel=canonical])")
-        if re.match(r"(https?:)?//", str(tag.get("src") or tag.get("href")))
-    ]
-    assert not loaded, "\n".join(loaded)
 
 
 def test_search_index_has_every_page_and_name(site: Path, html: dict[str, BeautifulSoup]) -> None:
@@ -309,9 +302,7 @@ QUERIES = [
     ("extend cosine schedule", "#how-do-i-extend-a-cosine-schedule"),
     ("Keras learning rate schedule", "#keras-3"),
     ("stable baselines learning rate schedule", "#stable-baselines3"),
-    ("diffusers", "#diffusers"),
     ("fvcore", "#detectron2-fvcore"),
-    ("ultralytics", "#ultralytics-yolo"),
     (
         "How do I train longer than planned, or stop earlier?",
         "#how-do-i-train-longer-than-planned-or-stop-earlier",

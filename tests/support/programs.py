@@ -81,10 +81,6 @@ class Program:
         """Send a Ctrl-C."""
         os.kill(self.pid, signal.SIGINT)
 
-    def kill(self) -> None:
-        """Send a SIGKILL."""
-        self._process.kill()
-
     def finish(self) -> tuple[int | None, str, str]:
         """Wait; return the exit status, the rest of the output, and what went to standard error."""
         with self._output, self._errors:

@@ -119,19 +119,6 @@ def run_and_resume(
     return (uninterrupted, of_uninterrupted), (resumed, of_resumed)
 
 
-def assert_resumed(
-    heading: str,
-    folder: Path,
-    expected: LearningRates,
-    record: Callable[[], AbstractContextManager[LearningRates]] | None = None,
-) -> None:
-    """Check the learning rates and the weights of a program that is interrupted halfway and resumed."""
-    (uninterrupted, used), (resumed, used_later) = run_and_resume(heading, folder, record or record_lrs)
-    assert used == expected
-    assert used_later == expected[len(expected) // 2 :]
-    assert same_weights(resumed.names["model"], uninterrupted.names["model"])
-
-
 def net() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
