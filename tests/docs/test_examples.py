@@ -13,6 +13,7 @@ from support.design.browser import chromium
 from support.docs.pages import ROOT
 from support.programs import (
     EXAMPLES,
+    SMALL_RUNS,
     Program,
     assert_rejected,
     interrupt,
@@ -119,18 +120,16 @@ def untimed_lines(lines):
 
 
 @pytest.mark.parametrize(("script", "extra", "line_before", "later", "wrong"), RESUMED)
-def test_resumed_run_prints_the_remaining_lines(
-    script, extra, line_before, later, wrong, ran, arguments, tmp_path
-):
+def test_resumed_run_prints_the_remaining_lines(script, extra, line_before, later, wrong, ran, tmp_path):
     _, uninterrupted = ran(script)
-    program = Program(EXAMPLES / script, *arguments[script], *extra.split(), folder=tmp_path)
+    program = Program(EXAMPLES / script, *SMALL_RUNS[script].split(), *extra.split(), folder=tmp_path)
     updates = interrupt(program, line_before)
     assert not list(tmp_path.rglob("*.partial"))
     cached = {path: path.stat().st_ino for path in tmp_path.rglob("*.pkl")}
-    device = CPU if CPU in " ".join(arguments[script]) else ""
+    device = CPU if CPU in SMALL_RUNS[script] else ""
     for changes, status, message in wrong:
         assert_rejected(tmp_path, script, f"{device} --resume {changes}".split(), status, message)
-    later = arguments[script] if later is None else later.split()
+    later = (SMALL_RUNS[script] if later is None else later).split()
     first, *resumed = run(EXAMPLES / script, *later, "--resume", folder=tmp_path).splitlines()
     assert re.match(rf"resumed from [\w.]+ after update {updates}\b", first)
     assert untimed_lines(resumed) == later_lines(untimed_lines(uninterrupted), updates)

@@ -27,11 +27,10 @@ def run_on_two_ranks(code, folder, status=0):
 
 def assert_printed_lrs(lines, curve, steps_per_update=1):
     """Check the learning rates that the lines "update 20: loss 1.2345, lr 6.78e-03" show."""
-    shown = [re.findall(r"^update (\d+): .+, lr (\S+)$", line) for line in lines]
-    assert [lr for ((_, lr),) in shown] == [
-        f"{learning_rate(PAGE_PEAK, curve, steps_per_update * (int(update) - 1)):.2e}"
-        for ((update, _),) in shown
-    ]
+    shown = re.findall(r"^update (\d+): .+, lr (\S+)$", "\n".join(lines), re.MULTILINE)
+    steps = [steps_per_update * (int(update) - 1) for update, _ in shown]
+    assert [lr for _, lr in shown] == [f"{learning_rate(PAGE_PEAK, curve, step):.2e}" for step in steps]
+    assert len(shown) == len(lines) > 0
 
 
 DDP = "    model = nn.parallel.DistributedDataParallel(model)"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
-from support.docs.pages import PAGES, sections
+from support.docs.pages import program_named
 from support.schedulers.runs import learning_rate
 from support.training.trees import equal_trees
 from torch import Tensor, nn
@@ -40,8 +40,7 @@ Recorded = TypeVar("Recorded")
 
 def program(heading: str, changes: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the program under a heading of any page, with some code replaced."""
-    found = [part for page in PAGES for part in sections(page) if part.heading == heading]
-    (source,) = (section.python() for section in found if section.python())
+    source = program_named(heading).code
     for old, new in changes.items():
         assert source.count(old) == 1, old
         source = source.replace(old, new)
