@@ -1,15 +1,12 @@
 """The structure of the product's files, and the versions that it supports."""
 
 import ast
-import sys
 import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from hypothesis import given, settings, strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -74,25 +71,3 @@ def test_both_ends_of_the_versions_are_tested(extra: str, requirement: Requireme
         floors = [Version(bound.version) for bound in requirement.specifier if bound.operator == ">="]
         assert floors == [_pins("oldest")[requirement.name]]
         assert requirement.specifier.contains(_pins("newest")[requirement.name])
-
-
-def _drawn() -> list[int]:
-    numbers = []
-
-    @settings(max_examples=300, derandomize=True, database=None)
-    @given(st.integers())
-    def collect(number: int) -> None:
-        numbers.append(number)
-
-    collect()
-    return numbers
-
-
-def test_examples_do_not_depend_on_imported_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`conftest` replaces a private function of hypothesis for this."""
-    expected = _drawn()
-    module = ModuleType("numbers_of_a_module")
-    module.__file__ = str(tmp_path / "numbers_of_a_module.py")
-    Path(module.__file__).write_text(f"NUMBERS = {[10**6 + 7 * n for n in range(200)]}\n")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert _drawn() == expected

@@ -82,17 +82,12 @@ def test_state_of_earlier_version_is_loaded() -> None:
     assert [row is not None for row in shown] == [False, True, False, True]
 
 
-def _with_aux(number: int, aux: torch.Tensor) -> StepResult:
-    return _result(0.5, 0.5, [0.5], number, 0, number, number)._replace(aux=(aux,))
-
-
 def test_log_is_bounded_and_drops_aux() -> None:
     log = MetricLog(every=10)
     kept = weakref.ref(aux := torch.ones(3))
-    for number in range(1500):
-        log(_with_aux(number, aux))
+    for number in range(1501):
+        log(_result(0.5, 0.5, [0.5], number, 0, number, number)._replace(aux=(aux,)))
     assert [row["applied"] for row in log.rows] == list(range(500, 1500))
-    log(_with_aux(0, aux))
     del aux
     gc.collect()
     assert kept() is None
@@ -116,33 +111,23 @@ def test_errors(row: Any) -> None:
     check_error(row, globals(), log=MetricLog())
 
 
-def test_each_flush_copies_each_column_once() -> None:
-    step, log = make_step(), MetricLog(every=10)
-    tolist = Tensor.tolist
-    shapes = []
+def test_flush_copies_each_column_once() -> None:
+    """The number of operators does not depend on the number of updates."""
+    tolist, shapes, counts = Tensor.tolist, list[Any](), list[int]()
 
     def counted(tensor: Tensor) -> Any:
         shapes.append(tensor.shape)
         return tolist(tensor)
 
-    (batch,) = batches(1)
-    with patch.object(Tensor, "tolist", counted), OperatorRecorder() as operators:
-        shown = [log(step(batch)) for _ in range(35)]
-    assert operators.reads == 0
-    assert [shape for shape in shapes if shape[0] == 10] == [(10,), (10,), (10, 1), (10, 4)] * 3
-    assert [index for index, row in enumerate(shown, 1) if row is not None] == [10, 20, 30]
-    assert [row["applied"] for row in log.rows] == list(range(1, 31))
-
-
-def test_flush_needs_few_operators() -> None:
-    """The number of operators does not depend on the number of updates."""
-    counts = []
     for every in (10, 100):
         step, log = make_step(), MetricLog(every)
         results = [step(batch) for batch in batches(every)]
-        with OperatorRecorder() as operators:
+        shapes.clear()
+        with patch.object(Tensor, "tolist", counted), OperatorRecorder() as operators:
             for result in results:
                 log(result)
+        assert operators.reads == 0
+        assert shapes == [(every,), (every,), (every, 1), (every, 4)]
         counts.append(len(operators.names))
     assert counts[0] == counts[1] < 40
 

@@ -1,4 +1,4 @@
-"""`multiplier` in torch: NumPy's bits in every mode, dtypes of steps, and the number of compilations."""
+"""`multiplier` in torch: NumPy's bits in every mode and on a GPU, dtypes of steps, number of compilations."""
 
 from functools import partial
 
@@ -20,6 +20,7 @@ from support.jax.jax_cases import (
     in_one_of_two_forms,
 )
 from support.numerics.borders import steps_at_borders
+from support.training.cuda_graphs.gpu import no_waiting
 from torch.torch_version import TorchVersion
 
 from plateau_jax import PlateauCurve, Segments, StagedCurve, stack
@@ -29,6 +30,7 @@ SIZE = 48
 VERSION = TorchVersion(torch.__version__)
 cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE, scaled=True)
 _each = pytest.mark.parametrize("curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"])
+_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 _compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 """The import of torch's compiler gives this warning."""
 
@@ -38,9 +40,14 @@ def curve_and_steps(case):
     return build(description), np.array(steps, np.int32)
 
 
+def around(case):
+    """Return the description of a curve, and steps around a step."""
+    description, step = case
+    return description, np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
+
+
 def every_mode(of_step, steps):
     """Return the function's values at the steps, in each mode in which torch runs it without compiling."""
-    steps = torch.from_numpy(steps)
     rows = steps.reshape(6, -1)
     return {
         "whole": of_step(steps),
@@ -54,20 +61,23 @@ def every_mode(of_step, steps):
     }
 
 
+@_devices
 @examples(20)
 @given(cases)
-def test_table_matches_numpy_bits_in_every_mode(case):
+def test_table_matches_numpy_bits_in_every_mode(device, case):
     curve, steps = curve_and_steps(case)
-    for values in every_mode(partial(multiplier, tensors(curve.segments)), steps).values():
-        assert_equal_bits(values, curve(steps))
+    of_step = partial(multiplier, tensors(curve.segments, device))
+    for values in every_mode(of_step, torch.from_numpy(steps).to(device)).values():
+        assert_equal_bits(values.cpu(), curve(steps))
 
 
+@_devices
 @examples(100)
-@given(steps_at_borders())
-def test_table_matches_numpy_bits_at_rounding_borders(case):
-    description, step = case
-    curve, steps = build(description), np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
-    assert_equal_bits(multiplier(tensors(curve.segments), torch.from_numpy(steps)), curve(steps))
+@given(steps_at_borders().map(around))
+def test_table_matches_numpy_bits_at_rounding_borders(device, case):
+    curve, steps = curve_and_steps(case)
+    table = tensors(curve.segments, device)
+    assert_equal_bits(multiplier(table, torch.from_numpy(steps).to(device)).cpu(), curve(steps))
 
 
 @_each
@@ -112,10 +122,7 @@ def test_vmap_over_stacked_curves(case, others, rows, shape):
     assert_equal_bits(over_curves(tensors(table), steps), expected)
 
 
-INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
-
-
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"])
 def test_step_may_have_any_integer_dtype(dtype):
     limits = np.iinfo(dtype)
     wide = [limits.min, limits.max, -1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63]
@@ -235,23 +242,10 @@ def compiled():
 
 @_compiles
 @pytest.mark.slow
-@examples(50)
-@given(descriptions_and_steps((0, 1, 2, 16), SIZE, scaled=True))
+@examples(100)
+@given(descriptions_and_steps((0, 1, 2, 16), SIZE, scaled=True) | steps_at_borders().map(around))
 def test_compiled_table_matches_numpy_bits(compiled, case):
     curve, steps = curve_and_steps(case)
-    if len(curve.segments.begin) < 40:
-        multipliers = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
-        assert_equal_bits(multipliers, curve(steps))
-
-
-@_compiles
-@pytest.mark.slow
-@examples(50)
-@given(steps_at_borders())
-def test_compiled_table_matches_numpy_at_borders(compiled, case):
-    description, step = case
-    curve = build(description)
-    steps = np.clip(step + np.arange(SIZE, dtype=np.int32) - SIZE // 2, 0, MAX_STEP)
     if len(curve.segments.begin) < 40:
         multipliers = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
         assert_equal_bits(multipliers, curve(steps))
@@ -270,4 +264,40 @@ def test_256_bit_vectors_round_once_at_borders():
     as_float32 = torch.compile(lambda levels: table._to_float(levels + 1 - 1, torch.float32), fullgraph=True)
     with config.patch({"cpp.simdlen": 256}):
         assert_equal_bits(as_float32(torch.from_numpy(values)), values.astype(np.float32))
+    torch.compiler.reset()
+
+
+@pytest.mark.gpu
+def test_multiplier_does_not_synchronize():
+    table = tensors(stack([CURVE, NESTED]), "cuda")
+    steps = torch.from_numpy(STEPS).cuda()
+    with no_waiting():
+        values = multiplier(table, steps)
+    assert_equal_bits(values.cpu(), np.stack([CURVE(STEPS), NESTED(STEPS)]))
+
+
+@pytest.mark.gpu
+@_each
+def test_cuda_graph_replays_table(curve):
+    segments = tensors(curve.segments, "cuda")
+    step = torch.zeros((), dtype=torch.int64, device="cuda")
+    multiplier(segments, step)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        multipliers = multiplier(segments, step)
+    for number in (0, 1, 100, 437, 999, 10**6, 2**40):
+        step.fill_(number)
+        graph.replay()
+        assert multipliers.item() == curve(number)
+
+
+@pytest.mark.gpu
+@_compiles
+@pytest.mark.slow
+def test_table_compiled_for_gpu_matches_numpy_bits():
+    compiled = torch.compile(multiplier, fullgraph=True)
+    steps = torch.from_numpy(STEPS).cuda()
+    for curve in (CURVE, NESTED):
+        table = tensors(in_one_of_two_forms(curve), "cuda")
+        assert_equal_bits(compiled(table, steps).cpu(), curve(STEPS))
     torch.compiler.reset()

@@ -189,19 +189,14 @@ def write_schaipp(clone: Path) -> None:
 def write_olmo(clone: Path) -> None:
     total, warmup, folder = {"0.5xC": 3000, "1xC": 6000, "10xC": 6000}, 100, clone / "scripts/scaling/data"
     kinds = {
-        "peteish-moreeval": lambda n: [(n - warmup - 10, 0.1, "cosine"), (11,)],
-        "peteish-moreeval-const": lambda n: [(n - warmup + 1,)],
-        "peteish-moreeval-decay": lambda n: [
-            (n - warmup - 10 - round((n - 10) / 10),),
-            (n // 10 - 1, 0.1),
-            (11,),
-        ],
+        "peteish-moreeval": lambda n: [(n - 110, 0.1, "cosine"), (11,)],
+        "peteish-moreeval-const": lambda n: [(n - 99,)],
+        "peteish-moreeval-decay": lambda n: [(n - 110 - round((n - 10) / 10),), (n // 10 - 1, 0.1), (11,)],
     }
     for kind, stages in kinds.items():
         (folder / kind).mkdir(parents=True)
-        for name, n in total.items():
-            if kind == "peteish-moreeval-const" and name != "10xC":
-                continue
+        for name in ["10xC"] if kind == "peteish-moreeval-const" else total:
+            n = total[name]
             curve = StagedCurve([(warmup - 1, 1.0), *stages(n)], start=1 / warmup)
             steps = range(50, n + 1, 50)
             rows = zip(steps, losses_of(curve, steps), strict=True)

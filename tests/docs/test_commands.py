@@ -30,18 +30,11 @@ PEAK, CURVE = 0.01, PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
 """Those of the sections about logging."""
 
 SITE_CUSTOMIZE = """
-import sys, warnings
+import warnings
 from plateau_jax import CurveWarning
 warnings.simplefilter("error", CurveWarning)
-
-class Absent:
-    def find_spec(name, path=None, target=None):
-        if name in {absent}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Absent)
 """
-"""Python runs this when it starts: our warnings are errors, and an absent framework cannot be imported."""
+"""Python runs this when it starts: our warnings are errors."""
 
 
 def imported_packages(section: Section) -> set[str]:
@@ -59,10 +52,8 @@ def run_section(section: Section, folder: Path) -> str:
         if block.file:
             (folder / block.file).parent.mkdir(exist_ok=True)
             (folder / block.file).write_text(block.code, encoding="utf-8")
-    imported = imported_packages(section)
-    absent = {"jax", "torch"} - imported - ({"jax"} if "optax" in imported else set[str]())
     (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(SITE_CUSTOMIZE.format(absent=absent), encoding="utf-8")
+    (folder / "site" / "sitecustomize.py").write_text(SITE_CUSTOMIZE, encoding="utf-8")
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(ROOT)]),
         "PYTHONUTF8": "1",

@@ -1,9 +1,7 @@
 """Figures that the examples print, against their definitions; states that move between devices."""
 
-import json
 import re
 import runpy
-from collections import defaultdict
 from types import SimpleNamespace
 
 import jax
@@ -12,7 +10,6 @@ import optax
 import pytest
 import torch
 from flax import nnx
-from statsmodels.datasets import co2
 from support.programs import EXAMPLES, number_after
 
 from plateau_jax import StagedCurve, optax_schedule, resume_record
@@ -23,37 +20,31 @@ pytestmark = pytest.mark.slow
 def test_branched_runs_agree_and_cool_down(ran):
     """A merge over 60 updates beats the constant learning rate, in PyTorch as in JAX."""
     _, lines = ran("branch_cooldowns.py")
-    runs, merged = {}, defaultdict(dict)
-    for line in lines:
-        if match := re.fullmatch(r" +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)", line):
-            runs[int(match[1]), match[2]] = [float(number) for number in match.groups()[2:]]
-        elif match := re.fullmatch(r"(.+?) +(\d+) updates +([\d.]+) +([\d.]+) +([\d.]+)", line):
-            merged[match[1]][int(match[2])] = [float(loss) for loss in match.groups()[2:]]
+    text = "\n".join(lines)
+    row, merge = r"^ +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)$", r"^(.+?) +(\d+) updates +(.+)$"
+    runs = {(seed, name): numbers for seed, name, *numbers in re.findall(row, text, re.MULTILINE)}
+    merged = {(name, steps): losses for name, steps, losses in re.findall(merge, text, re.MULTILINE)}
 
     held = int(number_after("updates that the plateau of one step lasted:", lines))
     assert 4 * 5 < held < 4 * 120
-    expected = {
-        (seed, f"cooldown of {steps}"): (120, 120 + steps) for seed in (0, 1) for steps in (10, 30, 60)
-    }
-    for seed in (0, 1):
-        expected |= {(seed, "stable phase"): (0, 120), (seed, "constant lr"): (120, 180)}
-    assert {key: (begin, end) for key, (begin, end, *_) in runs.items()} == {
-        **expected,
-        (0, "held until flat"): (0, 20 + held + 60),
-    }
+    expected = {("0", "held until flat"): ("0", str(20 + held + 60))}
+    for seed in "01":
+        expected |= {(seed, "stable phase"): ("0", "120"), (seed, "constant lr"): ("120", "180")}
+        expected |= {(seed, f"cooldown of {steps}"): ("120", str(120 + steps)) for steps in (10, 30, 60)}
+    assert {key: (begin, end) for key, (begin, end, *_) in runs.items()} == expected
     for _, _, differing, in_jax, in_torch in runs.values():
-        assert differing == 0
-        assert in_jax == pytest.approx(in_torch, abs=1e-2)
-    assert runs[0, "cooldown of 60"][-1] < runs[0, "stable phase"][-1] - 0.05
+        assert int(differing) == 0
+        assert float(in_jax) == pytest.approx(float(in_torch), abs=1e-2)
+    assert float(runs["0", "cooldown of 60"][-1]) < float(runs["0", "stable phase"][-1]) - 0.05
 
-    assert merged.keys() == {"constant lr", "merged", "cooled down"}
-    assert all(list(by_steps) == [10, 30, 60] for by_steps in merged.values())
-    for losses in (losses for by_steps in merged.values() for losses in by_steps.values()):
-        assert losses[-1] == pytest.approx(np.mean(losses[:-1]), abs=1e-4)
-    for seed in (0, 1):
-        for steps, losses in merged["cooled down"].items():
-            assert losses[seed] == runs[seed, f"cooldown of {steps}"][-2]
-        assert merged["merged"][60][seed] < merged["constant lr"][60][seed]
+    assert len(merged) == 9
+    for (name, steps), losses in merged.items():
+        *by_seed, mean = map(float, losses.split())
+        assert mean == pytest.approx(np.mean(by_seed), abs=1e-4)
+        if name == "cooled down":
+            assert by_seed == [float(runs[seed, f"cooldown of {steps}"][-2]) for seed in "01"]
+    after_merge, constant = (np.array(merged[n, "60"].split(), float) for n in ("merged", "constant lr"))
+    assert (after_merge < constant).all()
     assert number_after("largest difference between a merge in PyTorch and the same in JAX:", lines) < 1e-2
 
 
@@ -69,17 +60,6 @@ def test_running_averages_replace_a_cooldown(ran):
     for cooled, averaged, constant in zip(*losses, strict=True):
         assert abs(averaged - cooled) < 0.2 * (constant - cooled)
     assert number_after("largest difference between a running average and the merge:", lines) < 1e-5
-
-
-def test_naive_forecasts_have_their_errors(ran):
-    _, lines = ran("train_lstm.py")
-    level = co2.load_pandas().data["co2"].resample("MS").mean().interpolate().to_numpy()
-    months = np.arange(len(level) * 4 // 5, len(level) - 12)[:, None]
-    later = months + np.arange(1, 13)
-    rise = level[later] - level[months]
-    rise_a_year_before = level[later - 12] - level[months - 12]
-    for label, errors in (("last value:", rise), ("last year's changes:", rise - rise_a_year_before)):
-        assert number_after(label, lines) == pytest.approx(np.sqrt(np.square(errors).mean()), abs=6e-4)
 
 
 @pytest.fixture
@@ -98,10 +78,10 @@ def test_encoding_at_once_matches_row_by_row(bloom_filters, count, bits, hashes)
         assert vectorized.shape == (count, width)
         assert torch.equal(vectorized, looped)
     smith = [bloom_filters.TWO_GRAMS[index] for index in at_once[1][0].nonzero().flatten()]
-    assert sorted(smith) == sorted(["_S", "SM", "MI", "IT", "TH", "H_"])
+    assert set(smith) == {"_S", "SM", "MI", "IT", "TH", "H_"}
 
 
-def test_network_beats_linear_model_beats_most_frequent(bloom_filters, ran):
+def test_network_beats_linear_model_beats_most_frequent(ran):
     _, lines = ran("train_bloom.py")
     rows = (re.fullmatch(r"  (.+?): +([\d.]+) +([\d.]+) +([\d.]+)", line) for line in lines)
     scores = {row[1]: tuple(map(float, row.groups()[1:])) for row in rows if row}
@@ -113,31 +93,14 @@ def test_network_beats_linear_model_beats_most_frequent(bloom_filters, ran):
     for precision, recall, f1 in scores.values():
         assert f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=2e-3)
 
-    _, grams = bloom_filters.encode_at_once(bloom_filters.SURNAMES, 10_000, 8, bloom_filters.positions(8, 1))
-    shuffled = grams[np.random.default_rng(0).permutation(10_000)].bool()
-    training, validation, held_out = shuffled.split([8000, 1000, 1000])
-    order = training.sum(0).argsort(descending=True)
-
-    def f1_of(part, most):
-        return 2 * part[:, order[:most]].sum().item() / (part.sum().item() + most * len(part))
-
-    most = max(range(1, 100), key=lambda most: f1_of(validation, most))
-    assert frequent == pytest.approx(f1_of(held_out, most), abs=2e-3)
-
 
 def test_each_device_holds_half_of_the_state(ran):
     """Each device holds half of every sharded array; biases and counters are replicated."""
-    folder, lines = ran("train_flax.py")
+    _, lines = ran("train_flax.py")
     (line,) = (line for line in lines if line.startswith("weights and moments"))
     total, share = map(float, re.findall(r"([\d.]+) MB", line))
     assert total > 0.8
     assert share == pytest.approx(total / 2, abs=0.02)
-
-    (last,) = (folder / "train_flax").glob("[0-9]*")
-    saved = json.loads((last / "about" / "metadata").read_text())
-    curve = StagedCurve([(5, 1.0), (75,), (20, 0.0, "1-sqrt")])
-    expected = np.float32(5e-3) * curve(np.arange(100))
-    np.testing.assert_array_equal(np.array(saved["rates"], np.float32), expected)
 
 
 def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):

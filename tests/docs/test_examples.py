@@ -9,12 +9,13 @@ from functools import partial
 import matplotlib.image
 import numpy as np
 import pytest
+from support.design.browser import chromium
 from support.docs.pages import ROOT
 from support.programs import (
     EXAMPLES,
+    SMALL_RUNS,
     Program,
     assert_rejected,
-    finish,
     interrupt,
     later_lines,
     number_after,
@@ -68,11 +69,20 @@ def test_picture_is_written_into_a_new_folder(script, ran):
     assert matplotlib.image.imread(picture)[..., :3].min() == 0  # the axes are black
 
 
-@pytest.mark.parametrize(("script", "folder"), [("plot_docs", "docs/pictures"), ("plot_readme", "examples")])
+@pytest.mark.parametrize(
+    ("script", "folder"),
+    [("plot_docs", "docs/pictures"), ("plot_readme", "examples"), ("plot_design", "docs/pictures")],
+)
 def test_committed_pictures_are_drawn_again(script, folder, tmp_path):
+    if script == "plot_design":
+        with chromium():
+            pass  # skips the test if Chromium is not installed
     copy = tmp_path / "examples" / f"{script}.py"
     copy.parent.mkdir()
     copy.write_bytes((EXAMPLES / copy.name).read_bytes())
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    for page in (ROOT / "docs").glob("*.md"):  # one has a log that plot_design.py opens
+        (tmp_path / "docs" / page.name).write_bytes(page.read_bytes())
     run(copy, folder=tmp_path)
     drawn = list((tmp_path / folder).glob("*.png"))
     assert drawn
@@ -80,7 +90,8 @@ def test_committed_pictures_are_drawn_again(script, folder, tmp_path):
         pixels, committed = (matplotlib.image.imread(file) for file in (path, ROOT / folder / path.name))
         assert pixels.shape == committed.shape
         # Text may shift by a pixel between versions of matplotlib; a different curve changes 3 % or more.
-        assert (np.abs(pixels - committed).max(-1) > 0.25).mean() < 0.025, path.name
+        if script != "plot_design":  # a browser's fonts differ more
+            assert (np.abs(pixels - committed).max(-1) > 0.25).mean() < 0.025, path.name
 
 
 CPU, HINT = "--device cpu", "--resume continues as planned"
@@ -109,18 +120,16 @@ def untimed_lines(lines):
 
 
 @pytest.mark.parametrize(("script", "extra", "line_before", "later", "wrong"), RESUMED)
-def test_resumed_run_prints_the_remaining_lines(
-    script, extra, line_before, later, wrong, ran, arguments, tmp_path
-):
+def test_resumed_run_prints_the_remaining_lines(script, extra, line_before, later, wrong, ran, tmp_path):
     _, uninterrupted = ran(script)
-    program = Program(EXAMPLES / script, *arguments[script], *extra.split(), folder=tmp_path)
+    program = Program(EXAMPLES / script, *SMALL_RUNS[script].split(), *extra.split(), folder=tmp_path)
     updates = interrupt(program, line_before)
     assert not list(tmp_path.rglob("*.partial"))
     cached = {path: path.stat().st_ino for path in tmp_path.rglob("*.pkl")}
-    device = CPU if CPU in " ".join(arguments[script]) else ""
+    device = CPU if CPU in SMALL_RUNS[script] else ""
     for changes, status, message in wrong:
         assert_rejected(tmp_path, script, f"{device} --resume {changes}".split(), status, message)
-    later = arguments[script] if later is None else later.split()
+    later = (SMALL_RUNS[script] if later is None else later).split()
     first, *resumed = run(EXAMPLES / script, *later, "--resume", folder=tmp_path).splitlines()
     assert re.match(rf"resumed from [\w.]+ after update {updates}\b", first)
     assert untimed_lines(resumed) == later_lines(untimed_lines(uninterrupted), updates)
@@ -132,49 +141,30 @@ WRONG = [
     ("train_digits.py", "--plateau 50 60", 2, "must end by total_steps"),
     ("train_digits.py", "--batch-size 0", 2, "--batch-size 0"),
     ("sweep.py", "--peak nan", 2, "--peak nan"),
-    ("sweep.py", "--hidden 0", 2, "--hidden"),
     ("sweep.py", "--output sweep.xyz", 2, "--output sweep.xyz"),
     ("branch_cooldowns.py", "--cooldowns 5 0 5", 2, "steps = 0 must be at least 1"),
     ("branch_cooldowns.py", "--output /dev/null/a.png", 2, "a.png can't be written: Not a directory"),
     ("running_averages.py", "--seeds 1", 2, "--seeds 1 must be at least 2"),
     ("train_flax.py", "--resume", 2, f"{NO_CHECKPOINT} in train_flax"),
     ("train_flax.py", "--mesh 2 2 --width 7", 2, "--width of 2, for --mesh 2 2"),
-    ("train_flax.py", "--peak nan", 2, "peak_value = nan"),
     ("batch_plan.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} in batch_plan_checkpoints"),
     ("batch_plan.py", f"{CPU} --plan 0:many", 2, "argument --plan: invalid stage value: '0:many'"),
     ("batch_plan.py", f"{CPU} --plan 0:512 1024:700", 2, "micro_batch · processes = 512 · 1 = 512 does not"),
     ("batch_plan.py", f"{CPU} --micro-batch 32", 2, "--micro-batch 32 must be a multiple of 64"),
-    ("batch_plan.py", "--device nowhere", 2, "--device nowhere: "),
     ("batch_plan.py", f"{CPU} --checkpoints /dev/null/a", 2, "--checkpoints /dev/null/a can't be"),
-    ("train_bloom.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} train_bloom.pt"),
-    ("train_bloom.py", f"{CPU} --output bloom.xyz", 2, "--output bloom.xyz must end in .png"),
-    ("train_bloom.py", f"{CPU} --peak nan --count 2000", 1, "Invalid learning rate: nan"),
     ("train_bloom.py", f"{CPU} --count 100", 1, "80 samples give no batch of batch_size = 512"),
     ("train_gpt.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} in train_gpt_checkpoints"),
     ("train_gpt.py", f"{CPU} --batch-size 0", 2, "--steps, --batch-size, --accumulation,"),
     ("train_gpt.py", f"{CPU} --global-batch 0", 1, "global_batch = 0"),
-    ("train_gpt.py", f"{CPU} --peak nan", 1, "train_gpt.py: Invalid learning rate: nan"),
     ("train_gpt.py", "--device nowhere", 2, "--device nowhere: "),
     ("train_lstm.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} train_lstm.pt"),
-    ("train_lstm.py", f"{CPU} --output co2.xyz", 2, "--output co2.xyz must end in .png"),
     ("train_lstm.py", f"{CPU} --peak nan", 1, "train_lstm.py: Invalid learning rate: nan"),
-    ("train_lstm.py", f"{CPU} --checkpoint /dev/null/a.pt", 2, "/dev/null/a.pt can't be written: Not"),
 ]
 
 
 @pytest.mark.parametrize(("script", "arguments", "status", "message"), WRONG)
 def test_wrong_argument_is_named_in_one_line(tmp_path, script, arguments, status, message):
     assert_rejected(tmp_path, script, arguments.split(), status, message)
-
-
-def test_train_digits_exits_quietly_on_ctrl_c(tmp_path):
-    program = Program(EXAMPLES / "train_digits.py", "--steps", 20_000, folder=tmp_path)
-    for line in program.lines():
-        if re.match(r"\s*0  0\.0", line):
-            break
-    program.interrupt()
-    assert finish(program, status=130)[-1] == "stopped"
-    assert list(tmp_path.iterdir()) == []
 
 
 SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py") if "\nimport program" in file.read_text("utf-8"))

@@ -72,9 +72,5 @@ def test_figures_in_text_match_printed_output():
         if cell.cell_type == "code":
             printed += "".join(output.get("text", "") for output in cell.outputs)
         else:
-            missing = [
-                figure
-                for figure in re.findall(r"(?<![\d.])0\.\d{3}(?!\d)", cell.source)
-                if figure not in printed
-            ]
-            assert missing == []
+            figures = re.findall(r"(?<![\d.])0\.\d{3}(?!\d)", cell.source)
+            assert [figure for figure in figures if figure not in printed] == []

@@ -5,16 +5,11 @@ from bisect import bisect_right
 from fractions import Fraction
 from itertools import pairwise
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from support.docs.pages import program_named
 from support.examples import corners, examples
-from support.schedulers.runs import advance, lrs_of, optimizer_with
-
-from plateau_jax import check_resume, resume_record, scale_by_curve
-from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
@@ -65,51 +60,6 @@ def test_each_length_has_its_peak_and_decay(ladder):
         assert branch.total_steps == length
     assert names["save"][1::2] == lengths
     assert [names["wsds"](step) for step in names["save"][::2]] == [np.float32(peak) for peak in peaks]
-
-
-def run_in_torch(curve, saved_at, state=None):
-    """Return the learning rate of each update, and the scheduler's states after those to save."""
-    optimizer = optimizer_with([0.1])
-    scheduler, lrs, states = lambda_lr(optimizer, curve), [], {}
-    if state:
-        scheduler.load_state_dict(state)
-    while scheduler.last_epoch < curve.total_steps:
-        lrs += lrs_of(optimizer)
-        advance(optimizer, scheduler)
-        if scheduler.last_epoch in saved_at:
-            states[scheduler.last_epoch] = scheduler.state_dict()
-    return np.float32(lrs), states
-
-
-def run_in_jax(curve, saved_at, state=None, saved_under=None):
-    """Return the same as `run_in_torch`, with the states of optax."""
-    tx = scale_by_curve(curve, 0.1)
-    update = jax.jit(tx.update)
-    state, lrs, states = state or tx.init(1.0), [], {}
-    if saved_under:
-        check_resume(resume_record(saved_under), curve, state.clock)
-    while (clock := int(state.clock)) < curve.total_steps:
-        _, state = update(1.0, state)
-        lrs.append(state.learning_rate)
-        if clock + 1 in saved_at:
-            states[clock + 1] = state
-    return np.float32(lrs), states
-
-
-def test_runs_resume_from_the_saved_steps_in_both_frameworks():
-    names = names_after({"lengths": [20, 40, 80], "peaks": [1.0, 0.7, 0.5], "warmup": 4, "decay": 0.2})
-    for curve, saved_at, branches in (
-        (names["trunk"], names["starts"], names["branches"]),
-        (names["wsds"], names["save"], [names["wsds"]] * 6),
-    ):
-        lrs, states = run_in_torch(curve, saved_at)
-        jax_lrs, jax_states = run_in_jax(curve, saved_at)
-        np.testing.assert_array_equal(jax_lrs, lrs)
-        assert list(states) == list(jax_states) == saved_at
-        for step, branch in zip(saved_at, branches, strict=True):
-            expected = np.float32(0.1) * branch(range(step, branch.total_steps))
-            np.testing.assert_array_equal(run_in_torch(branch, [], states[step])[0], expected)
-            np.testing.assert_array_equal(run_in_jax(branch, [], jax_states[step], curve)[0], expected)
 
 
 @examples(50)

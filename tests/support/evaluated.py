@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle, product
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from support.training.models import Batch, Net, Recurrent, batches, carried_loss, mean_loss, pair_loss
@@ -23,8 +23,6 @@ SPLITS = [
     [[], [2, 4], [3]],
     [[3], [], []],
 ]
-
-
 CARRIED = [batches(count, time=4, seed=count) for count in (3, 1)]
 LOADED = [1, 7, 8, 9]
 """Numbers of samples."""
@@ -43,26 +41,19 @@ class Sized:
         return iter(self.batches)
 
 
-# How a process receives its batches, and the number of passes, from the largest number of batches.
-FORMS: dict[str, tuple[Callable[[list[Batch]], Iterable[Batch]], Callable[[int], int]]] = {
-    "list": (list, lambda most: most),
-    "iterator": (iter, lambda most: most),
-    "one is an iterator": (
-        lambda batches: iter(batches) if processes.rank() == 1 else batches,
-        lambda most: most,
-    ),
-    "length too small": (lambda batches: Sized(batches, min(len(batches), 1)), lambda most: most),
-    "length too large": (lambda batches: Sized(batches, len(batches) + 2), lambda most: most + 2),
-}
+def _some_iterators(local: list[Batch]) -> Iterable[Batch]:
+    return iter(local) if processes.rank() == 1 else local
 
 
-class Evaluation(NamedTuple):
-    split: int
-    form: str
-    loss: str
-    value: float
-    passes: int
-    as_before: bool
+# How a process receives its batches, and the number of passes beyond the largest number of batches.
+FORMS: list[tuple[Callable[[list[Batch]], Iterable[Batch]], int]] = [
+    (list, 0),
+    (iter, 0),
+    (_some_iterators, 0),
+    (lambda local: Sized(local, min(len(local), 1)), 0),
+    (lambda local: Sized(local, len(local) + 2), 2),
+]
+CASES = list(zip(product(SPLITS, FORMS), cycle(LOSSES)))  # each form gets each of the two losses
 
 
 class Model(nn.Module):
@@ -110,27 +101,23 @@ def _corrupted_after(count: int, loss_fn: Callable[..., Any]) -> Callable[..., A
     return wrapped
 
 
-def evaluate_splits(kind: str) -> list[Evaluation]:
-    inner = Model()
+def evaluate_splits(kind: str) -> list[float]:
+    """Return the losses; check the number of passes, and that the model is as before."""
+    inner, losses = Model(), list[float]()
     model = _wrapped(kind, inner)
     inner.norm.eval()
-    evaluations: list[Evaluation] = []
-    losses = cycle(LOSSES.items())  # two losses and five forms: each form gets each loss
-    for (index, split), (form, (given, _)) in product(enumerate(SPLITS), FORMS.items()):
-        local = batches_of(split)[processes.rank()]
-        name, loss_fn = next(losses)
-        inner.passes = 0
+
+    def state() -> list[Any]:
         modes = [module.training for module in model.modules()]
-        buffers = [buffer.clone() for buffer in model.buffers()]
-        parameters = list(map(id, model.parameters()))
-        value = evaluate(model, given(local), _corrupted_after(len(local), loss_fn))
-        as_before = (
-            [module.training for module in model.modules()] == modes
-            and all(map(torch.equal, model.buffers(), buffers))
-            and list(map(id, model.parameters())) == parameters
-        )
-        evaluations.append(Evaluation(index, form, name, value, inner.passes, as_before))
-    return evaluations
+        return [modes, list(map(id, model.parameters())), [buffer.tolist() for buffer in model.buffers()]]
+
+    before = state()
+    for (split, (form, more_passes)), loss in CASES:
+        local, inner.passes = batches_of(split)[processes.rank()], 0
+        losses.append(evaluate(model, form(local), _corrupted_after(len(local), LOSSES[loss])))
+        assert inner.passes == max(map(len, split)) + more_passes
+        assert state() == before
+    return losses
 
 
 def named_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
@@ -151,11 +138,10 @@ def evaluate_otherwise() -> dict[str, Any]:
     results["named"] = [evaluate(Net(), batches_of(split)[rank], named_loss) for split in SPLITS]
     model = Recurrent()
     results["carried"] = evaluate(model, CARRIED[rank], carried_loss, carry=model.initial())
-    results["loaded"] = []
-    for rows in LOADED:
-        dataset = TensorDataset(*batches(1, rows)[0])
-        loader = make_loader(dataset, 2, training=False, num_workers=0)
-        results["loaded"].append(evaluate(Net(), loader, pair_loss))
+    loaders = [
+        make_loader(TensorDataset(*batches(1, rows)[0]), 2, training=False, num_workers=0) for rows in LOADED
+    ]
+    results["loaded"] = [evaluate(Net(), loader, pair_loss) for loader in loaders]
     results["reads"] = []
     for most in (2, 20):
         local = batches(most if rank else most // 2)

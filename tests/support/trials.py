@@ -1,7 +1,6 @@
 """The search for a batch size, in a process with little memory."""
 
 import resource
-import sys
 
 import torch
 from support.training.steps import CURVE
@@ -42,4 +41,4 @@ def find_in_short_memory() -> None:
 
 
 if __name__ == "__main__":
-    getattr(sys.modules[__name__], sys.argv[1])()
+    find_in_short_memory()

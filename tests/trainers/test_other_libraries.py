@@ -42,21 +42,18 @@ for iteration in range(int(saved.read_text()) if saved.exists() else 1, UPDATES 
     "torchvision's recipes": """
 from torch_bridge import lambda_lr
 ...
-saved, start_epoch = Path("checkpoint.pth"), 0
+parts, saved, begin = [model, optimizer, lr_scheduler], Path("checkpoint.pth"), 0
 if saved.exists():
-    checkpoint = torch.load(saved, map_location="cpu")
-    model.load_state_dict(checkpoint["model"])
-    optimizer.load_state_dict(checkpoint["optimizer"])
-    lr_scheduler.load_state_dict(checkpoint["lr_scheduler"])
-    start_epoch = checkpoint["epoch"] + 1
-for epoch in range(start_epoch, EPOCHS):
+    begin, *states = torch.load(saved)
+    for part, state in zip(parts, states, strict=True):
+        part.load_state_dict(state)
+for epoch in range(begin, EPOCHS):
     for image, target in loader:
         loss = nn.functional.mse_loss(model(image), target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    parts = {"model": model, "optimizer": optimizer, "lr_scheduler": lr_scheduler}
-    torch.save({name: part.state_dict() for name, part in parts.items()} | {"epoch": epoch}, saved)
+    torch.save([epoch + 1, *(part.state_dict() for part in parts)], saved)
 print("final loss", loss.item())
 """,
 }

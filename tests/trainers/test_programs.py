@@ -20,7 +20,6 @@ from support.trainers.trainers import (
     LIGHTNING_WARNING,
     PAGE_CURVE,
     PAGE_PEAK,
-    assert_resumed,
     expected_lrs,
     record_lrs,
     run_and_resume,
@@ -29,11 +28,9 @@ from support.trainers.trainers import (
 )
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim import Optimizer
 
-import torch_bridge
 from plateau_jax import PlateauCurve, StagedCurve
-from torch_bridge import lambda_lr
 
 pytestmark = [
     pytest.mark.slow,
@@ -41,47 +38,46 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
 ]
 
+
+@pytest.fixture(autouse=True)
+def use_cpu(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+
+
 LATER = PlateauCurve(160, warmup_steps=20, plateaus=[(0, 60)], init_lr_ratio=0.1)
 FROM_A_START = replace(PAGE_CURVE, init_lr_ratio=0.05)
 OF_PAGE = expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK)
-SEQUENTIAL = "Plain PyTorch, combined with torch's schedulers"
 
 # The learning rates of each update, by the heading of a program.
 TORCH = {
     "Plain PyTorch": OF_PAGE,
+    "accelerate": OF_PAGE,
     "Lightning Fabric": OF_PAGE,
     "PyTorch Lightning": OF_PAGE,
     "Hugging Face Trainer": expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK, groups=2),
-    SEQUENTIAL: [[0.1 * float(np.float32(PAGE_PEAK))]] * 40 + expected_lrs(LATER, range(160), PAGE_PEAK),
+    "Plain PyTorch, combined with torch's schedulers": [
+        *([[0.1 * float(np.float32(PAGE_PEAK))]] * 40),
+        *expected_lrs(LATER, range(160), PAGE_PEAK),
+    ],
     "A compiled optimizer": np.float32(expected_lrs(FROM_A_START, range(200), PAGE_PEAK)).tolist(),
 }
 
 
 @contextmanager
 def record_compiled_lrs() -> Generator[list[list[float]]]:
-    """Record the learning rates before each compiled step, which must not be compiled again.
+    """Record the learning rates of each compiled step, which must not be compiled again.
 
     A hook of the optimizer would be compiled too.
     """
     torch._dynamo.reset()
-    compile, optimizers, used = torch.compile, [], []
+    zero_grad, used = Optimizer.zero_grad, []
 
-    def record_optimizer(optimizer, curve):
-        optimizers[:] = [optimizer]
-        return lambda_lr(optimizer, curve)
-
-    def record_compiled_step(step):
-        compiled = compile(step)
-
-        def recorded():
-            used.append([group["lr"].item() for group in optimizers[0].param_groups])
-            compiled()
-
-        return recorded
+    def recorded(optimizer):
+        used.append([group["lr"].item() for group in optimizer.param_groups])
+        zero_grad(optimizer)
 
     with (
-        patch.object(torch_bridge, "lambda_lr", record_optimizer),
-        patch.object(torch, "compile", record_compiled_step),
+        patch.object(Optimizer, "zero_grad", recorded),
         torch._dynamo.config.patch(error_on_recompile=True),
     ):
         yield used
@@ -90,21 +86,22 @@ def record_compiled_lrs() -> Generator[list[list[float]]]:
 @pytest.mark.parametrize("heading", TORCH)
 def test_torch_program_resumes(heading, tmp_path):
     record = record_compiled_lrs if heading == "A compiled optimizer" else record_lrs
-    assert_resumed(heading, tmp_path, TORCH[heading], record)
+    (uninterrupted, used), (resumed, used_later) = run_and_resume(heading, tmp_path, record)
+    assert used == TORCH[heading]
+    assert used_later == used[len(used) // 2 :]
+    assert same_weights(resumed.names["model"], uninterrupted.names["model"])
 
 
-def test_sequence_matches_torch_lambda_lr(tmp_path):
-    def torch_lambda_lr(optimizer, curve):
-        return LambdaLR(optimizer, lambda step: curve(step))
-
-    used = {}
-    for name, scheduler in (("ours", lambda_lr), ("torch's", torch_lambda_lr)):
-        (tmp_path / name).mkdir()
-        with record_lrs() as used[name], patch.object(torch_bridge, "lambda_lr", scheduler):
-            train(SEQUENTIAL, tmp_path / name, changes={"lr=1e-2": f"lr={float(np.float32(PAGE_PEAK))}"})
-    assert len(used["ours"]) == 200
-    # Torch does not round the product to float32.
-    np.testing.assert_allclose(used["ours"], used["torch's"], rtol=2**-24)
+def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
+    """With a gradient scaler, since fp16 itself needs a GPU."""
+    build = "accelerator = Accelerator(gradient_accumulation_steps=MICRO_BATCHES)\n"
+    changes = {
+        build: f"{build}accelerator.scaler = torch.amp.GradScaler('cpu')\n",
+        "accelerator.backward(loss)": "accelerator.backward(loss * torch.inf if update == 2 else loss)",
+    }
+    with record_lrs() as used:
+        train("accelerate", tmp_path, changes=changes, interrupt_after=1)
+    assert used == expected_lrs(PAGE_CURVE, range(19), PAGE_PEAK)
 
 
 RESUMES = [program.heading for program in programs() if program.resumes]
@@ -190,6 +187,6 @@ def test_averaged_weights_resume(tmp_path):
 
 
 def test_each_program_that_resumes_is_in_a_table():
-    on_ranks = ["accelerate", "DDP and FSDP2"]  # in test_ranks.py
-    tested = [*TORCH, *COUNTING_TOKENS, *JAX, "optax: weight averaging", *on_ranks]
+    elsewhere = ["optax: weight averaging", "DDP and FSDP2"]  # the second in test_ranks.py
+    tested = [*TORCH, *COUNTING_TOKENS, *JAX, *elsewhere]
     assert sorted(RESUMES) == sorted(tested)

@@ -1,89 +1,56 @@
-"""The pages' programs on several ranks: accelerate, DDP and FSDP2 saved by DCP, and a loader's shares."""
+"""The pages' programs under torchrun: accelerate, DDP and FSDP2 saved by DCP, and a loader's shares."""
 
-import numpy as np
+import re
+
 import pytest
-from support.distributed.processes import run
 from support.programs import Program, rank_environments
-from support.trainers import accelerate_runs, dcp_runs
-from support.trainers.trainers import CURVE, PAGE_CURVE, PAGE_PEAK, expected_lrs, losses, program
+from support.schedulers.runs import learning_rate
+from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, losses, program
 
 from plateau_jax import PlateauCurve
 
 pytestmark = pytest.mark.slow
 
-CURVES = {1: PAGE_CURVE, 2: PlateauCurve(100, warmup_steps=10, plateaus=[(0, 60)])}
-BRANCH = CURVE.cooldown(6, 4)
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_accelerate_resumes(processes, tmp_path):
-    expected = expected_lrs(CURVES[processes], range(200 // processes), PAGE_PEAK)
-    for used, used_later, same in run(accelerate_runs.compare_resumed, str(tmp_path), processes=processes):
-        assert used == expected
-        assert used_later == expected[100 // processes :]
-        assert same
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_prepared_scheduler_steps_per_process_and_warns(processes, tmp_path):
-    for used, caught in run(accelerate_runs.run_with_prepared_scheduler, str(tmp_path), processes=processes):
-        assert used == expected_lrs(CURVES[processes], range(0, 60 * processes, processes), PAGE_PEAK)
-        assert [folder for folder, _ in caught] == ["accelerate"] * (processes - 1)
-        assert all(accelerate_runs.advice() in text for _, text in caught)
-
-
-def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
-    (used,) = run(accelerate_runs.run_with_overflow, str(tmp_path), 2, processes=1)
-    assert used == expected_lrs(PAGE_CURVE, range(19), PAGE_PEAK)
-
-
-@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-def test_dcp_resumes_whatever_it_does_to_the_learning_rates(wrapper, tmp_path):
-    def expected(curve, steps):
-        exact = expected_lrs(curve, steps)
-        return np.float32(exact).tolist() if as_tensor else exact
-
-    for reports in run(dcp_runs.compare_all_resumed, str(tmp_path), wrapper, BRANCH):
-        assert len(reports) == 4
-        for (as_tensor, lose_lrs), report in reports.items():
-            assert report["uninterrupted"] == expected(CURVE, range(12)), lose_lrs
-            assert report["resumed"] == expected(CURVE, range(5, 12)), lose_lrs
-            assert report["branch"] == expected(BRANCH, range(5, 12)), lose_lrs
-            assert report["same"], (as_tensor, lose_lrs)
-
 
 def run_on_two_ranks(code, folder, status=0):
-    """Run a program in the environment of torchrun; return the lines that each rank prints."""
+    """Run a program in the environment of torchrun; return the lines and the warnings of each rank."""
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
-    ranks = [Program(file, folder=folder, environment=variables) for variables in rank_environments()]
+    ranks = [
+        Program(file, folder=folder, environment=variables | {"ACCELERATE_USE_CPU": "true"})
+        for variables in rank_environments()
+    ]
     ended = [rank.finish() for rank in ranks]
     assert [exit_status for exit_status, _, _ in ended] == [status] * 2, ended
-    return [output.splitlines() for _, output, _ in ended]
+    return [output.splitlines() for _, output, _ in ended], [errors for *_, errors in ended]
+
+
+def assert_printed_lrs(lines, curve, steps_per_update=1):
+    """Check the learning rates that the lines "update 20: loss 1.2345, lr 6.78e-03" show."""
+    shown = re.findall(r"^update (\d+): .+, lr (\S+)$", "\n".join(lines), re.MULTILINE)
+    steps = [steps_per_update * (int(update) - 1) for update, _ in shown]
+    assert [lr for _, lr in shown] == [f"{learning_rate(PAGE_PEAK, curve, step):.2e}" for step in steps]
+    assert len(shown) == len(lines) > 0
 
 
 DDP = "    model = nn.parallel.DistributedDataParallel(model)"
 DEVICES = "A program for one or several GPUs"
+DCP_STOP, ACCELERATE_STOP = ("        batch =", "update == 120"), ("    with accelerator.acc", "update == 55")
+HALF = PlateauCurve(100, warmup_steps=10, plateaus=[(0, 60)])
 # A program; changes; the beginning of an iteration that raises a KeyboardInterrupt; the folder of its saves;
-# and the numbers of printed losses before it, and in all.
+# the numbers of printed losses before it, and in all; and the curve whose learning rates it prints.
 STOPPED = [
-    ("DDP and FSDP2", {}, ("        batch =", "update == 120"), "saved_dcp", 5, 10),
-    (
-        "DDP and FSDP2",
-        {"    fully_shard(model)": DDP},
-        ("        batch =", "update == 120"),
-        "saved_dcp",
-        5,
-        10,
-    ),
-    (DEVICES, {}, ("        for batch", "epoch == 3"), "run_devices", 2, 4),
+    ("DDP and FSDP2", {}, DCP_STOP, "saved_dcp", 5, 10, PAGE_CURVE),
+    ("DDP and FSDP2", {"    fully_shard(model)": DDP}, DCP_STOP, "saved_dcp", 5, 10, PAGE_CURVE),
+    ("accelerate", {}, ACCELERATE_STOP, "saved_accelerate", 2, 5, HALF),
+    (DEVICES, {}, ("        for batch", "epoch == 3"), "run_devices", 2, 4, None),
 ]
 
 
-@pytest.mark.parametrize(("heading", "changes", "stop", "saved_in", "before", "lines"), STOPPED)
-def test_program_resumes_under_torchrun(heading, changes, stop, saved_in, before, lines, tmp_path):
+@pytest.mark.parametrize(("heading", "changes", "stop", "saved_in", "before", "lines", "curve"), STOPPED)
+def test_program_resumes_under_torchrun(heading, changes, stop, saved_in, before, lines, curve, tmp_path):
     def printed(more, status=0):
-        first, second = run_on_two_ranks(program(heading, changes | more), tmp_path, status)
+        (first, second), _ = run_on_two_ranks(program(heading, changes | more), tmp_path, status)
         return [line for line in first + second if "loss" in line]
 
     line, condition = stop
@@ -94,6 +61,20 @@ def test_program_resumes_under_torchrun(heading, changes, stop, saved_in, before
     assert (len(interrupted), len(uninterrupted)) == (before, lines)
     assert interrupted + resumed == uninterrupted
     assert losses(uninterrupted)[-1] < losses(uninterrupted)[0]
+    if curve:
+        assert_printed_lrs(uninterrupted, curve)
+
+
+def test_prepared_scheduler_steps_per_process_and_warns(tmp_path):
+    """The warning has the lines of the page that step the scheduler."""
+    build = "scheduler = lambda_lr(optimizer, curve)"
+    changed = program("accelerate", {build: "scheduler = accelerator.prepare(lambda_lr(optimizer, curve))"})
+    (first, _), warnings = run_on_two_ranks(changed, tmp_path)
+    assert_printed_lrs([line for line in first if "loss" in line], HALF, steps_per_update=2)
+    (advice,) = re.findall(r"if accelerator.sync_gradients and .+:\n\s+scheduler.step\(\)", changed)
+    for text in warnings:
+        assert re.search(r"accelerate.\w+\.py:\d+: CurveWarning: ", text)
+        assert re.sub(r"\s+", " ", advice) in text
 
 
 @pytest.mark.parametrize("heading", [DEVICES, "Different samples for each rank"])
@@ -102,7 +83,7 @@ def test_ranks_share_each_epoch(heading, tmp_path):
     code = program(heading, {call: f'{" " * 12}print("rows", *batch[0][:, 0].tolist())\n{call}'})
     rows = [
         [line.split()[1:] for line in lines if line.startswith("rows")]
-        for lines in run_on_two_ranks(code, tmp_path)
+        for lines in run_on_two_ranks(code, tmp_path)[0]
     ]
     assert [len(batches) for batches in rows] == [32, 32]
     orders = []

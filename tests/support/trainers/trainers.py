@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
-from support.docs.pages import PAGES, sections
+from support.docs.pages import program_named
 from support.schedulers.runs import learning_rate
 from support.training.trees import equal_trees
 from torch import Tensor, nn
@@ -40,8 +40,7 @@ Recorded = TypeVar("Recorded")
 
 def program(heading: str, changes: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the program under a heading of any page, with some code replaced."""
-    found = [part for page in PAGES for part in sections(page) if part.heading == heading]
-    (source,) = (section.python() for section in found if section.python())
+    source = program_named(heading).code
     for old, new in changes.items():
         assert source.count(old) == 1, old
         source = source.replace(old, new)
@@ -117,19 +116,6 @@ def run_and_resume(
     assert 0 < len(resumed.lines) < lines
     assert resumed.lines == uninterrupted.lines[-len(resumed.lines) :]
     return (uninterrupted, of_uninterrupted), (resumed, of_resumed)
-
-
-def assert_resumed(
-    heading: str,
-    folder: Path,
-    expected: LearningRates,
-    record: Callable[[], AbstractContextManager[LearningRates]] | None = None,
-) -> None:
-    """Check the learning rates and the weights of a program that is interrupted halfway and resumed."""
-    (uninterrupted, used), (resumed, used_later) = run_and_resume(heading, folder, record or record_lrs)
-    assert used == expected
-    assert used_later == expected[len(expected) // 2 :]
-    assert same_weights(resumed.names["model"], uninterrupted.names["model"])
 
 
 def net() -> nn.Sequential:
