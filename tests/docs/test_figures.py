@@ -1,18 +1,14 @@
-"""Figures on the pages against what they are measured with; messages of other libraries against their own."""
+"""Figures on the pages against what they are measured with, and commands that open the design page."""
 
 import json
-import pickle
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from support.docs.pages import PAGES, sections
 from support.programs import EXAMPLES
-from torch.optim import SGD
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, OneCycleLR
 
 from plateau_jax import PlateauCurve, StagedCurve, outlook
 from plateau_jax.__main__ import main
@@ -108,64 +104,3 @@ def test_commands_open_the_design_page(command, tmp_path, monkeypatch):
     monkeypatch.setattr("plateau_jax.design.server.serve", lambda curves, *_, **__: opened.extend(curves))
     assert main(shlex.split(command, comments=True)[3:]) == 0
     assert opened
-
-
-def sgd() -> SGD:
-    return SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
-
-
-def advanced(build: Callable[[SGD], LRScheduler], updates: int = 1) -> LRScheduler:
-    """Return a scheduler after this number of updates."""
-    scheduler = build(optimizer := sgd())
-    for _ in range(updates):
-        optimizer.step()
-        scheduler.step()
-    return scheduler
-
-
-def half(step: int) -> float:
-    return 0.5**step
-
-
-def add_a_group() -> None:
-    scheduler = advanced(lambda optimizer: LambdaLR(optimizer, half))
-    scheduler.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
-    scheduler.step()
-
-
-# A wrong program, what torch raises, and the part of its message that people search for and a page quotes.
-MESSAGES = [
-    (
-        lambda: advanced(lambda optimizer: CosineAnnealingLR(optimizer, 10)).step(1),
-        UserWarning,
-        "The epoch parameter in `scheduler.step()` was not necessary",
-    ),
-    (
-        lambda: CosineAnnealingLR(sgd(), 10).step(),
-        UserWarning,
-        "Detected call of `lr_scheduler.step()` before `optimizer.step()`",
-    ),
-    (add_a_group, ValueError, "zip() argument 2 is shorter than argument 1"),
-    (
-        lambda: advanced(lambda optimizer: OneCycleLR(optimizer, 1.0, 1001), 1002),
-        ValueError,
-        "Tried to step 1002 times. The specified number of total steps is 1001",
-    ),
-    (
-        lambda: pickle.dumps(LambdaLR(sgd(), lambda step: 0.5**step)),
-        (AttributeError, pickle.PicklingError),
-        "pickle local object",
-    ),
-    (
-        lambda: LambdaLR(sgd(), half, last_epoch=2),
-        KeyError,
-        "param 'initial_lr' is not specified in param_groups[0]",
-    ),
-]
-
-
-@pytest.mark.parametrize(("program", "error", "message"), MESSAGES)
-def test_pages_quote_the_messages_of_torch(program, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        program()
-    assert message in TEXT

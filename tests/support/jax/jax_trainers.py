@@ -1,4 +1,4 @@
-"""Shared by tests of JAX training programs: batches, and records of the learning rates used."""
+"""Shared by tests of JAX training programs: records of the learning rates used."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -7,7 +7,6 @@ from typing import Any
 from unittest.mock import patch
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.jax.jax_cases import assert_equal_bits, product
@@ -15,9 +14,6 @@ from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_and_resume, tra
 
 import plateau_jax
 from plateau_jax import Curve, optax_schedule
-
-_drawn = np.random.default_rng(1).normal(size=(36, 8, 5)).astype(np.float32)
-BATCHES = [(jnp.array(rows[:, :4]), jnp.array(rows[:, 4:])) for rows in _drawn]
 
 
 class Watched:

@@ -116,23 +116,6 @@ def test_graph_sees_layout_and_values_of_batch(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "copied"),
-    [
-        (lambda wide: wide[:, 3:5].t(), 10),
-        (lambda wide: wide[:, 3].expand(7, 5), 5),
-        (lambda wide: wide[::2, ::100], 30),
-        (lambda wide: wide[:2].unfold(1, 4, 2), 2000),  # it overlaps itself: all of the range
-    ],
-)
-def test_gaps_are_not_copied(layout: Any, copied: int) -> None:
-    graphs = graphs_for(lambda micro_batches: (micro_batches[0] * 1,))
-    for _ in range(WARM_UPS + 1):
-        graphs([layout(torch.ones(5, 1000))])
-    (recorded,) = graphs.captured.values()
-    assert [memory.numel() for memory in recorded.inputs] == [copied]
-
-
-@pytest.mark.parametrize(
     ("arrange", "graphs_needed"),
     [(lambda one, other: [(one, other), (one, one)], 2), (lambda one, other: [one, other], 1)],
     ids=["in one batch", "in two micro-batches"],
