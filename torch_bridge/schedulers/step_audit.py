@@ -151,7 +151,7 @@ class StepWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew: the clock was moved."""
+        """Count again from here: the clock was moved."""
         owner = self.owner()
         if owner is None:
             return
@@ -163,7 +163,7 @@ class StepWatch:
         self._audit.look_at = min(self._audit.look_at, self.look_at)
 
     def resume(self, warned: bool = False) -> None:
-        """Begin anew after a state was loaded, or the user has set the step."""
+        """Count again from here, after a state was loaded or the user has set the step."""
         self.close()
         self.begin()
         self.warned = self.warned or warned
@@ -314,8 +314,8 @@ class StepWatch:
         last_epoch = "" if owner.unit or made is None else f"; or pass last_epoch={made - 1}"
         return (
             f"the optimizer has made {number}, but the curve started at step 0: load the scheduler's state, "
-            f"scheduler.load_state_dict(state){last_epoch}. If the curve starts anew, choose its peak, which "
-            f"is {peak!r} now: scheduler.set_peak({peak!r})"
+            f"scheduler.load_state_dict(state){last_epoch}. To start at step 0, set the peak, which is "
+            f"{peak!r} now: scheduler.set_peak({peak!r})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
