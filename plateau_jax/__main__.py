@@ -64,12 +64,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check_combination(options: argparse.Namespace) -> None:
     """Reject options of which one would have no effect, and a closed output."""
-    fit, best_peak = options.fit, options.best_peak
+    fit, best_peak, peak = options.fit, options.best_peak, options.peak
     problems = {
         "standard output is closed": sys.stdout is None,
         "--fit requires --compare or --best-peak": fit and not (options.compare or best_peak),
         "--best-peak requires --fit LOG, for runs at three peaks or more": best_peak and not fit,
-        "--best-peak reads the peaks of the logs: leave --peak out": best_peak and options.peak is not None,
+        "--best-peak needs the learning rates in the logs: leave --peak out": best_peak and peak is not None,
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
     }
     for problem, is_present in problems.items():
