@@ -180,6 +180,15 @@ def test_training_step_uses_followed_values(fused: bool, step_first: bool) -> No
     assert equal_trees(step.model.state_dict(), by_hand.state_dict())
 
 
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
+def test_optimizer_loaded_in_mid_run_keeps_the_curves_lr(name: str) -> None:
+    step, uninterrupted, data = make_step(name), make_step(name), batches(12)
+    train(uninterrupted, data[:4])
+    train(step, data[:4])
+    step.optimizer.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
+    assert equal_trees(train(step, data[4:]), train(uninterrupted, data[4:]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 @pytest.mark.parametrize("loss", ["mean", "pair"])
@@ -188,7 +197,7 @@ def test_ranks_add_up_their_counts(wrapper: str, loss: str) -> None:
     (first, state), (other, _) = run(counted_on_ranks, wrapper, loss, 0, 6, None)
     assert first == other
     # Update 3 is skipped.
-    counts = [(update != 3) * sum(counts_on(0, update) + counts_on(1, update)) for update in range(6)]
+    counts = [0 if update == 3 else sum(counts_on(0, update) + counts_on(1, update)) for update in range(6)]
     if wrapper == "ddp":
         ((rest, _),) = run(counted_on_ranks, wrapper, loss, 6, 9, state, processes=1)
         first += rest

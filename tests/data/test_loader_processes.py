@@ -77,6 +77,12 @@ def test_resume_with_workers(run: tuple[Arguments, list[Stage]], persistent: boo
 
 
 @pytest.mark.slow
+def test_workers_start_as_on_windows() -> None:
+    spawned = make_loader(range(8), 2, num_workers=1, multiprocessing_context="spawn")
+    assert epoch(spawned) == epoch(make_loader(range(8), 2, num_workers=0))
+
+
+@pytest.mark.slow
 def test_resume_twice_in_process_groups() -> None:
     arguments: Arguments = {"dataset": range(31), "batch_size": 6, "training": False, "seed": 2}
     stages = [(2, 0, 2, 1), (1, 0, 1, 0), (3, 2, 0, 1)]

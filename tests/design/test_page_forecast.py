@@ -53,9 +53,9 @@ class ForecastPage(DesignPage):
     def set(self, label: str, choice: str) -> None:
         fill(self.dialog.get_by_label(label), choice)
 
-    def open_log(self, text: str = TEXT, curve: str = "Cosine", name: str = "run") -> None:
-        self.choose(**{name: text})
-        self.set("Trained with", curve)
+    def open_log(self, text: str = TEXT) -> None:
+        self.choose(run=text)
+        self.set("Trained with", "Cosine")
         self.accept()
 
     def cell(self, name: str, figure: str = "forecast") -> Locator:

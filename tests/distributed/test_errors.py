@@ -29,7 +29,7 @@ def captured() -> TrainStep:
 
 
 LAYERS = [
-    *("nn.BatchNorm1d(4)", "nn.InstanceNorm1d(4, track_running_stats=True)"),
+    *("nn.SyncBatchNorm(4)", "nn.InstanceNorm1d(4, track_running_stats=True)"),
     *("spectral_norm(nn.Linear(4, 4))", "parametrizations.spectral_norm(nn.Linear(4, 4))"),
 ]
 ERRORS: list[Row] = [

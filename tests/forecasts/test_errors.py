@@ -86,6 +86,8 @@ LOG_ERRORS: list[Row] = [
     ("read(rows_of(step=[1, ''], loss=['', 1]), loss='loss')", ValueError, "both 'step' and 'loss'"),
     ("read([row | {'loss': loss} for row in LRS for loss in (3, 2)])", ValueError,
      "the log has 100 losses at 50 steps: keep those of one split, rank or run"),
+    *((f"read({rows})", ValueError, "the log has ", "keep those of one split, rank or run")
+      for rows in ("LRS[::-1]", "[row | {'step': row['step'] % 250 + 1} for row in LRS]")),
     ("read([*LRS[:-1], LRS[-1] | {'lr': -PEAK}], None, None)", ValueError, "to = -1."),
     *((f"read({text})", ValueError, "log is not a log in CSV, JSON or JSON lines: ") for text in NO_JSON),
     ("read('[1]')", ValueError, "[1] must be a path, or rows"),

@@ -103,6 +103,13 @@ HALF = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
 TWIN = StagedCurve([(50, 1.0), (950, 0.0, "cosine")])  # of `CURVE`, described differently
 
 
+def test_runs_without_a_decay_are_not_fitted_alone() -> None:
+    stable, steps = StagedCurve([(50, 1.0), (950,)]), np.arange(100, 1001, 40)
+    runs = [logged(CURVE, 40), LossRun(stable, 1e-3, steps, 1.004 * FIT.losses(stable, steps))]
+    loss, half = LossOracle(runs).forecast(WSD, 1e-3)
+    close(fit_losses(runs).predict(WSD)[:3], (loss, loss - half, loss + half))
+
+
 def test_units_of_the_learning_rate_do_not_matter() -> None:
     """Peaks ten times as high give the same law, and the peak is the largest learning rate."""
     scaled = fit_losses(LossRun(CURVE, 1e-2, RUN.steps, RUN.losses))

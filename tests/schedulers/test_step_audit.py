@@ -43,12 +43,12 @@ def ours(curve: Any, *arguments: Any, **options: Any) -> Build:
     return lambda optimizer: lambda_lr(optimizer, curve, *arguments, **options)
 
 
-def with_metric(build: Build, metric: float = 0.5) -> Build:
+def with_metric(build: Build) -> Build:
     """Return a scheduler that is stepped like the others, without its metric."""
 
     def built(optimizer: Any) -> Any:
         scheduler = build(optimizer)
-        scheduler.step = partial(scheduler.step, metric)
+        scheduler.step = partial(scheduler.step, 0.5)
         return scheduler
 
     return built

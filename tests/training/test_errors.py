@@ -233,14 +233,23 @@ def test_criterion_as_loss_fn_is_rejected(criterion: Any) -> None:
     assert step(batch).loss.item() == pytest.approx(expected.item())
 
 
-def test_error_hints_at_two_micro_batches() -> None:
+def unpacking_loss(model: Any, batch: Any) -> Any:
+    inputs, targets = batch
+    return (model(inputs) - targets).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "rows", "error"),
+    [(mean_loss, 1, IndexError), (unpacking_loss, 2, RuntimeError), (unpacking_loss, 3, ValueError)],
+)
+def test_error_hints_at_two_micro_batches(loss_fn: Any, rows: int, error: type[Exception]) -> None:
     """Not if there is one argument, and not for a lack of memory."""
-    step, exhausted = make_step(), make_step(loss_fn=Mock(side_effect=torch.OutOfMemoryError))
-    ((inputs, targets),) = batches(1, rows=1)
-    with pytest.raises(IndexError) as caught:
+    step, exhausted = make_step(loss_fn=loss_fn), make_step(loss_fn=Mock(side_effect=torch.OutOfMemoryError))
+    ((inputs, targets),) = batches(1, rows=rows)
+    with pytest.raises(error) as caught:
         step(inputs, targets)
     assert "2 arguments are 2 micro-batches" in caught.value.__notes__[0]
     for call in (lambda: step(inputs), lambda: step(None, None), lambda: exhausted(inputs, targets)):
-        with pytest.raises((IndexError, TypeError, torch.OutOfMemoryError)) as caught:
+        with pytest.raises((error, TypeError, torch.OutOfMemoryError)) as caught:
             call()
         assert not hasattr(caught.value, "__notes__")

@@ -76,6 +76,6 @@ def _metric(word: int) -> Any:
     return np.float32(rest % 2**24 / 2**23 - 0.5)
 
 
-def rates_by_words(given_rules: Any, given_metrics: Any, x64: bool = False) -> Any:
+def rates_by_words(given_rules: Any, given_metrics: Any) -> Any:
     """Return the learning rates of `STAIRS` at the clocks of the rules' oracle."""
-    return product(STAIRS, PEAK, np.array(clocks(given_rules, STARTS, given_metrics)[:-1]), x64)
+    return product(STAIRS, PEAK, np.array(clocks(given_rules, STARTS, given_metrics)[:-1]), False)

@@ -33,15 +33,6 @@ def test_empty_optimizer_state_is_ignored(name: str) -> None:
     assert step(batch).applied == 2
 
 
-# Fused kernels walk through parameters and moments in the order of memory.
-
-
-def _convolutions() -> tuple[nn.Module, nn.Module, Tensor]:
-    """Return the same convolution in two memory formats, and data for it."""
-    plain = nn.Conv2d(3, 4, 3)
-    return copy.deepcopy(plain).to(memory_format=torch.channels_last), plain, torch.randn(8, 2, 3, 5, 5)
-
-
 @pytest.mark.parametrize("name", ["adamw", "momentum", "adagrad", "plain adam"])
 @pytest.mark.parametrize("separately", [False, True])
 def test_state_loads_into_other_memory_format(name: str, separately: bool, tmp_path: Path) -> None:
