@@ -154,6 +154,7 @@ def test_prefetched_batches_match_eager(loss_fn: Any) -> None:
         ahead = prefetch(data, "cuda") if run.step._graphs else on_gpu(data)
         for batch in ahead:
             run.update([batch])
+        assert not run.step._graphs or run.step._graphs.captured
 
     compare_with_eager(Case(Kind(loss_fn=loss_fn, precision="fp16")), [train])
 
