@@ -43,6 +43,7 @@ def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
         for batch in range(len(expected_epoch)):
             sizes = [len(share[batch]) if batch < len(share) else 0 for share in shares]
             assert max(sizes) - min(sizes) <= 1
+            assert sizes[0] == max(sizes)
             assert max(sizes) <= arguments["batch_size"] // count
 
 

@@ -22,6 +22,7 @@ from plateau_jax.design.answers import answer_page, initial_curves, warmup_argum
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
 from plateau_jax.design.shape_choices import choices_per_field
 from plateau_jax.numerics.exact_segments import describe_segments
+from plateau_jax.validation.curve_warning import suppress_warnings
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
 STAGED = StagedCurve([(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), Stage(10, 0.0, "1-sqrt")])
@@ -195,6 +196,12 @@ def test_plateau_limits_give_valid_curves(description):
                 Curve.from_dict(arguments_after_move(curve, handle, value))
 
 
+def test_cooldown_may_start_until_it_ends_at_the_last_step():
+    curve = STABLE.cooldown(30, 12)
+    (start,) = (each for each in curve_and_peak_handles(curve, PEAK) if each.name == "Cooldown, start")
+    assert Curve.from_dict(arguments_after_move(curve, start, start.high)).total_steps == 2**31 - 1
+
+
 def test_handles_have_unique_names():
     nested = STABLE.cooldown(30, 12).then(STAGED.cooldown(20, 10).cooldown(16, 1)).cooldown(38, 1)
     for curve in (*CURVES, SCALED, nested.then(STABLE)):
@@ -305,7 +312,10 @@ def test_warmup_ends_where_the_curve_stops_rising(description):
 def test_single_curve_is_compared_at_its_warmup():
     warm = PlateauCurve(10_000, warmup_steps=500, init_lr_ratio=0.25, warmup_shape="cosine")
     staged = StagedCurve([(500, 1.0), (6_000,), (3_500, 0.0)])
-    for curve, expected in ((warm, warm), (staged, PlateauCurve(10_000, warmup_steps=500))):
+    with suppress_warnings():
+        zeros = StagedCurve([(10_000,)])
+    cosines = {warm: warm, staged: PlateauCurve(10_000, warmup_steps=500), zeros: PlateauCurve(10_000)}
+    for curve, expected in cosines.items():
         cosine, given_curve = initial_curves([("Mine", curve)], PEAK)
         assert cosine == {"name": "Cosine", "peak": PEAK, "curve": expected.to_dict()}
         assert given_curve == {"name": "Mine", "peak": PEAK, "curve": curve.to_dict()}

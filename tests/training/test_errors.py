@@ -144,6 +144,7 @@ RETURNED: list[tuple[str, str, type[Exception], str]] = [
     ("aux", "(value[0], {'n': 3})", TypeError, "loss_fn returned"),
     ("carry", "value[0]", TypeError, r"must return \(loss, carry\)"),
     ("carry", "(value[0], (value[1][0][:, :2], value[1][1]))", ValueError, "carry"),
+    ("carry", "(value[0], (value[1][0][None], value[1][1]))", ValueError, "carry"),
     ("carry", "(value[0], [*value[1]])", ValueError, "carry"),
     ("carry", "(value[0], (value[1][0], 1.0))", ValueError, "carry"),
     ("carry", "(value[0], (value[1][0], value[1][1].to('meta')))", ValueError, "carry"),

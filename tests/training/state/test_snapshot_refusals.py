@@ -134,6 +134,14 @@ def test_damaged_state_changes_nothing(options: dict[str, Any], change: str, par
     assert equal_trees(step(batch), reference(batch))
 
 
+def test_strict_of_the_step_is_the_default_of_a_load() -> None:
+    saved = make_step()
+    train(saved, batches(3))
+    step = make_step(curve=PlateauCurve(9), strict=False)
+    step.load_state_dict(saved.state_dict())
+    assert step.state_dict()["applied"] == 3
+
+
 @pytest.mark.parametrize("state", [None, [], {"model": {}}, Net().state_dict()], ids=range(4))
 def test_invalid_state_is_rejected(state: Any) -> None:
     _check_rejected(make_step(), state, "not the state of a TrainStep")
