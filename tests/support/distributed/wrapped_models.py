@@ -117,7 +117,7 @@ def check_cuda_graph_rejects_wrapped_model(_: Path) -> None:
 
 def check_optimizers_run_on_sharded_parameters(_: Path) -> None:
     """Or the step says that torch can't run them."""
-    rejected = {"sgd", "momentum", "nesterov", "adagrad", "adafactor", "rprop", "muon"}
+    rejected = {"sgd", "momentum", "dampened", "nesterov", "adagrad", "adafactor", "rprop", "muon"}
     for name in OPTIMIZERS:
         model = nn.Sequential(nn.Linear(3, 2, bias=False)) if name == "muon" else Net()
         if name in rejected:

@@ -102,6 +102,7 @@ class Driven:
     def start(self, optimizer_state: Any = None, last_epoch: int = -1) -> None:
         """Build the optimizer and what drives it, as a new process does."""
         self.counter = Counter()
+        self.holder: int | None = None  # the first new group that holds the default's tensor
         self.optimizer = optimizer_with([0.1] * len(self.bases), self.optimizer_kind)
         if self.default is not None:
             set_option(self.optimizer.defaults, self.key, self.form(self.default))
@@ -157,14 +158,16 @@ class Driven:
         else:
             del group[self.key if isinstance(self.key, str) else self.key[0]]  # torch takes the default
         self.optimizer.add_param_group(group)
+        if self.default is not None and (self.holder is None or not self.new):
+            self.holder = len(self.bases)
         self.bases.append(self.base_of(base) if self.default is None else self.default)
         self.new += 1
 
     def set_peak(self, peak: float, one_for_each: bool) -> None:
         peaks = [peak / 2 ** (index * one_for_each) for index in range(len(self.bases))]
         self.bases = list(map(self.base_of, peaks))
-        if self.default is not None and self.new:  # a new group holds the default's tensor
-            self.default = self.bases[-1]
+        if self.new and self.holder is not None:
+            self.default = self.bases[self.holder]
         self.new = 0
         self.part.set_peak(list(self.bases) if one_for_each else self.bases[0])
 
@@ -266,6 +269,7 @@ class Driven:
         for count, metric in ((3, 0.1), (0, 0.7), (2**20, float("nan"))):
             self.optimizer.step()
             self.step(count, metric)
+        self.holder = None
         self.optimizer.load_state_dict(saved[0])
         self.part.load_state_dict(saved[1])
 
