@@ -40,7 +40,7 @@ COOLDOWNS = {
         (peak + (floor - peak) * (max(0, n - (total - decay)) / decay) ** power) / peak if n < total else
         floor / peak * max(0, 1 - (n - total) / period)""",
 }
-"""The multiplier of update n, for other lengths."""
+"""The multiplier of update n for other lengths, and for 351, of which we have only the description."""
 
 
 def code(library: str, path: str, *names: str, **given: Any) -> SimpleNamespace:
@@ -302,6 +302,7 @@ def muon_h(original: str, settings: Settings) -> Levels:
     if settings["warmup"] != 100:
         formula = compile(f"({COOLDOWNS[original]})", original, "eval")
         yield from (eval(formula, {"n": update, **settings}) for update in count())
+        return
     path = f"records/track_3_optimization/results/{MUON_H[original]}/train_gpt_simple_muonh.py"
     groups = [{"initial_lr": settings["peak"], "cooldown_frac": fraction} for fraction in (0.85, 1.0)]
     adam, muon = (SimpleNamespace(param_groups=[group]) for group in groups)
