@@ -79,11 +79,8 @@ def check_state_loads_under_every_wrapper(directory: Path) -> None:
     warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
     warnings.filterwarnings("ignore", "the model is not wrapped", UserWarning)
     for number, wrap_saved in enumerate(WRAPPERS):
-        saved, again, checkpoints = (
-            wrap_saved(_Model(1)),
-            wrap_saved(_Model(2)),
-            Checkpoints(directory / str(number)),
-        )
+        saved, again = wrap_saved(_Model(1)), wrap_saved(_Model(2))
+        checkpoints = Checkpoints(directory / str(number))
         step = _step(saved)
         step((torch.ones(4, 3), torch.ones(4, 2)))
         checkpoints.save(1, step=step, model=saved, wait=True)

@@ -222,7 +222,7 @@ class Eager(Driver):
     last_clock = 2**31 - 1
 
     def start(self) -> None:
-        self.transform = _transformation(self.curve, self.peak, self.unit, self.hold)
+        self.transform = _transformation(self.curve, self.peak, unit=self.unit, hold=self.hold)
         self.state = self.transform.init(None)
 
     def update(self, count: int, metric: Any) -> float:
@@ -281,9 +281,7 @@ class Uncompiled(Eager):
         return jax.disable_jit()
 
 
-@cache
-def _transformation(curve: Curve, peak: float, unit: int | None, hold: Any) -> Any:
-    return scale_by_curve(curve, peak, unit=unit, hold=hold)
+_transformation: Any = cache(scale_by_curve)
 
 
 @cache

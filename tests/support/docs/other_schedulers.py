@@ -52,21 +52,28 @@ class Row(NamedTuple):
         return curves if isinstance(curves, list) else [curves]
 
 
+def sections_by_library() -> dict[str, tuple[str, str]]:
+    """Return the introduction of its page, and its section, by the heading of each section."""
+    by_library: dict[str, tuple[str, str]] = {}
+    for page in PAGES:
+        introduction, *sections = page.read_text(encoding="utf-8").split("\n## ")
+        by_library |= {section.partition("\n")[0]: (introduction, section) for section in sections}
+    return by_library
+
+
 def rows() -> Iterator[Row]:
     """Yield a row for each original: several share one if they are separated by commas."""
-    for page in PAGES:
-        for section in page.read_text(encoding="utf-8").split("\n## ")[1:]:
-            blocks = re.findall(r"```py(?:thon)?\n(.+?)```", section, re.DOTALL)
-            text = re.sub(r"```.+?```", "", section, flags=re.DOTALL)
-            table = _ROW.findall(text)
-            shared = {name: block for block in blocks for name in _assigned(block)}
-            shared |= _definitions(_ROW.sub("", text))
-            for first, curve, differences in table:
-                expression = next(span for span in _spans(curve) if not _definitions(f"`{span}`"))
-                several = re.fullmatch(r"`[^`]+`(, `[^`]+`)*", first)
-                for original in _spans(first) if several else [first.replace("`", "")]:
-                    library = section.partition("\n")[0]
-                    yield Row(library, original, expression, differences, shared | _definitions(curve))
+    for library, (_, section) in sections_by_library().items():
+        blocks = re.findall(r"```py(?:thon)?\n(.+?)```", section, re.DOTALL)
+        text = re.sub(r"```.+?```", "", section, flags=re.DOTALL)
+        table = _ROW.findall(text)
+        shared = {name: block for block in blocks for name in _assigned(block)}
+        shared |= _definitions(_ROW.sub("", text))
+        for first, curve, differences in table:
+            expression = next(span for span in _spans(curve) if not _definitions(f"`{span}`"))
+            several = re.fullmatch(r"`[^`]+`(, `[^`]+`)*", first)
+            for original in _spans(first) if several else [first.replace("`", "")]:
+                yield Row(library, original, expression, differences, shared | _definitions(curve))
 
 
 def in_samples(settings: dict[str, Any]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class LossOracle:
         s, n = s / self.longest_sum, n / self.peak
         return float(floor + scale * s**-alpha + noise * n**power)
 
-    @cache  # noqa: B019
+    @cache  # noqa: B019  (the same)
     def others(self) -> tuple["LossOracle | None", list["LossOracle"]]:
         """Return the fit without the first fifths, and those of the runs alone."""
         late = LossOracle(self.runs, 0.2)
