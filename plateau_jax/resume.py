@@ -114,7 +114,10 @@ def check_resume(
         )
     difference = describe_difference(saved_curve, curve, step, can_stand_still)
     if difference:
-        raise ValueError(f"record {difference}, or leave out check_resume to continue under the new one")
+        raise ValueError(
+            f"record cannot resume at step {step}: {difference}; resume with the old curve, or leave out "
+            "check_resume to continue under the new one"
+        )
 
 
 def _read_record(record: Any) -> tuple[Curve, dict[str, Any]]:

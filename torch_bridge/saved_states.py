@@ -14,6 +14,7 @@ from torch_bridge.curve_api import (
     describe_difference,
     initial_state,
     read_saved_curve,
+    warn,
 )
 
 MAX_CONSUMED = 2**62
@@ -105,8 +106,6 @@ def _how_to_start(builder: str, clock: int, unit: int | None, has_rules: bool) -
     start = f"build it with last_epoch={clock - 1}"
     if unit is not None:
         start = f"call step(count={clock * unit}) once"
-    elif builder == "follow":
-        start = f"call step() {clock} times"
     return f"do not load this state: {start}"
 
 
@@ -145,20 +144,51 @@ def dump_hold_states(rules: Sequence[Rule], states: States) -> list[HoldState] |
     ] or None
 
 
+def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of a `CurveLR`, or the step, peaks and learning rates of a state without curves."""
+    # LambdaLR saves its whole __dict__, and with it the entries of a CurveLR's state that it once loaded.
+    # Those are out of date, so `curves` does not show that a CurveLR saved the state.
+    is_torchs = "_get_lr_called_within_step" in state_dict or "_schedulers" in state_dict
+    if "rates" in state_dict and not is_torchs:
+        raise ValueError(
+            "state_dict was saved by an earlier version, whose states are not read: load the optimizer's "
+            "state, and continue at the saved step, lambda_lr(optimizer, curve, "
+            "last_epoch=state['clock'] - 1)"
+        )
+    if "curves" in state_dict and not is_torchs:
+        return state_dict
+    first = state_dict
+    while "_schedulers" in first:  # a SequentialLR or ChainedScheduler; its parts begin with one peak
+        first = first["_schedulers"][0]
+    if "max_lrs" in first or "_schedule_phases" in first:
+        raise ValueError(
+            "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. Do not load "
+            f"it: build lambda_lr(optimizer, curve, last_epoch={first['last_epoch'] - 1}), and then call "
+            "scheduler.set_peak(peak)"
+        )
+    updates = state_dict.get("last_epoch", first["last_epoch"])
+    entries = {"last_epoch": updates, "clock": updates, "base_lrs": first["base_lrs"]}
+    entries["_last_lr"] = state_dict["_last_lr"]
+    entries["_step_count"] = state_dict.get("_step_count", updates + 1)
+    return entries
+
+
 def read_bases(name: str, saved: Any, group_count: int) -> list[float]:
-    """Check the bases in a state's entry `name`, one for each parameter group."""
+    """Check the bases in a state's entry `name`, one for each of the first parameter groups."""
     bases = [float(checks.peak(f"{name}[{index}]", base)) for index, base in enumerate(saved)]
-    if len(bases) != group_count:
+    if not 1 <= len(bases) <= group_count:
         raise ValueError(f"state_dict has {len(bases)} {name} for {group_count} parameter groups")
     return bases
 
 
-def read_values(name: str, saved: Any, least: int, most: int) -> list[float]:
-    """Check the values in a state's entry `name`, of `least` to `most` parameter groups."""
-    values = [float(checks.number(f"{name}[{index}]", value)) for index, value in enumerate(saved)]
-    if not least <= len(values) <= most or min(values, default=0.0) < 0:
-        raise ValueError(f"state_dict has {name} = {checks.short_repr(values)} for {most} parameter groups")
-    return values
+def read_last_lrs(state: Mapping[str, Any], group_count: int) -> list[float]:
+    """Check the learning rates that were written last, one for each group."""
+    lrs = [float(checks.number(f"_last_lr[{index}]", lr)) for index, lr in enumerate(state["_last_lr"])]
+    if len(lrs) != group_count or min(lrs, default=0.0) < 0:
+        raise ValueError(
+            f"state_dict has _last_lr = {checks.short_repr(lrs)} for {group_count} parameter groups"
+        )
+    return lrs
 
 
 def read_curves(saved: Any, current: Sequence[Curve]) -> list[Curve]:
@@ -169,21 +199,64 @@ def read_curves(saved: Any, current: Sequence[Curve]) -> list[Curve]:
     return [read_saved_curve(arguments) for arguments in saved]
 
 
-def check_same_past(
-    saved: Sequence[Curve], current: Sequence[Curve], clock: int, is_clock_used: bool, builder: str
-) -> None:
-    """Reject curves that differ from the saved ones at a step so far, as `describe_difference` says."""
+def compare_curves(
+    state: Mapping[str, Any],
+    current: Sequence[Curve],
+    clock: int,
+    is_clock_used: bool,
+    builder: str,
+    *,
+    strict: bool,
+) -> str:
+    """Return a warning about curves that differ from the saved ones at a step so far, if one is due.
+
+    Args:
+        state: A state; without the entry `curves`, another scheduler has saved it.
+        current: The curve that each parameter group follows now.
+        clock: The step to continue at.
+        is_clock_used: As in `describe_difference`.
+        builder: The function or class whose argument `strict` is the default of `load_state_dict`.
+        strict: True to raise an error if curves differ.
+
+    Raises:
+        ValueError: The curves differ, or cannot be read, and `strict` is True.
+    """
+    if "curves" not in state:
+        return (
+            f"state_dict was saved by a scheduler without a curve: this curve continues at step {clock}, and "
+            "nothing shows whether the learning rates so far were its own"
+        )
     driven = "values" if builder == "follow" else "learning rates"
+    try:
+        saved = read_curves(state["curves"], current)
+    except Exception as error:
+        if strict:
+            raise
+        return f"the {driven} so far are not compared, since the saved curves cannot be read: {error}"
     for index, (old, new) in enumerate(zip(saved, current, strict=True)):
         group = f" of param_groups[{index}]" if len(current) > 1 else ""
         difference = describe_difference(old, new, clock, is_clock_used, driven + group)
+        if difference and strict:
+            raise ValueError(
+                f"state_dict cannot resume at step {clock}: {difference}; resume with the old curve, or pass "
+                f"strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
+            )
         if difference:
-            raise ValueError(f"state_dict {difference}, or {how_to_override(builder)}")
+            return f"state_dict continues at step {clock} of a different curve: {difference}"
+    return ""
 
 
-def how_to_override(builder: str) -> str:
-    """Return the part of a message that says how to load the state anyway.
+def warn_of_other_peaks(saved: Sequence[float], current: Sequence[float], owner: str) -> None:
+    """Warn if the saved peaks, which a load uses, differ from those of the program."""
+    if list(saved) == list(current):
+        return
+    old, new = _shown(saved), _shown(current)
+    warn(
+        f"state_dict has the peak {old}, but the program gives {new}: the run continues with {old}. To "
+        f"change it, call {owner}.set_peak({new}) after the load"
+    )
 
-    `builder` is the function or class whose argument `strict` is the default of `load_state_dict`.
-    """
-    return f"pass strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
+
+def _shown(peaks: Sequence[float]) -> str:
+    numbers = [float(f"{peak:.7g}") for peak in peaks]
+    return repr(numbers[0]) if len(set(numbers)) == 1 else checks.short_repr(numbers)

@@ -19,7 +19,7 @@ def read_saved_curve(arguments: Any) -> Curve:
 def describe_difference(
     saved: Curve, current: Curve, clock: int, is_clock_used: bool, driven: str = "learning rates"
 ) -> str:
-    """Return how the curves differ at the steps of a run, as the predicate of a sentence; "" if nowhere.
+    """Return how the curves differ at the steps of a run, as a part of a sentence; "" if nowhere.
 
     Args:
         saved: The curve of the run so far.
@@ -37,10 +37,7 @@ def describe_difference(
     is_same = math.isclose(saved(clock), current(clock), rel_tol=2**-22, abs_tol=2**-57)
     if clock == step and (is_same or not is_clock_used or clock >= saved.total_steps):
         return ""
-    return (
-        f"cannot resume at step {clock}: it was saved with {_difference(saved, current)}, and the {driven} "
-        f"differ from step {step} on; resume with the old curve"
-    )
+    return f"it was saved with {_difference(saved, current)}, and the {driven} differ from step {step} on"
 
 
 def _difference(old: Curve, new: Curve) -> str:

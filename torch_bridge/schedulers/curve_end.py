@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from torch_bridge.curve_api import Curve
-from torch_bridge.schedulers.group_curves import map_curves
 
 _FAR_PAST = 10
 """A clock beyond this many times the curve's steps probably counts something other than the curve does."""
@@ -28,15 +27,18 @@ def end_message(curves: Sequence[Curve], unit: int | None, clock: int, updates: 
     if unit is not None:
         needed = f"consumes, in units of {unit}"
     message = f"the curve has total_steps = {total}, but training continues at step {clock}, with"
-    if not any(map_curves(curves, lambda curve: curve(curve.total_steps))):
+    distinct = list({id(curve): curve for curve in curves}.values())
+    if not any(curve(curve.total_steps) for curve in distinct):
         return (
             f"{message} every learning rate at 0, so no weight changes. Give the curve as many steps as the "
             f"training {needed}; or end it above 0 (min_lr_ratio)"
         )
     # With a unit or a hold, the clock does not count updates: of these, (clock - total)/clock came after it.
     is_far = clock > _FAR_PAST * total and updates * (clock - total) > _FLOOR_UPDATES * clock
+    if not is_far:
+        return ""
     # A curve that ends at its highest level, as a warmup does, is meant to stay there.
-    if not is_far or any(curve(curve.total_steps) == value_range(curve, 0, total)[1] for curve in curves):
+    if any(curve(curve.total_steps) == value_range(curve, 0, total)[1] for curve in distinct):
         return ""
     cause = "does the curve count epochs" if unit is None else "is the unit too small"
     return (

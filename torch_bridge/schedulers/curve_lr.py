@@ -1,95 +1,127 @@
 """A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose checkpoints hold the step and the curve."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from contextlib import suppress
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.curve_api import Curve, Rule, checks, warn
-from torch_bridge.saved_states import HoldState, dump_hold_states, read_values, reading_state_of
+from torch_bridge.saved_states import (
+    compare_curves,
+    read_bases,
+    read_last_lrs,
+    read_scheduler_state,
+    reading_state_of,
+    warn_of_other_peaks,
+)
 from torch_bridge.schedulers.group_curves import GroupCurves
-from torch_bridge.schedulers.host_clock import Counts
-from torch_bridge.schedulers.param_groups import GroupOption, as_number, peak_of, peaks_of, peaks_per_group
-from torch_bridge.schedulers.step_audit import EarlierRun, StepWatch
+from torch_bridge.schedulers.host_clock import HeldClock, UpdateClock, new_clock
+from torch_bridge.schedulers.param_groups import (
+    LEARNING_RATE,
+    as_number,
+    check_peaks_are_known,
+    curves_of,
+    peaks_per_group,
+)
+from torch_bridge.schedulers.step_warnings import Steps
+from torch_bridge.schedulers.update_hook import hook_of
 
 
-class CurveLRState(TypedDict):
-    """The state that `CurveLR.state_dict` returns: plain numbers, lists and dictionaries.
+class CurveLR(LambdaLR):
+    """A PyTorch scheduler that follows the curve; `lambda_lr` is the same class.
 
-    >>> import torch
-    >>> from plateau_jax import PlateauCurve
-    >>> from torch_bridge import CurveLR, CurveLRState
-    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
-    >>> state: CurveLRState = CurveLR(optimizer, PlateauCurve(100)).state_dict()
-    >>> state["clock"], state["base_lrs"], state["rates"]
-    (0, [0.5], [0.5])
-    """
+    After n calls of `step()` each group has the learning rate
 
-    last_epoch: int
-    """The number of updates so far, that is, of calls of `step`."""
-    clock: int
-    """The step of the curve that gives the learning rates."""
-    consumed: int
-    """The samples or tokens of all updates; without a unit, the number of updates."""
-    unit: int | None
-    """The number of samples or tokens in one step of the curve."""
-    _step_count: int
-    base_lrs: list[float]
-    """Each group's peak, in float32."""
-    rates: list[float]
-    """The learning rates in the groups, which another scheduler may have written."""
-    curves: list[Mapping[str, Any]]
-    """Each group's curve, as its `to_dict` returns it."""
-    hold: list[HoldState] | None
-    """The rules that hold the clock, and their states."""
-    warned: bool
-    """True if the warning about too few or too many scheduler steps was given; it comes once."""
-    _last_lr: list[float]
-    """The learning rates that this scheduler wrote last."""
-    lr_lambdas: NotRequired[list[None]]
-    """None for each group, so that torch's own `LambdaLR`, if it loads this state, keeps its functions.
+        lr = float32(float32(peak) · curve(n))
 
-    Missing with a unit or rules: torch would resume at `last_epoch`, which is not the clock, so it raises an
-    error.
-    """
+    This is the learning rate that `plateau_jax.optax_schedule` returns and `Curve.learning_rate` computes for
+    the same peak. The peak is the group's `initial_lr` if it has one, else its `lr`. If `group["lr"]` is a
+    tensor, the scheduler writes into that tensor.
 
+    The optimizer's groups may change. A group keeps its curve and peak if others are removed or moved. An
+    added group follows the curve that was given for all groups, from the optimizer's next step on; if the
+    optimizer is a wrapper that does not run torch's step hooks, from the next `scheduler.step()` on. With one
+    curve for each group, the next step of either raises an error.
 
-class CurveLR(GroupCurves, LambdaLR):
-    """The scheduler that `lambda_lr` builds: a `LambdaLR` whose state holds the step and the curve.
+    With `hold` the learning rate is the curve's at a clock, which rules may hold while updates continue.
+    After each update call `step(metric)`, with a float or a scalar tensor, the same on all ranks; reading a
+    tensor synchronizes with the device. A scheduler that steps others without a metric, such as
+    `SequentialLR`, cannot step this one.
 
-        lr = float32(float32(peak) · curve(clock))
+    With `unit`, a step of the curve is not an update, but `unit` samples or tokens:
+
+        consumed = Σ counts of all updates so far
+        clock    = consumed // unit
+        lr       = float32(float32(peak) · curve(clock))
+
+    After each update call `step(count=n)`, with the samples or tokens of that update on all ranks. For
+    trainers and torch schedulers that call `step()` without arguments, pass `count`, a function that returns
+    n; in a `SequentialLR` it counts from the scheduler's turn on. The learning rate stays the same until a
+    unit is full, so choose a unit that is at most what an update consumes.
 
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence with one for each.
-        last_epoch, strict, hold, unit, count: As in `lambda_lr`.
+        last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
+        strict: The default of `strict` in `load_state_dict`. It is for trainers, which call that method
+            themselves: with False, the run resumes under this curve, whatever the saved one was.
+        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. It excludes
+            `unit`.
+        unit: The number of samples or tokens in one step of the curve, 1 … 2⁶². By default a step is an
+            update.
+        count: With `unit`, a function without arguments that returns the samples or tokens of the last
+            update, an integer. A `step()` without a count calls it. It is not part of the state, but is
+            pickled with the scheduler.
 
     Attributes:
         curves: The curve of each group.
+        clock: The step of the curve that gives the learning rates; `last_epoch` counts the calls of `step`.
 
     Raises:
-        TypeError, ValueError: As `lambda_lr`.
+        TypeError: `optimizer`, `curve` or `hold` has the wrong type; `unit` is not an integer; `count` is not
+            a function, or is given without `unit`.
+        ValueError: The numbers of curves and groups differ; a learning rate is negative, not finite, or
+            positive and below 2⁻¹²⁶; the optimizer only stands for others, as transformers' layer-wise ones
+            do; `last_epoch` is below -1, or is at least 0 although an optimizer that was stepped has no
+            `initial_lr`, so that its peak is unknown; several curves with `hold`, or a curve without a flat
+            part for `HoldUntilFlat`; `unit` is below 1, is not the unit of a curve from `BatchPlan.scale`, or
+            is given with `hold` or with a `last_epoch` above -1.
 
     Warns:
-        CurveWarning: As `lambda_lr`.
+        CurveWarning: A group has a factor of its learning rate that only other schedulers read, such as
+            timm's `lr_scale`. At the optimizer's steps, once each: `step()` is called much more rarely or
+            much more often than the optimizer's; training continues far past the curve's end; the unit is so
+            large that the curve stays at 0; the optimizer was loaded, but this scheduler starts at step 0
+            without its state.
+        UserWarning: As in torch: the scheduler is stepped before the optimizer.
 
     >>> import torch
-    >>> from plateau_jax import HoldBelow, PlateauCurve
-    >>> from torch_bridge import CurveLR
-    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
-    >>> scheduler = CurveLR(optimizer, PlateauCurve(100), hold=HoldBelow(0.3, 1))
-    >>> for loss in (0.4, 0.2, 0.1):
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import lambda_lr
+    >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
+    >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]))
+    >>> for _ in range(50):
     ...     optimizer.step()
-    ...     scheduler.step(loss)
-    >>> scheduler.last_epoch, scheduler.clock
-    (3, 2)
+    ...     scheduler.step()
+    >>> round(optimizer.param_groups[0]["lr"], 9)
+    0.00015
+
+    The same curve on a clock of tokens, 4096 per step:
+
+    >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
+    >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100), unit=4096)
+    >>> for tokens in (150_000, 54_800):
+    ...     optimizer.step()
+    ...     scheduler.step(count=tokens)
+    >>> scheduler.consumed, scheduler.clock, round(optimizer.param_groups[0]["lr"], 9)
+    (204800, 50, 0.00015)
     """
 
     # Why not curves as the functions of a plain LambdaLR? Its state holds the step but no curve, so a run
     # could resume under a different one unnoticed, and it rounds neither the peak nor the product to float32.
-    # Hence a separate `get_lr`, `state_dict` and `load_state_dict`.
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
@@ -106,30 +138,71 @@ class CurveLR(GroupCurves, LambdaLR):
         count: Callable[[], int] | None = None,
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
-        self._set_curves(
-            optimizer, GroupOption("lr"), curve, strict=strict, unit=unit, count=count, hold=hold
-        )
-        if self.unit is not None and last_epoch >= 0:
-            raise ValueError(
-                f"last_epoch = {last_epoch} with unit = {unit}: the number of updates does not say how much "
-                "they consumed. Leave out last_epoch, and call scheduler.load_state_dict(state)"
-            )
-        peaks = peaks_of(optimizer, last_epoch)
-        earlier = None
-        if last_epoch < 0:  # before the groups get other values
-            earlier = EarlierRun.of(optimizer, self.curves if self._clock.is_plain else ())
-        self._set_bases(peaks)
-        super().__init__(optimizer, list(self.curves), last_epoch)
-        self._watch = StepWatch(self, earlier)
+        curves = curves_of(optimizer, curve)
+        self._clock = new_clock(curves, unit, count, hold)
+        if last_epoch >= 0:
+            _check_start(optimizer, last_epoch, unit)
+        is_first = last_epoch < 0 and not _was_driven(optimizer)
+        self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve)
+        self.strict = strict
+        self._is_peak_set = False
+        """True if `set_peak` has set the peak, in this run or before; a resume then expects another one."""
+        self.steps: Steps | None = None
+        """Counts the steps for warnings; None for a copy, about which nothing warns."""
+        functions: list[Any] = curves
+        if _has_plain_step(optimizer):
+            super().__init__(optimizer, functions, last_epoch)
+        else:  # torch would take its function for a method of the class
+            self.lr_lambdas, self.last_epoch = functions, last_epoch
+            self._initial_step()
+        self._watch(may_lack_state=is_first)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer whose groups follow the curve."""
+        return self._group_curves.optimizer
+
+    @optimizer.setter  # torch sets an attribute of this name
+    def optimizer(self, optimizer: Optimizer) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._group_curves.optimizer = optimizer
+
+    @property
+    def curves(self) -> list[Curve]:
+        """The curve of each group."""
+        return self._group_curves.curves
 
     @property
     def base_lrs(self) -> list[float]:
         """Each group's peak, in float32."""
-        return self._bases
+        return self._group_curves.bases
 
     @base_lrs.setter  # torch sets an attribute of this name
     def base_lrs(self, peaks: list[float]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._bases = list(peaks)
+        self._group_curves.bases = list(peaks)
+
+    @property
+    def _last_lr(self) -> list[float | Tensor]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._group_curves.written
+
+    @property
+    def clock(self) -> int:
+        """The step of the curve: `last_epoch` minus the updates held by a rule, or `consumed // unit`."""
+        return self._clock.step(self.last_epoch)
+
+    @property
+    def consumed(self) -> int:
+        """The sum of the counts of all updates; without `unit`, the number of updates."""
+        return self._clock.consumed(self.last_epoch)
+
+    @property
+    def unit(self) -> int | None:
+        """The number of samples or tokens in one step of the curve; None if a step is an update."""
+        return self._clock.unit
+
+    def __repr__(self) -> str:
+        curve, values = self._group_curves.describe()
+        unit = "" if self.unit is None else f", unit={self.unit}"
+        return f"{type(self).__name__}({curve}, clock={self.clock}{unit}, {values})"
 
     # `count` and `metric` are not keyword-only: that would make the whole step 3 % slower.
     def step(
@@ -149,110 +222,106 @@ class CurveLR(GroupCurves, LambdaLR):
                 floating-point dtype, the same on all ranks.
 
         Warns:
-            UserWarning: As in torch: `epoch` is given.
+            UserWarning: As in torch: `epoch` is given, or the optimizer has not been stepped yet.
 
         Raises:
             TypeError, ValueError: An argument is wrong or missing, or belongs to another clock: `epoch` with
                 `unit`, `count` without it, `metric` without `hold`; the total consumed would be above 2⁶²; or
-                the optimizer no longer has the groups that it had at first. Nothing was changed.
+                a group was added although each group has its own curve. Nothing was changed.
         """
-        clock, updates = self._clock, self.last_epoch
-        if epoch is not None:
-            if not clock.rules:
-                self._step_to_epoch(epoch, count, metric)
-                return
+        clock, updates = self._clock, self.last_epoch + 1
+        if epoch is not None and isinstance(clock, HeldClock):
             if metric is not None:
                 raise TypeError("with hold, step() takes one metric, as in step(loss)")
-            metric = epoch
-        # The same as torch's own `step` in less time. A clock of updates has nothing else to count. No clock
-        # counts when torch steps a scheduler in a constructor, before the first update.
-        counts, has_no_input = clock.counts, count is None and metric is None
-        if not (has_no_input and (clock.is_plain or updates < 0 or not self._step_count)):
-            counts = clock.counts_after(updates, count, metric)
-        self._move_to(updates + 1, counts)
+            epoch, metric = None, epoch
+        if self._step_count == 1:
+            self._warn_of_order()
+        # No clock counts when torch steps a scheduler in a constructor, before the first update.
+        is_initial = self._step_count == 0 or updates == 0
+        if not (is_initial and count is None and metric is None):
+            clock = clock.after(updates - 1, count, metric)
+        if epoch is not None:
+            updates = self._checked_epoch(epoch)
+        is_next = updates == self.last_epoch + 1
+        self._move_to(updates, clock)
         self._step_count += 1
+        if not is_next:
+            self._watch()
+        elif self.steps is not None:
+            self.steps.total += 1
 
-    def _step_to_epoch(self, epoch: Any, count: Any, metric: Any) -> None:
+    def _checked_epoch(self, epoch: Any) -> int:
         if self.unit is not None:
             raise TypeError(
                 f"step({checks.short_repr(epoch)}) with unit = {self.unit}: write step(count=n), "
                 "where n is what the update consumed; to move to another step, call load_state_dict(state)"
             )
-        counts = self._clock.counts_after(self.last_epoch, count, metric)
-        try:
-            if isinstance(epoch, Tensor):  # certainly a loss, even if it holds an integer
-                raise TypeError
-            epoch = max(checks.integer("epoch", epoch), -1)
-        except TypeError:
+        if isinstance(epoch, Tensor | float):
             raise TypeError(
-                f"epoch = {checks.short_repr(epoch)} must be an integer: step() takes a loss only "
-                "with hold=, as in lambda_lr(optimizer, curve, hold=...)"
-            ) from None
+                f"epoch = {checks.short_repr(epoch)} must be an integer. The curve counts updates, not parts "
+                "of epochs: call step() after each; step() takes a loss only with hold=, as in "
+                "lambda_lr(optimizer, curve, hold=...)"
+            )
+        epoch = max(checks.integer("epoch", epoch), -1)
         warn(
             "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()` without it",
             UserWarning,
         )
-        is_next = epoch == self.last_epoch + 1
-        self._move_to(epoch, counts)
-        self._step_count += 1
-        if not is_next:
-            self._watch.resume()
+        return epoch
+
+    def _warn_of_order(self) -> None:
+        """Warn as torch does if the scheduler is stepped before the optimizer."""
+        # Torch's constructor replaces `step`, to see its first call. A copy of the optimizer has its own.
+        is_seen = hasattr(self.optimizer.step, "_wrapped_by_lr_sched")
+        if is_seen and not getattr(self.optimizer, "_opt_called", False):
+            warn(
+                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in the opposite "
+                "order: `optimizer.step()` before `lr_scheduler.step()`. Otherwise the first value of the "
+                "learning rate schedule is skipped",
+                UserWarning,
+            )
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        # This overrides a method of torch's, which `SequentialLR` calls in place of `step` when this
-        # scheduler's turn comes. The clock counts from then on, so what the `count` function has gathered
-        # until now is discarded.
-        counts = self._clock.counts
-        if self.unit is not None:
-            self._clock.counts_after(self.last_epoch)
-            counts = (0, 0, ())
-        self._move_to(self.last_epoch + 1 if epoch is None else epoch, counts)
-        self._watch.begin()
+        # Torch's `SequentialLR` calls this in place of `step` when this scheduler's turn comes.
+        updates = self.last_epoch + 1 if epoch is None else epoch
+        self._move_to(updates, self._clock.restarted())
+        self._watch()
 
-    def _move_to(self, updates: int, counts: Counts) -> None:
+    def _move_to(self, updates: int, clock: UpdateClock) -> None:
         """Write the learning rates after this number of updates into the groups."""
-        # Torch's own method takes twice the time: it guards `get_lr`, and its isinstance(lr, Tensor) goes
-        # through Tensor's metaclass for each group. Hence the test for a float first.
-        groups = self.optimizer.param_groups
-        if len(groups) != len(self._bases):
-            self._admit_new_groups()  # before anything changes, since it may reject them
-        self.last_epoch, self._clock.counts = updates, counts
-        self._last_lr: list[float | Tensor] = []
+        group_curves = self._group_curves
+        group_curves.follow()  # before anything changes, since it may raise an error
+        self.last_epoch, self._clock = updates, clock
         lrs = self.get_lr()
-        if len(lrs) != len(groups):  # a derived class's get_lr
+        if len(lrs) != len(group_curves.groups):  # a derived class's get_lr
             raise ValueError(
-                f"get_lr() returned {len(lrs)} learning rates for {len(groups)} parameter groups"
+                f"get_lr() returned {len(lrs)} learning rates for {len(group_curves.groups)} parameter groups"
             )
-        for group, lr in zip(groups, lrs):  # noqa: B905 -- the lengths were compared
-            current = group["lr"]
-            if type(current) is not float and isinstance(current, Tensor):
-                # A compiled or capturable optimizer reads this very tensor, so fill it, whichever it is now:
-                # optimizer.load_state_dict replaces it.
-                lr = current.fill_(lr).clone()
-            else:
-                group["lr"] = lr
-            self._last_lr.append(lr)
+        group_curves.write(clock.step(updates), lrs)
 
-    def _values_written(self) -> list[float | Tensor]:
+    def get_lr(self) -> list[float | Tensor]:
+        """Return each group's learning rate at `clock`, a scalar: a float32 number as a Python float."""
+        lrs: list[Any] = self._group_curves.values_at(self._clock.step(self.last_epoch))
+        return lrs
+
+    def get_last_lr(self) -> list[float | Tensor]:
+        """Return the learning rates that were written last, in the order of the optimizer's groups."""
+        self._group_curves.follow()
         return self._last_lr
 
-    def _new_base(self, index: int, group: dict[str, Any]) -> float:
-        return peak_of(index, group)
-
-    def _set_bases(self, bases: Sequence[float]) -> None:
-        super()._set_bases(bases)
-        self.lr_lambdas = list(self.curves)
-        for group, peak in zip(self.optimizer.param_groups, bases, strict=True):
-            group["initial_lr"] = peak
+    def is_in_charge(self) -> bool:
+        """Return True if the groups hold the values that were written here last. May wait for the device."""
+        return self._group_curves.is_in_charge()
 
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak from the next update on. The new peak is part of the state.
 
         Every learning rate is a fraction of its group's peak, including the final one. Called before the
-        first `step()`, it also silences the warning about an optimizer that was used before.
+        second update, it also silences the warning about an optimizer that was loaded without its scheduler.
 
         Args:
-            peak: The learning rate at multiplier 1: one number for all groups, or one for each.
+            peak: The learning rate at multiplier 1: one number for all groups, or one for each, in the order
+                of the optimizer's groups.
 
         Raises:
             TypeError: A peak is not a number.
@@ -268,37 +337,39 @@ class CurveLR(GroupCurves, LambdaLR):
         >>> scheduler.get_last_lr()
         [0.25]
         """
-        self._set_bases(peaks_per_group(peak, len(self._all_bases())))
-        self._watch.close()
+        group_curves = self._group_curves
+        group_curves.follow()
+        group_curves.set_bases(peaks_per_group(peak, len(group_curves.groups)))
+        self._is_peak_set = True
+        if self.steps is not None:
+            self.steps.may_lack_state = False
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
-            self._move_to(self.last_epoch, self._clock.counts)
+            self._move_to(self.last_epoch, self._clock)
 
-    def get_lr(self) -> list[float | Tensor]:
-        """Return each group's learning rate at `clock`, a scalar: a float32 number as a Python float."""
-        return list(self._values_at_clock())
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain numbers, lists and dictionaries, which survive `torch.load(weights_only=True)`.
 
-    # A TypedDict is a dict at run time, which is all that torch asks for.
-    def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the clock, peaks and learning rates, and the plan: curves, rules and unit.
-
-        `load_state_dict` compares the saved plan with its own.
+        `last_epoch`, `clock`, `consumed` and `unit`; `base_lrs`, each group's peak, and `peak_was_set`, True
+        if `set_peak` has set it; `_last_lr`, the learning rates that this scheduler wrote last; and what
+        `load_state_dict` compares: the curves of the groups, and in `hold` the rules with their states.
         """
-        if self._common_curve is not None:
-            self._admit_new_groups()
-        state: CurveLRState = {
+        with suppress(TypeError, ValueError):  # then a group that was added has no curve, and is left out
+            self._group_curves.follow()
+        state: dict[str, Any] = {
             "last_epoch": self.last_epoch,
             "clock": self.clock,
             "consumed": self.consumed,
             "unit": self.unit,
-            "_step_count": self._step_count,
-            "base_lrs": [float(as_number(peak)) for peak in self._bases],
-            "rates": [float(as_number(group["lr"])) for group in self.optimizer.param_groups],
+            "hold": self._clock.save(),
             "curves": [curve.to_dict() for curve in self.curves],
-            "hold": dump_hold_states(self._clock.rules, self._clock.counts[2]),
-            "warned": self._watch.warned,
+            "base_lrs": [float(as_number(peak)) for peak in self.base_lrs],
+            "peak_was_set": self._is_peak_set,
             "_last_lr": [float(as_number(lr)) for lr in self._last_lr],
+            "_step_count": self._step_count,
         }
-        if self._clock.is_plain:
+        # With these torch's own `LambdaLR`, if it loads this state, keeps its functions. With a unit or rules
+        # it would resume at `last_epoch`, which is not the clock; without them it raises an error.
+        if type(self._clock) is UpdateClock:
             state["lr_lambdas"] = [None] * len(self.curves)
         return state
 
@@ -313,38 +384,87 @@ class CurveLR(GroupCurves, LambdaLR):
         consumed or a rule has held it, unless the saved curve ends there. The learning rates are then those
         of the new curve, and the optimizer's state, which holds the old ones, must be loaded first.
 
+        The state of a scheduler without a curve, torch's or transformers', is accepted with a warning: this
+        curve continues at its step, with its peaks. A state of fewer groups than the optimizer has is for the
+        first ones; the others keep their own peaks.
+
         Args:
             state_dict: A state that `state_dict` returned.
-            strict: If True, reject a state whose curve has a different history, or that a plain `LambdaLR`
-                saved. If False, the run resumes under this scheduler's curve from the saved clock and peaks.
-                By default, the value that the scheduler was built with.
+            strict: If True, reject a state whose curve has a different history. If False, the run resumes
+                under this scheduler's curve from the saved clock and peaks, and a warning names the first
+                step that differs. By default, the value that the scheduler was built with.
 
         Raises:
             ValueError: The saved curve has a different history (unless `strict` is False); the saved hold or
-                unit differs; the numbers of groups differ; or it is not a state. Nothing was changed.
+                unit differs; there are more saved groups than the optimizer has; the scheduler that saved it
+                has no peak, as `OneCycleLR`; or it is not a state. Nothing was changed.
+
+        Warns:
+            CurveWarning: As above; or the saved peaks, which are used, differ from those that the scheduler
+                was built with, and `set_peak` did not set them.
         """
         strict = self.strict if strict is None else strict
+        group_curves = self._group_curves
+        group_curves.follow()
         # Everything is read and checked before anything is written, so that a rejected state changes nothing.
         with reading_state_of("a LambdaLR", state_dict):
-            # LambdaLR saves its whole __dict__, and with it the entries of a CurveLR's state that it once
-            # loaded. Those are out of date, so `curves` does not show that a CurveLR saved the state.
-            if "_get_lr_called_within_step" in state_dict:
-                names = ("last_epoch", "_step_count", "base_lrs")
-                state_dict = {name: state_dict[name] for name in names} | {"clock": state_dict["last_epoch"]}
-            updates = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
-            counts, peaks = self._read_counts_and_bases(state_dict, updates, "base_lrs", strict)
-            step_count = checks.integer("_step_count", state_dict.get("_step_count", updates + 1))
-            lrs, has_other_lrs = list[float](), False
-            if "curves" in state_dict:
-                lrs = read_values("rates", state_dict["rates"], len(peaks), len(peaks))
-                # In a SequentialLR, before its turn, a scheduler is not in charge even if its values happen
-                # to be equal. Formats other than torch's may turn a list into a tuple.
-                has_other_lrs = updates < 0 or lrs != list(state_dict["_last_lr"])
-            is_warned = bool(state_dict.get("warned"))
-        self._set_bases(peaks)
-        self._move_to(updates, counts)
+            state = read_scheduler_state(state_dict)
+            updates = checks.at_least("last_epoch", state["last_epoch"], -1)
+            clock = self._clock.load(state, updates)
+            peaks = read_bases("base_lrs", state["base_lrs"], len(group_curves.groups))
+            last_lrs = read_last_lrs(state, len(peaks))
+            step_count = checks.integer("_step_count", state.get("_step_count", updates + 1))
+            is_peak_set = bool(state.get("peak_was_set"))
+            step, curves = clock.step(updates), self.curves[: len(peaks)]
+            message = compare_curves(state, curves, step, clock.is_step_used, "lambda_lr", strict=strict)
+        if message:
+            warn(message)
+        if not (is_peak_set or self._is_peak_set):
+            warn_of_other_peaks(peaks, self.base_lrs[: len(peaks)], "scheduler")
+        # If the optimizer was loaded, and its groups hold values of another scheduler, that one is in charge:
+        # the turn of this one in a `SequentialLR` is over, for instance.
+        is_in_charge = not group_curves.is_loaded or group_curves.holds(last_lrs)
+        group_curves.set_bases([*peaks, *self.base_lrs[len(peaks) :]])
+        self._is_peak_set = is_peak_set
+        if updates >= 0 and is_in_charge:
+            self._move_to(updates, clock)
+        else:
+            self.last_epoch, self._clock = updates, clock
+            group_curves.written[: len(peaks)] = last_lrs
         self._step_count = step_count
-        self._watch.resume(is_warned)
-        # If another scheduler is in charge, as in a SequentialLR, its learning rates come back.
-        for group, lr in zip(self.optimizer.param_groups, lrs if has_other_lrs else (), strict=has_other_lrs):
-            self._option.write(group, lr)
+        self._watch()
+
+    def _watch(self, *, may_lack_state: bool = False) -> None:
+        """Have the steps from here on compared with the optimizer's updates."""
+        hook = hook_of(self.optimizer)
+        hook.warnings.watch(self, hook.updates, may_lack_state=may_lack_state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"steps": None}
+
+
+def _check_start(optimizer: Optimizer, last_epoch: int, unit: int | None) -> None:
+    """Reject a start in mid-run where the clock or the peaks are not known."""
+    if unit is not None:
+        raise ValueError(
+            f"last_epoch = {last_epoch} with unit = {unit}: the number of updates does not say how much they "
+            "consumed. Leave out last_epoch, and call scheduler.load_state_dict(state)"
+        )
+    alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
+    check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", alternative)
+
+
+def _was_driven(optimizer: Optimizer) -> bool:
+    """Return True if the optimizer was stepped in this process: a new scheduler is for a later part of it."""
+    # Torch sets `_opt_called` at a step under one of its schedulers.
+    return bool(getattr(optimizer, "_opt_called", False)) or hook_of(optimizer).updates > 0
+
+
+def _has_plain_step(optimizer: Optimizer) -> bool:
+    """Return True if `optimizer.step` is a method of this very object, or torch has replaced it before."""
+    step = optimizer.step
+    return getattr(step, "__self__", None) is optimizer or hasattr(step, "_wrapped_by_lr_sched")
+
+
+lambda_lr = CurveLR
+"""`CurveLR` under the name that programs use: `lambda_lr(optimizer, curve)`."""

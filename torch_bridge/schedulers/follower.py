@@ -1,50 +1,18 @@
 """A curve for an option of an optimizer other than the learning rate: weight decay, momentum, a beta."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, cast
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve, checks
-from torch_bridge.saved_states import read_values, reading_state_of
+from torch_bridge.curve_api import Curve, checks, warn
+from torch_bridge.saved_states import compare_curves, read_bases, reading_state_of
 from torch_bridge.schedulers.group_curves import GroupCurves
-from torch_bridge.schedulers.host_clock import Counts
-from torch_bridge.schedulers.param_groups import GroupOption, as_number, base_value
-from torch_bridge.schedulers.step_audit import StepWatch
+from torch_bridge.schedulers.param_groups import GroupOption, groups_of
 
 
-class FollowerState(TypedDict):
-    """The state that `Follower.state_dict` returns: plain numbers, lists and dictionaries.
-
-    >>> import torch
-    >>> from plateau_jax import PlateauCurve
-    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), weight_decay=0.5)
-    >>> state: FollowerState = follow(optimizer, "weight_decay", PlateauCurve(100)).state_dict()
-    >>> state["last_epoch"], state["key"], state["base_values"]
-    (0, 'weight_decay', [0.5])
-    """
-
-    last_epoch: int
-    """The number of steps so far."""
-    clock: int
-    """The step of the curve that gives the values."""
-    consumed: int
-    """The samples or tokens of all updates; without a unit, the number of steps."""
-    unit: int | None
-    """The number of samples or tokens in one step of the curve."""
-    key: str | list[str | int]
-    """The option that follows the curve; a pair is a list here."""
-    base_values: list[float]
-    """Each group's base, in float32."""
-    new_values: list[float]
-    """The values of the groups added since the last step; they change at the next step."""
-    curves: list[Mapping[str, Any]]
-    """Each group's curve, as its `to_dict` returns it."""
-    warned: bool
-    """True if the warning about too few or too many steps was given; it comes once."""
-
-
-class Follower(GroupCurves):
+class Follower:
     """A curve for an option of an optimizer other than the learning rate; `follow` is the same class.
 
     After n calls of `step()` each group has
@@ -52,12 +20,12 @@ class Follower(GroupCurves):
         group[key] = float32(float32(base) · curve(n))
 
     The base is the group's value when the follower is built. If the value is a tensor, the follower writes
-    into that tensor. The base is saved in the follower's state, not in the groups: build the
-    follower while the groups have their initial values, or load its state afterwards.
+    into that tensor. The base is saved in the follower's state, not in the groups: build the follower while
+    the groups have their initial values, or load its state afterwards.
 
     An optimizer may have any number of followers, one for each option, next to a scheduler or a `TrainStep`.
-    A follower counts its own `step()` calls: a hold of the scheduler, or a skipped update, does not stop it.
-    New groups join as in `lambda_lr`, and with `unit` the clock is that of `lambda_lr`.
+    A follower has no clock: `step()` moves it by one update. If the scheduler has a hold or a unit, pass its
+    step of the curve, `step(scheduler.clock)`. New groups join as in `lambda_lr`.
 
     A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)`, updates
     run eagerly while the value changes, and are captured again once it has stayed the same for three updates.
@@ -66,14 +34,18 @@ class Follower(GroupCurves):
         optimizer: Any torch optimizer.
         key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
         curve: One curve for all parameter groups, or a sequence with one for each.
-        strict, unit, count: As in `lambda_lr`.
 
     Attributes:
         curves: The curve of each group.
+        clock: The step of the curve that gives the values.
 
     Raises:
         TypeError, ValueError: As `lambda_lr`; or `key` is wrong: a group lacks it, its value is not a number
             or out of the range of a peak, or it is the learning rate, which needs `lambda_lr`.
+
+    Warns:
+        CurveWarning: A group has a factor of its weight decay that only other schedulers read, DINOv2's
+            `wd_multiplier`.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -87,115 +59,110 @@ class Follower(GroupCurves):
     0.25
     """
 
-    _builder = "follow"
-
     def __init__(
-        self,
-        optimizer: Optimizer,
-        key: str | tuple[str, int],
-        curve: Curve | Sequence[Curve],
-        *,
-        strict: bool = True,
-        unit: int | None = None,
-        count: Callable[[], int] | None = None,
+        self, optimizer: Optimizer, key: str | tuple[str, int], curve: Curve | Sequence[Curve]
     ) -> None:
-        self._set_curves(optimizer, _option(key), curve, strict=strict, unit=unit, count=count)
-        self._set_bases([self._new_base(*pair) for pair in enumerate(optimizer.param_groups)])
-        self._move_to(0, self._clock.counts)
-        self._watch = StepWatch(self)
+        groups_of(optimizer)  # checks it before the other arguments
+        self._group_curves = GroupCurves(optimizer, _option(key), curve)
+        self._move_to(0)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer whose groups follow the curve."""
+        return self._group_curves.optimizer
+
+    @property
+    def curves(self) -> list[Curve]:
+        """The curve of each group."""
+        return self._group_curves.curves
 
     @property
     def base_values(self) -> list[float]:
         """Each group's base, in float32."""
-        return self._bases
+        return self._group_curves.bases
 
-    def step(self, *, count: int | None = None) -> None:
-        """Write the values of the next step into the groups.
+    @property
+    def clock(self) -> int:
+        """The step of the curve that gives the values."""
+        return self._group_curves.step
+
+    def __repr__(self) -> str:
+        curve, values = self._group_curves.describe()
+        return f"{type(self).__name__}({curve}, clock={self.clock}, {values})"
+
+    def step(self, clock: int | None = None) -> None:
+        """Write the values of the next step of the curve, or of step `clock`, into the groups.
 
         Args:
-            count: With `unit`, the samples or tokens of the update that took place. By default, the result
-                of the `count` function that the follower was built with.
+            clock: The step to go to, such as that of a scheduler, `scheduler.clock`; by default the next one.
 
         Raises:
-            TypeError, ValueError: As in `CurveLR.step`. Nothing was changed.
+            TypeError: `clock` is not an integer.
+            ValueError: `clock` is negative; or a group was added although each group has its own curve.
+                Nothing was changed.
         """
-        self._move_to(self.last_epoch + 1, self._clock.counts_after(self.last_epoch, count))
+        self._move_to(self.clock + 1 if clock is None else checks.at_least("clock", clock, 0))
 
-    def _move_to(self, updates: int, counts: Counts) -> None:
-        self._admit_new_groups()  # before anything changes, since it may reject them
-        self.last_epoch, self._clock.counts = updates, counts
-        groups = self.optimizer.param_groups
-        for group, value in zip(groups, self._values_at_clock(), strict=True):
-            self._option.write(group, value)
-        self._groups_written = len(groups)
+    def _move_to(self, clock: int) -> None:
+        self._group_curves.follow()  # before anything changes, since it may raise an error
+        self._group_curves.write(clock, self._group_curves.values_at(clock))
 
-    def _values_written(self) -> tuple[float, ...]:
-        return self._values_at_clock()
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain numbers, lists and dictionaries, which survive `torch.load(weights_only=True)`.
 
-    def _new_base(self, index: int, group: dict[str, Any]) -> float:
-        try:
-            value = self._option.read(group)
-        except (IndexError, KeyError, TypeError):
-            raise ValueError(f"param_groups[{index}] has no {self._option}") from None
-        return base_value(f"{self._option} of param_groups[{index}]", value)
-
-    def state_dict(self) -> FollowerState:
-        """Return the step and the base values, and the key, curves and unit, which a load compares.
-
-        The state consists of plain numbers and lists, and survives `torch.load(weights_only=True)`.
+        `clock`, the step of the curve; `key`; `base_values`, each group's base; and their curves.
         """
-        if self._common_curve is not None:
-            self._admit_new_groups()
+        with suppress(TypeError, ValueError):  # then a group that was added has no curve, and is left out
+            self._group_curves.follow()
         return {
-            "last_epoch": self.last_epoch,
             "clock": self.clock,
-            "consumed": self.consumed,
-            "unit": self.unit,
             "key": self._key,
-            "base_values": list(self._bases),
-            "new_values": [float(as_number(self._option.read(group))) for group in self._new_groups()],
+            "base_values": list(self.base_values),
             "curves": [curve.to_dict() for curve in self.curves],
-            "warned": self._watch.warned,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
-        """Resume from the saved step, and write the saved values into the groups.
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from the saved step and bases, and write the values into the groups.
 
-        The optimizer's own state may be loaded before or after. The state of a different curve is accepted if
-        both have the same values at every step so far, as in `CurveLR.load_state_dict`; then the optimizer's
-        state must be loaded first.
+        The optimizer's own state may be loaded before or after; before, if the curve differs from the saved
+        one. A state of fewer groups than the optimizer has is for the first ones.
 
         Args:
             state_dict: A state that `state_dict` returned.
-            strict: As in `CurveLR.load_state_dict`.
 
         Raises:
-            ValueError: As in `CurveLR.load_state_dict`, or the keys differ. Nothing was changed.
+            ValueError: The keys differ; there are more saved groups than the optimizer has; or it is not a
+                state of a follower. Nothing was changed.
+
+        Warns:
+            CurveWarning: The saved curve has other values at a step so far.
         """
-        strict = self.strict if strict is None else strict
+        group_curves = self._group_curves
+        group_curves.follow()
         with reading_state_of("a follower", state_dict):
+            if "new_values" in state_dict:
+                raise ValueError(
+                    "state_dict was saved by an earlier version, whose states are not read: build the "
+                    "follower on groups with their initial values, and call step(state['clock'])"
+                )
             key: Any = state_dict["key"]
             if (list(cast("Any", key)) if isinstance(key, tuple) else key) != self._key:
                 raise ValueError(
-                    f"state_dict is for key = {checks.short_repr(key)}, but this follower sets {self._option}"
+                    f"state_dict is for key = {checks.short_repr(key)}, but this follower sets "
+                    f"{group_curves.option}"
                 )
-            updates = checks.at_least("last_epoch", state_dict["last_epoch"], 0)
-            counts, bases = self._read_counts_and_bases(state_dict, updates, "base_values", strict)
-            new_values = read_values("new_values", state_dict.get("new_values", ()), 0, len(bases))
-        self._set_bases(bases)
-        self._move_to(updates, counts)
-        self._groups_written -= len(new_values)
-        for group, value in zip(self._new_groups(), new_values, strict=True):
-            self._option.write(group, value)
-        self._watch.resume(bool(state_dict.get("warned")))
-
-    def _new_groups(self) -> list[dict[str, Any]]:
-        """Return the groups that were added since the last step."""
-        return self.optimizer.param_groups[self._groups_written :]
+            clock = checks.at_least("clock", state_dict["clock"], 0)
+            bases = read_bases("base_values", state_dict["base_values"], len(self.base_values))
+            compared = self.curves[: len(bases)]
+            message = compare_curves(state_dict, compared, clock, False, "follow", strict=False)
+        if message:
+            warn(message)
+        group_curves.set_bases([*bases, *self.base_values[len(bases) :]])
+        self._move_to(clock)
 
     @property
     def _key(self) -> str | list[str | int]:
-        name, item = self._option
+        name, item = self._group_curves.option
         return name if item is None else [name, item]
 
 

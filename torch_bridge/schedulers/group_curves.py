@@ -1,14 +1,13 @@
-"""The common base of `CurveLR` and `Follower`: curves for one option of an optimizer's parameter groups."""
+"""Curves for one option of an optimizer's parameter groups, which may come, go and move."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from operator import is_
+from typing import Any
 
 import numpy as np
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import CHUNK, Curve, Rule, checks
-from torch_bridge.saved_states import check_same_past, how_to_override, read_bases, read_curves
-from torch_bridge.schedulers.host_clock import Counts, HostClock
+from torch_bridge.curve_api import CHUNK, Curve, checks
 from torch_bridge.schedulers.param_groups import (
     GroupOption,
     as_number,
@@ -17,184 +16,187 @@ from torch_bridge.schedulers.param_groups import (
     is_same,
     unshare_tensors,
 )
+from torch_bridge.schedulers.update_hook import hook_of
 
-MAX_GAP = 50
-"""Evaluating a single step takes about as long as this many steps of a window."""
-
-Value = TypeVar("Value")
-
-
-def map_curves(curves: Sequence[Curve], function: Callable[[Curve], Value]) -> list[Value]:
-    """Return `function(curve)` for each group's curve, computed once for groups that share a curve."""
-    # By identity, because the hash of a curve of many stages takes longer.
-    values = {id(curve): function(curve) for curve in {id(curve): curve for curve in curves}.values()}
-    return [values[id(curve)] for curve in curves]
+_NEAR = 50
+"""Evaluating a single step takes about as long as this many steps at once."""
 
 
-class WindowOfValues(dict[int, tuple[float, ...]]):
-    """The values of all groups by step, computed for a window of `CHUNK` steps at a time.
+class ValuesAhead:
+    """The values of all groups for the steps ahead: float32 of shape (steps, groups).
 
-        window[step][group] = float32(float32(base) · curve(step))
+        values[step, group] = float32(float32(base) · curve(step))
 
-    A missing step replaces the window by one that begins there. If it lies more than `MAX_GAP` steps past the
-    window, only that step is computed: a clock of samples may leap, and would use few steps of a window.
+    They are computed for `CHUNK` steps at once. A step far from these is computed alone, because a clock of
+    samples may leap, and would use few of them.
     """
 
-    # A dict, so that a step within the window costs one look-up and no Python call (`__missing__`).
-
     def __init__(self, curves: Sequence[Curve], bases: Sequence[float]) -> None:
-        super().__init__()
-        self.curves, self.bases = curves, list(bases)
-        self._end = 0
-        """One past the last computed step."""
+        self.curves, self.bases = list(curves), list(bases)
+        self._first = 0
+        self._values = np.empty((0, len(self.bases)), np.float32)
 
-    def __missing__(self, step: int) -> tuple[float, ...]:
-        self.clear()
-        if step - self._end > MAX_GAP:
-            self._end = step + 1
-            multipliers = map_curves(self.curves, lambda curve: np.array([curve(step)], np.float32))
-        else:
-            self._end = step + CHUNK
-            # Past MAX_STEP every curve is constant, and NumPy has no ranges from 2⁶³ on.
-            first = min(step, checks.MAX_STEP)
-            steps = np.arange(first, first + CHUNK)
-            multipliers = map_curves(self.curves, lambda curve: curve(steps))
-        # Python floats, since NumPy scalars would get into `param_groups`, and from there into checkpoints.
-        keys = [(base, id(column)) for base, column in zip(self.bases, multipliers, strict=True)]
-        columns = dict(zip(keys, multipliers, strict=True))  # one for all groups of a base and a curve
-        values = {key: (np.float32(key[0]) * column).tolist() for key, column in columns.items()}
-        rows = zip(*map(values.__getitem__, keys), strict=True)
-        self.update(zip(range(step, self._end), rows, strict=True))
-        return self[step]
+    def at(self, step: int) -> list[float]:
+        """Return each group's value at a step, a float32 number as a Python float."""
+        place = step - self._first
+        if not 0 <= place < len(self._values):
+            self._compute(step)
+            place = 0
+        # No NumPy scalars, which would get into `param_groups`, and from there into checkpoints.
+        return self._values[place].tolist()
+
+    def _compute(self, first: int) -> None:
+        is_near = first <= self._first + len(self._values) + _NEAR
+        # Past MAX_STEP every curve is constant, and NumPy has no ranges from 2⁶³ on.
+        steps = min(first, checks.MAX_STEP) + np.arange(CHUNK if is_near else 1)
+        # By identity, because the hash of a curve of many stages takes longer.
+        distinct = {id(curve): curve for curve in self.curves}
+        multipliers = {key: curve(steps) for key, curve in distinct.items()}
+        values = np.empty((len(steps), len(self.bases)), np.float32)
+        for index, (curve, base) in enumerate(zip(self.curves, self.bases, strict=True)):
+            values[:, index] = np.float32(base) * multipliers[id(curve)]
+        self._first, self._values = first, values
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return WindowOfValues, (self.curves, self.bases)  # without the values
+        return ValuesAhead, (self.curves, self.bases)  # without the values
 
 
 class GroupCurves:
-    """A curve that drives one option of each parameter group.
+    """The curve, the base and the last value of each parameter group, for one of their options.
 
-        value = float32(float32(base) · curve(clock))
+        group[option] = float32(float32(base) · curve(step))
 
-    Derived classes read the bases of groups and write the values.
+    A group is its dictionary, wherever it lies in `param_groups`. `Optimizer.load_state_dict` replaces the
+    dictionaries; one that has the parameters of a known group takes its place.
+
+    Args:
+        optimizer: The optimizer.
+        option: The option that follows the curves.
+        curve: One curve for all groups, also for those that are added later; or one for each.
+
+    Attributes:
+        groups, curves, bases, written: Lists with an item for each group, in the order of the optimizer's at
+            the last call of `follow`.
+        is_loaded: True if `load_state_dict` has replaced groups since values were written here.
     """
 
-    optimizer: Optimizer
-    last_epoch: int
-    """The number of updates so far."""
-    _builder = "lambda_lr"
-    """The function that messages tell the user to call with other arguments."""
+    def __init__(self, optimizer: Optimizer, option: GroupOption, curve: Curve | Sequence[Curve]) -> None:
+        self.optimizer, self.option = optimizer, option
+        self.common_curve = curve if isinstance(curve, Curve) else None
+        self.curves = curves_of(optimizer, curve)
+        self.groups = list(optimizer.param_groups)
+        bases = [option.base_of(index, group) for index, group in enumerate(self.groups)]
+        option.warn_of_scales(self.groups)
+        self.set_bases(bases)
+        self.written: list[Any] = [option.read(group) for group in self.groups]
+        self.is_loaded = False
+        self.step = 0
+        """The step of the curves that was written last."""
+        hook_of(optimizer).add(self)
 
-    def _set_curves(
-        self,
-        optimizer: Optimizer,
-        option: GroupOption,
-        curve: Curve | Sequence[Curve],
-        *,
-        strict: bool,
-        unit: int | None,
-        count: Callable[[], int] | None,
-        hold: Rule | Sequence[Rule] | None = None,
-    ) -> None:
-        self.curves: list[Curve] = curves_of(optimizer, curve)
-        self._clock = HostClock(self.curves, self._builder, unit, count, hold)
-        self.optimizer = optimizer
-        self.strict = strict
-        self._common_curve = curve if isinstance(curve, Curve) else None
-        self._option = option
-        self._bases: list[float] = []
-        """Each group's value at multiplier 1, in float32."""
-        self._window = WindowOfValues(self.curves, self._bases)
+    def __setstate__(self, state: Any) -> None:
+        """Add a copy to a hook of its own, because a copy of an optimizer has none."""
+        vars(self).update(state)
+        hook_of(self.optimizer).add(self)
 
-    def __repr__(self) -> str:
-        curve = self._common_curve or self.curves
-        values = [as_number(self._option.read(group)) for group in self.optimizer.param_groups]
+    def describe(self) -> tuple[str, str]:
+        """Return the curve and the value of the groups as text; a list if they differ."""
+        values = [as_number(self.option.read(group)) for group in self.groups]
         value = values[0] if len(set(values)) == 1 else values
-        unit = "" if self.unit is None else f", unit={self.unit}"
-        return f"{type(self).__name__}({curve!r}, clock={self.clock}{unit}, {self._option}={value!r})"
+        return repr(self.common_curve or self.curves), f"{self.option}={value!r}"
 
-    @property
-    def clock(self) -> int:
-        """The step of the curve: `last_epoch` minus the updates held by a rule, or `consumed // unit`."""
-        return self._clock.step_after(self.last_epoch)
+    def set_bases(self, bases: Sequence[float]) -> None:
+        """Set the base of each group, without writing values into the groups."""
+        self.bases = list(bases)
+        self._ahead = ValuesAhead(self.curves, self.bases)
+        unshare_tensors(self.optimizer, self.option, self.groups, self.bases, self.curves)
+        if self.option.name == "lr":
+            for group, base in zip(self.groups, self.bases, strict=True):
+                group["initial_lr"] = base
 
-    @property
-    def consumed(self) -> int:
-        """The sum of the counts of all updates; without `unit`, the number of updates."""
-        return max(self.last_epoch, 0) if self.unit is None else self._clock.counts[1]
+    def values_at(self, step: int) -> list[float]:
+        """Return the value of each group at a step of the curves."""
+        if self._ahead.bases != self.bases:  # the user has written into `base_lrs`
+            for index, base in enumerate(self.bases):
+                base_value(f"base_lrs[{index}]", base)
+            self._ahead = ValuesAhead(self.curves, self.bases)
+        return self._ahead.at(step)
 
-    @property
-    def unit(self) -> int | None:
-        """The number of samples or tokens in one step of the curve; None if a step is an update."""
-        return self._clock.unit
+    def write(self, step: int, values: Sequence[Any]) -> None:
+        """Write the values of a step into the groups."""
+        option, name = self.option, self.option.name
+        written: list[Any] = []
+        for group, value in zip(self.groups, values, strict=True):
+            if type(group[name]) is float:  # the usual case, at a fifth of the time
+                group[name] = value
+                written.append(value)
+            else:
+                written.append(option.write(group, value))
+        self.step, self.written, self.is_loaded = step, written, False
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Return True if the first groups hold these values. May wait for the device."""
+        held = [as_number(self.option.read(group)) for group in self.groups]
+        return all(map(is_same, held, map(as_number, values)))
 
     def is_in_charge(self) -> bool:
         """Return True if the groups hold the values that were written here last. May wait for the device."""
-        pairs = zip(self.optimizer.param_groups, self._values_written(), strict=False)
-        return all(is_same(as_number(self._option.read(group)), as_number(value)) for group, value in pairs)
+        return self.holds(self.written)
 
-    def _values_at_clock(self) -> tuple[float, ...]:
-        """Return each group's value at `clock`."""
-        if self._window.bases != self._bases:  # also if the user has written into `base_lrs`
-            for index, base in enumerate(self._bases):
-                base_value(f"base_lrs[{index}]", base)
-            self._window = WindowOfValues(self.curves, self._bases)
-        return self._window[self._clock.step_after(self.last_epoch)]
+    def follow(self) -> None:
+        """Follow the groups that the optimizer has now, and give new ones their value.
 
-    def _values_written(self) -> Sequence[Any]:
-        """Return the value that each group got last."""
-        raise NotImplementedError
+        New groups keep the value that they have if the others hold values that were not written here.
 
-    def _new_base(self, index: int, group: dict[str, Any]) -> float:
-        """Return the base of a group that was added to the optimizer."""
-        raise NotImplementedError
-
-    def _all_bases(self) -> list[float]:
-        """Return the bases of all groups, including groups added since the last step.
-
-        A new group follows the curve that was given for all groups. Its base is its own value.
+        Raises:
+            TypeError, ValueError: A new group has no curve, or no base. The others are followed all the same.
         """
-        groups, bases = self.optimizer.param_groups, list(self._bases)
-        if len(groups) < len(bases) or (self._common_curve is None and len(groups) > len(bases)):
+        groups = self.optimizer.param_groups
+        if len(groups) == len(self.groups) and all(map(is_, groups, self.groups)):
+            return
+        self.forget_missing()
+        known = set(map(id, self.groups))
+        new = [index for index, group in enumerate(groups) if id(group) not in known]
+        if not new:
+            return
+        if self.common_curve is None:
             raise ValueError(
-                f"the optimizer has {len(groups)} parameter groups; it had {len(bases)} when it got its "
-                "curve. A new group follows a curve that was given for all groups; with one curve per group, "
-                "build a new scheduler"
+                f"the optimizer has {len(groups)} parameter groups, but only {len(known)} of them have a "
+                "curve. Build this again with a curve for each group, and load its state: "
+                "new.load_state_dict(old.state_dict())"
             )
-        for index in range(len(bases), len(groups)):
-            bases.append(self._new_base(index, groups[index]))
-        return bases
+        new_bases = [self.option.base_of(index, groups[index]) for index in new]
+        self.option.warn_of_scales([groups[index] for index in new])
+        is_in_charge = self.is_in_charge()
+        bases = list(self.bases)
+        for index, base in zip(new, new_bases, strict=True):
+            self.groups.insert(index, groups[index])
+            self.curves.insert(index, self.common_curve)
+            self.written.insert(index, self.option.read(groups[index]))
+            bases.insert(index, base)
+        self.set_bases(bases)
+        if is_in_charge:
+            values = self.values_at(self.step)
+            for index in new:
+                self.written[index] = self.option.write(groups[index], values[index])
 
-    def _admit_new_groups(self) -> None:
-        if len(self.optimizer.param_groups) != len(self._bases):
-            self._set_bases(self._all_bases())
-
-    def _set_bases(self, bases: Sequence[float]) -> None:
-        """Set the base of each group, without writing values into the groups."""
-        if self._common_curve is not None and len(bases) != len(self.curves):
-            self.curves = [self._common_curve] * len(bases)
-        self._bases = list(bases)
-        unshare_tensors(self.optimizer, self._option, self._bases, self.curves)
-
-    def _read_counts_and_bases(
-        self, state_dict: Mapping[str, Any], updates: int, name: str, strict: bool
-    ) -> tuple[Counts, list[float]]:
-        """Read a state that was saved after `updates` updates. Nothing is changed.
-
-        `name` is the entry that has the bases. With `strict`, the curves must have the same history.
-        """
-        group_count = len(self._all_bases())
-        counts = self._clock.read_counts(state_dict, updates)
-        bases = read_bases(name, state_dict[name], group_count)
-        if strict:
-            if "curves" not in state_dict:  # torch's own LambdaLR saved it
-                raise ValueError(
-                    "state_dict was saved by another scheduler, which had no curve; to keep its step, "
-                    f"{how_to_override(self._builder)}"
-                )
-            curves = self.curves if self._common_curve is None else [self._common_curve] * group_count
-            saved_curves = read_curves(state_dict["curves"], curves)
-            held, consumed, _ = counts
-            clock, used = (updates - held, held) if self.unit is None else divmod(consumed, self.unit)
-            check_same_past(saved_curves, curves, clock, used > 0, self._builder)
-        return counts, bases
+    def forget_missing(self) -> None:
+        """Take the order of the optimizer's groups, and forget those that it no longer has."""
+        places: dict[int, int] = {}
+        for place, group in enumerate(self.groups):
+            # A dictionary that was loaded has this very list of parameters, which may be empty.
+            signs = [group, group["params"], *group["params"]]
+            places.update((id(sign), place) for sign in signs)
+        kept: list[int] = []
+        groups: list[Any] = []
+        for group in self.optimizer.param_groups:
+            signs = [group, group["params"], *group["params"]]
+            place = next((places[id(sign)] for sign in signs if id(sign) in places), None)
+            if place is not None:
+                self.is_loaded |= group is not self.groups[place]
+                kept.append(place)
+                groups.append(group)
+        self.groups = groups
+        self.curves = [self.curves[place] for place in kept]
+        self.written = [self.written[place] for place in kept]
+        self.set_bases([self.bases[place] for place in kept])

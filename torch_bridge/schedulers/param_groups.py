@@ -7,13 +7,18 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve, checks
+from torch_bridge.curve_api import Curve, checks, warn
 
 
 def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the parameter groups of an optimizer, after a check that it is one."""
+    """Return the parameter groups of an optimizer, after a check that it is one, and trains them."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer = {checks.short_repr(optimizer)} must be a torch.optim.Optimizer")
+    if hasattr(optimizer, "optimizer_dict"):  # transformers' layer-wise optimizers
+        raise ValueError(
+            f"{type(optimizer).__name__} updates no parameter: the optimizers in its optimizer_dict do so "
+            "during the backward pass. Build a scheduler for each of them"
+        )
     return optimizer.param_groups
 
 
@@ -61,18 +66,12 @@ def base_value(name: str, value: Any) -> float:
     return float(checks.peak(name, as_number(value)))
 
 
-def peak_of(index: int, group: dict[str, Any]) -> float:
-    """Return a group's peak, rounded to float32: its `initial_lr` if it has one, else its `lr`."""
-    return base_value(f"learning rate of param_groups[{index}]", group.get("initial_lr", group["lr"]))
-
-
-def peaks_of(optimizer: Optimizer, last_epoch: int = -1) -> list[float]:
-    """Return each group's peak learning rate, as `peak_of` reads it."""
+def peaks_of(optimizer: Optimizer) -> list[float]:
+    """Return each group's peak learning rate, rounded to float32."""
     groups = groups_of(optimizer)
-    if last_epoch >= 0:
-        alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
-        check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", alternative)
-    return [peak_of(index, group) for index, group in enumerate(groups)]
+    peaks = [LEARNING_RATE.base_of(index, group) for index, group in enumerate(groups)]
+    LEARNING_RATE.warn_of_scales(groups)
+    return peaks
 
 
 def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str = "") -> None:
@@ -80,22 +79,15 @@ def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str 
 
     The message names `argument`, which resumes the curve, and ends with an `alternative` to it.
     """
-    for index, group in enumerate(optimizer.param_groups):
-        if "initial_lr" not in group and _was_stepped(optimizer):
-            raise ValueError(
-                f"{argument}, but param_groups[{index}] of an optimizer that was stepped, or loaded, has no "
-                f"initial_lr: its lr = {as_number(group['lr'])!r} may be decayed. First set "
-                f'optimizer.param_groups[{index}]["initial_lr"] = peak{alternative}'
-            )
-
-
-def _was_stepped(optimizer: Optimizer) -> bool:
-    # An optimizer without a state, such as plain SGD, does not show it. Others, such as Adagrad, create their
-    # state when they are built, with a step count of 0.
-    for state in getattr(optimizer, "state", {}).values():
-        if isinstance(state, dict) and state and as_number(cast("dict[str, Any]", state).get("step", 1)):
-            return True
-    return False
+    groups = groups_of(optimizer)
+    # A scheduler writes `initial_lr` into all groups; one without it was added since then, and is not decayed.
+    if any("initial_lr" in group for group in groups) or updates_made(optimizer) == 0:
+        return
+    raise ValueError(
+        f"{argument}, but param_groups[0] of an optimizer that was stepped, or loaded, has no initial_lr: "
+        f"its lr = {as_number(groups[0]['lr'])!r} may be decayed. First set "
+        f'optimizer.param_groups[0]["initial_lr"] = peak, and so for each group{alternative}'
+    )
 
 
 def updates_made(optimizer: Optimizer) -> int | None:
@@ -127,6 +119,23 @@ def _is_nonzero(momentum: Any) -> bool:
     return bool(getattr(momentum, "_local_tensor", momentum).abs().sum())
 
 
+def loaded_updates(optimizer: Optimizer) -> int | None:
+    """Return the number of updates of the run whose state the optimizer has loaded; None if it is unknown.
+
+    0 if the optimizer was not loaded, or nothing in the state shows that it was trained under a scheduler.
+    """
+    # `load_state_dict` writes the saved options into each group and then the parameters. The constructor
+    # begins with these, and so does a group that the user wrote.
+    keys = list(optimizer.param_groups[0]) if optimizer.param_groups else []
+    defaults = [key for key in getattr(optimizer, "defaults", ()) if key in keys]
+    if len(defaults) < 2 or not all(keys.index(key) < keys.index("params") for key in defaults):
+        return 0
+    made = updates_made(optimizer)
+    # A state of plain SGD shows no updates, but a scheduler leaves the peak there.
+    had_scheduler = "initial_lr" in keys and keys.index("initial_lr") < keys.index("params")
+    return None if made == 0 and had_scheduler else made
+
+
 def peaks_per_group(peak: Any, group_count: int) -> list[float]:
     """Return one peak for each group, rounded to float32, from the user's one peak or sequence of peaks."""
     if isinstance(peak, Tensor) and peak.dim() > 0:
@@ -137,6 +146,13 @@ def peaks_per_group(peak: Any, group_count: int) -> list[float]:
     if len(peaks) != group_count:
         raise ValueError(f"peak has {len(peaks)} numbers; there are {group_count} parameter groups")
     return [base_value(f"peak[{index}]", value) for index, value in enumerate(peaks)]
+
+
+_SCALES = {
+    "lr": ("lr_scale", "lr_mult", "lr_multiplier"),  # of timm, MAE and BEiT; of others; of DINOv2
+    "weight_decay": ("wd_multiplier",),  # of DINOv2
+}
+"""The factors of an option that some libraries keep in the groups, and that only their schedulers read."""
 
 
 class GroupOption(NamedTuple):
@@ -151,6 +167,32 @@ class GroupOption(NamedTuple):
 
     def read(self, group: dict[str, Any]) -> Any:
         return group[self.name] if self.item is None else group[self.name][self.item]
+
+    def base_of(self, index: int, group: dict[str, Any]) -> float:
+        """Return a group's value at multiplier 1, in float32: for a learning rate, its `initial_lr`."""
+        try:
+            value = self.read(group)
+        except (IndexError, KeyError, TypeError):
+            raise ValueError(f"param_groups[{index}] has no {self}") from None
+        if self.name == "lr":
+            value = group.get("initial_lr", value)
+        return base_value(f"{self} of param_groups[{index}]", value)
+
+    def warn_of_scales(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Warn if a group has a factor for this option, which nothing here reads."""
+        for key in _SCALES.get(self.name, ()):
+            scaled = [group for group in groups if group.get(key, 1) != 1]
+            if not scaled:
+                continue
+            name = "initial_lr" if self.name == "lr" and "initial_lr" in scaled[0] else self.name
+            line = f'group["{name}"] *= group.pop("{key}")'
+            if isinstance(scaled[0][name], Tensor):  # several groups may hold the same one
+                line = f'group["{name}"] = group["{name}"] * group.pop("{key}")'
+            warn(
+                f"{len(scaled)} of {len(groups)} parameter groups have a factor {key}, which only other "
+                "schedulers read: under this curve they would train without it. Before the scheduler is "
+                f"built, write for each group that has it: {line}"
+            )
 
     def is_held_by(self, defaults: dict[str, Any], value: Tensor) -> bool:
         """Return True if this very tensor is the option's value in an optimizer's defaults."""
@@ -167,17 +209,21 @@ class GroupOption(NamedTuple):
             value = type(group[self.name])(items)
         group[self.name] = value
 
-    def write(self, group: dict[str, Any], value: float) -> None:
-        """Set the value; if it is a tensor, fill that tensor."""
+    def write(self, group: dict[str, Any], value: float | Tensor) -> float | Tensor:
+        """Set the value, and return it; if it is a tensor, fill that tensor, and return a copy."""
         current = self.read(group)
         if isinstance(current, Tensor):  # a compiled or captured optimizer reads this very tensor
-            current.fill_(value)
-        else:
-            self.replace(group, value)
+            return current.fill_(value).clone()
+        self.replace(group, value)
+        return value
 
 
 def unshare_tensors(
-    optimizer: Optimizer, option: GroupOption, bases: Sequence[float], curves: Sequence[Curve]
+    optimizer: Optimizer,
+    option: GroupOption,
+    groups: Sequence[dict[str, Any]],
+    bases: Sequence[float],
+    curves: Sequence[Curve],
 ) -> None:
     """Give groups that share a tensor, but differ in base or curve, separate tensors.
 
@@ -185,14 +231,17 @@ def unshare_tensors(
     separate tensor, with the base: a group that is added later begins with it.
     """
     defaults: dict[str, Any] = getattr(optimizer, "defaults", {})
-    for group, base in zip(optimizer.param_groups, bases, strict=True):
-        value = option.read(group)
-        if isinstance(value, Tensor) and option.is_held_by(defaults, value):
-            # Filled, because another scheduler may have written a learning rate into it.
-            option.replace(defaults, value.clone().fill_(base))
     # The base and curve of the first group that holds each tensor; that group keeps it.
     holders: dict[int, tuple[float, Curve]] = {}
-    for group, base, curve in zip(optimizer.param_groups, bases, curves, strict=True):
+    for group, base, curve in zip(groups, bases, curves, strict=True):
         value = option.read(group)
-        if isinstance(value, Tensor) and holders.setdefault(id(value), (base, curve)) != (base, curve):
+        if not isinstance(value, Tensor):
+            continue
+        if option.is_held_by(defaults, value):
+            # Filled, because another scheduler may have written a learning rate into it.
+            option.replace(defaults, value.clone().fill_(base))
+        if holders.setdefault(id(value), (base, curve)) != (base, curve):
             option.replace(group, value.clone())
+
+
+LEARNING_RATE = GroupOption("lr")

@@ -13,7 +13,7 @@ from torch_bridge.curve_api import Curve, Rule, checks, warn
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
 from torch_bridge.distributed.sharded import Sharded, check_shardable
 from torch_bridge.distributed.wrappers import parallelism_of
-from torch_bridge.saved_states import dump_hold_states, reading_state_of
+from torch_bridge.saved_states import dump_hold_states, reading_state_of, warn_of_other_peaks
 from torch_bridge.schedulers.host_clock import rules_for
 from torch_bridge.schedulers.param_groups import (
     all_groups,
@@ -176,6 +176,8 @@ class TrainStep:
         self.model, self.strict, self.optimizers = model, strict, optimizers
         self._is_distributed = parallelism.is_distributed
         self._raises = on_nonfinite == "raise"
+        self._is_peak_set = False
+        """True if `set_peak` has set the peaks, in this run or before; a resume then expects other ones."""
         self._is_loading = False
         """True if a load has failed, so that the components have different states."""
         self._count_in_trainer = lightning_counter(layers)
@@ -309,6 +311,7 @@ class TrainStep:
         was_partial = self._steppers.is_partial
         self._steppers.is_partial = True  # while only some of groups and clock have the new peaks
         self._clock.set_peaks(peaks)
+        self._is_peak_set = True
         self._steppers.write_peaks()
         self._steppers.is_partial = was_partial
 
@@ -342,6 +345,7 @@ class TrainStep:
             "skipped": counters.skipped,
             "clock": counters.clock,
             "consumed": counters.consumed,
+            "peak_was_set": self._is_peak_set,
             "unit": clock.unit,
             "hold": dump_hold_states(clock.rules, clock.read_hold_states()),
             "loss_scale": self._normalizer.state_tensors(),
@@ -383,12 +387,18 @@ class TrainStep:
             check_saved_state(self._read_state(), state_dict)
             strict = self.strict if strict is None else strict
             position = read_position(state_dict, self._clock, self.optimizers, strict)
+            is_peak_set = bool(state_dict["peak_was_set"])
+        if position.message:
+            warn(position.message)
+        if not (is_peak_set or self._is_peak_set):
+            warn_of_other_peaks(position.peaks, self._clock.peaks, "step")
         self._is_loading = self._steppers.is_partial = True
         load_plain_state(self._module, state_dict["model"])
         states = snapshot.as_list(state_dict["optimizer"], self.optimizers)
         for optimizer, saved in zip(self.optimizers, states, strict=True):
             load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
-        self._clock.resume(*position)
+        self._clock.resume(position.counters, position.peaks, position.hold_states)
+        self._is_peak_set = is_peak_set
         self._normalizer.write_state(state_dict["loss_scale"] or ())
         if self._carry is not None:
             self._carry.write(state_dict["carry"] or ())

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_bridge.curve_api import Curve, Rule, Segments, check_unit, checks, decide, stack, warn
 from torch_bridge.saved_states import MAX_CONSUMED, States, initial_states
 from torch_bridge.schedulers.curve_end import end_message
-from torch_bridge.schedulers.group_curves import WindowOfValues
+from torch_bridge.schedulers.group_curves import ValuesAhead
 from torch_bridge.schedulers.host_clock import checked_unit
 from torch_bridge.table import multiplier, tensors
 
@@ -187,7 +187,7 @@ class Clock:
     def set_peaks(self, peaks: Sequence[float]) -> None:
         """Use different peaks from the next update on."""
         self.peaks = list(peaks)
-        self._host_lrs = WindowOfValues(self.curves, peaks)
+        self._host_lrs = ValuesAhead(self.curves, peaks)
         for device_peak, peak in zip(self._device_peaks.unbind(), self.peaks, strict=True):
             device_peak.fill_(peak)  # unlike a copy from pageable memory, fill_ waits for nothing
         if self._multipliers is not None and self._table is not None:
@@ -203,9 +203,9 @@ class Clock:
         """Read the states of the rules. Synchronizes with the device."""
         return () if self._hold is None else self._hold.read_states()
 
-    def lrs_at(self, step: int) -> tuple[float, ...]:
+    def lrs_at(self, step: int) -> list[float]:
         """Return the learning rate of each parameter group at a step of the curve, computed on the host."""
-        return self._host_lrs[step]
+        return self._host_lrs.at(step)
 
     def prepare(self) -> None:
         """Prepare the next update; warn of the ones before. A captured graph must not contain this call."""

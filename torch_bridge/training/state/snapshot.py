@@ -47,6 +47,8 @@ class TrainStepState(TypedDict):
     """The step of the curve that gives the next update its learning rates."""
     consumed: int
     """Number of samples or tokens consumed; equal to `applied` if `unit` is None."""
+    peak_was_set: bool
+    """True if `set_peak` has set the peaks, so that they may differ from those of the program."""
     unit: int | None
     """Number of samples or tokens per step of the curve; None if each update is one step."""
     hold: list[HoldState] | None

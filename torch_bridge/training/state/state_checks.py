@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.plain_names import to_plain_names
-from torch_bridge.saved_states import States, check_same_past, read_curves, read_saved_clock
+from torch_bridge.saved_states import States, compare_curves, read_saved_clock
 from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state.optimizer_states import check_same_parameters
 from torch_bridge.training.state.snapshot import TrainStepState, as_list
@@ -61,10 +61,20 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
         raise ValueError(f"state_dict has loss_scale = {scale}, with which every update would be skipped")
 
 
+class SavedPosition(NamedTuple):
+    """Where a saved run continues."""
+
+    counters: Counters
+    peaks: list[float]
+    hold_states: States
+    message: str
+    """A warning that is due because the curves differ, or an empty string."""
+
+
 def read_position(
     saved: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], strict: bool
-) -> tuple[Counters, list[float], States]:
-    """Return the counters, peaks and states of the rules; with `strict`, compare the curves.
+) -> SavedPosition:
+    """Return the position of a saved run, and compare the curves.
 
     Raises:
         ValueError: See `TrainStep.load_state_dict`.
@@ -78,12 +88,9 @@ def read_position(
     peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
     if len(peaks) != len(clock.peaks):
         raise ValueError(f"state_dict has {len(peaks)} parameter groups; this step has {len(clock.peaks)}")
-    if strict:
-        is_clock_used = consumed > step * (clock.unit or 1)
-        check_same_past(
-            read_curves(saved["curves"], clock.curves), clock.curves, step, is_clock_used, "TrainStep"
-        )
-    return Counters(applied, skipped, step, consumed), peaks, hold_states
+    is_clock_used = consumed > step * (clock.unit or 1)
+    message = compare_curves(saved, clock.curves, step, is_clock_used, "TrainStep", strict=strict)
+    return SavedPosition(Counters(applied, skipped, step, consumed), peaks, hold_states, message)
 
 
 def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) -> None:

@@ -1,0 +1,204 @@
+"""Warnings about schedulers whose steps do not fit the updates of their optimizer.
+
+A hook looks at the schedulers of an optimizer after 20 updates, 40, 80 and so on until 1280, and then after
+every 1280. From one look to the next is a window, of n updates. It judges the scheduler with the most steps,
+since several may take turns, as in a `SequentialLR`, and warns once for each kind of mistake:
+
+    at most n/10 steps, though more would have changed a learning rate     in two windows in a row, n >= 40
+    3n/2 steps or more                                                     in two windows in a row
+    a unit so large that the clock stands where all learning rates are 0   in two windows in a row
+    a clock far past the end (`curve_end` has the rule)                    at once
+    a loaded optimizer, whose scheduler starts at step 0 without a state   before the second update
+
+It is silent if the groups hold other values than the scheduler wrote last, since then somebody else is in
+charge: another scheduler, or a range test. A burst of steps, as for a plot, falls into one window. Compiled
+optimizer steps are not counted, nor those of an optimizer without hooks. Copies are not looked at.
+"""
+
+import math
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from torch.optim import Optimizer
+
+from torch_bridge.curve_api import warn
+from torch_bridge.schedulers.curve_end import end_message, value_range
+from torch_bridge.schedulers.param_groups import loaded_updates
+
+_FIRST_WINDOW, _LONGEST_WINDOW = 20, 1280
+_LONG_ENOUGH = 40
+"""In a shorter window, one step in nine updates can look like one in ten."""
+
+
+@dataclass
+class Steps:
+    """The steps of a scheduler since it was built, or moved to another step of the curve."""
+
+    first_update: int
+    """The number of the optimizer's updates before."""
+    first_clock: int
+    may_lack_state: bool
+    """True for a scheduler that starts at step 0, until its state is loaded or its peak set."""
+    was_past_end: bool
+    total: int = 0
+    before_window: int = 0
+    """The steps before the present window."""
+
+    @property
+    def in_window(self) -> int:
+        return self.total - self.before_window
+
+
+class StepWarnings:
+    """Looks at the schedulers of one optimizer after some of its updates."""
+
+    def __init__(self) -> None:
+        self.next_look: float = math.inf
+        """The number of updates before the next look."""
+        self._schedulers: list[weakref.ref[Any]] = []
+        self._start = self._window_start = 0
+        self._loaded_updates: int | None = 0
+        self._finding: tuple[Any, str] = None, ""
+        """What the last window has shown, and of which scheduler."""
+        self._warned: set[str] = set()
+
+    def watch(self, scheduler: Any, updates: int, *, may_lack_state: bool = False) -> None:
+        """Look at a scheduler that was built or moved after this number of updates, from here on."""
+        others = [item for item in self._living_schedulers() if item is not scheduler]
+        self._schedulers = [weakref.ref(item) for item in (*others, scheduler)]
+        is_past_end = bool(_end_message(scheduler))
+        scheduler.steps = Steps(updates, scheduler.clock, may_lack_state, is_past_end)
+        self.next_look = self._start = updates
+        self._begin_window(updates)
+
+    def _living_schedulers(self) -> list[Any]:
+        schedulers = [reference() for reference in self._schedulers]
+        return [scheduler for scheduler in schedulers if scheduler is not None]
+
+    def _begin_window(self, updates: int) -> None:
+        self._window_start = updates
+        for scheduler in self._living_schedulers():
+            scheduler.steps.before_window = scheduler.steps.total
+
+    def look(self, optimizer: Optimizer, updates: int) -> None:
+        """Warn of what is found after this number of updates."""
+        since_start = updates - self._start
+        if since_start < 2:
+            self.next_look = self._start + (1, _FIRST_WINDOW)[since_start]
+            message = self._lost_state(optimizer, is_second_update=since_start == 1)
+        else:
+            self.next_look = updates + min(since_start, _LONGEST_WINDOW)
+            message = self._judge_window(updates)
+            self._begin_window(updates)
+        if message:
+            warn(message)
+
+    def _lost_state(self, optimizer: Optimizer, *, is_second_update: bool) -> str:
+        """Return the warning about an optimizer that was loaded without its scheduler."""
+        schedulers = self._living_schedulers()
+        # A scheduler past the first step was loaded, or moved by the user.
+        at_start = [item for item in schedulers if item.steps.may_lack_state and item.last_epoch <= 1]
+        if at_start and self._loaded_updates == 0:
+            self._loaded_updates = loaded_updates(optimizer)
+        made = self._loaded_updates
+        if made == 0 or not at_start or not is_second_update:
+            return ""
+        for scheduler in schedulers:
+            scheduler.steps.may_lack_state = False
+        scheduler = at_start[0]
+        peaks = list(dict.fromkeys(float(f"{peak:.7g}") for peak in scheduler.base_lrs))
+        peak = peaks[0] if len(peaks) == 1 else peaks
+        seen = "the optimizer was loaded"
+        advice = "load the scheduler's state, scheduler.load_state_dict(state)"
+        if made is not None:
+            seen = f"the optimizer has made {made} update{'s' * (made > 1)}"
+        if made is not None and scheduler.unit is None:
+            advice += f"; or pass last_epoch={made - 1}"
+        return (
+            f"{seen}, but the curve started at step 0: {advice}. To start at step 0, set the peak, which is "
+            f"{peak!r} now: scheduler.set_peak({peak!r})"
+        )
+
+    def _judge_window(self, updates: int) -> str:
+        """Return the warning that is due after the window that ends now."""
+        in_turn = [scheduler for scheduler in self._living_schedulers() if scheduler.last_epoch >= 0]
+        if not in_turn:
+            return ""
+        scheduler = max(reversed(in_turn), key=lambda item: item.steps.in_window)
+        size = updates - self._window_start
+        before = self._finding
+        finding = _finding(scheduler, size, updates)
+        # The groups may have to be read from the device, so that comes last.
+        if not finding or finding in self._warned or not scheduler.is_in_charge():
+            self._finding = None, ""
+            return ""
+        self._finding = scheduler.steps, finding
+        if finding == "past the end":
+            self._warned.add(finding)
+            return _end_message(scheduler)
+        if before != self._finding:
+            return ""
+        self._warned.add(finding)
+        return _steps_message(scheduler, finding, size)
+
+
+def _finding(scheduler: Any, size: int, updates: int) -> str:
+    """Return what a window of `size` updates, which ends after `updates`, shows of a scheduler."""
+    steps: Steps = scheduler.steps
+    if not any(scheduler.base_lrs):
+        return ""  # it trains nothing
+    if steps.in_window > 0 and not steps.was_past_end and _end_message(scheduler):
+        return "past the end"
+    if 2 * steps.in_window >= 3 * size:
+        return "often"
+    stands = scheduler.unit is not None and scheduler.clock == steps.first_clock
+    if stands and steps.in_window > 0 and not any(scheduler.get_lr()):
+        return "stands"
+    is_rare = size >= _LONG_ENOUGH and 10 * steps.in_window <= size
+    return "rarely" if is_rare and _would_change(scheduler, updates) else ""
+
+
+def _would_change(scheduler: Any, updates: int) -> bool:
+    """Return True if a step after each of these updates would have changed a learning rate."""
+    steps: Steps = scheduler.steps
+    moved = updates - steps.first_update
+    if steps.total > 0:  # under a unit or a rule the clock moves more slowly
+        moved = moved * (scheduler.clock - steps.first_clock) // steps.total
+    last = max(steps.first_clock + moved, scheduler.clock)
+    for curve, base in zip(scheduler.curves, scheduler.base_lrs, strict=True):
+        low, high = value_range(curve, scheduler.clock, last)
+        if base * (high - low) > 0:
+            return True
+    return False
+
+
+def _end_message(scheduler: Any) -> str:
+    return end_message(scheduler.curves, scheduler.unit, scheduler.clock, scheduler.last_epoch)
+
+
+def _steps_message(scheduler: Any, finding: str, size: int) -> str:
+    unit = scheduler.unit
+    seen = f"scheduler.step() was called {scheduler.steps.in_window} times in the last {size} optimizer steps"
+    if finding == "stands":
+        return (
+            f"{seen}, and the curve stays at step {scheduler.clock}, where every learning rate is 0: all "
+            f"updates consumed {scheduler.consumed} in units of {unit}. Choose a unit of at most what an "
+            "update consumes, and check the counts"
+        )
+    call = "scheduler.step()" if unit is None else "scheduler.step(count=n)"
+    advice = f'Call {call} once after every optimizer.step() (in Lightning "interval": "step")'
+    if unit is not None:
+        advice += ", where n is what that update consumed"
+    elif finding == "rarely":
+        advice += ", with total_steps = count_updates(loader, epochs)"
+    if finding == "often":
+        advice += (
+            ". Most often the reason is accelerate, which steps a prepared scheduler once for each process: "
+            "don't prepare it; write if accelerator.sync_gradients and not "
+            "accelerator.optimizer_step_was_skipped: scheduler.step()"
+        )
+    return (
+        f"{seen}. {advice}. If the curve is meant to count something else, turn this warning off: "
+        'warnings.filterwarnings("ignore", "scheduler.step")'
+    )

@@ -1,0 +1,55 @@
+"""The number of updates of a training run."""
+
+from collections.abc import Sized
+from typing import Any
+
+from torch_bridge.curve_api import checks
+
+
+def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) -> int:
+    """Count the updates in a training run, for the `total_steps` of its curve.
+
+        updates = ⌈batches / accumulation⌉ · epochs
+
+    An update takes `accumulation` batches; the last update of an epoch may take fewer. In a loop that instead
+    accumulates over the end of an epoch, the number is ⌈batches · epochs / accumulation⌉: pass the batches of
+    all epochs, `count_updates(len(loader) * epochs, 1, accumulation=n)`. Each rank counts the batches of its
+    loader, and all ranks get the same number.
+
+    Args:
+        loader: Anything whose length is its number of batches, such as a `DataLoader`; or this rank's number
+            of batches in an epoch.
+        epochs: The number of passes over the loader.
+        accumulation: Batches in an update.
+
+    Returns:
+        The number of updates.
+
+    Raises:
+        TypeError: `loader` is not an integer and has no length, as over an `IterableDataset`; `epochs` or
+            `accumulation` is not an integer.
+        ValueError: One of the three numbers is below 1.
+
+    >>> from torch_bridge import count_updates
+    >>> count_updates(10, epochs=3, accumulation=4)
+    9
+    """
+    batches = checks.at_least("the number of batches", _length(loader), 1)
+    epochs = checks.at_least("epochs", epochs, 1)
+    accumulation = checks.at_least("accumulation", accumulation, 1)
+    return -(-batches // accumulation) * epochs
+
+
+def _length(loader: Any) -> int:
+    if not isinstance(loader, str | bytes):
+        try:
+            return len(loader)
+        except (NotImplementedError, TypeError):
+            pass
+    try:
+        return checks.integer("loader", loader)
+    except TypeError:
+        raise TypeError(
+            f"loader = {checks.short_repr(loader)} has no length: give the number of batches of an epoch "
+            "instead"
+        ) from None
