@@ -11,7 +11,7 @@ import plateau_jax
 import torch_bridge
 from plateau_jax.validation.lazy_names import missing_package_error
 
-JAX_NAMES = ["optax_schedule", "multiplier", "cosine_plateau_schedule", "scale_by_curve"]
+JAX_NAMES = ["optax_schedule", "multiplier", "scale_by_curve"]
 TORCH_NAMES = ["lambda_lr", "CurveLR", "follow", "TrainStep", "evaluate", "Checkpoints", "make_loader"]
 
 A_CURVE = """
