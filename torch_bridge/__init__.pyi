@@ -15,18 +15,13 @@ from torch_bridge.distributed.processes import is_main as is_main
 from torch_bridge.evaluation import evaluate as evaluate
 from torch_bridge.metric_log import MetricLog as MetricLog
 from torch_bridge.profiling import profile as profile
-from torch_bridge.schedulers.curve_lr import (
-    CurveLR as CurveLR,
-    CurveLRState as CurveLRState,
-)
+from torch_bridge.schedulers.curve_lr import CurveLR as CurveLR
 from torch_bridge.schedulers.factories import (
     count_updates as count_updates,
-    get_cosine_plateau_schedule_with_warmup as get_cosine_plateau_schedule_with_warmup,
     lambda_lr as lambda_lr,
 )
 from torch_bridge.schedulers.follower import (
     Follower as Follower,
-    FollowerState as FollowerState,
     follow as follow,
 )
 from torch_bridge.table import (
