@@ -141,7 +141,7 @@ def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoint
     first = 0
     if start:
         first = start.updates.stop
-        # The state in JAX does not hold the curve, so compare the past here; CurveLR compares it itself.
+        # The state in JAX does not hold the curve, so compare the past here; lambda_lr compares it itself.
         state = start.jax_state
         clock = optax.tree_utils.tree_get(state, "clock")
         record = resume_record(start.curve, peak_value=args.peak)

@@ -34,7 +34,6 @@ from plateau_jax.resume import (
     resume_record as resume_record,
 )
 from plateau_jax.schedule import (
-    cosine_plateau_schedule as cosine_plateau_schedule,
     multiplier as multiplier,
     optax_schedule as optax_schedule,
 )

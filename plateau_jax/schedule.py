@@ -3,8 +3,7 @@
 # jax.jit is not fully typed:
 # pyright: reportUnknownVariableType=false
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,13 +13,11 @@ import numpy as np
 from jax.core import Tracer
 
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
 from plateau_jax.numerics.segments import Segments, decode_table
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
-from plateau_jax.validation.curve_warning import suppress_warnings
 
 
 def multiplier(segments: Segments, step: Any) -> jax.Array:
@@ -112,55 +109,6 @@ class _Schedule:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Schedule, (self._curve, self._peak)
-
-
-def cosine_plateau_schedule(
-    init_value: float,
-    peak_value: float,
-    warmup_steps: int,
-    decay_steps: int,
-    end_value: float = 0.0,
-    plateaus: Sequence[tuple[float, float]] = (),
-) -> Callable[[Any], jax.Array]:
-    """Return `optax.warmup_cosine_decay_schedule` with plateaus, in optax's convention.
-
-    Linear warmup from `init_value` to `peak_value`, then cosine decay to `end_value`, computed by
-    `optax_schedule`. With W = `warmup_steps`, N = `decay_steps` - W and no plateaus, the learning rate is
-
-        init_value + (peak_value - init_value)·step/W                         for step < W
-        end_value + (peak_value - end_value)·(1 + cos(π·(step - W)/N))/2      after that
-
-    `PlateauCurve` has the equations with plateaus, and the sources.
-
-    Args:
-        init_value: Learning rate at step 0, in [0, peak_value].
-        peak_value: Learning rate at step `warmup_steps`: 0, or at least 2⁻¹²⁶.
-        warmup_steps: Number of steps of the warmup.
-        decay_steps: Number of steps of the whole schedule, **warmup included**.
-        end_value: Learning rate from step `decay_steps` on, in [0, peak_value].
-        plateaus: Pairs (start, duration) in percent of the steps after the warmup.
-
-    Returns:
-        A schedule as returned by `optax_schedule`: float32, of the step's shape.
-
-    Raises:
-        TypeError, ValueError: As for `PlateauCurve` and `optax_schedule`; an initial or end value is
-            outside [0, peak_value].
-
-    >>> import jax.numpy as jnp
-    >>> from plateau_jax import cosine_plateau_schedule
-    >>> schedule = cosine_plateau_schedule(0.0, 1e-3, 100, 1000, end_value=5e-4, plateaus=[(50, 30)])
-    >>> schedule(jnp.array([0, 100, 1000]))
-    Array([0.    , 0.001 , 0.0005], dtype=float32)
-    """
-    checks.peak("peak_value", peak_value)
-    end = checks.ratio_to_peak("end_value", end_value, peak_value)
-    init = checks.ratio_to_peak("init_value", init_value, peak_value)
-    with checks.renamed_arguments(total_steps="decay_steps"):
-        curve = PlateauCurve(decay_steps, warmup_steps=warmup_steps, plateaus=plateaus)
-    with suppress_warnings():  # already warned about plateaus; these ratios are not learning rates
-        curve = replace(curve, init_lr_ratio=init, min_lr_ratio=end)
-    return optax_schedule(curve, peak_value)
 
 
 def _check_peak(value: Any) -> Any:

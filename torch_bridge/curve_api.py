@@ -1,6 +1,6 @@
 """Everything that this package imports from `plateau_jax`."""
 
-from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
+from plateau_jax import Curve, Segments, stack
 from plateau_jax.curves.curve import check_unit
 from plateau_jax.curves.saved_curves import describe_difference, read_saved_curve
 from plateau_jax.holds.decision import HOST, decide, initial_state
@@ -9,17 +9,15 @@ from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_lev
 from plateau_jax.numerics.fixed_point import CHUNK, evaluate as evaluate_table
 from plateau_jax.numerics.segments import decode_table
 from plateau_jax.validation import checks, lazy_names
-from plateau_jax.validation.curve_warning import suppress_warnings, warn
+from plateau_jax.validation.curve_warning import warn
 
 __all__ = [
     "CHUNK",
     "HOST",
     "Curve",
     "Operations",
-    "PlateauCurve",
     "Rule",
     "Segments",
-    "StagedCurve",
     "check_rules",
     "check_unit",
     "checks",
@@ -32,6 +30,5 @@ __all__ = [
     "multiply_levels",
     "read_saved_curve",
     "stack",
-    "suppress_warnings",
     "warn",
 ]

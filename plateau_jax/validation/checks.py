@@ -9,8 +9,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Generator, Iterable, Mapping, MappingView, Set
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, MappingView, Set
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -71,23 +70,6 @@ def short_repr(value: Any) -> str:
     except RecursionError:  # nested too deeply
         return f"{type(value).__name__}(...)"
     return text if len(text) <= 200 else f"{text[:197]}..."
-
-
-@contextmanager
-def renamed_arguments(**names: str) -> Generator[None]:
-    """Name the arguments in errors as the calling function does.
-
-    >>> with renamed_arguments(total_steps="decay_steps"):
-    ...     positive_int("total_steps", 10.5)
-    Traceback (most recent call last):
-        ...
-    TypeError: decay_steps = 10.5 must be an integer
-    """
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        error.args = (re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error)),)
-        raise
 
 
 def integer(path: Path | str, value: Any, requirement: str = "be an integer") -> int:
@@ -224,14 +206,6 @@ def is_not_real(value: Any) -> bool:
     if isinstance(value, bool | complex | str | bytes):
         return True
     return re.search("bool|complex", str(getattr(value, "dtype", ""))) is not None
-
-
-def ratio_to_peak(name: str, value: Any, peak: Any) -> float:
-    """Return value/peak, for a learning rate in [0, peak]."""
-    value, peak = number(name, value), number("peak", peak)
-    if not 0 <= value <= peak:
-        raise ValueError(must(name, value, f"lie between 0 and the peak, {short_repr(peak)}"))
-    return value / peak if peak else 0.0
 
 
 def steps(step: Any) -> np.ndarray:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, strategies as st
 from support.schedulers.runs import optimizer_with
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve, cosine_plateau_schedule
+from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
 from plateau_jax.validation.curve_warning import suppress_warnings
-from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
+from torch_bridge import lambda_lr
 
 
 def warnings_of(call, *arguments, **named):
@@ -123,11 +123,6 @@ PROGRAMS = [
     ("PlateauCurve(9).cooldown(9, 10).cooldown(5, 10).then(PlateauCurve(9))",
      "at = 9: the learning rate is 0"),
     ("replace(PlateauCurve(100, plateaus=[(50, 30)]), plateaus=[(0.5, 0.3)])", FRACTIONS),
-    ("cosine_plateau_schedule(0.0, 0.1, 0, 100, end_value=1e-7, plateaus=[(0.5, 0.3)])", FRACTIONS),
-    ("cosine_plateau_schedule(1e-7, 0.1, 10, 100, end_value=1e-7)",),
-    ("get_cosine_plateau_schedule_with_warmup(three_groups, 0, 100, [(0.5, 0.3)], min_lr=0.01)", FRACTIONS),
-    ("get_cosine_plateau_schedule_with_warmup(three_groups, 0, 100, min_lr=1e-7)",),
-    ("get_cosine_plateau_schedule_with_warmup(three_groups, 0, 9, (), 1e-5)", "min_lr_ratio = 1e-05"),
 ]  # fmt: skip
 # What a configuration file says; from a dictionary that `to_dict` wrote, the same curve is silent.
 STAGED = {"stages": [[5, 1.0]]}
@@ -143,17 +138,13 @@ FILES = [
 ]  # fmt: skip
 
 
-NAMES = {"PlateauCurve": PlateauCurve, "StagedCurve": StagedCurve, "replace": dataclasses.replace} | {
-    call.__name__: call for call in (cosine_plateau_schedule, get_cosine_plateau_schedule_with_warmup)
-}
+NAMES = {"PlateauCurve": PlateauCurve, "StagedCurve": StagedCurve, "replace": dataclasses.replace}
 
 
 @pytest.mark.parametrize("row", [*PROGRAMS, *FILES], ids=lambda row: str(row[0]))
 def test_each_mistake_warns_once_at_users_line(row):
     program, *beginnings = row
     names = dict(NAMES)  # and no `__name__` of a module
-    if "three_groups" in program:
-        names["three_groups"] = optimizer_with([0.1, 0.2, 0.3])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if isinstance(program, dict):

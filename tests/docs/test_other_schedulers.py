@@ -8,7 +8,6 @@ others compute in float64.
 import re
 from types import SimpleNamespace
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.docs.other_schedulers import in_samples, rows, sections_by_library
@@ -16,8 +15,8 @@ from support.peers.record import read_record
 from support.schedulers.runs import advance, lrs_of, optimizer_with
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
-from plateau_jax import cosine_plateau_schedule
-from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
+from plateau_jax import PlateauCurve
+from torch_bridge import lambda_lr
 
 pytestmark = [
     pytest.mark.slow,
@@ -183,25 +182,12 @@ def test_original_rounds_percentages_in_floating_point():
     assert curve.flat_starts == (323,)
 
 
-def test_cosine_plateau_schedule_takes_the_arguments_of_optax():
-    for case in CASES:
-        if case["original"].startswith("warmup_cosine_decay_schedule("):
-            arguments = case["original"].removeprefix("warmup_cosine_decay_schedule")
-            schedule = ROWS["optax", case["original"]].evaluate(
-                f"schedule{arguments}", {"schedule": cosine_plateau_schedule, **case["settings"]}
-            )
-            after = np.asarray(schedule(jnp.asarray(steps_of(case)))) / case["settings"]["peak"]
-            np.testing.assert_allclose(after, case["levels"], rtol=ROUNDED, atol=error_of(case))
-
-
-def test_only_transformers_scales_min_lr_by_group():
-    peaks = [0.1, 0.5, 1.0]
-    before, after = (optimizer_with(peaks, lr=0.5) for _ in range(2))
-    schedulers = [
-        get_cosine_with_min_lr_schedule_with_warmup(before, 1, 3, min_lr=0.1),
-        get_cosine_plateau_schedule_with_warmup(after, 1, 3, min_lr=0.1),
-    ]
-    for optimizer, scheduler in zip((before, after), schedulers, strict=True):
-        advance(optimizer, scheduler, 3)
-    np.testing.assert_allclose(lrs_of(before), np.array(peaks) * 0.1 / 0.5, rtol=1e-15)
-    np.testing.assert_allclose(lrs_of(after), 0.1, rtol=ROUNDED)
+def test_min_lr_of_transformers_scales_by_group():
+    """As the row says, the peak of the curve's ratio is the `lr` that the optimizer was built with."""
+    before, after = (optimizer_with([0.1, 0.5, 1.0], lr=0.5) for _ in range(2))
+    theirs = get_cosine_with_min_lr_schedule_with_warmup(before, 1, 3, min_lr=0.1)
+    ours = lambda_lr(after, PlateauCurve(3, warmup_steps=1, min_lr_ratio=0.1 / 0.5))
+    for _ in range(3):
+        advance(before, theirs, 1)
+        advance(after, ours, 1)
+        np.testing.assert_allclose(lrs_of(after), lrs_of(before), rtol=ROUNDED)

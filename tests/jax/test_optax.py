@@ -1,55 +1,14 @@
-"""Schedules and transformations inside optax's optimizers, wrappers and chains."""
+"""`scale_by_curve` inside optax's chains and wrappers."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, strategies as st
-from support.curves.strategies import ratios
-from support.examples import examples
 from support.holds.hold_cases import PEAK, STAIRS, UNTIL, WORST, rates_by_words
-from support.jax.jax_cases import STEPS, assert_equal_bits, product
+from support.jax.jax_cases import assert_equal_bits, product
 
-from plateau_jax import PlateauCurve, cosine_plateau_schedule, scale_by_curve
-
-
-@pytest.mark.slow
-@examples(12)
-@given(
-    st.floats(1e-6, 1e3),
-    st.floats(0, 1),
-    st.floats(0, 1),
-    st.integers(2, 10**6).flatmap(lambda total: st.tuples(st.just(total), st.integers(0, total - 1))),
-    st.data(),
-)
-def test_without_plateaus_schedule_follows_optax(peak, initial, end, total_and_warmup, data):
-    total, warmup = total_and_warmup
-    given = {"init_value": initial * peak, "peak_value": peak, "warmup_steps": warmup, "decay_steps": total}
-    steps = np.array(data.draw(st.lists(st.integers(0, total + 5), min_size=48, max_size=48)), np.int32)
-    ours = cosine_plateau_schedule(**given, end_value=end * peak)
-    theirs = optax.warmup_cosine_decay_schedule(**given, end_value=end * peak)
-    # optax computes in float32: a few roundings of numbers up to the peak.
-    np.testing.assert_allclose(ours(steps), theirs(jnp.array(steps)), rtol=0, atol=peak * 8 * 2.0**-23)
-
-
-@pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
-@examples(10)
-@given(st.lists(st.integers(0, 99), min_size=2, max_size=2, unique=True), ratios, ratios)
-def test_optax_convention_with_plateaus_matches_the_curve(cuts, initial, end):
-    start, stop = sorted(cuts)
-    plateaus = [(start, stop - start)]
-    schedule = cosine_plateau_schedule(initial, 1.0, 100, 1000, end, plateaus)
-    curve = PlateauCurve(1000, warmup_steps=100, plateaus=plateaus, min_lr_ratio=end, init_lr_ratio=initial)
-    assert_equal_bits(schedule(STEPS), curve(STEPS))
-
-
-def test_small_values_and_a_peak_of_zero_do_not_warn():
-    """As ratios of the peak they look like learning rates, about which a curve would warn."""
-    schedule = cosine_plateau_schedule(2.0**-17, 0.125, 10, 100, 2.0**-20)
-    assert schedule(np.array([0, 10, 100])).tolist() == [2.0**-17, 0.125, 2.0**-20]
-    assert not np.any(cosine_plateau_schedule(0.0, 0.0, 10, 100)(np.arange(-3, 120)))
-
+from plateau_jax import scale_by_curve
 
 COUNTS = np.array([5, 0, 17, 8, 64, 3] * 4)
 CLOCKS = {

@@ -3,7 +3,6 @@
 from math import inf, nan
 
 import numpy as np
-import pytest
 from hypothesis import given, strategies as st
 from support.errors import check_error, each_row
 
@@ -18,8 +17,6 @@ ERRORS = [
       for index, value in enumerate(NOT_NUMBERS)),
     ("checks.peak('p', np.asarray(True))", TypeError, "p = ", "number"),
     ("checks.number('r', np.asarray(True))", TypeError, "r = ", "number"),
-    ("checks.ratio_to_peak('end_value', 0.2, 0.1)", ValueError, "end_value = 0.2", "the peak, 0.1"),
-    ("checks.ratio_to_peak('end_value', -0.2, 0.1)", ValueError, "end_value = -0.2", "the peak, 0.1"),
 ]  # fmt: skip
 
 
@@ -35,11 +32,3 @@ def test_peak_is_rounded_to_float32_once(value):
         assert type(peak) is np.float32
         assert peak == np.float32(value)
         assert not np.signbit(peak)
-
-
-@given(st.floats(0, 1e30), st.floats(0, 1))
-def test_ratio_to_peak_recovers_value(peak, part):
-    value = peak * part
-    ratio = checks.ratio_to_peak("end_value", value, peak)
-    assert 0 <= ratio <= 1
-    assert ratio * peak == pytest.approx(value, rel=1e-15, abs=peak * 2.0**-1074)

@@ -365,9 +365,9 @@ class TrainStep:
         Args:
             state_dict: The state that `state_dict` returned. If this step's parameters are sharded, the
                 saved tensors may be whole.
-            strict: Reject the state of a curve that differs at a step so far, as `CurveLR.load_state_dict`
-                does. With False the run resumes under this step's curve, at the saved clock. The default is
-                the step's `strict`.
+            strict: Reject the state of a curve that differs at a step so far, as `lambda_lr` does. With
+                False the run resumes under this step's curve, at the saved clock. The default is the step's
+                `strict`.
 
         Raises:
             ValueError: The state is not one of a TrainStep; it belongs to a different curve (unless `strict`

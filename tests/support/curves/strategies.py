@@ -114,9 +114,6 @@ def _number(value: Decimal) -> float:
     return int(value) if value == int(value) else float(value)
 
 
-ratios = words(1).map(lambda drawn: Words(drawn).ratio())
-
-
 def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STEP) -> dict[str, Any]:
     """Return the arguments of a valid `PlateauCurve`, from 9 + 3 · max(counts) words."""
     total = read.magnitude(1, most_steps)
