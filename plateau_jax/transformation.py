@@ -204,8 +204,20 @@ def _check_range(name: str, value: Any, least: int) -> int:
     return value
 
 
+def _check_given(name: str, value: Any) -> None:
+    """Raise an error if an argument that moves the clock did not reach `update`."""
+    if value is None:
+        advice = (
+            f" is missing: pass {name}= to update. If you did, a wrapper kept it, as flax's "
+            "TrainState.apply_gradients does: call state.tx.update(grads, state.opt_state, state.params, "
+            f"{name}=...) and state.replace(...) instead"
+        )
+        raise TypeError(checks.Message(name, advice))
+
+
 def _check_count(count: Any) -> Any:
     """Return the count of an update as int32 in 0 … 2³⁰."""
+    _check_given("count", count)
     count = unwrap_array(count)
     if not isinstance(count, jax.Array):
         return np.int32(_check_range("count", count, 0))
@@ -218,6 +230,7 @@ def _check_count(count: Any) -> Any:
 
 def _check_metric(value: Any) -> Any:
     """Return the metric as float32."""
+    _check_given("value", value)
     value = unwrap_array(value)
     if not isinstance(value, jax.Array):
         return checks.metric("value", value)

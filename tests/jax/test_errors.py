@@ -52,6 +52,7 @@ def with_dtype(dtype: str) -> Any:
 HELD, COUNTED = {"hold": UNTIL}, {"unit": 8}
 RECORD = resume_record(CURVE)
 NOT_A_CURVE = RECORD["curve"]
+KEPT = "a wrapper kept it, as flax's TrainState.apply_gradients does: call state.tx.update("
 
 ERRORS: list[Any] = [
     # Schedules.
@@ -88,7 +89,7 @@ ERRORS: list[Any] = [
         for index in range(len(OF_UNIT_8))
         for unit in WRONG_UNITS
     ),
-    ("update(HELD)", TypeError, "value = None", "real scalar"),
+    ("update(HELD)", TypeError, "value is missing: pass value= to update", KEPT, "value=...)"),
     *(
         (f"update(HELD, value={value})", TypeError, "value = ", "real scalar")
         for value in (
@@ -96,7 +97,8 @@ ERRORS: list[Any] = [
             "{'loss': 0.5}",
         )
     ),
-    ("update(COUNTED)", TypeError, "count = None", "integer"),
+    ("update(COUNTED)", TypeError, "count is missing: pass count= to update", KEPT, "count=...)"),
+    ("update(COUNTED, value=3)", TypeError, "count is missing", KEPT),
     *(
         (f"update(COUNTED, count={count})", TypeError, "count = ", "integer")
         for count in (

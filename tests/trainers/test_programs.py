@@ -1,7 +1,7 @@
 """The training programs on the pages: the learning rates of the curve, and resumed equals uninterrupted."""
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from flax import nnx
 from support.docs.pages import programs
-from support.jax.jax_cases import product
+from support.jax.jax_cases import assert_equal_bits, product
 from support.jax.jax_trainers import assert_rejected_if_longer, assert_resumed as assert_jax_resumed, watched
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
@@ -158,11 +158,28 @@ JAX = {
     "orbax": (lambda names: names["state"], 100),
 }
 
+TRAIN_STATE = "flax linen: `count=` and `value=` for the optimizer"
+
 
 @pytest.mark.parametrize("heading", JAX)
 def test_jax_program_resumes(heading, tmp_path):
     names = assert_jax_resumed(heading, tmp_path, *JAX[heading])
     assert "apply_if_finite" not in heading or int(names["opt_state"].total_notfinite) == 1
+
+
+def test_train_state_that_passes_counts_resumes(tmp_path):
+    (uninterrupted, _), (resumed, _) = run_and_resume(TRAIN_STATE, tmp_path, nullcontext)
+    names, state = uninterrupted.names, uninterrupted.names["state"]
+    consumed = [int(names["read_batch"](update)[1].sum()) for update in range(1, 201)]
+    _, of_curve = state.opt_state
+    assert (of_curve.clock, of_curve.rest) == divmod(sum(consumed), names["UNIT"])
+    last = np.array(sum(consumed[:-1]) // names["UNIT"])
+    assert_equal_bits(of_curve.learning_rate, product(PAGE_CURVE, PAGE_PEAK, last, False))
+    for part in ("params", "opt_state", "step"):
+        jax.tree.map(
+            np.testing.assert_array_equal, getattr(resumed.names["state"], part), getattr(state, part)
+        )
+    assert_rejected_if_longer(TRAIN_STATE, tmp_path, "curve")
 
 
 def test_averaged_weights_resume(tmp_path):
@@ -187,6 +204,6 @@ def test_averaged_weights_resume(tmp_path):
 
 
 def test_each_program_that_resumes_is_in_a_table():
-    elsewhere = ["optax: weight averaging", "DDP and FSDP2"]  # the second in test_ranks.py
+    elsewhere = [TRAIN_STATE, "optax: weight averaging", "DDP and FSDP2"]  # the last in test_ranks.py
     tested = [*TORCH, *COUNTING_TOKENS, *JAX, *elsewhere]
     assert sorted(RESUMES) == sorted(tested)
