@@ -6,17 +6,23 @@ installed is skipped; `.[libraries]` installs some of them.
 
 import os
 import re
+import sys
 import textwrap
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from pydoc import locate
 
 import pytest
+import torch
+import yaml
 from support.docs.pages import PAGES, ROOT, sections
 from support.programs import Program
 from support.trainers import recorded
+from torch.optim.lr_scheduler import SequentialLR
 
-from plateau_jax import PlateauCurve
+from plateau_jax import PlateauCurve, StagedCurve
 
 pytestmark = pytest.mark.slow
 
@@ -126,3 +132,71 @@ def test_program_uses_the_curve_and_resumes(case: Case, tmp_path: Path) -> None:
     assert used == expected[-len(used) :]
     if case.repeats_results:
         assert trained_later == trained
+
+
+IN_FILE = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=UPDATES)
+
+
+@pytest.fixture
+def configuration(tmp_path, monkeypatch):
+    """The YAML for trainers that import a scheduler by name; the page's files are in the current folder."""
+    blocks = [block for page in PAGES for section in sections(page) for block in section.blocks]
+    files = {block.file: block.code for block in blocks}
+    for name in ("curve.yaml", "curve_file.py", "curve_by_name.py"):
+        (tmp_path / name).write_text(files[name], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("curve_file", "curve_by_name"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (code,) = (block.code for block in blocks if "_component_:" in block.code)
+    return yaml.safe_load(code)
+
+
+def adamw(state=None):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    optimizer = torch.optim.AdamW([parameter], lr=PEAK)
+    if state is not None:
+        optimizer.load_state_dict(state)
+    return optimizer
+
+
+def train(optimizer, scheduler, updates):
+    """Return the learning rates of the updates."""
+    used = []
+    for _ in range(updates):
+        used.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return used
+
+
+def sequence_of_nemo_rl(configuration, optimizer):
+    """Build the scheduler from its name and the milestones, as NeMo-RL does."""
+    named, last = configuration["policy"]["scheduler"]
+    assert list(named["kwargs"]) == ["total_steps"]
+    scheduler = locate(named["name"])(optimizer, total_steps=UPDATES)
+    return SequentialLR(optimizer, [scheduler], last["milestones"])
+
+
+def test_scheduler_in_a_list_of_nemo_rl_resumes(configuration):
+    optimizer = adamw()
+    scheduler = sequence_of_nemo_rl(configuration, optimizer)
+    used = train(optimizer, scheduler, KILLED_AFTER)
+    states = deepcopy((optimizer.state_dict(), scheduler.state_dict()))
+    optimizer = adamw(states[0])
+    scheduler = sequence_of_nemo_rl(configuration, optimizer)
+    scheduler.load_state_dict(states[1])
+    used += train(optimizer, scheduler, UPDATES - KILLED_AFTER)
+    assert used == [IN_FILE.learning_rate(step, PEAK) for step in range(UPDATES)]
+
+
+def test_scheduler_that_torchtune_calls_resumes(configuration):
+    function = locate(configuration["lr_scheduler"]["_component_"])
+    optimizer = adamw()
+    scheduler = function(optimizer, num_training_steps=UPDATES, last_epoch=-1)
+    used = train(optimizer, scheduler, KILLED_AFTER)
+    optimizer = adamw(deepcopy(optimizer.state_dict()))
+    scheduler = function(optimizer, num_training_steps=UPDATES, last_epoch=KILLED_AFTER - 1)
+    used += train(optimizer, scheduler, UPDATES - KILLED_AFTER)
+    assert used == [IN_FILE.learning_rate(step, PEAK) for step in range(UPDATES)]
