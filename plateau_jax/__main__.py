@@ -71,6 +71,7 @@ def _check_combination(options: argparse.Namespace) -> None:
         "--best-peak requires --fit LOG, for runs at three peaks or more": best_peak and not fit,
         "--best-peak needs the learning rates in the logs: leave --peak out": best_peak and peak is not None,
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
+        "--plot - must name a file, such as curve.png": options.plot == Path("-"),
     }
     for problem, is_present in problems.items():
         if is_present:

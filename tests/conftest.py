@@ -48,6 +48,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all", action="store_true", help="run the slow tests too; they need what '.[test-all]' installs"
     )
+    parser.addoption(
+        "--limit-cpu-time",
+        action="store_true",
+        help="without --all: fail a test that takes a second of CPU time; for .ci/run, on a quiet machine",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -98,7 +103,7 @@ def _slowdown() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Fail a fast test that takes too long, unless it is the first to import a module.
+    """With `--limit-cpu-time`, fail a fast test that is too slow, unless it is the first to import a module.
 
     It may take half a second of CPU time on a quiet machine. Twice as much fails: the caches that other
     programs share slow it down more than they slow down `_slowdown`.
@@ -106,7 +111,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     modules, start = len(sys.modules), time.process_time()
     yield
     seconds = time.process_time() - start
-    if item.config.option.markexpr != "not slow" or seconds < 1.0 or len(sys.modules) > modules:
+    option = item.config.option
+    if not option.limit_cpu_time or option.markexpr != "not slow":
+        return
+    if seconds < 1.0 or len(sys.modules) > modules:
         return
     if seconds > _slowdown():
         pytest.fail(f"{seconds:.2f} s of CPU time: make this test smaller, or mark it slow")

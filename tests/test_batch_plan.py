@@ -99,6 +99,7 @@ TAIL = StagedCurve([(1000, 1e-30, "exponential")], start=1.0).part(900)
 with suppress_warnings():
     ZERO = StagedCurve([(100,)])
 ONCE = BatchPlan([(0, 2**31)]).scale(TAIL, 1, reference=1, exponent=1)
+NEAR = BatchPlan([(0, 1_000_001)])
 NOT_INTEGERS = nan, 3.0, True, "3", None, Fraction(3), np.float32(3)
 KEYS = "as to_dict returns it"
 
@@ -119,7 +120,8 @@ OF_CALLS = [
     ("RAMP.scale(FLAT, {}, reference=16)", "unit", ValueError, "at least 1", [0]),
     ("RAMP.scale(FLAT, 8, reference={})", "reference", TypeError, "integer", [8.0, True, "8", None]),
     ("RAMP.scale(FLAT, 8, reference={})", "reference", ValueError, "at least 1", [0]),
-    ("RAMP.scale(FLAT, 8, reference={})", "reference", ValueError, "step 20 it is 1.41421: use a", [8]),
+    ("RAMP.scale(FLAT, 8, reference={})", "reference", ValueError, "step 20 it is 1.41421356", [8]),
+    ("NEAR.scale(FLAT, 8, reference={})", "reference", ValueError, "step 0 it is 1.0000004", [1_000_000]),
     ("RAMP.scale({}, 8, reference=16)", "curve", TypeError, "a Curve", [0.5]),
     ("RAMP.scale(FLAT, 8, reference=16, exponent={})", "exponent", TypeError, "number", ["half"]),
     ("RAMP.scale(FLAT, 8, reference=16, exponent={})", "exponent", ValueError, "(0, 2]", [0, 2.5]),

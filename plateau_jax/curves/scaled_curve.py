@@ -110,6 +110,7 @@ def _check_levels(rows: Sequence[ExactSegment], reference: int) -> None:
     for row, first, last in first_and_last_steps(rows):
         step = last if row.end > row.start else first  # of the highest level: a segment is monotone
         if (level := row.at(step)) > _HIGHEST:
-            requirement = f"keep every multiplier at most 1; at step {step} it is {float(level):g}"
+            # 16 digits, because a level may lie only a little above 1.
+            requirement = f"keep every multiplier at most 1; at step {step} it is {float(level):.16g}"
             advice = "use a larger reference, and multiply the peak by (new / old)**exponent"
             raise ValueError(checks.must("reference", reference, f"{requirement}: {advice}"))

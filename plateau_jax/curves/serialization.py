@@ -10,7 +10,7 @@ from dataclasses import fields
 from decimal import Decimal
 from typing import Any, cast
 
-from plateau_jax.validation.checks import Message, Path, is_ordered, message_of, must
+from plateau_jax.validation.checks import Message, Path, is_ordered, message_of, must, short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 MAX_DEPTH = 64
@@ -62,7 +62,7 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
     names = list(inspect.signature(cls).parameters)
     for name, value in values.items():
         if name not in names:
-            problem = f"{name!r} is not an argument of {cls.__name__}, which has {', '.join(names)}"
+            problem = f"{short_repr(name)} is not an argument of {cls.__name__}, which has {', '.join(names)}"
             raise ValueError(Message((), problem).within(path))
         values[name] = (
             curve_from_dict(object, value, (*path, name)) if name in NESTED else parse_numbers(value)

@@ -36,6 +36,7 @@ ERRORS = [
     ("--compare --from cosine.json --min-lr-ratio 0.1", "missing 1 required positional argument"),
     ("--compare --from cosine.json --from zero.json", "has no positive learning rate"),
     ("100 --design", "--design opens a page: leave --plot out"),
+    ("100 --plot -", "--plot - must name a file, such as curve.png"),
     # Logs of runs
     ("1000 --fit log.csv", "--fit requires --compare or --best-peak"),
     ("1000 --design --fit log.csv", "--fit requires --compare or --best-peak"),

@@ -255,6 +255,8 @@ IN_CURVES = [
      "'min_lr' is not an argument of PlateauCurve, which has total"),
     ({"stages": [[9]], "at": 1}, ValueError,
      "'at' is not an argument of StagedCurve, which has stages, start, tot"),
+    ({"total_steps": 9, "x" * 300: 0.1}, ValueError,
+     f"'{'x' * 196}... is not an argument of PlateauCurve, which has total"),
     *(({"kind": kind}, ValueError,
       f"kind = {kind!r} must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', or")
       for kind in ("plateau", "Staged", None, 5, ["staged"], {})),

@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from support.data.batches_by_rank import shared
 from support.data.loaders import (
     WORKERS,
@@ -34,6 +34,21 @@ def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: in
     for number in (first, second):
         loader.load_state_dict({**state, "epoch": number})
         assert epoch(loader) == [orders[number]]
+
+
+@given(seeds, st.integers(1020, 1028) | st.integers(1, 2**40))
+@example(0, 2**31)
+@examples(100)
+def test_far_epoch_is_the_one_after_the_epoch_before(seed: int, number: int) -> None:
+    """A damaged state may name any epoch: it is reached as soon as any other."""
+    earlier, loader = (make_loader(range(9), 9, seed=seed, num_workers=0) for _ in range(2))
+    state = loader.state_dict()
+    earlier.load_state_dict({**state, "epoch": number - 1})
+    loader.load_state_dict({**state, "epoch": number})
+    orders = [*epoch(earlier), *epoch(earlier)]
+    assert epoch(loader) == orders[1:]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(9))
+    assert orders[0] != orders[1]
 
 
 def test_interrupt_while_an_order_is_drawn_changes_no_order() -> None:

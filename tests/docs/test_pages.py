@@ -26,8 +26,11 @@ IGNORED_WARNINGS = {
     "`KeyError: \"param 'initial_lr' is not specified in param_groups[0]…\"`: DCP drops `initial_lr`": (
         "ignore:torch.distributed is disabled:UserWarning"
     ),
+    "Continue a run that began with the Trainer's own scheduler": (
+        "ignore:state_dict was saved by a scheduler without a curve:plateau_jax.CurveWarning"
+    ),
 }
-"""Warnings that a library causes in its own code, by heading."""
+"""Warnings that a library causes in its own code, or that the page announces, by heading."""
 
 FIGURES_DIFFER = {"Train in JAX", "Train in PyTorch", "The same bits everywhere"}
 """Headings of programs that print losses or times, which depend on the machine."""

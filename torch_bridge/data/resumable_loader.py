@@ -5,12 +5,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.saved_states import reading_state_of
+
+EPOCHS_PER_SEED = 1024
+"""The generator of the orders gets a new seed after this many epochs, so that every epoch is soon reached."""
 
 Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
 
@@ -20,7 +24,8 @@ class GlobalBatches(BatchSampler):
 
     With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the epoch's
     order. Of its r samples (B, or fewer in an incomplete last batch) rank k has [⌈k·r/n⌉, ⌈(k + 1)·r/n⌉).
-    The order of epoch e is the e-th permutation drawn from the seed, counted from 0.
+    The order of epoch e, counted from 0, is permutation e mod 1024 drawn from the seed of its 1024 epochs:
+    `seed` for the first 1024, and for later ones a seed computed from `seed` and ⌊e/1024⌋.
 
     Args:
         samples: The length of the dataset.
@@ -60,7 +65,10 @@ class GlobalBatches(BatchSampler):
         """The number of global batches in an epoch."""
         self._samples, self._size, self._shuffle, self._seed = samples, size, shuffle, seed
         self._generator = torch.Generator("cpu").manual_seed(seed)
+        self._block = 0
+        """The epochs whose seed the generator has got: epoch // EPOCHS_PER_SEED."""
         self._orders_drawn: float = 0
+        """The number of orders drawn since then."""
 
     def check_sizes(self, training: bool) -> None:
         """Reject a dataset without a single batch, and in training one whose last batch misses a rank."""
@@ -104,16 +112,23 @@ class GlobalBatches(BatchSampler):
         order = None
         if self._shuffle:
             # Only the seed and the epoch decide an order, so a state need not hold the generator's. A resumed
-            # run draws the orders of all earlier epochs again, once.
+            # run draws the earlier orders of the same seed again, once.
+            block, index = divmod(epoch, EPOCHS_PER_SEED)
             drawn = self._orders_drawn
-            if epoch < drawn:  # back to an earlier epoch: start over
-                self._generator.manual_seed(self._seed)
+            self._orders_drawn = math.inf  # after an interrupt below, start over
+            if block != self._block or index < drawn:  # a later seed, or back to an earlier epoch
+                self._generator.manual_seed(self._seed_of(block))
                 drawn = 0
-            self._orders_drawn = math.inf  # after an interrupt in the loop, start over
-            for _ in range(int(drawn), epoch + 1):
+            self._block = block
+            for _ in range(int(drawn), index + 1):
                 order = torch.randperm(self._samples, generator=self._generator, device="cpu")
-            self._orders_drawn = epoch + 1
+            self._orders_drawn = index + 1
         return order
+
+    def _seed_of(self, block: int) -> int:
+        if block == 0:
+            return self._seed
+        return int(np.random.SeedSequence((self._seed, block)).generate_state(1)[0])
 
 
 class ResumableLoader(DataLoader[Any]):
