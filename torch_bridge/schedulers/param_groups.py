@@ -80,7 +80,7 @@ def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str 
     The message names `argument`, which resumes the curve, and ends with an `alternative` to it.
     """
     groups = groups_of(optimizer)
-    # A scheduler writes `initial_lr` into all groups; one without it was added since then, and is not decayed.
+    # A scheduler writes `initial_lr` into all groups. One without it was added later, and is not decayed.
     if any("initial_lr" in group for group in groups) or updates_made(optimizer) == 0:
         return
     raise ValueError(

@@ -11,10 +11,10 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
 
         updates = ⌈batches / accumulation⌉ · epochs
 
-    An update takes `accumulation` batches; the last update of an epoch may take fewer. In a loop that instead
-    accumulates over the end of an epoch, the number is ⌈batches · epochs / accumulation⌉: pass the batches of
-    all epochs, `count_updates(len(loader) * epochs, 1, accumulation=n)`. Each rank counts the batches of its
-    loader, and all ranks get the same number.
+    An update takes `accumulation` batches; the last update of an epoch may take fewer. A loop that carries an
+    incomplete accumulation into the next epoch, as PyTorch Ignite's does and accelerate's with
+    `sync_with_dataloader=False`, makes `batches * epochs // accumulation` updates instead. Each rank counts
+    the batches of its loader, and all ranks get the same number.
 
     Args:
         loader: Anything whose length is its number of batches, such as a `DataLoader`; or this rank's number

@@ -2,7 +2,7 @@
 
 import weakref
 from operator import is_
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -64,7 +64,7 @@ def hook_of(optimizer: Any) -> UpdateHook:
     """Return the hook of an optimizer; if its steps run no hooks, one that is never called."""
     # Torch marks the `step` of a class that runs hooks, in the constructor of its first instance. Others
     # are wrappers, those of trainers or such as Lookahead, whose own optimizer may run them.
-    while not getattr(type(optimizer).step, "hooked", False):
+    while not hasattr(cast("Any", type(optimizer)).step, "hooked"):
         optimizer = getattr(optimizer, "optimizer", None)
         if not isinstance(optimizer, Optimizer):
             return UpdateHook()
