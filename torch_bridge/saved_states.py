@@ -242,7 +242,10 @@ def compare_curves(
                 f"strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
             )
         if difference:
-            return f"state_dict continues at step {clock} of a different curve: {difference}"
+            return (
+                f"state_dict belongs to a different curve: {difference}. The run continues at step {clock} of "
+                "this curve"
+            )
     return ""
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.holds.hold_cases import PEAK, STAIRS, UNTIL, WORST, rates_by_words
 from support.jax.jax_cases import assert_equal_bits, mostly_x64, product, x64_both_ways
 
-from plateau_jax import PlateauCurve, StagedCurve, check_resume, optax_schedule, resume_record, scale_by_curve
+from plateau_jax import StagedCurve, check_resume, optax_schedule, resume_record, scale_by_curve
 
 COUNTS = np.array([5, 0, 17, 8, 64, 3] * 4)
 CLOCKS = {

@@ -144,59 +144,80 @@ class GroupCurves:
         return self.holds(self.written)
 
     def follow(self) -> None:
-        """Follow the groups that the optimizer has now, and give new ones their value.
+        """Follow the groups that the optimizer has now, in their order; new ones get their value.
+
+        Raises:
+            TypeError, ValueError: As `meet`. The known groups are followed all the same.
+        """
+        if self.is_current():
+            return
+        try:
+            self.meet()
+        finally:
+            places = {id(group): place for place, group in enumerate(self.groups)}
+            self._keep([places[id(group)] for group in self.optimizer.param_groups if id(group) in places])
+
+    def is_current(self) -> bool:
+        """Return True if the optimizer has these groups, in this order."""
+        groups = self.optimizer.param_groups
+        return len(groups) == len(self.groups) and all(map(is_, groups, self.groups))
+
+    def unknown_groups(self) -> list[int]:
+        """Return the indices of the optimizer's groups that are not known here."""
+        known = set(map(id, self.groups))
+        return [index for index, group in enumerate(self.optimizer.param_groups) if id(group) not in known]
+
+    def meet(self) -> None:
+        """Give new groups of the optimizer a curve, a base and their value; known ones are not looked at.
 
         New groups keep the value that they have if the others hold values that were not written here.
 
         Raises:
-            TypeError, ValueError: A new group has no curve, or no base. The others are followed all the same.
+            TypeError, ValueError: A new group has no curve, or no base. Nothing was changed.
         """
+        # No group is forgotten here: in an update, DeepSpeed shows one group at a time.
         groups = self.optimizer.param_groups
-        if len(groups) == len(self.groups) and all(map(is_, groups, self.groups)):
-            return
-        self.forget_missing()
-        known = set(map(id, self.groups))
-        new = [index for index, group in enumerate(groups) if id(group) not in known]
+        self._recognize([groups[index] for index in self.unknown_groups()])
+        new = self.unknown_groups()
         if not new:
             return
         if self.common_curve is None:
             raise ValueError(
-                f"the optimizer has {len(groups)} parameter groups, but only {len(known)} of them have a "
-                "curve. Build this again with a curve for each group, and load its state: "
+                f"the optimizer has {len(groups)} parameter groups, but {len(new)} of them have no curve. "
+                "Build this again with a curve for each group, and load its state: "
                 "new.load_state_dict(old.state_dict())"
             )
-        new_bases = [self.option.base_of(index, groups[index]) for index in new]
+        bases = [self.option.base_of(index, groups[index]) for index in new]
         self.option.warn_of_scales([groups[index] for index in new])
         is_in_charge = self.is_in_charge()
-        bases = list(self.bases)
-        for index, base in zip(new, new_bases, strict=True):
-            self.groups.insert(index, groups[index])
-            self.curves.insert(index, self.common_curve)
-            self.written.insert(index, self.option.read(groups[index]))
-            bases.insert(index, base)
-        self.set_bases(bases)
+        first = len(self.groups)
+        for index in new:
+            self.groups.append(groups[index])
+            self.curves.append(self.common_curve)
+            self.written.append(self.option.read(groups[index]))
+        self.set_bases([*self.bases, *bases])
         if is_in_charge:
             values = self.values_at(self.step)
-            for index in new:
-                self.written[index] = self.option.write(groups[index], values[index])
+            for place in range(first, len(self.groups)):
+                self.written[place] = self.option.write(self.groups[place], values[place])
 
-    def forget_missing(self) -> None:
-        """Take the order of the optimizer's groups, and forget those that it no longer has."""
+    def _recognize(self, unknown: Sequence[dict[str, Any]]) -> None:
+        """Let dictionaries take the places of groups whose parameters they have, as after a load."""
         places: dict[int, int] = {}
         for place, group in enumerate(self.groups):
             # A dictionary that was loaded has this very list of parameters, which may be empty.
-            signs = [group, group["params"], *group["params"]]
+            signs = [group["params"], *group["params"]]
             places.update((id(sign), place) for sign in signs)
-        kept: list[int] = []
-        groups: list[Any] = []
-        for group in self.optimizer.param_groups:
-            signs = [group, group["params"], *group["params"]]
+        for group in unknown:
+            signs = [group["params"], *group["params"]]
             place = next((places[id(sign)] for sign in signs if id(sign) in places), None)
             if place is not None:
-                self.is_loaded |= group is not self.groups[place]
-                kept.append(place)
-                groups.append(group)
-        self.groups = groups
-        self.curves = [self.curves[place] for place in kept]
-        self.written = [self.written[place] for place in kept]
-        self.set_bases([self.bases[place] for place in kept])
+                self.groups[place] = group
+                self.is_loaded = True
+
+    def _keep(self, places: Sequence[int]) -> None:
+        """Keep the groups at these places, in this order."""
+        self.groups = [self.groups[place] for place in places]
+        self.curves = [self.curves[place] for place in places]
+        self.written = [self.written[place] for place in places]
+        self.set_bases([self.bases[place] for place in places])

@@ -1,7 +1,7 @@
 """The hook that runs before each update of an optimizer, for all its schedulers and followers."""
 
 import weakref
-from operator import is_
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -22,37 +22,55 @@ class UpdateHook:
         """The number of updates so far."""
         self.warnings = StepWarnings()
         self._curves: list[weakref.ref[Any]] = []
-        self._groups: list[Any] = []
-        """The groups that the optimizer had when its schedulers and followers followed them last."""
 
     def add(self, group_curves: Any) -> None:
         """Let this `GroupCurves` follow the groups."""
-        self._curves = [reference for reference in self._curves if reference() is not None]
-        self._curves.append(weakref.ref(group_curves))
-        self._groups = list(group_curves.optimizer.param_groups)
+        self._curves = [weakref.ref(curves) for curves in (*self._living_curves(), group_curves)]
+
+    def _living_curves(self) -> list[Any]:
+        references = [reference() for reference in self._curves]
+        return [curves for curves in references if curves is not None]
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if is_dynamo_compiling():  # the count would be compiled in
             return
-        groups = optimizer.param_groups
-        if len(groups) != len(self._groups) or not all(map(is_, groups, self._groups)):
-            self._follow_groups()
-            self._groups = list(groups)
+        living = self._living_curves()
+        if not all(curves.is_current() for curves in living):
+            _meet_groups(living)
+        if living and not _is_first_call(optimizer, living[-1].groups):
+            return
         if self.updates >= self.warnings.next_look and not _is_capturing():
             self.warnings.look(optimizer, self.updates)
         self.updates += 1
 
-    def _follow_groups(self) -> None:
-        """Follow the groups. Of several curves for one option, those follow that are the newest in charge."""
-        options: set[Any] = set()
-        for reference in reversed(self._curves):
-            curves = reference()
-            if curves is None or curves.option in options:
-                continue
-            curves.forget_missing()
-            if curves.is_in_charge():
-                options.add(curves.option)
-                curves.follow()
+    def after_load(self, optimizer: Optimizer) -> None:
+        """Recognize the groups that `load_state_dict` has just replaced."""
+        for curves in self._living_curves():
+            with suppress(TypeError, ValueError):  # the next step raises them
+                curves.meet()
+
+
+def _meet_groups(living: list[Any]) -> None:
+    """Give new groups their values: of several curves for one option, those do so that are in charge."""
+    options: set[Any] = set()
+    for curves in reversed(living):  # the newest first, which may have replaced others
+        if curves.option in options:
+            continue
+        is_complete = not curves.unknown_groups()
+        if is_complete or curves.is_in_charge():
+            options.add(curves.option)
+            curves.meet()
+
+
+def _is_first_call(optimizer: Optimizer, groups: list[dict[str, Any]]) -> bool:
+    """Return False if an update has called the hook before.
+
+    DeepSpeed steps the optimizer once for each group, and shows that group alone, or empties the others.
+    """
+    shown = optimizer.param_groups
+    if not groups or shown[0] is not groups[0]:
+        return len(shown) > 1
+    return bool(shown[0]["params"]) or not any(group["params"] for group in shown)
 
 
 def _is_capturing() -> bool:
@@ -74,4 +92,6 @@ def hook_of(optimizer: Any) -> UpdateHook:
             return hook
     hook = UpdateHook()
     optimizer.register_step_pre_hook(hook)
+    if hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):  # wrappers may lack it
+        optimizer.register_load_state_dict_post_hook(hook.after_load)
     return hook

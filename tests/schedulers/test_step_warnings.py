@@ -16,12 +16,12 @@ from support.schedulers.runs import lrs_of, optimizer_with
 from support.training.trees import through_file
 from torch.optim import SGD, Adafactor, Adagrad, Adam, AdamW, NAdam, RMSprop, lr_scheduler as torchs
 from torch.optim.swa_utils import SWALR
+from torch_bridge.schedulers.step_audit import was_loaded
 
 from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
 from torch_bridge.schedulers.curve_end import end_message
 from torch_bridge.schedulers.param_groups import updates_made
-from torch_bridge.schedulers.step_audit import was_loaded
 
 pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # which SequentialLR passes
 
