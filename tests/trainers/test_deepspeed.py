@@ -1,0 +1,65 @@
+"""A scheduler that was built before DeepSpeed's engine, which drops the groups without parameters.
+
+The tests are skipped without DeepSpeed, which `.[libraries]` installs on Linux.
+"""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from support.distributed.processes import run
+from support.schedulers.runs import learning_rate
+from support.trainers.deepspeed_runs import Plan, Record, train_and_resume
+from support.trainers.trainers import CURVE
+
+from plateau_jax import Curve, PlateauCurve
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed"),
+]
+
+LINEAR = PlateauCurve(12, decay_shape="linear")
+DROPPED = PlateauCurve(9, warmup_steps=4)
+"""The curve of a group that DeepSpeed drops."""
+
+RUNS = {
+    "no group is dropped": ([0.25, 0.01], CURVE),
+    "the last group is dropped": ([0.25, None], CURVE),
+    "a group in between is dropped": ([0.25, None, 0.01], CURVE),
+    "a curve for each group": ([0.25, 0.01], [CURVE, LINEAR]),
+    "the first of several curves is dropped": ([None, 0.25, 0.01], [DROPPED, CURVE, LINEAR]),
+}
+"""The peak of each group, None for a group without parameters, and the curves."""
+
+
+def expected_lrs(plan: Plan) -> list[list[float]]:
+    curves = [plan.curve] * len(plan.peaks) if isinstance(plan.curve, Curve) else plan.curve
+    pairs = [(peak, curve) for peak, curve in zip(plan.peaks, curves, strict=True) if peak is not None]
+    return [[learning_rate(peak, curve, step) for peak, curve in pairs] for step in range(plan.updates)]
+
+
+def train(plan: Plan, folder: Path) -> tuple[Record, Record]:
+    ((uninterrupted, resumed),) = run(train_and_resume, plan, folder, processes=1)
+    return uninterrupted, resumed
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize(("peaks", "curve"), RUNS.values(), ids=RUNS)
+def test_groups_keep_their_curves_and_resume(
+    peaks: Sequence[float | None], curve: Curve | Sequence[Curve], stage: int, tmp_path: Path
+) -> None:
+    plan = Plan(stage, peaks, curve, updates=12)
+    uninterrupted, resumed = train(plan, tmp_path)
+    assert uninterrupted.used == uninterrupted.last_lrs == expected_lrs(plan)
+    assert resumed.used == resumed.last_lrs == uninterrupted.used[6:]
+    assert resumed.losses == uninterrupted.losses[12:]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_steps_of_many_groups_do_not_warn(stage: int, tmp_path: Path) -> None:
+    """DeepSpeed steps the optimizer once for each group. A `CurveWarning` would be an error."""
+    plan = Plan(stage, [0.01] * 24, PlateauCurve(80), updates=80)
+    uninterrupted, _ = train(plan, tmp_path)
+    assert uninterrupted.used == expected_lrs(plan)
