@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.distributed.processes import run
 from support.schedulers.runs import learning_rate
-from support.trainers.deepspeed_runs import Plan, Record, train_and_resume
+from support.trainers.deepspeed_runs import Plan, train_and_resume
 from support.trainers.trainers import CURVE
 
 from plateau_jax import Curve, PlateauCurve
@@ -24,12 +24,14 @@ LINEAR = PlateauCurve(12, decay_shape="linear")
 DROPPED = PlateauCurve(9, warmup_steps=4)
 """The curve of a group that DeepSpeed drops."""
 
-RUNS = {
+RUNS: dict[str, tuple[Sequence[float | None], Curve | Sequence[Curve]]] = {
     "no group is dropped": ([0.25, 0.01], CURVE),
     "the last group is dropped": ([0.25, None], CURVE),
     "a group in between is dropped": ([0.25, None, 0.01], CURVE),
     "a curve for each group": ([0.25, 0.01], [CURVE, LINEAR]),
     "the first of several curves is dropped": ([None, 0.25, 0.01], [DROPPED, CURVE, LINEAR]),
+    # DeepSpeed steps the optimizer once for each group, which must not look like too few scheduler steps.
+    "many groups": ([0.01] * 24, PlateauCurve(80)),
 }
 """The peak of each group, None for a group without parameters, and the curves."""
 
@@ -40,26 +42,13 @@ def expected_lrs(plan: Plan) -> list[list[float]]:
     return [[learning_rate(peak, curve, step) for peak, curve in pairs] for step in range(plan.updates)]
 
 
-def train(plan: Plan, folder: Path) -> tuple[Record, Record]:
-    ((uninterrupted, resumed),) = run(train_and_resume, plan, folder, processes=1)
-    return uninterrupted, resumed
-
-
 @pytest.mark.parametrize("stage", [0, 2, 3])
-@pytest.mark.parametrize(("peaks", "curve"), RUNS.values(), ids=RUNS)
-def test_groups_keep_their_curves_and_resume(
-    peaks: Sequence[float | None], curve: Curve | Sequence[Curve], stage: int, tmp_path: Path
-) -> None:
-    plan = Plan(stage, peaks, curve, updates=12)
-    uninterrupted, resumed = train(plan, tmp_path)
-    assert uninterrupted.used == uninterrupted.last_lrs == expected_lrs(plan)
-    assert resumed.used == resumed.last_lrs == uninterrupted.used[6:]
-    assert resumed.losses == uninterrupted.losses[12:]
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_steps_of_many_groups_do_not_warn(stage: int, tmp_path: Path) -> None:
-    """DeepSpeed steps the optimizer once for each group. A `CurveWarning` would be an error."""
-    plan = Plan(stage, [0.01] * 24, PlateauCurve(80), updates=80)
-    uninterrupted, _ = train(plan, tmp_path)
-    assert uninterrupted.used == expected_lrs(plan)
+def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None:
+    """Without a `CurveWarning`, which would be an error."""
+    plans = [Plan(stage, *options) for options in RUNS.values()]
+    (records,) = run(train_and_resume, plans, tmp_path, processes=1)
+    for name, plan, (uninterrupted, resumed) in zip(RUNS, plans, records, strict=True):
+        half = plan.updates // 2
+        assert uninterrupted.used == uninterrupted.last_lrs == expected_lrs(plan), name
+        assert resumed.used == resumed.last_lrs == uninterrupted.used[half:], name
+        assert resumed.losses == uninterrupted.losses[-len(resumed.losses) :], name

@@ -28,7 +28,12 @@ class Plan:
     peaks: Sequence[float | None]
     """The peak of each group; None for a group without parameters, which DeepSpeed drops."""
     curve: Curve | Sequence[Curve]
-    updates: int
+
+    @property
+    def updates(self) -> int:
+        """As many as the longest curve has steps."""
+        curves = [self.curve] if isinstance(self.curve, Curve) else self.curve
+        return max(curve.total_steps for curve in curves)
 
 
 @dataclass
@@ -42,19 +47,26 @@ class Record:
     losses: list[float] = field(default_factory=list[float])
 
 
-def train_and_resume(plan: Plan, folder: Path) -> tuple[Record, Record]:
-    """Train, saving after half of the updates; then resume from there in a new engine."""
-    half = plan.updates // 2
+def train_and_resume(plans: Sequence[Plan], folder: Path) -> list[tuple[Record, Record]]:
+    """Train each model, saving after half of the updates; then resume from there in a new engine.
+
+    Returns:
+        The records of the uninterrupted and of the resumed run, for each plan.
+    """
     deepspeed = _import_deepspeed()
-    uninterrupted, resumed = Record(), Record()
-    engine, optimizer = _initialize(deepspeed, plan)
-    _train(engine, optimizer, range(half), uninterrupted)
-    engine.save_checkpoint(folder, tag="half")
-    _train(engine, optimizer, range(half, plan.updates), uninterrupted)
-    engine, optimizer = _initialize(deepspeed, plan)
-    engine.load_checkpoint(folder, tag="half")
-    _train(engine, optimizer, range(half, plan.updates), resumed)
-    return uninterrupted, resumed
+    records: list[tuple[Record, Record]] = []
+    for plan in plans:
+        first, second = range(plan.updates // 2), range(plan.updates // 2, plan.updates)
+        uninterrupted, resumed = Record(), Record()
+        engine, optimizer = _initialize(deepspeed, plan)
+        _train(engine, optimizer, first, uninterrupted)
+        engine.save_checkpoint(folder, tag="half")
+        _train(engine, optimizer, second, uninterrupted)
+        engine, optimizer = _initialize(deepspeed, plan)
+        engine.load_checkpoint(folder, tag="half")
+        _train(engine, optimizer, second, resumed)
+        records.append((uninterrupted, resumed))
+    return records
 
 
 def _import_deepspeed() -> Any:
