@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.distributed.processes import run
+from support.docs.pages import PAGES, sections
 from support.schedulers.runs import learning_rate
-from support.trainers.deepspeed_runs import Plan, train_and_resume
+from support.trainers.deepspeed_runs import Plan, run_program, train_and_resume
 from support.trainers.trainers import CURVE
 
 from plateau_jax import Curve, PlateauCurve
@@ -52,3 +53,36 @@ def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None
         assert uninterrupted.used == uninterrupted.last_lrs == expected_lrs(plan), name
         assert resumed.used == resumed.last_lrs == uninterrupted.used[half:], name
         assert resumed.losses == uninterrupted.losses[-len(resumed.losses) :], name
+
+
+(PAGE,) = (section for page in PAGES for section in sections(page) if section.heading == "DeepSpeed")
+OF_PAGE = PlateauCurve(1000, warmup_steps=100)
+BUILD, STEP = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)", "engine.step("
+PROGRAMS = {
+    "unchanged": ({}, list(range(10))),
+    "unit": (
+        {BUILD: f"{BUILD}, unit=8", STEP: f'{STEP}lr_kwargs={{"count": 20}}'},
+        [0, 2, 5, 7, 10, 12, 15, 17, 20, 22],
+    ),
+    "hold": (
+        {
+            "import PlateauCurve": "import HoldBelow, PlateauCurve",
+            BUILD: f"{BUILD}, hold=HoldBelow(0.5, 4)",
+            STEP: f'{STEP}lr_kwargs={{"metric": 0.1}}',
+        },
+        [0, 0, 0, 0, 0, 1, 2, 3, 4, 5],
+    ),
+}
+"""Changes to the program on the page, and the clock before each update."""
+
+
+@pytest.mark.parametrize(("changes", "clocks"), PROGRAMS.values(), ids=PROGRAMS)
+def test_program_uses_the_curve(changes: dict[str, str], clocks: list[int], tmp_path: Path) -> None:
+    code = "".join(block.code for block in PAGE.blocks)
+    for old, new in changes.items():
+        assert code.count(old) == 1
+        code = code.replace(old, new)
+    ((used, state),) = run(run_program, code, tmp_path, processes=1)
+    assert used == [[learning_rate(0.01, OF_PAGE, clock)] for clock in clocks]
+    assert state["last_epoch"] == len(used)
+    assert (tmp_path / "saved_deepspeed" / "10").is_dir()

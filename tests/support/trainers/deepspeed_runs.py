@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from support.programs import rank_environments
+from support.trainers import trainers
 from support.training.models import seeded
 from torch import nn
 from torch.optim import AdamW
@@ -67,6 +68,16 @@ def train_and_resume(plans: Sequence[Plan], folder: Path) -> list[tuple[Record, 
         _train(engine, optimizer, second, resumed)
         records.append((uninterrupted, resumed))
     return records
+
+
+def run_program(code: str, folder: Path) -> tuple[list[list[float]], dict[str, Any]]:
+    """Run a program in a folder; return the learning rates of its updates, and the scheduler's state."""
+    _import_deepspeed()
+    os.chdir(folder)
+    names: dict[str, Any] = {}
+    with trainers.record_lrs() as used:
+        exec(code, names)
+    return used, names["scheduler"].state_dict()
 
 
 def _import_deepspeed() -> Any:
