@@ -12,7 +12,7 @@ from support.distributed.processes import run
 from support.docs.pages import PAGES, sections
 from support.schedulers.runs import learning_rate
 from support.trainers.deepspeed_runs import Plan, run_program, train_and_resume
-from support.trainers.trainers import CURVE
+from support.trainers.trainers import CURVE, PAGE_CURVE, PAGE_PEAK, program
 
 from plateau_jax import Curve, PlateauCurve
 
@@ -86,3 +86,31 @@ def test_program_uses_the_curve(changes: dict[str, str], clocks: list[int], tmp_
     assert used == [[learning_rate(0.01, OF_PAGE, clock)] for clock in clocks]
     assert state["last_epoch"] == len(used)
     assert (tmp_path / "saved_deepspeed" / "10").is_dir()
+
+
+CONFIG = (
+    '{"train_micro_batch_size_per_gpu": 128, "gradient_accumulation_steps": 2, '
+    '"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}'
+)
+THROUGH = {
+    "Hugging Face Trainer": ({"use_cpu=True": f"deepspeed={CONFIG}"}, 2),
+    "accelerate": (
+        {
+            "import Accelerator": "import Accelerator, DeepSpeedPlugin",
+            "gradient_accumulation_steps=MICRO_BATCHES": f"deepspeed_plugin=DeepSpeedPlugin(hf_ds_config={CONFIG})",
+        },
+        1,
+    ),
+}
+"""What to change in a program of the pages, so that it trains in DeepSpeed's engine; and its groups."""
+
+
+@pytest.mark.parametrize("heading", THROUGH)
+def test_other_trainers_use_the_curve_in_deepspeed(heading: str, tmp_path: Path) -> None:
+    changes, groups = THROUGH[heading]
+    ((used, state),) = run(run_program, program(heading, changes), tmp_path, processes=1)
+    # The engine steps one group at a time.
+    assert used == [
+        [learning_rate(PAGE_PEAK, PAGE_CURVE, step)] for step in range(200) for _ in range(groups)
+    ]
+    assert state["last_epoch"] == 200

@@ -77,7 +77,8 @@ def run_program(code: str, folder: Path) -> tuple[list[list[float]], dict[str, A
     names: dict[str, Any] = {}
     with trainers.record_lrs() as used:
         exec(code, names)
-    return used, names["scheduler"].state_dict()
+    scheduler = names["scheduler"] if "scheduler" in names else names["trainer"].lr_scheduler
+    return used, scheduler.state_dict()
 
 
 def _import_deepspeed() -> Any:
