@@ -92,17 +92,18 @@ CONFIG = (
     '{"train_micro_batch_size_per_gpu": 128, "gradient_accumulation_steps": 2, '
     '"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}'
 )
+PLUGIN = f"deepspeed_plugin=DeepSpeedPlugin(hf_ds_config={CONFIG})"
 THROUGH = {
     "Hugging Face Trainer": ({"use_cpu=True": f"deepspeed={CONFIG}"}, 2),
     "accelerate": (
         {
             "import Accelerator": "import Accelerator, DeepSpeedPlugin",
-            "gradient_accumulation_steps=MICRO_BATCHES": f"deepspeed_plugin=DeepSpeedPlugin(hf_ds_config={CONFIG})",
+            "gradient_accumulation_steps=MICRO_BATCHES": PLUGIN,
         },
         1,
     ),
 }
-"""What to change in a program of the pages, so that it trains in DeepSpeed's engine; and its groups."""
+"""Changes to a program of the pages, so that it trains in DeepSpeed's engine, and its number of groups."""
 
 
 @pytest.mark.parametrize("heading", THROUGH)
