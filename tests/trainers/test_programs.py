@@ -47,6 +47,13 @@ def use_cpu(monkeypatch):
 LATER = PlateauCurve(160, warmup_steps=20, plateaus=[(0, 60)], init_lr_ratio=0.1)
 FROM_A_START = replace(PAGE_CURVE, init_lr_ratio=0.05)
 OF_PAGE = expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK)
+WARMUP_OF_BACKBONE = PlateauCurve(1000, warmup_steps=20)
+"""Its first 20 steps are those after the backbone has joined."""
+OF_BACKBONE = [
+    *([0.0] * 60),
+    *(learning_rate(1e-3, WARMUP_OF_BACKBONE, step) for step in range(20)),
+    *(learning_rate(1e-3, PAGE_CURVE, step) for step in range(80, 200)),
+]
 
 # The learning rates of each update, by the heading of a program.
 TORCH = {
@@ -54,6 +61,9 @@ TORCH = {
     "accelerate": OF_PAGE,
     "Lightning Fabric": OF_PAGE,
     "PyTorch Lightning": OF_PAGE,
+    "PyTorch Lightning, with a backbone that joins later": [
+        [*lrs, of_backbone] for lrs, of_backbone in zip(OF_PAGE, OF_BACKBONE, strict=True)
+    ],
     "Hugging Face Trainer": expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK, groups=2),
     "Plain PyTorch, combined with torch's schedulers": [
         *([[0.1 * float(np.float32(PAGE_PEAK))]] * 40),
