@@ -103,10 +103,9 @@ def _how_to_start(builder: str, clock: int, unit: int | None, has_rules: bool) -
         count = f"'applied': {clock}" if unit is None else f"'consumed': {clock * unit}"
         hold = "step.state_dict()['hold']" if has_rules else None
         return f"load state_dict | {{'unit': {unit}, {count}, 'hold': {hold}}}"
-    start = f"build it with last_epoch={clock - 1}"
     if unit is not None:
-        start = f"call step(count={clock * unit}) once"
-    return f"do not load this state: {start}"
+        return f"load state_dict | {{'unit': {unit}, 'clock': {clock}, 'consumed': {clock * unit}, 'hold': None}}"
+    return f"do not load this state: build it with last_epoch={clock - 1}"
 
 
 def _read_rule_state(saved: Any, rule: Rule) -> Any:

@@ -94,12 +94,11 @@ COUNTS: list[Any] = [
 
 
 @each_row(COUNTS)
-@pytest.mark.parametrize("kind", ["scheduler", "follower"])
 @pytest.mark.parametrize("updates", [0, 3])
-def test_errors_of_counts(row: Any, kind: str, updates: int) -> None:
-    counted, asked = (started(kind, updates, unit=8, asked=asked) for asked in (False, True))
+def test_errors_of_counts(row: Any, updates: int) -> None:
+    counted, asked = (started("scheduler", updates, unit=8, asked=asked) for asked in (False, True))
     asked.counter.count = "2"
-    check_call(row, counted=counted, asked=asked, plain=started(kind, updates))
+    check_call(row, counted=counted, asked=asked, plain=started("scheduler", updates))
 
 
 METRICS: list[Any] = [
@@ -112,7 +111,10 @@ METRICS: list[Any] = [
     ("counted.step(metric=0.5)", TypeError, "step(metric=0.5)", "hold="),
     ("counted.step(0)", TypeError, "step(0) with unit = 8", "step(count=n)"),
     ("counted.step(8, count=8)", TypeError, "step(8) with unit = 8"),
-    ("follower.step(8)", TypeError, "positional"),
+    ("held.step(8)", TypeError, "metric = 8 must be a real scalar", "step(loss)"),
+    ("follower.step(0.5)", TypeError, "clock = 0.5", "integer"),
+    ("follower.step(-1)", ValueError, "clock = -1", "at least 0"),
+    ("follower.step(count=8)", TypeError, "unexpected keyword argument"),
     *(
         (f"held.step({value})", TypeError, "metric", "real scalar")
         for value in (
@@ -130,7 +132,7 @@ METRICS: list[Any] = [
 def test_errors_of_metrics(row: Any, updates: int) -> None:
     held = started("scheduler", updates, hold=[PATIENT, HoldBelow(0.7, 3)])
     plain, counted = started("scheduler", updates), started("scheduler", updates, unit=8)
-    check_call(row, held=held, plain=plain, counted=counted, follower=started("follower", updates, unit=8))
+    check_call(row, held=held, plain=plain, counted=counted, follower=started("follower", updates))
 
 
 def counting(count: Any) -> TrainStep:

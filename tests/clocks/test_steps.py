@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.clocks.consumption import counted_on_ranks, counts_on
-from support.clocks.drivers import Follower, Scheduler, Step
+from support.clocks.drivers import Scheduler, Step
 from support.distributed.processes import run
 from support.holds.held import CURVE as STAGES, PATIENT, told
 from support.schedulers.driven import Driven
@@ -67,7 +67,7 @@ def test_rebuilt_result_keeps_its_attributes() -> None:
         assert equal_trees(list(rebuilt.aux), list(result.aux))
 
 
-@pytest.mark.parametrize("driver", [Scheduler, Follower, Step])
+@pytest.mark.parametrize("driver", [Scheduler, Step])
 def test_sum_is_exact_up_to_2_to_the_62(driver: Any) -> None:
     run = driver(CURVE, 0.25, unit=2**61 // 15 + 1)
     run.run([(2**58 - 1, 1.0)] * 16)

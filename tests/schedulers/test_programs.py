@@ -96,7 +96,7 @@ def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: s
     for move in draw(st.lists(moves, max_size=10)):
         if isinstance(move, list):
             for given_count, metric in move:
-                run.update(count_form(given_count), metric_form(metric))
+                run.update(count_form(given_count), metric_form(metric), check=True)
                 run.check()
         elif isinstance(move, str):
             getattr(run, move)()

@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler as torchs
 from torch.optim.lr_scheduler import LambdaLR, _warn_get_lr_called_within_step
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import Curve, HoldBelow, PlateauCurve
+from plateau_jax import Curve, CurveWarning, HoldBelow, PlateauCurve
 from torch_bridge import CurveLR, lambda_lr
 
 pytestmark = [
@@ -208,14 +208,15 @@ def test_states_of_ours_and_torchs_load(steps: int) -> None:
     for step in range(steps + 1, steps + 4):
         advance(other, torchs_own)
         assert lrs_of(other) == torchs_own.get_last_lr() == [peak * function(step) for peak in (0.5, 0.25)]
-    # The load left the state unchanged, so a CurveLR loads it again; and that of torch's with strict=False.
+    # The load left the state unchanged, so a CurveLR loads it again; and that of torch's with a warning.
     again = lambda_lr(optimizer_with([0.5, 0.25]), CURVE)
     again.load_state_dict(saved[1])
     assert again.state_dict() == scheduler.state_dict()
     for state in (torchs_own.state_dict(), LambdaLR(optimizer_with([0.5, 0.25]), function, -1).state_dict()):
         back = optimizer_with([0.3, 0.3])
-        again = lambda_lr(back, CURVE, strict=False)
-        again.load_state_dict(through_file(state))
+        again = lambda_lr(back, CURVE)
+        with pytest.warns(CurveWarning, match="without a curve|has the peak"):
+            again.load_state_dict(through_file(state))
         assert again.clock == again.last_epoch == state["last_epoch"]
         assert lrs_of(back) == [peak * CURVE(again.clock) for peak in (0.5, 0.25)]
 

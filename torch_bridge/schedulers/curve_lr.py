@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, SupportsIndex
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -233,15 +233,22 @@ class CurveLR(LambdaLR):
         if epoch is not None and isinstance(clock, HeldClock):
             if metric is not None:
                 raise TypeError("with hold, step() takes one metric, as in step(loss)")
+            if type(epoch) is int:  # DeepSpeed passes its batch size if step() has raised a TypeError
+                raise TypeError(
+                    f"metric = {checks.short_repr(epoch)} must be a real scalar, a float or a tensor: with "
+                    "hold, call step(loss)"
+                )
             epoch, metric = None, epoch
-        if self._step_count == 1:
-            self._warn_of_order()
-        # No clock counts when torch steps a scheduler in a constructor, before the first update.
-        is_initial = self._step_count == 0 or updates == 0
-        if not (is_initial and count is None and metric is None):
-            clock = clock.after(updates - 1, count, metric)
         if epoch is not None:
             updates = self._checked_epoch(epoch)
+        # No clock counts when torch steps a scheduler in a constructor, before the first update.
+        is_initial = self._step_count == 0 or self.last_epoch < 0
+        if not (is_initial and count is None and metric is None):
+            clock = clock.after(self.last_epoch, count, metric)
+        if self._step_count == 1:
+            self._warn_of_order()
+        if epoch is not None:
+            warn("The epoch parameter in `scheduler.step()` is deprecated: call it without", UserWarning)
         is_next = updates == self.last_epoch + 1
         self._move_to(updates, clock)
         self._step_count += 1
@@ -256,18 +263,13 @@ class CurveLR(LambdaLR):
                 f"step({checks.short_repr(epoch)}) with unit = {self.unit}: write step(count=n), "
                 "where n is what the update consumed; to move to another step, call load_state_dict(state)"
             )
-        if isinstance(epoch, Tensor | float):
+        if isinstance(epoch, Tensor) or not isinstance(epoch, SupportsIndex) or isinstance(epoch, bool):
             raise TypeError(
                 f"epoch = {checks.short_repr(epoch)} must be an integer. The curve counts updates, not parts "
                 "of epochs: call step() after each; step() takes a loss only with hold=, as in "
                 "lambda_lr(optimizer, curve, hold=...)"
             )
-        epoch = max(checks.integer("epoch", epoch), -1)
-        warn(
-            "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()` without it",
-            UserWarning,
-        )
-        return epoch
+        return max(checks.integer("epoch", epoch), -1)
 
     def _warn_of_order(self) -> None:
         """Warn as torch does if the scheduler is stepped before the optimizer."""

@@ -183,8 +183,8 @@ class GroupCurves:
             return
         if self.common_curve is None:
             raise ValueError(
-                f"the optimizer has {len(groups)} parameter groups, but {len(new)} of them have no curve. "
-                "Build this again with a curve for each group, and load its state: "
+                f"the optimizer has {len(groups)} parameter groups, but {len(new)} of them "
+                f"{'has' if len(new) == 1 else 'have'} no curve. Build this again with a curve for each group, and load its state: "
                 "new.load_state_dict(old.state_dict())"
             )
         bases = [self.option.base_of(index, groups[index]) for index in new]

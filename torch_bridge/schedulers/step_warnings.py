@@ -1,10 +1,10 @@
 """Warnings about schedulers whose steps do not fit the updates of their optimizer.
 
-A hook looks at the schedulers of an optimizer after 20 updates, 40, 80 and so on until 1280, and then after
-every 1280. From one look to the next is a window, of n updates. It judges the scheduler with the most steps,
+A hook looks at the schedulers of an optimizer after 21 updates, 42, 84 and so on until 1344, and then after
+every 1344. From one look to the next is a window, of n updates. It judges the scheduler with the most steps,
 since several may take turns, as in a `SequentialLR`, and warns once for each kind of mistake:
 
-    at most n/10 steps, though more would have changed a learning rate     in two windows in a row, n >= 40
+    at most n/10 steps, though more would have changed a learning rate     in two windows in a row, n >= 42
     3n/2 steps or more                                                     in two windows in a row
     a unit so large that the clock stands where all learning rates are 0   in two windows in a row
     a clock far past the end (`curve_end` has the rule)                    at once
@@ -26,8 +26,8 @@ from torch_bridge.curve_api import warn
 from torch_bridge.schedulers.curve_end import end_message, value_range
 from torch_bridge.schedulers.param_groups import loaded_updates
 
-_FIRST_WINDOW, _LONGEST_WINDOW = 20, 1280
-_LONG_ENOUGH = 40
+_FIRST_WINDOW, _LONGEST_WINDOW = 21, 1344
+_LONG_ENOUGH = 42
 """In a shorter window, one step in nine updates can look like one in ten."""
 
 
@@ -150,12 +150,13 @@ def _finding(scheduler: Any, size: int, updates: int) -> str:
         return ""  # it trains nothing
     if steps.in_window > 0 and not steps.was_past_end and _end_message(scheduler):
         return "past the end"
-    if 2 * steps.in_window >= 3 * size:
+    # The ends of a window may cut a group of steps: hence the small margins here and below.
+    if 2 * steps.in_window >= 3 * (size - 1):
         return "often"
     stands = scheduler.unit is not None and scheduler.clock == steps.first_clock
     if stands and steps.in_window > 0 and not any(scheduler.get_lr()):
         return "stands"
-    is_rare = size >= _LONG_ENOUGH and 10 * steps.in_window <= size
+    is_rare = size >= _LONG_ENOUGH and 9.5 * steps.in_window <= size
     return "rarely" if is_rare and _would_change(scheduler, updates) else ""
 
 

@@ -83,7 +83,7 @@ def hook_of(optimizer: Any) -> UpdateHook:
     # Torch marks the `step` of a class that runs hooks, in the constructor of its first instance. Others
     # are wrappers, those of trainers or such as Lookahead, whose own optimizer may run them.
     while not hasattr(cast("Any", type(optimizer)).step, "hooked"):
-        optimizer = getattr(optimizer, "optimizer", None)
+        optimizer = getattr(optimizer, "optimizer", getattr(optimizer, "_base_optimizer", None))  # timm's
         if not isinstance(optimizer, Optimizer):
             return UpdateHook()
     hooks: dict[int, Any] = optimizer._optimizer_step_pre_hooks

@@ -1,4 +1,4 @@
-"""An adapter for each driver of a clock: scheduler, follower, training step, and JAX's transformation.
+"""An adapter for each driver of a clock: scheduler, training step, and JAX's transformation.
 
 A driver makes updates, each with a count of samples and a metric, and returns the learning rate that each
 used. `Definition` does the same by definition: in Python integers, and by the oracle of the hold rules.
@@ -102,17 +102,15 @@ class Driver(ABC):
 class Scheduler(Driver):
     """`tests/schedulers/test_programs` compares it with its definition."""
 
-    kind = "scheduler"
-
     def start(self, last_epoch: int = -1) -> None:
-        self.driven = Driven(
-            self.kind, self.curve, [self.peak], unit=self.unit, hold=self.hold, last_epoch=last_epoch
-        )
+        clock: Any = {"unit": self.unit, "hold": self.hold}
+        self.driven = Driven("scheduler", self.curve, [self.peak], last_epoch=last_epoch, **clock)
         self.part = self.driven.part
 
     def update(self, count: int, metric: Any) -> float:
         (value,) = self.driven.values()
-        self.driven.update(count, metric)
+        self.driven.optimizer.step()
+        self.driven.step(count, metric)
         return value
 
     def clock(self) -> int:
@@ -130,19 +128,11 @@ class Scheduler(Driver):
         self.part.load_state_dict(state[1], **options)  # under another curve, which has other values
 
     def start_again(self, message: str, state: Any) -> None:
-        advice = message.rpartition("do not load this state: ")[2]
-        if advice.startswith("build it with "):
-            self.start(int(advice.removeprefix("build it with last_epoch=")))
+        advice = message.rpartition("of the curve, ")[2]
+        if advice.startswith("load "):
+            self.part.load_state_dict(eval(advice.removeprefix("load "), {"state_dict": state[1]}))
             return
-        call, times = advice.removeprefix("call ").split(maxsplit=1)
-        for _ in range(1 if times == "once" else int(times.removesuffix(" times"))):
-            eval(f"self.part.{call}")
-
-
-class Follower(Scheduler):
-    """It has no hold."""
-
-    kind = "follower"
+        self.start(int(advice.removeprefix("do not load this state: build it with last_epoch=")))
 
 
 class Step(Driver):
