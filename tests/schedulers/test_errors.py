@@ -63,6 +63,10 @@ def with_option(**option: Any) -> Optimizer:
     return optimizer
 
 
+def two_groups() -> Optimizer:
+    return optimizer_with([0.1, 0.1])
+
+
 NOT_INTEGERS = ["True", "8.0", "'8'", "None"]
 SCHEDULE = "lambda_lr(optimizer, CURVE, "
 BUILDING: list[Row] = [
@@ -86,7 +90,7 @@ BUILDING: list[Row] = [
     *each("follow(optimizer, 'weight_decay', CURVE, {})", ["unit=8", "count=len", "strict=False"],
           TypeError, "unexpected keyword argument"),
     *(
-        row for curve in ("[CURVE, OF_UNIT_8[0]]", *(f"OF_UNIT_8[{index}]" for index in range(len(OF_UNIT_8))))
+        row for curve in ("[CURVE, OF_UNIT_8[0]]", *(f"OF_UNIT_8[{n}]" for n in range(len(OF_UNIT_8))))
         for row in each(f"lambda_lr(optimizer, {curve}, unit={{}})", ["None", "1", "16"],
                         ValueError, "unit = {} must be 8")
     ),
@@ -233,10 +237,10 @@ RUNNING: list[Row] = [
      "last_epoch=state['clock'] - 1"),
     ("follower.load_state_dict(follower_state | {'new_values': []})", ValueError, "an earlier version",
      "step(state['clock'])"),
-    *each("scheduler.load_state_dict({}(optimizer_with([0.1, 0.1], AdamW), 0.1, 0.5).state_dict())",
-          ["CyclicLR"], ValueError, "base_lrs are not the peaks", "last_epoch=-1), and then", "set_peak(peak)"),
-    ("scheduler.load_state_dict(OneCycleLR(optimizer_with([0.1, 0.1]), 0.1, 9).state_dict())", ValueError,
-     "OneCycleLR", "base_lrs are not the peaks", "last_epoch=-1"),
+    ("scheduler.load_state_dict(CyclicLR(two_groups(), 0.1, 0.5, cycle_momentum=False).state_dict())",
+     ValueError, "base_lrs are not the peaks", "last_epoch=-1), and then", "scheduler.set_peak(peak)"),
+    ("scheduler.load_state_dict(OneCycleLR(two_groups(), 0.1, 9, cycle_momentum=False).state_dict())",
+     ValueError, "OneCycleLR", "base_lrs are not the peaks", "last_epoch=-1"),
     *each("held.load_state_dict(held_state | {{'hold': {}}})", ["5", "[{}]", "[{'rule': PATIENT.to_dict()}]"],
           ValueError, "state_dict"),
     *each("held.load_state_dict(with_rule_state(held_state, {}))",

@@ -254,7 +254,7 @@ class CurveLR(LambdaLR):
         self._step_count += 1
         if not is_next:
             self._watch()
-        elif self.steps is not None:
+        elif self.steps is not None and not is_initial:
             self.steps.total += 1
 
     def _checked_epoch(self, epoch: Any) -> int:

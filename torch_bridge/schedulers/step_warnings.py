@@ -81,12 +81,21 @@ class StepWarnings:
         for scheduler in self._living_schedulers():
             scheduler.steps.before_window = scheduler.steps.total
 
+    def note_load(self, optimizer: Optimizer) -> None:
+        """Note what an optimizer has loaded, before it makes an update."""
+        if any(scheduler.steps.may_lack_state for scheduler in self._living_schedulers()):
+            self._loaded_updates = loaded_updates(optimizer)
+
     def look(self, optimizer: Optimizer, updates: int) -> None:
         """Warn of what is found after this number of updates."""
         since_start = updates - self._start
-        if since_start < 2:
-            self.next_look = self._start + (1, _FIRST_WINDOW)[since_start]
-            message = self._lost_state(optimizer, is_second_update=since_start == 1)
+        if since_start == 0:
+            self.next_look = updates + 1
+            self.note_load(optimizer)
+            return
+        if since_start == 1:
+            self.next_look = self._start + _FIRST_WINDOW
+            message = self._lost_state()
         else:
             self.next_look = updates + min(since_start, _LONGEST_WINDOW)
             message = self._judge_window(updates)
@@ -94,15 +103,13 @@ class StepWarnings:
         if message:
             warn(message)
 
-    def _lost_state(self, optimizer: Optimizer, *, is_second_update: bool) -> str:
+    def _lost_state(self) -> str:
         """Return the warning about an optimizer that was loaded without its scheduler."""
         schedulers = self._living_schedulers()
         # A scheduler past the first step was loaded, or moved by the user.
         at_start = [item for item in schedulers if item.steps.may_lack_state and item.last_epoch <= 1]
-        if at_start and self._loaded_updates == 0:
-            self._loaded_updates = loaded_updates(optimizer)
         made = self._loaded_updates
-        if made == 0 or not at_start or not is_second_update:
+        if made == 0 or not at_start:
             return ""
         for scheduler in schedulers:
             scheduler.steps.may_lack_state = False

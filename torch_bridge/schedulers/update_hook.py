@@ -45,6 +45,7 @@ class UpdateHook:
 
     def after_load(self, optimizer: Optimizer) -> None:
         """Recognize the groups that `load_state_dict` has just replaced."""
+        self.warnings.note_load(optimizer)
         for curves in self._living_curves():
             with suppress(TypeError, ValueError):  # the next step raises them
                 curves.meet()
