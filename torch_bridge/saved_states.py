@@ -104,7 +104,8 @@ def _how_to_start(builder: str, clock: int, unit: int | None, has_rules: bool) -
         hold = "step.state_dict()['hold']" if has_rules else None
         return f"load state_dict | {{'unit': {unit}, {count}, 'hold': {hold}}}"
     if unit is not None:
-        return f"load state_dict | {{'unit': {unit}, 'clock': {clock}, 'consumed': {clock * unit}, 'hold': None}}"
+        counts = f"'clock': {clock}, 'consumed': {clock * unit}"
+        return f"load state_dict | {{'unit': {unit}, {counts}, 'hold': None}}"
     return f"do not load this state: build it with last_epoch={clock - 1}"
 
 
@@ -242,8 +243,8 @@ def compare_curves(
             )
         if difference:
             return (
-                f"state_dict belongs to a different curve: {difference}. The run continues at step {clock} of "
-                "this curve"
+                f"state_dict belongs to a different curve: {difference}. The run continues at step {clock} "
+                "of this curve"
             )
     return ""
 

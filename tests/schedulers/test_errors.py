@@ -201,11 +201,11 @@ RUNNING: list[Row] = [
     ("scheduler.set_peak([0.1, -1.0])", ValueError, "peak[1] = -1.0"),
     ("scheduler.set_peak([0.1, None])", TypeError, "peak[1] = None"),
     # These had one curve for each group, and got another group.
-    *each("{}_of_one.step()", ["scheduler", "follower"], ValueError, "2 parameter groups, but 1 of them has"),
-    ("held_of_one.step(0.5)", ValueError, "2 parameter groups, but 1 of them has no curve"),
-    *each("optimizer_of_{}_of_one.step()", list(RUNS), ValueError, "2 parameter groups, but 1 of them has"),
-    *each("{0}_of_one.load_state_dict({0}_of_one.state_dict())", list(RUNS), ValueError, "has no curve"),
-    ("scheduler_of_one.set_peak(0.2)", ValueError, "has no curve", "new.load_state_dict(old.state_dict())"),
+    *each("{}_of_one.step()", ["scheduler", "follower"], ValueError, "2 parameter groups, but curves for 1"),
+    ("held_of_one.step(0.5)", ValueError, "2 parameter groups, but curves for 1 of them"),
+    *each("optimizer_of_{}_of_one.step()", list(RUNS), ValueError, "2 parameter groups, but curves for 1"),
+    *each("{0}_of_one.load_state_dict({0}_of_one.state_dict())", list(RUNS), ValueError, "but curves for 1 of them"),
+    ("scheduler_of_one.set_peak(0.2)", ValueError, "but curves for 1 of them", "new.load_state_dict(old.state_dict())"),
     # The states of others.
     *each("torchs.load_state_dict({})", ["held_state", "counted_state"], KeyError, "lr_lambdas"),
     *(

@@ -341,8 +341,9 @@ class CurveLR(LambdaLR):
         """
         group_curves = self._group_curves
         group_curves.follow()
-        group_curves.set_bases(peaks_per_group(peak, len(group_curves.groups)))
+        peaks = peaks_per_group(peak, len(group_curves.groups))
         self._is_peak_set = True
+        group_curves.set_bases(peaks)
         if self.steps is not None:
             self.steps.may_lack_state = False
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR

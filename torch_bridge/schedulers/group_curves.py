@@ -183,8 +183,8 @@ class GroupCurves:
             return
         if self.common_curve is None:
             raise ValueError(
-                f"the optimizer has {len(groups)} parameter groups, but {len(new)} of them "
-                f"{'has' if len(new) == 1 else 'have'} no curve. Build this again with a curve for each group, and load its state: "
+                f"the optimizer has {len(groups)} parameter groups, but curves for {len(self.groups)} of them. Build "
+                "it again with a curve for each group, and load its state: "
                 "new.load_state_dict(old.state_dict())"
             )
         bases = [self.option.base_of(index, groups[index]) for index in new]
@@ -208,12 +208,21 @@ class GroupCurves:
             # A dictionary that was loaded has this very list of parameters, which may be empty.
             signs = [group["params"], *group["params"]]
             places.update((id(sign), place) for sign in signs)
+        bases = list(self.bases)
         for group in unknown:
             signs = [group["params"], *group["params"]]
             place = next((places[id(sign)] for sign in signs if id(sign) in places), None)
-            if place is not None:
+            if place is None:
+                continue
+            self.is_loaded = True
+            if any(self.groups[place] is other for other in unknown):  # the group was split
+                self.groups.append(group)
+                self.curves.append(self.curves[place])
+                self.written.append(self.written[place])
+                bases.append(bases[place])
+            else:
                 self.groups[place] = group
-                self.is_loaded = True
+        self.set_bases(bases)
 
     def _keep(self, places: Sequence[int]) -> None:
         """Keep the groups at these places, in this order."""

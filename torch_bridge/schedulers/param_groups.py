@@ -174,9 +174,10 @@ class GroupOption(NamedTuple):
             value = self.read(group)
         except (IndexError, KeyError, TypeError):
             raise ValueError(f"param_groups[{index}] has no {self}") from None
+        name = str(self)
         if self.name == "lr":
-            value = group.get("initial_lr", value)
-        return base_value(f"{self} of param_groups[{index}]", value)
+            name, value = "learning rate", group.get("initial_lr", value)
+        return base_value(f"{name} of param_groups[{index}]", value)
 
     def warn_of_scales(self, groups: Sequence[dict[str, Any]]) -> None:
         """Warn if a group has a factor for this option, which nothing here reads."""

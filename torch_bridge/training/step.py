@@ -310,8 +310,8 @@ class TrainStep:
         self._steppers.prepare()
         was_partial = self._steppers.is_partial
         self._steppers.is_partial = True  # while only some of groups and clock have the new peaks
-        self._clock.set_peaks(peaks)
         self._is_peak_set = True
+        self._clock.set_peaks(peaks)
         self._steppers.write_peaks()
         self._steppers.is_partial = was_partial
 

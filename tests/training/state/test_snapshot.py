@@ -74,10 +74,10 @@ def test_optimizer_of_other_library_keeps_memory_layout() -> None:
 
 def test_option_that_the_state_lacks_keeps_its_value() -> None:
     model = Net()
-    groups = [{"params": model.parameters(), "lr_scale": 0.5}]
+    groups = [{"params": model.parameters(), "depth": 3}]
     step = make_step(model=model, optimizer=torch.optim.AdamW(groups, lr=0.01, fused=True))
     step.load_state_dict(make_step().state_dict())
-    assert step.optimizer.param_groups[0]["lr_scale"] == 0.5
+    assert step.optimizer.param_groups[0]["depth"] == 3
 
 
 def test_groups_of_foreign_optimizer_may_have_other_options() -> None:
