@@ -23,7 +23,6 @@ from torch_bridge.schedulers.follower import (
     Follower as Follower,
     follow as follow,
 )
-from torch_bridge.schedulers.update_count import count_updates as count_updates
 from torch_bridge.table import (
     multiplier as multiplier,
     tensors as tensors,
@@ -31,5 +30,6 @@ from torch_bridge.table import (
 from torch_bridge.training.result import StepResult as StepResult
 from torch_bridge.training.state.snapshot import TrainStepState as TrainStepState
 from torch_bridge.training.step import TrainStep as TrainStep
+from torch_bridge.update_count import count_updates as count_updates
 
 __version__: str

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import warnings
 from collections import OrderedDict
 from functools import partial
 from typing import Any
@@ -11,13 +10,11 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.schedulers.driven import option_of, set_option
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.models import Net, mean_loss
 from support.training.trees import equal_trees, through_file
 from torch.nn import Parameter
-from torch.optim import SGD, Adagrad, AdamW, Optimizer
-from torch.optim import lr_scheduler as torchs
+from torch.optim import SGD, AdamW, Optimizer, lr_scheduler as torchs
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
@@ -25,7 +22,7 @@ from torch_bridge import TrainStep, follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 LINEAR = PlateauCurve(200, decay_shape="linear")
-CURVES = [CURVE, LINEAR, StagedCurve([(50, 0.25), (100, 1.0)], start=0.5), LINEAR.cooldown(20, 30)]
+CURVES = [CURVE, LINEAR, StagedCurve([(50, 0.25), (100, 1.0)], start=0.5)]
 
 
 def parameter() -> Parameter:
@@ -155,3 +152,289 @@ def test_groups_keep_their_curves_and_peaks(kind: str, has_common_curve: bool, m
     for move in moves:
         getattr(run, move)()
     run.update()
+
+
+def with_two_curves(kind: str, **clock: Any) -> tuple[Optimizer, Any]:
+    """Return an optimizer of two groups with a curve each, after 20 updates."""
+    optimizer = optimizer_with([0.5, 0.25], weight_decay=0.5)
+    curves: Any = [CURVE, CURVE if "hold" in clock else LINEAR]
+    part: Any = follow(optimizer, "weight_decay", curves) if kind == "follower" else None
+    part = part or lambda_lr(optimizer, curves, **clock)
+    for _ in range(20):
+        optimizer.step()
+        part.step(*[0.1] * ("hold" in clock))
+    return optimizer, part
+
+
+CLOCKS: dict[str, dict[str, Any]] = {
+    "updates": {},
+    "hold": {"hold": HoldBelow(0.01, 3)},
+    "unit": {"unit": 8, "count": lambda: 12},
+}
+
+
+@pytest.mark.parametrize("kind", ["follower", *CLOCKS])
+def test_curve_per_group_is_built_again_for_a_new_group(kind: str) -> None:
+    """The error comes before the update; its advice works, and the old hook raises no more."""
+    clock = CLOCKS.get(kind, {})
+    optimizer, old = with_two_curves(kind, **clock)
+    optimizer.add_param_group({"params": [parameter()], "lr": 1.0})
+    weights = [one.clone() for group in optimizer.param_groups for one in group["params"]]
+    for call in (optimizer.step, partial(old.step, *[0.1] * (kind == "hold")), optimizer.step):
+        with pytest.raises(ValueError, match=r"3 parameter groups, but curves for 2 .*new\.load_state_dict"):
+            call()
+    assert equal_trees([one for group in optimizer.param_groups for one in group["params"]], weights)
+    curves = [*old.curves, CURVE]
+    if kind == "follower":
+        new: Any = follow(optimizer, "weight_decay", curves)
+    else:
+        new = lambda_lr(optimizer, curves, **clock)
+    new.load_state_dict(old.state_dict())
+    assert new.clock == old.clock
+    for _ in range(3):
+        key, bases = ("weight_decay", (0.5, 0.5, 0.5)) if kind == "follower" else ("lr", (0.5, 0.25, 1.0))
+        wanted = [learning_rate(base, curve, new.clock) for base, curve in zip(bases, curves, strict=True)]
+        assert [group[key] for group in optimizer.param_groups] == wanted
+        optimizer.step()
+        new.step(*[0.1] * (kind == "hold"))
+
+
+@pytest.mark.parametrize("others", [torchs.ConstantLR, torchs.ExponentialLR])
+def test_group_added_under_another_scheduler_is_left_to_it(others: Any) -> None:
+    """Ours waits for its turn in a `SequentialLR`."""
+    optimizer = optimizer_with([0.5])
+    first = others(optimizer, 0.5)
+    ours = lambda_lr(optimizer, CURVE)
+    scheduler = torchs.SequentialLR(optimizer, [first, ours], [4])
+    advance(optimizer, scheduler, 2)
+    optimizer.add_param_group({"params": [parameter()], "lr": 0.25})
+    before = lrs_of(optimizer)
+    optimizer.step()
+    assert lrs_of(optimizer) == before
+    ours.step()  # as the sequence does, but for torch's first part, which takes no other groups
+    assert lrs_of(optimizer) == [learning_rate(peak, CURVE, 0) for peak in (0.5, 0.25)]
+
+
+# Factors of an option in the groups.
+
+SCALED = [
+    *(("lr", key) for key in ("lr_scale", "lr_mult", "lr_multiplier")),
+    ("weight_decay", "wd_multiplier"),
+]
+
+
+@pytest.mark.parametrize(("option", "key"), SCALED)
+@pytest.mark.parametrize("form", [float, torch.tensor])
+def test_factor_in_a_group_warns_with_the_line_that_applies_it(option: str, key: str, form: Any) -> None:
+    def start(scales: list[float]) -> Any:
+        groups = [{"params": [parameter()], key: scale} for scale in scales]
+        default = form(0.5)
+        return AdamW(groups, lr=default) if option == "lr" else AdamW(groups, weight_decay=default)
+
+    def drive(optimizer: Any) -> Any:
+        return lambda_lr(optimizer, LINEAR) if option == "lr" else follow(optimizer, option, LINEAR)
+
+    drive(start([1.0, 1]))
+    optimizer = start([1.0, 0.5, 0.25])
+    with pytest.warns(CurveWarning, match=f"2 of 3 parameter groups have a factor {key}") as caught:
+        drive(optimizer)
+    line = str(caught[0].message).rpartition(": ")[2]
+    optimizer = start([1.0, 0.5, 0.25])
+    for group in optimizer.param_groups:
+        exec(line, {"group": group})
+    part = drive(optimizer)
+    optimizer.step()
+    part.step()
+    wanted = [learning_rate(base, LINEAR, 1) for base in (0.5, 0.25, 0.125)]
+    assert [float(group[option]) for group in optimizer.param_groups] == wanted
+    optimizer.add_param_group({"params": [parameter()], key: 0.5})
+    with pytest.warns(CurveWarning, match=f"1 of 1 parameter groups have a factor {key}"):
+        optimizer.step()
+
+
+def test_factor_in_a_group_of_a_training_step_warns() -> None:
+    model = Net()
+    optimizer = SGD([{"params": model.parameters(), "lr_scale": 0.5}], lr=0.5)
+    with pytest.warns(CurveWarning, match="have a factor lr_scale"):
+        TrainStep(model, optimizer, mean_loss, CURVE)
+
+
+# Optimizers that are not plain.
+
+
+class Callable:
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def method(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+def without_tables(inner: Any, tables: int) -> Any:
+    """Return a wrapper that has this number of torch's tables of hooks."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+
+    class Wrapper(Optimizer):
+        def __init__(self) -> None:
+            self.param_groups, self.defaults, self.state = inner.param_groups, inner.defaults, inner.state
+            for name in names[:tables]:
+                setattr(self, name, OrderedDict())
+
+        def step(self, closure: Any = None) -> Any:
+            return inner.step(closure)
+
+    return Wrapper()
+
+
+def replaced(optimizer: Any, form: Any) -> Any:
+    optimizer.step = form(optimizer.step)
+    return optimizer
+
+
+NOT_PLAIN: dict[str, Any] = {
+    "function": lambda optimizer: replaced(optimizer, lambda step: lambda *arguments: step(*arguments)),
+    "partial": lambda optimizer: replaced(optimizer, partial),
+    "callable": lambda optimizer: replaced(optimizer, Callable),
+    "method of another object": lambda optimizer: replaced(optimizer, lambda step: Callable(step).method),
+    "compiled": lambda optimizer: replaced(optimizer, lambda step: torch.compile(step, backend="eager")),
+    "no tables": lambda optimizer: without_tables(optimizer, 0),
+    "one table": lambda optimizer: without_tables(optimizer, 1),
+    "two tables": lambda optimizer: without_tables(optimizer, 2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+@pytest.mark.parametrize("name", NOT_PLAIN)
+def test_optimizer_that_is_not_plain_trains_with_the_curve(name: str) -> None:
+    inner, plain = optimizer_with([torch.tensor(0.5)]), optimizer_with([torch.tensor(0.5)])
+    optimizer = NOT_PLAIN[name](inner)
+    scheduler, reference = lambda_lr(optimizer, CURVE), lambda_lr(plain, CURVE)
+    decay = follow(optimizer, "weight_decay", CURVE)
+    for step in range(5):
+        assert lrs_of(inner) == [learning_rate(0.5, CURVE, step)]
+        advance(optimizer, scheduler)
+        decay.step()
+        advance(plain, reference)
+    assert equal_trees(inner.param_groups[0]["params"], plain.param_groups[0]["params"])
+    inner.add_param_group({"params": [parameter()], "lr": torch.tensor(0.25)})
+    optimizer.step()
+    scheduler.step()
+    assert lrs_of(inner) == [learning_rate(peak, CURVE, 6) for peak in (0.5, 0.25)]
+    scheduler.load_state_dict(through_file(scheduler.state_dict()))
+
+
+# The order of steps.
+
+
+def test_first_scheduler_step_before_the_optimizers_warns_as_in_torch() -> None:
+    for build in (lambda_lr, lambda optimizer, curve: LambdaLR(optimizer, curve)):
+        scheduler = build(optimizer_with([0.5]), CURVE)
+        with pytest.warns(UserWarning, match="`lr_scheduler.step\\(\\)` before `optimizer.step"):
+            scheduler.step()
+        for _ in range(5):
+            scheduler.step()
+    optimizer = optimizer_with([0.5])
+    advance(optimizer, lambda_lr(optimizer, CURVE))
+    lambda_lr(optimizer, CURVE).step()  # the optimizer has been stepped
+    scheduler = lambda_lr(optimizer_with([0.5]), CURVE)
+    copy.deepcopy(scheduler).step()  # of which torch says that `optimizer.step` was replaced
+
+
+# States.
+
+
+def loaded(state: Any, peak: float = 0.5, curve: Any = CURVE) -> tuple[Optimizer, Any]:
+    optimizer = optimizer_with([peak, peak])
+    scheduler = lambda_lr(optimizer, curve)
+    scheduler.load_state_dict(through_file(state))
+    return optimizer, scheduler
+
+
+def test_saved_peak_is_used_and_warns_unless_it_was_set() -> None:
+    """`set_peak` is handed on by the states of later runs."""
+    optimizer, scheduler = loaded(lambda_lr(optimizer_with([0.5, 0.5]), CURVE).state_dict())
+    advance(optimizer, scheduler, 20)
+    with pytest.warns(CurveWarning, match=r"peak 0\.5, but the program gives 0\.25: .*set_peak\(0\.25\)"):
+        other, again = loaded(scheduler.state_dict(), 0.25)
+    assert lrs_of(other) == lrs_of(optimizer)
+    again.set_peak(0.25)
+    for _ in range(2):
+        other, again = loaded(again.state_dict(), 0.125)
+        assert again.base_lrs == [0.25, 0.25]
+    again.load_state_dict(scheduler.state_dict())  # a rollback in a run that has set its peak
+
+
+def test_saved_peak_of_a_training_step_warns_too() -> None:
+    def build(peak: float) -> TrainStep:
+        model = Net()
+        return TrainStep(model, SGD(model.parameters(), lr=peak), mean_loss, CURVE)
+
+    saved, step = build(0.5), build(0.25)
+    with pytest.warns(
+        CurveWarning, match=r"peak 0\.5, but the program gives 0\.25: .*step\.set_peak\(0\.25\)"
+    ):
+        step.load_state_dict(through_file(saved.state_dict()))
+    step.load_state_dict(saved.state_dict())
+    step.set_peak(0.25)
+    for _ in range(2):
+        state = through_file(step.state_dict())
+        step = build(0.125)
+        step.load_state_dict(state)
+    assert step.state_dict()["optimizer"]["param_groups"][0]["initial_lr"] == 0.25
+
+
+@pytest.mark.parametrize("optimizer_is_loaded", [False, True])
+@pytest.mark.parametrize("slower", [CURVE, CURVE.part(0, 40).then(LINEAR), CURVE.cooldown(40, 9)])
+def test_state_of_a_scheduler_on_the_same_optimizer(slower: Any, optimizer_is_loaded: bool) -> None:
+    optimizer = optimizer_with([0.5, 0.25])
+    old = lambda_lr(optimizer, CURVE)
+    advance(optimizer, old, 40)
+    state = optimizer.state_dict()
+    new = lambda_lr(optimizer, slower)
+    if optimizer_is_loaded:
+        optimizer.load_state_dict(copy.deepcopy(state))
+    new.load_state_dict(old.state_dict())
+    for step in (40, 41):
+        wanted = [learning_rate(peak, slower, step) for peak in (0.5, 0.25)]
+        assert lrs_of(optimizer) == new.get_last_lr() == wanted
+        advance(optimizer, new)
+
+
+def with_warmup(optimizer: Optimizer) -> Any:
+    parts: list[Any] = [
+        torchs.LinearLR(optimizer, 0.1, total_iters=5),
+        torchs.CosineAnnealingLR(optimizer, 50),
+    ]
+    return torchs.SequentialLR(optimizer, parts, [5])
+
+
+OTHERS: dict[str, Any] = {
+    "LambdaLR": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    "CosineAnnealingLR": lambda optimizer: torchs.CosineAnnealingLR(optimizer, 50),
+    "SequentialLR": with_warmup,
+    "ChainedScheduler": lambda optimizer: torchs.ChainedScheduler([torchs.ExponentialLR(optimizer, 0.9)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
+@pytest.mark.parametrize("optimizer_first", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_state_without_a_curve_continues_at_its_step(name: str, optimizer_first: bool) -> None:
+    old = optimizer_with([0.5, 0.25])
+    others = OTHERS[name](old)
+    advance(old, others, 12)
+    optimizer = optimizer_with([0.5, 0.25])
+    scheduler = lambda_lr(optimizer, CURVE)
+    if optimizer_first:
+        optimizer.load_state_dict(through_file(old.state_dict()))
+    with pytest.warns(CurveWarning, match="without a curve: this curve continues at step 12"):
+        scheduler.load_state_dict(copy.deepcopy(others.state_dict()))
+    for step in (12, 13):
+        assert lrs_of(optimizer) == [learning_rate(peak, CURVE, step) for peak in (0.5, 0.25)]
+        advance(optimizer, scheduler)
+    again = optimizer_with([0.5, 0.25])
+    lambda_lr(again, CURVE).load_state_dict(scheduler.state_dict())  # which has a curve, so does not warn
+    assert lrs_of(again) == lrs_of(optimizer)

@@ -204,8 +204,8 @@ RUNNING: list[Row] = [
     *each("{}_of_one.step()", ["scheduler", "follower"], ValueError, "2 parameter groups, but curves for 1"),
     ("held_of_one.step(0.5)", ValueError, "2 parameter groups, but curves for 1 of them"),
     *each("optimizer_of_{}_of_one.step()", list(RUNS), ValueError, "2 parameter groups, but curves for 1"),
-    *each("{0}_of_one.load_state_dict({0}_of_one.state_dict())", list(RUNS), ValueError, "but curves for 1 of them"),
-    ("scheduler_of_one.set_peak(0.2)", ValueError, "but curves for 1 of them", "new.load_state_dict(old.state_dict())"),
+    *each("{0}_of_one.load_state_dict({0}_of_one.state_dict())", list(RUNS), ValueError, "but curves for 1"),
+    ("scheduler_of_one.set_peak(0.2)", ValueError, "curves for 1", "new.load_state_dict(old.state_dict())"),
     # The states of others.
     *each("torchs.load_state_dict({})", ["held_state", "counted_state"], KeyError, "lr_lambdas"),
     *(

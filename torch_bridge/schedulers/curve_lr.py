@@ -9,6 +9,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.curve_api import Curve, Rule, checks, warn
+from torch_bridge.param_groups import (
+    LEARNING_RATE,
+    as_number,
+    check_peaks_are_known,
+    curves_of,
+    peaks_per_group,
+)
 from torch_bridge.saved_states import (
     compare_curves,
     read_bases,
@@ -19,13 +26,6 @@ from torch_bridge.saved_states import (
 )
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.host_clock import HeldClock, UpdateClock, new_clock
-from torch_bridge.schedulers.param_groups import (
-    LEARNING_RATE,
-    as_number,
-    check_peaks_are_known,
-    curves_of,
-    peaks_per_group,
-)
 from torch_bridge.schedulers.step_warnings import Steps
 from torch_bridge.schedulers.update_hook import hook_of
 
@@ -46,35 +46,23 @@ class CurveLR(LambdaLR):
     optimizer is a wrapper that does not run torch's step hooks, from the next `scheduler.step()` on. With one
     curve for each group, the next step of either raises an error.
 
-    With `hold` the learning rate is the curve's at a clock, which rules may hold while updates continue.
-    After each update call `step(metric)`, with a float or a scalar tensor, the same on all ranks; reading a
-    tensor synchronizes with the device. A scheduler that steps others without a metric, such as
-    `SequentialLR`, cannot step this one.
-
-    With `unit`, a step of the curve is not an update, but `unit` samples or tokens:
-
-        consumed = Σ counts of all updates so far
-        clock    = consumed // unit
-        lr       = float32(float32(peak) · curve(clock))
-
-    After each update call `step(count=n)`, with the samples or tokens of that update on all ranks. For
-    trainers and torch schedulers that call `step()` without arguments, pass `count`, a function that returns
-    n; in a `SequentialLR` it counts from the scheduler's turn on. The learning rate stays the same until a
-    unit is full, so choose a unit that is at most what an update consumes.
+    The curve is read at a clock. By default that is the number of updates. With `hold`, rules may hold it
+    while updates continue: call `step(metric)`. With `unit` it is `consumed // unit`, where consumed is the
+    sum of the counts of all updates: call `step(count=n)`.
 
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence with one for each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
-        strict: The default of `strict` in `load_state_dict`. It is for trainers, which call that method
-            themselves: with False, the run resumes under this curve, whatever the saved one was.
+        strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
         hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. It excludes
-            `unit`.
-        unit: The number of samples or tokens in one step of the curve, 1 … 2⁶². By default a step is an
-            update.
+            `unit`. A scheduler that steps others without a metric, such as `SequentialLR`, can't step this
+            one.
+        unit: The number of samples or tokens in one step of the curve, 1 … 2⁶², at most what an update
+            consumes. By default a step is an update.
         count: With `unit`, a function without arguments that returns the samples or tokens of the last
-            update, an integer. A `step()` without a count calls it. It is not part of the state, but is
-            pickled with the scheduler.
+            update on all ranks, for trainers and torch schedulers that call `step()` themselves. It is not
+            part of the state, but is pickled with the scheduler.
 
     Attributes:
         curves: The curve of each group.
@@ -85,10 +73,9 @@ class CurveLR(LambdaLR):
             a function, or is given without `unit`.
         ValueError: The numbers of curves and groups differ; a learning rate is negative, not finite, or
             positive and below 2⁻¹²⁶; the optimizer only stands for others, as transformers' layer-wise ones
-            do; `last_epoch` is below -1, or is at least 0 although an optimizer that was stepped has no
-            `initial_lr`, so that its peak is unknown; several curves with `hold`, or a curve without a flat
-            part for `HoldUntilFlat`; `unit` is below 1, is not the unit of a curve from `BatchPlan.scale`, or
-            is given with `hold` or with a `last_epoch` above -1.
+            do; `last_epoch` is at least 0, but an optimizer that was stepped has no `initial_lr`, so that its
+            peak is unknown; several curves with `hold`, or a curve without a flat part for `HoldUntilFlat`;
+            `unit` is not the unit of a curve from `BatchPlan.scale`, or is given with `hold` or `last_epoch`.
 
     Warns:
         CurveWarning: A group has a factor of its learning rate that only other schedulers read, such as
@@ -311,10 +298,6 @@ class CurveLR(LambdaLR):
         self._group_curves.follow()
         return self._last_lr
 
-    def is_in_charge(self) -> bool:
-        """Return True if the groups hold the values that were written here last. May wait for the device."""
-        return self._group_curves.is_in_charge()
-
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak from the next update on. The new peak is part of the state.
 
@@ -379,17 +362,14 @@ class CurveLR(LambdaLR):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Resume from the saved step, and write the learning rates into the groups.
 
-        The optimizer's own state may be loaded before or after. Torch's own `LambdaLR`, as some trainers
-        build it, loads the state of a `CurveLR` too, unless that has a unit or a hold.
+        The optimizer's own state may be loaded before or after. If the curve differs from the saved one,
+        load it before: it holds the old learning rates. A state of fewer groups than the optimizer has is for
+        the first ones. Torch's own `LambdaLR` loads the state too, unless it has a unit or a hold.
 
-        The state of a different curve is accepted if both curves have the same history: the same values at
-        every step before the saved clock (`Curve.same_until`), and at the clock too if a unit is partly
-        consumed or a rule has held it, unless the saved curve ends there. The learning rates are then those
-        of the new curve, and the optimizer's state, which holds the old ones, must be loaded first.
-
-        The state of a scheduler without a curve, torch's or transformers', is accepted with a warning: this
-        curve continues at its step, with its peaks. A state of fewer groups than the optimizer has is for the
-        first ones; the others keep their own peaks.
+        A different curve is accepted if it has the same values at every step before the saved clock
+        (`Curve.same_until`), and at the clock too if a unit is partly consumed or a rule has held it, unless
+        the saved curve ends there. The state of a scheduler without a curve, torch's or transformers', is
+        accepted with a warning: this curve continues at its step, with its peaks.
 
         Args:
             state_dict: A state that `state_dict` returned.

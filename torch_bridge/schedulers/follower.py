@@ -7,9 +7,9 @@ from typing import Any, cast
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, checks, warn
+from torch_bridge.param_groups import GroupOption, groups_of
 from torch_bridge.saved_states import compare_curves, read_bases, reading_state_of
 from torch_bridge.schedulers.group_curves import GroupCurves
-from torch_bridge.schedulers.param_groups import GroupOption, groups_of
 
 
 class Follower:

@@ -8,7 +8,7 @@ import numpy as np
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import CHUNK, Curve, checks
-from torch_bridge.schedulers.param_groups import (
+from torch_bridge.param_groups import (
     GroupOption,
     as_number,
     base_value,
@@ -183,8 +183,8 @@ class GroupCurves:
             return
         if self.common_curve is None:
             raise ValueError(
-                f"the optimizer has {len(groups)} parameter groups, but curves for {len(self.groups)} of them. Build "
-                "it again with a curve for each group, and load its state: "
+                f"the optimizer has {len(groups)} parameter groups, but curves for {len(self.groups)} of "
+                "them. Build this again with a curve for each group, and load its state: "
                 "new.load_state_dict(old.state_dict())"
             )
         bases = [self.option.base_of(index, groups[index]) for index in new]

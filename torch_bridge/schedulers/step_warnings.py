@@ -23,8 +23,8 @@ from typing import Any
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import warn
+from torch_bridge.param_groups import loaded_updates
 from torch_bridge.schedulers.curve_end import end_message, value_range
-from torch_bridge.schedulers.param_groups import loaded_updates
 
 _FIRST_WINDOW, _LONGEST_WINDOW = 21, 1344
 _LONG_ENOUGH = 42
@@ -137,7 +137,7 @@ class StepWarnings:
         before = self._finding
         finding = _finding(scheduler, size, updates)
         # The groups may have to be read from the device, so that comes last.
-        if not finding or finding in self._warned or not scheduler.is_in_charge():
+        if not finding or finding in self._warned or not scheduler._group_curves.is_in_charge():
             self._finding = None, ""
             return ""
         self._finding = scheduler.steps, finding

@@ -13,15 +13,15 @@ from torch_bridge.curve_api import Curve, Rule, checks, warn
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
 from torch_bridge.distributed.sharded import Sharded, check_shardable
 from torch_bridge.distributed.wrappers import parallelism_of
-from torch_bridge.saved_states import dump_hold_states, reading_state_of, warn_of_other_peaks
-from torch_bridge.schedulers.host_clock import rules_for
-from torch_bridge.schedulers.param_groups import (
+from torch_bridge.param_groups import (
     all_groups,
     all_parameters,
     check_peaks_are_known,
     peaks_of,
     peaks_per_group,
 )
+from torch_bridge.saved_states import dump_hold_states, reading_state_of, warn_of_other_peaks
+from torch_bridge.schedulers.host_clock import rules_for
 from torch_bridge.training.clock.batch_counts import BatchCounts, CountFunction
 from torch_bridge.training.clock.clock import Clock, check_clock, checked_updates
 from torch_bridge.training.cuda_graphs.capture import GraphedUpdate, check_graph

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torch_bridge.schedulers.param_groups import all_groups
+from torch_bridge.param_groups import all_groups
 
 _contents = operator.methodcaller("values")
 _requires_grad = operator.attrgetter("requires_grad")

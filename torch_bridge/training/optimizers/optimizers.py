@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, checks
 from torch_bridge.distributed.wrappers import check_module
-from torch_bridge.schedulers.param_groups import all_parameters, curves_of, groups_of
+from torch_bridge.param_groups import all_parameters, curves_of, groups_of
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_bridge.schedulers.param_groups import all_groups, updates_made
+from torch_bridge.param_groups import all_groups, updates_made
 from torch_bridge.training.clock.clock import Clock
 from torch_bridge.training.optimizers.optimizers import check_fused_sgd, check_no_scheduler
 
