@@ -415,6 +415,10 @@ def _without_hooks(run: Training) -> None:
 RIGHT: dict[str, Program] = {
     "every kind": lambda run: [run.resumed().use(build(CURVE)).train(105) for build in SCHEDULERS.values()],
     "other options": lambda run: run.use(decay(), decay(WARMUP), a_warmup).train(600),
+    "once for each of four processes": lambda run: (
+        run.use(ours(LONG, unit=4, count=lambda: 1)).epochs(1, 700, steps=4)
+    ),
+    "no steps after the end at a floor": lambda run: run.use(ours(FLOOR)).train(15).updates(700),
     "unit of 20 updates": lambda run: run.use(ours(CURVE, unit=200, count=lambda: 10)).train(100),
     "range tests": lambda run: [
         run.use(one).train(before).range_test(updates).train(60)

@@ -44,6 +44,8 @@ class Steps:
     total: int = 0
     before_window: int = 0
     """The steps before the present window."""
+    window_clock: int = 0
+    """The clock at the beginning of the present window."""
 
     @property
     def in_window(self) -> int:
@@ -80,6 +82,7 @@ class StepWarnings:
         self._window_start = updates
         for scheduler in self._living_schedulers():
             scheduler.steps.before_window = scheduler.steps.total
+            scheduler.steps.window_clock = scheduler.clock
 
     def note_load(self, optimizer: Optimizer) -> None:
         """Note what an optimizer has loaded, before it makes an update."""
@@ -157,8 +160,10 @@ def _finding(scheduler: Any, size: int, updates: int) -> str:
         return ""  # it trains nothing
     if steps.in_window > 0 and not steps.was_past_end and _end_message(scheduler):
         return "past the end"
+    # With a unit, each process may step with its own count: what counts then is how far the clock has moved.
+    moved = steps.in_window if scheduler.unit is None else scheduler.clock - steps.window_clock
     # The ends of a window may cut a group of steps: hence the small margins here and below.
-    if 2 * steps.in_window >= 3 * (size - 1):
+    if 2 * min(steps.in_window, moved) >= 3 * (size - 1):
         return "often"
     stands = scheduler.unit is not None and scheduler.clock == steps.first_clock
     if stands and steps.in_window > 0 and not any(scheduler.get_lr()):
