@@ -51,7 +51,7 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
     try:
         for _ in range(_WARM_UPS):
             step(next(iterator))
-        # Without acc_events torch 2.11 warns that a schedule would clear events, although none is used.
+        # Without acc_events torch 2.10 to 2.12 warn that a schedule clears events, although none is used.
         with (
             torch.profiler.profile(activities=activities, acc_events=True) as profiler,
             record_function("all updates"),

@@ -56,6 +56,7 @@ class Run:
 @pytest.mark.parametrize("room", [0, 2**11, 2**14])
 @examples(30)
 @example([({"total_steps": 9}, [0.5])], [False], 4, 0, Random(0))
+@example([({"total_steps": 9}, [0.5])], [False], 2**40, 2**31 - 200, Random(0))
 @given(
     st.lists(
         st.tuples(descriptions(range(5), scaled=True), st.lists(peaks, min_size=1, max_size=2)),
@@ -77,6 +78,7 @@ def test_clock_follows_its_curves(
         run = Run([curve for curve, _ in pairs], [peak for _, peak in pairs], unit)
     for skip in skips:
         run.update(skip, random.randrange(2 ** random.randrange(42)))
+    begin = min(begin, MAX_CONSUMED // (unit or 1) - 18)  # the updates below consume 18 units
     end = min(max(curve.total_steps for curve, _ in pairs) - 1, 2**20)
     for start in (begin, end):  # and past the table
         run.applied, run.skipped, run.consumed = start, 7, start * (unit or 1)

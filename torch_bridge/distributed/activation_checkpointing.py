@@ -42,6 +42,8 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
     - `cuda_graph=True`, since torch's checkpoint reads the random state;
     - dropout under `torch.compile(backend="eager")`, which is for debugging: the second pass draws
       different random numbers;
+    - before torch 2.11, a block that is used more than once if `fully_shard` was called on modules inside it:
+      torch raises an error in the backward pass;
     - on CUDA the dropout of `nn.LSTM`, `nn.GRU` and `nn.RNN`, since cuDNN has a separate random state.
 
     A block must compute the same result twice. Its side effects, such as a list that it appends to, happen

@@ -5,8 +5,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.torch_version import TorchVersion
 
 optim = torch.optim
+
+ADAGRAD_RECREATES_STATES = TorchVersion(torch.__version__) >= "2.12"
+"""Before torch 2.12 only `__init__` does, so `step` raises if states were deleted or a group was added."""
 
 # These read the decision to skip on the device.
 FUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
