@@ -13,6 +13,7 @@ from typing import Any, Self
 import pytest
 import torch
 from support.schedulers.runs import lrs_of, optimizer_with
+from support.training.optimizers import ADAGRAD_RECREATES_STATES
 from support.training.trees import through_file
 from torch.optim import SGD, Adafactor, Adagrad, Adam, AdamW, NAdam, RMSprop, lr_scheduler as torchs
 from torch.optim.swa_utils import SWALR
@@ -546,6 +547,8 @@ def test_updates_made_are_read_before_and_after_a_load(build: Any, updates: int)
     assert (updates_made(optimizer), loaded_updates(optimizer)) == (updates, 0)
     loaded.load_state_dict(through_file(optimizer.state_dict()))
     assert updates_made(loaded) == loaded_updates(loaded) == updates
+    if build is Adagrad and not ADAGRAD_RECREATES_STATES:
+        return  # it could not train another parameter
     (trained_later,) = optimizer_with([0.1]).param_groups[0]["params"]
     optimizer.add_param_group({"params": [trained_later]})
     for _ in range(2):

@@ -279,7 +279,8 @@ class CurveLR(LambdaLR):
     def _move_to(self, updates: int, clock: UpdateClock) -> None:
         """Write the learning rates after this number of updates into the groups."""
         group_curves = self._group_curves
-        group_curves.follow()  # before anything changes, since it may raise an error
+        if not group_curves.is_current():
+            group_curves.follow()  # before anything changes, since it may raise an error
         self.last_epoch, self._clock = updates, clock
         lrs = self.get_lr()
         if len(lrs) != len(group_curves.groups):  # a derived class's get_lr
@@ -290,8 +291,7 @@ class CurveLR(LambdaLR):
 
     def get_lr(self) -> list[float | Tensor]:
         """Return each group's learning rate at `clock`, a scalar: a float32 number as a Python float."""
-        lrs: list[Any] = self._group_curves.values_at(self._clock.step(self.last_epoch))
-        return lrs
+        return [*self._group_curves.values_at(self._clock.step(self.last_epoch))]
 
     def get_last_lr(self) -> list[float | Tensor]:
         """Return the learning rates that were written last, in the order of the optimizer's groups."""

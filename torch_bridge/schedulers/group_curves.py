@@ -23,9 +23,9 @@ _NEAR = 50
 
 
 class ValuesAhead:
-    """The values of all groups for the steps ahead: float32 of shape (steps, groups).
+    """The values of all groups for the steps ahead.
 
-        values[step, group] = float32(float32(base) · curve(step))
+        value = float32(float32(base) · curve(step))
 
     They are computed for `CHUNK` steps at once. A step far from these is computed alone, because a clock of
     samples may leap, and would use few of them.
@@ -34,19 +34,19 @@ class ValuesAhead:
     def __init__(self, curves: Sequence[Curve], bases: Sequence[float]) -> None:
         self.curves, self.bases = list(curves), list(bases)
         self._first = 0
-        self._values = np.empty((0, len(self.bases)), np.float32)
+        self._rows: list[list[float]] = []
+        """The values of each group, for the first step and those after it."""
 
     def at(self, step: int) -> list[float]:
         """Return each group's value at a step, a float32 number as a Python float."""
         place = step - self._first
-        if not 0 <= place < len(self._values):
+        if not 0 <= place < len(self._rows):
             self._compute(step)
             place = 0
-        # No NumPy scalars, which would get into `param_groups`, and from there into checkpoints.
-        return self._values[place].tolist()
+        return self._rows[place]
 
     def _compute(self, first: int) -> None:
-        is_near = first <= self._first + len(self._values) + _NEAR
+        is_near = first <= self._first + len(self._rows) + _NEAR
         # Past MAX_STEP every curve is constant, and NumPy has no ranges from 2⁶³ on.
         steps = min(first, checks.MAX_STEP) + np.arange(CHUNK if is_near else 1)
         # By identity, because the hash of a curve of many stages takes longer.
@@ -55,7 +55,8 @@ class ValuesAhead:
         values = np.empty((len(steps), len(self.bases)), np.float32)
         for index, (curve, base) in enumerate(zip(self.curves, self.bases, strict=True)):
             values[:, index] = np.float32(base) * multipliers[id(curve)]
-        self._first, self._values = first, values
+        # Python floats: NumPy scalars would get into `param_groups`, and from there into checkpoints.
+        self._first, self._rows = first, values.tolist()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ValuesAhead, (self.curves, self.bases)  # without the values
@@ -82,6 +83,7 @@ class GroupCurves:
 
     def __init__(self, optimizer: Optimizer, option: GroupOption, curve: Curve | Sequence[Curve]) -> None:
         self.optimizer, self.option = optimizer, option
+        self._name = option.name
         self.common_curve = curve if isinstance(curve, Curve) else None
         self.curves = curves_of(optimizer, curve)
         self.groups = list(optimizer.param_groups)
@@ -123,16 +125,18 @@ class GroupCurves:
         return self._ahead.at(step)
 
     def write(self, step: int, values: Sequence[Any]) -> None:
-        """Write the values of a step into the groups."""
-        option, name = self.option, self.option.name
+        """Write the values of a step into the groups, one for each."""
+        name = self._name
         written: list[Any] = []
-        for group, value in zip(self.groups, values, strict=True):
-            if type(group[name]) is float:  # the usual case, at a fifth of the time
+        for group, value in zip(self.groups, values):  # noqa: B905 -- a third of the time of `strict=True`
+            if type(group[name]) is float:  # the usual case, in a fifth of the time
                 group[name] = value
                 written.append(value)
             else:
-                written.append(option.write(group, value))
-        self.step, self.written, self.is_loaded = step, written, False
+                written.append(self.option.write(group, value))
+        self.step = step
+        self.written = written
+        self.is_loaded = False
 
     def holds(self, values: Sequence[Any]) -> bool:
         """Return True if the first groups hold these values. May wait for the device."""
