@@ -116,8 +116,6 @@ class Groups:
             self.wanted[number] = (1.0, CURVE)
 
     def load(self) -> None:
-        if self.step < 2:
-            return  # it would warn of a scheduler that starts at step 0 without its state
         self.part.state_dict()  # else the state of the optimizer may have groups without their values
         self.optimizer.load_state_dict(through_file(self.optimizer.state_dict()))
 

@@ -23,7 +23,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import warn
-from torch_bridge.param_groups import loaded_updates
+from torch_bridge.param_groups import as_number, is_same, loaded_updates, updates_made
 from torch_bridge.schedulers.curve_end import end_message, value_range
 
 _FIRST_WINDOW, _LONGEST_WINDOW = 21, 1344
@@ -71,7 +71,10 @@ class StepWarnings:
         self._schedulers = [weakref.ref(item) for item in (*others, scheduler)]
         is_past_end = bool(_end_message(scheduler))
         scheduler.steps = Steps(updates, scheduler.clock, may_lack_state, is_past_end)
-        self.next_look = self._start = updates
+        if may_lack_state:
+            self._loaded_updates = loaded_updates(scheduler.optimizer)
+        self._start = updates
+        self.next_look = updates + 1
         self._begin_window(updates)
 
     def _living_schedulers(self) -> list[Any]:
@@ -85,17 +88,16 @@ class StepWarnings:
             scheduler.steps.window_clock = scheduler.clock
 
     def note_load(self, optimizer: Optimizer) -> None:
-        """Note what an optimizer has loaded, before it makes an update."""
-        if any(scheduler.steps.may_lack_state for scheduler in self._living_schedulers()):
-            self._loaded_updates = loaded_updates(optimizer)
+        """Note what an optimizer has loaded, before its groups are recognized."""
+        for scheduler in self._living_schedulers():
+            made = updates_made(optimizer)
+            if not scheduler.steps.may_lack_state or (made == 0 and _has_own_values(scheduler)):
+                continue  # accelerate has each optimizer load its own state
+            self._loaded_updates = made or None
 
-    def look(self, optimizer: Optimizer, updates: int) -> None:
+    def look(self, updates: int) -> None:
         """Warn of what is found after this number of updates."""
         since_start = updates - self._start
-        if since_start == 0:
-            self.next_look = updates + 1
-            self.note_load(optimizer)
-            return
         if since_start == 1:
             self.next_look = self._start + _FIRST_WINDOW
             message = self._lost_state()
@@ -151,6 +153,17 @@ class StepWarnings:
             return ""
         self._warned.add(finding)
         return _steps_message(scheduler, finding, size)
+
+
+def _has_own_values(scheduler: Any) -> bool:
+    """Return True if the groups that were loaded have the peaks and learning rates of this scheduler."""
+    curves = scheduler._group_curves
+    for group, peak, lr in zip(scheduler.optimizer.param_groups, curves.bases, curves.written, strict=False):
+        if not is_same(as_number(group.get("initial_lr", peak)), peak):
+            return False
+        if not is_same(as_number(group["lr"]), as_number(lr)):
+            return False
+    return True
 
 
 def _finding(scheduler: Any, size: int, updates: int) -> str:

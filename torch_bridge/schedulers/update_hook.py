@@ -40,7 +40,7 @@ class UpdateHook:
         if living and not _is_first_call(optimizer, living[-1].groups):
             return
         if self.updates >= self.warnings.next_look and not _is_capturing():
-            self.warnings.look(optimizer, self.updates)
+            self.warnings.look(self.updates)
         self.updates += 1
 
     def after_load(self, optimizer: Optimizer) -> None:
