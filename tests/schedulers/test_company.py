@@ -68,6 +68,8 @@ class Groups:
         build = lambda_lr if kind == "scheduler" else partial(follow, key="weight_decay")
         self.part: Any = build(self.optimizer, curve=curve)
         self.step = 0
+        self.dropped: list[Any] = []
+        self.frozen: int | None = None
 
     @property
     def groups(self) -> list[Any]:
@@ -76,6 +78,8 @@ class Groups:
     def check(self) -> None:
         for group in self.groups:
             base, curve = self.wanted[group["number"]]
+            if group["number"] == self.frozen:
+                continue
             assert group[self.key] == learning_rate(base, curve, self.step)
 
     def update(self) -> None:
@@ -84,13 +88,24 @@ class Groups:
         hook.remove()
         self.part.step()
         self.step += 1
+        self.frozen = None
         self.check()
         if self.kind == "scheduler":
             assert self.part.get_last_lr() == lrs_of(self.optimizer)
 
     def drop(self) -> None:
         if len(self.groups) > 1:
-            del self.groups[self.step % len(self.groups)]
+            self.dropped = [self.groups.pop(self.step % len(self.groups))]
+
+    def come_back(self) -> None:
+        self.groups.extend(self.dropped)
+        self.dropped = []
+
+    def freeze(self) -> None:
+        """Write into one of several groups, until the next step."""
+        if len(self.groups) > 1:
+            self.groups[0][self.key] = 0.0
+            self.frozen = self.groups[0]["number"]
 
     def reverse(self) -> None:
         self.groups.reverse()
@@ -137,10 +152,11 @@ class Groups:
             self.check()
 
     def copy(self) -> None:
-        self.optimizer, self.part = copy.deepcopy((self.optimizer, self.part))
+        self.optimizer, self.part, self.dropped = copy.deepcopy((self.optimizer, self.part, self.dropped))
 
     def pickle(self) -> None:
-        self.optimizer, self.part = pickle.loads(pickle.dumps((self.optimizer, self.part)))
+        pickled = pickle.dumps((self.optimizer, self.part, self.dropped))
+        self.optimizer, self.part, self.dropped = pickle.loads(pickled)
 
 
 @pytest.mark.parametrize("kind", ["scheduler", "follower"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any, SupportsIndex
 
 from torch import Tensor
@@ -423,7 +424,7 @@ class CurveLR(LambdaLR):
         hook.warnings.watch(self, hook.updates, may_lack_state=may_lack_state)
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"steps": None}
+        return vars(self) | {"steps": None, "_group_curves": copy(self._group_curves)}
 
 
 def _check_start(optimizer: Optimizer, last_epoch: int, unit: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.optim import Optimizer
@@ -62,6 +62,14 @@ class ValuesAhead:
         return ValuesAhead, (self.curves, self.bases)  # without the values
 
 
+class Member(NamedTuple):
+    """A parameter group with its curve and its base."""
+
+    group: dict[str, Any]
+    curve: Curve
+    base: float
+
+
 class GroupCurves:
     """The curve, the base and the last value of each parameter group, for one of their options.
 
@@ -94,11 +102,15 @@ class GroupCurves:
         self.is_loaded = False
         self.step = 0
         """The step of the curves that was written last."""
+        self._forgotten: list[Member] = []
+        """The groups that the optimizer no longer has. They may come back, if a program alternates."""
         hook_of(optimizer).add(self)
 
     def __setstate__(self, state: Any) -> None:
-        """Add a copy to a hook of its own, because a copy of an optimizer has none."""
+        """Add a copy to a hook: a copy of an optimizer has none."""
         vars(self).update(state)
+        self.groups, self.curves = list(self.groups), list(self.curves)
+        self.bases, self.written = list(self.bases), list(self.written)
         hook_of(self.optimizer).add(self)
 
     def describe(self) -> tuple[str, str]:
@@ -139,9 +151,17 @@ class GroupCurves:
         self.is_loaded = False
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Return True if the first groups hold these values. May wait for the device."""
-        held = [as_number(self.option.read(group)) for group in self.groups]
-        return all(map(is_same, held, map(as_number, values)))
+        """Return True if one of the first groups holds its value here. May wait for the device.
+
+        One is enough, since a program may freeze others. Zeros say nothing, unless all are.
+        """
+        is_zero = True
+        for group, value in zip(self.groups, values, strict=False):
+            held, value = as_number(self.option.read(group)), as_number(value)
+            is_zero = is_zero and held == value == 0
+            if held and is_same(held, value):
+                return True
+        return is_zero
 
     def is_in_charge(self) -> bool:
         """Return True if the groups hold the values that were written here last. May wait for the device."""
@@ -185,25 +205,31 @@ class GroupCurves:
         new = self.unknown_groups()
         if not new:
             return
-        if self.common_curve is None:
-            raise ValueError(
-                f"the optimizer has {len(groups)} parameter groups, but curves for {len(self.groups)} of "
-                "them. Build this again with a curve for each group, and load its state: "
-                "new.load_state_dict(old.state_dict())"
-            )
-        bases = [self.option.base_of(index, groups[index]) for index in new]
+        members = [self._member(index, groups[index]) for index in new]
         self.option.warn_of_scales([groups[index] for index in new])
         is_in_charge = self.is_in_charge()
         first = len(self.groups)
-        for index in new:
-            self.groups.append(groups[index])
-            self.curves.append(self.common_curve)
-            self.written.append(self.option.read(groups[index]))
-        self.set_bases([*self.bases, *bases])
+        self.groups = [*self.groups, *(item.group for item in members)]
+        self.curves = [*self.curves, *(item.curve for item in members)]
+        self.written = [*self.written, *(self.option.read(item.group) for item in members)]
+        self.set_bases([*self.bases, *(item.base for item in members)])
         if is_in_charge:
             values = self.values_at(self.step)
             for place in range(first, len(self.groups)):
                 self.written[place] = self.option.write(self.groups[place], values[place])
+
+    def _member(self, index: int, group: dict[str, Any]) -> Member:
+        """Return a new group with its curve and base, or one that has come back with its former ones."""
+        for former in self._forgotten:
+            if former.group is group:
+                return former
+        if self.common_curve is None:
+            raise ValueError(
+                f"the optimizer has {len(self.optimizer.param_groups)} parameter groups, but curves for "
+                f"{len(self.groups)} of them. Build this again with a curve for each group, and load its "
+                "state: new.load_state_dict(old.state_dict())"
+            )
+        return Member(group, self.common_curve, self.option.base_of(index, group))
 
     def _recognize(self, unknown: Sequence[dict[str, Any]]) -> None:
         """Let dictionaries take the places of groups whose parameters they have, as after a load."""
@@ -230,6 +256,12 @@ class GroupCurves:
 
     def _keep(self, places: Sequence[int]) -> None:
         """Keep the groups at these places, in this order."""
+        shown = set(map(id, self.optimizer.param_groups))
+        former = [item for item in self._forgotten if id(item.group) not in shown]
+        for group, curve, base in zip(self.groups, self.curves, self.bases, strict=True):
+            if id(group) not in shown:
+                former.append(Member(group, curve, base))
+        self._forgotten = former
         self.groups = [self.groups[place] for place in places]
         self.curves = [self.curves[place] for place in places]
         self.written = [self.written[place] for place in places]
