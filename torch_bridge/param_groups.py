@@ -14,7 +14,10 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return the parameter groups of an optimizer, after a check that it is one, and trains them."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer = {checks.short_repr(optimizer)} must be a torch.optim.Optimizer")
-    if hasattr(optimizer, "optimizer_dict"):  # transformers' layer-wise optimizers
+    # Transformers' layer-wise optimizers have these, and a single tensor that needs no gradient.
+    if hasattr(optimizer, "optimizer_dict") and not any(
+        parameter.requires_grad for parameter in all_parameters([optimizer])
+    ):
         raise ValueError(
             f"{type(optimizer).__name__} updates no parameter: the optimizers in its optimizer_dict do so "
             "during the backward pass. Build a scheduler for each of them"
@@ -155,6 +158,13 @@ _SCALES = {
 """The factors of an option that some libraries keep in the groups, and that only their schedulers read."""
 
 
+def _is_scale(value: Any) -> bool:
+    try:
+        return float(value) != 1
+    except (RuntimeError, TypeError, ValueError):
+        return False  # a key of this name has another meaning
+
+
 class GroupOption(NamedTuple):
     """A number in a parameter group: `group[name]`, or an item of the tuple or list there."""
 
@@ -182,7 +192,7 @@ class GroupOption(NamedTuple):
     def warn_of_scales(self, groups: Sequence[dict[str, Any]]) -> None:
         """Warn if a group has a factor for this option, which nothing here reads."""
         for key in _SCALES.get(self.name, ()):
-            scaled = [group for group in groups if group.get(key, 1) != 1]
+            scaled = [group for group in groups if _is_scale(group.get(key, 1))]
             if not scaled:
                 continue
             name = "initial_lr" if self.name == "lr" and "initial_lr" in scaled[0] else self.name

@@ -43,9 +43,9 @@ class CurveLR(LambdaLR):
     tensor, the scheduler writes into that tensor.
 
     The optimizer's groups may change. A group keeps its curve and peak if others are removed or moved. An
-    added group follows the curve that was given for all groups, from the optimizer's next step on; if the
-    optimizer is a wrapper that does not run torch's step hooks, from the next `scheduler.step()` on. With one
-    curve for each group, the next step of either raises an error.
+    added group follows the curve that was given for all groups, from the optimizer's next step on; if that is
+    compiled, or a wrapper's that does not run torch's step hooks, from the next `scheduler.step()` on. With
+    one curve for each group, the next step of either raises an error.
 
     The curve is read at a clock. By default that is the number of updates. With `hold`, rules may hold it
     while updates continue: call `step(metric)`. With `unit` it is `consumed // unit`, where consumed is the
@@ -153,6 +153,7 @@ class CurveLR(LambdaLR):
     @optimizer.setter  # torch sets an attribute of this name
     def optimizer(self, optimizer: Optimizer) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._group_curves.optimizer = optimizer
+        hook_of(optimizer).add(self._group_curves)
 
     @property
     def curves(self) -> list[Curve]:

@@ -86,7 +86,7 @@ class GroupCurves:
     Attributes:
         groups, curves, bases, written: Lists with an item for each group, in the order of the optimizer's at
             the last call of `follow`.
-        is_loaded: True if `load_state_dict` has replaced groups since values were written here.
+        is_loaded: True if the optimizer has loaded a state since values were written here.
     """
 
     def __init__(self, optimizer: Optimizer, option: GroupOption, curve: Curve | Sequence[Curve]) -> None:
@@ -156,7 +156,10 @@ class GroupCurves:
         One is enough, since a program may freeze others. Zeros say nothing, unless all are.
         """
         is_zero = True
+        shown = set(map(id, self.optimizer.param_groups))
         for group, value in zip(self.groups, values, strict=False):
+            if id(group) not in shown:
+                continue
             held, value = as_number(self.option.read(group)), as_number(value)
             is_zero = is_zero and held == value == 0
             if held and is_same(held, value):
@@ -191,10 +194,10 @@ class GroupCurves:
         known = set(map(id, self.groups))
         return [index for index, group in enumerate(self.optimizer.param_groups) if id(group) not in known]
 
-    def meet(self) -> None:
-        """Give new groups of the optimizer a curve, a base and their value; known ones are not looked at.
+    def meet(self, *, writes: bool = True) -> None:
+        """Give new groups of the optimizer a curve and a base; known ones are not looked at.
 
-        New groups keep the value that they have if the others hold values that were not written here.
+        They get their value too if `writes`, and the others hold values that were written here.
 
         Raises:
             TypeError, ValueError: A new group has no curve, or no base. Nothing was changed.
@@ -207,7 +210,7 @@ class GroupCurves:
             return
         members = [self._member(index, groups[index]) for index in new]
         self.option.warn_of_scales([groups[index] for index in new])
-        is_in_charge = self.is_in_charge()
+        is_in_charge = writes and self.is_in_charge()
         first = len(self.groups)
         self.groups = [*self.groups, *(item.group for item in members)]
         self.curves = [*self.curves, *(item.curve for item in members)]
@@ -244,7 +247,6 @@ class GroupCurves:
             place = next((places[id(sign)] for sign in signs if id(sign) in places), None)
             if place is None:
                 continue
-            self.is_loaded = True
             if any(self.groups[place] is other for other in unknown):  # the group was split
                 self.groups.append(group)
                 self.curves.append(self.curves[place])

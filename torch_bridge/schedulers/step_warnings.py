@@ -81,6 +81,10 @@ class StepWarnings:
         schedulers = [reference() for reference in self._schedulers]
         return [scheduler for scheduler in schedulers if scheduler is not None]
 
+    def count_steps(self) -> int:
+        """Return the number of steps of all schedulers."""
+        return sum(scheduler.steps.total for scheduler in self._living_schedulers())
+
     def _begin_window(self, updates: int) -> None:
         self._window_start = updates
         for scheduler in self._living_schedulers():

@@ -22,10 +22,15 @@ class UpdateHook:
         """The number of updates so far."""
         self.warnings = StepWarnings()
         self._curves: list[weakref.ref[Any]] = []
+        self._stepped = set[int]()
+        """The groups that the present update has stepped, by identity."""
+        self._steps = -1
+        """The steps of the schedulers before the present update."""
 
     def add(self, group_curves: Any) -> None:
         """Let this `GroupCurves` follow the groups."""
-        self._curves = [weakref.ref(curves) for curves in (*self._living_curves(), group_curves)]
+        others = [curves for curves in self._living_curves() if curves is not group_curves]
+        self._curves = [weakref.ref(curves) for curves in (*others, group_curves)]
 
     def _living_curves(self) -> list[Any]:
         references = [reference() for reference in self._curves]
@@ -37,41 +42,48 @@ class UpdateHook:
         living = self._living_curves()
         if not all(curves.is_current() for curves in living):
             _meet_groups(living)
-        if living and not _is_first_call(optimizer, living[-1].groups):
+        if not self._begins_update(optimizer.param_groups):
             return
         if self.updates >= self.warnings.next_look and not _is_capturing():
             self.warnings.look(self.updates)
         self.updates += 1
 
+    def _begins_update(self, groups: list[Any]) -> bool:
+        """Return False if this call belongs to the update of the call before.
+
+        DeepSpeed steps the optimizer once for each group, and shows that group alone, or empties the others.
+        """
+        stepped = {id(group) for group in groups if group["params"]}
+        steps = self.warnings.count_steps()
+        if self._stepped.isdisjoint(stepped) and steps == self._steps:
+            self._stepped |= stepped
+            return False
+        self._stepped, self._steps = stepped, steps
+        return True
+
     def after_load(self, optimizer: Optimizer) -> None:
         """Recognize the groups that `load_state_dict` has just replaced."""
         self.warnings.note_load(optimizer)
+        self._steps = -1  # the next call begins an update, although its groups are new
         for curves in self._living_curves():
+            curves.is_loaded = True
             with suppress(TypeError, ValueError):  # the next step raises them
                 curves.meet()
 
 
 def _meet_groups(living: list[Any]) -> None:
-    """Give new groups their values: of several curves for one option, those do so that are in charge."""
-    options: set[Any] = set()
-    for curves in reversed(living):  # the newest first, which may have replaced others
-        if curves.option in options:
-            continue
-        is_complete = not curves.unknown_groups()
-        if is_complete or curves.is_in_charge():
-            options.add(curves.option)
-            curves.meet()
-
-
-def _is_first_call(optimizer: Optimizer, groups: list[dict[str, Any]]) -> bool:
-    """Return False if an update has called the hook before.
-
-    DeepSpeed steps the optimizer once for each group, and shows that group alone, or empties the others.
-    """
-    shown = optimizer.param_groups
-    if not groups or shown[0] is not groups[0]:
-        return len(shown) > 1
-    return bool(shown[0]["params"]) or not any(group["params"] for group in shown)
+    """Let curves meet new groups: of several for one option, the newest in charge give them their values."""
+    for option in {curves.option for curves in living}:
+        newest_first = [curves for curves in reversed(living) if curves.option == option]
+        responsible = newest_first[0]
+        for curves in newest_first:
+            if not curves.unknown_groups() or curves.is_in_charge():
+                responsible = curves
+                break
+        responsible.meet()
+        for curves in newest_first:  # the others note the bases, before another scheduler changes the values
+            with suppress(TypeError, ValueError):
+                curves.meet(writes=False)
 
 
 def _is_capturing() -> bool:
@@ -87,7 +99,9 @@ def hook_of(optimizer: Any) -> UpdateHook:
         optimizer = getattr(optimizer, "optimizer", getattr(optimizer, "_base_optimizer", None))  # timm's
         if not isinstance(optimizer, Optimizer):
             return UpdateHook()
-    hooks: dict[int, Any] = optimizer._optimizer_step_pre_hooks
+    hooks: dict[int, Any] | None = getattr(optimizer, "_optimizer_step_pre_hooks", None)
+    if hooks is None:
+        return UpdateHook()
     for hook in hooks.values():
         if isinstance(hook, UpdateHook):
             return hook
