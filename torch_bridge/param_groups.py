@@ -125,18 +125,22 @@ def _is_nonzero(momentum: Any) -> bool:
 def loaded_updates(optimizer: Optimizer) -> int | None:
     """Return the number of updates of the run whose state the optimizer has loaded; None if it is unknown.
 
-    0 if the optimizer was not loaded, or nothing in the state shows that it was trained under a scheduler.
+    Call it before the first scheduler is built. 0 if the optimizer was not loaded, or nothing shows that it
+    was trained.
     """
-    # `load_state_dict` writes the saved options into each group and then the parameters. The constructor
-    # begins with these, and so does a group that the user wrote.
     keys = list(optimizer.param_groups[0]) if optimizer.param_groups else []
-    defaults = [key for key in getattr(optimizer, "defaults", ()) if key in keys]
-    if len(defaults) < 2 or not all(keys.index(key) < keys.index("params") for key in defaults):
-        return 0
     made = updates_made(optimizer)
-    # A state of plain SGD shows no updates, but a scheduler leaves the peak there.
-    had_scheduler = "initial_lr" in keys and keys.index("initial_lr") < keys.index("params")
-    return None if made == 0 and had_scheduler else made
+    # A scheduler has left its peak there, but none was built in this process.
+    if made != 0 and "initial_lr" in keys:
+        return made
+    # `load_state_dict` writes the saved options into each group and then the parameters, and options that the
+    # state lacks. The constructor begins with the parameters.
+    defaults = [key for key in getattr(optimizer, "defaults", ()) if key in keys]
+    before = keys[: keys.index("params")] if "params" in keys else []
+    if len(defaults) < 2 or 2 * len(set(before) & set(defaults)) <= len(defaults):
+        return 0
+    # A state of plain SGD shows no updates.
+    return None if made == 0 and "initial_lr" in before else made
 
 
 def peaks_per_group(peak: Any, group_count: int) -> list[float]:

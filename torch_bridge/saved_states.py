@@ -157,16 +157,17 @@ def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     if "curves" in state_dict and not is_torchs:
         return state_dict
-    first = state_dict
-    while "_schedulers" in first:  # a SequentialLR or ChainedScheduler; its parts begin with one peak
+    first, updates = state_dict, state_dict.get("last_epoch")
+    while "_schedulers" in first:  # a SequentialLR, or a ChainedScheduler, which has no step of its own
         first = first["_schedulers"][0]
+        updates = first["last_epoch"] if updates is None else updates
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
             "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. Do not load "
             f"it: build lambda_lr(optimizer, curve, last_epoch={first['last_epoch'] - 1}), and then call "
             "scheduler.set_peak(peak)"
         )
-    updates = state_dict.get("last_epoch", first["last_epoch"])
+    updates = first["last_epoch"] if updates is None else updates
     entries = {"last_epoch": updates, "clock": updates, "base_lrs": first["base_lrs"]}
     entries["_last_lr"] = state_dict["_last_lr"]
     entries["_step_count"] = state_dict.get("_step_count", updates + 1)

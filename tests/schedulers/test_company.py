@@ -278,6 +278,22 @@ def test_factor_in_a_group_of_a_training_step_warns() -> None:
 # Optimizers that are not plain.
 
 
+@pytest.mark.parametrize("name", ["ours", "torch's"])
+def test_load_in_mid_run_leaves_the_groups_to_the_part_in_charge(name: str) -> None:
+    """Of a `SequentialLR` whose first part is over; then nothing changes."""
+    optimizers = [optimizer_with([0.5]) for _ in range(2)]
+    parts: Any = []
+    for optimizer in optimizers:
+        first = lambda_lr(optimizer, LINEAR) if name == "ours" else LambdaLR(optimizer, LINEAR)
+        parts.append(torchs.SequentialLR(optimizer, [first, torchs.CosineAnnealingLR(optimizer, 50)], [5]))
+    for step in range(12):
+        if step == 8:
+            parts[0].load_state_dict(copy.deepcopy(parts[0].state_dict()))
+        assert lrs_of(optimizers[0]) == lrs_of(optimizers[1])
+        for optimizer, part in zip(optimizers, parts, strict=True):
+            advance(optimizer, part)
+
+
 class Callable:
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -380,6 +396,7 @@ def test_saved_peak_is_used_and_warns_unless_it_was_set() -> None:
     for _ in range(2):
         other, again = loaded(again.state_dict(), 0.125)
         assert again.base_lrs == [0.25, 0.25]
+    advance(other, again)
     again.load_state_dict(scheduler.state_dict())  # a rollback in a run that has set its peak
 
 
@@ -431,7 +448,7 @@ OTHERS: dict[str, Any] = {
     "LambdaLR": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
     "CosineAnnealingLR": lambda optimizer: torchs.CosineAnnealingLR(optimizer, 50),
     "SequentialLR": with_warmup,
-    "ChainedScheduler": lambda optimizer: torchs.ChainedScheduler([torchs.ExponentialLR(optimizer, 0.9)]),
+    "ChainedScheduler": lambda optimizer: torchs.ChainedScheduler([with_warmup(optimizer)]),
 }
 
 

@@ -264,6 +264,21 @@ WRONG: dict[str, tuple[Program, str]] = {
         lambda run: run.of(AdamW).load([Training(AdamW, lr=0.01).updates(20).optimizer.state_dict()])
         .use(a_curve).train(9), LACKS_20,
     ),
+    "lost state, options in another order": (  # as torch.distributed.checkpoint loads them
+        lambda run: [
+            state := run.of(AdamW).lost(), run.load(state),
+            [group.update(params=group.pop("params"), initial_lr=group.pop("initial_lr"))
+             for group in run.optimizer.param_groups],
+            run.use(a_curve).train(9),
+        ], LACKS_20,
+    ),
+    "lost state of an older torch, without an option": (
+        lambda run: [
+            state := run.of(AdamW).lost(),
+            [group.pop("maximize") for group in state[0]["param_groups"]],
+            run.load(state).use(a_curve).train(9),
+        ], LACKS_20,
+    ),
     "loaded and set by hand": (
         lambda run: run.load(run.lost()).set(lr=0.1, initial_lr=0.1).use(a_curve).train(60),
         LOADED.replace("01", "1"),

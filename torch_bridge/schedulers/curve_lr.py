@@ -404,11 +404,14 @@ class CurveLR(LambdaLR):
             message = compare_curves(state, curves, step, clock.is_step_used, "lambda_lr", strict=strict)
         if message:
             warn(message)
-        if not (is_peak_set or self._is_peak_set):
+        # In a program that has changed its peak, a rollback is no mistake.
+        is_new = self.steps is None or self.steps.total == 0
+        if not is_peak_set and (is_new or not self._is_peak_set):
             warn_of_other_peaks(peaks, self.base_lrs[: len(peaks)], "scheduler")
-        # If the optimizer was loaded, and its groups hold values of another scheduler, that one is in charge:
-        # the turn of this one in a `SequentialLR` is over, for instance.
-        is_in_charge = not group_curves.is_loaded or group_curves.holds(last_lrs)
+        # Groups that hold neither the saved values nor those written here may be in the charge of another
+        # scheduler: the turn of this one in a `SequentialLR` is over, for instance.
+        is_in_charge = group_curves.holds(last_lrs) or group_curves.is_in_charge()
+        is_in_charge |= is_new and not group_curves.is_loaded
         group_curves.set_bases([*peaks, *self.base_lrs[len(peaks) :]])
         self._is_peak_set = is_peak_set
         if updates >= 0 and is_in_charge:

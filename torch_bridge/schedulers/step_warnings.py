@@ -60,7 +60,8 @@ class StepWarnings:
         """The number of updates before the next look."""
         self._schedulers: list[weakref.ref[Any]] = []
         self._start = self._window_start = 0
-        self._loaded_updates: int | None = 0
+        self.loaded_updates: int | None = 0
+        """The updates of the run that the optimizer has loaded, as `loaded_updates` returns them."""
         self._finding: tuple[Any, str] = None, ""
         """What the last window has shown, and of which scheduler."""
         self._warned: set[str] = set()
@@ -71,8 +72,6 @@ class StepWarnings:
         self._schedulers = [weakref.ref(item) for item in (*others, scheduler)]
         is_past_end = bool(_end_message(scheduler))
         scheduler.steps = Steps(updates, scheduler.clock, may_lack_state, is_past_end)
-        if may_lack_state:
-            self._loaded_updates = loaded_updates(scheduler.optimizer)
         self._start = updates
         self.next_look = updates + 1
         self._begin_window(updates)
@@ -93,11 +92,12 @@ class StepWarnings:
 
     def note_load(self, optimizer: Optimizer) -> None:
         """Note what an optimizer has loaded, before its groups are recognized."""
-        for scheduler in self._living_schedulers():
-            made = updates_made(optimizer)
-            if not scheduler.steps.may_lack_state or (made == 0 and _has_own_values(scheduler)):
-                continue  # accelerate has each optimizer load its own state
-            self._loaded_updates = made or None
+        schedulers = self._living_schedulers()
+        made = updates_made(optimizer)
+        if not schedulers:
+            self.loaded_updates = loaded_updates(optimizer)
+        elif made != 0 or not all(map(_has_own_values, schedulers)):  # accelerate loads the own state
+            self.loaded_updates = made or None
 
     def look(self, updates: int) -> None:
         """Warn of what is found after this number of updates."""
@@ -117,7 +117,7 @@ class StepWarnings:
         schedulers = self._living_schedulers()
         # A scheduler past the first step was loaded, or moved by the user.
         at_start = [item for item in schedulers if item.steps.may_lack_state and item.last_epoch <= 1]
-        made = self._loaded_updates
+        made = self.loaded_updates
         if made == 0 or not at_start:
             return ""
         for scheduler in schedulers:

@@ -8,6 +8,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
+from torch_bridge.param_groups import loaded_updates
 from torch_bridge.schedulers.step_warnings import StepWarnings
 
 
@@ -106,6 +107,7 @@ def hook_of(optimizer: Any) -> UpdateHook:
         if isinstance(hook, UpdateHook):
             return hook
     hook = UpdateHook()
+    hook.warnings.loaded_updates = loaded_updates(optimizer)
     optimizer.register_step_pre_hook(hook)
     if hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):  # wrappers may lack it
         optimizer.register_load_state_dict_post_hook(hook.after_load)
