@@ -227,8 +227,44 @@ def test_group_added_under_another_scheduler_is_left_to_it(others: Any) -> None:
     before = lrs_of(optimizer)
     optimizer.step()
     assert lrs_of(optimizer) == before
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5  # as the scheduler in charge may do
     ours.step()  # as the sequence does, but for torch's first part, which takes no other groups
     assert lrs_of(optimizer) == [learning_rate(peak, CURVE, 0) for peak in (0.5, 0.25)]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_one_call_of_the_optimizer_for_each_group_is_one_update(stage: int) -> None:
+    """DeepSpeed shows one group at a time, or empties the others: no group is lost, and nothing warns."""
+    optimizer = optimizer_with([0.5] * 24)
+    scheduler = lambda_lr(optimizer, PlateauCurve(1000))
+    groups = optimizer.param_groups
+    parameters = [group["params"] for group in groups]
+    for step in range(100):
+        for group, own in zip(groups, parameters, strict=True):
+            assert group["lr"] == learning_rate(0.5, scheduler.curves[0], step)
+            if stage == 2:
+                optimizer.param_groups = [group]
+            for other in groups:
+                other["params"] = own if other is group else []
+            optimizer.step()
+        optimizer.param_groups = groups
+        scheduler.step()
+
+
+def test_groups_may_alternate() -> None:
+    """As in a program that trains two networks in turn."""
+    optimizer = optimizer_with([0.5, 0.25], weight_decay=0.5)
+    scheduler, decay = lambda_lr(optimizer, [CURVE, LINEAR]), follow(optimizer, "weight_decay", LINEAR)
+    groups = list(optimizer.param_groups)
+    for step in range(60):
+        optimizer.param_groups = [groups[step % 2]]
+        scheduler.get_last_lr()  # follows the groups, as a logger does
+        advance(optimizer, scheduler)
+        decay.step()
+        peak, curve = [(0.5, CURVE), (0.25, LINEAR)][step % 2]
+        assert groups[step % 2]["lr"] == learning_rate(peak, curve, step + 1)
+        assert groups[step % 2]["weight_decay"] == learning_rate(0.5, LINEAR, step + 1)
 
 
 # Factors of an option in the groups.

@@ -247,6 +247,12 @@ WRONG: dict[str, tuple[Program, str]] = {
     "plot, then past the end": (lambda run: run.use(ours(SHORT)).steps(60).train(30), PAST + "0"),
     "epochs on a plateau": (lambda run: run.use(until_a_plateau).epochs(250, 25), FEW),
     "never, over a spike": (lambda run: run.use(ours(SPIKE)).updates(520), NEVER),
+    "empty first group": (
+        lambda run: [
+            run.optimizer.param_groups.insert(0, {**run.optimizer.param_groups[0], "params": []}),
+            run.use(a_curve).updates(520),
+        ], NEVER,
+    ),
     "two of ours": (lambda run: run.use(sequence(a_curve, a_curve, at=(3,))).epochs(60, 9), FEW),
     "scheduler next to a follower": (lambda run: run.use(a_curve, decay()).take(1).train(600), NEVER),
     "lost momentum": (lambda run: run.of(MOMENTUM).load(run.lost()).use(a_curve).train(9), LOADED),
