@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
+from support.lines import interrupted
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.models import Net, mean_loss
 from support.training.trees import equal_trees, through_file
@@ -168,6 +169,23 @@ def test_groups_keep_their_curves_and_peaks(kind: str, has_common_curve: bool, m
     for move in moves:
         getattr(run, move)()
     run.update()
+
+
+@pytest.mark.parametrize("kind", ["scheduler", "follower"])
+def test_interrupt_while_groups_are_followed(kind: str) -> None:
+    """At any line: afterwards each group still has its own curve and base."""
+
+    def build() -> Groups:
+        run = Groups(kind, has_common_curve=False)
+        run.update()
+        run.reverse()
+        run.drop()
+        return run
+
+    for run in interrupted(build, lambda run: run.part.state_dict()):
+        run.update()
+        run.come_back()
+        run.update()
 
 
 def with_two_curves(kind: str, **clock: Any) -> tuple[Optimizer, Any]:

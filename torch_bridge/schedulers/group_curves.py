@@ -97,8 +97,10 @@ class GroupCurves:
         self.groups = list(optimizer.param_groups)
         bases = [option.base_of(index, group) for index, group in enumerate(self.groups)]
         option.warn_of_scales(self.groups)
-        self.set_bases(bases)
         self.written: list[Any] = [option.read(group) for group in self.groups]
+        self.bases: list[float] = bases
+        self._ahead = ValuesAhead(self.curves, bases)
+        self.set_bases(bases)
         self.is_loaded = False
         self.step = 0
         """The step of the curves that was written last."""
@@ -121,12 +123,18 @@ class GroupCurves:
 
     def set_bases(self, bases: Sequence[float]) -> None:
         """Set the base of each group, without writing values into the groups."""
-        self.bases = list(bases)
-        self._ahead = ValuesAhead(self.curves, self.bases)
-        unshare_tensors(self.optimizer, self.option, self.groups, self.bases, self.curves)
+        self._replace_lists(self.groups, self.curves, self.written, list(bases))
+
+    def _replace_lists(
+        self, groups: list[dict[str, Any]], curves: list[Curve], written: list[Any], bases: list[float]
+    ) -> None:
+        unshare_tensors(self.optimizer, self.option, groups, bases, curves)
         if self.option.name == "lr":
-            for group, base in zip(self.groups, self.bases, strict=True):
+            for group, base in zip(groups, bases, strict=True):
                 group["initial_lr"] = base
+        ahead = ValuesAhead(curves, bases)
+        # At once: after an interrupt between two of them, groups would follow the curves of others.
+        vars(self).update(groups=groups, curves=curves, written=written, bases=bases, _ahead=ahead)
 
     def values_at(self, step: int) -> list[float]:
         """Return the value of each group at a step of the curves."""
@@ -212,10 +220,12 @@ class GroupCurves:
         self.option.warn_of_scales([groups[index] for index in new])
         is_in_charge = writes and self.is_in_charge()
         first = len(self.groups)
-        self.groups = [*self.groups, *(item.group for item in members)]
-        self.curves = [*self.curves, *(item.curve for item in members)]
-        self.written = [*self.written, *(self.option.read(item.group) for item in members)]
-        self.set_bases([*self.bases, *(item.base for item in members)])
+        self._replace_lists(
+            [*self.groups, *(item.group for item in members)],
+            [*self.curves, *(item.curve for item in members)],
+            [*self.written, *(self.option.read(item.group) for item in members)],
+            [*self.bases, *(item.base for item in members)],
+        )
         if is_in_charge:
             values = self.values_at(self.step)
             for place in range(first, len(self.groups)):
@@ -241,20 +251,21 @@ class GroupCurves:
             # A dictionary that was loaded has this very list of parameters, which may be empty.
             signs = [group["params"], *group["params"]]
             places.update((id(sign), place) for sign in signs)
-        bases = list(self.bases)
+        groups, curves = list(self.groups), list(self.curves)
+        written, bases = list(self.written), list(self.bases)
         for group in unknown:
             signs = [group["params"], *group["params"]]
             place = next((places[id(sign)] for sign in signs if id(sign) in places), None)
             if place is None:
                 continue
-            if any(self.groups[place] is other for other in unknown):  # the group was split
-                self.groups.append(group)
-                self.curves.append(self.curves[place])
-                self.written.append(self.written[place])
+            if any(groups[place] is other for other in unknown):  # the group was split
+                groups.append(group)
+                curves.append(curves[place])
+                written.append(written[place])
                 bases.append(bases[place])
             else:
-                self.groups[place] = group
-        self.set_bases(bases)
+                groups[place] = group
+        self._replace_lists(groups, curves, written, bases)
 
     def _keep(self, places: Sequence[int]) -> None:
         """Keep the groups at these places, in this order."""
@@ -264,7 +275,9 @@ class GroupCurves:
             if id(group) not in shown:
                 former.append(Member(group, curve, base))
         self._forgotten = former
-        self.groups = [self.groups[place] for place in places]
-        self.curves = [self.curves[place] for place in places]
-        self.written = [self.written[place] for place in places]
-        self.set_bases([self.bases[place] for place in places])
+        self._replace_lists(
+            [self.groups[place] for place in places],
+            [self.curves[place] for place in places],
+            [self.written[place] for place in places],
+            [self.bases[place] for place in places],
+        )
