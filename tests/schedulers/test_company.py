@@ -162,7 +162,7 @@ class Groups:
 
 @pytest.mark.parametrize("kind", ["scheduler", "follower"])
 @pytest.mark.parametrize("has_common_curve", [True, False])
-@examples(80)
+@examples(40)
 @given(moves=st.lists(st.sampled_from(MOVES), max_size=12))
 def test_groups_keep_their_curves_and_peaks(kind: str, has_common_curve: bool, moves: list[str]) -> None:
     run = Groups(kind, has_common_curve)
@@ -402,7 +402,9 @@ NOT_PLAIN: dict[str, Any] = {
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-@pytest.mark.parametrize("name", NOT_PLAIN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "compiled")) for name in NOT_PLAIN]
+)
 def test_optimizer_that_is_not_plain_trains_with_the_curve(name: str) -> None:
     inner, plain = optimizer_with([torch.tensor(0.5)]), optimizer_with([torch.tensor(0.5)])
     optimizer = NOT_PLAIN[name](inner)
