@@ -36,6 +36,9 @@ def _constant(optimizer: Any, factor: float = 0.5) -> Any:
 _COMPOSED: dict[str, Any] = {
     "first": lambda optimizer, ours: [torchs.SequentialLR(optimizer, [ours, _constant(optimizer)], [20])],
     "second": lambda optimizer, ours: [torchs.SequentialLR(optimizer, [_constant(optimizer), ours], [20])],
+    "after a curve": lambda optimizer, ours: [
+        torchs.SequentialLR(optimizer, [lambda_lr(optimizer, CURVE), ours], [20])
+    ],
     "chained": lambda optimizer, ours: [
         torchs.ChainedScheduler([ours, torchs.ExponentialLR(optimizer, 0.9)], optimizer)
     ],

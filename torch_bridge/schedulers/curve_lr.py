@@ -404,14 +404,14 @@ class CurveLR(LambdaLR):
             message = compare_curves(state, curves, step, clock.is_step_used, "lambda_lr", strict=strict)
         if message:
             warn(message)
-        # In a program that has changed its peak, a rollback is no mistake.
-        is_new = self.steps is None or self.steps.total == 0
-        if not is_peak_set and (is_new or not self._is_peak_set):
+        is_new = self.last_epoch <= 0
+        if not is_peak_set and (is_new or not self._is_peak_set):  # else it is a rollback, and no mistake
             warn_of_other_peaks(peaks, self.base_lrs[: len(peaks)], "scheduler")
-        # Groups that hold neither the saved values nor those written here may be in the charge of another
-        # scheduler: the turn of this one in a `SequentialLR` is over, for instance.
-        is_in_charge = group_curves.holds(last_lrs) or group_curves.is_in_charge()
-        is_in_charge |= is_new and not group_curves.is_loaded
+        # Groups that hold other values than these may be in the charge of another scheduler: the turn of this
+        # one in a `SequentialLR` is over, for instance.
+        is_in_charge = group_curves.holds(last_lrs)
+        if not group_curves.is_loaded:
+            is_in_charge = is_in_charge or is_new or group_curves.is_in_charge()
         group_curves.set_bases([*peaks, *self.base_lrs[len(peaks) :]])
         self._is_peak_set = is_peak_set
         if updates >= 0 and is_in_charge:
