@@ -500,6 +500,7 @@ RIGHT: dict[str, Program] = {
         run.use(linear).train(30).load(before).use(a_curve).train(60),
     ],
     "rollback": lambda run: run.use(a_curve).train(5).load(run.states()).train(60),
+    "initial state": lambda run: [state := run.states(), run.use(a_warmup).load(state).train(60)],
     "own state": lambda run: [run.use(a_curve), run.load(run.states()).train(60)],  # as accelerate does
     "last_epoch": lambda run: run.load(run.lost()).use(ours(LONG, 19)).train(60),
     "fast-forward": lambda run: run.load(run.lost()).use(a_curve).steps(20).train(60),

@@ -163,9 +163,11 @@ def _has_own_values(scheduler: Any) -> bool:
     """Return True if the groups that were loaded have the peaks and learning rates of this scheduler."""
     curves = scheduler._group_curves
     for group, peak, lr in zip(scheduler.optimizer.param_groups, curves.bases, curves.written, strict=False):
+        # A state that was saved before a scheduler was built has the peak in its place.
+        wanted = lr if "initial_lr" in group else peak
         if not is_same(as_number(group.get("initial_lr", peak)), peak):
             return False
-        if not is_same(as_number(group["lr"]), as_number(lr)):
+        if not is_same(as_number(group["lr"]), as_number(wanted)):
             return False
     return True
 
