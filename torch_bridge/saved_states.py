@@ -158,9 +158,10 @@ def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
     if "curves" in state_dict and not is_torchs:
         return state_dict
     first, updates = state_dict, state_dict.get("last_epoch")
-    while "_schedulers" in first:  # a SequentialLR, or a ChainedScheduler, which has no step of its own
+    while "_schedulers" in first:  # a SequentialLR, or a ChainedScheduler, which saves no last_epoch
         first = first["_schedulers"][0]
-        updates = first["last_epoch"] if updates is None else updates
+        if updates is None:
+            updates = first.get("last_epoch")
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
             "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. Do not load "

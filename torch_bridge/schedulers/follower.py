@@ -135,7 +135,7 @@ class Follower:
                 state of a follower. Nothing was changed.
 
         Warns:
-            CurveWarning: The saved curve has other values at a step so far.
+            CurveWarning: The saved curve has different values at an earlier step, or cannot be read.
         """
         group_curves = self._group_curves
         group_curves.follow()

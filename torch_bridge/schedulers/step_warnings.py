@@ -96,7 +96,7 @@ class StepWarnings:
         made = updates_made(optimizer)
         if not schedulers:
             self.loaded_updates = loaded_updates(optimizer)
-        elif made != 0 or not all(map(_has_own_values, schedulers)):  # accelerate loads the own state
+        elif made != 0 or not all(map(_has_own_values, schedulers)):  # accelerate reloads the current state
             self.loaded_updates = made or None
 
     def look(self, updates: int) -> None:
@@ -123,8 +123,8 @@ class StepWarnings:
         for scheduler in schedulers:
             scheduler.steps.may_lack_state = False
         scheduler = at_start[0]
-        peaks = list(dict.fromkeys(float(f"{peak:.7g}") for peak in scheduler.base_lrs))
-        peak = peaks[0] if len(peaks) == 1 else peaks
+        peaks = [float(f"{peak:.7g}") for peak in scheduler.base_lrs]
+        peak = peaks[0] if len(set(peaks)) == 1 else peaks
         seen = "the optimizer was loaded"
         advice = "load the scheduler's state, scheduler.load_state_dict(state)"
         if made is not None:
