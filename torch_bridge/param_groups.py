@@ -140,7 +140,7 @@ def loaded_updates(optimizer: Optimizer) -> int | None:
     if len(defaults) < 2 or 2 * len(set(before) & set(defaults)) <= len(defaults):
         return 0
     # A state of plain SGD shows no updates.
-    return None if made == 0 and "initial_lr" in before else made
+    return None if "initial_lr" in before else made
 
 
 def peaks_per_group(peak: Any, group_count: int) -> list[float]:

@@ -255,13 +255,14 @@ def warn_of_other_peaks(saved: Sequence[float], current: Sequence[float], owner:
     """Warn if the saved peaks, which a load uses, differ from those of the program."""
     if list(saved) == list(current):
         return
-    old, new = _shown(saved), _shown(current)
+    old, new = shown_peaks(saved), shown_peaks(current)
     warn(
         f"state_dict has the peak {old}, but the program gives {new}: the run continues with {old}. To "
         f"change it, call {owner}.set_peak({new}) after the load"
     )
 
 
-def _shown(peaks: Sequence[float]) -> str:
+def shown_peaks(peaks: Sequence[float]) -> str:
+    """Return the peaks of the groups for a message, or the one that all have."""
     numbers = [float(f"{peak:.7g}") for peak in peaks]
     return repr(numbers[0]) if len(set(numbers)) == 1 else checks.short_repr(numbers)

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import warn
 from torch_bridge.param_groups import as_number, is_same, loaded_updates, updates_made
+from torch_bridge.saved_states import shown_peaks
 from torch_bridge.schedulers.curve_end import end_message, value_range
 
 _FIRST_WINDOW, _LONGEST_WINDOW = 21, 1344
@@ -123,8 +124,7 @@ class StepWarnings:
         for scheduler in schedulers:
             scheduler.steps.may_lack_state = False
         scheduler = at_start[0]
-        peaks = [float(f"{peak:.7g}") for peak in scheduler.base_lrs]
-        peak = peaks[0] if len(set(peaks)) == 1 else peaks
+        peak = shown_peaks(scheduler.base_lrs)
         seen = "the optimizer was loaded"
         advice = "load the scheduler's state, scheduler.load_state_dict(state)"
         if made is not None:
@@ -133,7 +133,7 @@ class StepWarnings:
             advice += f"; or pass last_epoch={made - 1}"
         return (
             f"{seen}, but the curve started at step 0: {advice}. To start at step 0, set the peak, which is "
-            f"{peak!r} now: scheduler.set_peak({peak!r})"
+            f"{peak} now: scheduler.set_peak({peak})"
         )
 
     def _judge_window(self, updates: int) -> str:
