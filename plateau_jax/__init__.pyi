@@ -1,6 +1,11 @@
 """The public names: what type checkers see, and from where `lazy_names` imports each on first use."""
 
 from plateau_jax.batch_plan import BatchPlan as BatchPlan
+from plateau_jax.clocks.clock import DataClock as DataClock
+from plateau_jax.clocks.rules import (
+    HoldBelow as HoldBelow,
+    HoldUntilFlat as HoldUntilFlat,
+)
 from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
 from plateau_jax.curves.staged_curve import (
@@ -20,10 +25,6 @@ from plateau_jax.forecasts.loss_fitting import (
     fit_losses as fit_losses,
 )
 from plateau_jax.forecasts.loss_run import LossRun as LossRun
-from plateau_jax.holds.rules import (
-    HoldBelow as HoldBelow,
-    HoldUntilFlat as HoldUntilFlat,
-)
 from plateau_jax.numerics.segments import (
     Segments as Segments,
     stack as stack,

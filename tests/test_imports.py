@@ -20,7 +20,7 @@ assert "multiplier" not in globals()
 assert PlateauCurve(9)(0) == 1.0 == HoldBelow(1.0, 3).value and len(stack([StagedCurve([(3,)])]).begin) == 1
 import plateau_jax
 assert set(plateau_jax.__all__) <= set(globals()) and "plot" in plateau_jax.__all__
-import plateau_jax.holds.decision as decision
+import plateau_jax.clocks.decision as decision
 decision.initial_state(HoldBelow(0.5, 3))
 assert "<svg" in PlateauCurve(10)._repr_html_()
 staged = {"kind": "staged", "stages": [[9, 1.0]]}

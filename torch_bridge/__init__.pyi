@@ -2,6 +2,7 @@
 
 from plateau_jax import (
     Curve as Curve,
+    DataClock as DataClock,
     PlateauCurve as PlateauCurve,
     StagedCurve as StagedCurve,
 )
@@ -15,14 +16,8 @@ from torch_bridge.distributed.processes import is_main as is_main
 from torch_bridge.evaluation import evaluate as evaluate
 from torch_bridge.metric_log import MetricLog as MetricLog
 from torch_bridge.profiling import profile as profile
-from torch_bridge.schedulers.curve_lr import (
-    CurveLR as CurveLR,
-    lambda_lr as lambda_lr,
-)
-from torch_bridge.schedulers.follower import (
-    Follower as Follower,
-    follow as follow,
-)
+from torch_bridge.schedulers.curve_lr import lambda_lr as lambda_lr
+from torch_bridge.schedulers.follower import follow as follow
 from torch_bridge.table import (
     multiplier as multiplier,
     tensors as tensors,

@@ -1,34 +1,51 @@
 """Everything that this package imports from `plateau_jax`."""
 
 from plateau_jax import Curve, Segments, stack
-from plateau_jax.curves.curve import check_unit
-from plateau_jax.curves.saved_curves import describe_difference, read_saved_curve
-from plateau_jax.holds.decision import HOST, decide, initial_state
-from plateau_jax.holds.rules import Rule, check_rules
+from plateau_jax.clocks.clock import MAX_CONSUMED, AnyClock, CheckedClock, check_clock
+from plateau_jax.clocks.decision import HOST, decide, initial_state
+from plateau_jax.clocks.rules import Rule
 from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
 from plateau_jax.numerics.fixed_point import CHUNK, evaluate as evaluate_table
 from plateau_jax.numerics.segments import decode_table
+from plateau_jax.resume import (
+    Record,
+    describe_difference,
+    describe_other_clock,
+    describe_other_peak,
+    dump_record,
+    read_curve,
+    read_record,
+    shortest_decimal,
+)
 from plateau_jax.validation import checks, lazy_names
 from plateau_jax.validation.curve_warning import warn
 
 __all__ = [
     "CHUNK",
     "HOST",
+    "MAX_CONSUMED",
+    "AnyClock",
+    "CheckedClock",
     "Curve",
     "Operations",
+    "Record",
     "Rule",
     "Segments",
-    "check_rules",
-    "check_unit",
+    "check_clock",
     "checks",
     "decide",
     "decode_table",
     "describe_difference",
+    "describe_other_clock",
+    "describe_other_peak",
+    "dump_record",
     "evaluate_table",
     "initial_state",
     "lazy_names",
     "multiply_levels",
-    "read_saved_curve",
+    "read_curve",
+    "read_record",
+    "shortest_decimal",
     "stack",
     "warn",
 ]

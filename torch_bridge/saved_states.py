@@ -1,34 +1,32 @@
-"""Read saved states: the clock, the rules and the curves in them, and errors from a malformed state."""
+"""Read saved states: the position and the records in them, and errors from a malformed state."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_bridge.curve_api import (
+    MAX_CONSUMED,
+    CheckedClock,
     Curve,
+    Record,
     Rule,
     checks,
     describe_difference,
+    describe_other_clock,
+    describe_other_peak,
+    dump_record,
     initial_state,
-    read_saved_curve,
+    read_curve,
+    read_record,
+    shortest_decimal,
     warn,
 )
 
-MAX_CONSUMED = 2**62
-"""The largest unit, and the largest sum of samples or tokens: `TrainStep` counts in int64 on the device."""
-
 States = tuple[Any, ...]
 """The state of each rule: a named tuple of NumPy's int32 and float32."""
-
-
-class HoldState(TypedDict):
-    """A rule and its state, in plain values."""
-
-    rule: dict[str, Any]
-    state: dict[str, int | float]
 
 
 @contextmanager
@@ -50,7 +48,7 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
         if error.args == ("last_epoch",) and "applied" in state_dict:
             advice = (
                 "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build lambda_lr("
-                "optimizer, curve, last_epoch=state['applied'] - 1); with unit= or hold=, see "
+                "optimizer, curve, last_epoch=state['applied'] - 1); with clock=, see "
                 "docs/training_step.md, From a TrainStep to a scheduler"
             )
         raise ValueError(f"state_dict is not the state of {owner}: {advice}") from None
@@ -58,55 +56,102 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
         raise ValueError(f"state_dict is not the state of {owner}: {error}") from None
 
 
-def read_saved_clock(
-    state_dict: Mapping[str, Any], updates: int, unit: int | None, rules: Sequence[Rule], builder: str
-) -> tuple[int, int, States]:
-    """Return the clock of a state that was saved after `updates` updates, consumed, and the rules' states.
+class Position(NamedTuple):
+    """Where a saved run continues, on the clock of the run that resumes it."""
 
-    A clock of a different unit or different rules is rejected, with a message that says how `builder`, the
-    function or class that the user called, starts the curve at the saved step instead.
+    updates: int
+    """The number of updates so far; -1 if the scheduler waits for its turn in a `SequentialLR`."""
+    curve_step: int
+    """The step of the curve that gives the next learning rates."""
+    consumed: int
+    """The sum of the counts of all updates; 0 without a unit."""
+    hold_states: States
+    """The states of the rules."""
+    messages: list[str]
+    """Warnings that are due, because the clocks or the curves differ."""
+
+
+def read_position(
+    state: Mapping[str, Any],
+    updates: int,
+    curves: Sequence[Curve],
+    clock: CheckedClock,
+    builder: str,
+    *,
+    strict: bool,
+) -> Position:
+    """Return the position in a state that was saved after `updates` updates, and compare its records.
+
+    Args:
+        state: A state with the entries `curve_step`, `consumed` and `hold`; and with `records`, unless a
+            scheduler without a curve has saved it.
+        updates: The number of updates in the state.
+        curves: The curve that each parameter group follows now.
+        clock: The clock that the run has now.
+        builder: The function or class whose argument `strict` is the default of `load_state_dict`.
+        strict: True to raise an error if the clock or a curve differs. Otherwise the run continues at the
+            saved step under the present ones; a different clock starts afresh there.
+
+    Raises:
+        ValueError: The state contradicts itself; or, with `strict`, the clocks or the curves differ.
     """
-    saved_unit, consumed = state_dict.get("unit"), 0
-    if saved_unit is None:
-        clock = checks.at_least("clock", state_dict["clock"], min(updates, 0))
-        if clock > max(updates, 0):
+    saved_records = list(state.get("records", ()))
+    records = [read_record(f"records[{index}]", saved) for index, saved in enumerate(saved_records)]
+    saved_clock = records[0].clock if records else None
+    saved_unit: Any = saved_clock["unit"] if isinstance(saved_clock, dict) else None
+    curve_step, consumed = _read_steps(state, updates, saved_unit)
+    moved = updates if saved_unit is None else consumed
+    is_step_used = moved > curve_step * (saved_unit or 1)
+    messages: list[str] = []
+    hold_states = initial_states(clock.rules)
+    if problem := describe_other_clock(saved_clock, clock.to_plain()):
+        if strict:
             raise ValueError(
-                f"state_dict has clock = {clock} after {updates} updates, which move it by at most one each"
+                f"state_dict cannot resume at step {curve_step}: {problem}; resume with the old clock, or "
+                f"{_how_to_override(builder)}, to continue at this step of the curve with a fresh clock"
             )
-    else:
-        saved_unit = checks.at_least("unit", saved_unit, 1)
-        consumed = checks.at_least("consumed", state_dict["consumed"], 0)
-        clock = checks.integer("clock", state_dict["clock"])
-        if consumed > MAX_CONSUMED or clock != consumed // saved_unit:
-            raise ValueError(
-                f"state_dict has clock = {clock}, consumed = {consumed} and unit = {saved_unit}; the clock "
-                "must be consumed // unit, of at most 2**62 consumed"
-            )
-    holds: list[Any] = list(state_dict.get("hold") or ())
-    saved_rules, rules_here = [hold["rule"] for hold in holds], [rule.to_dict() for rule in rules]
-    for name, saved, here in (("unit", saved_unit, unit), ("hold", saved_rules or None, rules_here or None)):
-        if saved != here:
-            raise ValueError(
-                f"state_dict was saved with {name} = {checks.short_repr(saved)}, but here it is "
-                f"{checks.short_repr(here)}. To continue from step {max(clock, 0)} of the curve, "
-                f"{_how_to_start(builder, max(clock, 0), unit, bool(rules))}"
-            )
-    # A TrainStep that has dropped its hold goes on counting updates and clock apart.
-    if unit is None and not rules and clock != updates and builder != "TrainStep":
-        raise ValueError(f"state_dict has clock = {clock} after {updates} updates, without a hold")
-    pairs = zip(holds, rules, strict=True)
-    return clock, consumed, tuple(_read_rule_state(hold["state"], rule) for hold, rule in pairs)
+        messages.append(
+            f"state_dict belongs to a different clock: {problem}. The run continues at step {curve_step} of "
+            "the curve, with a fresh clock"
+        )
+        consumed = max(curve_step, 0) * (clock.unit or 0)
+        updates = curve_step if clock.unit is None else updates
+    elif clock.rules:
+        hold_states = _read_hold_states(state["hold"], clock.rules)
+    elif clock.unit is None and curve_step != updates and builder != "TrainStep":
+        # A TrainStep that has dropped its rules counts updates and steps of the curve apart.
+        raise ValueError(f"state_dict has curve_step = {curve_step} after {updates} updates, without a hold")
+    message = compare_curves(records, curves, curve_step, is_step_used, builder, strict=strict)
+    if message:
+        messages.append(message)
+    return Position(updates, curve_step, consumed, hold_states, messages)
 
 
-def _how_to_start(builder: str, clock: int, unit: int | None, has_rules: bool) -> str:
-    if builder == "TrainStep":
-        count = f"'applied': {clock}" if unit is None else f"'consumed': {clock * unit}"
-        hold = "step.state_dict()['hold']" if has_rules else None
-        return f"load state_dict | {{'unit': {unit}, {count}, 'hold': {hold}}}"
-    if unit is not None:
-        counts = f"'clock': {clock}, 'consumed': {clock * unit}"
-        return f"load state_dict | {{'unit': {unit}, {counts}, 'hold': None}}"
-    return f"do not load this state: build it with last_epoch={clock - 1}"
+def _read_steps(state: Mapping[str, Any], updates: int, unit: Any) -> tuple[int, int]:
+    """Return the step of the curve and the sum of all counts, 0 without a unit."""
+    if unit is None:
+        curve_step = checks.at_least("curve_step", state["curve_step"], min(updates, 0))
+        return curve_step, 0
+    unit = checks.at_least("unit", unit, 1)
+    consumed = checks.at_least("consumed", state["consumed"], 0)
+    curve_step = checks.integer("curve_step", state["curve_step"])
+    if consumed > MAX_CONSUMED or curve_step != consumed // unit:
+        raise ValueError(
+            f"state_dict has curve_step = {curve_step}, consumed = {consumed} and unit = {unit}; the step "
+            "must be consumed // unit, of at most 2**62 consumed"
+        )
+    return curve_step, consumed
+
+
+def _how_to_override(builder: str) -> str:
+    return f"pass strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
+
+
+def _read_hold_states(saved: Any, rules: Sequence[Rule]) -> States:
+    saved = list(saved)
+    if len(saved) != len(rules):
+        raise ValueError(f"state_dict has {len(saved)} states in 'hold' for {len(rules)} rules")
+    return tuple(_read_rule_state(state, rule) for state, rule in zip(saved, rules, strict=True))
 
 
 def _read_rule_state(saved: Any, rule: Rule) -> Any:
@@ -130,33 +175,33 @@ def initial_states(rules: Sequence[Rule]) -> States:
     return tuple(map(initial_state, rules))
 
 
-def dump_hold_states(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
-    """Return the rules and their states as plain values for a checkpoint; None if there are no rules."""
-    return [
-        {
-            "rule": rule.to_dict(),
-            "state": {
-                name: type(initial.item())(value)
-                for name, initial, value in zip(state._fields, initial_state(rule), state, strict=True)
-            },
-        }
-        for rule, state in zip(rules, states, strict=True)
-    ] or None
+def dump_hold_states(rules: Sequence[Rule], states: States) -> list[dict[str, int | float]]:
+    """Return the states of the rules as plain values for a checkpoint."""
+    saved: list[dict[str, int | float]] = []
+    for rule, state in zip(rules, states, strict=True):
+        initial = initial_state(rule)._asdict()
+        saved.append({name: type(initial[name].item())(value) for name, value in state._asdict().items()})
+    return saved
+
+
+def dump_records(curves: Sequence[Curve], peaks: Sequence[Any], clock: CheckedClock) -> list[dict[str, Any]]:
+    """Return the record of each parameter group, as `resume_record` does."""
+    return [dump_record(curve, peak, clock) for curve, peak in zip(curves, peaks, strict=True)]
 
 
 def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of a `CurveLR`, or the step, peaks and learning rates of a state without curves."""
-    # LambdaLR saves its whole __dict__, and with it the entries of a CurveLR's state that it once loaded.
-    # Those are out of date, so `curves` does not show that a CurveLR saved the state.
+    """Return the state of a `lambda_lr`, or the step, peaks and learning rates of a state without curves."""
+    # LambdaLR saves its whole __dict__, and with it the entries of our state that it once loaded.
+    # Those are out of date, so `records` does not show that `lambda_lr` saved the state.
     is_torchs = "_get_lr_called_within_step" in state_dict or "_schedulers" in state_dict
-    if "rates" in state_dict and not is_torchs:
+    if "records" in state_dict and not is_torchs:
+        return state_dict
+    if "curves" in state_dict and not is_torchs:
         raise ValueError(
             "state_dict was saved by an earlier version, whose states are not read: load the optimizer's "
             "state, and continue at the saved step, lambda_lr(optimizer, curve, "
             "last_epoch=state['clock'] - 1)"
         )
-    if "curves" in state_dict and not is_torchs:
-        return state_dict
     first, updates = state_dict, state_dict.get("last_epoch")
     while "_schedulers" in first:  # a SequentialLR, or a ChainedScheduler, which saves no last_epoch
         first = first["_schedulers"][0]
@@ -169,7 +214,7 @@ def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
             "scheduler.set_peak(peak)"
         )
     updates = first["last_epoch"] if updates is None else updates
-    entries = {"last_epoch": updates, "clock": updates, "base_lrs": first["base_lrs"]}
+    entries = {"last_epoch": updates, "curve_step": updates, "base_lrs": first["base_lrs"]}
     entries["_last_lr"] = state_dict["_last_lr"]
     entries["_step_count"] = state_dict.get("_step_count", updates + 1)
     return entries
@@ -193,19 +238,11 @@ def read_last_lrs(state: Mapping[str, Any], group_count: int) -> list[float]:
     return lrs
 
 
-def read_curves(saved: Any, current: Sequence[Curve]) -> list[Curve]:
-    """Return the curves in a state, one for each parameter group; the groups now follow `current`."""
-    saved = list(saved)
-    if len(saved) != len(current):
-        raise ValueError(f"state_dict has {len(saved)} curves for {len(current)} parameter groups")
-    return [read_saved_curve(arguments) for arguments in saved]
-
-
 def compare_curves(
-    state: Mapping[str, Any],
+    records: Sequence[Record],
     current: Sequence[Curve],
-    clock: int,
-    is_clock_used: bool,
+    step: int,
+    is_step_used: bool,
     builder: str,
     *,
     strict: bool,
@@ -213,56 +250,59 @@ def compare_curves(
     """Return a warning about curves that differ from the saved ones at a step so far, if one is due.
 
     Args:
-        state: A state; without the entry `curves`, another scheduler has saved it.
-        current: The curve that each parameter group follows now.
-        clock: The step to continue at.
-        is_clock_used: As in `describe_difference`.
-        builder: The function or class whose argument `strict` is the default of `load_state_dict`.
+        records: The record of each parameter group; empty if a scheduler without a curve has saved the state.
+        current: The curve that each group follows now.
+        step: The step to continue at.
+        is_step_used: As in `describe_difference`.
+        builder: As in `read_position`; "follow" for the curves of other options.
         strict: True to raise an error if curves differ.
 
     Raises:
-        ValueError: The curves differ, or cannot be read, and `strict` is True.
+        ValueError: The numbers of records and groups differ; or the curves differ, or cannot be read, and
+            `strict` is True.
     """
-    if "curves" not in state:
+    if not records:
         return (
-            f"state_dict was saved by a scheduler without a curve: this curve continues at step {clock}, and "
+            f"state_dict was saved by a scheduler without a curve: this curve continues at step {step}, and "
             "nothing shows whether the learning rates so far were its own"
         )
+    if len(records) != len(current):
+        raise ValueError(f"state_dict has {len(records)} records for {len(current)} parameter groups")
     driven = "values" if builder == "follow" else "learning rates"
-    try:
-        saved = read_curves(state["curves"], current)
-    except Exception as error:
-        if strict:
-            raise
-        return f"the {driven} so far are not compared, since the saved curves cannot be read: {error}"
-    for index, (old, new) in enumerate(zip(saved, current, strict=True)):
+    for index, (record, curve) in enumerate(zip(records, current, strict=True)):
+        try:
+            saved = read_curve(f"records[{index}]", record)
+        except ValueError as error:
+            if strict:
+                raise
+            return f"the {driven} so far are not compared: {error}"
         group = f" of param_groups[{index}]" if len(current) > 1 else ""
-        difference = describe_difference(old, new, clock, is_clock_used, driven + group)
+        difference = describe_difference(saved, curve, step, is_step_used, driven + group)
         if difference and strict:
             raise ValueError(
-                f"state_dict cannot resume at step {clock}: {difference}; resume with the old curve, or pass "
-                f"strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
+                f"state_dict cannot resume at step {step}: {difference}; resume with the old curve, or "
+                f"{_how_to_override(builder)}"
             )
         if difference:
             return (
-                f"state_dict belongs to a different curve: {difference}. The run continues at step {clock} "
-                "of this curve"
+                f"state_dict belongs to a different curve: {difference}. The run continues at step {step} of "
+                "this curve"
             )
     return ""
 
 
 def warn_of_other_peaks(saved: Sequence[float], current: Sequence[float], owner: str) -> None:
     """Warn if the saved peaks, which a load uses, differ from those of the program."""
-    if list(saved) == list(current):
-        return
-    old, new = shown_peaks(saved), shown_peaks(current)
-    warn(
-        f"state_dict has the peak {old}, but the program gives {new}: the run continues with {old}. To "
-        f"change it, call {owner}.set_peak({new}) after the load"
-    )
+    old = shown_peaks(saved)
+    new = shown_peaks(current)
+    if problem := describe_other_peak(old, new):
+        warn(
+            f"state_dict has another peak than the program: {problem}. The run continues with {old}. To "
+            f"change it, call {owner}.set_peak({new}) after the load"
+        )
 
 
-def shown_peaks(peaks: Sequence[float]) -> str:
-    """Return the peaks of the groups for a message, or the one that all have."""
-    numbers = [float(f"{peak:.7g}") for peak in peaks]
-    return repr(numbers[0]) if len(set(numbers)) == 1 else checks.short_repr(numbers)
+def shown_peaks(peaks: Sequence[float]) -> float | list[float]:
+    """Return the peaks of the groups as short decimals, or the one that all have."""
+    shown = [shortest_decimal(peak) for peak in peaks]
+    return shown[0] if len(set(shown)) == 1 else shown

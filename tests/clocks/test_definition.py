@@ -14,11 +14,11 @@ from support.clocks.drivers import (
     Uncompiled,
     Unrolled,
 )
+from support.clocks.held import curves, holds
+from support.clocks.hold_cases import BELOW, STAIRS, UNTIL, metrics
 from support.curves.scaled import scaled
 from support.curves.strategies import magnitudes
 from support.examples import examples
-from support.holds.held import curves, holds
-from support.holds.hold_cases import BELOW, STAIRS, UNTIL, metrics
 from support.training.trees import equal_trees
 
 pytestmark = [

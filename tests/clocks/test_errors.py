@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.clocks.held import CURVE, PATIENT
 from support.errors import Row, check_error, each_row
-from support.holds.held import CURVE, PATIENT
 from support.schedulers.driven import Driven
 from support.schedulers.runs import optimizer_with
 from support.training.models import Net, batches, mean_loss
@@ -15,7 +15,7 @@ from support.training.steps import make_step
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve
-from plateau_jax.holds.rules import check_rules
+from plateau_jax.clocks.rules import check_rules
 from plateau_jax.validation.checks import metric
 from torch_bridge import TrainStep, follow, lambda_lr
 

@@ -9,9 +9,9 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, strategies as st
 from support.clocks.drivers import Scheduler, Step
+from support.clocks.held import CURVE, PATIENT
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.holds.held import CURVE, PATIENT
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
 from support.training.trees import equal_trees

@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.clocks.consumption import counted_on_ranks, counts_on
 from support.clocks.drivers import Scheduler, Step
+from support.clocks.held import CURVE as STAGES, PATIENT, told
 from support.distributed.processes import run
-from support.holds.held import CURVE as STAGES, PATIENT, told
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
 from support.training.models import Net, batches, mean_loss, nonfinite

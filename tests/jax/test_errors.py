@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL
 from support.curves.scaled import OF_UNIT_8, WRONG_UNITS
 from support.errors import check_error, each_row
-from support.holds.hold_cases import BELOW, PEAK, STAIRS, UNTIL
 from support.jax.jax_cases import CURVE
 
 from plateau_jax import (

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx, serialization
 from flax.training.train_state import TrainState
 from orbax import checkpoint
-from support.holds.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST
+from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
 
 from plateau_jax import check_resume, multiplier, optax_schedule, resume_record, scale_by_curve

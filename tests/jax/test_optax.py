@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.holds.hold_cases import PEAK, STAIRS, UNTIL, WORST, rates_by_words
+from support.clocks.hold_cases import PEAK, STAIRS, UNTIL, WORST, rates_by_words
 from support.jax.jax_cases import assert_equal_bits, mostly_x64, product, x64_both_ways
 
 from plateau_jax import StagedCurve, check_resume, optax_schedule, resume_record, scale_by_curve

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.holds.hold_cases import BELOW, PEAK, STAIRS, UNTIL, rates_by_words
+from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL, rates_by_words
 from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
 
 from plateau_jax import (

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.clocks.held import curves as held_curves, holds
+from support.clocks.hold_cases import VALUES
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import magnitudes
 from support.examples import examples
-from support.holds.held import curves as held_curves, holds
-from support.holds.hold_cases import VALUES
 from support.schedulers.driven import FOLLOWED, ROUTES, Driven
 from support.schedulers.runs import modest_peaks, optimizer_with
 from support.training.optimizers import ADAGRAD_RECREATES_STATES

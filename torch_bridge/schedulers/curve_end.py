@@ -7,34 +7,34 @@ import numpy as np
 from torch_bridge.curve_api import Curve
 
 _FAR_PAST = 10
-"""A clock beyond this many times the curve's steps probably counts something other than the curve does."""
+"""Beyond this many times the curve's steps, a run probably counts something other than the curve does."""
 
 _FLOOR_UPDATES = 1000
 """The number of updates at a floor above 0 before a warning."""
 
 
-def end_message(curves: Sequence[Curve], unit: int | None, clock: int, updates: int) -> str:
-    """Return the warning that is due at this clock, after this number of updates; empty if none is.
+def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: int) -> str:
+    """Return the warning that is due at this step, after this number of updates; empty if none is.
 
     The learning rate is 0 for more than 10 steps and 1 % of the curve; or it stays at a floor, below the
     highest level, past 10 times the steps of the curve and for 1000 updates.
     """
     total = max(curve.total_steps for curve in curves)
     # A run may train a little longer on purpose, or to a round number of updates.
-    if clock <= total + max(10, total // 100):
+    if step <= total + max(10, total // 100):
         return ""
     needed = "has updates: total_steps = count_updates(loader, epochs)"
     if unit is not None:
         needed = f"consumes, in units of {unit}"
-    message = f"the curve has total_steps = {total}, but training continues at step {clock}, with"
+    message = f"the curve has total_steps = {total}, but training continues at step {step}, with"
     distinct = list({id(curve): curve for curve in curves}.values())
     if not any(curve(curve.total_steps) for curve in distinct):
         return (
             f"{message} every learning rate at 0, so no weight changes. Give the curve as many steps as the "
             f"training {needed}; or end it above 0 (min_lr_ratio)"
         )
-    # With a unit or a hold, the clock does not count updates: of these, (clock - total)/clock came after it.
-    is_far = clock > _FAR_PAST * total and updates * (clock - total) > _FLOOR_UPDATES * clock
+    # With a unit or a hold, steps are not updates: of these, (step - total)/step came after the end.
+    is_far = step > _FAR_PAST * total and updates * (step - total) > _FLOOR_UPDATES * step
     if not is_far:
         return ""
     # A curve that ends at its highest level, as a warmup does, is meant to stay there.

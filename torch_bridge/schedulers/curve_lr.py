@@ -1,15 +1,16 @@
 """A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose checkpoints hold the step and the curve."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.curve_api import Curve, Rule, checks, warn
+from torch_bridge.curve_api import AnyClock, Curve, checks, warn
 from torch_bridge.param_groups import (
     LEARNING_RATE,
     as_number,
@@ -18,21 +19,23 @@ from torch_bridge.param_groups import (
     peaks_per_group,
 )
 from torch_bridge.saved_states import (
-    compare_curves,
+    dump_hold_states,
+    dump_records,
     read_bases,
     read_last_lrs,
+    read_position,
     read_scheduler_state,
     reading_state_of,
     warn_of_other_peaks,
 )
 from torch_bridge.schedulers.group_curves import GroupCurves
-from torch_bridge.schedulers.host_clock import HeldClock, UpdateClock, new_clock
+from torch_bridge.schedulers.host_clock import HeldClock, UnitClock, UpdateClock, new_clock
 from torch_bridge.schedulers.step_warnings import Steps
 from torch_bridge.schedulers.update_hook import hook_of
 
 
-class CurveLR(LambdaLR):
-    """A PyTorch scheduler that follows the curve; `lambda_lr` is the same class.
+class lambda_lr(LambdaLR):
+    """A PyTorch scheduler that follows a curve.
 
     After n calls of `step()` each group has the learning rate
 
@@ -47,36 +50,35 @@ class CurveLR(LambdaLR):
     compiled, or a wrapper's that does not run torch's step hooks, from the next `scheduler.step()` on. With
     one curve for each group, the next step of either raises an error.
 
-    The curve is read at a clock. By default that is the number of updates. With `hold`, rules may hold it
-    while updates continue: call `step(metric)`. With `unit` it is `consumed // unit`, where consumed is the
-    sum of the counts of all updates: call `step(count=n)`.
+    By default each call of `step()` moves to the next step of the curve. With a hold rule as `clock`, the
+    rule may hold the curve at its step while updates continue: call `step(metric)`. With a `DataClock` the
+    step is `consumed // unit`, where consumed is the sum of the counts of all updates: call `step(count=n)`.
+    If a trainer or another scheduler calls `step()`, set `scheduler.count = n` before.
 
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence with one for each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
-        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. It excludes
-            `unit`. A scheduler that steps others without a metric, such as `SequentialLR`, can't step this
-            one.
-        unit: The number of samples or tokens in one step of the curve, 1 … 2⁶², at most what an update
-            consumes. By default a step is an update.
-        count: With `unit`, a function without arguments that returns the samples or tokens of the last
-            update on all ranks, for trainers and torch schedulers that call `step()` themselves. It is not
-            part of the state, but is pickled with the scheduler.
+        clock: A `DataClock`; or, under one curve for all groups, a `HoldUntilFlat`, a `HoldBelow` or a list
+            of them. By default a step of the curve is an update; of a curve from `BatchPlan.scale`, its unit
+            of samples or tokens. A scheduler that steps others without a metric, such as `SequentialLR`,
+            can't step one with a hold rule.
 
     Attributes:
         curves: The curve of each group.
-        clock: The step of the curve that gives the learning rates; `last_epoch` counts the calls of `step`.
+        curve_step: The step of the curve that gives the learning rates; `last_epoch` counts the calls of
+            `step`.
+        count: What the next `step()` consumes, if it is called without `count`; None after it.
 
     Raises:
-        TypeError: `optimizer`, `curve` or `hold` has the wrong type; `unit` is not an integer; `count` is not
-            a function, or is given without `unit`.
+        TypeError: `optimizer`, `curve` or `clock` has the wrong type.
         ValueError: The numbers of curves and groups differ; a learning rate is negative, not finite, or
             positive and below 2⁻¹²⁶; the optimizer only stands for others, as transformers' layer-wise ones
             do; `last_epoch` is at least 0, but an optimizer that was stepped has no `initial_lr`, so that its
-            peak is unknown; several curves with `hold`, or a curve without a flat part for `HoldUntilFlat`;
-            `unit` is not the unit of a curve from `BatchPlan.scale`, or is given with `hold` or `last_epoch`.
+            peak is unknown, or the `DataClock` has no `count`; several curves with a hold rule, or a curve
+            without a flat part for `HoldUntilFlat`; the curve, from `BatchPlan.scale`, needs a different
+            clock.
 
     Warns:
         CurveWarning: A group has a factor of its learning rate that only other schedulers read, such as
@@ -97,14 +99,15 @@ class CurveLR(LambdaLR):
     >>> round(optimizer.param_groups[0]["lr"], 9)
     0.00015
 
-    The same curve on a clock of tokens, 4096 per step:
+    The same curve, counted in tokens, 4096 per step:
 
+    >>> from plateau_jax import DataClock
     >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
-    >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100), unit=4096)
+    >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100), clock=DataClock(4096))
     >>> for tokens in (150_000, 54_800):
     ...     optimizer.step()
     ...     scheduler.step(count=tokens)
-    >>> scheduler.consumed, scheduler.clock, round(optimizer.param_groups[0]["lr"], 9)
+    >>> scheduler.consumed, scheduler.curve_step, round(optimizer.param_groups[0]["lr"], 9)
     (204800, 50, 0.00015)
     """
 
@@ -121,15 +124,14 @@ class CurveLR(LambdaLR):
         last_epoch: int = -1,
         *,
         strict: bool = True,
-        hold: Rule | Sequence[Rule] | None = None,
-        unit: int | None = None,
-        count: Callable[[], int] | None = None,
+        clock: AnyClock | None = None,
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         curves = curves_of(optimizer, curve)
-        self._clock = new_clock(curves, unit, count, hold)
+        self._clock = new_clock(clock, curves)
         if last_epoch >= 0:
-            _check_start(optimizer, last_epoch, unit)
+            self._clock = _clock_at(self._clock, optimizer, last_epoch)
+        self.count: int | Tensor | None = None
         is_first = last_epoch < 0 and not _was_driven(optimizer)
         self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve)
         self.strict = strict
@@ -174,58 +176,61 @@ class CurveLR(LambdaLR):
         return self._group_curves.written
 
     @property
-    def clock(self) -> int:
+    def curve_step(self) -> int:
         """The step of the curve: `last_epoch` minus the updates held by a rule, or `consumed // unit`."""
         return self._clock.step(self.last_epoch)
 
     @property
     def consumed(self) -> int:
-        """The sum of the counts of all updates; without `unit`, the number of updates."""
+        """The sum of the counts of all updates; without a `DataClock`, the number of updates."""
         return self._clock.consumed(self.last_epoch)
 
     @property
     def unit(self) -> int | None:
         """The number of samples or tokens in one step of the curve; None if a step is an update."""
-        return self._clock.unit
+        return self._clock.checked.unit
 
     def __repr__(self) -> str:
         curve, values = self._group_curves.describe()
         unit = "" if self.unit is None else f", unit={self.unit}"
-        return f"{type(self).__name__}({curve}, clock={self.clock}{unit}, {values})"
+        return f"{type(self).__name__}({curve}, curve_step={self.curve_step}{unit}, {values})"
 
     # `count` and `metric` are not keyword-only: that would make the whole step 3 % slower.
     def step(
         self,
         epoch: int | float | Tensor | None = None,
-        count: int | None = None,
+        count: int | Tensor | None = None,
         metric: float | Tensor | None = None,
     ) -> None:
         """Write the learning rates of the next step, or of step `epoch`, into the groups.
 
         Args:
             epoch: The step to go to, as in torch; by default the next one. Values below -1 count as -1. With
-                `hold`, a first argument is the metric, as in torch's `ReduceLROnPlateau`.
-            count: With `unit`, the samples or tokens of the update that took place. By default, the result
-                of the `count` function that the scheduler was built with.
-            metric: With `hold`, the loss of the update, or another metric: a float, or a scalar tensor of a
-                floating-point dtype, the same on all ranks.
+                a hold rule, a first argument is the metric, as in torch's `ReduceLROnPlateau`.
+            count: With a `DataClock`, the samples or tokens that the update consumed on all ranks, an integer
+                of at least 0. By default `scheduler.count`, or the `count` of the clock.
+            metric: With a hold rule, the loss of the update, or another metric: a float, or a scalar tensor
+                of a floating-point dtype, the same on all ranks.
 
         Warns:
             UserWarning: As in torch: `epoch` is given, or the optimizer has not been stepped yet.
 
         Raises:
-            TypeError, ValueError: An argument is wrong or missing, or belongs to another clock: `epoch` with
-                `unit`, `count` without it, `metric` without `hold`; the total consumed would be above 2⁶²; or
-                a group was added although each group has its own curve. Nothing was changed.
+            TypeError, ValueError: An argument is wrong or missing, or belongs to another clock: `count` is
+                for a `DataClock`, `metric` for a hold rule, `epoch` for neither; the total consumed would be
+                above 2⁶²; or a group was added although each group has its own curve. Nothing was changed.
         """
-        clock, updates = self._clock, self.last_epoch + 1
+        clock = self._clock
+        updates = self.last_epoch + 1
+        if count is None:
+            count = self.count
         if epoch is not None and isinstance(clock, HeldClock):
             if metric is not None:
-                raise TypeError("with hold, step() takes one metric, as in step(loss)")
+                raise TypeError("with a hold rule, step() takes one metric, as in step(loss)")
             if type(epoch) is int:  # DeepSpeed passes its batch size if step() has raised a TypeError
                 raise TypeError(
-                    f"metric = {checks.short_repr(epoch)} must be a real scalar, a float or a tensor: with "
-                    "hold, call step(loss)"
+                    f"metric = {checks.short_repr(epoch)} must be a real scalar, a float or a tensor: with a "
+                    "hold rule, call step(loss)"
                 )
             epoch, metric = None, epoch
         if epoch is not None:
@@ -240,6 +245,7 @@ class CurveLR(LambdaLR):
             warn("The epoch parameter in `scheduler.step()` is deprecated: call it without", UserWarning)
         is_next = updates == self.last_epoch + 1
         self._move_to(updates, clock)
+        self.count = None
         self._step_count += 1
         if not is_next:
             self._watch()
@@ -249,14 +255,14 @@ class CurveLR(LambdaLR):
     def _checked_epoch(self, epoch: Any) -> int:
         if self.unit is not None:
             raise TypeError(
-                f"step({checks.short_repr(epoch)}) with unit = {self.unit}: write step(count=n), "
+                f"step({checks.short_repr(epoch)}) with DataClock({self.unit}): write step(count=n), "
                 "where n is what the update consumed; to move to another step, call load_state_dict(state)"
             )
         if isinstance(epoch, Tensor) or not isinstance(epoch, SupportsIndex) or isinstance(epoch, bool):
             raise TypeError(
                 f"epoch = {checks.short_repr(epoch)} must be an integer. The curve counts updates, not parts "
-                "of epochs: call step() after each; step() takes a loss only with hold=, as in "
-                "lambda_lr(optimizer, curve, hold=...)"
+                "of epochs: call step() after each; step() takes a loss only with a hold rule, "
+                "as in lambda_lr(optimizer, curve, clock=rule)"
             )
         return max(checks.integer("epoch", epoch), -1)
 
@@ -276,6 +282,7 @@ class CurveLR(LambdaLR):
         # Torch's `SequentialLR` calls this in place of `step` when this scheduler's turn comes.
         updates = self.last_epoch + 1 if epoch is None else epoch
         self._move_to(updates, self._clock.restarted())
+        self.count = None  # another scheduler's turn consumed it
         self._watch()
 
     def _move_to(self, updates: int, clock: UpdateClock) -> None:
@@ -292,7 +299,7 @@ class CurveLR(LambdaLR):
         group_curves.write(clock.step(updates), lrs)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Return each group's learning rate at `clock`, a scalar: a float32 number as a Python float."""
+        """Return each group's learning rate at `curve_step`, a scalar: a float32 number as a Python float."""
         return [*self._group_curves.values_at(self._clock.step(self.last_epoch))]
 
     def get_last_lr(self) -> list[float | Tensor]:
@@ -337,26 +344,28 @@ class CurveLR(LambdaLR):
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and dictionaries, which survive `torch.load(weights_only=True)`.
 
-        `last_epoch`, `clock`, `consumed` and `unit`; `base_lrs`, each group's peak, and `peak_was_set`, True
-        if `set_peak` has set it; `_last_lr`, the learning rates that this scheduler wrote last; and what
-        `load_state_dict` compares: the curves of the groups, and in `hold` the rules with their states.
+        `last_epoch`, `curve_step` and `consumed`; `hold`, the states of the rules; `base_lrs`, each group's
+        peak, and `peak_was_set`, True if `set_peak` has set it; `_last_lr`, the learning rates that this
+        scheduler wrote last; and `records`, a record of each group, as `plateau_jax.resume_record` returns
+        it, which `load_state_dict` compares.
         """
         with suppress(TypeError, ValueError):  # then a group that was added has no curve, and is left out
             self._group_curves.follow()
+        checked = self._clock.checked
+        peaks = [float(as_number(peak)) for peak in self.base_lrs]
         state: dict[str, Any] = {
             "last_epoch": self.last_epoch,
-            "clock": self.clock,
+            "curve_step": self.curve_step,
             "consumed": self.consumed,
-            "unit": self.unit,
-            "hold": self._clock.save(),
-            "curves": [curve.to_dict() for curve in self.curves],
-            "base_lrs": [float(as_number(peak)) for peak in self.base_lrs],
+            "hold": dump_hold_states(checked.rules, self._clock.hold_states),
+            "records": dump_records(self.curves, peaks, checked),
+            "base_lrs": peaks,
             "peak_was_set": self._is_peak_set,
             "_last_lr": [float(as_number(lr)) for lr in self._last_lr],
             "_step_count": self._step_count,
         }
-        # With these torch's own `LambdaLR`, if it loads this state, keeps its functions. With a unit or rules
-        # it would resume at `last_epoch`, which is not the clock; without them it raises an error.
+        # With these, torch's own `LambdaLR` keeps its functions if it loads this state; without them it raises
+        # an error. With a unit or rules it would resume at `last_epoch`, which is not the step of the curve.
         if type(self._clock) is UpdateClock:
             state["lr_lambdas"] = [None] * len(self.curves)
         return state
@@ -366,22 +375,24 @@ class CurveLR(LambdaLR):
 
         The optimizer's own state may be loaded before or after. If the curve differs from the saved one,
         load it before: it holds the old learning rates. A state of fewer groups than the optimizer has is for
-        the first ones. Torch's own `LambdaLR` loads the state too, unless it has a unit or a hold.
+        the first ones. Torch's own `LambdaLR` loads the state of a scheduler without a clock too.
 
-        A different curve is accepted if it has the same values at every step before the saved clock
-        (`Curve.same_until`), and at the clock too if a unit is partly consumed or a rule has held it, unless
-        the saved curve ends there. The state of a scheduler without a curve, torch's or transformers', is
-        accepted with a warning: this curve continues at its step, with its peaks.
+        A different curve is accepted if it has the same values at every step before the saved one
+        (`Curve.same_until`), and at that step too if a unit is partly consumed or a rule has held the curve,
+        unless the saved curve ends there. A `DataClock` may have a different `count`. The state of a
+        scheduler without a curve, torch's or transformers', is accepted with a warning: this curve continues
+        at its step, with its peaks.
 
         Args:
             state_dict: A state that `state_dict` returned.
-            strict: If True, reject a state whose curve has a different history. If False, the run resumes
-                under this scheduler's curve from the saved clock and peaks, and a warning names the first
-                step that differs. By default, the value that the scheduler was built with.
+            strict: If True, reject a state whose curve has a different history, or whose clock differs. If
+                False, the run resumes under this scheduler's curve and clock, at the saved step of the curve
+                and with the saved peaks. A warning names the first step that differs, or both clocks; another
+                clock starts afresh. By default, the value that the scheduler was built with.
 
         Raises:
-            ValueError: The saved curve has a different history (unless `strict` is False); the saved hold or
-                unit differs; there are more saved groups than the optimizer has; the scheduler that saved it
+            ValueError: The saved curve has a different history, or the clock differs (unless `strict` is
+                False); there are more saved groups than the optimizer has; the scheduler that saved it
                 has no peak, as `OneCycleLR`; or it is not a state. Nothing was changed.
 
         Warns:
@@ -395,14 +406,16 @@ class CurveLR(LambdaLR):
         with reading_state_of("a LambdaLR", state_dict):
             state = read_scheduler_state(state_dict)
             updates = checks.at_least("last_epoch", state["last_epoch"], -1)
-            clock = self._clock.load(state, updates)
             peaks = read_bases("base_lrs", state["base_lrs"], len(group_curves.groups))
             last_lrs = read_last_lrs(state, len(peaks))
             step_count = checks.integer("_step_count", state.get("_step_count", updates + 1))
             is_peak_set = bool(state.get("peak_was_set"))
-            step, curves = clock.step(updates), self.curves[: len(peaks)]
-            message = compare_curves(state, curves, step, clock.is_step_used, "lambda_lr", strict=strict)
-        if message:
+            curves = self.curves[: len(peaks)]
+            checked = self._clock.checked
+            position = read_position(state, updates, curves, checked, "lambda_lr", strict=strict)
+        updates = position.updates
+        clock = self._clock.resumed(position)
+        for message in position.messages:
             warn(message)
         is_new = self.last_epoch <= 0
         if not is_peak_set and (is_new or not self._is_peak_set):  # else it is a rollback, and no mistake
@@ -431,15 +444,19 @@ class CurveLR(LambdaLR):
         return vars(self) | {"steps": None, "_group_curves": copy(self._group_curves)}
 
 
-def _check_start(optimizer: Optimizer, last_epoch: int, unit: int | None) -> None:
-    """Reject a start in mid-run where the clock or the peaks are not known."""
-    if unit is not None:
-        raise ValueError(
-            f"last_epoch = {last_epoch} with unit = {unit}: the number of updates does not say how much they "
-            "consumed. Leave out last_epoch, and call scheduler.load_state_dict(state)"
-        )
+def _clock_at(clock: UpdateClock, optimizer: Optimizer, last_epoch: int) -> UpdateClock:
+    """Return the clock after the update `last_epoch`; raise an error if it or the peaks are not known."""
     alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
     check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", alternative)
+    if not isinstance(clock, UnitClock):
+        return clock
+    count = clock.checked.count
+    if count is None:
+        raise ValueError(
+            f"last_epoch = {last_epoch} with DataClock({clock.unit}): the number of updates does not say how "
+            f"much they consumed. Write DataClock({clock.unit}, count=n) if each consumed n{alternative}"
+        )
+    return replace(clock, total=(last_epoch + 1) * count)
 
 
 def _was_driven(optimizer: Optimizer) -> bool:
@@ -452,7 +469,3 @@ def _has_plain_step(optimizer: Optimizer) -> bool:
     """Return True if `optimizer.step` is a method of this very object, or torch has replaced it before."""
     step = optimizer.step
     return getattr(step, "__self__", None) is optimizer or hasattr(step, "_wrapped_by_lr_sched")
-
-
-lambda_lr = CurveLR
-"""`CurveLR` under the name that programs use: `lambda_lr(optimizer, curve)`."""

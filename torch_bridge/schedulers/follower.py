@@ -6,14 +6,14 @@ from typing import Any, cast
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve, checks, warn
+from torch_bridge.curve_api import CheckedClock, Curve, checks, read_record, warn
 from torch_bridge.param_groups import GroupOption, groups_of
-from torch_bridge.saved_states import compare_curves, read_bases, reading_state_of
+from torch_bridge.saved_states import compare_curves, dump_records, read_bases, reading_state_of
 from torch_bridge.schedulers.group_curves import GroupCurves
 
 
-class Follower:
-    """A curve for an option of an optimizer other than the learning rate; `follow` is the same class.
+class follow:
+    """A curve for an option of an optimizer other than the learning rate, such as the weight decay.
 
     After n calls of `step()` each group has
 
@@ -24,8 +24,8 @@ class Follower:
     the groups have their initial values, or load its state afterwards.
 
     An optimizer may have any number of followers, one for each option, next to a scheduler or a `TrainStep`.
-    A follower has no clock: `step()` moves it by one update. If the scheduler has a hold or a unit, pass its
-    step of the curve, `step(scheduler.clock)`. New groups join as in `lambda_lr`.
+    `step()` moves to the next step of the curve. If the scheduler has a clock, pass on its step of the curve,
+    `step(scheduler.curve_step)`. New groups join as in `lambda_lr`.
 
     A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)`, updates
     run eagerly while the value changes, and are captured again once it has stayed the same for three updates.
@@ -37,7 +37,7 @@ class Follower:
 
     Attributes:
         curves: The curve of each group.
-        clock: The step of the curve that gives the values.
+        curve_step: The step of the curve that gives the values.
 
     Raises:
         TypeError, ValueError: As `lambda_lr`; or `key` is wrong: a group lacks it, its value is not a number
@@ -82,43 +82,48 @@ class Follower:
         return self._group_curves.bases
 
     @property
-    def clock(self) -> int:
+    def curve_step(self) -> int:
         """The step of the curve that gives the values."""
         return self._group_curves.step
 
     def __repr__(self) -> str:
         curve, values = self._group_curves.describe()
-        return f"{type(self).__name__}({curve}, clock={self.clock}, {values})"
+        return f"{type(self).__name__}({curve}, curve_step={self.curve_step}, {values})"
 
-    def step(self, clock: int | None = None) -> None:
-        """Write the values of the next step of the curve, or of step `clock`, into the groups.
+    def step(self, curve_step: int | None = None) -> None:
+        """Write the values of the next step of the curve, or of step `curve_step`, into the groups.
 
         Args:
-            clock: The step to go to, such as that of a scheduler, `scheduler.clock`; by default the next one.
+            curve_step: The step to go to, such as that of a scheduler, `scheduler.curve_step`; by default the
+                next one.
 
         Raises:
-            TypeError: `clock` is not an integer.
-            ValueError: `clock` is negative; or a group was added although each group has its own curve.
+            TypeError: `curve_step` is not an integer.
+            ValueError: `curve_step` is negative; or a group was added although each group has its own curve.
                 Nothing was changed.
         """
-        self._move_to(self.clock + 1 if clock is None else checks.at_least("clock", clock, 0))
+        if curve_step is None:
+            self._move_to(self.curve_step + 1)
+        else:
+            self._move_to(checks.at_least("curve_step", curve_step, 0))
 
-    def _move_to(self, clock: int) -> None:
+    def _move_to(self, curve_step: int) -> None:
         self._group_curves.follow()  # before anything changes, since it may raise an error
-        self._group_curves.write(clock, self._group_curves.values_at(clock))
+        self._group_curves.write(curve_step, self._group_curves.values_at(curve_step))
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and dictionaries, which survive `torch.load(weights_only=True)`.
 
-        `clock`, the step of the curve; `key`; `base_values`, each group's base; and their curves.
+        `curve_step`; `key`; `base_values`, each group's base; and `records`, a record of each group, as
+        `plateau_jax.resume_record` returns it for the curve and the base.
         """
         with suppress(TypeError, ValueError):  # then a group that was added has no curve, and is left out
             self._group_curves.follow()
         return {
-            "clock": self.clock,
+            "curve_step": self.curve_step,
             "key": self._key,
             "base_values": list(self.base_values),
-            "curves": [curve.to_dict() for curve in self.curves],
+            "records": dump_records(self.curves, self.base_values, CheckedClock()),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -140,10 +145,10 @@ class Follower:
         group_curves = self._group_curves
         group_curves.follow()
         with reading_state_of("a follower", state_dict):
-            if "new_values" in state_dict:
+            if "curves" in state_dict:
                 raise ValueError(
-                    "state_dict was saved by an earlier version, whose states are not read: build the "
-                    "follower on groups with their initial values, and call step(state['clock'])"
+                    "state_dict was saved by an earlier version, whose states are not read: build this on "
+                    "groups with their initial values, and call step(state['clock'])"
                 )
             key: Any = state_dict["key"]
             if (list(cast("Any", key)) if isinstance(key, tuple) else key) != self._key:
@@ -151,23 +156,20 @@ class Follower:
                     f"state_dict is for key = {checks.short_repr(key)}, but this follower sets "
                     f"{group_curves.option}"
                 )
-            clock = checks.at_least("clock", state_dict["clock"], 0)
+            curve_step = checks.at_least("curve_step", state_dict["curve_step"], 0)
             bases = read_bases("base_values", state_dict["base_values"], len(self.base_values))
             compared = self.curves[: len(bases)]
-            message = compare_curves(state_dict, compared, clock, False, "follow", strict=False)
+            records = [read_record("records", record) for record in state_dict["records"]]
+            message = compare_curves(records, compared, curve_step, False, "follow", strict=False)
         if message:
             warn(message)
         group_curves.set_bases([*bases, *self.base_values[len(bases) :]])
-        self._move_to(clock)
+        self._move_to(curve_step)
 
     @property
     def _key(self) -> str | list[str | int]:
         name, item = self._group_curves.option
         return name if item is None else [name, item]
-
-
-follow = Follower
-"""`Follower` under the name of what it does: `follow(optimizer, "weight_decay", curve)`."""
 
 
 def _option(key: Any) -> GroupOption:

@@ -6,8 +6,8 @@ since several may take turns, as in a `SequentialLR`, and warns once for each ki
 
     at most n/10 steps, though more would have changed a learning rate     in two windows in a row, n >= 42
     3n/2 steps or more                                                     in two windows in a row
-    a unit so large that the clock stands where all learning rates are 0   in two windows in a row
-    a clock far past the end (`curve_end` has the rule)                    at once
+    a unit so large that the curve stays where all learning rates are 0    in two windows in a row
+    a step far past the end (`curve_end` has the rule)                     at once
     a loaded optimizer, whose scheduler starts at step 0 without a state   before the second update
 
 It is silent if the groups hold other values than the scheduler wrote last, since then somebody else is in
@@ -38,15 +38,15 @@ class Steps:
 
     first_update: int
     """The number of the optimizer's updates before."""
-    first_clock: int
+    first_step: int
     may_lack_state: bool
     """True for a scheduler that starts at step 0, until its state is loaded or its peak set."""
     was_past_end: bool
     total: int = 0
     before_window: int = 0
     """The steps before the present window."""
-    window_clock: int = 0
-    """The clock at the beginning of the present window."""
+    window_step: int = 0
+    """The step of the curve at the beginning of the present window."""
 
     @property
     def in_window(self) -> int:
@@ -72,7 +72,7 @@ class StepWarnings:
         others = [item for item in self._living_schedulers() if item is not scheduler]
         self._schedulers = [weakref.ref(item) for item in (*others, scheduler)]
         is_past_end = bool(_end_message(scheduler))
-        scheduler.steps = Steps(updates, scheduler.clock, may_lack_state, is_past_end)
+        scheduler.steps = Steps(updates, scheduler.curve_step, may_lack_state, is_past_end)
         self._start = updates
         self.next_look = updates + 1
         self._begin_window(updates)
@@ -89,7 +89,7 @@ class StepWarnings:
         self._window_start = updates
         for scheduler in self._living_schedulers():
             scheduler.steps.before_window = scheduler.steps.total
-            scheduler.steps.window_clock = scheduler.clock
+            scheduler.steps.window_step = scheduler.curve_step
 
     def note_load(self, optimizer: Optimizer) -> None:
         """Note what an optimizer has loaded, before its groups are recognized."""
@@ -179,12 +179,12 @@ def _finding(scheduler: Any, size: int, updates: int) -> str:
         return ""  # it trains nothing
     if steps.in_window > 0 and not steps.was_past_end and _end_message(scheduler):
         return "past the end"
-    # With a unit, each process may step with its own count: what counts then is how far the clock has moved.
-    moved = steps.in_window if scheduler.unit is None else scheduler.clock - steps.window_clock
+    # With a unit, each process may step with its own count: then only the step of the curve shows the data.
+    moved = steps.in_window if scheduler.unit is None else scheduler.curve_step - steps.window_step
     # The ends of a window may cut a group of steps: hence the small margins here and below.
     if 2 * min(steps.in_window, moved) >= 3 * (size - 1):
         return "often"
-    stands = scheduler.unit is not None and scheduler.clock == steps.first_clock
+    stands = scheduler.unit is not None and scheduler.curve_step == steps.first_step
     if stands and steps.in_window > 0 and not any(scheduler.get_lr()):
         return "stands"
     is_rare = size >= _LONG_ENOUGH and 9.5 * steps.in_window <= size
@@ -195,18 +195,18 @@ def _would_change(scheduler: Any, updates: int) -> bool:
     """Return True if a step after each of these updates would have changed a learning rate."""
     steps: Steps = scheduler.steps
     moved = updates - steps.first_update
-    if steps.total > 0:  # under a unit or a rule the clock moves more slowly
-        moved = moved * (scheduler.clock - steps.first_clock) // steps.total
-    last = max(steps.first_clock + moved, scheduler.clock)
+    if steps.total > 0:  # under a unit or a rule the curve moves more slowly
+        moved = moved * (scheduler.curve_step - steps.first_step) // steps.total
+    last = max(steps.first_step + moved, scheduler.curve_step)
     for curve, base in zip(scheduler.curves, scheduler.base_lrs, strict=True):
-        low, high = value_range(curve, scheduler.clock, last)
+        low, high = value_range(curve, scheduler.curve_step, last)
         if base * (high - low) > 0:
             return True
     return False
 
 
 def _end_message(scheduler: Any) -> str:
-    return end_message(scheduler.curves, scheduler.unit, scheduler.clock, scheduler.last_epoch)
+    return end_message(scheduler.curves, scheduler.unit, scheduler.curve_step, scheduler.last_epoch)
 
 
 def _steps_message(scheduler: Any, finding: str, size: int) -> str:
@@ -214,8 +214,8 @@ def _steps_message(scheduler: Any, finding: str, size: int) -> str:
     seen = f"scheduler.step() was called {scheduler.steps.in_window} times in the last {size} optimizer steps"
     if finding == "stands":
         return (
-            f"{seen}, and the curve stays at step {scheduler.clock}, where every learning rate is 0: all "
-            f"updates consumed {scheduler.consumed} in units of {unit}. Choose a unit of at most what an "
+            f"{seen}, and the curve stays at step {scheduler.curve_step}, where every learning rate is 0: "
+            f"all updates consumed {scheduler.consumed} in units of {unit}. Choose a unit of at most what an "
             "update consumes, and check the counts"
         )
     call = "scheduler.step()" if unit is None else "scheduler.step(count=n)"
@@ -227,8 +227,7 @@ def _steps_message(scheduler: Any, finding: str, size: int) -> str:
     if finding == "often":
         advice += (
             ". Most often the reason is accelerate, which steps a prepared scheduler once for each process: "
-            "don't prepare it; write if accelerator.sync_gradients and not "
-            "accelerator.optimizer_step_was_skipped: scheduler.step()"
+            "build it with clock=DataClock(accelerator.num_processes, count=1)"
         )
     return (
         f"{seen}. {advice}. If the curve is meant to count something else, turn this warning off: "

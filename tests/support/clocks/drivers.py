@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from support.holds.held import clocks_of, told
+from support.clocks.held import clocks_of, told
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
 from support.training.models import Net

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.clocks.held import clocks_of
 from support.curves.strategies import SMALLEST_NORMAL
-from support.holds.held import clocks_of
 from support.schedulers.runs import learning_rate, optimizer_with
 from support.training.trees import through_file
 from torch import Tensor

@@ -9,7 +9,7 @@ from itertools import cycle
 from typing import Any, cast
 
 import torch
-from support.holds.held import CURVE as HELD_CURVE, PATIENT
+from support.clocks.held import CURVE as HELD_CURVE, PATIENT
 from support.training.models import (
     Batch,
     Net,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.clocks.held import clocks_of, holds, told
+from support.clocks.hold_cases import metrics
 from support.examples import examples
-from support.holds.held import clocks_of, holds, told
-from support.holds.hold_cases import metrics
 from support.schedulers.runs import learning_rate
 from support.training.by_hand import ByHand
 from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, on_gpu

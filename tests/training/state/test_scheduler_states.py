@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.holds.held import CURVE as HELD_CURVE, PATIENT
+from support.clocks.held import CURVE as HELD_CURVE, PATIENT
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.clocks.held import CURVE as HELD_CURVE, PATIENT
 from support.damage import Change, damage
 from support.examples import examples
-from support.holds.held import CURVE as HELD_CURVE, PATIENT
 from support.lines import Lines, Stop
 from support.training.models import Net, batches, counting_loss
 from support.training.optimizers import OPTIMIZERS

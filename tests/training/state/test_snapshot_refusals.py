@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.holds.held import CURVE as HELD_CURVE, PATIENT
+from support.clocks.held import CURVE as HELD_CURVE, PATIENT
 from support.training.kinds_of_run import KINDS
 from support.training.models import Net, batches, counting_loss
 from support.training.steps import make_step, train

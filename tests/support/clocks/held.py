@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
+from support.clocks.hold_cases import rules
+from support.clocks.hold_oracle import clocks
 from support.curves.descriptions import build
-from support.holds.hold_cases import rules
-from support.holds.hold_oracle import clocks
 from torch import Tensor, nn
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, StagedCurve

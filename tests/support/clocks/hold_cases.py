@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from support.clocks.hold_oracle import clocks
 from support.curves.strategies import words
-from support.holds.hold_oracle import clocks
 from support.jax.jax_cases import product
 
 from plateau_jax import HoldBelow, HoldUntilFlat, StagedCurve

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.clocks.hold_cases import SIZE, below, metrics, rules, until_flat
+from support.clocks.hold_oracle import clocks
 from support.examples import examples
-from support.holds.hold_cases import SIZE, below, metrics, rules, until_flat
-from support.holds.hold_oracle import clocks
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
 from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve
-from plateau_jax.holds.decision import HOST, decide, initial_state
-from plateau_jax.holds.rules import check_rules
+from plateau_jax.clocks.decision import HOST, decide, initial_state
+from plateau_jax.clocks.rules import check_rules
 from plateau_jax.validation import checks
 
 

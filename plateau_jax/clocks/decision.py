@@ -2,15 +2,15 @@
 
 The state of a rule is a NamedTuple of int32 and float32 scalars, the integers first. A framework starts with
 
-    rules = check_rules(hold, curve)
+    rules = check_clock(clock, [curve]).rules
     states = tuple(map(initial_state, rules))
 
 and calls, after every update that took place,
 
     states, held = decide(xp, rules, states, flat, metric)
 
-The clock then advances by one step unless `held`. After a skipped update, do not call `decide`, or discard
-its result. States keep their structure and dtypes.
+The run then moves to the next step of the curve unless `held`. After a skipped update, do not call `decide`,
+or discard its result. States keep their structure and dtypes.
 """
 
 # The same bits in NumPy, torch and compiled JAX need some care:
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plateau_jax.holds.rules import HoldBelow, HoldUntilFlat, Rule
+from plateau_jax.clocks.rules import HoldBelow, HoldUntilFlat, Rule
 from plateau_jax.numerics.arithmetic import PYTHON
 
 HOST = PYTHON
@@ -34,10 +34,10 @@ HOST = PYTHON
 
 
 class FlatState(NamedTuple):
-    """The state of a `HoldUntilFlat`; its integers are initial unless the clock is held at a flat start."""
+    """The state of a `HoldUntilFlat`; its integers are initial unless the curve is held at a flat start."""
 
     updates: Any
-    """int32: updates at this clock so far; the rule's `limit` once it has released the flat part."""
+    """int32: updates at this step so far; the rule's `limit` once it has released the flat part."""
     stale: Any
     """int32: readings in a row without improvement; -1 before the first reading."""
     filled: Any
@@ -52,7 +52,7 @@ class BelowState(NamedTuple):
     """The state of a `HoldBelow`."""
 
     left: Any
-    """int32: updates for which the clock still has to be held."""
+    """int32: updates for which the curve still has to be held."""
     promised: Any
     """int32: sum of `steps` over all values that were reached; it also tells which ones."""
     filled: Any
@@ -81,7 +81,7 @@ def initial_state(rule: Rule) -> FlatState | BelowState:
 def decide(
     xp: Any, rules: Sequence[Rule], states: Sequence[Any], flat: Any, metric: Any
 ) -> tuple[tuple[Any, ...], Any]:
-    """Return each rule's state after an update, and True if any rule holds the clock.
+    """Return each rule's state after an update, and True if any rule holds the curve at its step.
 
     Every rule sees every update and counts independently of the others.
 
@@ -90,7 +90,7 @@ def decide(
             `numpy`, under `numpy.errstate(all="ignore")`.
         rules: At least one.
         states: One state per rule.
-        flat: bool: True if the clock of this update is one of `curve.flat_starts`.
+        flat: bool: True if the step of this update is one of `curve.flat_starts`.
         metric: float32, already rounded; `checks.metric` rounds numbers that are not framework arrays.
 
     Returns:
@@ -98,11 +98,11 @@ def decide(
 
     >>> from plateau_jax import HoldBelow
     >>> rule = HoldBelow(0.5, 2)
-    >>> states, clock = (initial_state(rule),), 0
+    >>> states, step = (initial_state(rule),), 0
     >>> for metric in (0.9, 0.4, 0.3, 0.2):
     ...     states, held = decide(HOST, (rule,), states, False, np.float32(metric))
-    ...     clock += not held
-    >>> clock
+    ...     step += not held
+    >>> step
     2
     """
     finite = abs(metric) < math.inf
@@ -118,8 +118,8 @@ def decide(
     held = decisions[0][1]
     for _, holds in decisions[1:]:
         held = held | holds
-    # Another rule may hold the clock at a flat start that this one has released. Its state is then kept, so
-    # that it does not hold the same part again; it is reset as soon as the clock leaves.
+    # Another rule may hold the curve at a flat start that this one has released. Its state is then kept, so
+    # that it does not hold the same part again; it is reset at the next step.
     stays = flat & held
     return tuple(
         _reset_unless(xp, stays, state) if isinstance(state, FlatState) else state for state, _ in decisions
@@ -145,7 +145,7 @@ def _update_until_flat(
 
 
 def _reset_unless(xp: Any, stays: Any, state: FlatState) -> FlatState:
-    """Return the state if the clock stays at the start of a flat part, else the initial state."""
+    """Return the state if the curve stays at the start of a flat part, else the initial state."""
     return state._replace(
         updates=xp.where(stays, state.updates, 0),
         stale=xp.where(stays, state.stale, -1),

@@ -1,4 +1,4 @@
-"""Rules that hold the curve's clock: frozen, and checked when they are built."""
+"""Rules that hold a curve at a step: frozen, and checked when they are built."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal, cast, get_args
 
-from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
 
 ThresholdMode = Literal["rel", "abs"]
@@ -14,13 +13,16 @@ ThresholdMode = Literal["rel", "abs"]
 
 @dataclass(frozen=True)
 class HoldUntilFlat:
-    """Hold the clock at the first step of each flat part until a metric stops improving.
+    """Hold the curve at the first step of each flat part until a metric stops improving.
 
-    The clock is the step of the curve that gives the learning rate. A flat part is a run of steps at one
-    exact level: a plateau, or a stage that stays at its level. The clock stops at the first step of the flat
-    part. It continues after `patience` readings in a row without improvement, and at the latest after `limit`
-    updates at that step. The remaining steps of the flat part then follow without another stop. With
-    `limit=1` the clock never stops.
+    Without a rule, each update moves the run to the next step of the curve. While a rule holds the curve,
+    updates continue at the same step. A flat part is a run of steps at one exact level: a plateau, or a stage
+    that stays at its level. The curve is held at the first step of the flat part, until there were `patience`
+    readings in a row without improvement, and at most for `limit` updates at that step. The remaining steps
+    of the flat part then follow without another hold. With `limit=1` the curve is never held.
+
+    Pass a rule, or a list of rules, as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or
+    `resume_record`.
 
     A reading is the mean of `every` metrics, counted from the first update of the hold: their float32
     sum, in order, times float32(1/`every`). Each metric is first rounded to float32. One that is not finite
@@ -74,16 +76,16 @@ class HoldUntilFlat:
 
 @dataclass(frozen=True)
 class HoldBelow:
-    """Hold the clock for a number of updates once a metric has fallen to a value.
+    """Hold the curve at its step for a number of updates once a metric has fallen to a value.
 
     A value is reached at the first update with, in float32,
 
         reading = float32(1/every) · Σ metrics ≤ value
 
-    After this update, and after the next `steps` - 1 updates, the clock stays where it is. (The clock is the
-    step of the curve that gives the learning rate; without a rule it advances by one after every update.) For
-    several values write `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached
-    once. If several values are reached at once, or one during a hold, their steps are added.
+    Without a rule, each update moves the run to the next step of the curve. After this update, and after the
+    next `steps` - 1 updates, the run stays at its step. For several values write
+    `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached once. If several
+    values are reached at once, or one during a hold, their steps are added.
 
     A reading consists of `every` metrics, counted from the first update of the run and summed in order. Each
     metric is first rounded to float32; one that is not finite is left out of the mean.
@@ -145,26 +147,3 @@ Rule = HoldUntilFlat | HoldBelow
 def _freeze(rule: Rule, **checked: Any) -> None:
     for name, value in checked.items():
         object.__setattr__(rule, name, value)
-
-
-def check_rules(hold: Any, curve: Curve) -> tuple[Rule, ...]:
-    """Check the argument `hold` (None, a rule, or a list of rules), and return its rules.
-
-    Raises:
-        TypeError: An item is not a rule.
-        ValueError: The list is empty, or a `HoldUntilFlat` is used with a curve that has no flat part.
-    """
-    if hold is None:
-        return ()
-    rules: tuple[Any, ...] = tuple(cast("Any", hold)) if isinstance(hold, list | tuple) else (hold,)
-    if not all(isinstance(rule, Rule) for rule in rules):
-        raise TypeError(checks.must("hold", hold, "be a HoldUntilFlat, a HoldBelow, or a list of them"))
-    if not rules:
-        raise ValueError("hold is an empty list; write None for no rule")
-    for rule in rules:
-        if isinstance(rule, HoldUntilFlat) and not curve.flat_starts:
-            raise ValueError(
-                f"{rule!r} needs a flat part to hold at, and {checks.short_repr(curve)} has none: "
-                "add plateaus=[(start %, duration %)], or to a StagedCurve a stage (steps,)"
-            )
-    return rules

@@ -1,0 +1,136 @@
+"""The argument `clock`: what moves a run along its curve."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from plateau_jax.clocks.rules import HoldUntilFlat, Rule
+from plateau_jax.curves.curve import Curve
+from plateau_jax.validation import checks
+
+MAX_CONSUMED = 2**62
+"""The largest unit, and the largest sum of counts: `TrainStep` counts in int64 on the device."""
+
+
+@dataclass(frozen=True)
+class DataClock:
+    """A clock of samples or tokens: a step of the curve is `unit` of them.
+
+        curve_step = consumed // unit,    consumed = the sum of the counts of all earlier updates
+
+    The learning rate then depends on how much data was consumed, not on how it was divided into updates. A
+    unit larger than a batch leaves the learning rate unchanged until a unit is full.
+
+    Pass a `DataClock` as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or `resume_record`.
+
+    Args:
+        unit: Samples or tokens in one step of the curve: 1 to 2⁶², in JAX to 2³⁰.
+        count: What each update consumes in all, on all ranks, unless the update says otherwise
+            (`step(count=n)`; `update(..., count=n)` in optax): 1 to 2⁶², in JAX to 2³⁰. By default every
+            update must say it. A resumed run may have a different `count`, but not a different `unit`.
+
+    Raises:
+        TypeError: A number is not an integer.
+        ValueError: A number is out of range.
+
+    >>> from plateau_jax import DataClock
+    >>> DataClock(65_536)
+    DataClock(unit=65536, count=None)
+    >>> DataClock(64, count=512).to_dict()
+    {'kind': 'data', 'unit': 64, 'count': 512}
+    """
+
+    unit: int
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit", _check_amount("unit", self.unit))
+        if self.count is not None:
+            object.__setattr__(self, "count", _check_amount("count", self.count))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the kind and all arguments as plain JSON values."""
+        return {"kind": "data", **asdict(self)}
+
+
+AnyClock = DataClock | Rule | Sequence[Rule]
+"""The types of an argument `clock`; None counts updates."""
+
+
+@dataclass(frozen=True)
+class CheckedClock:
+    """A checked `clock`. With neither a unit nor rules, a step of the curve is an update."""
+
+    unit: int | None = None
+    """Samples or tokens in one step of the curve; None if a step is an update."""
+    count: int | None = None
+    """What an update consumes if it does not say otherwise."""
+    rules: tuple[Rule, ...] = ()
+    """Rules that may hold the curve at its step; () with a unit."""
+
+    @property
+    def can_stand_still(self) -> bool:
+        """True if several updates may use the same step of the curve."""
+        return self.unit is not None or len(self.rules) > 0
+
+    def to_plain(self) -> dict[str, Any] | list[dict[str, Any]] | None:
+        """Return the clock as plain JSON values, as a record holds it."""
+        if self.unit is not None:
+            return DataClock(self.unit, self.count).to_dict()
+        if self.rules:
+            return [rule.to_dict() for rule in self.rules]
+        return None
+
+
+def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
+    """Check the argument `clock` of a run under these curves, one for each parameter group.
+
+    Raises:
+        TypeError: It is neither a `DataClock` nor a rule nor a list of rules.
+        ValueError: The list is empty; the curves follow a batch plan in a different unit; with rules the
+            curves differ, or a `HoldUntilFlat` finds no flat part.
+    """
+    if clock is None:
+        clock = _clock_of_batch_plan(curves)
+    if isinstance(clock, DataClock):
+        checked = CheckedClock(clock.unit, clock.count)
+    elif clock is None:
+        checked = CheckedClock()
+    else:
+        checked = CheckedClock(rules=_check_rules(clock, curves))
+    for curve in curves:
+        if curve.unit is not None and curve.unit != checked.unit:
+            plan = f"be DataClock({curve.unit}), because the curve follows a batch plan in this unit"
+            raise ValueError(checks.must("clock", clock, plan))
+    return checked
+
+
+def _clock_of_batch_plan(curves: Sequence[Curve]) -> DataClock | None:
+    """Return the clock of the first curve that `BatchPlan.scale` has tied to a unit, if there is one."""
+    units = [curve.unit for curve in curves if curve.unit is not None]
+    return DataClock(units[0]) if units else None
+
+
+def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
+    rules: tuple[Any, ...] = tuple(cast("Any", clock)) if isinstance(clock, list | tuple) else (clock,)
+    if not all(isinstance(rule, Rule) for rule in rules):
+        kinds = "be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of such rules"
+        raise TypeError(checks.must("clock", clock, kinds))
+    if not rules:
+        raise ValueError("clock is an empty list: leave it out to count updates")
+    if any(curve != curves[0] for curve in curves):
+        raise ValueError("with a hold rule as clock, all parameter groups must follow the same curve")
+    for rule in rules:
+        if isinstance(rule, HoldUntilFlat) and not curves[0].flat_starts:
+            raise ValueError(
+                f"{rule!r} needs a flat part to hold at, and {checks.short_repr(curves[0])} has none: "
+                "add plateaus=[(start %, duration %)], or to a StagedCurve a stage (steps,)"
+            )
+    return rules
+
+
+def _check_amount(name: str, value: Any) -> int:
+    amount = checks.integer(name, value)
+    if not 1 <= amount <= MAX_CONSUMED:
+        raise ValueError(checks.must(name, amount, f"lie in 1 … 2**62 = {MAX_CONSUMED}"))
+    return amount
