@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -98,7 +98,9 @@ def read_position(
     saved_records = list(state.get("records", ()))
     records = [read_record(f"records[{index}]", saved) for index, saved in enumerate(saved_records)]
     saved_clock = records[0].clock if records else None
-    saved_unit: Any = saved_clock["unit"] if isinstance(saved_clock, dict) else None
+    saved_unit: Any = None
+    if isinstance(saved_clock, dict):
+        saved_unit = cast("dict[str, Any]", saved_clock)["unit"]
     curve_step, consumed = _read_steps(state, updates, saved_unit)
     moved = updates if saved_unit is None else consumed
     is_step_used = moved > curve_step * (saved_unit or 1)

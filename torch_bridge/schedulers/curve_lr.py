@@ -364,7 +364,7 @@ class lambda_lr(LambdaLR):
             "_last_lr": [float(as_number(lr)) for lr in self._last_lr],
             "_step_count": self._step_count,
         }
-        # With these, torch's own `LambdaLR` keeps its functions if it loads this state; without them it raises
+        # With these, torch's own `LambdaLR` keeps its functions when it loads this state; without them it is
         # an error. With a unit or rules it would resume at `last_epoch`, which is not the step of the curve.
         if type(self._clock) is UpdateClock:
             state["lr_lambdas"] = [None] * len(self.curves)
