@@ -21,6 +21,8 @@ from support.curves.strategies import magnitudes
 from support.examples import examples
 from support.training.trees import equal_trees
 
+from plateau_jax import DataClock
+
 pytestmark = [
     pytest.mark.usefixtures("short_windows"),
     # Short curves, far past their ends.
@@ -31,35 +33,36 @@ UPDATES = 6
 """In a row, between two moves; three rows are too few for a warning about a unit that is too large."""
 
 
-def cases(max_unit: int) -> dict[str, st.SearchStrategy[tuple[Any, dict[str, Any]]]]:
-    """Draw a curve and the options of a clock, by the kind of the clock. Long curves have separate tests."""
+def cases(max_unit: int) -> dict[str, st.SearchStrategy[tuple[Any, Any]]]:
+    """Draw a curve and its clock, by the kind of the clock. Long curves have separate tests."""
     any_curves = curves | st.sampled_from([scaled(), scaled(0.3).cooldown(50, 20)])
     return {
-        "updates": st.tuples(curves, st.just({})),
-        "samples": st.tuples(any_curves, magnitudes(1, max_unit)).map(
-            lambda drawn: (drawn[0], {"unit": drawn[0].unit or drawn[1]})
+        "updates": st.tuples(curves, st.none()),
+        "samples": st.tuples(any_curves, magnitudes(1, max_unit), st.booleans()).map(
+            lambda drawn: (
+                drawn[0],
+                None if drawn[0].unit and drawn[2] else DataClock(drawn[0].unit or drawn[1]),
+            )
         ),
-        "held": st.tuples(curves, holds).map(
-            lambda drawn: (drawn[0], {"hold": tuple(drawn[1]) if isinstance(drawn[1], list) else drawn[1]})
-        ),
+        "held": st.tuples(curves, holds),
     }
 
 
 # A few that are compiled once.
-COMPILED: dict[str, st.SearchStrategy[tuple[Any, dict[str, Any]]]] = {
-    "updates": st.just((STAIRS, {})),
-    "samples": st.just((scaled(), {"unit": 8})),
-    "held": st.just((STAIRS, {"hold": (UNTIL, BELOW)})),
+COMPILED: dict[str, st.SearchStrategy[tuple[Any, Any]]] = {
+    "updates": st.just((STAIRS, None)),
+    "samples": st.just((scaled(), DataClock(8))),
+    "held": st.just((STAIRS, (UNTIL, BELOW))),
 }
 jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))
 
 
 def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataObject) -> None:
     """Run a drawn program: updates, and between them a resume from the saved state, or another peak."""
-    curve, options = data.draw(case)
+    curve, clock = data.draw(case)
     with driver.context():
-        run = driver(curve, 0.3, **options)
-        wanted = Definition(curve, 0.3, **options, skips_nonfinite=driver.skips_nonfinite)
+        run = driver(curve, 0.3, clock)
+        wanted = Definition(curve, 0.3, clock, skips_nonfinite=driver.skips_nonfinite)
         for move in data.draw(st.lists(st.sampled_from(["none", "resume", "peak"]), min_size=1, max_size=3)):
             if move == "resume":
                 state = run.save()
@@ -77,8 +80,8 @@ def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataO
                 ]
             updates = list(zip(given_counts, given_metrics, strict=True))
             assert run.run(updates) == wanted.run(updates)
-            assert run.clock() == min(wanted.clocks()[-1], driver.last_clock)
-            if "unit" in options and run.clock() < driver.last_clock:
+            assert run.curve_step() == min(wanted.curve_steps()[-1], driver.last_step)
+            if run.counts_data and run.curve_step() < driver.last_step:
                 assert run.consumed() == sum(wanted.counts)
 
 

@@ -10,21 +10,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from support.clocks.held import clocks_of, told
+from support.clocks.held import curve_steps_of, told
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
 from support.training.trees import equal_trees, through_file
 
-from plateau_jax import Curve, check_resume, resume_record, scale_by_curve
+from plateau_jax import Curve, DataClock, check_resume, resume_record, scale_by_curve
 from torch_bridge import TrainStep
 
 Update = tuple[int, Any]
@@ -35,14 +34,12 @@ class Definition:
     """What a clock must do.
 
     Args:
-        curve, peak, unit, hold: As in `lambda_lr`.
+        curve, peak, clock: As in `lambda_lr`.
         skips_nonfinite: True if updates whose metric is not finite are skipped.
     """
 
-    def __init__(
-        self, curve: Curve, peak: float, *, unit: int | None = None, hold: Any = None, skips_nonfinite: bool
-    ) -> None:
-        self.curve, self.peak, self.unit, self.hold = curve, peak, unit, hold
+    def __init__(self, curve: Curve, peak: float, clock: Any = None, *, skips_nonfinite: bool) -> None:
+        self.curve, self.peak, self.clock = curve, peak, clock
         self.skips_nonfinite = skips_nonfinite
         self.counts: list[int] = []
         self.metrics: list[Any] = []
@@ -55,37 +52,36 @@ class Definition:
             if not self.skips_nonfinite or math.isfinite(metric):
                 self.counts.append(count)
                 self.metrics.append(metric)
-        clocks = self.clocks()
-        return [learning_rate(self.peak, self.curve, clocks[applied]) for applied in applied_before]
+        steps = self.curve_steps()
+        return [learning_rate(self.peak, self.curve, steps[applied]) for applied in applied_before]
 
-    def clocks(self) -> list[int]:
-        """Return the clock of each applied update, and the clock after the last."""
-        if self.hold is not None:
-            return clocks_of(self.hold, self.curve, self.metrics)
-        if self.unit is None:
-            return list(range(len(self.counts) + 1))
-        return [consumed // self.unit for consumed in accumulate(self.counts, initial=0)]
+    def curve_steps(self) -> list[int]:
+        """Return the step of the curve of each applied update, and the one after the last."""
+        return curve_steps_of(self.clock, self.curve, self.counts, self.metrics)
 
 
 class Driver(ABC):
     """A training run, which can stop and resume in a new process.
 
     Args:
-        curve, peak, unit, hold: As in `lambda_lr`.
+        curve, peak, clock: As in `lambda_lr`.
     """
 
-    # Besides the methods below, each has: clock() and consumed(); save(), the state as it comes back from a
-    # file, and load(state). Some have set_peak(peak); and start_again(message, state), which does what an
-    # error of `load` advises.
+    # Besides the methods below, each has: curve_step() and consumed(); save(), the state as it comes back
+    # from a file, and load(state). Some have set_peak(peak).
 
     skips_nonfinite = keeps_peak = False
-    last_clock = 2**62
+    last_step = 2**62
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Everything that a driver does takes place in it."""
 
-    def __init__(self, curve: Curve, peak: float, *, unit: int | None = None, hold: Any = None) -> None:
-        self.curve, self.peak, self.unit, self.hold = curve, peak, unit, hold
+    def __init__(self, curve: Curve, peak: float, clock: Any = None) -> None:
+        self.curve, self.peak, self.clock = curve, peak, clock
         self.start()
+
+    @property
+    def counts_data(self) -> bool:
+        return isinstance(self.clock, DataClock) or self.curve.unit is not None
 
     @abstractmethod
     def start(self) -> None:
@@ -102,9 +98,8 @@ class Driver(ABC):
 class Scheduler(Driver):
     """`tests/schedulers/test_programs` compares it with its definition."""
 
-    def start(self, last_epoch: int = -1) -> None:
-        clock: Any = {"unit": self.unit, "hold": self.hold}
-        self.driven = Driven("scheduler", self.curve, [self.peak], last_epoch=last_epoch, **clock)
+    def start(self) -> None:
+        self.driven = Driven("scheduler", self.curve, [self.peak], clock=self.clock)
         self.part = self.driven.part
 
     def update(self, count: int, metric: Any) -> float:
@@ -113,8 +108,8 @@ class Scheduler(Driver):
         self.driven.step(count, metric)
         return value
 
-    def clock(self) -> int:
-        return self.part.clock
+    def curve_step(self) -> int:
+        return self.part.curve_step
 
     def consumed(self) -> int:
         return self.part.consumed
@@ -127,16 +122,9 @@ class Scheduler(Driver):
         self.driven.optimizer.load_state_dict(state[0])
         self.part.load_state_dict(state[1], **options)  # under another curve, which has other values
 
-    def start_again(self, message: str, state: Any) -> None:
-        advice = message.rpartition("of the curve, ")[2]
-        if advice.startswith("load "):
-            self.part.load_state_dict(eval(advice.removeprefix("load "), {"state_dict": state[1]}))
-            return
-        self.start(int(advice.removeprefix("do not load this state: build it with last_epoch=")))
-
 
 class Step(Driver):
-    """A training step whose batches are pairs: the loss, and the count."""
+    """A training step whose batches are its losses."""
 
     optimizer_name, precision = "adamw", "fp32"
     skips_nonfinite = True
@@ -147,26 +135,27 @@ class Step(Driver):
         self.step = TrainStep(
             model,
             optimizer,
-            lambda model, batch: told(model, batch[0]),
+            told,
             self.curve,
             precision=self.precision,  # type: ignore[arg-type]  (pyright takes it for any str)
-            hold=self.hold,
-            unit=self.unit,
-            count=None if self.unit is None else lambda batch: batch[1],
+            clock=self.clock,
         )
 
     def update(self, count: int, metric: Any) -> float:
         before = self.step._clock.read_counters()
-        result = self.step((torch.tensor(metric), torch.tensor(count) if count % 2 else count))
+        given = {}
+        if self.counts_data:
+            given["count"] = torch.tensor(count) if count % 2 else count
+        result = self.step(torch.tensor(metric), **given)
         is_applied = math.isfinite(metric)
-        consumed = before.consumed + is_applied * (1 if self.unit is None else count)
-        wanted = [before.applied + is_applied, before.skipped + (not is_applied), before.clock, consumed]
+        consumed = before.consumed + is_applied * (count if self.counts_data else 1)
+        wanted = [before.applied + is_applied, before.skipped + (not is_applied), before.curve_step, consumed]
         assert equal_trees(result.counters, torch.tensor(wanted))
         assert float(self.step.optimizer.param_groups[0]["lr"]) == result.lr or not math.isfinite(metric)
         return result.lr.item()
 
-    def clock(self) -> int:
-        return self.step._clock.read_counters().clock
+    def curve_step(self) -> int:
+        return self.step._clock.read_counters().curve_step
 
     def consumed(self) -> int:
         return self.step._clock.read_counters().consumed
@@ -180,10 +169,6 @@ class Step(Driver):
     def set_peak(self, peak: float) -> None:
         self.peak = peak
         self.step.set_peak(peak)
-
-    def start_again(self, message: str, state: Any) -> None:
-        advice = message.rpartition("of the curve, load ")[2]
-        self.step.load_state_dict(eval(advice, {"state_dict": state, "step": self.step}))
 
 
 class DoubleStep(Step):
@@ -209,32 +194,36 @@ class Eager(Driver):
     """JAX's transformation, update by update; its state is saved with the record of the run."""
 
     keeps_peak = True
-    last_clock = 2**31 - 1
+    last_step = 2**31 - 1
 
     def start(self) -> None:
-        self.transform = _transformation(self.curve, self.peak, unit=self.unit, hold=self.hold)
+        clock = tuple(self.clock) if isinstance(self.clock, list) else self.clock
+        self.transform = _transformation(self.curve, self.peak, clock)
         self.state = self.transform.init(None)
 
     def update(self, count: int, metric: Any) -> float:
-        given = {"value": metric} if self.unit is None else {"count": count}
+        given = {"count": count} if self.counts_data else {"value": metric}
         updates, self.state = self.transform.update(jnp.ones(2), self.state, **given)
         lr = self.state.learning_rate
         assert lr.dtype == jnp.result_type(float)
         assert (updates == -lr.astype(updates.dtype)).all()
         return float(lr)
 
-    def clock(self) -> int:
-        return int(self.state.clock)
+    def curve_step(self) -> int:
+        return int(self.state.curve_step)
 
     def consumed(self) -> int:
-        return self.clock() * (self.unit or 1) + int(getattr(self.state, "rest", 0))
+        unit = self.clock.unit if isinstance(self.clock, DataClock) else self.curve.unit or 1
+        return self.curve_step() * unit + int(getattr(self.state, "rest", 0))
+
+    def record(self) -> dict[str, Any]:
+        return resume_record(self.curve, clock=self.clock)
 
     def save(self) -> Any:
-        record = resume_record(self.curve, unit=self.unit, hold=self.hold)
-        return pickle.loads(pickle.dumps((jax.device_get(self.state), record)))
+        return pickle.loads(pickle.dumps((jax.device_get(self.state), self.record())))
 
     def load(self, state: Any) -> None:
-        check_resume(state[1], self.curve, state[0].clock, unit=self.unit, hold=self.hold)
+        check_resume(state[1], self.record(), state[0].curve_step)
         self.state = jax.device_put(state[0])
 
 
@@ -251,7 +240,7 @@ class Scanned(Eager):
     def run(self, updates: Sequence[Update]) -> list[float]:
         counts, metrics = zip(*updates, strict=True)
         given = (np.array(counts, np.int32), np.array(metrics, np.float32))
-        scan = _scan(self.curve, self.unit, self.hold, self.unroll)
+        scan = _scan(self.curve, self.clock, self.counts_data, self.unroll)
         self.state, lrs = scan(np.float32(self.peak), self.state, *given)
         return lrs.tolist()
 
@@ -275,14 +264,14 @@ _transformation: Any = cache(scale_by_curve)
 
 
 @cache
-def _scan(curve: Curve, unit: int | None, hold: Any, unroll: int) -> Any:
+def _scan(curve: Curve, clock: Any, counts_data: bool, unroll: int) -> Any:
     @jax.jit
     def scan(peak: Any, state: Any, counts: Any, metrics: Any) -> Any:
-        transformation = scale_by_curve(curve, peak, unit=unit, hold=hold)
+        transformation = scale_by_curve(curve, peak, clock)
 
         def update(state: Any, given: Any) -> Any:
             count, metric = given
-            arguments = {"value": metric} if unit is None else {"count": count}
+            arguments = {"count": count} if counts_data else {"value": metric}
             _, state = transformation.update(jnp.ones(2), state, **arguments)
             return state, state.learning_rate
 

@@ -1,6 +1,7 @@
 """Small curves with flat parts, hold rules, and the clocks of a run by definition."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from support.clocks.hold_oracle import clocks
 from support.curves.descriptions import build
 from torch import Tensor, nn
 
-from plateau_jax import Curve, HoldBelow, HoldUntilFlat, StagedCurve
+from plateau_jax import Curve, DataClock, HoldBelow, HoldUntilFlat, StagedCurve
 
 CURVE = StagedCurve([(3, 1.0), (6,), (0, 0.5), (4,), (5, 0.25, "cosine"), (3,), (4, 0.0)], start=0.1)
 """Flat from steps 3, 9 and 18 on."""
@@ -39,10 +40,15 @@ holds = st.one_of(rules, rules.map(lambda drawn: drawn[0]))
 """One rule, or a list."""
 
 
-def clocks_of(hold: Any, curve: Curve, metrics: Iterable[Any]) -> list[int]:
-    """Return the clock of each update and the clock after the last."""
-    given: Sequence[Any] = [hold] if isinstance(hold, HoldUntilFlat | HoldBelow) else hold
-    return clocks(given, curve.flat_starts, metrics)
+def curve_steps_of(clock: Any, curve: Curve, counts: Sequence[int], metrics: Iterable[Any]) -> list[int]:
+    """Return the step of the curve of each update and the one after the last."""
+    unit = clock.unit if isinstance(clock, DataClock) else curve.unit
+    if unit is not None:
+        return [consumed // unit for consumed in accumulate(counts, initial=0)]
+    if clock is None:
+        return list(range(len(counts) + 1))
+    rules: Sequence[Any] = [clock] if isinstance(clock, HoldUntilFlat | HoldBelow) else clock
+    return clocks(rules, curve.flat_starts, metrics)
 
 
 def told(model: nn.Module, batch: Tensor) -> Tensor:

@@ -4,19 +4,19 @@ import copy
 import json
 import pickle
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
-from support.clocks.held import clocks_of
+from support.clocks.held import curve_steps_of
 from support.curves.strategies import SMALLEST_NORMAL
 from support.schedulers.runs import learning_rate, optimizer_with
 from support.training.trees import through_file
 from torch import Tensor
 from torch.optim import SGD, AdamW, RMSprop
 
-from plateau_jax import Curve
+from plateau_jax import Curve, DataClock
 from torch_bridge import follow, lambda_lr
 
 Key = str | tuple[str, int]
@@ -40,16 +40,6 @@ def set_option(group: dict[str, Any], key: Key, value: Any) -> None:
         group[key[0]] = tuple(items)
 
 
-class Counter:
-    """The `count` function of a scheduler in a trainer: the count of the update that took place."""
-
-    def __init__(self) -> None:
-        self.count: Any = None
-
-    def __call__(self) -> Any:
-        return self.count
-
-
 class Driven:
     """A scheduler or follower, and what its values must be.
 
@@ -57,8 +47,9 @@ class Driven:
         kind: `"scheduler"` or `"follower"`.
         curve: One curve for all groups, or one for each.
         bases: Each group's peak, or value of the option that is followed.
-        unit, hold: The clock of a scheduler; by default it counts updates.
-        asked: With `unit`, a `count` function returns the counts.
+        clock: The clock of a scheduler; by default it counts updates.
+        counts: How a scheduler gets what an update consumed: in the call of `step`, or before it in its
+            attribute `count`, as under a trainer.
         form: Makes the value of a group from a number.
         shared: Every group begins with the very object that is the optimizer's default: the first base.
         optimizer_kind: The class of the optimizer.
@@ -73,9 +64,8 @@ class Driven:
         curve: Any,
         bases: Sequence[float] = (0.25, 0.7),
         *,
-        unit: int | None = None,
-        hold: Any = None,
-        asked: bool = False,
+        clock: Any = None,
+        counts: Literal["call", "attribute"] = "call",
         form: Any = float,
         shared: bool = False,
         optimizer_kind: Any = SGD,
@@ -83,14 +73,16 @@ class Driven:
         last_epoch: int = -1,
         **options: Any,
     ) -> None:
-        self.kind, self.curve, self.unit, self.hold, self.form = kind, curve, unit, hold, form
-        self.asked, self.optimizer_kind, self.options = asked, optimizer_kind, options
+        self.kind, self.curve, self.clock, self.form = kind, curve, clock, form
+        self.counts, self.optimizer_kind, self.options = counts, optimizer_kind, options
+        self.unit = clock.unit if isinstance(clock, DataClock) else getattr(curve, "unit", None)
+        self.is_held = clock is not None and not isinstance(clock, DataClock)
         self.key: Key = "lr" if kind == "scheduler" else key
         self.bases = [self.base_of(base) for base in bases]
         self.default = self.bases[0] if shared else None
         if shared:
             self.bases = [self.bases[0]] * len(bases)
-        self.updates, self.consumed, self.metrics = int(last_epoch) + 1, 0, list[Any]()
+        self.updates, self.consumed, self.metrics = int(last_epoch) + 1, list[int](), list[Any]()
         self.new = 0
         """The groups that were added since the last update, the last ones: they have their own values."""
         self.start(last_epoch=last_epoch)
@@ -101,7 +93,6 @@ class Driven:
 
     def start(self, optimizer_state: Any = None, last_epoch: int = -1) -> None:
         """Build the optimizer and what drives it, as a new process does."""
-        self.counter = Counter()
         self.optimizer = optimizer_with([0.1] * len(self.bases), self.optimizer_kind)
         if self.default is not None:
             set_option(self.optimizer.defaults, self.key, self.form(self.default))
@@ -116,27 +107,19 @@ class Driven:
         if self.kind == "follower":
             self.part: Any = follow(self.optimizer, self.key, self.curve)
             return
-        count = self.counter if self.asked else None
-        self.part = lambda_lr(
-            self.optimizer,
-            self.curve,
-            last_epoch,
-            hold=self.hold,
-            unit=self.unit,
-            count=count,
-            **self.options,
-        )
+        self.part = lambda_lr(self.optimizer, self.curve, last_epoch, clock=self.clock, **self.options)
 
     # What happens in a run.
 
     def step(self, count: Any = 1, metric: Any = 0.5) -> None:
-        if self.hold is not None:
+        if self.is_held:
             self.part.step(metric)
-        elif self.unit is None:
+        elif self.unit is None or self.kind == "follower":
             self.part.step()
-        elif self.asked:
-            self.counter.count = count
+        elif self.counts == "attribute":
+            self.part.count = count
             self.part.step()
+            assert self.part.count is None
         else:
             self.part.step(count=count)
 
@@ -147,7 +130,7 @@ class Driven:
         before = self.raw_values()
         self.step(count, metric)
         self.updates += 1
-        self.consumed += int(count)
+        self.consumed.append(int(count))
         self.metrics.append(metric.item() if isinstance(metric, Tensor) else float(metric))
         for value, now in zip(before, self.raw_values(), strict=True):
             assert now is value or not isinstance(value, Tensor)
@@ -182,10 +165,10 @@ class Driven:
 
     # What must be true.
 
-    def clock(self) -> int:
-        if self.hold is not None:
-            return clocks_of(self.hold, self.curve, self.metrics)[-1]
-        return self.updates if self.unit is None else self.consumed // self.unit
+    def curve_step(self) -> int:
+        if self.is_held:
+            return curve_steps_of(self.clock, self.curve, self.consumed, self.metrics)[-1]
+        return self.updates if self.unit is None else sum(self.consumed) // self.unit
 
     def raw_values(self) -> list[Any]:
         return [option_of(group, self.key) for group in self.optimizer.param_groups]
@@ -197,18 +180,18 @@ class Driven:
         curves: Sequence[Curve] = (
             [self.curve] * len(self.bases) if isinstance(self.curve, Curve) else self.curve
         )
-        clock, old = self.clock(), len(self.bases) - self.new
+        step, old = self.curve_step(), len(self.bases) - self.new
         pairs = enumerate(zip(self.bases, curves, strict=True))
-        numbers = [learning_rate(base, curve, clock) if i < old else base for i, (base, curve) in pairs]
+        numbers = [learning_rate(base, curve, step) if i < old else base for i, (base, curve) in pairs]
         return [float(self.form(number)) for number in numbers]
 
     def check(self) -> None:
         part = self.part
         assert self.values() == self.expected_values()
-        assert (part.clock, type(part.clock)) == (self.clock(), int)
+        assert (part.curve_step, type(part.curve_step)) == (self.curve_step(), int)
         old = len(self.bases) - self.new
         if self.kind == "scheduler":
-            consumed = max(self.updates, 0) if self.unit is None else self.consumed
+            consumed = max(self.updates, 0) if self.unit is None else sum(self.consumed)
             assert (part.last_epoch, part.consumed, part.unit) == (self.updates, consumed, self.unit)
             assert type(part.last_epoch) is type(part.consumed) is int
             assert part.base_lrs[:old] == self.bases[:old]
@@ -281,14 +264,13 @@ class Driven:
         self.part.load_state_dict(saved[1])
 
     def by_copy(self) -> None:
-        self.optimizer, self.part, self.counter = copy.deepcopy((self.optimizer, self.part, self.counter))
+        self.optimizer, self.part = copy.deepcopy((self.optimizer, self.part))
 
     def by_pickle(self) -> None:
-        pickled = pickle.dumps((self.optimizer, self.part, self.counter))
-        self.optimizer, self.part, self.counter = pickle.loads(pickled)
+        self.optimizer, self.part = pickle.loads(pickle.dumps((self.optimizer, self.part)))
 
     def by_last_epoch(self, optimizer_state: Any = None) -> None:
-        if self.kind == "scheduler" and not (self.unit or self.hold or self.new or self.updates < 0):
+        if self.kind == "scheduler" and not (self.unit or self.is_held or self.new or self.updates < 0):
             self.start(optimizer_state, self.updates - 1)
 
     def by_last_epoch_after_the_optimizer(self) -> None:
