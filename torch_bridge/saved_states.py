@@ -102,6 +102,11 @@ def read_position(
     if isinstance(saved_clock, dict):
         saved_unit = cast("dict[str, Any]", saved_clock)["unit"]
     curve_step, consumed = _read_steps(state, updates, saved_unit)
+    # A TrainStep that has changed its clock counts updates and steps of the curve apart.
+    if saved_unit is None and builder != "TrainStep":
+        can_differ = saved_clock is not None and curve_step < updates
+        if curve_step != updates and not can_differ:
+            raise ValueError(f"state_dict has curve_step = {curve_step} after {updates} updates")
     moved = updates if saved_unit is None else consumed
     is_step_used = moved > curve_step * (saved_unit or 1)
     messages: list[str] = []
@@ -120,9 +125,6 @@ def read_position(
         updates = curve_step if clock.unit is None else updates
     elif clock.rules:
         hold_states = _read_hold_states(state["hold"], clock.rules)
-    elif clock.unit is None and curve_step != updates and builder != "TrainStep":
-        # A TrainStep that has dropped its rules counts updates and steps of the curve apart.
-        raise ValueError(f"state_dict has curve_step = {curve_step} after {updates} updates, without a hold")
     message = compare_curves(records, curves, curve_step, is_step_used, builder, strict=strict)
     if message:
         messages.append(message)
@@ -150,9 +152,8 @@ def _how_to_override(builder: str) -> str:
 
 
 def _read_hold_states(saved: Any, rules: Sequence[Rule]) -> States:
-    saved = list(saved)
-    if len(saved) != len(rules):
-        raise ValueError(f"state_dict has {len(saved)} states in 'hold' for {len(rules)} rules")
+    if not isinstance(saved, list) or len(cast("list[Any]", saved)) != len(rules):
+        raise ValueError(f"state_dict has hold = {checks.short_repr(saved)} for {len(rules)} rules")
     return tuple(_read_rule_state(state, rule) for state, rule in zip(saved, rules, strict=True))
 
 
@@ -299,8 +300,8 @@ def warn_of_other_peaks(saved: Sequence[float], current: Sequence[float], owner:
     new = shown_peaks(current)
     if problem := describe_other_peak(old, new):
         warn(
-            f"state_dict has another peak than the program: {problem}. The run continues with {old}. To "
-            f"change it, call {owner}.set_peak({new}) after the load"
+            f"state_dict has a different peak: {problem}. The run continues with {old}; to change it, call "
+            f"{owner}.set_peak({new}) after the load"
         )
 
 

@@ -14,7 +14,7 @@ from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step
 from torch.optim.lr_scheduler import SequentialLR
 
-from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve
+from plateau_jax import DataClock, HoldBelow, HoldUntilFlat, PlateauCurve
 from plateau_jax.clocks.rules import check_rules
 from plateau_jax.validation.checks import metric
 from torch_bridge import TrainStep, follow, lambda_lr
@@ -87,33 +87,40 @@ COUNTS: list[Any] = [
     ("counted.step(count=torch.tensor(True))", TypeError, "count = tensor(True)"),
     ("counted.step(count=torch.tensor(2.0))", TypeError, "count = tensor(2.)"),
     ("counted.step(count=torch.tensor([2, 2]))", TypeError, "count = tensor([2, 2])"),
-    ("counted.step()", TypeError, "unit = 8", "step(count=n)", "count=, a function"),
-    ("asked.step()", TypeError, "count() = '2'", "integer"),
-    ("plain.step(count=8)", TypeError, "step(count=8)", "unit=n"),
+    (
+        "counted.step()",
+        TypeError,
+        "DataClock(8)",
+        "step(count=n)",
+        "scheduler.count = n",
+        "DataClock(8, count=n)",
+    ),
+    ("told.step()", TypeError, "count = '2'", "integer"),
+    ("plain.step(count=8)", TypeError, "count = 8", "clock=DataClock(unit)"),
 ]
 
 
 @each_row(COUNTS)
 @pytest.mark.parametrize("updates", [0, 3])
 def test_errors_of_counts(row: Any, updates: int) -> None:
-    counted, asked = (started("scheduler", updates, unit=8, asked=asked) for asked in (False, True))
-    asked.counter.count = "2"
-    check_call(row, counted=counted, asked=asked, plain=started("scheduler", updates))
+    counted, told = (started("scheduler", updates, clock=DataClock(8)) for _ in range(2))
+    told.part.count = "2"
+    check_call(row, counted=counted, told=told, plain=started("scheduler", updates))
 
 
 METRICS: list[Any] = [
     ("held.step()", TypeError, "metric"),
     ("held.step(3, metric=0.5)", TypeError, "one metric"),
-    ("held.step(count=8)", TypeError, "step(count=8)", "unit=n"),
-    ("plain.step(3, count=8)", TypeError, "step(count=8)", "unit=n"),
-    ("plain.step(metric=0.5)", TypeError, "step(metric=0.5)", "hold="),
-    ("plain.step(3, metric=0.5)", TypeError, "step(metric=0.5)", "hold="),
-    ("counted.step(metric=0.5)", TypeError, "step(metric=0.5)", "hold="),
-    ("counted.step(0)", TypeError, "step(0) with unit = 8", "step(count=n)"),
-    ("counted.step(8, count=8)", TypeError, "step(8) with unit = 8"),
+    ("held.step(count=8)", TypeError, "count = 8", "clock=DataClock(unit)"),
+    ("plain.step(3, count=8)", TypeError, "count = 8", "clock=DataClock(unit)"),
+    ("plain.step(metric=0.5)", TypeError, "step(metric=0.5)", "clock=rule"),
+    ("plain.step(3, metric=0.5)", TypeError, "step(metric=0.5)", "clock=rule"),
+    ("counted.step(metric=0.5)", TypeError, "step(metric=0.5)", "clock=rule"),
+    ("counted.step(0)", TypeError, "step(0) with DataClock(8)", "step(count=n)"),
+    ("counted.step(8, count=8)", TypeError, "step(8) with DataClock(8)"),
     ("held.step(8)", TypeError, "metric = 8 must be a real scalar", "step(loss)"),
-    ("follower.step(0.5)", TypeError, "clock = 0.5", "integer"),
-    ("follower.step(-1)", ValueError, "clock = -1", "at least 0"),
+    ("follower.step(0.5)", TypeError, "curve_step = 0.5", "integer"),
+    ("follower.step(-1)", ValueError, "curve_step = -1", "at least 0"),
     ("follower.step(count=8)", TypeError, "unexpected keyword argument"),
     *(
         (f"held.step({value})", TypeError, "metric", "real scalar")
@@ -130,26 +137,26 @@ METRICS: list[Any] = [
 @each_row(METRICS)
 @pytest.mark.parametrize("updates", [0, 5])
 def test_errors_of_metrics(row: Any, updates: int) -> None:
-    held = started("scheduler", updates, hold=[PATIENT, HoldBelow(0.7, 3)])
-    plain, counted = started("scheduler", updates), started("scheduler", updates, unit=8)
+    held = started("scheduler", updates, clock=[PATIENT, HoldBelow(0.7, 3)])
+    plain, counted = started("scheduler", updates), started("scheduler", updates, clock=DataClock(8))
     check_call(row, held=held, plain=plain, counted=counted, follower=started("follower", updates))
 
 
-def counting(count: Any) -> TrainStep:
-    return make_step(unit=2, count=lambda batch: count)
-
-
 STEPS: list[Any] = [
-    ("counting(-1)(*DATA)", ValueError, "count(batch) = -1"),
-    ("counting(2**62)(*DATA)", ValueError, "count(batch) = 4611686018427387904", "2**62"),
-    ("counting(2.0)(*DATA)", TypeError, "count(batch) = 2.0", "integer"),
-    ("counting(True)(*DATA)", TypeError, "count(batch) = True"),
-    ("counting(None)(*DATA)", TypeError, "count(batch) = None"),
-    ("counting(torch.tensor(2.0))(*DATA)", TypeError, "count", "torch.float32", "integers"),
-    ("counting(torch.tensor(2j))(*DATA)", TypeError, "count", "torch.complex64"),
-    ("counting(torch.tensor(True))(*DATA)", TypeError, "count", "torch.bool"),
-    ("counting(torch.tensor([2]))(*DATA)", ValueError, "count", "(1,)", "scalar"),
-    ("counted(*DATA)", ValueError, "count", "meta", "cpu"),
+    ("counted(*DATA)", TypeError, "step(batch, count=n)", "DataClock(2, count=n)"),
+    ("counted(*DATA, count=-1)", ValueError, "count = -1"),
+    ("counted(*DATA, count=2**62)", ValueError, "count = 4611686018427387904", "2**62"),
+    ("counted(*DATA, count=2.0)", TypeError, "count = 2.0", "integer"),
+    ("counted(*DATA, count=True)", TypeError, "count = True"),
+    ("counted(*DATA, count='2')", TypeError, "count = '2'"),
+    ("counted(*DATA, count=torch.tensor(2.0))", TypeError, "count", "torch.float32", "integer"),
+    ("counted(*DATA, count=torch.tensor(2j))", TypeError, "count", "torch.complex64"),
+    ("counted(*DATA, count=torch.tensor(True))", TypeError, "count", "torch.bool"),
+    ("counted(*DATA, count=torch.tensor([2]))", ValueError, "count", "(1,)", "scalar"),
+    ("counted(*DATA, count=torch.tensor(3, device='meta'))", ValueError, "count", "meta", "cpu"),
+    ("two_groups(*DATA, count=2)", TypeError, "count = 2", "clock=DataClock(unit)"),
+    ("TrainStep(model, torch.optim.SGD(model.parameters()), mean_loss, CURVE, clock=DataClock(8),"
+     " initial_updates=3)", ValueError, "initial_updates = 3", "DataClock(8, count=n)"),
     ("two_groups.set_peak([0.5])", ValueError, "peak has 1", "2 parameter groups"),
     ("two_groups.set_peak([0.5, nan])", ValueError, "peak[1] = nan"),
     ("TrainStep(model, stepped, mean_loss, CURVE, initial_updates=3)", ValueError,
@@ -163,7 +170,7 @@ def test_errors_of_training_steps(row: Any) -> None:
     model = Net()
     groups = [{"params": module.parameters()} for module in (model.first, model.last)]
     two_groups = TrainStep(model, torch.optim.SGD(groups), mean_loss, CURVE)
-    counted = counting(torch.tensor(3, device="meta"))
+    counted = make_step(clock=DataClock(2))
     stepped = torch.optim.Adam(model.parameters())
     mean_loss(model, DATA[0]).backward()
     stepped.step()

@@ -1,6 +1,7 @@
-"""States of another clock, or of another past, are rejected; the message says how to continue anyway."""
+"""States of another clock, or of another past, are rejected, or continue with a warning."""
 
 import math
+import re
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
@@ -14,9 +15,10 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
+from support.training.steps import make_step
 from support.training.trees import equal_trees
 
-from plateau_jax import CurveWarning, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
 from torch_bridge.training.clock import clock
 
 pytestmark = [
@@ -36,10 +38,10 @@ def small_tables() -> Iterator[None]:
 drivers = pytest.mark.parametrize("driver", [Scheduler, Step])
 
 BELOW = HoldBelow(0.5, 3)
-CLOCKS: list[dict[str, Any]] = [
-    {},
-    *({"unit": unit} for unit in (1, 3, 64)),
-    *({"hold": hold} for hold in (PATIENT, HoldUntilFlat(4, limit=9), BELOW, [PATIENT, BELOW])),
+CLOCKS: list[Any] = [
+    None,
+    *(DataClock(unit) for unit in (1, 3, 64)),
+    *(PATIENT, HoldUntilFlat(4, limit=9), BELOW, [PATIENT, BELOW], [BELOW, PATIENT]),
 ]
 counts = st.lists(st.integers(0, 30), max_size=7)
 
@@ -53,36 +55,54 @@ def rejected(run: Any, state: Any, **options: Any) -> str:
     return str(caught.value)
 
 
+def shown(clock: Any) -> str:
+    return f"DataClock(unit={clock.unit})" if isinstance(clock, DataClock) else repr(clock)
+
+
 @drivers
 @examples(80)
-@given(data=st.data(), strict=st.booleans(), given_counts=counts)
-def test_state_of_another_clock_is_rejected(
-    driver: Any, data: st.DataObject, strict: bool, given_counts: list[int]
+@given(st.sampled_from(CLOCKS), st.sampled_from(CLOCKS), counts)
+def test_state_of_another_clock_continues_if_not_strict(
+    driver: Any, saved_clock: Any, clock: Any, given_counts: list[int]
 ) -> None:
-    """The message says how to start at the step of the curve, and that works."""
-    clocks = st.sampled_from(CLOCKS)
-    saved_clock, clock = data.draw(clocks), data.draw(clocks)
-    saved, run = driver(CURVE, 0.25, **saved_clock), driver(CURVE, 0.25, **clock)
+    """The run continues at the saved step of the curve, as a new run on its clock that has come there."""
+    saved, run = driver(CURVE, 0.25, saved_clock), driver(CURVE, 0.25, clock)
     saved.run([(count, 0.75) for count in given_counts])
     run.run([(70, 0.75)])
-    step, state = saved.clock(), saved.save()
+    step, state = saved.curve_step(), saved.save()
     if clock == saved_clock:
-        run.load(state, strict=strict)
+        run.load(state)
         assert equal_trees(run.save(), state)
         return
-    message = rejected(run, state, strict=strict)
-    changed = "unit" if saved_clock.get("unit") != clock.get("unit") else "hold"
-    before, now = (
-        "[{" if "hold" in given and changed == "hold" else str(given.get(changed))
-        for given in (saved_clock, clock)
+    message = rejected(run, state)
+    clocks = f"it was saved with clock={shown(saved_clock)}, now {shown(clock)}"
+    assert (
+        f"cannot resume at step {step}: {clocks}; resume with the old clock, or pass strict=False" in message
     )
-    assert message.startswith(f"state_dict was saved with {changed} = {before}")
-    assert f", but here it is {now}" in message
-    assert f"continue from step {step} of the curve" in message
-    run.start()
-    run.start_again(message, state)
-    assert run.clock() == step
-    assert run.update(1, 0.75) == learning_rate(0.25, CURVE, step)
+    with pytest.warns(
+        CurveWarning, match=re.escape(f"a different clock: {clocks}") + f".* at step {step} of"
+    ):
+        run.load(state, strict=False)
+    assert run.curve_step() == step
+    if isinstance(clock, DataClock):
+        assert run.consumed() == step * clock.unit
+    again = driver(CURVE, 0.25, clock)
+    again.load(run.save())
+    updates = [(clock.unit if isinstance(clock, DataClock) else 1, 0.75)] * 2
+    lrs = [learning_rate(0.25, CURVE, step)]
+    if clock is None or isinstance(clock, DataClock):
+        lrs.append(learning_rate(0.25, CURVE, step + 1))
+    for resumed in (run, again):
+        assert resumed.run(updates)[: len(lrs)] == lrs
+    assert equal_trees(run.save(), again.save())
+
+
+@drivers
+def test_data_clock_resumes_with_another_count(driver: Any) -> None:
+    saved, run = driver(CURVE, 0.25, DataClock(8, count=20)), driver(CURVE, 0.25, DataClock(8, count=7))
+    saved.run([(20, 0.5)] * 3)
+    run.load(saved.save())
+    assert (run.consumed(), run.curve_step()) == (60, 7)
 
 
 @pytest.mark.filterwarnings("ignore:at = ")
@@ -92,36 +112,39 @@ def test_state_of_another_clock_is_rejected(
 def test_every_step_so_far_is_compared(
     driver: Any, description: Any, other: Any, unit: int | None, given_counts: list[int]
 ) -> None:
-    """At a partly consumed unit, the step of the clock is compared too; levels may be nearly equal there."""
+    """At a partly consumed unit, the present step is compared too; levels may be nearly equal there."""
     old = build(description)
-    saved = driver(old, 0.25, unit=unit)
+    clock = None if unit is None else DataClock(unit)
+    saved = driver(old, 0.25, clock)
     saved.run([(count, 0.5) for count in given_counts])
     state = saved.save()
     consumed = [*accumulate(given_counts, initial=0)] if unit else range(len(given_counts) + 1)
-    *used, clock = (number // (unit or 1) for number in consumed)
-    is_used = consumed[-1] % (unit or 1) > 0 and clock < old.total_steps
-    allowed = [old.cooldown(clock, 5)]
-    if clock <= old.total_steps < 2**30:
+    *used, step = (number // (unit or 1) for number in consumed)
+    is_used = consumed[-1] % (unit or 1) > 0 and step < old.total_steps
+    allowed = [old.cooldown(step, 5)]
+    if step <= old.total_steps < 2**30:
         allowed.append(old.then(PlateauCurve(100, warmup_steps=10)))
     for new in (build(other), *allowed):
-        run = driver(new, 0.25, unit=unit)
-        is_near = math.isclose(old(clock), new(clock), rel_tol=2**-22, abs_tol=2**-57)
-        if new.same_until(old, clock) and (is_near or not is_used):
+        run = driver(new, 0.25, clock)
+        is_near = math.isclose(old(step), new(step), rel_tol=2**-22, abs_tol=2**-57)
+        if new.same_until(old, step) and (is_near or not is_used):
             run.load(state)
             # `then` may begin at another level, at the end of the old curve.
-            assert all(old(step) == new(step) for step in used if step not in (clock, old.total_steps))
-            assert is_near or clock not in used or clock >= old.total_steps
+            assert all(
+                old(earlier) == new(earlier) for earlier in used if earlier not in (step, old.total_steps)
+            )
+            assert is_near or step not in used or step >= old.total_steps
         else:
             assert new not in allowed
             message = rejected(run, state)
-            assert f"cannot resume at step {clock}: " in message
+            assert f"cannot resume at step {step}: " in message
             assert f"differ from step {new.first_difference(old)} on" in message
             with pytest.warns(CurveWarning, match="state_dict belongs to a different curve"):
                 run.load(state, strict=False)
         state_under_new = run.save()
         run.start()
         run.load(state_under_new)
-        assert (run.clock(), run.update(1, 0.5)) == (clock, learning_rate(0.25, new, clock))
+        assert (run.curve_step(), run.update(1, 0.5)) == (step, learning_rate(0.25, new, step))
 
 
 @drivers
@@ -129,7 +152,7 @@ def test_next_phase_may_begin_at_another_level(driver: Any) -> None:
     """Even if updates have used the step at the end of the saved curve."""
     old = StagedCurve([(3, 1.0)])
     new = old.then(StagedCurve([(4, 0.5)], start=0.25))
-    saved, run = (driver(curve, 0.25, unit=2) for curve in (old, new))
+    saved, run = (driver(curve, 0.25, DataClock(2)) for curve in (old, new))
     saved.run([(7, 0.5)])
     run.load(saved.save())
     assert run.update(1, 0.5) == learning_rate(0.25, new, 3) != learning_rate(0.25, old, 3)
@@ -143,7 +166,7 @@ THREE_STEPS = StagedCurve([(3, 1.0), (40,)])
 @pytest.mark.parametrize(
     ("curve", "updates", "rejected_from"),
     [
-        # A held run made more updates than its clock counts, so a branch between the two has the same past.
+        # A held run made more updates than steps of the curve, so a branch between the two has the same past.
         (StagedCurve([(3, 1.0), (2,), (4, 0.0)]), 20, None),
         (StagedCurve([(2, 1.0), (40,)]), 20, 1),
         # Held updates have used step 3.
@@ -151,24 +174,32 @@ THREE_STEPS = StagedCurve([(3, 1.0), (40,)])
         (StagedCurve([(3, 1.0), (0, 0.5), (40,)]), 3, None),
     ],
 )
-def test_held_run_is_compared_up_to_its_clock(
+def test_held_run_is_compared_up_to_its_step(
     driver: Any, curve: Any, updates: int, rejected_from: int | None
 ) -> None:
-    saved, run = (driver(given, 0.25, hold=ENDLESS) for given in (THREE_STEPS, curve))
+    saved, run = (driver(given, 0.25, ENDLESS) for given in (THREE_STEPS, curve))
     saved.run([(1, 0.5)] * updates)
     state = saved.save()
     if rejected_from is None:
         run.load(state)
-        assert [run.update(1, 0.5), run.clock()] == [learning_rate(0.25, curve, 3), 3]
+        assert [run.update(1, 0.5), run.curve_step()] == [learning_rate(0.25, curve, 3), 3]
     else:
         assert f"differ from step {rejected_from} on" in rejected(run, state)
 
 
-@pytest.mark.parametrize(("last_epoch", "clocks"), [(2, [3, 3, 3, 3, 4]), (3, [4, 5, 6, 7, 8])])
-def test_last_epoch_sets_clock_and_starts_rules(last_epoch: int, clocks: list[int]) -> None:
-    """The clock is held at step 3, not after it."""
-    run = Driven("scheduler", CURVE, hold=PATIENT, last_epoch=last_epoch)
-    for wanted in clocks:
-        assert run.part.clock == wanted
+@pytest.mark.parametrize(("last_epoch", "steps"), [(2, [3, 3, 3, 3, 4]), (3, [4, 5, 6, 7, 8])])
+def test_last_epoch_sets_step_and_starts_rules(last_epoch: int, steps: list[int]) -> None:
+    """The curve is held at step 3, not after it."""
+    run = Driven("scheduler", CURVE, clock=PATIENT, last_epoch=last_epoch)
+    for wanted in steps:
+        assert run.part.curve_step == wanted
         run.optimizer.step()
         run.step(metric=0.5)
+
+
+def test_start_in_mid_run_counts_what_updates_consumed() -> None:
+    clock = DataClock(8, count=20)
+    scheduler = Driven("scheduler", CURVE, clock=clock, last_epoch=6).part
+    step = make_step(curve=CURVE, clock=clock, initial_updates=7)
+    assert (scheduler.consumed, scheduler.curve_step) == (140, 17)
+    assert step._clock.read_counters() == (7, 0, 17, 140)

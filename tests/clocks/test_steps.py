@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from support.clocks.consumption import counted_on_ranks, counts_on
 from support.clocks.drivers import Scheduler, Step
 from support.clocks.held import CURVE as STAGES, PATIENT, told
 from support.distributed.processes import run
+from support.examples import examples
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
 from support.training.models import Net, batches, mean_loss, nonfinite
@@ -19,42 +21,42 @@ from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees, through_file
 from torch.utils import _pytree as pytree
 
-from plateau_jax import HoldBelow
+from plateau_jax import DataClock, HoldBelow
 from torch_bridge import MetricLog, TrainStep, follow
 
 
 def test_large_counts_are_exact_and_clamped() -> None:
     """The log reads them differently from a state."""
-    step, log = make_step(unit=1, count=lambda batch: 2**61 + 1), MetricLog(every=2)
+    step, log = make_step(clock=DataClock(1)), MetricLog(every=2)
     for batch in batches(2):
-        log(step(batch))
+        log(step(batch, count=2**61 + 1))
     assert [row["consumed"] for row in log.rows] == [2**61 + 1, 2**62]
     # On the device, where a count cannot be rejected.
-    for count, micro_batches, consumed in ((-7, 1, 0), (2**62, 3, 2**62 - 1), (2**62 - 1, 2, 2**62 - 1)):
-        step = make_step(unit=2, count=lambda batch, count=count: torch.tensor(count))
-        assert int(step(*batches(micro_batches)).consumed) == consumed
-    # On the host, in sum.
-    step = make_step(unit=2, count=lambda batch: 2**62 - 1)
-    assert int(step(*batches(2)).consumed) == 2**62 - 1
+    for count, consumed in ((-7, 0), (2**62, 2**62 - 1), (2**63 - 1, 2**62 - 1), (2**62 - 1, 2**62 - 1)):
+        step = make_step(clock=DataClock(2))
+        assert int(step(*batches(1), count=torch.tensor(count)).consumed) == consumed
 
 
-def test_count_is_called_once_per_micro_batch() -> None:
-    seen: list[tuple[int, bool]] = []
-
-    def count(batch: Any) -> int:
-        seen.append((id(batch), torch.is_grad_enabled()))
-        return 1
-
-    data = batches(3)
-    make_step(unit=1, count=count)(*data)
-    assert seen == [(id(batch), False) for batch in data]
+@examples(30)
+@given(st.lists(st.none() | st.integers(0, 40), min_size=1, max_size=5), st.integers(1, 40))
+def test_count_of_the_clock_is_the_default(counts: list[int | None], default: int) -> None:
+    step = make_step(clock=DataClock(8, count=default))
+    run = Driven("scheduler", CURVE, clock=DataClock(8, count=default))
+    consumed = 0
+    for count, batch in zip(counts, batches(len(counts)), strict=True):
+        result = step(batch, count=count)
+        assert result.curve_step == consumed // 8
+        run.optimizer.step()
+        run.part.step(count=count)
+        consumed += default if count is None else count
+        assert result.consumed == run.part.consumed == consumed
 
 
 def test_rebuilt_result_keeps_its_attributes() -> None:
     def loss_fn(model: Any, batch: Any) -> Any:
         return mean_loss(model, batch), model(batch[0]).mean()
 
-    result = make_step(loss_fn=loss_fn, has_aux=True, unit=4, count=lambda batch: len(batch[0]))(*batches(3))
+    result = make_step(loss_fn=loss_fn, has_aux=True, clock=DataClock(4))(*batches(3), count=12)
     for rebuilt in (
         result._replace(loss=result.loss * 2),
         copy.copy(result),
@@ -69,42 +71,51 @@ def test_rebuilt_result_keeps_its_attributes() -> None:
 
 @pytest.mark.parametrize("driver", [Scheduler, Step])
 def test_sum_is_exact_up_to_2_to_the_62(driver: Any) -> None:
-    run = driver(CURVE, 0.25, unit=2**61 // 15 + 1)
+    run = driver(CURVE, 0.25, DataClock(2**61 // 15 + 1))
     run.run([(2**58 - 1, 1.0)] * 16)
     for count in (16, 0):
-        assert run.update(count, 1.0) == learning_rate(0.25, CURVE, run.clock())
-        assert (run.consumed(), run.clock()) == (2**62, 29)
+        assert run.update(count, 1.0) == learning_rate(0.25, CURVE, run.curve_step())
+        assert (run.consumed(), run.curve_step()) == (2**62, 29)
         state = run.save()
         run.start()
         run.load(state)
 
 
-def test_count_may_be_given_in_place_of_the_function() -> None:
-    run = Driven("scheduler", CURVE, unit=8, asked=True)
-    run.advance(2)
+def test_pending_count_is_used_once() -> None:
+    """A count in the call comes before it, and a step that raises an error leaves it."""
+    run = Driven("scheduler", CURVE, clock=DataClock(8))
+    run.part.count = 20
+    with pytest.raises(TypeError):
+        run.part.step(metric=0.5)
+    run.optimizer.step()
+    run.part.step()
+    assert (run.part.consumed, run.part.count) == (20, None)
+    with pytest.raises(TypeError, match=r"scheduler\.count = n before it"):
+        run.part.step()
+    run.part.count = 5
     run.part.step(count=4)
-    assert run.part.consumed == 20 + 20 + 4
+    assert (run.part.consumed, run.part.count) == (24, None)
 
 
 def test_float64_loss_is_rounded_to_float32() -> None:
     """In float64 it would be above the threshold."""
-    step = make_step("sgd", loss_fn=told, curve=STAGES, hold=HoldBelow(0.1, 3))
+    step = make_step("sgd", loss_fn=told, curve=STAGES, clock=HoldBelow(0.1, 3))
     losses = [torch.tensor(0.1 + 2e-9, dtype=torch.float64)] * 5
-    assert [int(result.clock) for result in train(step, losses)] == [0, 0, 0, 0, 1]
+    assert [int(result.curve_step) for result in train(step, losses)] == [0, 0, 0, 0, 1]
 
 
 def test_hold_ignores_default_device() -> None:
     model, losses = Net(), [torch.tensor(0.75)] * 8
     optimizer = make_optimizer("adamw", model)
     with torch.device("meta"):
-        step = TrainStep(model, optimizer, told, STAGES, hold=PATIENT)
-        assert [int(result.clock) for result in train(step, losses)] == [0, 1, 2, 3, 3, 3, 3, 4]
+        step = TrainStep(model, optimizer, told, STAGES, clock=PATIENT)
+        assert [int(result.curve_step) for result in train(step, losses)] == [0, 1, 2, 3, 3, 3, 3, 4]
         step.load_state_dict(step.state_dict())
 
 
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])
 def test_interrupted_decision_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, uninterrupted = (make_step(name, curve=STAGES, hold=PATIENT) for _ in range(2))
+    step, uninterrupted = (make_step(name, curve=STAGES, clock=PATIENT) for _ in range(2))
     data = batches(8)
     train(step, data[:5])
     train(uninterrupted, data[:5])
@@ -120,7 +131,7 @@ def test_interrupted_decision_is_rejected(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_initial_updates_set_held_clock() -> None:
-    step, (batch,) = make_step(initial_updates=7, hold=HoldBelow(1e9, steps=3)), batches(1)
+    step, (batch,) = make_step(initial_updates=7, clock=HoldBelow(1e9, steps=3)), batches(1)
     assert step(batch).lr.item() == learning_rate(0.01, CURVE, 7)
 
 
@@ -203,6 +214,6 @@ def test_ranks_add_up_their_counts(wrapper: str, loss: str) -> None:
         first += rest
         counts += [sum(counts_on(0, update)) for update in range(6, 9)]
     consumed = [*accumulate(counts, initial=0)]
-    clocks = [number // 5 for number in consumed[:-1]]
-    wanted = [learning_rate(0.01, CURVE, clock) for clock in clocks]
-    assert first == list(zip(consumed[1:], clocks, wanted, strict=True))
+    steps = [number // 5 for number in consumed[:-1]]
+    wanted = [learning_rate(0.01, CURVE, step) for step in steps]
+    assert first == list(zip(consumed[1:], steps, wanted, strict=True))

@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer, lr_scheduler as torchs
 from torch.optim.lr_scheduler import LambdaLR
 
-from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import TrainStep, follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -200,19 +200,20 @@ def test_interrupt_while_groups_are_followed(kind: str) -> None:
 def with_two_curves(kind: str, **clock: Any) -> tuple[Optimizer, Any]:
     """Return an optimizer of two groups with a curve each, after 20 updates."""
     optimizer = optimizer_with([0.5, 0.25], weight_decay=0.5)
-    curves: Any = [CURVE, CURVE if "hold" in clock else LINEAR]
+    is_held = isinstance(clock.get("clock"), HoldBelow)
+    curves: Any = [CURVE, CURVE if is_held else LINEAR]
     part: Any = follow(optimizer, "weight_decay", curves) if kind == "follower" else None
     part = part or lambda_lr(optimizer, curves, **clock)
     for _ in range(20):
         optimizer.step()
-        part.step(*[0.1] * ("hold" in clock))
+        part.step(*[0.1] * is_held)
     return optimizer, part
 
 
 CLOCKS: dict[str, dict[str, Any]] = {
     "updates": {},
-    "hold": {"hold": HoldBelow(0.01, 3)},
-    "unit": {"unit": 8, "count": lambda: 12},
+    "hold": {"clock": HoldBelow(0.01, 3)},
+    "unit": {"clock": DataClock(8, count=12)},
 }
 
 
@@ -233,10 +234,12 @@ def test_curve_per_group_is_built_again_for_a_new_group(kind: str) -> None:
     else:
         new = lambda_lr(optimizer, curves, **clock)
     new.load_state_dict(old.state_dict())
-    assert new.clock == old.clock
+    assert new.curve_step == old.curve_step
     for _ in range(3):
         key, bases = ("weight_decay", (0.5, 0.5, 0.5)) if kind == "follower" else ("lr", (0.5, 0.25, 1.0))
-        wanted = [learning_rate(base, curve, new.clock) for base, curve in zip(bases, curves, strict=True)]
+        wanted = [
+            learning_rate(base, curve, new.curve_step) for base, curve in zip(bases, curves, strict=True)
+        ]
         assert [group[key] for group in optimizer.param_groups] == wanted
         optimizer.step()
         new.step(*[0.1] * (kind == "hold"))

@@ -19,8 +19,8 @@ from support.training.trees import through_file
 from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, OneCycleLR
 
-from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
-from torch_bridge import CurveLR, count_updates, follow, lambda_lr
+from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
+from torch_bridge import count_updates, follow, lambda_lr
 
 BELOW = HoldBelow(0.5, 3)
 NAN, INF = float("nan"), float("inf")
@@ -39,7 +39,7 @@ class NoLength:
         raise NotImplementedError
 
 
-class TooFew(CurveLR):
+class TooFew(lambda_lr):
     def get_lr(self) -> Any:
         return super().get_lr()[:1]
 
@@ -77,23 +77,25 @@ BUILDING: list[Row] = [
     *each("lambda_lr(optimizer, [CURVE] * {})", ["0", "1", "3"], ValueError, "{} curves", "2 parameter"),
     *each(SCHEDULE + "{})", ["1.0", "True", "None", "'3'"], TypeError, "last_epoch = {}", "integer"),
     *each(SCHEDULE + "{})", ["-2", str(-(2**80))], ValueError, "last_epoch = {}", "at least -1"),
-    *each(SCHEDULE + "{}, unit=8)", ["0", "7"], ValueError, "last_epoch = {} with unit = 8", "load_state"),
-    *each(SCHEDULE + "hold={})", ["3", "True", "[PATIENT, '2']"], TypeError, "hold", "a HoldBelow"),
-    (SCHEDULE + "hold=[])", ValueError, "no rule"),
-    ("lambda_lr(optimizer, [CURVE, PlateauCurve(30)], hold=PATIENT)", ValueError, "the same curve"),
-    ("lambda_lr(optimizer, PlateauCurve(30), hold=PATIENT)", ValueError, "needs a flat part to hold at"),
-    *each(SCHEDULE + "hold=BELOW, {})", ["unit=8", "count=len"], ValueError, "hold=", "unit= or count="),
-    *each(SCHEDULE + "unit={})", ["0", "-8", str(2**62 + 1)], ValueError, "unit = {} must lie in 1"),
-    *each(SCHEDULE + "unit={})", NOT_INTEGERS[:3], TypeError, "unit = {} must be an integer"),
-    *each(SCHEDULE + "{}count=3)", ["", "unit=8, "], TypeError, "count = 3 must be a function"),
-    (SCHEDULE + "count=lambda: 3)", TypeError, "count = ", "needs unit="),
-    *each("follow(optimizer, 'weight_decay', CURVE, {})", ["unit=8", "count=len", "strict=False"],
+    *each(SCHEDULE + "{}, clock=DataClock(8))", ["0", "7"], ValueError,
+          "last_epoch = {} with DataClock(8)", "DataClock(8, count=n)", "load_state_dict"),
+    *each(SCHEDULE + "clock={})", ["3", "True", "'2'", "len", "{'kind': 'data'}", "iter([PATIENT])"],
+          TypeError, "clock = ", "must be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of"),
+    *each(SCHEDULE + "clock=[{}])", ["PATIENT, '2'", "DataClock(8)", "BELOW, DataClock(8)", "None"],
+          TypeError, "clock = [", "must be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of"),
+    *each(SCHEDULE + "clock={})", ["[]", "()"], ValueError, "empty list", "leave it out"),
+    ("lambda_lr(optimizer, [CURVE, PlateauCurve(30)], clock=PATIENT)", ValueError, "the same curve"),
+    ("lambda_lr(optimizer, PlateauCurve(30), clock=PATIENT)", ValueError, "needs a flat part to hold at"),
+    *each(SCHEDULE + "{})", ["unit=8", "hold=BELOW", "count=8"], TypeError, "unexpected keyword argument"),
+    *each("follow(optimizer, 'weight_decay', CURVE, {})", ["clock=BELOW", "strict=False"],
           TypeError, "unexpected keyword argument"),
     *(
         row for curve in ("[CURVE, OF_UNIT_8[0]]", *(f"OF_UNIT_8[{n}]" for n in range(len(OF_UNIT_8))))
-        for row in each(f"lambda_lr(optimizer, {curve}, unit={{}})", ["None", "1", "16"],
-                        ValueError, "unit = {} must be 8")
+        for row in each(f"lambda_lr(optimizer, {curve}, clock={{}})",
+                        ["DataClock(unit=1, count=None)", "DataClock(unit=16, count=None)"],
+                        ValueError, "clock = {} must be DataClock(8)")
     ),
+    ("lambda_lr(optimizer, OF_UNIT_8[0], clock=BELOW)", ValueError, "must be DataClock(8)", "batch plan"),
     ("follow(optimizer, 'decay', CURVE)", ValueError, "param_groups[0] has no decay"),
     ("follow(optimizer, ('betas', 2), CURVE)", ValueError, "param_groups[0] has no betas[2]"),
     ("follow(optimizer, ('weight_decay', 0), CURVE)", ValueError, "has no weight_decay[0]"),
@@ -114,7 +116,7 @@ BUILDING: list[Row] = [
     ),
     ("TooFew(optimizer_with([0.1, 0.2]), CURVE)", ValueError, "1 learning rates for 2 parameter groups"),
     *(
-        row for call in ("lambda_lr({}, CURVE, 6)", "lambda_lr({}, CURVE, 6, hold=PATIENT)")
+        row for call in ("lambda_lr({}, CURVE, 6)", "lambda_lr({}, CURVE, 6, clock=PATIENT)")
         for row in each(call, ["adamw", "loaded", "adagrad"], ValueError, "last_epoch = 6, but param_",
                         "lr = 0.01 may be", '.param_groups[0]["initial_lr"] = ', "load_state_dict(state)")
     ),
@@ -142,8 +144,8 @@ def test_wrong_argument_is_rejected(row: Row) -> None:
 
 RUNS: dict[str, dict[str, Any]] = {
     "scheduler": {},
-    "held": {"hold": PATIENT},
-    "counted": {"unit": 8, "asked": True},
+    "held": {"clock": PATIENT},
+    "counted": {"clock": DataClock(8), "counts": "attribute"},
     "follower": {},
 }
 
@@ -175,8 +177,12 @@ def without(state: Any, name: str) -> Any:
 
 def with_rule_state(state: Any, **entries: Any) -> Any:
     state = copy.deepcopy(state)
-    state["hold"][0]["state"] |= entries
+    state["hold"][0] |= entries
     return state
+
+
+def with_clock(state: Any, clock: Any) -> Any:
+    return state | {"records": [record | {"clock": clock} for record in state["records"]]}
 
 
 def damaged(part: str, name: str, values: list[str], missing: bool = True) -> list[Row]:
@@ -194,7 +200,7 @@ OLD, LONGER = PlateauCurve(64, warmup_steps=5), PlateauCurve(96, warmup_steps=5)
 COOLED = OLD.cooldown(20, 10)
 RUNNING: list[Row] = [
     *each("scheduler.step({})", ["0.5", "3.0", "True", "'x'", "(3,)", "torch.tensor(3)", "torch.ones(())"],
-          TypeError, "epoch = ", "must be an integer", "call step()", "takes a loss only with hold="),
+          TypeError, "epoch = ", "must be an integer", "call step()", "takes a loss only with a hold rule"),
     *each("scheduler.set_peak({})", ["-0.1", "NAN", "1e-40"], ValueError, "peak = "),
     *each("scheduler.set_peak({})", ["'0.1'", "None", "True"], TypeError, "peak = {}"),
     *each("scheduler.set_peak({})", ["[0.1]", "[0.1] * 3", "torch.ones(3)"], ValueError, "peak has ", "2 p"),
@@ -222,27 +228,28 @@ RUNNING: list[Row] = [
     *damaged("scheduler", "_step_count", ["'3'"], missing=False),
     *damaged("scheduler", "base_lrs", ["[None] * 2", "[0.1, -0.1]", "[0.1, NAN]", "[]", "[1] * 3"]),
     *damaged("scheduler", "_last_lr", ["[]", "[0.1]", "[1] * 3", "[0.1, None]", "[0.1, NAN]", "[0.1, -1.0]"]),
-    *damaged("held", "clock", ["-1", "6", "1.5", "None"]),
-    *damaged("held", "hold", ["None", "[]", "[{'rule': PATIENT.to_dict(), 'state': {}}]"]),
+    *damaged("held", "curve_step", ["-1", "6", "1.5", "None"]),
+    *damaged("held", "hold", ["None", "[]", "[{}]"]),
     *damaged("counted", "consumed", ["-1", "2.0", "None", "True", "1", "2**62 + 8"]),
-    *damaged("counted", "unit", ["0", "8.0", "'8'", "5"], missing=False),
-    *damaged("counted", "clock", ["3", "2.0"]),
-    *damaged("follower", "clock", ["-1", "1.5", "None"]),
+    *each("counted.load_state_dict(with_clock(counted_state, {{'kind': 'data', 'unit': {}}}))",
+          ["0", "8.0", "'8'", "5"], ValueError, "unit"),
+    *damaged("counted", "curve_step", ["3", "2.0"]),
+    *damaged("follower", "curve_step", ["-1", "1.5", "None"]),
     *damaged("follower", "key", ["'momentum'", "['weight_decay', 0]", "None"]),
     *damaged("follower", "base_values", ["[]", "[0.5] * 3", "[0.5, None]", "[0.5, -0.5]"]),
     *each("scheduler.load_state_dict(scheduler_state | {})",
           ["{'last_epoch': 7}", "{'base_lrs': None}", "{'base_lrs': [0.1]}", "{'_last_lr': 1}"], ValueError),
     # States of earlier versions, and of schedulers without a peak.
-    ("scheduler.load_state_dict(scheduler_state | {'rates': [0.1, 0.1]})", ValueError, "an earlier version",
-     "last_epoch=state['clock'] - 1"),
-    ("follower.load_state_dict(follower_state | {'new_values': []})", ValueError, "an earlier version",
+    ("scheduler.load_state_dict(without(scheduler_state, 'records') | {'curves': []})", ValueError,
+     "an earlier version", "last_epoch=state['clock'] - 1"),
+    ("follower.load_state_dict(follower_state | {'curves': []})", ValueError, "an earlier version",
      "step(state['clock'])"),
     ("scheduler.load_state_dict(CyclicLR(two_groups(), 0.1, 0.5, cycle_momentum=False).state_dict())",
      ValueError, "base_lrs are not the peaks", "last_epoch=-1), and then", "scheduler.set_peak(peak)"),
     ("scheduler.load_state_dict(OneCycleLR(two_groups(), 0.1, 9, cycle_momentum=False).state_dict())",
      ValueError, "OneCycleLR", "base_lrs are not the peaks", "last_epoch=-1"),
     *each("held.load_state_dict(held_state | {{'hold': {}}})", ["5", "[{}]", "[{'rule': PATIENT.to_dict()}]"],
-          ValueError, "state_dict"),
+          ValueError, "state"),
     *each("held.load_state_dict(with_rule_state(held_state, {}))",
           ["updates=1.0", "filled=-1", "stale=2**31", "best='0.1'", "total=1", "more=1"], ValueError),
     ("follower.load_state_dict(follower_state | {'base_values': None})", ValueError, "state_dict"),
@@ -294,24 +301,27 @@ def test_error_about_long_curves_is_short(name: str, error: type[Exception]) -> 
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("curves", [5, [5] * 2, [{}] * 2, [], [CURVE.to_dict()]], ids=str)
-def test_unreadable_curves_are_an_error_only_if_strict(name: str, curves: Any) -> None:
+@pytest.mark.parametrize(
+    "curve", [5, None, {}, [], {"kind": "later"}, {"total_steps": 5, "more": 1}], ids=str
+)
+def test_unreadable_curves_are_an_error_only_if_strict(name: str, curve: Any) -> None:
     run = run_of(name)
     run.advance(5)
-    saved_clock = run.part.clock
-    state = run.part.state_dict() | {"curves": curves}
+    saved_step = run.part.curve_step
+    state = run.part.state_dict()
+    state["records"] = [record | {"curve": curve} for record in state["records"]]
     run.advance(1)
     options: dict[str, Any] = {}
     if name != "follower":
         run.rejects(ValueError, ".", lambda: run.part.load_state_dict(state))
         options = {"strict": False}
-    with pytest.warns(CurveWarning, match="so far are not compared, since the saved curves cannot be read"):
+    with pytest.warns(CurveWarning, match=r"so far are not compared: records\[0\] has a curve"):
         run.part.load_state_dict(state, **options)
-    assert run.part.clock == saved_clock
+    assert run.part.curve_step == saved_step
 
 
 @pytest.mark.filterwarnings("ignore:the (values|learning rates) so far:plateau_jax.CurveWarning")
-@pytest.mark.filterwarnings("ignore:state_dict (belongs|was saved|has the peak):plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:state_dict (belongs|was saved|has a diff):plateau_jax.CurveWarning")
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("strict", [True, False])
 @examples(100)

@@ -23,7 +23,7 @@ from support.schedulers.runs import modest_peaks, optimizer_with
 from support.training.optimizers import ADAGRAD_RECREATES_STATES
 from torch.optim import SGD, Adagrad, AdamW
 
-from plateau_jax import CurveWarning, PlateauCurve
+from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import follow, lambda_lr
 
 pytestmark = [
@@ -61,17 +61,22 @@ DRIVERS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "clock"), DRIVERS)
+@pytest.mark.parametrize(("kind", "clock_kind"), DRIVERS)
 @pytest.mark.parametrize("form", FORMS)
 @examples(80)
 @given(data=st.data())
-def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: st.DataObject) -> None:
+def test_any_program_follows_the_curve(kind: str, clock_kind: str, form: str, data: st.DataObject) -> None:
     draw = data.draw
     count = draw(st.integers(1, 3))
-    curve: Any = (
-        draw(held_curves) if clock == "hold" else build(draw(descriptions(range(4), scaled=clock == "unit")))
-    )
-    has_common_curve = draw(st.booleans()) or clock == "hold" or curve.unit is not None
+    clock: Any = None
+    if clock_kind == "hold":
+        curve: Any = draw(held_curves)
+        clock = draw(holds)
+    else:
+        curve = build(draw(descriptions(range(4), scaled=clock_kind == "unit")))
+    if clock_kind == "unit" and (curve.unit is None or draw(st.booleans())):
+        clock = DataClock(curve.unit or draw(magnitudes(1, 2**40)))
+    has_common_curve = draw(st.booleans()) or clock_kind == "hold" or curve.unit is not None
     kinds = [SGD, AdamW, *[Adagrad] * ADAGRAD_RECREATES_STATES]  # else it could not train new groups
     optimizer_kind, key = draw(st.sampled_from(kinds)), "lr"
     if kind == "follower":
@@ -84,14 +89,13 @@ def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: s
         if has_common_curve
         else [curve, *(build(draw(descriptions(range(4)))) for _ in range(count - 1))],
         draw(st.lists(bases, min_size=count, max_size=count)),
-        unit=(curve.unit or draw(magnitudes(1, 2**40))) if clock == "unit" else None,
-        hold=draw(holds) if clock == "hold" else None,
-        asked=clock == "unit" and draw(st.booleans()),
+        clock=clock,
+        counts=draw(st.sampled_from(("call", "attribute"))),
         form=draw(FORMS[form]),
         shared=form == "tensor" and draw(st.booleans()),
         optimizer_kind=optimizer_kind,
         key=key,
-        last_epoch=draw(last_epochs) if (kind, clock) == ("scheduler", "updates") else -1,
+        last_epoch=draw(last_epochs) if (kind, clock_kind) == ("scheduler", "updates") else -1,
     )
     count_form, metric_form = draw(count_forms), draw(metric_forms)
     run.check()
@@ -103,7 +107,7 @@ def test_any_program_follows_the_curve(kind: str, clock: str, form: str, data: s
         elif isinstance(move, str):
             getattr(run, move)()
         elif isinstance(move, int):
-            if (kind, clock) == ("scheduler", "updates"):
+            if (kind, clock_kind) == ("scheduler", "updates"):
                 run.jump(count_form(40 * move - 80) if count_form is np.int64 else 40 * move - 80)
         elif kind == "scheduler" and run.updates >= 0 and draw(st.booleans()):
             run.set_peak(move, one_for_each=draw(st.booleans()))
@@ -138,7 +142,7 @@ def test_state_is_small_and_shares_nothing() -> None:
     assert other.part.state_dict() == kept
     other.advance(3)
     assert state == kept
-    for entry in ("base_lrs", "curves", "_last_lr"):
+    for entry in ("base_lrs", "records", "_last_lr"):
         state[entry].clear()
     for each in (run, other):
         each.advance(1)
@@ -148,11 +152,14 @@ def test_state_is_small_and_shares_nothing() -> None:
 @pytest.mark.parametrize("form", [float, torch.tensor])
 def test_print_shows_curve_clock_and_values(form: Any) -> None:
     optimizer = optimizer_with([form(0.5)], momentum=0.5)
-    scheduler, follower = lambda_lr(optimizer, CURVE, unit=4), follow(optimizer, "momentum", CURVE)
+    scheduler, follower = (
+        lambda_lr(optimizer, CURVE, clock=DataClock(4)),
+        follow(optimizer, "momentum", CURVE),
+    )
     optimizer.step()
     scheduler.step(count=20)
-    follower.step(scheduler.clock)
-    assert str(scheduler) == f"CurveLR({CURVE}, clock=5, unit=4, lr=0.25)"
-    assert str(follower) == f"Follower({CURVE}, clock=5, momentum=0.25)"
+    follower.step(scheduler.curve_step)
+    assert str(scheduler) == f"lambda_lr({CURVE}, curve_step=5, unit=4, lr=0.25)"
+    assert str(follower) == f"follow({CURVE}, curve_step=5, momentum=0.25)"
     several = lambda_lr(optimizer_with([0.5, 0.25]), [CURVE, OTHER])
-    assert str(several) == f"CurveLR([{CURVE}, {OTHER}], clock=0, lr=[0.0, 0.25])"
+    assert str(several) == f"lambda_lr([{CURVE}, {OTHER}], curve_step=0, lr=[0.0, 0.25])"

@@ -18,7 +18,7 @@ from support.training.trees import through_file
 from torch.optim import SGD, Adafactor, Adagrad, Adam, AdamW, NAdam, RMSprop, lr_scheduler as torchs
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
 from torch_bridge.param_groups import loaded_updates, updates_made
 from torch_bridge.schedulers.curve_end import end_message
@@ -46,12 +46,12 @@ def ours(curve: Any, *arguments: Any, **options: Any) -> Build:
     return lambda optimizer: lambda_lr(optimizer, curve, *arguments, **options)
 
 
-def with_metric(build: Build) -> Build:
-    """Return a scheduler that is stepped like the others, without its metric."""
+def with_options(build: Build, **options: Any) -> Build:
+    """Return a scheduler that is stepped like the others, without its metric or count."""
 
     def built(optimizer: Any) -> Any:
         scheduler = build(optimizer)
-        scheduler.step = partial(scheduler.step, 0.5)
+        scheduler.step = partial(scheduler.step, **options)
         return scheduler
 
     return built
@@ -186,8 +186,8 @@ class Training:
 
 SCHEDULERS: dict[str, Callable[[Any], Build]] = {
     "lambda_lr": ours,
-    "held": lambda curve: with_metric(ours(curve, hold=NEVER_HOLDS)),
-    "unit": lambda curve: ours(curve, unit=8, count=lambda: 8),
+    "held": lambda curve: with_options(ours(curve, clock=NEVER_HOLDS), metric=0.5),
+    "unit": lambda curve: ours(curve, clock=DataClock(8, count=8)),
     "curves": lambda curve: ours([curve, curve]),
     "chained": lambda curve: chain(ours(curve), constant),
     "first": lambda curve: sequence(ours(curve), constant, at=(3000,)),
@@ -239,10 +239,13 @@ WRONG_WITH: dict[str, tuple[Sequence[str], OfKind, str]] = {
 }  # fmt: skip
 WRONG: dict[str, tuple[Program, str]] = {
     "large unit": (
-        lambda run: run.use(ours(CURVE, unit=10**6, count=lambda: 10)).train(99),
+        lambda run: run.use(ours(CURVE, clock=DataClock(10**6, count=10))).train(99),
         AT_0 + ": all updates consumed 420 in units of 1000000. Choose a",
     ),
-    "no counts": (lambda run: run.use(ours(CURVE, unit=8, count=lambda: 0)).train(99), "consumed 0 in units"),
+    "no counts": (
+        lambda run: run.use(with_options(ours(CURVE, clock=DataClock(8)), count=0)).train(99),
+        "consumed 0 in units",
+    ),
     "curves that end": (lambda run: run.use(ours([SHORT, PlateauCurve(99)])).train(200), "total_steps = 99,"),
     "plot, then past the end": (lambda run: run.use(ours(SHORT)).steps(60).train(30), PAST + "0"),
     "epochs on a plateau": (lambda run: run.use(until_a_plateau).epochs(250, 25), FEW),
@@ -327,7 +330,7 @@ def test_steps_that_do_not_fit_the_updates_warn_once(kind: str, name: str) -> No
     run = Training(form=form_of(kind)).use(SCHEDULERS[kind](LONG))
     message = check_warning(lambda: program(run), RARELY.format(times))
     is_often = "twice" in name or "three" in name
-    assert ("accelerator.sync_gradients" in message) == is_often
+    assert ("accelerator.num_processes" in message) == is_often
     assert ("step(count=n)" in message) == (kind == "unit")
     if kind in ("lambda_lr", "curves"):
         run.copied().epochs(60, 9).epochs(1, 90, steps=2)
@@ -438,10 +441,10 @@ RIGHT: dict[str, Program] = {
     "every kind": lambda run: [run.resumed().use(build(CURVE)).train(105) for build in SCHEDULERS.values()],
     "other options": lambda run: run.use(decay(), decay(WARMUP), a_warmup).train(600),
     "once for each of four processes": lambda run: (
-        run.use(ours(LONG, unit=4, count=lambda: 1)).epochs(1, 700, steps=4)
+        run.use(ours(LONG, clock=DataClock(4, count=1))).epochs(1, 700, steps=4)
     ),
     "no steps after the end at a floor": lambda run: run.use(ours(FLOOR)).train(15).updates(700),
-    "unit of 20 updates": lambda run: run.use(ours(CURVE, unit=200, count=lambda: 10)).train(100),
+    "unit of 20 updates": lambda run: run.use(ours(CURVE, clock=DataClock(200, count=10))).train(100),
     "range tests": lambda run: [
         run.use(one).train(before).range_test(updates).train(60)
         for one in (a_curve, a_warmup) for before, updates in ((0, 5), (30, 19), (0, 31), (30, 200))
@@ -469,8 +472,10 @@ RIGHT: dict[str, Program] = {
     "plateau": lambda run: run.use(ours(PlateauCurve(10_000, plateaus=[(0, 50)]))).updates(1350),
     "at the end": lambda run: run.use(ours(FLOOR, 20)).updates(1350),
     "decay of 0": lambda run: run.set(weight_decay=0.0).use(decay()).epochs(600, 3),
-    "unit that lasts": lambda run: run.use(ours(LONG, unit=10**6, count=lambda: 1)).epochs(60, 9),
-    "held for long": lambda run: run.use(with_metric(ours(LONG, hold=HoldBelow(1.0, 99)))).epochs(60, 9),
+    "unit that lasts": lambda run: run.use(ours(LONG, clock=DataClock(10**6, count=1))).epochs(60, 9),
+    "held for long": lambda run: (
+        run.use(with_options(ours(LONG, clock=HoldBelow(1.0, 99)), metric=0.5)).epochs(60, 9)
+    ),
     "chain with another": lambda run: run.use(chain(a_curve, linear)).train(600),
     "ends at its highest level": lambda run: run.use(ours([FLOOR, StagedCurve([(5, 1.0)])])).train(1350),
     "jump past the end": lambda run: run.use(ours(FLOOR, 5000)).train(90),
@@ -485,7 +490,11 @@ RIGHT: dict[str, Program] = {
         run.use(up_to(50), a_curve).take(0).train(50).take(0, 1).train(850)
     ),
     "plateau scheduler takes over": lambda run: (
-        run.use(up_to(20), with_metric(torchs.ReduceLROnPlateau)).take(0).train(20).take(1).train(1100)
+        run.use(up_to(20), with_options(torchs.ReduceLROnPlateau, metrics=0.5))
+        .take(0)
+        .train(20)
+        .take(1)
+        .train(1100)
     ),
     "dropped and replaced": lambda run: run.use(a_curve).use(ours(CONSTANT)).updates(600),
     "new group": lambda run: run.use(a_curve).train(50).add_group().train(600).use(cosine).train(600),

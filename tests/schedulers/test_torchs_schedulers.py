@@ -16,8 +16,8 @@ from torch.optim import lr_scheduler as torchs
 from torch.optim.lr_scheduler import LambdaLR, _warn_get_lr_called_within_step
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import Curve, CurveWarning, HoldBelow, PlateauCurve
-from torch_bridge import CurveLR, lambda_lr
+from plateau_jax import Curve, CurveWarning, DataClock, HoldBelow, PlateauCurve
+from torch_bridge import lambda_lr
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The epoch parameter"),  # which SequentialLR passes
@@ -113,17 +113,11 @@ def test_second_part_waits_for_its_turn() -> None:
 def test_clock_inside_torchs_schedulers(
     place: str, counts: list[int], saved_at: int, optimizer_first: bool
 ) -> None:
-    """The count function is called once for each update, and what came before its turn is discarded."""
-    pending = 0
-
-    def take() -> int:
-        nonlocal pending
-        taken, pending = pending, 0
-        return taken
+    """A count is used by the next step, and what came before its turn is discarded."""
 
     def start() -> tuple[Any, Any, Any]:
         optimizer = optimizer_with([0.5])
-        ours = lambda_lr(optimizer, CURVE, unit=8, count=take)
+        ours = lambda_lr(optimizer, CURVE, clock=DataClock(8))
         if place == "chained":
             return optimizer, ours, torchs.ChainedScheduler([ours], optimizer)
         return optimizer, ours, _COMPOSED[place](optimizer, ours)[0]
@@ -134,7 +128,7 @@ def test_clock_inside_torchs_schedulers(
         consumed = sum(counts[since : min(update, until)])
         is_in_turn = since <= update <= until
         assert lrs_of(optimizer) == [0.5 * CURVE(consumed // 8) if is_in_turn else 0.25]
-        assert not is_in_turn or (ours.consumed, ours.clock) == (consumed, consumed // 8)
+        assert not is_in_turn or (ours.consumed, ours.curve_step) == (consumed, consumed // 8)
         if update == saved_at:
             saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
             before, (optimizer, ours, scheduler) = (ours.consumed, ours.last_epoch), start()
@@ -143,27 +137,27 @@ def test_clock_inside_torchs_schedulers(
                 part.load_state_dict(state)
             assert (ours.consumed, ours.last_epoch) == before
             assert lrs_of(optimizer) == [0.5 * CURVE(consumed // 8) if is_in_turn else 0.25]
-        pending += counts[update]
         optimizer.step()
+        ours.count = counts[update]
         scheduler.step()
 
 
 @pytest.mark.parametrize("place", ["first", "second", "chained"])
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("clock", "message"),
     [
-        ({"unit": 8}, r"with unit = 8, .*count=, a function without arguments"),
-        ({"hold": HoldBelow(0.5, 3)}, "needs the metric"),
+        (DataClock(8), r"with DataClock\(8\), .*scheduler\.count = n before it"),
+        (HoldBelow(0.5, 3), "needs the metric"),
     ],
 )
-def test_torchs_schedulers_give_no_count_or_metric(place: str, options: Any, message: str) -> None:
+def test_torchs_schedulers_give_no_count_or_metric(place: str, clock: Any, message: str) -> None:
     optimizer = optimizer_with([0.5])
-    (scheduler,) = _COMPOSED[place](optimizer, lambda_lr(optimizer, CURVE, **options))
+    (scheduler,) = _COMPOSED[place](optimizer, lambda_lr(optimizer, CURVE, clock=clock))
     with pytest.raises(TypeError, match=message):
         advance(optimizer, scheduler, 22)
 
 
-class _InTorchsPattern(CurveLR):
+class _InTorchsPattern(lambda_lr):
     def get_lr(self) -> Any:
         _warn_get_lr_called_within_step(self)
         return super().get_lr()
@@ -213,17 +207,17 @@ def test_states_of_ours_and_torchs_load(steps: int) -> None:
     for step in range(steps + 1, steps + 4):
         advance(other, torchs_own)
         assert lrs_of(other) == torchs_own.get_last_lr() == [peak * function(step) for peak in (0.5, 0.25)]
-    # The load left the state unchanged, so a CurveLR loads it again; and that of torch's with a warning.
+    # The load left the state unchanged, so ours loads it again; and that of torch's with a warning.
     again = lambda_lr(optimizer_with([0.5, 0.25]), CURVE)
     again.load_state_dict(saved[1])
     assert again.state_dict() == scheduler.state_dict()
     for state in (torchs_own.state_dict(), LambdaLR(optimizer_with([0.5, 0.25]), function, -1).state_dict()):
         back = optimizer_with([0.3, 0.3])
         again = lambda_lr(back, CURVE)
-        with pytest.warns(CurveWarning, match="without a curve|has the peak"):
+        with pytest.warns(CurveWarning, match="without a curve|has a different peak"):
             again.load_state_dict(through_file(state))
-        assert again.clock == again.last_epoch == state["last_epoch"]
-        assert lrs_of(back) == [peak * CURVE(again.clock) for peak in (0.5, 0.25)]
+        assert again.curve_step == again.last_epoch == state["last_epoch"]
+        assert lrs_of(back) == [peak * CURVE(again.curve_step) for peak in (0.5, 0.25)]
 
 
 # torch's compiler imports deprecated parts of torch.
