@@ -155,8 +155,8 @@ STEPS: list[Any] = [
     ("counted(*DATA, count=torch.tensor([2]))", ValueError, "count", "(1,)", "scalar"),
     ("counted(*DATA, count=torch.tensor(3, device='meta'))", ValueError, "count", "meta", "cpu"),
     ("two_groups(*DATA, count=2)", TypeError, "count = 2", "clock=DataClock(unit)"),
-    ("TrainStep(model, torch.optim.SGD(model.parameters()), mean_loss, CURVE, clock=DataClock(8),"
-     " initial_updates=3)", ValueError, "initial_updates = 3", "DataClock(8, count=n)"),
+    ("make_step(clock=DataClock(8), initial_updates=3)", ValueError, "initial_updates = 3",
+     "DataClock(8, count=n)"),
     ("two_groups.set_peak([0.5])", ValueError, "peak has 1", "2 parameter groups"),
     ("two_groups.set_peak([0.5, nan])", ValueError, "peak[1] = nan"),
     ("TrainStep(model, stepped, mean_loss, CURVE, initial_updates=3)", ValueError,
