@@ -108,7 +108,7 @@ class follow:
         units = [curve.unit for curve in self.curves if curve.unit is not None]
         if units:
             raise TypeError(
-                f"the curve counts samples or tokens, in units of {units[0]}, not updates: pass the step of a "
+                f"the curve counts samples or tokens, in units of {units[0]}: pass the step of a "
                 "scheduler with the same clock, step(scheduler.curve_step)"
             )
         self._move_to(self.curve_step + 1)
