@@ -152,9 +152,10 @@ def _how_to_override(builder: str) -> str:
 
 
 def _read_hold_states(saved: Any, rules: Sequence[Rule]) -> States:
-    if not isinstance(saved, list) or len(cast("list[Any]", saved)) != len(rules):
+    states = cast("list[Any]", saved)
+    if not isinstance(saved, list) or len(states) != len(rules):
         raise ValueError(f"state_dict has hold = {checks.short_repr(saved)} for {len(rules)} rules")
-    return tuple(_read_rule_state(state, rule) for state, rule in zip(saved, rules, strict=True))
+    return tuple(_read_rule_state(state, rule) for state, rule in zip(states, rules, strict=True))
 
 
 def _read_rule_state(saved: Any, rule: Rule) -> Any:
