@@ -17,7 +17,7 @@ from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees
 from torch import Tensor
 
-from plateau_jax import PlateauCurve
+from plateau_jax import DataClock, PlateauCurve
 from torch_bridge import TrainStep, evaluate
 
 Build = Callable[..., TrainStep]
@@ -178,7 +178,7 @@ def test_lazy_model_trains_after_a_dummy_batch() -> None:
 
 
 def test_print_shows_curve_step_and_lr() -> None:
-    step, data = make_step(unit=2, count=lambda batch: 5), batches(4)
+    step, data = make_step(clock=DataClock(2), count=lambda batch: 5), batches(4)
     assert reads_of(lambda: repr(step)) == 0
     assert repr(step) == f"TrainStep({CURVE})"
     train(step, [*data[:3], nonfinite(data[3])])

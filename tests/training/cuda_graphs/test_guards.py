@@ -188,12 +188,12 @@ SIZE = 24
 def test_hold_matches_reference(
     device: str, name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]
 ) -> None:
-    step = captured_step(device, name, loss_fn=told, precision=precision, hold=hold)
+    step = captured_step(device, name, loss_fn=told, precision=precision, clock=hold)
     (group,) = step.optimizer.param_groups
     for number, (loss, now) in enumerate(zip(losses, clocks_of(hold, CURVE, losses), strict=False)):
         value = torch.tensor(loss, device=device)
         if number in skips:
-            assert int(step(value * float("nan")).clock) == now
+            assert int(step(value * float("nan")).curve_step) == now
         result = step(value)
-        assert int(result.clock) == now
+        assert int(result.curve_step) == now
         assert result.lr.tolist() == [learning_rate(group["initial_lr"], CURVE, now)]
