@@ -184,15 +184,15 @@ def test_print_shows_curve_step_and_lr() -> None:
     train(step, [*data[:3], nonfinite(data[3])])
     lr = float(f"{CURVE(7) * 0.01:.6g}")
     counts = "applied=3, skipped=1, consumed=15, unit=2"
-    assert str(step) == f"TrainStep({CURVE}, clock=7, lr={lr}, {counts})"
-    assert str(make_step()) == f"TrainStep({CURVE}, clock=0, lr=0.005, applied=0, skipped=0)"
+    assert str(step) == f"TrainStep({CURVE}, curve_step=7, lr={lr}, {counts})"
+    assert str(make_step()) == f"TrainStep({CURVE}, curve_step=0, lr=0.005, applied=0, skipped=0)"
 
 
 def test_print_of_several_curves_is_one_line() -> None:
     model, other = Net(), PlateauCurve(500)
     optimizers = [torch.optim.SGD(module.parameters(), lr=0.5) for module in (model.first, model.last)]
     same = TrainStep(model, optimizers, mean_loss, other)
-    assert str(same).startswith(f"TrainStep({other}, clock=0, lr=0.5, ")
+    assert str(same).startswith(f"TrainStep({other}, curve_step=0, lr=0.5, ")
     assert "lr=[0.25, 0.5], " in str(TrainStep(model, optimizers, mean_loss, [CURVE, other]))
     step = make_step(curve=PlateauCurve(10**6, plateaus=[(number, 0.1) for number in range(90)]))
     for shown in (repr(step), str(step)):

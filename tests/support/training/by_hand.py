@@ -10,7 +10,7 @@ from support.training.kinds_of_run import Kind
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from plateau_jax import Curve
+from plateau_jax import Curve, DataClock
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -124,10 +124,12 @@ class ByHand:
         count: Any = self.options.get("count")
         self.applied += 1
         self.losses.append(loss.item())
+        number = 1
         if count is not None:
-            self.counts.append(sum(int(count(batch)) for batch in micro_batches))
-        else:
-            self.counts.append(getattr(clock, "count", None) or 1)
+            number = sum(int(count(batch)) for batch in micro_batches)
+        elif isinstance(clock, DataClock):
+            number = clock.count or 1
+        self.counts.append(number)
         self.curve_step = curve_steps_of(clock, self.curves[0], self.counts, self.losses)[-1]
 
     def loss_scale(self) -> list[float]:
