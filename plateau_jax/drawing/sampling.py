@@ -50,11 +50,12 @@ def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
     """Return both sides of every segment border, and enough steps between for a smooth line."""
     steps = [np.linspace(0, rows[-1].begin, 1001)]
     segments = list(nonempty_segments(rows))
+    is_sampled = len(segments) <= 1000  # The borders of more segments are a smooth line already.
     for row, after in segments:
         if after is not None:
             last = after - 1
             steps.append(np.array([row.begin, last]))
-            if last > row.begin and not row.holds and row.shape != "linear":
+            if last > row.begin and is_sampled:
                 # Some shapes are steep at an end, so there are samples at every order of magnitude from both.
                 near = np.geomspace(1, last - row.begin, max(50, 2000 // len(segments)))
                 steps += [row.begin + near, last - near]
