@@ -23,7 +23,8 @@ from support.numerics.borders import steps_at_borders
 from support.training.cuda_graphs.gpu import no_waiting
 from torch.torch_version import TorchVersion
 
-from plateau_jax import PlateauCurve, Segments, StagedCurve, stack
+from plateau_jax import PlateauCurve, StagedCurve, stack
+from plateau_jax.numerics.segments import Segments
 from torch_bridge import multiplier, table, tensors
 
 SIZE = 48

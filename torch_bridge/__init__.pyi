@@ -1,7 +1,10 @@
 """The public names: what type checkers see, and from where `lazy_names` imports each on first use."""
 
 from plateau_jax import (
+    BatchPlan as BatchPlan,
     Curve as Curve,
+    HoldBelow as HoldBelow,
+    HoldUntilFlat as HoldUntilFlat,
     PlateauCurve as PlateauCurve,
     StagedCurve as StagedCurve,
 )
@@ -15,20 +18,12 @@ from torch_bridge.distributed.processes import is_main as is_main
 from torch_bridge.evaluation import evaluate as evaluate
 from torch_bridge.metric_log import MetricLog as MetricLog
 from torch_bridge.profiling import profile as profile
-from torch_bridge.schedulers.curve_lr import (
-    CurveLR as CurveLR,
-    lambda_lr as lambda_lr,
-)
-from torch_bridge.schedulers.follower import (
-    Follower as Follower,
-    follow as follow,
-)
+from torch_bridge.schedulers.curve_lr import lambda_lr as lambda_lr
+from torch_bridge.schedulers.follower import follow as follow
 from torch_bridge.table import (
     multiplier as multiplier,
     tensors as tensors,
 )
-from torch_bridge.training.result import StepResult as StepResult
-from torch_bridge.training.state.snapshot import TrainStepState as TrainStepState
 from torch_bridge.training.step import TrainStep as TrainStep
 from torch_bridge.update_count import count_updates as count_updates
 

@@ -11,7 +11,8 @@ from support.curves.descriptions import build, descriptions
 from support.curves.strategies import MAX_STEP, arguments, magnitudes
 from support.examples import examples
 
-from plateau_jax import Curve, PlateauCurve, Stage, StagedCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 randoms = st.randoms(use_true_random=False)

@@ -11,10 +11,10 @@ from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments
 from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float32, power_of
 
-from plateau_jax import Segments, StagedCurve, multiplier, stack
+from plateau_jax import StagedCurve, multiplier, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
-from plateau_jax.numerics.segments import decode_table
+from plateau_jax.numerics.segments import Segments, decode_table
 from plateau_jax.numerics.shapes import SHAPES
 
 

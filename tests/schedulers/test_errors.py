@@ -20,7 +20,7 @@ from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, OneCycleLR
 
 from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
-from torch_bridge import CurveLR, count_updates, follow, lambda_lr
+from torch_bridge import count_updates, follow, lambda_lr
 
 BELOW = HoldBelow(0.5, 3)
 NAN, INF = float("nan"), float("inf")
@@ -39,7 +39,7 @@ class NoLength:
         raise NotImplementedError
 
 
-class TooFew(CurveLR):
+class TooFew(lambda_lr):
     def get_lr(self) -> Any:
         return super().get_lr()[:1]
 

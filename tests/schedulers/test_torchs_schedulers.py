@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR, _warn_get_lr_called_within_step
 from torch.optim.swa_utils import SWALR
 
 from plateau_jax import Curve, CurveWarning, HoldBelow, PlateauCurve
-from torch_bridge import CurveLR, lambda_lr
+from torch_bridge import lambda_lr
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The epoch parameter"),  # which SequentialLR passes
@@ -163,7 +163,7 @@ def test_torchs_schedulers_give_no_count_or_metric(place: str, options: Any, mes
         advance(optimizer, scheduler, 22)
 
 
-class _InTorchsPattern(CurveLR):
+class _InTorchsPattern(lambda_lr):
     def get_lr(self) -> Any:
         _warn_get_lr_called_within_step(self)
         return super().get_lr()

@@ -11,7 +11,8 @@ from support.curves.descriptions import build, descriptions
 from support.errors import check_error, each_row
 from support.examples import examples
 
-from plateau_jax import Comparison, PlateauCurve, compare, outlook
+from plateau_jax import PlateauCurve, compare, outlook
+from plateau_jax.theory.comparison import Comparison
 
 COSINE, LINEAR = PlateauCurve(1000), PlateauCurve(1000, decay_shape="linear")
 LIMITS = "neither the loss itself", "at one fixed peak", "0.87 and 0.88", "0.95 and 0.93", "keep the peak"
