@@ -23,10 +23,6 @@ from plateau_jax.schedule import (
     optax_schedule as optax_schedule,
 )
 from plateau_jax.theory.comparison import compare as compare
-from plateau_jax.theory.last_iterate import (
-    Outlook as Outlook,
-    outlook as outlook,
-)
 from plateau_jax.transformation import scale_by_curve as scale_by_curve
 from plateau_jax.validation.curve_warning import CurveWarning as CurveWarning
 

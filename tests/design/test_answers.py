@@ -242,18 +242,18 @@ def test_ratios_and_learning_rates_match_the_library():
     entries = [{"curve": curve.to_dict(), "peak": 0.5 + place} for place, curve in enumerate(CURVES)]
     answer = answer_page({"curves": entries, "runs": [], "step": 24})
     table = compare(*CURVES)
-    assert [outlook["bound"] for outlook in answer["outlooks"]] == list(table.bounds)
-    assert [outlook["peak_ratio"] for outlook in answer["outlooks"]] == list(table.peaks)
-    assert [outlook["best_peak"] for outlook in answer["outlooks"]] == [0.5 * peak for peak in table.peaks]
+    assert [ratios["bound"] for ratios in answer["ratios"]] == list(table.bounds)
+    assert [ratios["peak_ratio"] for ratios in answer["ratios"]] == list(table.peaks)
+    assert [ratios["best_peak"] for ratios in answer["ratios"]] == [0.5 * peak for peak in table.peaks]
     expected = [(0.5 + place) * curve(24) for place, curve in enumerate(CURVES)]
     assert answer["learning_rates"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_curve_at_zero_has_no_ratio():
     zero = build({"stages": [(10,)], "start": 0.0})
-    first, second = answer_page({"curves": entries_of(STABLE, zero), "runs": []})["outlooks"]
+    first, second = answer_page({"curves": entries_of(STABLE, zero), "runs": []})["ratios"]
     assert (first["bound"], second) == (1, {"fault": "no learning rate above 0"})
-    _, second = answer_page({"curves": entries_of(zero, STABLE), "runs": []})["outlooks"]
+    _, second = answer_page({"curves": entries_of(zero, STABLE), "runs": []})["ratios"]
     assert "the first curve" in second["fault"]
 
 
@@ -281,7 +281,7 @@ def test_other_answers_are_about_valid_curves():
     assert list(answer["curves"][0]) == ["fault"]
     assert answer["curves"][1]["peak"] == PEAK
     assert answer["learning_rates"] == [pytest.approx(PEAK * STABLE(40), rel=1e-5)]
-    assert [outlook["bound"] for outlook in answer["outlooks"]] == [1]
+    assert [ratios["bound"] for ratios in answer["ratios"]] == [1]
     undescribed = answer_page({"curves": entries, "describe": False, "step": 40})
     assert undescribed == {"learning_rates": answer["learning_rates"]}
 
