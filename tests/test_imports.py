@@ -29,7 +29,7 @@ assert Curve.from_dict({"kind": "cooldown", "curve": then, "at": 9, "steps": 1})
 """
 A_MULTIPLIER = """
 from plateau_jax import *
-assert multiplier(PlateauCurve(9).segments, 3) == PlateauCurve(9)(3)
+assert multiplier(PlateauCurve(9).table, 3) == PlateauCurve(9)(3)
 assert "scale_by_curve" not in globals()
 """
 A_SCHEDULER = """

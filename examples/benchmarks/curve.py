@@ -172,7 +172,7 @@ def of_parts(shapes: list[str], rounds: int) -> None:
         return partial(curve, steps), len(steps)
 
     def in_torch(curve: Curve, evaluate: Callable[..., object] = multiplier) -> Timed:
-        return partial(evaluate, tensors(curve.segments), torch.from_numpy(steps)), len(steps)
+        return partial(evaluate, tensors(curve.table), torch.from_numpy(steps)), len(steps)
 
     def compiled(curve: Curve) -> Timed:
         evaluate, count = in_torch(curve, torch.compile(multiplier, fullgraph=True, dynamic=False))
@@ -299,7 +299,7 @@ def on_tensors(shapes: list[str], sizes: list[int], rounds: int) -> None:
     kinds = of_other_kinds()
     for kind in shapes:
         curve = kinds[kind]
-        of_tensors = tensors(curve.segments)
+        of_tensors = tensors(curve.table)
         torch.compiler.reset()
         compiled = torch.compile(multiplier, fullgraph=True, dynamic=False)
         for size in sizes:

@@ -49,7 +49,7 @@ def _assert_same(curve, *others):
         assert (other, hash(other), repr(other)) == (curve, hash(curve), repr(curve))
         assert (other.to_dict(), other.rows) == (curve.to_dict(), curve.rows)
         assert other.same_until(curve, 2**31)
-        np.testing.assert_equal(other.segments.columns(), curve.segments.columns())
+        np.testing.assert_equal(other.table.columns(), curve.table.columns())
 
 
 @given(descriptions(kind="stages"), randoms)

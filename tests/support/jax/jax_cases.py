@@ -57,7 +57,7 @@ def every_shape(rows: int) -> Curve:
 
 def in_one_of_two_forms(curve: Curve) -> Segments:
     """Pad a table to one of two lengths, with the columns of every shape."""
-    longer = every_shape(39 if len(curve.segments.begin) < 40 else 63)
+    longer = every_shape(39 if len(curve.table.begin) < 40 else 63)
     table = stack([curve, longer]).columns()
     return Segments.of_columns({name: column[0] for name, column in table.items()})
 
