@@ -16,7 +16,8 @@ from support.training.steps import CURVE, make_step
 from torch import Tensor, nn
 
 from plateau_jax import CurveWarning
-from torch_bridge import MetricLog, StepResult, TrainStep
+from torch_bridge import MetricLog, TrainStep
+from torch_bridge.training.result import StepResult
 
 _floats = st.floats(width=32, allow_nan=False)
 _counts = st.integers(0, 2**53)

@@ -31,7 +31,7 @@ class Stage(NamedTuple):
     """One stage of a `StagedCurve`: from the previous level to the level `to` in `steps` steps.
 
     >>> Stage(100, 0.5)
-    Stage(steps=100, to=0.5, shape='linear')
+    (100, 0.5, 'linear')
     """
 
     steps: int
@@ -40,8 +40,11 @@ class Stage(NamedTuple):
     to: float | None = None
     """The level at the end, 0 to 1; None to stay at the previous level."""
     shape: str = "linear"
-    """`"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^P"`, `"(1-x)^P"` or `"t^-P"`, with P as a
-    decimal, as in `"1-x^2"`; `StagedCurve` has the equations."""
+    """The name of a shape or its formula, as in `"1-x^2"`; `StagedCurve` has the equations."""
+
+    def __repr__(self) -> str:
+        # A plain tuple, because the `repr` of a curve is an expression of public names, and this is not one.
+        return repr(tuple(self))
 
 
 @final
@@ -78,8 +81,10 @@ class StagedCurve(Curve, kind="staged"):
     Every level and percentage is read as the decimal that you write.
 
     Args:
-        stages: A sequence of `Stage` or of tuples (steps,), (steps, to) or (steps, to, shape). Levels lie in
-            [0, 1]; the steps of all stages add up to 1 … 2³¹ - 1.
+        stages: A sequence of tuples (steps,), (steps, to) or (steps, to, shape): a stage reaches the level
+            `to`, in [0, 1], after this number of steps. The steps of all stages add up to 1 … 2³¹ - 1. The
+            curve holds each stage as a named tuple of `steps`, `to`, None if left out, and `shape`, by
+            default `"linear"`.
         start: The level at step 0, 0 to 1.
         total_steps: The steps of all stages, to which their lengths must add up. Needed for percentages and
             `"rest"`.
@@ -95,7 +100,7 @@ class StagedCurve(Curve, kind="staged"):
         CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels look like
             learning rates. A percentage above 0 rounds to no step.
 
-    >>> curve = StagedCurve([(100, 1.0), (800,), Stage(100, 0.0, "1-sqrt")])
+    >>> curve = StagedCurve([(100, 1.0), (800,), (100, 0.0, "1-sqrt")])
     >>> curve([0, 50, 100, 899, 925, 1000])
     array([0. , 0.5, 1. , 1. , 0.5, 0. ], dtype=float32)
     >>> stairs = StagedCurve([(30,), (0, 0.1), (30,), (0, 0.01), (30,)], start=1.0)

@@ -54,7 +54,7 @@ class Segments(NamedTuple):
     nothing is computed for it.
 
     >>> from plateau_jax import PlateauCurve
-    >>> table = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)]).segments
+    >>> table = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)]).table
     >>> table.begin, table.length
     (array([  0,  10,  55,  73, 100], dtype=int32), array([10, 45,  0, 27,  0], dtype=int32))
     """
@@ -335,7 +335,7 @@ def stack(curves: Iterable[Any]) -> Segments:
         curves: At least one curve.
 
     Returns:
-        A `Segments` of int32 arrays.
+        One table, a pytree of int32 arrays.
 
     Raises:
         TypeError: `curves` is a single curve, or has no order, as a set, or holds something that is not a
@@ -352,7 +352,7 @@ def stack(curves: Iterable[Any]) -> Segments:
         raise TypeError(must("curves", curves, "be several Curves, in order"))
     tables: list[dict[str, Any]] = []
     for index, curve in enumerate(curves):
-        if not isinstance(table := getattr(curve, "segments", None), Segments):
+        if not isinstance(table := getattr(curve, "table", None), Segments):
             raise TypeError(must(("curves", index), curve, "be a Curve"))
         tables.append(table.columns())
     if not tables:

@@ -225,7 +225,7 @@ def steps(step: Any) -> np.ndarray:
     if isinstance(step, getattr(jax, "Array", ())) or hasattr(step, "__jax_array__"):
         raise TypeError(
             "step is a JAX array, which a curve does not accept: write optax_schedule(curve, peak_value), or "
-            "multiplier(curve.segments, step) in your own function"
+            "multiplier(curve.table, step) in your own function"
         )
     # As objects, because NumPy turns [True, 2] into integers, and [-1, 2**63] and [] into floats.
     array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)

@@ -15,7 +15,8 @@ from support.examples import examples
 from support.numerics.oracle import as_written, is_nearest_float32
 
 import torch_bridge
-from plateau_jax import Curve, PlateauCurve, Stage, StagedCurve, multiplier, optax_schedule
+from plateau_jax import Curve, PlateauCurve, StagedCurve, multiplier, optax_schedule
+from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 randoms = st.randoms(use_true_random=False)
@@ -52,7 +53,7 @@ def _assert_same(curve, *others):
         assert (other, hash(other), repr(other)) == (curve, hash(curve), repr(curve))
         assert (other.to_dict(), other.rows) == (curve.to_dict(), curve.rows)
         assert other.same_until(curve, 2**31)
-        np.testing.assert_equal(other.segments.columns(), curve.segments.columns())
+        np.testing.assert_equal(other.table.columns(), curve.table.columns())
 
 
 @given(descriptions(kind="stages"), randoms)
@@ -186,8 +187,8 @@ def test_points_have_the_same_bits_in_jax_and_torch():
     steps = np.arange(6000)
     values = curve(steps)
     np.testing.assert_array_equal(optax_schedule(curve, 1.0)(steps), values)
-    np.testing.assert_array_equal(multiplier(curve.segments, steps), values)
-    table = torch_bridge.tensors(curve.segments)
+    np.testing.assert_array_equal(multiplier(curve.table, steps), values)
+    table = torch_bridge.tensors(curve.table)
     np.testing.assert_array_equal(torch_bridge.multiplier(table, torch.tensor(steps)), values)
 
 

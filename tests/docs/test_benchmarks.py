@@ -34,7 +34,7 @@ TABLES = [
             *("JAX by shapes", "Parts of curves", "JAX, scale_by_curve in a fori_loop"),
             "PyTorch, scheduler.step() with 1 parameter group",
             "PyTorch, scheduler.step() with 10 parameter groups",
-            *("NumPy, curve(steps)", "NumPy, outlook(curve)", "PyTorch on the CPU, multiplier(table, steps)"),
+            *("NumPy, curve(steps)", "NumPy, compare(curve)", "PyTorch on the CPU, multiplier(table, steps)"),
             *("Python, peak * curve(step) in a loop", "Construction, a curve scaled for 12 doublings"),
             *("Construction, the curve and its table", "Construction, most memory in use"),
         ],

@@ -46,7 +46,7 @@ def test_points_lie_on_the_curve_and_include_borders(cases, peak):
         assert np.issubdtype(steps.dtype, np.integer)
         assert (steps[0], steps[-1]) == (0, curve.total_steps)
         assert (np.diff(steps) > 0).all()
-        assert set(curve.segments.begin) <= set(steps)
+        assert set(curve.table.begin) <= set(steps)
         assert len(steps) >= min(curve.total_steps, 1000)
         np.testing.assert_array_equal(rates, np.float32(peak) * curve(steps))
 

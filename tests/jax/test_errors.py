@@ -28,7 +28,7 @@ from plateau_jax import (
 )
 
 ONE = jnp.ones(())
-SEGMENTS, SCHEDULE = CURVE.segments, optax_schedule(CURVE, 1.0)
+TABLE, SCHEDULE = CURVE.table, optax_schedule(CURVE, 1.0)
 nan, inf = math.nan, math.inf
 
 
@@ -46,7 +46,7 @@ def update(options: dict[str, Any], **given: Any) -> None:
 
 def with_dtype(dtype: str) -> Any:
     with jax.enable_x64(True):
-        return SEGMENTS._replace(start_low=jnp.asarray(SEGMENTS.start_low, dtype))
+        return TABLE._replace(start_low=jnp.asarray(TABLE.start_low, dtype))
 
 
 HELD, COUNTED = {"hold": UNTIL}, {"unit": 8}
@@ -65,11 +65,11 @@ ERRORS: list[Any] = [
     ("jax.jit(partial(optax_schedule, CURVE))(1j)", TypeError, "peak_value = ", "real scalar"),
     # Tables.
     *(
-        (f"multiplier({table}, jnp.arange(3))", TypeError, "segments must be one table")
-        for table in ("CURVE", "stack([CURVE, CURVE])", "SEGMENTS.begin", "None")
+        (f"multiplier({table}, jnp.arange(3))", TypeError, "table must be one table")
+        for table in ("CURVE", "stack([CURVE, CURVE])", "TABLE.begin", "None")
     ),
     *(
-        (f"{function}(with_dtype('{dtype}'), 3)", TypeError, f"segments.start_low is of {dtype}", "int32")
+        (f"{function}(with_dtype('{dtype}'), 3)", TypeError, f"table.start_low is of {dtype}", "int32")
         for dtype in ("int64", "float64", "float32", "int16")
         for function in ("multiplier", "jax.jit(multiplier)")
     ),
@@ -152,7 +152,7 @@ STEPS: list[Any] = [
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{type(step).__name__}-{step}")
 def test_steps_that_are_not_integers_are_rejected(step: Any) -> None:
-    for call in (SCHEDULE, partial(multiplier, SEGMENTS)):
+    for call in (SCHEDULE, partial(multiplier, TABLE)):
         runs = [partial(call, step), jax.jit(partial(call, step))]
         if isinstance(step, jax.Array):
             runs += [partial(run, step) for run in (jax.jit(call), jax.vmap(call, axis_size=1, in_axes=None))]

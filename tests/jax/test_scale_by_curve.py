@@ -10,13 +10,8 @@ import pytest
 from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL, rates_by_words
 from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
 
-from plateau_jax import (
-    CountedCurveState,
-    HoldBelow,
-    ScaleByCurveState,
-    optax_schedule,
-    scale_by_curve,
-)
+from plateau_jax import HoldBelow, optax_schedule, scale_by_curve
+from plateau_jax.transformation import CountedCurveState, ScaleByCurveState
 
 MOST = 2**30
 MAX_STEP = 2**31 - 1

@@ -82,7 +82,7 @@ def check_resume(
     build: Callable[[], TrainStep],
     updates: Sequence[Any],
     stops: Iterable[int] = (5,),
-    run: Callable[[TrainStep, Any], Any] = call,
+    run: Callable[..., Any] = call,
 ) -> None:
     """Compare a run with one that new steps resume from a file at each of these updates.
 
