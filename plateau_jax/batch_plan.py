@@ -121,7 +121,7 @@ class BatchPlan:
 
             scaled(step) = curve(step) · (plan(step · unit) / reference)^exponent
 
-        Use it with a clock of `unit` samples or tokens, which makes the thresholds steps of the curve. Each
+        A step of the curve is then `unit` samples or tokens, which makes the thresholds steps. Each
         factor is the float64 nearest to the exact power, read as the decimal that it prints as. The level
         held past the end is scaled for the last batch of the plan.
 
@@ -143,9 +143,10 @@ class BatchPlan:
             exponent: Above 0 and at most 2, read as the decimal that you write.
 
         Returns:
-            A curve of `curve.total_steps` steps. Its `unit` is `unit`: `lambda_lr`, `TrainStep`, `follow` and
-            `scale_by_curve` reject any other. `optax_schedule` has no unit; give it the clock, not optax's
-            count of updates.
+            A curve of `curve.total_steps` steps. Its `unit` is `unit`: without `clock=`, `lambda_lr`,
+            `TrainStep` and `scale_by_curve` count in it, and they reject a clock of any other unit.
+            `optax_schedule` has no clock; call it with the step of the curve, not with optax's count of
+            updates.
 
         Raises:
             TypeError: `curve` is not a curve; another argument is not a number, or not an integer.

@@ -17,7 +17,7 @@ def optax_code(curve: Curve, peak: float) -> str:
     if curve.unit is None:
         use = f"tx = optax.adamw(optax_schedule(curve, peak_value={peak!r}))"
         return _program("optax", "optax_schedule", curve, use)
-    scale = f"scale_by_curve(curve, {peak!r}, unit={curve.unit})"
+    scale = f"scale_by_curve(curve, {peak!r})"
     use = (
         f"tx = optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-4), {scale})\n"
         "# tx.update(grads, state, params, count=...)  # samples or tokens of the update"
@@ -26,11 +26,10 @@ def optax_code(curve: Curve, peak: float) -> str:
 
 
 def torch_code(curve: Curve, peak: float) -> str:
-    unit, count = ("", "") if curve.unit is None else (f", unit={curve.unit}", "count=samples")
+    count = "" if curve.unit is None else "count=samples"
     use = (
         f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak\n"
-        f"scheduler = lambda_lr(optimizer, curve{unit})  "
-        f"# scheduler.step({count}) after each optimizer.step()"
+        f"scheduler = lambda_lr(optimizer, curve)  # scheduler.step({count}) after each optimizer.step()"
     )
     return _program("torch", "lambda_lr", curve, use)
 

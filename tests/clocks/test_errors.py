@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.clocks.held import CURVE, PATIENT
+from support.curves.scaled import OF_UNIT_8
 from support.errors import Row, check_error, each_row
 from support.schedulers.driven import Driven
 from support.schedulers.runs import optimizer_with
@@ -122,6 +123,7 @@ METRICS: list[Any] = [
     ("follower.step(0.5)", TypeError, "curve_step = 0.5", "integer"),
     ("follower.step(-1)", ValueError, "curve_step = -1", "at least 0"),
     ("follower.step(count=8)", TypeError, "unexpected keyword argument"),
+    ("of_plan.step()", TypeError, "units of 8", "step(scheduler.curve_step)"),
     *(
         (f"held.step({value})", TypeError, "metric", "real scalar")
         for value in (
@@ -139,7 +141,9 @@ METRICS: list[Any] = [
 def test_errors_of_metrics(row: Any, updates: int) -> None:
     held = started("scheduler", updates, clock=[PATIENT, HoldBelow(0.7, 3)])
     plain, counted = started("scheduler", updates), started("scheduler", updates, clock=DataClock(8))
-    check_call(row, held=held, plain=plain, counted=counted, follower=started("follower", updates))
+    of_plan = Driven("follower", OF_UNIT_8[0], [0.5])
+    follower = started("follower", updates)
+    check_call(row, held=held, plain=plain, counted=counted, follower=follower, of_plan=of_plan)
 
 
 STEPS: list[Any] = [

@@ -98,14 +98,20 @@ class follow:
                 next one.
 
         Raises:
-            TypeError: `curve_step` is not an integer.
+            TypeError: `curve_step` is not an integer; or it is missing, and a curve counts samples or tokens.
             ValueError: `curve_step` is negative; or a group was added although each group has its own curve.
                 Nothing was changed.
         """
-        if curve_step is None:
-            self._move_to(self.curve_step + 1)
-        else:
+        if curve_step is not None:
             self._move_to(checks.at_least("curve_step", curve_step, 0))
+            return
+        units = [curve.unit for curve in self.curves if curve.unit is not None]
+        if units:
+            raise TypeError(
+                f"the curve counts samples or tokens, in units of {units[0]}: pass the step of a "
+                "scheduler with the same clock, step(scheduler.curve_step)"
+            )
+        self._move_to(self.curve_step + 1)
 
     def _move_to(self, curve_step: int) -> None:
         self._group_curves.follow()  # before anything changes, since it may raise an error
