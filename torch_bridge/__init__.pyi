@@ -1,8 +1,11 @@
 """The public names: what type checkers see, and from where `lazy_names` imports each on first use."""
 
 from plateau_jax import (
+    BatchPlan as BatchPlan,
     Curve as Curve,
     DataClock as DataClock,
+    HoldBelow as HoldBelow,
+    HoldUntilFlat as HoldUntilFlat,
     PlateauCurve as PlateauCurve,
     StagedCurve as StagedCurve,
 )

@@ -16,7 +16,7 @@ from support.schedulers.runs import advance, lrs_of, optimizer_with
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
 from plateau_jax import PlateauCurve
-from torch_bridge import lambda_lr
+from torch_bridge import DataClock, lambda_lr
 
 pytestmark = [
     pytest.mark.slow,
