@@ -272,9 +272,7 @@ def on_gpu(rounds: int, calls: int) -> None:
         "small MLP, captured",
         {
             "TrainStep": train_step(mlp(256, 3), "cuda", cuda_graph=True),
-            "TrainStep, a hold rule": train_step(
-                mlp(256, 3), "cuda", cuda_graph=True, clock=HOLD
-            ),
+            "TrainStep, a hold rule": train_step(mlp(256, 3), "cuda", cuda_graph=True, clock=HOLD),
             "TrainStep, a clock of samples": counting_samples(mlp(256, 3), "cuda", cuda_graph=True),
             "TrainStep, eager": train_step(mlp(256, 3), "cuda"),
             "TrainStep, eager, a clock of samples": counting_samples(mlp(256, 3), "cuda"),
