@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_bridge.curve_api import checks, warn
 from torch_bridge.training.result import StepResult
 
-_COUNTER_NAMES = "applied", "skipped", "clock", "consumed"
+_COUNTER_NAMES = "applied", "skipped", "curve_step", "consumed"
 
 _FEWEST_SKIPPED = 10
 """The fewest skipped updates in a row that bring a warning: fp16 skips some until its loss scale fits."""
@@ -30,7 +30,7 @@ class MetricLog:
 
     Attributes:
         rows: A dictionary for each update, the newest last: "loss", "grad_norm", "lr" (a float, or a list
-            of one per parameter group), "applied", "skipped", "clock", "consumed".
+            of one per parameter group), "applied", "skipped", "curve_step", "consumed".
 
     Raises:
         TypeError, ValueError: `every` or `keep` is not a positive integer.
@@ -43,7 +43,7 @@ class MetricLog:
     >>> log(result) is None
     True
     >>> log(result)
-    {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0, 'clock': 0, 'consumed': 1}
+    {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0, 'curve_step': 0, 'consumed': 1}
     """
 
     def __init__(self, every: int = 100, keep: int | None = 1000) -> None:

@@ -24,7 +24,7 @@ from plateau_jax.design.questions import (
     texts_of,
     typed_peak,
 )
-from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
+from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.forecasts.loss_comparison import NOTE as FORECAST_NOTE
 from plateau_jax.forecasts.lr_sums import largest_multiplier
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise
@@ -121,9 +121,7 @@ def _describe(text: str) -> _Described:
 
 def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
     """Return everything the page shows of a curve."""
-    steps = steps_to_draw(curve.rows)
-    if len(steps) > _MAX_POINTS:
-        steps = steps[np.linspace(0, len(steps) - 1, _MAX_POINTS).astype(np.int64)]
+    steps = thin_out(steps_to_draw(curve.rows), _MAX_POINTS)
     arguments = curve.to_dict()
     segments = describe_segments(curve.rows, np.float32(peak))
     handles = curve_and_peak_handles(curve, peak)
@@ -135,7 +133,7 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
         "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),  # rounded: the picture needs no more
-        "spans": list(shaded_spans(curve.rows))[:_MAX_ROWS],
+        "spans": list(shaded_spans(curve.rows)),
         "segments": segments[: _MAX_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
         "optax": source.optax_code(curve, peak),

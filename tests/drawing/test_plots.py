@@ -127,6 +127,15 @@ def test_labels_are_short_and_unique():
     assert max(map(len, labels)) < 90
 
 
+def test_plot_of_many_stages_stays_small():
+    many = [StagedCurve.through((step, step % factor / 9) for step in range(3000)) for factor in (2, 3)]
+    ax = plot(many, ax=_axes())
+    assert all(len(line.get_xdata()) <= 3001 for line in ax.lines)
+    assert _labels(ax) == ["1: 2999 steps, from 0, 2999 stages", "2: 2999 steps, from 0, 2999 stages"]
+    stairs = StagedCurve.through((step // 2, step % 4 / 4) for step in range(3000))
+    assert len(stairs.plot(ax=_axes()).patches) <= 200
+
+
 FALLS = [
     *((0, "1-sqrt"), (0, "cosine"), (0.5, "linear"), (1e-9, "exponential"), (1e-9, "t^-0.5")),
     *((0, "1-x^0.05"), (0, "1-x^20"), (0, "(1-x)^0.05"), (0, "(1-x)^20"), (1e-4, "t^-0.25")),

@@ -15,6 +15,8 @@ class Parallelism:
     """True if an update runs collectives, even in a group of one rank."""
     size = 1
     """The number of ranks that train the model."""
+    rank = 0
+    """The number of this rank among them."""
     replicas = 1
     """The number of ranks that hold the same gradient."""
     may_send_fp16 = False

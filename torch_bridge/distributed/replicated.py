@@ -44,6 +44,7 @@ class Replicated(Parallelism):
         self._every_micro_batch = every_micro_batch or model.static_graph
         self._group = cast("distributed.ProcessGroup", model.process_group)
         self.size = self.replicas = self._group.size()
+        self.rank = self._group.rank()
         self.may_send_fp16 = bool(self._model._comm_hooks)  # only the hook knows what it compresses to
         self._left_out: list[nn.Parameter] = []
         self._was_called = False

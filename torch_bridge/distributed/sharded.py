@@ -34,6 +34,7 @@ class Sharded(Parallelism):
         mesh = mesh_of(next(model.parameters()))
         self._groups = mesh.get_all_groups()
         self.size = mesh.size()
+        self.rank = mesh.mesh.flatten().tolist().index(distributed.get_rank())
         self.replicas = mesh.size(0) if mesh.ndim == 2 else 1
         # Gradients reach `parameter.grad` only when they are averaged, which costs nothing on one rank.
         self._every_micro_batch = every_micro_batch or self.size == 1

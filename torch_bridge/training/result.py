@@ -23,7 +23,7 @@ class StepResult(NamedTuple):
     lr: Tensor
     """The learning rate of each parameter group in this update, float32 of shape (groups,)."""
     counters: Tensor
-    """`applied`, `skipped`, `clock` and `consumed`, in this order: int64 of shape (4,)."""
+    """`applied`, `skipped`, `curve_step` and `consumed`, in this order: int64 of shape (4,)."""
     aux: tuple[Any, ...] = ()
     """With `has_aux=True`, the aux outputs of `loss_fn`: one pytree of tensors per micro-batch.
 
@@ -42,19 +42,19 @@ class StepResult(NamedTuple):
         return self.counters[1]
 
     @property
-    def clock(self) -> Tensor:
+    def curve_step(self) -> Tensor:
         """The step of the curve at which `lr` was taken, an int64 scalar.
 
-        The number of updates applied before this one, unless a rule held the clock; with `unit`, the samples
-        or tokens they consumed, // unit.
+        The number of updates applied before this one, less those at which a rule held the curve; with a
+        `DataClock`, the samples or tokens that they consumed, // unit.
         """
         return self.counters[2]
 
     @property
     def consumed(self) -> Tensor:
-        """The samples or tokens consumed so far, an int64 scalar; without `unit`, the same as `applied`.
+        """The samples or tokens consumed so far, an int64 scalar, without those of skipped updates.
 
-        Skipped updates do not count.
+        Without a `DataClock`, the same as `applied`.
         """
         return self.counters[3]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.curve_api import Curve, Rule, checks, warn
+from torch_bridge.curve_api import AnyClock, Curve, check_clock, checks, warn
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
 from torch_bridge.distributed.sharded import Sharded, check_shardable
 from torch_bridge.distributed.wrappers import parallelism_of
@@ -20,10 +20,13 @@ from torch_bridge.param_groups import (
     peaks_of,
     peaks_per_group,
 )
-from torch_bridge.saved_states import dump_hold_states, reading_state_of, warn_of_other_peaks
-from torch_bridge.schedulers.host_clock import rules_for
-from torch_bridge.training.clock.batch_counts import BatchCounts, CountFunction
-from torch_bridge.training.clock.clock import Clock, check_clock, checked_updates
+from torch_bridge.saved_states import (
+    dump_hold_states,
+    dump_records,
+    reading_state_of,
+    warn_of_other_peaks,
+)
+from torch_bridge.training.clock.clock import Clock, checked_updates
 from torch_bridge.training.cuda_graphs.capture import GraphedUpdate, check_graph
 from torch_bridge.training.cuda_graphs.guards import Guards
 from torch_bridge.training.optimizers.optimizers import (
@@ -41,7 +44,7 @@ from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer
 from torch_bridge.training.state.snapshot import TrainStepState
-from torch_bridge.training.state.state_checks import check_saved_state, read_position
+from torch_bridge.training.state.state_checks import check_saved_state, read_saved_run
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.gradients import check_max_norm
 from torch_bridge.training.update.loss import LossFunction, check_loss_fn
@@ -58,12 +61,12 @@ class TrainStep:
     """Run one training update per call: `step(batch, *more_micro_batches)`, on one device or several.
 
     Each micro-batch runs forward and backward under autocast. Then gradients are unscaled and clipped. If the
-    loss and the gradient norm are finite, the optimizer steps and the clock counts the update; otherwise it
-    is skipped. With g the gradient of the loss:
+    loss and the gradient norm are finite, the optimizer steps and the update counts; otherwise it is skipped.
+    With g the gradient of the loss:
 
         loss = Σ sum / Σ weight,  or the mean of the means
         g ← g · min(1, max_norm / (‖g‖ + 10⁻⁶))
-        lr = float32(float32(peak) · curve(clock))
+        lr = float32(float32(peak) · curve(curve_step))
 
     `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts. Not thread-safe.
     Cannot be copied or pickled: build a new step and load `state_dict()` there. `print(step)` shows the
@@ -100,7 +103,10 @@ class TrainStep:
         cuda_graph: Capture the whole update in a CUDA graph, one for each shape of batch.
         carry: The initial recurrent state, any pytree of tensors: `loss_fn(model, batch, carry)` then returns
             (loss or pair, new carry).
-        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, which may stop the clock.
+        clock: What moves the run along its curve: a `DataClock`; a `HoldUntilFlat`, a `HoldBelow`, or a list
+            of them, which read the loss of each update. With a `DataClock`, pass what each update consumes:
+            `step(batch, count=n)`. By default a step of the curve is an update; of a curve from
+            `BatchPlan.scale`, its unit of samples or tokens.
         synchronize: Average gradients over the ranks once per `"update"`, or after every `"micro"`-batch,
             which takes less memory under `fully_shard`.
         strict: The default of `load_state_dict`'s `strict`.
@@ -108,9 +114,6 @@ class TrainStep:
             groups then need their peaks in `initial_lr`. None: 0, with a warning if the optimizer has made
             updates and no state is loaded.
         has_aux: `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see `result.aux`.
-        unit: Samples or tokens per step of the curve, counted by `count`. None: one step per update.
-        count: `count(batch)` returns the samples or tokens of a micro-batch, an int or an integer scalar
-            tensor.
 
     Attributes:
         model: The module.
@@ -142,13 +145,11 @@ class TrainStep:
         compile: bool = False,
         cuda_graph: bool = False,
         carry: Any = None,
-        hold: Rule | Sequence[Rule] | None = None,
+        clock: AnyClock | None = None,
         synchronize: Synchronize = "update",
         strict: bool = True,
         initial_updates: int | None = None,
         has_aux: bool = False,
-        unit: int | None = None,
-        count: CountFunction | None = None,
     ) -> None:
         check_model(model)
         checks.one_of("synchronize", synchronize, get_args(Synchronize))
@@ -170,11 +171,11 @@ class TrainStep:
             if initial_updates is not None and checked_updates("initial_updates", initial_updates):
                 check_peaks_are_known(each, f"initial_updates = {initial_updates}")
         curves = curves_by_group(optimizer, optimizers, curve)
-        rules = rules_for(hold, curves)
-        check_clock(curves, rules, unit, count, initial_updates)
+        checked = check_clock(clock, curves)
 
         self.model, self.strict, self.optimizers = model, strict, optimizers
         self._is_distributed = parallelism.is_distributed
+        self._rank, self._size = parallelism.rank, parallelism.size
         self._raises = on_nonfinite == "raise"
         self._is_peak_set = False
         """True if `set_peak` has set the peaks, in this run or before; a resume then expects other ones."""
@@ -184,7 +185,7 @@ class TrainStep:
         self._precision = Precision(precision, device, parameters)
         self._carry = None if carry is None else Carry(carry, device)
         peaks = [peak for each in optimizers for peak in peaks_of(each)]
-        self._clock = Clock(curves, peaks, device, rules, unit, initial_updates or 0, cuda_graph)
+        self._clock = Clock(curves, peaks, device, checked, initial_updates or 0, cuda_graph)
         self._module, self._device = parallelism.module, device
         self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
         self._steppers = OptimizerSteppers(
@@ -198,7 +199,6 @@ class TrainStep:
             precision=self._precision,
             carry=self._carry,
             clock=self._clock,
-            batch_counts=None if count is None else BatchCounts(count, device),
             normalizer=self._normalizer,
             steppers=self._steppers,
             max_norm=max_norm,
@@ -216,22 +216,31 @@ class TrainStep:
             raise AttributeError(f"this step has {len(self.optimizers)} optimizers: see step.optimizers")
         return self.optimizers[0]
 
-    def __call__(self, batch: Any, *more_micro_batches: Any) -> StepResult:
+    def __call__(self, batch: Any, *more_micro_batches: Any, count: int | Tensor | None = None) -> StepResult:
         """Run one update over the micro-batches.
 
         Args:
             batch: A batch for `loss_fn`.
             *more_micro_batches: Further micro-batches of the same update.
+            count: With a `DataClock`, the samples or tokens in all micro-batches of this rank; the ranks add
+                theirs up. An integer of at least 0, or an integer scalar tensor, which the host does not
+                read. By default the `count` of the clock, for all ranks together.
 
         Returns:
-            The results, as tensors on the device.
+            A named tuple of tensors on the device, which later updates do not overwrite: `loss`, the loss of
+            the whole update; `grad_norm`, the 2-norm of the gradients before clipping; `lr`, float32 of shape
+            (groups,), the learning rate of each parameter group; `counters`, int64 of shape (4,), also as
+            `applied` and `skipped`, the updates so far, `curve_step`, the step of the curve that gave `lr`,
+            and `consumed`, the samples or tokens so far; and with `has_aux=True` `aux`, one pytree per
+            micro-batch.
 
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not finite.
             TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of another form;
-                `count` did not return an integer; the optimizer has a scheduler, or different parameters from
-                before. Unless the model is wrapped, the step stays usable: after an error in `loss_fn` only
-                random numbers that it drew, and buffers that it changed, such as BatchNorm's, differ.
+                `count` is missing or not an integer; the optimizer has a scheduler, or different parameters
+                from before. A wrong count on one of several ranks skips the update on all of them. Unless the
+                model is wrapped, the step stays usable: after an error in `loss_fn` only random numbers that
+                it drew, and buffers that it changed, such as BatchNorm's, differ.
             RuntimeError: An earlier update was interrupted after the optimizer's step began and before the
                 update was counted, or, if the model is wrapped, anywhere: the message says how to resume. Or
                 `DistributedDataParallel` did not average the gradients.
@@ -241,10 +250,16 @@ class TrainStep:
         self._steppers.prepare()
         if not self._steppers.is_start_known:
             self._check_start()
+        wrong_count: Exception | None = None
+        if count is not None or self._clock.count is not None:
+            wrong_count = self._set_count(count)
         self._clock.prepare()
         micro_batches = batch, *more_micro_batches
         try:
-            outputs = (self._graphs or self._update)(micro_batches)
+            if wrong_count is None:
+                outputs = (self._graphs or self._update)(micro_batches)
+            else:
+                outputs = self._update(micro_batches, is_void=True)
         except Exception as error:
             # The likely mistake step(x, y), with which loss_fn gets x alone.
             count, is_out_of_memory = len(micro_batches), isinstance(error, torch.OutOfMemoryError)
@@ -254,6 +269,11 @@ class TrainStep:
                     "batch of several tensors as one argument, step((x, y))"
                 )
             raise
+        if wrong_count is not None:
+            try:
+                raise wrong_count
+            finally:
+                del wrong_count  # its traceback holds this frame
         result = StepResult(*outputs[:4])
         if len(outputs) > 4:
             structure, *leaves = outputs[4:]
@@ -264,6 +284,17 @@ class TrainStep:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
 
+    def _set_count(self, count: Any) -> Exception | None:
+        """Pass the count to the clock; return an error that must wait until the ranks have met."""
+        try:
+            self._clock.set_count(count, self._rank, self._size)
+        except (TypeError, ValueError) as error:
+            if not self._is_distributed:
+                raise
+            # The other ranks begin this update, and wait for this one. It takes part, and makes all skip it.
+            return error
+        return None
+
     def _check_start(self) -> None:
         """Warn before the first update if the optimizer was resumed and the curve was not."""
         # Not when the step is built: a state may be loaded after that, the optimizer's or the step's.
@@ -273,7 +304,8 @@ class TrainStep:
             return
         number = "n" if made is None else made
         peaks = ", ".join(f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks))
-        resume = "" if self._clock.unit is not None else f"or build it with initial_updates={number}, "
+        is_known = self._clock.checked.unit is None or self._clock.checked.count is not None
+        resume = f"or build it with initial_updates={number}, " if is_known else ""
         warn(
             f"the optimizer has made {'' if made is None else f'{made} '}updates, but the curve starts at "
             f"step 0: load the step's state, step.load_state_dict(state), {resume}or, if the curve is meant "
@@ -332,7 +364,7 @@ class TrainStep:
     def _read_state(self) -> TrainStepState:
         """Return the current state, which shares memory with the step. Synchronizes with the device."""
         clock, counters = self._clock, self._clock.read_counters()
-        states = snapshot.optimizer_states(self.optimizers, clock, counters.clock)
+        states = snapshot.optimizer_states(self.optimizers, clock, counters.curve_step)
         groups = (group["params"] for group in all_groups(self.optimizers))
         return {
             "model": plain_state(self._module),
@@ -340,14 +372,13 @@ class TrainStep:
             "optimizer_type": snapshot.one_or_list([type(item).__name__ for item in self.optimizers]),
             "parameters": names_of_parameters(self._module, groups),
             "precision": self._precision.name,
-            "curves": [curve.to_dict() for curve in clock.curves],
+            "records": dump_records(clock.curves, clock.peaks, clock.checked),
             "applied": counters.applied,
             "skipped": counters.skipped,
-            "clock": counters.clock,
+            "curve_step": counters.curve_step,
             "consumed": counters.consumed,
             "peak_was_set": self._is_peak_set,
-            "unit": clock.unit,
-            "hold": dump_hold_states(clock.rules, clock.read_hold_states()),
+            "hold": dump_hold_states(clock.checked.rules, clock.read_hold_states()),
             "loss_scale": self._normalizer.state_tensors(),
             "carry": None if self._carry is None else self._carry.buffers,
             "random": snapshot.get_random_states(self._device),
@@ -365,13 +396,13 @@ class TrainStep:
         Args:
             state_dict: The state that `state_dict` returned. If this step's parameters are sharded, the
                 saved tensors may be whole.
-            strict: Reject the state of a curve that differs at a step so far, as `lambda_lr` does. With
-                False the run resumes under this step's curve, at the saved clock. The default is the step's
-                `strict`.
+            strict: Reject the state of a curve that differs at a step so far, or of a different clock, as
+                `lambda_lr` does. With False the run resumes under this step's curve and clock, at the saved
+                step of the curve, with a warning. The default is the step's `strict`.
 
         Raises:
-            ValueError: The state is not one of a TrainStep; it belongs to a different curve (unless `strict`
-                is False), hold, unit, optimizer, precision or carry, or to a model of different shapes or
+            ValueError: The state is not one of a TrainStep; it belongs to a different curve or clock (unless
+                `strict` is False), optimizer, precision or carry, or to a model of different shapes or
                 dtypes; the parameters are different ones, in a different order or in different groups; or a
                 scheduler is attached to the optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises, such as
@@ -386,10 +417,10 @@ class TrainStep:
         with reading_state_of("a TrainStep", state_dict):
             check_saved_state(self._read_state(), state_dict)
             strict = self.strict if strict is None else strict
-            position = read_position(state_dict, self._clock, self.optimizers, strict)
+            position = read_saved_run(state_dict, self._clock, self.optimizers, strict)
             is_peak_set = bool(state_dict["peak_was_set"])
-        if position.message:
-            warn(position.message)
+        for message in position.messages:
+            warn(message)
         if not (is_peak_set or self._is_peak_set):
             warn_of_other_peaks(position.peaks, self._clock.peaks, "step")
         self._is_loading = self._steppers.is_partial = True
@@ -428,13 +459,13 @@ class TrainStep:
 
     def __str__(self) -> str:
         """Return the curve, its current step and learning rates, and the counters. Synchronizes."""
-        applied, skipped, clock, consumed = self._clock.read_counters()
-        lrs = [float(f"{lr:.6g}") for lr in self._clock.lrs_at(clock)]
+        applied, skipped, curve_step, consumed = self._clock.read_counters()
+        lrs = [float(f"{lr:.6g}") for lr in self._clock.lrs_at(curve_step)]
         lr = checks.short_repr(lrs if len(set(lrs)) > 1 else lrs[0])
         counts = f"applied={applied}, skipped={skipped}"
-        if self._clock.unit is not None:
-            counts += f", consumed={consumed}, unit={self._clock.unit}"
-        return f"TrainStep({self._describe_curves()}, clock={clock}, lr={lr}, {counts})"
+        if self._clock.checked.unit is not None:
+            counts += f", consumed={consumed}, unit={self._clock.checked.unit}"
+        return f"TrainStep({self._describe_curves()}, curve_step={curve_step}, lr={lr}, {counts})"
 
     def _describe_curves(self) -> str:
         curves = self._clock.curves

@@ -7,12 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import Curve, Rule, Segments, check_unit, checks, decide, stack, warn
-from torch_bridge.saved_states import MAX_CONSUMED, States, initial_states
+from torch_bridge.curve_api import (
+    MAX_CONSUMED,
+    CheckedClock,
+    Curve,
+    Rule,
+    Segments,
+    checks,
+    decide,
+    stack,
+    warn,
+)
+from torch_bridge.saved_states import States, initial_states
 from torch_bridge.schedulers.curve_end import end_message
 from torch_bridge.schedulers.group_curves import ValuesAhead
-from torch_bridge.schedulers.host_clock import checked_unit
 from torch_bridge.table import multiplier, tensors
+from torch_bridge.training.clock.counts import write_count
 
 MAX_TABLE_VALUES = 2**24
 """The most multipliers and learning rates that a clock keeps on the device: 64 MiB."""
@@ -32,7 +42,7 @@ class Counters(NamedTuple):
     """Updates applied."""
     skipped: int
     """Updates skipped."""
-    clock: int
+    curve_step: int
     """The step of the curve for the next update."""
     consumed: int
     """Samples or tokens that the applied updates consumed; without a unit, the number of these updates."""
@@ -46,34 +56,11 @@ def checked_updates(name: str, value: Any) -> int:
     return updates
 
 
-def check_clock(
-    curves: Sequence[Curve], rules: Sequence[Rule], unit: Any, count: Any, initial_updates: int | None
-) -> None:
-    """Reject a clock of samples or tokens that cannot count, or whose position is not known."""
-    check_unit(curves, unit)
-    if unit is None:
-        if count is not None:
-            raise TypeError("count= needs unit=: the samples or tokens that make one step of the curve")
-        return
-    unit = checked_unit(unit)
-    if not callable(count):
-        raise TypeError(
-            f"unit = {unit} needs count=, a function of a batch; it is {checks.short_repr(count)}"
-        )
-    if rules:
-        raise ValueError(f"unit = {unit} with hold: a rule can hold only a clock of updates")
-    if initial_updates:
-        raise ValueError(
-            f"unit = {unit} with initial_updates = {initial_updates}, which does not say what these updates "
-            "consumed: resume with load_state_dict"
-        )
-
-
 class Clock:
     """Counts updates on the device and looks up their learning rates there, without synchronizing with it.
 
-        clock = applied, except for updates at which a rule holds it;  with a unit  clock = consumed // unit
-        lr = float32(float32(peak) · curve(clock)) = table[min(clock, last step), group]
+        curve_step = applied, less the updates at which a rule held the curve;  with a unit  consumed // unit
+        lr = float32(float32(peak) · curve(curve_step)) = table[min(curve_step, last step), group]
 
     The table holds the learning rates of all steps, next to the multipliers of each distinct curve, from
     which `set_peaks` fills it. If they would be more than `MAX_TABLE_VALUES`, only the multipliers are kept;
@@ -85,10 +72,9 @@ class Clock:
         curves: The curve of each parameter group.
         peaks: The peak learning rate of each group.
         device: The device of the counters and the learning rates.
-        rules: Rules that may hold the clock; if there are any, the curves are all the same.
-        unit: Samples or tokens that make one step of the curve; None if an update is one.
+        checked: The argument `clock` of the step.
         initial_updates: Updates already made by another training loop.
-        is_captured: True if a graph captures an update, and replays it at any clock.
+        is_captured: True if a graph captures an update, and replays it at any step of the curve.
     """
 
     def __init__(
@@ -96,17 +82,17 @@ class Clock:
         curves: Sequence[Curve],
         peaks: Sequence[float],
         device: torch.device,
-        rules: Sequence[Rule] = (),
-        unit: int | None = None,
+        checked: CheckedClock,
         initial_updates: int = 0,
         is_captured: bool = False,
     ) -> None:
         self.curves, self.peaks = list(curves), list(peaks)
-        self.rules, self.unit, self._is_captured = rules, unit, is_captured
+        self.checked, self._is_captured = checked, is_captured
+        unit = checked.unit
         # One tensor, so that a single add_ advances all counters, whatever the device decides:
         #
         #     index           0         1         2       3
-        #     _counters   [ applied | skipped | clock | consumed; without a unit: applied ]
+        #     _counters   [ applied | skipped | curve_step | consumed; without a unit: applied ]
         #
         # For example, without a unit:
         #
@@ -116,18 +102,22 @@ class Clock:
         #     skipped      +  [ 0, 1,  0,  0]  =  [10, 3, 10, 10]
         #
         # The attributes below are views of this memory in the shapes that operators need, made once because
-        # slicing is an operator too. With a unit the clock follows from consumed, so an update adds only to
+        # slicing is an operator too. With a unit the step follows from consumed, so an update adds only to
         # applied and consumed.
         self._counters = torch.zeros(4, dtype=torch.int64, device=device)
         self.now = self._counters[2]
         """The step of the curve for the next update, a scalar."""
-        self._clock = self._counters[2:3]
+        self._curve_step = self._counters[2:3]
         self._consumed = self._counters[3:]
         self._if_skipped = torch.tensor([0, 1, 0, 0], device=device)
         self._if_held = torch.tensor([1, 0, 0, 1 if unit is None else 0], device=device)
         self._if_applied = torch.tensor([1, 0, 1, 1] if unit is None else [1, 0, 0, 0], device=device)
-        self._all_but_clock = torch.tensor([1, 1, 0, 1], device=device)
+        self._all_but_step = torch.tensor([1, 1, 0, 1], device=device)
         self._consumed_entry = torch.tensor([0, 0, 0, 1], device=device)
+        self.count: Tensor | None = None
+        """With a unit, what this update consumes, an int64 scalar; `set_count` writes it."""
+        if unit is not None:
+            self.count = torch.zeros((), dtype=torch.int64, device=device)
 
         self.lrs = torch.zeros(len(self.curves), dtype=torch.float32, device=device)
         """The learning rates of this update, one per parameter group: float32 of shape (groups,)."""
@@ -158,11 +148,9 @@ class Clock:
         self._host_counters = torch.zeros(
             4, dtype=torch.int64, device="cpu", pin_memory=self._copy_done is not None
         )
-        self._hold = Hold(rules, self.curves[0], device) if rules else None
+        self._hold = Hold(checked.rules, self.curves[0], device) if checked.rules else None
         self._has_warned_of_end = self._has_warned_of_unit = False
-        self.write_state(
-            Counters(initial_updates, 0, initial_updates, initial_updates), peaks, initial_states(rules)
-        )
+        self.write_state(_initial_counters(checked, initial_updates), peaks, initial_states(checked.rules))
 
     def resume(self, counters: Counters, peaks: Sequence[float], states: States) -> None:
         """Continue a saved run, which has warned if it was past the end of its curves."""
@@ -177,10 +165,10 @@ class Clock:
         self._counters.copy_(torch.tensor(counters, device="cpu"))
         self.set_peaks(peaks)
         self._updates, self._next_look = 0, _FIRST_COPY
-        # An update moves the clock by at most one step, so at first it is certainly within the table. A clock
-        # of samples may leap.
-        can_leap = self._is_captured or self.unit is not None
-        self._updates_within_table = 0 if can_leap else self._last_step - counters.clock + 1
+        # An update moves by at most one step, so at first it is certainly within the table. With a unit it
+        # may leap.
+        can_leap = self._is_captured or self.checked.unit is not None
+        self._updates_within_table = 0 if can_leap else self._last_step - counters.curve_step + 1
         self._next_copy: int = _FIRST_COPY
         self._is_copying = False  # a copy that has not arrived has the old counters
 
@@ -207,6 +195,35 @@ class Clock:
         """Return the learning rate of each parameter group at a step of the curve, computed on the host."""
         return self._host_lrs.at(step)
 
+    def set_count(self, count: Any, rank: int, size: int) -> None:
+        """Write what the next update consumes on this rank. A captured graph must not contain this call.
+
+        Args:
+            count: The argument `count` of the step.
+            rank: This rank, which takes its part of the clock's own `count`.
+            size: The number of ranks.
+
+        Raises:
+            TypeError, ValueError: The count is wrong, or missing, or the clock takes none.
+        """
+        if self.count is None:
+            if count is not None:
+                raise TypeError(
+                    f"count = {checks.short_repr(count)}, but the curve counts no samples or tokens: leave "
+                    "out count, or build the step with clock=DataClock(unit)"
+                )
+            return
+        if count is None:
+            total = self.checked.count
+            if total is None:
+                unit = self.checked.unit
+                raise TypeError(
+                    f"with DataClock({unit}), the step needs what this update consumes: write step(batch, "
+                    f"count=n); or build it with DataClock({unit}, count=n), if all ranks always consume n"
+                )
+            count = total // size + (rank < total % size)
+        write_count(self.count, count)
+
     def prepare(self) -> None:
         """Prepare the next update; warn of the ones before. A captured graph must not contain this call."""
         if self._updates == self._next_look:
@@ -232,7 +249,7 @@ class Clock:
             torch.mul(multiplier(self._segments, self.now), self._device_peaks, out=self.lrs)
             return
         is_within = self._updates <= self._updates_within_table
-        step = self._clock if is_within else self._clock.clamp(max=self._last_step)
+        step = self._curve_step if is_within else self._curve_step.clamp(max=self._last_step)
         if self._table is not None:
             torch.index_select(self._table, 0, step, out=self._lrs_row)
         elif self._multipliers is not None:
@@ -240,12 +257,12 @@ class Clock:
             torch.mul(multipliers, self._device_peaks, out=self.lrs)
 
     def count_update(self, skip: Tensor, loss: Tensor, consumed: Any = None) -> Tensor:
-        """Count an update as applied or skipped, and move the clock.
+        """Count an update as applied or skipped, and move along the curve.
 
         Args:
             skip: The decision to skip, a bool scalar.
-            loss: The metric for the rules that may hold the clock.
-            consumed: With a unit, the samples or tokens of the update, an int64 scalar.
+            loss: The metric for the rules that may hold the curve.
+            consumed: With a unit, the samples or tokens of the update on all ranks, an int64 scalar.
 
         Returns:
             A new int64 tensor of shape (4,): updates applied and skipped so far, this one included; the step
@@ -255,54 +272,72 @@ class Clock:
         change = self._if_applied
         if self._hold is not None:
             change = torch.where(self._hold.decide_hold(self.now, loss, skip), self._if_held, change)
-        if self.unit is None:
+        if self.checked.unit is None:
             change = torch.where(skip, self._if_skipped, change)
-            # The counters after this update, but the clock before it: the step whose learning rates it used.
-            counters = torch.addcmul(self._counters, change, self._all_but_clock)
+            # The counters after this update, but the step before it, whose learning rates it used.
+            counters = torch.addcmul(self._counters, change, self._all_but_step)
             self._counters.add_(change)
             return counters
         change = torch.where(skip, self._if_skipped, torch.addcmul(change, self._consumed_entry, consumed))
         self._counters.add_(change)
         self._consumed.clamp_(max=MAX_CONSUMED)
-        counters = self._counters.clone()  # before the clock moves, for the same reason
-        torch.div(self._consumed, self.unit, rounding_mode="floor", out=self._clock)
+        counters = self._counters.clone()  # before the step moves, for the same reason
+        torch.div(self._consumed, self.checked.unit, rounding_mode="floor", out=self._curve_step)
         return counters
 
     def _check_lrs(self, counters: Counters) -> None:
-        """Warn once of training past the end of the curves, or at learning rate 0 while the clock stands."""
-        clock = counters.clock
+        """Warn once of training past the end of the curves, or at learning rate 0 while the unit fills."""
+        curve_step = counters.curve_step
         if not self._has_warned_of_end and any(self.peaks) and (message := self._end_message(counters)):
             self._has_warned_of_end = True
             warn(message)
         updates = counters.applied - self._start.applied
         if (
-            self.unit is not None
+            self.checked.unit is not None
             and not self._has_warned_of_unit
-            and clock == self._start.clock < self._last_step
+            and curve_step == self._start.curve_step < self._last_step
             and updates >= _STUCK_UPDATES
             and any(self.peaks)
-            and not any(self.lrs_at(clock))
+            and not any(self.lrs_at(curve_step))
         ):
             self._has_warned_of_unit = True
             warn(
                 f"{updates} updates consumed {counters.consumed - self._start.consumed} in all, which with "
-                f"unit = {self.unit} leaves the curve at step {clock}, where every learning rate is 0, so no "
-                "weight changes: choose a unit that is at most what an update consumes, and check the number "
-                "that count(batch) returns"
+                f"unit = {self.checked.unit} leaves the curve at step {curve_step}, where every learning "
+                "rate is 0, so no weight changes: choose a unit that is at most what an update consumes, and "
+                "check the counts"
             )
 
     def _end_message(self, counters: Counters) -> str:
-        return end_message(self.curves, self.unit, counters.clock, counters.applied)
+        return end_message(self.curves, self.checked.unit, counters.curve_step, counters.applied)
+
+
+def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
+    """Return the counters of a run that begins after updates of another training loop.
+
+    Raises:
+        ValueError: It is not known what these updates consumed.
+    """
+    if checked.unit is None:
+        return Counters(updates, 0, updates, updates)
+    if updates and checked.count is None:
+        raise ValueError(
+            f"initial_updates = {updates} with DataClock({checked.unit}): the number of updates does not say "
+            f"how much they consumed. Write DataClock({checked.unit}, count=n) if each consumed n; or leave "
+            "out initial_updates, and call load_state_dict"
+        )
+    consumed = min(updates * (checked.count or 0), MAX_CONSUMED)
+    return Counters(updates, 0, consumed // checked.unit, consumed)
 
 
 class Hold:
-    """The states of the rules, and their decision to hold the clock, on the device.
+    """The states of the rules, and their decision to hold the curve, on the device.
 
     Call `write_states` before the first decision.
 
     Args:
         rules: At least one rule.
-        curve: The curve whose clock they hold.
+        curve: The curve that they hold.
         device: The device of the states.
     """
 
@@ -320,12 +355,12 @@ class Hold:
             self._memory.append((integers, floats))
             self._states.append(type(state)(*integers.unbind(), *floats.unbind()))
 
-    def decide_hold(self, clock: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
-        """Record the metric of an update at `clock`, and decide whether to hold the clock: a bool scalar.
+    def decide_hold(self, curve_step: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
+        """Record the metric of an update, and decide whether to hold the curve at this step: a bool scalar.
 
         A skipped update changes no state, and its result must be ignored.
         """
-        flat = (self._flat_starts == clock).any()
+        flat = (self._flat_starts == curve_step).any()
         states, held = decide(torch, self._rules, self._states, flat, metric.float())
         for (integers, floats), state in zip(self._memory, states, strict=True):
             count = len(integers)

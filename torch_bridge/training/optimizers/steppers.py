@@ -140,17 +140,17 @@ class OptimizerSteppers:
 
     def step(self, skip: Tensor, found_inf: Tensor) -> None:
         """Step all optimizers unless `skip`, a bool scalar; `found_inf` is the same as a float32."""
-        clock = 0
+        curve_step = 0
         if self._any_on_host:
             # The only read of an update. An interrupt while the host waits for it, such as Ctrl-C, changes
             # nothing. So the wait comes before `is_partial`, and the step stays usable.
-            clock = int(torch.where(skip, -1, self._clock.now).item())
+            curve_step = int(torch.where(skip, -1, self._clock.now).item())
         # Set before the first optimizer moves a weight, and before a skipped update is counted. An error from
         # here until counters and loss scale are written leaves, for instance, new weights with old counters,
         # and the next update would use the same learning rate again. Only a completed update or a loaded
         # checkpoint clears the mark.
         self.is_partial = True
-        if clock < 0:
+        if curve_step < 0:
             return
         for optimizer, groups, _, lrs, clock_groups, has_momentum in self._attached:
             if lrs[0] is not None:
@@ -161,7 +161,7 @@ class OptimizerSteppers:
                     # A leftover attribute would affect the user's later calls of `optimizer.step`.
                     vars(optimizer).pop("found_inf", None)
                 continue
-            for group, lr in zip(groups, self._clock.lrs_at(clock)[clock_groups], strict=True):
+            for group, lr in zip(groups, self._clock.lrs_at(curve_step)[clock_groups], strict=True):
                 group["lr"] = lr
             if has_momentum:
                 _create_momentum(optimizer, dampened=True)

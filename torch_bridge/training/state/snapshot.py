@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.dtensors import host_copier
-from torch_bridge.saved_states import HoldState
 from torch_bridge.training.clock.clock import Clock
 
 
@@ -37,22 +36,20 @@ class TrainStepState(TypedDict):
     """The names of each parameter group's parameters, without the parts that wrappers add."""
     precision: str
     """`"fp32"`, `"bf16"` or `"fp16"`."""
-    curves: list[Mapping[str, Any]]
-    """The arguments of each parameter group's curve."""
+    records: list[dict[str, Any]]
+    """The record of each parameter group, as `plateau_jax.resume_record` returns it."""
     applied: int
     """Number of updates applied."""
     skipped: int
     """Number of updates skipped."""
-    clock: int
+    curve_step: int
     """The step of the curve that gives the next update its learning rates."""
     consumed: int
-    """Number of samples or tokens consumed; equal to `applied` if `unit` is None."""
+    """Number of samples or tokens consumed; without a `DataClock`, equal to `applied`."""
     peak_was_set: bool
     """True if `set_peak` has set the peaks, so that they may differ from those of the program."""
-    unit: int | None
-    """Number of samples or tokens per step of the curve; None if each update is one step."""
-    hold: list[HoldState] | None
-    """The rules that hold the clock, with their states."""
+    hold: list[dict[str, int | float]]
+    """The states of the rules that may hold the curve."""
     loss_scale: Sequence[Tensor] | None
     """With `precision="fp16"` the loss scale, a float32 scalar, and its growth counter; then the divisor of
     sums, if the ranks have agreed on one. None if there is neither."""

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.plain_names import to_plain_names
-from torch_bridge.saved_states import States, compare_curves, read_saved_clock
+from torch_bridge.saved_states import States, read_position
 from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state.optimizer_states import check_same_parameters
 from torch_bridge.training.state.snapshot import TrainStepState, as_list
@@ -33,8 +33,8 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
     if isinstance(saved, Mapping) and "base_lrs" in saved:
         raise ValueError(
             "state_dict is not the state of a TrainStep: it is the state of a scheduler. Load model and "
-            "optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); with unit= or hold=, "
-            "see docs/training_step.md, From a TrainStep to a scheduler, and back"
+            "optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); with clock=, see "
+            "docs/training_step.md, From a TrainStep to a scheduler, and back"
         )
     if not isinstance(saved, Mapping) or current.keys() != saved.keys():
         raise ValueError(f"state_dict is not the state of a TrainStep, which has the keys {list(current)}")
@@ -61,36 +61,35 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
         raise ValueError(f"state_dict has loss_scale = {scale}, with which every update would be skipped")
 
 
-class SavedPosition(NamedTuple):
+class SavedRun(NamedTuple):
     """Where a saved run continues."""
 
     counters: Counters
     peaks: list[float]
     hold_states: States
-    message: str
-    """A warning that is due because the curves differ, or an empty string."""
+    messages: list[str]
+    """Warnings that are due, because the clocks or the curves differ."""
 
 
-def read_position(
+def read_saved_run(
     saved: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], strict: bool
-) -> SavedPosition:
-    """Return the position of a saved run, and compare the curves.
+) -> SavedRun:
+    """Return the position of a saved run, and compare its curves and clock.
 
     Raises:
         ValueError: See `TrainStep.load_state_dict`.
     """
     applied = checked_updates("applied", saved["applied"])
     skipped = checked_updates("skipped", saved["skipped"])
-    step, consumed, hold_states = read_saved_clock(saved, applied, clock.unit, clock.rules, "TrainStep")
-    consumed = applied if clock.unit is None else consumed
+    position = read_position(saved, applied, clock.curves, clock.checked, "TrainStep", strict=strict)
+    consumed = applied if clock.checked.unit is None else position.consumed
     states = as_list(saved["optimizer"], optimizers)
     groups = chain.from_iterable(state["param_groups"] for state in states)
     peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
     if len(peaks) != len(clock.peaks):
         raise ValueError(f"state_dict has {len(peaks)} parameter groups; this step has {len(clock.peaks)}")
-    is_clock_used = consumed > step * (clock.unit or 1)
-    message = compare_curves(saved, clock.curves, step, is_clock_used, "TrainStep", strict=strict)
-    return SavedPosition(Counters(applied, skipped, step, consumed), peaks, hold_states, message)
+    counters = Counters(applied, skipped, position.curve_step, consumed)
+    return SavedRun(counters, peaks, position.hold_states, position.messages)
 
 
 def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.clock.batch_counts import join_words, split_count
+from torch_bridge.training.clock.counts import join_words, split_count
 from torch_bridge.training.update.gradients import norm_dtype, total_norm
 from torch_bridge.training.update.loss import Loss, check_weight
 from torch_bridge.training.update.precision import LossScale

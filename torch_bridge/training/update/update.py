@@ -1,5 +1,6 @@
 """One update on the device: forward, backward, unscale, clip, decide, step, count."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,6 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.clock.batch_counts import BatchCounts
 from torch_bridge.training.clock.clock import Clock
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.update.carry import Carry
@@ -37,7 +37,6 @@ class Update:
         precision: Precision,
         carry: Carry | None,
         clock: Clock,
-        batch_counts: BatchCounts | None,
         normalizer: LossNormalizer,
         steppers: OptimizerSteppers,
         max_norm: float | None,
@@ -47,14 +46,18 @@ class Update:
         self._optimized, self._all_parameters = parameters, list(model.parameters())
         self._parallelism = parallelism if parallelism.is_distributed else None
         self._precision, self._carry, self._clock = precision, carry, clock
-        self._batch_counts, self._normalizer, self._steppers = batch_counts, normalizer, steppers
+        self._normalizer, self._steppers = normalizer, steppers
         self._max_norm, self._has_aux = max_norm, has_aux
         self._parse_loss = self._parse_loss_and_aux if has_aux else parse_loss
         self._aux: list[Any] = []
         self._is_plain = carry is None and precision.name == "fp32"
 
-    def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
+    def __call__(self, micro_batches: Sequence[Any], *, is_void: bool = False) -> tuple[Any, ...]:
         """Run an update.
+
+        Args:
+            micro_batches: The micro-batches of this rank.
+            is_void: True to make the loss NaN, so that all ranks skip the update.
 
         Returns:
             Loss, norm, learning rates and counters, as new tensors. With `has_aux` also the pytree structure
@@ -72,11 +75,15 @@ class Update:
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
-            consumed = None if self._batch_counts is None else self._batch_counts(micro_batches)
             total, carry = self._forward_and_backward(micro_batches)
+            if is_void:
+                total = total[0] * math.nan, total[1]
             gradients = gradients_of(self._optimized)
             if not gradients:
                 raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
+            consumed = self._clock.count
+            if consumed is not None and self._parallelism is not None:
+                consumed = consumed.clone()  # the sum over ranks takes its place
             loss, norm = normalizer.normalize(total, len(micro_batches), gradients, consumed)
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
