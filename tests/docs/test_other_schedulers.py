@@ -16,7 +16,7 @@ from support.schedulers.runs import advance, lrs_of, optimizer_with
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
 from plateau_jax import PlateauCurve
-from torch_bridge import lambda_lr
+from torch_bridge import DataClock, lambda_lr
 
 pytestmark = [
     pytest.mark.slow,
@@ -78,7 +78,8 @@ def levels(curve, case, highest):
         return curve.learning_rate(steps_of(case), peak) / peak
     # In the order of the pages: OLMo-core counts an update before it.
     optimizer, is_first, lrs = optimizer_with([peak]), case["library"] == "OLMo-core", []
-    scheduler = lambda_lr(optimizer, curve, unit=case["settings"]["length"] if is_first else 1)
+    unit = case["settings"]["length"] if is_first else 1
+    scheduler = lambda_lr(optimizer, curve, clock=DataClock(unit))
     for count in case["counts"]:
         if is_first:
             scheduler.step(count=count)
