@@ -39,8 +39,7 @@ def cases(max_unit: int) -> dict[str, st.SearchStrategy[tuple[Any, Any]]]:
     counted = st.tuples(curves, magnitudes(1, max_unit).map(DataClock))
     return {
         "updates": st.tuples(curves, st.none()),
-        "samples": st.tuples(curves, units.map(DataClock))
-        | st.tuples(of_plan, st.none() | st.just(DataClock(8))),
+        "samples": counted | st.tuples(of_plan, st.sampled_from([None, DataClock(8)])),
         "held": st.tuples(curves, holds.map(lambda hold: tuple(hold) if isinstance(hold, list) else hold)),
     }
 
