@@ -49,6 +49,9 @@ class Stage(NamedTuple):
 class StagedCurve(Curve, kind="staged"):
     """A learning-rate curve made of stages. Each stage begins at the level at which the previous one ended.
 
+    `StagedCurve.wsd` writes the stages of warmup-stable-decay, `StagedCurve.through` those of straight lines
+    through points.
+
     Levels are fractions of the peak. In a stage from level a to level b over L steps, the level after j
     steps is, with x = j/L,
 
