@@ -17,8 +17,8 @@ from support.examples import examples
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
 from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve
+from plateau_jax.clocks.clock import check_clock
 from plateau_jax.clocks.decision import HOST, decide, initial_state
-from plateau_jax.clocks.rules import check_rules
 from plateau_jax.validation import checks
 
 
@@ -48,7 +48,7 @@ def test_arguments_become_plain_numbers():
 
 def test_hold_below_needs_no_flat_part():
     rule = HoldBelow(0.5, 3)
-    assert check_rules(rule, PlateauCurve(10)) == (rule,)
+    assert check_clock(rule, [PlateauCurve(10)]).rules == (rule,)
 
 
 @pytest.mark.parametrize(

@@ -92,23 +92,23 @@ def test_shard_map_may_cover_some_axes_of_mesh(x64, kind):
 
 @both_kinds
 def test_loss_of_all_devices_decides(kind):
-    """A run on several devices has one clock, that of a run on one device."""
+    """A run on several devices has the steps of a run on one device."""
     mesh, params = mesh_of(kind), jnp.ones((8, 2))
     curve = StagedCurve([(2, 1), (3,), (4, 0.5), (4,), (9, 0)])
     rules = [HoldUntilFlat(2, every=2, limit=9), HoldBelow(0.2, 3)]
     scales = np.random.default_rng(5).random(30, np.float32)
-    optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(curve, 0.3, hold=rules))
+    optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(curve, 0.3, rules))
 
     def rates(params, loss_of=jnp.mean):
         def update(state, scale):
             _, state = optimizer.update(params, state, params, value=loss_of(params * scale))
-            return state, (state[1].clock, state[1].learning_rate)
+            return state, (state[1].curve_step, state[1].learning_rate)
 
         return jax.lax.scan(update, optimizer.init(params), scales)[1]
 
-    clocks, wanted = jax.jit(rates)(params)
-    assert_equal_bits(wanted, product(curve, 0.3, np.append(0, clocks[:-1]), False))
-    assert len(set(clocks.tolist())) < 25
+    curve_steps, wanted = jax.jit(rates)(params)
+    assert_equal_bits(wanted, product(curve, 0.3, np.append(0, curve_steps[:-1]), False))
+    assert len(set(curve_steps.tolist())) < 25
     sharded = jax.device_put(params, NamedSharding(mesh, P("data")))
     with jax.set_mesh(mesh):
         _, actual = jax.jit(rates)(sharded)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from functools import cache, partial, reduce
 from itertools import permutations
 from pathlib import Path
@@ -12,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL
-from support.curves.scaled import OF_UNIT_8, WRONG_UNITS
+from support.curves.scaled import OF_UNIT_8
 from support.errors import check_error, each_row
 from support.jax.jax_cases import CURVE
 
 from plateau_jax import (
+    DataClock,
     PlateauCurve,
     StagedCurve,
     check_resume,
@@ -49,9 +51,13 @@ def with_dtype(dtype: str) -> Any:
         return TABLE._replace(start_low=jnp.asarray(TABLE.start_low, dtype))
 
 
-HELD, COUNTED = {"hold": UNTIL}, {"unit": 8}
+HELD, COUNTED, FIXED = {"clock": UNTIL}, {"clock": DataClock(8)}, {"clock": DataClock(8, count=20)}
 RECORD = resume_record(CURVE)
 NOT_A_CURVE = RECORD["curve"]
+EITHER_RECORD = [
+    ("saved", "check_resume({}, RECORD, 10)"),
+    ("now", "check_resume(RECORD, {}, 10)"),
+]
 KEPT = "a wrapper kept it, as flax's TrainState.apply_gradients does: call state.tx.update("
 
 ERRORS: list[Any] = [
@@ -76,19 +82,17 @@ ERRORS: list[Any] = [
     # Transformations.
     ("scale_by_curve(3, PEAK)", TypeError, "curve = 3"),
     ("scale_by_curve(STAIRS, -1.0)", ValueError, "peak_value = -1.0"),
-    ("scale_by_curve(STAIRS, PEAK, hold=3)", TypeError, "hold = 3"),
-    ("scale_by_curve(STAIRS, PEAK, hold=[])", ValueError, "hold", "None"),
-    ("scale_by_curve(StagedCurve([(5, 1)]), PEAK, hold=UNTIL)", ValueError, "needs a flat part"),
-    ("scale_by_curve(STAIRS, PEAK, hold=BELOW, unit=8)", ValueError, "hold = HoldBelow", "unit = 8"),
-    ("scale_by_curve(STAIRS, PEAK, unit=0)", ValueError, "unit = 0", "1 … 2**30"),
-    ("scale_by_curve(STAIRS, PEAK, unit=2**30 + 1)", ValueError, "unit = 1073741825"),
-    ("scale_by_curve(STAIRS, PEAK, unit=8.0)", TypeError, "unit = 8.0", "integer"),
-    *(
-        (f"{function}(OF_UNIT_8[{index}], {peak}unit={unit})", ValueError, f"unit = {unit} must be 8", "plan")
-        for function, peak in (("scale_by_curve", "PEAK, "), ("resume_record", ""))
-        for index in range(len(OF_UNIT_8))
-        for unit in WRONG_UNITS
-    ),
+    ("scale_by_curve(STAIRS, PEAK, 3)", TypeError, "clock = 3", "DataClock"),
+    ("scale_by_curve(STAIRS, PEAK, [])", ValueError, "clock is an empty list", "leave it out"),
+    ("scale_by_curve(StagedCurve([(5, 1)]), PEAK, UNTIL)", ValueError, "needs a flat part"),
+    ("scale_by_curve(STAIRS, PEAK, DataClock(2**30 + 1))", ValueError,
+     "clock = DataClock(unit=1073741825", "a unit of at most 2**30 = 1073741824"),
+    ("scale_by_curve(STAIRS, PEAK, DataClock(8, count=2**30 + 1))", ValueError,
+     "count=1073741825", "a count of at most 2**30"),
+    *((f"{function}(OF_UNIT_8[{index}], PEAK, {clock})", ValueError, "clock = ", "must be DataClock(8)")
+      for function in ("scale_by_curve", "resume_record")
+      for index in range(len(OF_UNIT_8))
+      for clock in ("DataClock(1)", "DataClock(16, count=8)", "BELOW", "[BELOW]")),
     ("update(HELD)", TypeError, "value is missing: pass value= to update", KEPT, "value=...)"),
     *(
         (f"update(HELD, value={value})", TypeError, "value = ", "real scalar")
@@ -98,9 +102,11 @@ ERRORS: list[Any] = [
         )
     ),
     ("update(COUNTED)", TypeError, "count is missing: pass count= to update", KEPT, "count=...)"),
+    ("update(COUNTED)", TypeError, "write DataClock(unit, count=n) if it is always n"),
     ("update(COUNTED, value=3)", TypeError, "count is missing", KEPT),
     *(
-        (f"update(COUNTED, count={count})", TypeError, "count = ", "integer")
+        (f"update({clock}, count={count})", TypeError, "count = ", "integer")
+        for clock in ("COUNTED", "FIXED")
         for count in (
             *("3.0", "True", "nan", "np.float32(3)", "np.array(True)", "np.ones(2, int)", "'3'"),
             *("jnp.float32(3)", "jnp.array(True)", "jnp.ones(1, int)"),
@@ -109,33 +115,53 @@ ERRORS: list[Any] = [
     ("update(COUNTED, count=-1)", ValueError, "count = -1", "0 … 2**30"),
     ("update(COUNTED, count=2**30 + 1)", ValueError, "count = 1073741825", "0 … 2**30"),
     *(
-        (f"update({{}}, count={count})", TypeError, "count = ", "left out", "unit=n")
+        (f"update({clock}, count={count})", TypeError, "count = ", "left out", "clock=DataClock(unit)")
+        for clock in ("{}", "HELD")
         for count in ("0", "3", "-1", "np.int32(3)", "jnp.ones((), 'int32')", "'three'")
     ),
     # Records.
     *(
-        (f"check_resume(RECORD, CURVE, {step})", TypeError, "step = ", "int")
-        for step in ("1.5", "'3'", "True", "jnp.array([1])", "jnp.array(True)", "np.array(1.0)")
+        (f"check_resume(RECORD, RECORD, {step})", TypeError, "step = ", "int")
+        for step in (
+            *("1.5", "3.0", "'3'", "None", "True", "np.True_", "nan"),
+            *("np.array(1.0)", "jnp.float32(3)", "jnp.array([1])", "jnp.array(True)"),
+        )
     ),
-    ("check_resume(RECORD, CURVE, -1)", ValueError, "step = -1", "at least 0"),
-    ("resume_record(NOT_A_CURVE)", TypeError, "curve = ", "must be a Curve"),
-    ("resume_record(CURVE, unit=0)", ValueError, "unit = 0"),
-    ("resume_record(CURVE, peak_value=-1)", ValueError, "peak_value = -1"),
-    ("check_resume(RECORD, NOT_A_CURVE, 1)", TypeError, "curve = ", "must be a Curve"),
     *(
-        (f"check_resume({record}, CURVE, 10)", ValueError, "record = ", "is not from resume_record: ")
+        (f"check_resume(RECORD, RECORD, {step})", ValueError, "step = -1", "at least 0")
+        for step in ("-1", "np.int64(-1)", "jnp.int32(-1)")
+    ),
+    ("resume_record(NOT_A_CURVE)", TypeError, "curve = ", "must be a Curve"),
+    ("resume_record(CURVE, -1)", ValueError, "peak_value = -1"),
+    ("resume_record(CURVE, [0.1])", TypeError, "peak_value = [0.1]"),
+    ("resume_record(CURVE, 0.1, 8)", TypeError, "clock = 8", "DataClock"),
+    ("resume_record(CURVE, clock=[])", ValueError, "clock is an empty list"),
+    ("resume_record(StagedCurve([(5, 1)]), clock=UNTIL)", ValueError, "needs a flat part"),
+    # Either record may be something else.
+    *(
+        (call.format(record), ValueError, f"{name} = ", "is not from resume_record: ")
+        for name, call in EITHER_RECORD
         for record in (
             *("None", "json.dumps(RECORD)", "Path('record.json')", "{}", "[RECORD]", "RECORD | {'step': 3}"),
             # Curves, of which the second has a "curve" too.
-            *("CURVE.to_dict()", "CURVE.cooldown(100, 9).to_dict()"),
-            *("{'curve': None}", "{'curve': RECORD}", "{1: 2}"),
-            "{'curve': NOT_A_CURVE | {'total_steps': 'many'}}",
-            "{'curve': NOT_A_CURVE | {'warmup_steps': np.array(True)}}",
-            "RECORD | {'peak_value': -1.0}",
+            *("CURVE", "CURVE.to_dict()", "CURVE.cooldown(100, 9).to_dict()"),
+            # The form of older versions, even if it says nothing but the curve.
+            *("{'curve': NOT_A_CURVE, 'unit': None, 'hold': None, 'peak_value': None}",
+              "{'curve': NOT_A_CURVE, 'unit': 8, 'hold': None, 'peak_value': 0.1}"),
+            *("{1: 2}", "RECORD | {'peak_value': -1.0}", "RECORD | {'peak_value': 'high'}"),
             "reduce(lambda inner, _: {'curve': inner}, range(100_000), {})",
         )
     ),
-]
+    *(
+        (call.format(record), ValueError, f"{name} has a curve that cannot be read: ")
+        for name, call in EITHER_RECORD
+        for record in (
+            *("{'curve': None}", "{'curve': RECORD}"),
+            "{'curve': NOT_A_CURVE | {'total_steps': 'many'}}",
+            "{'curve': NOT_A_CURVE | {'warmup_steps': np.array(True)}}",
+        )
+    ),
+]  # fmt: skip
 
 
 @each_row(ERRORS)
@@ -161,19 +187,18 @@ def test_steps_that_are_not_integers_are_rejected(step: Any) -> None:
                 run()
 
 
-OPTIONS: list[Any] = [
-    {},
-    COUNTED,
-    *({"hold": hold} for hold in (UNTIL, BELOW, (UNTIL, BELOW), (BELOW, UNTIL))),
-]
+# With rules of the same classes, states are interchangeable.
+CLOCKS: list[Any] = [None, DataClock(8), UNTIL, BELOW, (UNTIL, BELOW), (BELOW, UNTIL)]
 
 
-@pytest.mark.parametrize(("options", "other"), list(permutations(OPTIONS, 2)), ids=str)
-def test_state_of_a_different_clock_is_rejected(options: Any, other: Any) -> None:
-    (function, _), (_, state) = started(**options), started(**other)
-    message = r"^state\.hold = .* must fit the rules"
-    if "unit" in options or "unit" in other:
-        message = f"^state = .*State, that of unit = {options.get('unit')}"
-    given: dict[str, Any] = {"count": 3} if "unit" in options else {"value": 0.5}
+@pytest.mark.parametrize(("clock", "other"), list(permutations(CLOCKS, 2)), ids=str)
+def test_state_of_a_different_clock_is_rejected(clock: Any, other: Any) -> None:
+    (function, _), (_, state) = started(clock=clock), started(clock=other)
+    fits = rf"must fit clock = {re.escape(repr(clock))}"
+    if isinstance(clock, DataClock) or isinstance(other, DataClock):
+        message = rf"^state = .*State\(.* {fits}"
+    else:
+        message = rf"^state\.hold = .* {fits}"
+    given: dict[str, Any] = {"count": 3} if isinstance(clock, DataClock) else {"value": 0.5}
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(partial(function, **given), ONE, state)

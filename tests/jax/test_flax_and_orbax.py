@@ -11,7 +11,7 @@ from orbax import checkpoint
 from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
 
-from plateau_jax import check_resume, multiplier, optax_schedule, resume_record, scale_by_curve
+from plateau_jax import DataClock, check_resume, multiplier, optax_schedule, resume_record, scale_by_curve
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,8 @@ WRAPPERS = {
     "injected peak": lambda build: optax.inject_hyperparams(build)(peak=PEAK),
     "MultiSteps": lambda build: optax.MultiSteps(build(PEAK), every_k_schedule=1).gradient_transformation(),
 }
-CLOCKS = {"count": {"unit": 8}, "value": {"hold": UNTIL}}
+CLOCKS = {"count": DataClock(8), "value": UNTIL}
+"""A clock, by the argument of `update` that it needs."""
 
 
 @x64_both_ways
@@ -55,7 +56,7 @@ CLOCKS = {"count": {"unit": 8}, "value": {"hold": UNTIL}}
 def test_argument_that_a_train_state_keeps_is_missing(name, wrapper, x64):
     """The way out that the message names gives the optimizer the argument."""
     with jax.enable_x64(x64):
-        tx = WRAPPERS[wrapper](lambda peak: scale_by_curve(STAIRS, peak, **CLOCKS[name]))
+        tx = WRAPPERS[wrapper](lambda peak: scale_by_curve(STAIRS, peak, CLOCKS[name]))
         params = grads = {"weights": jnp.ones(2)}
         state = TrainState.create(apply_fn=None, params=params, tx=tx)
         for apply_gradients in (state.apply_gradients, jax.jit(state.apply_gradients)):
@@ -65,31 +66,31 @@ def test_argument_that_a_train_state_keeps_is_missing(name, wrapper, x64):
                 apply_gradients(grads=grads, **{name: 25})
         updates, opt_state = state.tx.update(grads, state.opt_state, state.params, **{name: 25})
         state = state.replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
-        assert optax.tree.get(state.opt_state, "clock") == {"count": 3, "value": 1}[name]
+        assert optax.tree.get(state.opt_state, "curve_step") == {"count": 3, "value": 1}[name]
 
 
 def test_nnx_optimizer_passes_the_count_on():
     model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, scale_by_curve(STAIRS, PEAK, unit=8), wrt=nnx.Param)
+    optimizer = nnx.Optimizer(model, scale_by_curve(STAIRS, PEAK, DataClock(8)), wrt=nnx.Param)
 
     def update(model, optimizer, count):
         optimizer.update(model, nnx.state(model, nnx.Param), count=count)
 
     for function in (update, nnx.jit(update)):
         function(model, optimizer, 25)
-    assert optimizer.opt_state.clock[...] == 50 // 8
+    assert optimizer.opt_state.curve_step[...] == 50 // 8
 
 
 @pytest.mark.parametrize(
-    ("options", "name", "values"),
+    ("clock", "name", "values"),
     [
-        ({}, "value", WORST[4]),
-        ({"hold": [UNTIL, BELOW]}, "value", WORST[4]),
-        ({"unit": 24}, "count", np.resize([8, 8, 16], 60)),
+        (None, "value", WORST[4]),
+        ([UNTIL, BELOW], "value", WORST[4]),
+        (DataClock(24), "count", np.resize([8, 8, 16], 60)),
     ],
 )
-def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, options, name, values):
-    optimizer = scale_by_curve(STAIRS, PEAK, **options)
+def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, clock, name, values):
+    optimizer = scale_by_curve(STAIRS, PEAK, clock)
     update = jax.jit(optimizer.update)
     uninterrupted = optimizer.init(None)
     for step, value in enumerate(values):
@@ -105,13 +106,23 @@ def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, options, name, valu
             jax.tree.map(assert_equal_bits, resumed, jax.tree.map(np.asarray, uninterrupted))
 
 
-def test_record_survives_orbax_and_flax(tmp_path):
-    record = resume_record(STAIRS, hold=[UNTIL, BELOW])
+@pytest.mark.parametrize(
+    ("clock", "same", "different"),
+    [
+        (None, None, DataClock(1)),
+        (DataClock(24, count=8), DataClock(24), DataClock(8)),
+        (UNTIL, [UNTIL], BELOW),
+        # Orbax and Flax return its pairs as lists, or by index.
+        ([UNTIL, BELOW], (UNTIL, BELOW), [UNTIL]),
+    ],
+)
+def test_record_survives_orbax_and_flax(tmp_path, clock, same, different):
+    record = resume_record(STAIRS, PEAK, clock)
     with checkpoint.CheckpointManager(tmp_path) as manager:
         manager.save(1, args=checkpoint.args.Composite(record=checkpoint.args.JsonSave(record)))
         manager.wait_until_finished()
         by_orbax = manager.restore(1, args=checkpoint.args.Composite(record=checkpoint.args.JsonRestore()))
     for saved in (by_orbax.record, serialization.msgpack_restore(serialization.to_bytes(record))):
-        check_resume(saved, STAIRS, jnp.int32(12), hold=[UNTIL, BELOW])
-        with pytest.raises(ValueError, match="saved with hold = "):
-            check_resume(saved, STAIRS, jnp.int32(12), hold=[UNTIL])
+        check_resume(saved, resume_record(STAIRS, PEAK, same), jnp.int32(12))
+        with pytest.raises(ValueError, match="saved with clock="):
+            check_resume(saved, resume_record(STAIRS, PEAK, different), jnp.int32(12))

@@ -8,14 +8,19 @@ import pytest
 from support.clocks.hold_cases import PEAK, STAIRS, UNTIL, WORST, rates_by_words
 from support.jax.jax_cases import assert_equal_bits, mostly_x64, product, x64_both_ways
 
-from plateau_jax import StagedCurve, check_resume, optax_schedule, resume_record, scale_by_curve
+from plateau_jax import DataClock, StagedCurve, check_resume, optax_schedule, resume_record, scale_by_curve
 
 COUNTS = np.array([5, 0, 17, 8, 64, 3] * 4)
 CLOCKS = {
-    "hold": ({"hold": UNTIL}, "value", WORST[1], rates_by_words([UNTIL], WORST[1])),
-    "unit": ({"unit": 8}, "count", COUNTS, product(STAIRS, PEAK, (np.cumsum(COUNTS) - COUNTS) // 8, False)),
+    "rule": (UNTIL, "value", WORST[1], rates_by_words([UNTIL], WORST[1])),
+    "data": (
+        DataClock(8),
+        "count",
+        COUNTS,
+        product(STAIRS, PEAK, (np.cumsum(COUNTS) - COUNTS) // 8, False),
+    ),
 }
-"""The options of a clock, the argument that moves it, its values, and the learning rate of each update."""
+"""A clock, the argument that moves it, its values, and the learning rate of each update."""
 
 # How to wrap `build(peak)`, and where its state is then.
 WRAPPERS = {
@@ -40,14 +45,14 @@ WRAPPERS = {
 
 @mostly_x64
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("clock", CLOCKS)
-def test_wrapped_clock_gives_the_same_learning_rates(clock, wrapper, x64):
+@pytest.mark.parametrize("kind", CLOCKS)
+def test_wrapped_clock_gives_the_same_learning_rates(kind, wrapper, x64):
     """A skipped update changes nothing, and only the argument of the last micro-batch counts."""
-    options, name, values, expected = CLOCKS[clock]
+    clock, name, values, expected = CLOCKS[kind]
     wrap, inner = WRAPPERS[wrapper]
     rates = []
     with jax.enable_x64(x64):
-        optimizer = wrap(lambda peak: scale_by_curve(STAIRS, peak, **options))
+        optimizer = wrap(lambda peak: scale_by_curve(STAIRS, peak, clock))
         state, update = optimizer.init(jnp.ones(2)), jax.jit(optimizer.update)
         for value in values:
             ignored = {"apply_if_finite": [jnp.array([1, jnp.nan])], "MultiSteps": [jnp.ones(2)] * 2}
@@ -95,17 +100,13 @@ def test_old_moments_continue_under_a_new_curve_and_peak(wrapper, x64):
         count = optax.tree.get(saved, "ScaleByScheduleState").count
         assert count == COUNT
         continued = OLD.part(0, int(count)).then(NEW)
-        check_resume(resume_record(OLD, peak_value=OLD_PEAK), continued, count)
+        check_resume(resume_record(OLD, OLD_PEAK), resume_record(continued), count)
         reset = optax.tree.set(saved, ScaleByScheduleState=optax.ScaleByScheduleState(jnp.int32(0)))
         assert optax.tree.get(reset, "ScaleByAdamState").count == COUNT
         appended, _ = updates_under(continued, NEW_PEAK, saved, 15)
         restarted, state = updates_under(NEW, NEW_PEAK, reset, 15)
-        check_resume(
-            resume_record(NEW, peak_value=NEW_PEAK),
-            NEW,
-            optax.tree.get(state, "ScaleByScheduleState").count,
-            peak_value=NEW_PEAK,
-        )
+        record = resume_record(NEW, NEW_PEAK)
+        check_resume(record, record, optax.tree.get(state, "ScaleByScheduleState").count)
         assert_equal_bits(restarted, appended)
         # Under constant gradients Adam's direction is their sign.
         expected = -np.outer(product(NEW, NEW_PEAK, np.arange(15), x64), np.sign(GRADIENTS))
@@ -115,11 +116,13 @@ def test_old_moments_continue_under_a_new_curve_and_peak(wrapper, x64):
 @pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize(
-    ("options", "given"), [({}, {}), ({"unit": 8}, {"count": 12}), ({"hold": UNTIL}, {"value": 0.5})], ids=str
+    ("clock", "given"),
+    [(None, {}), (DataClock(8), {"count": 12}), (DataClock(8, count=12), {}), (UNTIL, {"value": 0.5})],
+    ids=str,
 )
-def test_old_moments_continue_after_the_clock_is_reset(options, given, x64):
+def test_old_moments_continue_after_the_curve_restarts(clock, given, x64):
     def optimizer(curve, peak):
-        return optax.chain(optax.scale_by_adam(), scale_by_curve(curve, peak, **options))
+        return optax.chain(optax.scale_by_adam(), scale_by_curve(curve, peak, clock))
 
     def learning_rates(optimizer, state):
         update, rates = jax.jit(optimizer.update), []
@@ -131,10 +134,10 @@ def test_old_moments_continue_after_the_clock_is_reset(options, given, x64):
     with jax.enable_x64(x64):
         old, new = optimizer(OLD, OLD_PEAK), optimizer(NEW, NEW_PEAK)
         _, saved = learning_rates(old, old.init(GRADIENTS))
-        clock = int(saved[-1].clock)
-        used = clock + 1 if options else clock
-        record = resume_record(OLD, peak_value=OLD_PEAK, **options)
-        check_resume(record, OLD.part(0, used).then(NEW), clock, **options)
+        step = int(optax.tree.get(saved, "curve_step"))
+        used = step + 1 if clock else step
+        continued = resume_record(OLD.part(0, used).then(NEW), clock=clock)
+        check_resume(resume_record(OLD, OLD_PEAK, clock), continued, step)
         reset = (*saved[:-1], new.init(GRADIENTS)[-1])
         rates, state = learning_rates(new, reset)
         fresh, _ = learning_rates(new, new.init(GRADIENTS))

@@ -1,15 +1,17 @@
-"""A JAX run resumes under the curve, unit, rules and peak that it has seen, or is rejected."""
+"""A run resumes under the curve, clock and peak that it has seen, or is rejected."""
 
 import json
 import math
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
+from support.clocks.hold_cases import below, rules, until_flat
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
@@ -17,6 +19,7 @@ from support.schedulers.runs import peaks
 
 from plateau_jax import (
     BatchPlan,
+    DataClock,
     HoldBelow,
     HoldUntilFlat,
     PlateauCurve,
@@ -27,6 +30,7 @@ from plateau_jax import (
 
 CURVE = PlateauCurve(300, warmup_steps=30, plateaus=[(10, 20), (50, 30)], min_lr_ratio=0.1)
 LONGER = PlateauCurve(400, warmup_steps=30, plateaus=[(10, 20), (50, 30)], min_lr_ratio=0.1)
+STAGES = StagedCurve([(100 + index, 1 - index / 16) for index in range(12)])
 UNTIL, BELOW = HoldUntilFlat(3, threshold=0.1, limit=9), HoldBelow([(0.3, 5), (0.1, 7)])
 
 
@@ -67,9 +71,9 @@ every_transport = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=
 STEPS = int, np.int64, np.asarray, jnp.int32
 
 
-def _rejected(match: str, *arguments: Any, **options: Any) -> None:
+def _rejected(match: str, *arguments: Any) -> None:
     with pytest.raises(ValueError, match=match):
-        check_resume(*arguments, **options)
+        check_resume(*arguments)
 
 
 def _near(one: float, other: float) -> bool:
@@ -84,75 +88,127 @@ def _near(one: float, other: float) -> bool:
     descriptions(range(3), depth=1),
     st.sampled_from(STEPS),
     st.integers(0, 40),
-    st.sampled_from([{}, {"unit": 64}, {"hold": BELOW}]),
+    st.sampled_from([None, DataClock(64), BELOW]),
 )
 def test_resumes_exactly_if_steps_so_far_agree(
-    description: Description, other: Description, form: Any, saved_at: int, options: dict[str, Any]
+    description: Description, other: Description, form: Any, saved_at: int, clock: Any
 ) -> None:
     old = build(description)
-    record, step = json.loads(json.dumps(resume_record(old, **options))), form(saved_at)
-    # A unit or a rule may have kept the clock at this step for some updates.
-    is_used = bool(options) and saved_at < old.total_steps
+    saved, step = json.loads(json.dumps(resume_record(old, clock=clock))), form(saved_at)
+    # With a clock, some updates may have used this step already.
+    is_used = clock is not None and saved_at < old.total_steps
     for new in (old, build(other), PlateauCurve(20).then(CURVE)):
+        now = resume_record(new, clock=clock)
         if new.same_until(old, saved_at) and (not is_used or _near(old(saved_at), new(saved_at))):
-            check_resume(record, new, step, **options)
+            check_resume(saved, now, step)
             assert all(_near(old(at), new(at)) for at in range(saved_at + is_used))
         else:
             same = new.first_difference(old)
-            message = f"cannot resume at step {saved_at}: .* differ from step {same} on; resume"
-            _rejected(message, record, new, step, **options)
-    check_resume(record, old.cooldown(saved_at, 7), saved_at, **options)
+            message = f"^the run cannot resume at step {saved_at}: .* differ from step {same} on; resume"
+            _rejected(message, saved, now, step)
+    check_resume(saved, resume_record(old.cooldown(saved_at, 7), clock=clock), saved_at)
     if saved_at <= old.total_steps < 2**30:
-        check_resume(record, old.then(CURVE), saved_at, **options)
+        check_resume(saved, resume_record(old.then(CURVE), clock=clock), saved_at)
 
 
-def test_held_run_has_seen_the_step_at_which_it_stands() -> None:
-    """Without a rule it has not."""
+def test_run_with_a_clock_has_used_the_step_at_which_it_stands() -> None:
+    """Without a clock it has not."""
     old = StagedCurve([(100, 1.0), (100,), (100, 0.0)])
     new = StagedCurve([(100, 1.0), (100,), (0, 0.5), (100, 0.0)])
-    check_resume(resume_record(old), new, 200)
-    for options in ({"hold": BELOW}, {"unit": 64}):
-        _rejected("differ from step 200 on", resume_record(old, **options), new, 200, **options)
+    check_resume(resume_record(old), resume_record(new), 200)
+    for clock in (BELOW, DataClock(64)):
+        saved, now = (resume_record(curve, clock=clock) for curve in (old, new))
+        _rejected("differ from step 200 on", saved, now, 200)
 
 
 @every_transport
-@pytest.mark.parametrize("options", [{}, {"unit": 64}, {"hold": UNTIL}, {"hold": [UNTIL, BELOW]}], ids=str)
-def test_record_survives(transport: Callable[[Any], Any], options: dict[str, Any]) -> None:
-    stages = StagedCurve([(100 + index, 1 - index / 16) for index in range(12)])
-    scaled = BatchPlan([(0, 8), (7680, 16)]).scale(stages, 64, reference=16)
-    for curve in (CURVE, stages, PlateauCurve(300), CURVE.cooldown(120, 13, to=0.05).then(CURVE), scaled):
-        if ("hold" in options and not curve.flat_starts) or curve.unit not in (None, options.get("unit")):
-            continue
-        record = transport(resume_record(curve, **options))
+@pytest.mark.parametrize("clock", [None, DataClock(64), UNTIL, [UNTIL, BELOW]], ids=str)
+def test_record_survives(transport: Callable[[Any], Any], clock: Any) -> None:
+    curves = [CURVE, STAGES, PlateauCurve(300), CURVE.cooldown(120, 13, to=0.05).then(CURVE)]
+    if isinstance(clock, DataClock):
+        curves.append(BatchPlan([(0, 8), (7680, 16)]).scale(STAGES, 64, reference=16))
+    elif clock:
+        curves = [curve for curve in curves if curve.flat_starts]
+    for curve in curves:
+        saved = transport(resume_record(curve, clock=clock))
         for step in (0, 100, 2**31 - 1):
-            check_resume(record, curve, step, **options)
-        check_resume(record, curve.cooldown(120, 7), 120, **options)
-        _rejected("differ from step 121 on", record, curve.cooldown(120, 7), 122, **options)
-        for others in ({}, {"unit": 16}, {"hold": BELOW}, {"hold": [BELOW, UNTIL]}, {"hold": UNTIL}):
-            if others != options and not ("hold" in others and not curve.flat_starts) and not curve.unit:
-                name = "unit" if options.get("unit") != others.get("unit") else "hold"
-                _rejected(f"saved with {name} = .*, but here it is", record, curve, 1, **others)
+            check_resume(saved, resume_record(curve, clock=clock), step)
+        cooled = resume_record(curve.cooldown(120, 7), clock=clock)
+        check_resume(saved, cooled, 120)
+        _rejected("differ from step 121 on", saved, cooled, 122)
+
+
+_amounts = st.sampled_from((1, 8, 64, 65, 2**30))
+_clocks: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.builds(DataClock, _amounts, st.none() | _amounts),
+    until_flat,
+    below,
+    rules,
+    rules.map(tuple),
+)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return True if both clocks move a run alike, whatever an update consumes."""
+    if isinstance(one, DataClock) and isinstance(other, DataClock):
+        return one.unit == other.unit
+    return _listed(one) == _listed(other)
+
+
+def _listed(clock: Any) -> list[Any]:
+    return list(clock) if isinstance(clock, list | tuple) else [clock]
+
+
+@every_transport
+@examples(40)
+@given(_clocks, _clocks, st.integers(0, 3))
+def test_only_the_same_clock_resumes(
+    transport: Callable[[Any], Any], old: Any, other: Any, step: int
+) -> None:
+    """In any form that a library returns: 5 may come back as 5.0, and a list as a tuple."""
+    saved = transport(resume_record(CURVE, clock=old))
+    for new in (old, other, [*_listed(old), BELOW] if isinstance(old, list) else None):
+        now = resume_record(CURVE, clock=new)
+        if _is_same(old, new):
+            check_resume(saved, now, step)
+        else:
+            _rejected(f"cannot resume at step {step}: it was saved with clock=", saved, now, step)
+
+
+@examples(100)
+@given(_clocks, _clocks)
+def test_message_names_both_clocks(old: Any, new: Any) -> None:
+    """As Python expressions that build them."""
+    assume(not _is_same(old, new))
+    with pytest.raises(ValueError, match="saved with clock=") as caught:
+        check_resume(resume_record(CURVE, clock=old), resume_record(CURVE, clock=new), 3)
+    shown = re.search(r"saved with clock=(.*), now (.*); resume with the old clock$", str(caught.value))
+    assert shown
+    assert [_listed(eval(text)) for text in shown.groups()] == [_listed(old), _listed(new)]
 
 
 def test_message_names_what_changed() -> None:
-    with pytest.raises(ValueError, match=r"^record ") as caught:
-        check_resume(resume_record(CURVE), LONGER, 200)
+    with pytest.raises(ValueError, match=r"^the run cannot resume") as caught:
+        check_resume(resume_record(CURVE), resume_record(LONGER), 200)
     for part in ("step 200", "total_steps=300, now 400", "differ from step 31 on", "leave out check_resume"):
         assert part in str(caught.value)
 
 
 @every_transport
-@given(saved=st.none() | peaks, current=st.none() | peaks, options=st.sampled_from([{}, {"unit": 64}]))
-def test_peaks_are_compared_if_both_sides_name_one(
-    transport: Callable[[Any], Any], saved: float | None, current: float | None, options: dict[str, Any]
+@given(saved=st.none() | peaks, current=st.none() | peaks, clock=st.sampled_from([None, DataClock(64)]))
+def test_peaks_are_compared_if_both_records_have_one(
+    transport: Callable[[Any], Any], saved: float | None, current: float | None, clock: Any
 ) -> None:
-    record = transport(resume_record(CURVE, peak_value=saved, **options))
+    record = transport(resume_record(CURVE, saved, clock))
     for peak in (saved, current and float(np.float32(current)), current and jnp.float32(current)):
+        now = resume_record(CURVE, peak, clock)
         if None in (saved, peak) or np.float32(saved) == np.float32(peak):
-            check_resume(record, CURVE, 200, peak_value=peak, **options)
+            check_resume(record, now, 200)
         else:
-            _rejected("^record was saved with peak_value = ", record, CURVE, 200, peak_value=peak, **options)
-            if not options:
-                check_resume(record, CURVE, 0, peak_value=peak)  # no update has used a peak
+            different = "it was saved with peak_value=.*, now .*; resume with the old peak"
+            _rejected(different, record, now, 200)
+            if clock is None:
+                check_resume(record, now, 0)  # no update has used a peak
             else:
-                _rejected("peak_value = ", record, CURVE, 0, peak_value=peak, **options)
+                _rejected(different, record, now, 0)

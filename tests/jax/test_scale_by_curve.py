@@ -1,4 +1,4 @@
-"""`scale_by_curve` beyond what every clock does: modes of JAX, its state, and types of metrics and counts."""
+"""`scale_by_curve` beyond what every clock does: modes of JAX, its state, types of metrics, and counts."""
 
 from functools import partial
 
@@ -8,9 +8,17 @@ import numpy as np
 import optax
 import pytest
 from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL, rates_by_words
+from support.curves.scaled import OF_UNIT_8
 from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
 
-from plateau_jax import HoldBelow, optax_schedule, scale_by_curve
+from plateau_jax import (
+    DataClock,
+    HoldBelow,
+    check_resume,
+    optax_schedule,
+    resume_record,
+    scale_by_curve,
+)
 from plateau_jax.transformation import CountedCurveState, ScaleByCurveState
 
 MOST = 2**30
@@ -44,18 +52,19 @@ def test_without_rules_updates_match_optax(x64):
 
 
 @x64_both_ways
-@pytest.mark.parametrize("options", [{}, {"hold": UNTIL}, {"hold": [BELOW, UNTIL]}, {"unit": 8}], ids=str)
-def test_state_keeps_structure_shapes_and_dtypes(x64, options):
+@pytest.mark.parametrize("clock", [None, UNTIL, [BELOW, UNTIL], DataClock(8)], ids=str)
+def test_state_keeps_structure_shapes_and_dtypes(x64, clock):
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
-        optimizer = scale_by_curve(STAIRS, PEAK, **options)
+        optimizer = scale_by_curve(STAIRS, PEAK, clock)
         state = optimizer.init(None)
-        assert type(state) is (CountedCurveState if "unit" in options else ScaleByCurveState)
-        assert state.clock == 0
+        counts_data = isinstance(clock, DataClock)
+        assert type(state) is (CountedCurveState if counts_data else ScaleByCurveState)
+        assert state.curve_step == 0
         assert_equal_bits(state.learning_rate, product(STAIRS, PEAK, np.array(0), x64))
         assert {leaf.shape for leaf in jax.tree.leaves(state)} == {()}
         *counters, _ = state
         assert {leaf.dtype.name for leaf in jax.tree.leaves(counters)} <= {"int32", "float32"}
-        update = partial(optimizer.update, **({"count": 3} if "unit" in options else {"value": 1.0}))
+        update = partial(optimizer.update, **({"count": 3} if counts_data else {"value": 1.0}))
         before, (_, after) = jax.eval_shape(lambda: state), jax.eval_shape(update, jnp.ones(3), state)
         described = [
             jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), kind)
@@ -65,20 +74,20 @@ def test_state_keeps_structure_shapes_and_dtypes(x64, options):
 
 
 @pytest.mark.parametrize(
-    ("options", "name", "given"),
-    [({"hold": HoldBelow(0, 1)}, "value", [1, 1, 1, 1]), ({"unit": 1}, "count", [2, 1, MOST, 0])],
+    ("clock", "name", "given"),
+    [(HoldBelow(0, 1), "value", [1, 1, 1, 1]), (DataClock(1), "count", [2, 1, MOST, 0])],
 )
-def test_clock_stops_at_last_int32(options, name, given):
-    optimizer = scale_by_curve(STAIRS, PEAK, **options)
-    state = optimizer.init(None)._replace(clock=jnp.int32(MAX_STEP - 3))
-    clocks = []
+def test_curve_step_stops_at_last_int32(clock, name, given):
+    optimizer = scale_by_curve(STAIRS, PEAK, clock)
+    state = optimizer.init(None)._replace(curve_step=jnp.int32(MAX_STEP - 3))
+    steps_left = []
     for argument in given:
         _, state = optimizer.update(ONE, state, **{name: argument})
-        clocks.append(MAX_STEP - int(state.clock))
-    assert clocks == ([2, 1, 0, 0] if name == "value" else [1, 0, 0, 0])
+        steps_left.append(MAX_STEP - int(state.curve_step))
+    assert steps_left == ([2, 1, 0, 0] if name == "value" else [1, 0, 0, 0])
 
 
-HELD = scale_by_curve(STAIRS, PEAK, hold=[UNTIL, BELOW])  # compiled once
+HELD = scale_by_curve(STAIRS, PEAK, [UNTIL, BELOW])  # compiled once
 
 
 @pytest.mark.parametrize(
@@ -99,10 +108,10 @@ def test_metric_may_be_any_real_scalar(convert):
 
 def test_metric_beyond_float32_is_not_finite():
     with jax.enable_x64(True):
-        optimizer = scale_by_curve(STAIRS, PEAK, hold=HoldBelow(0, 9))
+        optimizer = scale_by_curve(STAIRS, PEAK, HoldBelow(0, 9))
         state = optimizer.init(None)
         for value in (-1e39, jnp.array(-1e39), -np.inf):
-            assert optimizer.update(ONE, state, value=value)[1].clock == 1
+            assert optimizer.update(ONE, state, value=value)[1].curve_step == 1
 
 
 @pytest.mark.parametrize(
@@ -116,17 +125,52 @@ def test_count_of_any_integer_type_is_clipped(x64, dtypes):
             low, high = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
             # Of the last, int32 would keep 5.
             counts += [jnp.array(count, dtype) for count in (low, high, 5, max(low, 5 - 2**33))]
-        transformation = scale_by_curve(CURVE, PEAK, unit=3)
+        transformation = scale_by_curve(CURVE, PEAK, DataClock(3))
         state, traces = transformation.init(None), []
 
         @jax.jit
         def advance(count):
             traces.append(count)
             _, following = transformation.update(ONE, state, count=count)
-            return following.clock, following.rest
+            return following.curve_step, following.rest
 
         for count in counts:
             assert advance(count) == divmod(min(max(int(count), 0), MOST), 3)
         assert len(traces) == len(dtypes)  # a new count does not recompile
         eager = transformation.update(ONE, state, count=counts[2])[1]
-        assert (eager.clock, eager.rest) == divmod(5, 3)
+        assert (eager.curve_step, eager.rest) == divmod(5, 3)
+
+
+MIXED = [None, 5, 0, np.int64(64), jnp.int32(17), None, MOST, jnp.uint8(3)]
+"""Counts of updates; None leaves it out."""
+
+
+@pytest.mark.parametrize("usual", [1, 8, 20, MOST])
+def test_count_of_an_update_replaces_that_of_the_clock(usual):
+    """And 0 is a count too."""
+    optimizer = scale_by_curve(CURVE, PEAK, DataClock(8, count=usual))
+    without_count = scale_by_curve(CURVE, PEAK, DataClock(8))
+    state, wanted = optimizer.init(None), without_count.init(None)
+    for count in MIXED:
+        given = {} if count is None else {"count": count}
+        _, state = optimizer.update(ONE, state, **given)
+        _, wanted = without_count.update(ONE, wanted, count=usual if count is None else count)
+        jax.tree.map(assert_equal_bits, state, jax.tree.map(np.asarray, wanted))
+    total = sum(usual if count is None else int(count) for count in MIXED)
+    assert (state.curve_step, state.rest) == divmod(total, 8)
+
+
+@pytest.mark.parametrize("curve", OF_UNIT_8, ids=lambda curve: curve.to_dict()["kind"])
+def test_curve_of_a_batch_plan_counts_in_its_unit(curve):
+    """Without a clock as with its own, of which only `count` is new."""
+    assert resume_record(curve) == resume_record(curve, clock=DataClock(8))
+    check_resume(resume_record(curve), resume_record(curve, clock=DataClock(8, count=5)), 3)
+    states = []
+    for clock in (None, DataClock(8), DataClock(8, count=5)):
+        optimizer = scale_by_curve(curve, PEAK, clock)
+        _, state = optimizer.update(ONE, optimizer.init(None), count=84)
+        states.append(jax.tree.map(np.asarray, optimizer.update(ONE, state, count=5)[1]))
+    for state in states:
+        jax.tree.map(assert_equal_bits, state, states[0])
+        assert (state.curve_step, state.rest) == divmod(89, 8)
+        assert_equal_bits(state.learning_rate, product(curve, PEAK, np.array(10), False))

@@ -1,4 +1,4 @@
-"""Curves that a batch plan has scaled: curves derived from one, and rejected units."""
+"""Curves that a batch plan has scaled, and curves derived from one."""
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve
 
@@ -18,4 +18,3 @@ OF_UNIT_8 = [
     PlateauCurve(30).then(scaled()),
     BatchPlan([(0, 1)]).scale(scaled(), 8, reference=1),
 ]
-WRONG_UNITS = [None, 1, 16]
