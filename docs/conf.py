@@ -3,7 +3,6 @@
 import os
 
 import plateau_jax
-import torch_bridge
 
 project = "plateau-jax"
 project_copyright = "The plateau-jax developers"
@@ -79,11 +78,6 @@ autodoc_default_options = {"members": True, "special-members": "__call__"}
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Attributes", "params_style")]  # formatted like Args
-
-
-# autodoc describes a class under its `__name__`, here CurveLR and Follower. Programs use the other name.
-torch_bridge.lambda_lr.__name__ = "lambda_lr"
-torch_bridge.follow.__name__ = "follow"
 
 
 def mark_equations(app, what, name, obj, options, lines):

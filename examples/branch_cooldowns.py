@@ -110,17 +110,17 @@ class Run(NamedTuple):
     torch_state: bytes
 
 
-def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoints=None):
+def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoints=None):
     """Train under a curve in both frameworks, from its first step or from another run's checkpoint.
 
     The weights after the updates in `keep` are kept: in memory for JAX, in `checkpoints` for PyTorch.
     """
     model = network(text.seed)
     adam = torch.optim.Adam(model.parameters(), lr=args.peak)
-    scheduler = lambda_lr(adam, curve, hold=hold)
+    scheduler = lambda_lr(adam, curve, clock=rule)
 
     weights = {name: jnp.array(values) for name, values in model.state_dict().items()}
-    optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(curve, args.peak, hold=hold))
+    optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(curve, args.peak, clock=rule))
     state = weights, optimizer.init(weights)
 
     @jax.jit
@@ -143,9 +143,9 @@ def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoint
         first = start.updates.stop
         # The state in JAX does not hold the curve, so compare the past here; lambda_lr compares it itself.
         state = start.jax_state
-        clock = optax.tree_utils.tree_get(state, "clock")
-        record = resume_record(start.curve, peak_value=args.peak)
-        check_resume(record, curve, clock, hold=hold, peak_value=args.peak)
+        curve_step = optax.tree_utils.tree_get(state, "curve_step")
+        saved_record = resume_record(start.curve, args.peak)
+        check_resume(saved_record, resume_record(curve, args.peak, rule), curve_step)
         saved = torch.load(io.BytesIO(start.torch_state))
         model.load_state_dict(saved["model"])
         adam.load_state_dict(saved["adam"])
@@ -165,13 +165,16 @@ def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoint
     keep_weights()
     # A held run makes more updates than its curve has steps.
     bar = tqdm(desc=name, total=curve.total_steps, initial=first, unit=" updates", leave=False)
-    while scheduler.clock < curve.total_steps:
+    while scheduler.curve_step < curve.total_steps:
         if done % INTERVAL == 0:
             evaluate()
         batch = text.batch(done)
         state, loss, jax_lr = jax_update(state, *batch)
         learning_rates.append((jax_lr, torch_update(*batch)))
-        scheduler.step(*([float(loss)] if hold else []))
+        if rule is None:
+            scheduler.step()
+        else:
+            scheduler.step(float(loss))
         done += 1
         bar.update()
         keep_weights()
@@ -323,7 +326,7 @@ def main() -> None:
     try:
         stable = StagedCurve([(args.warmup, 1.0), (args.stable - args.warmup,)])
         branches = [stable.cooldown(args.stable, steps) for steps in args.cooldowns]
-        # The plateau has one step, at which the clock is held until the loss is flat.
+        # The plateau has one step, at which the curve is held until the loss is flat.
         held = StagedCurve([(args.warmup, 1.0), (1,), (args.cooldowns[-1], 0.0, "1-sqrt")])
         rule = HoldUntilFlat(patience=4, threshold=0.005, every=args.every, limit=4 * args.stable)
     except ValueError as error:
@@ -333,7 +336,7 @@ def main() -> None:
     print("seed run               from    to    lrs that differ  held-out loss in JAX  in PyTorch")
     texts = [Text(args.seed + number) for number in range(args.seeds)]
     seeds = [train_seed(text, stable, branches, args) for text in texts]
-    until_flat = train("held until flat", held, args, texts[0], hold=rule)
+    until_flat = train("held until flat", held, args, texts[0], rule=rule)
     lasted = len(until_flat.updates) - held.total_steps + 1
     print(f"updates that the plateau of one step lasted: {lasted}")
     compare(seeds, args)

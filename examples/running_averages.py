@@ -114,14 +114,14 @@ def main() -> None:
     def losses(weights):
         return np.asarray(loss_of(weights, held_out))
 
-    state = jax.vmap(partial(start, stable.segments))(weights)
+    state = jax.vmap(partial(start, stable.table))(weights)
     done, difference, rows = 0, 0.0, []
     for first, last in WINDOWS:
-        state, _ = train(stable.segments, state, batches[:, done:first], done)
+        state, _ = train(stable.table, state, batches[:, done:first], done)
         branch = stable.cooldown(first, last - first)
-        cooled, _ = train(branch.segments, state, batches[:, first:last], first)
+        cooled, _ = train(branch.table, state, batches[:, first:last], first)
         before = state[0]
-        state, after = train(stable.segments, state, batches[:, first:last], first)
+        state, after = train(stable.table, state, batches[:, first:last], first)
         done = last
         constant, _, average, emas = state
         kept = jax.tree.map(lambda leaf, rest: np.concatenate([leaf[:, None], rest], 1), before, after)

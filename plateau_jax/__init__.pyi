@@ -8,27 +8,12 @@ from plateau_jax.clocks.rules import (
 )
 from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
-from plateau_jax.curves.staged_curve import (
-    Stage as Stage,
-    StagedCurve as StagedCurve,
-)
-from plateau_jax.forecasts.best_peaks import BestPeak as BestPeak, best_peak as best_peak
-from plateau_jax.forecasts.loss_comparison import (
-    LossComparison as LossComparison,
-    LossDifference as LossDifference,
-    LossForecast as LossForecast,
-)
-from plateau_jax.forecasts.loss_fit import (
-    LossFit as LossFit,
-)
-from plateau_jax.forecasts.loss_fitting import (
-    fit_losses as fit_losses,
-)
+from plateau_jax.curves.staged_curve import StagedCurve as StagedCurve
+from plateau_jax.forecasts.best_peaks import best_peak as best_peak
+from plateau_jax.forecasts.loss_fit import LossFit as LossFit
+from plateau_jax.forecasts.loss_fitting import fit_losses as fit_losses
 from plateau_jax.forecasts.loss_run import LossRun as LossRun
-from plateau_jax.numerics.segments import (
-    Segments as Segments,
-    stack as stack,
-)
+from plateau_jax.numerics.segments import stack as stack
 from plateau_jax.plots import plot as plot
 from plateau_jax.resume import (
     check_resume as check_resume,
@@ -38,19 +23,8 @@ from plateau_jax.schedule import (
     multiplier as multiplier,
     optax_schedule as optax_schedule,
 )
-from plateau_jax.theory.comparison import (
-    Comparison as Comparison,
-    compare as compare,
-)
-from plateau_jax.theory.last_iterate import (
-    Outlook as Outlook,
-    outlook as outlook,
-)
-from plateau_jax.transformation import (
-    CountedCurveState as CountedCurveState,
-    ScaleByCurveState as ScaleByCurveState,
-    scale_by_curve as scale_by_curve,
-)
+from plateau_jax.theory.comparison import compare as compare
+from plateau_jax.transformation import scale_by_curve as scale_by_curve
 from plateau_jax.validation.curve_warning import CurveWarning as CurveWarning
 
 __version__: str

@@ -20,38 +20,38 @@ from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 
 
-def multiplier(segments: Segments, step: Any) -> jax.Array:
+def multiplier(table: Segments, step: Any) -> jax.Array:
     """Return the multiplier of a table at each step, as a pure function.
 
-        multiplier(curve.segments, step) = curve(step)
+        multiplier(curve.table, step) = curve(step)
 
     The table may be a traced argument: plateaus can then move without recompilation as long as their number
     stays the same. `jax.vmap` over a table from `stack` evaluates many curves at once.
 
     Args:
-        segments: `curve.segments`, int32 arrays of shape (rows,).
+        table: `curve.table`, int32 arrays of shape (rows,).
         step: An integer, or an integer array of any shape and dtype.
 
     Returns:
         float32 in [0, 1] of the same shape as `step`, with x64 on or off.
 
     Raises:
-        TypeError: A step is not an integer (bool, float); `segments` is not a single table, or has a column
+        TypeError: A step is not an integer (bool, float); `table` is not a single table, or has a column
             that is not int32.
 
     >>> import jax.numpy as jnp
     >>> from plateau_jax import PlateauCurve, multiplier
     >>> curve = PlateauCurve(100, warmup_steps=10)
-    >>> multiplier(curve.segments, jnp.array([0, 5, 10, 55, 100]))
+    >>> multiplier(curve.table, jnp.array([0, 5, 10, 55, 100]))
     Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
     """
-    if not isinstance(segments, Segments) or jnp.ndim(segments.begin) != 1:
-        raise TypeError("segments must be one table, curve.segments; a table from stack is for jax.vmap")
-    for name, column in segments.columns().items():
+    if not isinstance(table, Segments) or jnp.ndim(table.begin) != 1:
+        raise TypeError("table must be one table, curve.table; a table from stack is for jax.vmap")
+    for name, column in table.columns().items():
         if jnp.result_type(column) != np.int32:
-            message = f"segments.{name} is of {column.dtype}; it must be of int32, as in curve.segments"
+            message = f"table.{name} is of {column.dtype}; it must be of int32, as in curve.table"
             raise TypeError(message)
-    return _multiplier(segments, _check_steps(step))
+    return _multiplier(table, _check_steps(step))
 
 
 def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
@@ -168,5 +168,5 @@ def _evaluate_in_integers(decode: Callable[..., DecodedSegments], step: Any, *wo
 
 
 @jax.jit
-def _multiplier(segments: Segments, step: Any) -> jax.Array:
-    return _evaluate(step, partial(decode_table, _JAX), segments)
+def _multiplier(table: Segments, step: Any) -> jax.Array:
+    return _evaluate(step, partial(decode_table, _JAX), table)

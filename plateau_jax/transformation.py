@@ -206,9 +206,9 @@ def _check_given(name: str, value: Any, alternative: str = "") -> None:
     """Raise an error if an argument that the clock needs did not reach `update`."""
     if value is None:
         advice = (
-            f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper kept it, as flax's "
-            "TrainState.apply_gradients does: call state.tx.update(grads, state.opt_state, state.params, "
-            f"{name}=...) and state.replace(...) instead"
+            f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper kept it, as "
+            "flax's TrainState.apply_gradients does: call state.tx.update(grads, state.opt_state, "
+            f"state.params, {name}=...) and state.replace(...) instead"
         )
         raise TypeError(checks.Message(name, advice))
 

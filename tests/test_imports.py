@@ -12,7 +12,7 @@ import torch_bridge
 from plateau_jax.validation.lazy_names import missing_package_error
 
 JAX_NAMES = ["optax_schedule", "multiplier", "scale_by_curve"]
-TORCH_NAMES = ["lambda_lr", "CurveLR", "follow", "TrainStep", "evaluate", "Checkpoints", "make_loader"]
+TORCH_NAMES = ["lambda_lr", "follow", "TrainStep", "evaluate", "Checkpoints", "make_loader"]
 
 A_CURVE = """
 from plateau_jax import *
@@ -29,13 +29,13 @@ assert Curve.from_dict({"kind": "cooldown", "curve": then, "at": 9, "steps": 1})
 """
 A_MULTIPLIER = """
 from plateau_jax import *
-assert multiplier(PlateauCurve(9).segments, 3) == PlateauCurve(9)(3)
+assert multiplier(PlateauCurve(9).table, 3) == PlateauCurve(9)(3)
 assert "scale_by_curve" not in globals()
 """
 A_SCHEDULER = """
 import torch
 from plateau_jax import PlateauCurve
-from torch_bridge import CurveLR, count_updates, follow, lambda_lr
+from torch_bridge import count_updates, follow, lambda_lr
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
 scheduler = lambda_lr(optimizer, PlateauCurve(4))
 optimizer.step()
@@ -149,7 +149,7 @@ def test_error_that_pip_cannot_fix_is_kept(name):
 def test_star_import_includes_jax_names_if_installed():
     namespace = {}
     exec("from plateau_jax import *", namespace)
-    assert {*JAX_NAMES, "ScaleByCurveState", "PlateauCurve", "plot"} <= namespace.keys()
+    assert {*JAX_NAMES, "PlateauCurve", "plot"} <= namespace.keys()
 
 
 @pytest.mark.parametrize("package", [plateau_jax, torch_bridge])
@@ -166,7 +166,7 @@ def test_public_names_are_listed_and_pickle(package):
 
 def test_torch_bridge_reexports_the_curves():
     """Each package has its own `multiplier`."""
-    reexported = {"Curve", "PlateauCurve", "StagedCurve"}
+    reexported = {"BatchPlan", "Curve", "HoldBelow", "HoldUntilFlat", "PlateauCurve", "StagedCurve"}
     assert set(torch_bridge.__all__) & set(plateau_jax.__all__) == reexported | {"multiplier"}
     for name in reexported:
         assert getattr(torch_bridge, name) is getattr(plateau_jax, name)

@@ -16,7 +16,8 @@ from support.training.steps import CURVE, make_step
 from torch import Tensor, nn
 
 from plateau_jax import CurveWarning
-from torch_bridge import MetricLog, StepResult, TrainStep
+from torch_bridge import MetricLog, TrainStep
+from torch_bridge.training.result import StepResult
 
 _floats = st.floats(width=32, allow_nan=False)
 _counts = st.integers(0, 2**53)
@@ -46,7 +47,7 @@ def test_rows_hold_every_value(rows: list[Any], every: int, keep: int | None) ->
     expected = []
     for number, (loss, norm, lrs, *counts) in enumerate(rows, 1):
         lr = lrs[0] if len(lrs) == 1 else lrs
-        names = "applied", "skipped", "clock", "consumed"
+        names = "applied", "skipped", "curve_step", "consumed"
         expected.append({"loss": loss, "grad_norm": norm, "lr": lr} | dict(zip(names, counts, strict=True)))
         assert log(_result(loss, norm, lrs, *counts)) == (expected[-1] if number % every == 0 else None)
         assert log.rows == expected[: number - number % every][kept]
@@ -142,7 +143,7 @@ def test_rows_hold_plain_numbers() -> None:
     row = log(step(nonfinite(batch)))
     assert {type(value) for value in row.values()} == {float, int, list}
     assert row["loss"] != row["loss"], "not a number"
-    assert (row["applied"], row["skipped"], row["clock"], len(row["lr"])) == (1, 1, 1, 2)
+    assert (row["applied"], row["skipped"], row["curve_step"], len(row["lr"])) == (1, 1, 1, 2)
 
 
 def test_float64_losses_are_exact() -> None:

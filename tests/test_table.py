@@ -23,7 +23,8 @@ from support.numerics.borders import steps_at_borders
 from support.training.cuda_graphs.gpu import no_waiting
 from torch.torch_version import TorchVersion
 
-from plateau_jax import PlateauCurve, Segments, StagedCurve, stack
+from plateau_jax import PlateauCurve, StagedCurve, stack
+from plateau_jax.numerics.segments import Segments
 from torch_bridge import multiplier, table, tensors
 
 SIZE = 48
@@ -66,7 +67,7 @@ def every_mode(of_step, steps):
 @given(cases)
 def test_table_matches_numpy_bits_in_every_mode(device, case):
     curve, steps = curve_and_steps(case)
-    of_step = partial(multiplier, tensors(curve.segments, device))
+    of_step = partial(multiplier, tensors(curve.table, device))
     for values in every_mode(of_step, torch.from_numpy(steps).to(device)).values():
         assert_equal_bits(values.cpu(), curve(steps))
 
@@ -76,16 +77,16 @@ def test_table_matches_numpy_bits_in_every_mode(device, case):
 @given(steps_at_borders().map(around))
 def test_table_matches_numpy_bits_at_rounding_borders(device, case):
     curve, steps = curve_and_steps(case)
-    table = tensors(curve.segments, device)
+    table = tensors(curve.table, device)
     assert_equal_bits(multiplier(table, torch.from_numpy(steps).to(device)).cpu(), curve(steps))
 
 
 @_each
 def test_table_matches_numpy_bits_at_every_step(curve):
     steps = torch.from_numpy(STEPS)
-    assert_equal_bits(multiplier(tensors(curve.segments), steps), curve(STEPS))
+    assert_equal_bits(multiplier(tensors(curve.table), steps), curve(STEPS))
     for nothing in (steps[:0].reshape(0, 3), torch.tensor([])):
-        values = multiplier(tensors(curve.segments), nothing)
+        values = multiplier(tensors(curve.table), nothing)
         assert (values.shape, values.dtype) == (nothing.shape, torch.float32)
 
 
@@ -128,28 +129,28 @@ def test_step_may_have_any_integer_dtype(dtype):
     wide = [limits.min, limits.max, -1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63]
     steps = np.array([step for step in wide if limits.min <= step <= limits.max], dtype)
     for curve in (CURVE, PlateauCurve(MAX_STEP)):
-        assert_equal_bits(multiplier(tensors(curve.segments), torch.from_numpy(steps)), curve(steps))
+        assert_equal_bits(multiplier(tensors(curve.table), torch.from_numpy(steps)), curve(steps))
         for step, tensor in zip(steps, torch.from_numpy(steps), strict=True):
-            assert_equal_bits(multiplier(tensors(curve.segments), tensor), np.float32(curve(int(step))))
+            assert_equal_bits(multiplier(tensors(curve.table), tensor), np.float32(curve(int(step))))
 
 
 def with_dtype(dtype, *names):
     """Return a table some of whose columns have another dtype."""
-    columns = tensors(NESTED.segments).columns()
+    columns = tensors(NESTED.table).columns()
     return Segments.of_columns(columns | {name: columns[name].to(dtype) for name in names or columns})
 
 
-STEP, SEGMENTS = torch.tensor(3), tensors(CURVE.segments)
+STEP, TABLE = torch.tensor(3), tensors(CURVE.table)
 ERRORS = [
-    *((f"multiplier(SEGMENTS, torch.ones(3, dtype=torch.{dtype}))", TypeError, "step ", f"torch.{dtype}")
+    *((f"multiplier(TABLE, torch.ones(3, dtype=torch.{dtype}))", TypeError, "step ", f"torch.{dtype}")
       for dtype in ("bool", "float32", "bfloat16", "float64", "complex64")),
-    *((f"multiplier(SEGMENTS, {step})", TypeError, "step = ", "must be a tensor of integers; write")
+    *((f"multiplier(TABLE, {step})", TypeError, "step = ", "must be a tensor of integers; write")
       for step in ("3", "True", "3.0", "np.arange(3)", "[1, 2]", "None")),
-    *((call.format(table), TypeError, "segments = ", "must be a table")
-      for table in ("CURVE", "CURVE.segments.begin", "None", "tuple(CURVE.segments)")
+    *((call.format(table), TypeError, "table = ", "must be a table")
+      for table in ("CURVE", "CURVE.table.begin", "None", "tuple(CURVE.table)")
       for call in ("multiplier({}, STEP)", "tensors({})")),
-    ("multiplier(CURVE.segments, STEP)", TypeError, "segments.begin", "int32", "write tensors"),
-    *((f"multiplier(with_dtype(torch.{dtype}{names}), STEP)", TypeError, f"segments.{column}", "int32")
+    ("multiplier(CURVE.table, STEP)", TypeError, "table.begin", "int32", "write tensors"),
+    *((f"multiplier(with_dtype(torch.{dtype}{names}), STEP)", TypeError, f"table.{column}", "int32")
       for dtype in ("int64", "float64", "float32", "int16")
       for names, column in (("", "begin"), (", 'start_low'", "start_low"))),
 ]  # fmt: skip
@@ -161,17 +162,17 @@ def test_errors(row):
 
 
 def test_tensors_copies_every_column():
-    for segments in (CURVE.segments, stack([CURVE, NESTED])):
-        copied = tensors(segments)
-        assert copied.columns().keys() == segments.columns().keys()
+    for original in (CURVE.table, stack([CURVE, NESTED])):
+        copied = tensors(original)
+        assert copied.columns().keys() == original.columns().keys()
         for name, column in copied.columns().items():
             assert column.dtype == torch.int32
-            np.testing.assert_array_equal(column.numpy(), segments.columns()[name])
+            np.testing.assert_array_equal(column.numpy(), original.columns()[name])
             column.zero_()
-        assert segments.length.any()
+        assert original.length.any()
         again = tensors(copied)
         assert again.begin.data_ptr() != copied.begin.data_ptr()
-    assert tensors(CURVE.segments, "meta").begin.device.type == "meta"
+    assert tensors(CURVE.table, "meta").begin.device.type == "meta"
 
 
 _below_64_bits = st.integers(0, 2**62)
@@ -219,15 +220,15 @@ def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
     of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
     for shift in range(1, 5):
         curve = shifted_curve(shift)
-        assert_equal_bits(of_table(tensors(curve.segments), torch.from_numpy(STEPS)), curve(STEPS))
-        assert_equal_bits(of_table(tensors(curve.segments), torch.from_numpy(STEPS + 3)), curve(STEPS + 3))
+        assert_equal_bits(of_table(tensors(curve.table), torch.from_numpy(STEPS)), curve(STEPS))
+        assert_equal_bits(of_table(tensors(curve.table), torch.from_numpy(STEPS + 3)), curve(STEPS + 3))
     assert len(graphs) == 1
 
 
 @pytest.mark.slow
 def test_compiled_vmap_matches_numpy_bits(compilations):
     _, backend = compilations
-    over_steps = torch.func.vmap(partial(multiplier, tensors(NESTED.segments)))
+    over_steps = torch.func.vmap(partial(multiplier, tensors(NESTED.table)))
     compiled = torch.compile(over_steps, fullgraph=True, backend=backend)
     assert_equal_bits(compiled(torch.from_numpy(STEPS)), NESTED(STEPS))
 
@@ -246,7 +247,7 @@ def compiled():
 @given(descriptions_and_steps((0, 1, 2, 16), SIZE, scaled=True) | steps_at_borders().map(around))
 def test_compiled_table_matches_numpy_bits(compiled, case):
     curve, steps = curve_and_steps(case)
-    if len(curve.segments.begin) < 40:
+    if len(curve.table.begin) < 40:
         multipliers = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
         assert_equal_bits(multipliers, curve(steps))
 
@@ -279,12 +280,12 @@ def test_multiplier_does_not_synchronize():
 @pytest.mark.gpu
 @_each
 def test_cuda_graph_replays_table(curve):
-    segments = tensors(curve.segments, "cuda")
+    table = tensors(curve.table, "cuda")
     step = torch.zeros((), dtype=torch.int64, device="cuda")
-    multiplier(segments, step)
+    multiplier(table, step)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        multipliers = multiplier(segments, step)
+        multipliers = multiplier(table, step)
     for number in (0, 1, 100, 437, 999, 10**6, 2**40):
         step.fill_(number)
         graph.replay()

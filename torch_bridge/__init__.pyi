@@ -1,8 +1,11 @@
 """The public names: what type checkers see, and from where `lazy_names` imports each on first use."""
 
 from plateau_jax import (
+    BatchPlan as BatchPlan,
     Curve as Curve,
     DataClock as DataClock,
+    HoldBelow as HoldBelow,
+    HoldUntilFlat as HoldUntilFlat,
     PlateauCurve as PlateauCurve,
     StagedCurve as StagedCurve,
 )
@@ -22,8 +25,6 @@ from torch_bridge.table import (
     multiplier as multiplier,
     tensors as tensors,
 )
-from torch_bridge.training.result import StepResult as StepResult
-from torch_bridge.training.state.snapshot import TrainStepState as TrainStepState
 from torch_bridge.training.step import TrainStep as TrainStep
 from torch_bridge.update_count import count_updates as count_updates
 

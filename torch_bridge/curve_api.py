@@ -1,12 +1,12 @@
 """Everything that this package imports from `plateau_jax`."""
 
-from plateau_jax import Curve, Segments, stack
+from plateau_jax import Curve, stack
 from plateau_jax.clocks.clock import MAX_CONSUMED, AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.decision import HOST, decide, initial_state
 from plateau_jax.clocks.rules import Rule
 from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
 from plateau_jax.numerics.fixed_point import CHUNK, evaluate as evaluate_table
-from plateau_jax.numerics.segments import decode_table
+from plateau_jax.numerics.segments import Segments, decode_table
 from plateau_jax.resume import (
     Record,
     describe_difference,

@@ -36,14 +36,17 @@ class MetricLog:
         TypeError, ValueError: `every` or `keep` is not a positive integer.
 
     >>> import torch
-    >>> from torch_bridge import MetricLog, StepResult
+    >>> from torch_bridge import MetricLog, PlateauCurve, TrainStep
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    >>> curve = PlateauCurve(4, decay_shape="linear")
+    >>> step = TrainStep(model, optimizer, lambda model, batch: model(batch).square().mean(), curve)
     >>> log = MetricLog(every=2)
-    >>> half, counters = torch.tensor(0.5), torch.tensor([1, 0, 0, 1])
-    >>> result = StepResult(half, half, torch.tensor([0.125]), counters)
-    >>> log(result) is None
+    >>> log(step(torch.ones(3, 2))) is None
     True
-    >>> log(result)
-    {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0, 'curve_step': 0, 'consumed': 1}
+    >>> row = log(step(torch.ones(3, 2)))
+    >>> row["applied"], row["lr"]
+    (2, 0.375)
     """
 
     def __init__(self, every: int = 100, keep: int | None = 1000) -> None:

@@ -95,9 +95,8 @@ def read_position(
     Raises:
         ValueError: The state contradicts itself; or, with `strict`, the clocks or the curves differ.
     """
-    saved_records = list(state.get("records", ()))
-    records = [read_record(f"records[{index}]", saved) for index, saved in enumerate(saved_records)]
-    saved_clock = records[0].clock if records else None
+    records = read_records(state["records"], len(curves)) if "records" in state else None
+    saved_clock = None if records is None else records[0].clock
     saved_unit: Any = None
     if isinstance(saved_clock, dict):
         saved_unit = cast("dict[str, Any]", saved_clock)["unit"]
@@ -131,6 +130,14 @@ def read_position(
     return Position(updates, curve_step, consumed, hold_states, messages)
 
 
+def read_records(saved: Any, group_count: int) -> list[Record]:
+    """Return the record of each parameter group."""
+    records = [read_record(f"records[{index}]", record) for index, record in enumerate(saved)]
+    if len(records) != group_count:
+        raise ValueError(f"state_dict has {len(records)} records for {group_count} parameter groups")
+    return records
+
+
 def _read_steps(state: Mapping[str, Any], updates: int, unit: Any) -> tuple[int, int]:
     """Return the step of the curve and the sum of all counts, 0 without a unit."""
     if unit is None:
@@ -162,13 +169,13 @@ def _read_rule_state(saved: Any, rule: Rule) -> Any:
     """Check a rule's saved state against its initial one: same names, and no count below its start."""
     initial = initial_state(rule)
     if set(saved) != set(initial._fields):
-        raise ValueError(f"a hold's state has the entries {sorted(saved)}; they must be {initial._fields}")
+        raise ValueError(f"a rule's state in hold has the entries {sorted(saved)}, not {initial._fields}")
     values: dict[str, Any] = {}
     for name, start_value in zip(initial._fields, initial, strict=True):
         value = saved[name]
         if start_value.dtype == np.int32:
             if not start_value <= checks.integer(name, value) <= checks.MAX_STEP:
-                raise ValueError(f"state_dict has {name} = {value!r} in a hold's state; it must be a count")
+                raise ValueError(f"state_dict has {name} = {value!r} in a rule's state; it must be a count")
         elif type(value) is not float:
             raise TypeError(f"{name} = {value!r} must be a float")
         values[name] = type(start_value)(value)
@@ -243,7 +250,7 @@ def read_last_lrs(state: Mapping[str, Any], group_count: int) -> list[float]:
 
 
 def compare_curves(
-    records: Sequence[Record],
+    records: Sequence[Record] | None,
     current: Sequence[Curve],
     step: int,
     is_step_used: bool,
@@ -254,7 +261,7 @@ def compare_curves(
     """Return a warning about curves that differ from the saved ones at a step so far, if one is due.
 
     Args:
-        records: The record of each parameter group; empty if a scheduler without a curve has saved the state.
+        records: The record of each parameter group; None if a scheduler without a curve has saved the state.
         current: The curve that each group follows now.
         step: The step to continue at.
         is_step_used: As in `describe_difference`.
@@ -262,16 +269,13 @@ def compare_curves(
         strict: True to raise an error if curves differ.
 
     Raises:
-        ValueError: The numbers of records and groups differ; or the curves differ, or cannot be read, and
-            `strict` is True.
+        ValueError: The curves differ, or cannot be read, and `strict` is True.
     """
-    if not records:
+    if records is None:
         return (
             f"state_dict was saved by a scheduler without a curve: this curve continues at step {step}, and "
             "nothing shows whether the learning rates so far were its own"
         )
-    if len(records) != len(current):
-        raise ValueError(f"state_dict has {len(records)} records for {len(current)} parameter groups")
     driven = "values" if builder == "follow" else "learning rates"
     for index, (record, curve) in enumerate(zip(records, current, strict=True)):
         try:

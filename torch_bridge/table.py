@@ -9,10 +9,10 @@ from torch import Tensor
 from torch_bridge.curve_api import Operations, Segments, checks, decode_table, evaluate_table, multiply_levels
 
 
-def multiplier(segments: Segments, step: Tensor) -> Tensor:
+def multiplier(table: Segments, step: Tensor) -> Tensor:
     """Evaluate a table at each step, as a pure function, on the device of the step.
 
-        multiplier(tensors(curve.segments), step) = curve(step)
+        multiplier(tensors(curve.table), step) = curve(step)
 
     The bits are those of `curve(step)` on every device: eager, under `torch.compile(fullgraph=True)`, under
     `torch.func.vmap` over steps and in a CUDA graph. It never synchronizes with the device.
@@ -21,7 +21,7 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
     columns without a recompilation.
 
     Args:
-        segments: `tensors(curve.segments, device)`: int32 of shape (rows,), on the device of the step; for a
+        table: `tensors(curve.table, device)`: int32 of shape (rows,), on the device of the step; for a
             table from `stack`, of shape (curves, rows).
         step: A tensor of integers, of any shape and dtype. Below 0 it counts as 0.
 
@@ -30,16 +30,16 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
 
     Raises:
         TypeError: `step` is not a tensor of integers (it is bool or floating-point, or a Python int);
-            `segments` is not a table of int32 tensors.
+            `table` is not a table of int32 tensors.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import multiplier, tensors
-    >>> table = tensors(PlateauCurve(100, warmup_steps=10).segments)
+    >>> table = tensors(PlateauCurve(100, warmup_steps=10).table)
     >>> multiplier(table, torch.tensor([0, 5, 10, 55, 100]))
     tensor([0.0000, 0.5000, 1.0000, 0.5000, 0.0000])
     """
-    _check_table(segments)
+    _check_table(table)
     if not isinstance(step, Tensor):
         raise TypeError(
             f"step = {checks.short_repr(step)} must be a tensor of integers; write torch.tensor(step), or "
@@ -49,41 +49,40 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
         step = step.to(torch.int32)
     if step.dtype == torch.bool or step.is_floating_point() or step.is_complex():
         raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")
-    for name, column in segments.columns().items():
+    for name, column in table.columns().items():
         if not isinstance(column, Tensor) or column.dtype != torch.int32:
-            raise TypeError(
-                f"segments.{name} must be an int32 tensor: write tensors(curve.segments, device), once"
-            )
-    steps, table = _clamp_steps(step), decode_table(_TORCH, segments)
-    if table.begin.ndim == 1:
-        return evaluate_table(_TORCH, table, steps)
-    curves, rows = table.begin.shape
+            raise TypeError(f"table.{name} must be an int32 tensor: write tensors(curve.table, device), once")
+    steps = _clamp_steps(step)
+    decoded = decode_table(_TORCH, table)
+    if decoded.begin.ndim == 1:
+        return evaluate_table(_TORCH, decoded, steps)
+    curves, rows = decoded.begin.shape
     first = rows * torch.arange(curves, device=step.device)[:, None]
-    multipliers = evaluate_table(_TORCH, table, steps.flatten().expand(curves, -1), first)
+    multipliers = evaluate_table(_TORCH, decoded, steps.flatten().expand(curves, -1), first)
     return multipliers.reshape(curves, *step.shape)
 
 
-def tensors(segments: Segments, device: Any = None) -> Segments:
+def tensors(table: Segments, device: Any = None) -> Segments:
     """Copy a table to int32 tensors, for `multiplier`.
 
     Args:
-        segments: `curve.segments`, or a table from `stack`.
+        table: `curve.table`, or a table from `stack`.
         device: The device of the tensors; None is torch's default device.
 
     Returns:
-        A `Segments` of new int32 tensors of the same shapes. A column that is None stays None.
+        A table of new int32 tensors of the same shapes. A column that is None stays None.
 
     Raises:
-        TypeError: `segments` is not a table.
+        TypeError: `table` is not a table.
 
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import tensors
-    >>> tensors(PlateauCurve(100, warmup_steps=10).segments).begin
+    >>> tensors(PlateauCurve(100, warmup_steps=10).table).begin
     tensor([  0,  10, 100], dtype=torch.int32)
     """
-    _check_table(segments)
+    _check_table(table)
     return Segments.of_columns(
-        {name: _copy_column(column, device) for name, column in segments.columns().items()}
+        {name: _copy_column(column, device) for name, column in table.columns().items()}
     )
 
 
@@ -93,10 +92,10 @@ def _copy_column(column: Any, device: Any) -> Tensor:
     return torch.tensor(np.asarray(column), dtype=torch.int32, device=device)
 
 
-def _check_table(segments: Any) -> None:
-    if not isinstance(segments, Segments):
+def _check_table(table: Any) -> None:
+    if not isinstance(table, Segments):
         raise TypeError(
-            f"segments = {checks.short_repr(segments)} must be a table: curve.segments, or what stack or "
+            f"table = {checks.short_repr(table)} must be a table: curve.table, or what stack or "
             "tensors returns"
         )
 

@@ -30,8 +30,8 @@ from plateau_jax import (
     HoldUntilFlat,
     PlateauCurve,
     StagedCurve,
+    compare,
     optax_schedule,
-    outlook,
     scale_by_curve,
 )
 from plateau_jax.numerics.fixed_point import CHUNK
@@ -172,7 +172,7 @@ def of_parts(shapes: list[str], rounds: int) -> None:
         return partial(curve, steps), len(steps)
 
     def in_torch(curve: Curve, evaluate: Callable[..., object] = multiplier) -> Timed:
-        return partial(evaluate, tensors(curve.segments), torch.from_numpy(steps)), len(steps)
+        return partial(evaluate, tensors(curve.table), torch.from_numpy(steps)), len(steps)
 
     def compiled(curve: Curve) -> Timed:
         evaluate, count = in_torch(curve, torch.compile(multiplier, fullgraph=True, dynamic=False))
@@ -279,17 +279,17 @@ def in_numpy(counts: list[int], rounds: int) -> None:
     show("NumPy, curve(steps): ns a step", header, table)
 
 
-def on_outlooks(rounds: int) -> None:
-    """Compare `outlook` with the computation of the learning rates that it needs."""
+def on_comparisons(rounds: int) -> None:
+    """Compare `compare` with the computation of the learning rates that it needs."""
     table = []
     for total in (10**4, 10**6):
         curve = curve_with(2, total)
         steps = np.arange(total)
-        seconds = medians(rounds, {"outlook": partial(outlook, curve), "curve": partial(curve, steps)})
+        seconds = medians(rounds, {"compare": partial(compare, curve), "curve": partial(curve, steps)})
         table.append(
-            [total, *(part * 1e3 for part in seconds.values()), seconds["outlook"] / seconds["curve"]]
+            [total, *(part * 1e3 for part in seconds.values()), seconds["compare"] / seconds["curve"]]
         )
-    show("NumPy, outlook(curve): ms", ["steps", "outlook", "curve(steps)", "ratio"], table)
+    show("NumPy, compare(curve): ms", ["steps", "compare", "curve(steps)", "ratio"], table)
 
 
 def on_tensors(shapes: list[str], sizes: list[int], rounds: int) -> None:
@@ -299,7 +299,7 @@ def on_tensors(shapes: list[str], sizes: list[int], rounds: int) -> None:
     kinds = of_other_kinds()
     for kind in shapes:
         curve = kinds[kind]
-        of_tensors = tensors(curve.segments)
+        of_tensors = tensors(curve.table)
         torch.compiler.reset()
         compiled = torch.compile(multiplier, fullgraph=True, dynamic=False)
         for size in sizes:
@@ -393,7 +393,7 @@ def main() -> None:
     in_jax_with_holds(rounds)
     in_torch(counts, rounds)
     in_numpy(counts, rounds)
-    on_outlooks(rounds)
+    on_comparisons(rounds)
     if quick:
         on_tensors(["cosine"], [1024], rounds)
     else:

@@ -24,8 +24,15 @@ from side_by_side import positive, ratios_to_first, repeat, seconds, show
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from plateau_jax import HoldUntilFlat, PlateauCurve
-from torch_bridge import TrainStep, lambda_lr, make_loader, prefetch
+from torch_bridge import (
+    DataClock,
+    HoldUntilFlat,
+    PlateauCurve,
+    TrainStep,
+    lambda_lr,
+    make_loader,
+    prefetch,
+)
 
 CURVE = PlateauCurve(1_000_000, warmup_steps=1_000, plateaus=[(50, 30)], min_lr_ratio=0.1)
 HOLD = HoldUntilFlat(10, every=100, limit=100_000)
@@ -77,10 +84,6 @@ def loss_fn(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(inputs), targets)
 
 
-def rows_of(batch: Any) -> int:
-    return len(batch[0])
-
-
 def adamw(model: nn.Module, device: str, lr: Any = PEAK) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=lr, fused=True, capturable=device == "cuda")
 
@@ -90,17 +93,26 @@ def batch_for(device: str, *shape: int) -> tuple[Tensor, Tensor]:
     return torch.randn(*shape, device=device), torch.randint(8, shape[:1], device=device)
 
 
-def train_step(model: nn.Module, device: str, **options: Any) -> Update:
+def train_step(model: nn.Module, device: str, **options: Any) -> TrainStep:
     model = model.to(device)
     options = {"curve": CURVE, "max_norm": MAX_NORM} | options
     return TrainStep(model, adamw(model, device), loss_fn, **options)
 
 
+def counting_samples(model: nn.Module, device: str, **options: Any) -> Update:
+    step = train_step(model, device, clock=DataClock(64), **options)
+
+    def update(batch: Any) -> Any:
+        return step(batch, count=len(batch[0]))
+
+    return update
+
+
 class ByHand:
     """The leanest loop with the results of a TrainStep: one model, one micro-batch, one group, fp32.
 
-    It looks up the first steps of the curve, and returns the counts as one tensor: the clock after the
-    update, updates applied, updates skipped.
+    It looks up the first steps of the curve, and returns the counts as one tensor: the step of the
+    curve after the update, updates applied, updates skipped.
     """
 
     def __init__(self, model: nn.Module, device: str, *, follow_curve: bool = True) -> None:
@@ -110,7 +122,7 @@ class ByHand:
         self.parameters = list(self.model.parameters())
         self.table = torch.tensor(PEAK * CURVE(range(1 << 16)), device=device)
         self.counts = torch.zeros(3, dtype=torch.int64, device=device)
-        self.clock = self.counts[:1]
+        self.curve_step = self.counts[:1]
         self.if_applied = torch.tensor([1, 1, 0], device=device)
         self.if_skipped = torch.tensor([0, 0, 1], device=device)
         self.follow_curve = follow_curve
@@ -127,7 +139,7 @@ class ByHand:
         torch._foreach_mul_(gradients, torch.clamp(MAX_NORM / (norm + 1e-6), max=1.0))
         skip = loss.mul(0).add(norm, alpha=0).ne(0)
         if self.follow_curve:
-            torch.index_select(self.table, 0, self.clock, out=self.lr)
+            torch.index_select(self.table, 0, self.curve_step, out=self.lr)
         self.optimizer.found_inf = skip.float()
         self.optimizer.step()
         del self.optimizer.found_inf
@@ -210,8 +222,8 @@ def on_cpu(rounds: int, calls: int) -> None:
         "tiny MLP, fp32, CPU, clipping",
         {
             "TrainStep": train_step(mlp(), "cpu"),
-            "TrainStep, a clock that may be held": train_step(mlp(), "cpu", hold=HOLD),
-            "TrainStep, a clock of samples": train_step(mlp(), "cpu", unit=64, count=rows_of),
+            "TrainStep, a hold rule": train_step(mlp(), "cpu", clock=HOLD),
+            "TrainStep, a clock of samples": counting_samples(mlp(), "cpu"),
             "TrainStep, 10⁸ steps": train_step(mlp(), "cpu", curve=LONG),
             "hand-written, as lean as can be": ByHand(mlp(), "cpu"),
             "Lightning Fabric, LambdaLR": fabric(),
@@ -260,14 +272,10 @@ def on_gpu(rounds: int, calls: int) -> None:
         "small MLP, captured",
         {
             "TrainStep": train_step(mlp(256, 3), "cuda", cuda_graph=True),
-            "TrainStep, a clock that may be held": train_step(
-                mlp(256, 3), "cuda", cuda_graph=True, hold=HOLD
-            ),
-            "TrainStep, a clock of samples": train_step(
-                mlp(256, 3), "cuda", cuda_graph=True, unit=64, count=rows_of
-            ),
+            "TrainStep, a hold rule": train_step(mlp(256, 3), "cuda", cuda_graph=True, clock=HOLD),
+            "TrainStep, a clock of samples": counting_samples(mlp(256, 3), "cuda", cuda_graph=True),
             "TrainStep, eager": train_step(mlp(256, 3), "cuda"),
-            "TrainStep, eager, a clock of samples": train_step(mlp(256, 3), "cuda", unit=64, count=rows_of),
+            "TrainStep, eager, a clock of samples": counting_samples(mlp(256, 3), "cuda"),
             "hand-written": Captured(ByHand(mlp(256, 3), "cuda"), batch),
             "hand-written, constant rate": Captured(ByHand(mlp(256, 3), "cuda", follow_curve=False), batch),
         },

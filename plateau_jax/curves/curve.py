@@ -54,8 +54,11 @@ class Curve(ABC):
     unit: int | None
     """Samples or tokens per step, for a curve that `BatchPlan.scale` returned or that is derived from one."""
 
-    segments: Segments
-    """The curve as a table of read-only int32 arrays with one row per segment."""
+    table: Segments
+    """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays of shape (rows,).
+
+    A `PlateauCurve` with k plateaus has 2k + 3 rows, a `StagedCurve` one for each stage and one for the end,
+    wherever they lie. So moving a plateau changes numbers, but no array's shape."""
 
     _decoded: DecodedSegments
     """The table with the words of each column joined into 64-bit integers."""
@@ -90,7 +93,7 @@ class Curve(ABC):
         # Not on first use: torch.compile would trace the construction of the tables in the first call.
         table = segments.encode_table(rows)
         decoded = segments.decode_table(NUMPY, table)
-        self._set(segments=table, _decoded=decoded, _decoded_rows=segments.python_rows(decoded))
+        self._set(table=table, _decoded=decoded, _decoded_rows=segments.python_rows(decoded))
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:

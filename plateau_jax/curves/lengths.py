@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any, TypeGuard
 
 from plateau_jax.numerics.exact import scaled
-from plateau_jax.validation.checks import Message, Path, at_least, must
+from plateau_jax.validation.checks import Message, Path, at_least, integer, must
 from plateau_jax.validation.curve_warning import warn
 
 REST = "rest"
@@ -33,10 +33,19 @@ def percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int
     return steps
 
 
+def length_in_steps(path: Path | str, length: Any, total_steps: int) -> int:
+    """Return a length that is a number of steps, of any sign, or a percentage of the total."""
+    if is_percentage(length):
+        return percentage_in_steps(path, length, total_steps)
+    return integer(path, length, "be an integer, or a percentage of total_steps such as '2%'")
+
+
 def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[int]:
     """Return the lengths of all stages in steps, at least 0; they add up to the total if that is given."""
     steps: list[int] = []
     rests = [index for index, length in enumerate(lengths) if isinstance(length, str) and length == REST]
+    kinds = "be an integer, or with total_steps a percentage such as '2%' or the word 'rest'"
+    requirement = f"{kinds}; a stage is (steps, to, shape)"
     for index, length in enumerate(lengths):
         path = "stages", index, "steps"
         if index in rests or is_percentage(length):
@@ -45,8 +54,7 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
                 raise ValueError(Message(path, problem))
             steps.append(0 if index in rests else percentage_in_steps(path, length, total_steps))
         else:
-            kinds = "be an integer, or with total_steps a percentage such as '2%' or the word 'rest'"
-            steps.append(at_least(path, length, 0, f"{kinds}; a stage is (steps, to, shape)"))
+            steps.append(at_least(path, length, 0, requirement))
     if total_steps is None:
         return steps
     if len(rests) > 1:

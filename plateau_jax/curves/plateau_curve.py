@@ -1,13 +1,12 @@
 """`PlateauCurve`: a warmup, and a decay with plateaus."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, final, get_args
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.lengths import is_percentage, percentage_in_steps
+from plateau_jax.curves.lengths import length_in_steps
 from plateau_jax.curves.plateaus import (
     check_absolute,
     check_percentages,
@@ -17,8 +16,8 @@ from plateau_jax.curves.plateaus import (
 from plateau_jax.numerics import shapes
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
 from plateau_jax.numerics.levels import Level, as_level, between
-from plateau_jax.validation.checks import Message, integer, must, one_of, positive_int, ratio
-from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.checks import must, one_of, positive_int, ratio
+from plateau_jax.validation.curve_warning import warn_of_lr
 
 WarmupShape = Literal["linear", "cosine"]
 
@@ -121,11 +120,7 @@ class PlateauCurve(Curve):
 
     def __post_init__(self) -> None:
         total = positive_int("total_steps", self.total_steps)
-        if is_percentage(self.warmup_steps):
-            warmup = percentage_in_steps("warmup_steps", self.warmup_steps, total)
-        else:
-            kinds = "be an integer, or a percentage of total_steps such as '2%'"
-            warmup = integer("warmup_steps", self.warmup_steps, kinds)
+        warmup = length_in_steps("warmup_steps", self.warmup_steps, total)
         if not 0 <= warmup < total:
             limits = f"lie in 0 … total_steps - 1 = {total - 1}, so that a step is left to decay"
             raise ValueError(must("warmup_steps", warmup, limits))
@@ -151,9 +146,9 @@ class PlateauCurve(Curve):
         self._freeze(_rows(self, placed))
         warn_of_small_plateaus(plateaus, total - warmup)
         # Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0.
-        _warn_of_lr("min_lr_ratio", min_lr_ratio, 1e-4)
+        warn_of_lr("min_lr_ratio", min_lr_ratio, 1e-4)
         # A warmup of (step + 1)/W starts at 1/W, which is below 1e-4 if it is long.
-        _warn_of_lr("init_lr_ratio", init_lr_ratio, min(1e-4, 1 / (warmup + 1)) if warmup else 0.0)
+        warn_of_lr("init_lr_ratio", init_lr_ratio, min(1e-4, 1 / (warmup + 1)) if warmup else 0.0)
 
     def _legend_phrases(self) -> list[str]:
         warmup = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g} over {self.warmup_steps} steps"
@@ -166,14 +161,6 @@ class PlateauCurve(Curve):
             f"{self.decay_shape} decay to {self.min_lr_ratio:g}",
             *(plateaus or ["no plateau"]),
         ]
-
-
-def _warn_of_lr(name: str, ratio: float, least: float) -> None:
-    """Warn about a ratio in (0, `least`), which looks like a learning rate."""
-    # A quotient such as 1e-6 / 0.01 is meant as 1e-4, but rounds to a little less.
-    if 0 < ratio < least and not math.isclose(ratio, least):
-        reason = "looks like a learning rate, but is a fraction of the peak"
-        warn(Message(name, f" = {ratio!r} {reason}. For a learning rate write {name}={ratio!r} / peak"))
 
 
 def _rows(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[ExactSegment]:

@@ -24,12 +24,12 @@ from plateau_jax.design.questions import (
     texts_of,
     typed_peak,
 )
-from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
+from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.forecasts.loss_comparison import NOTE as FORECAST_NOTE
 from plateau_jax.forecasts.lr_sums import largest_multiplier
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise
 from plateau_jax.theory.comparison import NOTE, peak_at_equal_length
-from plateau_jax.theory.last_iterate import outlook
+from plateau_jax.theory.last_iterate import minimize_bound
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import Message, message_of
 from plateau_jax.validation.curve_warning import suppress_warnings
@@ -86,7 +86,7 @@ def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
         step = checks.at_least("step", question["step"], 0)
         answer["learning_rates"] = [float(f"{curve.learning_rate(step, peak):.6g}") for curve, peak in curves]
     if (runs := question.get("runs")) is not None:
-        answer |= {"outlooks": compare_curves(curves), "note": NOTE, "forecasts": []}
+        answer |= {"ratios": compare_curves(curves), "note": NOTE, "forecasts": []}
         if runs:
             fits = fit_runs(texts_of(runs))
             forecasts = forecast_curves(fits, curves) if fits.by_peak else []
@@ -121,9 +121,7 @@ def _describe(text: str) -> _Described:
 
 def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
     """Return everything the page shows of a curve."""
-    steps = steps_to_draw(curve.rows)
-    if len(steps) > _MAX_POINTS:
-        steps = steps[np.linspace(0, len(steps) - 1, _MAX_POINTS).astype(np.int64)]
+    steps = thin_out(steps_to_draw(curve.rows), _MAX_POINTS)
     arguments = curve.to_dict()
     segments = describe_segments(curve.rows, np.float32(peak))
     handles = curve_and_peak_handles(curve, peak)
@@ -135,7 +133,7 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
         "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),  # rounded: the picture needs no more
-        "spans": list(shaded_spans(curve.rows))[:_MAX_ROWS],
+        "spans": list(shaded_spans(curve.rows)),
         "segments": segments[: _MAX_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
         "optax": source.optax_code(curve, peak),
@@ -150,24 +148,24 @@ def compare_curves(curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]
 
     `peak_ratio` is that at equal length; `best_peak` is a learning rate, the first curve's peak times it.
     """
-    outlooks: list[dict[str, Any]] = []
+    ratios: list[dict[str, Any]] = []
     first, first_peak, first_best = None, 0.0, 0.0
     for number, (curve, peak) in enumerate(curves):
         try:
-            curve_outlook = _cached_outlook(curve)
+            prediction = _cached_bound(curve)
         except ValueError:
-            outlooks.append({"fault": "no learning rate above 0"})
+            ratios.append({"fault": "no learning rate above 0"})
             continue
-        best = peak_at_equal_length(curve, curve_outlook)
+        best = peak_at_equal_length(curve, prediction)
         if number == 0:
-            first, first_peak, first_best = curve_outlook, peak, best
+            first, first_peak, first_best = prediction, peak, best
         if first is None:
-            outlooks.append({"fault": "the first curve has no learning rate above 0"})
+            ratios.append({"fault": "the first curve has no learning rate above 0"})
             continue
         ratio = best / first_best
-        bound = curve_outlook.bound / first.bound
-        outlooks.append({"bound": bound, "peak_ratio": ratio, "best_peak": ratio * first_peak})
-    return outlooks
+        bound = prediction.bound / first.bound
+        ratios.append({"bound": bound, "peak_ratio": ratio, "best_peak": ratio * first_peak})
+    return ratios
 
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
@@ -187,8 +185,8 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
     return ANSWERS[path](parse_object(body))
 
 
-# The outlook of a long curve takes a tenth of a second, and the user changes one curve at a time.
-_cached_outlook = lru_cache(64)(outlook)
+# The bound of a long curve takes a tenth of a second, and the user changes one curve at a time.
+_cached_bound = lru_cache(64)(minimize_bound)
 
 
 def _remarks(peak: float, segments: int, handles: int) -> Iterator[dict[str, Any]]:

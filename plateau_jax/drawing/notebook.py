@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from plateau_jax.drawing.sampling import FILLS, OPACITY, shaded_spans
+from plateau_jax.drawing.sampling import FILLS, OPACITY, shaded_spans, thin_out
 from plateau_jax.drawing.tables import as_html
-from plateau_jax.numerics.exact_segments import ExactSegment, describe_segments
+from plateau_jax.numerics.exact_segments import ExactSegment, describe_segments, nonempty_segments
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
+
+# A notebook stores the HTML, and a browser lays out every row.
+_MOST_ROWS, _MOST_POINTS = 200, 5000
 
 # Text and axes use the notebook's text colour, light or dark, and filled areas are translucent. The line has
 # a contrast of 3.7 : 1 to white and of 5.7 : 1 to black.
@@ -20,9 +23,12 @@ _LINE = "#3b82f6"
 def html(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str) -> str:
     """Return the plot of a kind of curve, the expression that describes it, and the table of its segments."""
     shown = description if len(description) <= 400 else description[:400] + " …"
+    count = sum(1 for _ in nonempty_segments(rows))
+    note = f"The table shows the first {_MOST_ROWS} of {count} segments." if count > _MOST_ROWS else ""
+    table = as_html(describe_segments(rows, most=_MOST_ROWS), note)
     return (
         f"<div>{_svg(rows, values_at, name)}{_legend(rows)}"
-        f"<div><code>{escape(shown)}</code></div>{as_html(describe_segments(rows))}</div>"
+        f"<div><code>{escape(shown)}</code></div>{table}</div>"
     )
 
 
@@ -31,7 +37,7 @@ def _svg(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: st
     # A step for each pixel, and both sides of every border.
     borders = [row.begin + side for row in rows for side in (-1, 0)]
     steps = np.unique([*np.linspace(0, total, _WIDTH + 1).astype(np.int64), *borders])
-    steps = steps[steps >= 0]
+    steps = thin_out(steps[steps >= 0], _MOST_POINTS)
     values = values_at(steps)
     top = float(values.max()) or 1.0
     x = _LEFT + steps * (_WIDTH / total)

@@ -34,21 +34,9 @@ _DRAWN_PEAKS = 100
 
 @dataclass(frozen=True)
 class BestPeak:
-    """The best peak of a curve; the result of `best_peak`.
+    """The best peak of a curve; `best_peak` describes the fields.
 
-    `print` shows it in one line, and a notebook as a table with the forecasts of all peaks.
-
-    Attributes:
-        peak: The best peak. It is the largest learning rate of the curve, so `peak_value` is `peak` over the
-            curve's largest multiplier, which is 1 for most curves.
-        low, high: The range of peaks whose loss on the parabola is within 0.003 of its minimum, cut at the
-            lowest and the highest peak that were run.
-        forecast: The `LossForecast` at `peak`: the minimum of the parabola, with the widest interval of its
-            three forecasts, and the reasons of all three.
-        peaks: Every peak that was run, ascending.
-        forecasts: The `LossForecast` of the curve at each of them.
-
-    >>> from plateau_jax import BestPeak, LossForecast
+    >>> from plateau_jax.forecasts.loss_comparison import LossForecast
     >>> losses = 2.95, 2.92, 2.94
     >>> forecasts = tuple(LossForecast(loss, loss - 0.02, loss + 0.02) for loss in losses)
     >>> best = LossForecast(2.919, 2.899, 2.939)
@@ -118,7 +106,16 @@ def best_peak(runs: Iterable[LossRun], curve: Curve) -> BestPeak:
         curve: The curve to train with.
 
     Returns:
-        The best peak, its range, and all forecasts. The peak never lies outside those that were run.
+        The best peak with its range and all forecasts. `print` shows them in one line, and a notebook as a
+        table; the method `plot()` draws them with matplotlib.
+
+        `peak` is the best peak; it never lies outside those that were run. It is the largest learning rate of
+        the curve, so `peak_value` is `peak` over the curve's largest multiplier, which is 1 for most curves.
+        `low` and `high` are the range of peaks whose loss on the parabola is within 0.003 of its minimum, cut
+        at the lowest and the highest peak that were run. `forecast` is the forecast at `peak`, with the
+        fields that `LossFit.predict` describes: the minimum of the parabola, with the widest interval of its
+        three forecasts, and the reasons of all three. `peaks` are all peaks that were run, ascending, and
+        `forecasts` the forecasts of the curve at each of them.
 
     Raises:
         TypeError: A run is not a `LossRun`, or `curve` not a `Curve`.

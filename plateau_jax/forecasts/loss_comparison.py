@@ -14,17 +14,8 @@ NOTE = (
 
 
 class LossForecast(NamedTuple):
-    """The forecast loss after the last step of a curve; the result of `LossFit.predict`.
+    """The forecast loss after the last step of a curve; `LossFit.predict` describes the fields.
 
-    Attributes:
-        loss: The forecast.
-        low, high: Its interval, of about 95 %.
-        reasons: The known causes of a worse forecast that apply: a different peak; more than twice or less
-            than 0.3 times the steps of the runs; a warmup less than a third or more than three times as long
-            as theirs; runs that contradict each other, or the law in their first fifth; a longer curve from
-            runs without a stage at constant learning rate.
-
-    >>> from plateau_jax import LossForecast
     >>> LossForecast(2.914, 2.897, 2.931)
     LossForecast(loss=2.914, low=2.897, high=2.931, reasons=())
     """
@@ -36,13 +27,8 @@ class LossForecast(NamedTuple):
 
 
 class LossDifference(NamedTuple):
-    """The difference of the forecast losses of two curves, with its interval; part of a `LossComparison`.
+    """The difference of the forecast losses of two curves; `LossFit.compare` describes the fields.
 
-    Attributes:
-        difference: The loss of a curve minus that of the first curve.
-        low, high: The interval, as in `LossForecast`.
-
-    >>> from plateau_jax import LossDifference
     >>> LossDifference(-0.02, -0.03, -0.01).is_distinguishable
     True
     """
@@ -66,17 +52,8 @@ class LossDifference(NamedTuple):
 
 @dataclass(frozen=True)
 class LossComparison:
-    """Forecasts of several curves; the result of `LossFit.compare`.
+    """Forecasts of several curves; `LossFit.compare` describes the fields.
 
-    `print` shows them as text and a notebook as a table, both with a note on what the numbers mean.
-
-    Attributes:
-        names: The name of each curve.
-        forecasts: A `LossForecast` for each.
-        differences: A `LossDifference` for each, to the first. It is (0, 0, 0) for the first curve, and for
-            one that is the same according to `Curve.same_until`.
-
-    >>> from plateau_jax import LossComparison, LossForecast
     >>> forecasts = LossForecast(3.0, 2.98, 3.02), LossForecast(2.99, 2.97, 3.01)
     >>> table = LossComparison(("cosine", "linear"), forecasts, ((0.0, 0.0, 0.0), (-0.01, -0.02, 0.01)))
     >>> print(str(table).partition("Losses")[0])

@@ -88,7 +88,12 @@ class LossFit:
             peak_value: Its peak learning rate, within a factor of 1.5 of that of the runs, the default.
 
         Returns:
-            The forecast and its interval, of about 95 %.
+            A named tuple of `loss`, `low`, `high` and `reasons`. `loss` is the forecast, and the interval
+            from `low` to `high` contains the true loss in about 95 % of cases. `reasons` is a tuple of texts,
+            the known causes of a worse forecast that apply: a different peak; more than twice or less than
+            0.3 times the steps of the runs; a warmup less than a third or more than three times as long as
+            theirs; runs that contradict each other, or the law in their first fifth; a longer curve from runs
+            without a stage at constant learning rate.
 
         Raises:
             TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
@@ -139,6 +144,14 @@ class LossFit:
         Args:
             curves: A mapping from names to curves.
             peak_value: As for `predict`, for all of them.
+
+        Returns:
+            Three tuples with an entry per curve, `names`, `forecasts` and `differences`. `print` shows them
+            as text and a notebook as a table, both with a note on what the numbers mean. A forecast is what
+            `predict` returns. A difference is a named tuple of `difference`, the loss of this curve minus
+            that of the first, and its interval from `low` to `high`; `is_distinguishable` is True if the
+            interval does not contain 0. It is (0, 0, 0) for the first curve, and for one that is the same
+            according to `Curve.same_until`.
 
         Raises:
             TypeError, ValueError: As `predict`; `curves` is not a mapping, or is empty.

@@ -37,8 +37,9 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     says how they are found, when to trust a forecast, and how well it did on published runs.
 
     Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811. N is the
-    noise term of `outlook` (Defazio et al. 2023, arXiv:2310.07831; Schaipp et al. 2025, arXiv:2501.18965),
-    but for m/10. The powers 0.9 and 0.8, the center 0.44 and the weights were chosen on data.
+    noise term of the bound in `compare` (Defazio et al. 2023, arXiv:2310.07831; Schaipp et al. 2025,
+    arXiv:2501.18965), but for m/10. The powers 0.9 and 0.8, the center 0.44 and the weights were chosen on
+    data.
 
     Args:
         runs: One `LossRun`, or several of one peak, each log once: their largest learning rates agree within

@@ -77,8 +77,10 @@ def to_decimal(number: Fraction) -> Decimal:
     return _DECIMAL.divide(number.numerator, number.denominator)
 
 
+@lru_cache(maxsize=1024)
 def from_decimal(number: Decimal) -> int:
     """Return the number in 224 bits."""
+    # Cached, because a segment begins at the level at which the previous one ends.
     return round(_DECIMAL.multiply(number, ONE))
 
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -109,15 +109,15 @@ def cut_segments(segments: Sequence[ExactSegment], start: int, stop: int) -> Ite
 
 
 def describe_segments(
-    segments: Sequence[ExactSegment], peak: np.float32 | None = None
+    segments: Sequence[ExactSegment], peak: np.float32 | None = None, most: int | None = None
 ) -> list[tuple[str, str, str, str, str]]:
     """Describe the segments in words: a header, and a line for each segment that is not empty.
 
-    With a peak, levels are shown as learning rates.
+    With a peak, levels are shown as learning rates; with `most`, only the first segments are described.
     """
     start, end = ("from", "to") if peak is None else ("lr from", "lr to")
     lines = [("first step", "last step", "kind", start, end)]
-    for segment, after in nonempty_segments(segments):
+    for segment, after in islice(nonempty_segments(segments), most):
         kind = segment.kind if segment.shape is None else f"{segment.shape} {segment.kind}"
         last = "…" if after is None else str(after - 1)
         ends = segment.at(segment.begin), segment.start if after is None else segment.at(after)

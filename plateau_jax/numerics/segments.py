@@ -9,11 +9,13 @@ that a jitted function receives to 32 bits, so wider numbers are cut in one of t
 An inverse, which has up to 94 bits, is two words and a limb.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plateau_jax.numerics import exact, levels
 from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB, LIMB_BITS, DecodedSegments, Operations
@@ -52,7 +54,7 @@ class Segments(NamedTuple):
     nothing is computed for it.
 
     >>> from plateau_jax import PlateauCurve
-    >>> table = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)]).segments
+    >>> table = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)]).table
     >>> table.begin, table.length
     (array([  0,  10,  55,  73, 100], dtype=int32), array([10, 45,  0, 27,  0], dtype=int32))
     """
@@ -141,50 +143,74 @@ _COLUMNS_OF_SHAPES = {
 
 def encode_table(segments: Sequence[ExactSegment]) -> Segments:
     """Encode segments as int32 columns, one row per segment."""
+    rows = [_in_fixed_point(segment) for segment in segments]
+    inverse_high, inverse_middle = _split_words([row.inverse >> LIMB_BITS for row in rows])
+    start_high, start_low = _split_words([row.start for row in rows])
+    end_high, end_low = _split_words([row.end for row in rows])
+    columns: dict[str, Any] = {
+        "begin": [segment.begin for segment in segments],
+        "length": [row.length for row in rows],
+        "inverse_high": inverse_high,
+        "inverse_middle": inverse_middle,
+        "inverse_low": [row.inverse & LIMB for row in rows],
+        "start_high": start_high,
+        "start_low": start_low,
+        "end_high": end_high,
+        "end_low": end_low,
+        "start_float32": np.array([row.level for row in rows], np.float32).view(np.int32),
+    }
     # A flat segment counts with the shape that it was described with. So changing a level never adds or
     # removes a column, and a jitted function that takes the table is not compiled again.
-    shapes = {
-        formula.name if (formula := parse_formula(segment.shape)) else segment.shape for segment in segments
-    }
-    needed = {name for shape in shapes if shape for name in _COLUMNS_OF_SHAPES.get(shape, ())}
-    rows = list(map(_words, segments))
-    columns = {name: [row.get(name, 0) for row in rows] for name in sorted(needed.union(*rows))}
+    shapes = {segment.shape for segment in segments}
+    needed = set[str]().union(*map(_columns_of_shape, shapes), *(row.more for row in rows))
+    for name in sorted(needed):
+        columns[name] = [row.more.get(name, 0) for row in rows]
     return Segments.of_columns(
         {name: _frozen(np.array(column, np.int32)) for name, column in columns.items()}
     )
 
 
-def _words(segment: ExactSegment) -> dict[str, int]:
-    """Encode a segment as one row. Columns of shapes that are absent from the result are 0."""
+class _FixedPointRow(NamedTuple):
+    """A row of the table before its numbers are cut into words."""
+
+    length: int
+    inverse: int
+    start: int
+    end: int
+    level: float
+    """Start level, a float32."""
+    more: Mapping[str, int]
+    """The columns that only some rows need."""
+
+
+def _in_fixed_point(segment: ExactSegment) -> _FixedPointRow:
     start, end = exact.from_decimal(segment.start), exact.from_decimal(segment.end)
+    level = exact.round_to_float32(start, exact.BITS)
     # Both levels in 62 bits, rounded towards each other: -(-v >> n) rounds up, v >> n down. With 4 bits, a
     # segment from 0.8 = 12.8/16 to 0.3 = 4.8/16 goes from 12 to 5. So no value between them passes the exact
     # level at either end; otherwise a curve could rise by one unit in the last place at the border of two
     # falling segments. If no number of 62 bits lies between the levels, the row is flat.
-    shift = max(0, (max(start, end) - 1).bit_length() - exact.BITS)
+    lower, higher = min(start, end), max(start, end)
+    shift = max(0, (higher - 1).bit_length() - exact.BITS)
     dropped = _DROPPED_BITS + shift
-    low, high = -(-min(start, end) >> dropped), max(start, end) >> dropped
+    low, high = -(-lower >> dropped), higher >> dropped
     first, last = (high, low) if start >= end else (low, high)
-    moves = segment.length > 0 and not segment.holds and low <= high
-    inverse = (1 << INVERSE_BITS) // segment.length if moves else 0
-    inverse_high, inverse_middle = split_words(inverse >> LIMB_BITS)
-    start_high, start_low = split_words(first)
-    end_high, end_low = split_words(last)
-    return {
-        "begin": segment.begin,
-        "length": segment.length if moves else 0,
-        "inverse_high": inverse_high,
-        "inverse_middle": inverse_middle,
-        "inverse_low": inverse & LIMB,
-        "start_high": start_high,
-        "start_low": start_low,
-        "end_high": end_high,
-        "end_low": end_low,
-        "start_float32": int(exact.nearest_float32(start).view(np.int32)),
-        **({"skipped": segment.skipped} if moves and segment.skipped else {}),
-        **({"shift": shift} if moves and shift else {}),
-        **(_words_of_shape(segment) if moves else {}),
-    }
+    if segment.length == 0 or segment.holds or low > high:
+        return _FixedPointRow(0, 0, first, last, level, {})
+    inverse = (1 << INVERSE_BITS) // segment.length
+    more = _words_of_shape(segment)
+    if segment.skipped:
+        more["skipped"] = segment.skipped
+    if shift:
+        more["shift"] = shift
+    return _FixedPointRow(segment.length, inverse, first, last, level, more)
+
+
+def _columns_of_shape(shape: str | None) -> tuple[str, ...]:
+    """Return the columns that a shape needs besides those of a straight line."""
+    formula = parse_formula(shape)
+    name = formula.name if formula else shape or ""
+    return _COLUMNS_OF_SHAPES.get(name, ())
 
 
 def _words_of_shape(segment: ExactSegment) -> dict[str, int]:
@@ -195,7 +221,7 @@ def _words_of_shape(segment: ExactSegment) -> dict[str, int]:
         return _limbs(_RATE, _fixed_point(exact.log2_ratio(high, low), INVERSE_BITS, length))
     formula = parse_formula(segment.shape)
     if formula is None:
-        return dict.fromkeys(_COLUMNS_OF_SHAPES.get(segment.shape or "", ()), 1)
+        return dict.fromkeys(_columns_of_shape(segment.shape), 1)
     name, power = formula
     # To the nearest, unlike r: the error of P is multiplied by a logarithm whose whole part may be 31.
     exponent = _limbs(_EXPONENT, _fixed_point(power + Fraction(1, 2 << FIXED_BITS), FIXED_BITS))
@@ -223,16 +249,16 @@ def _limbs(names: Sequence[str], value: int) -> dict[str, int]:
     return {name: (value >> (LIMB_BITS * place)) & LIMB for name, place in zip(names, places, strict=True)}
 
 
-def split_words(value: int) -> tuple[int, int]:
-    """Split an int64 into two int32, the high word and the low word."""
+def _split_words(values: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Split each int64 into two int32, the high word and the low word."""
     # An int32 has a sign, so a low word from 2³¹ on wraps to a negative number. With 4-bit words, 0x5C is
     # 5 and 0xC - 16 = -4. `join_words` masks the sign away again: 5 << 4 | (-4 & 0xF) = 0x5C.
-    low = value & _WORD
-    return value >> _WORD_BITS, low - ((1 << _WORD_BITS) if low >> (_WORD_BITS - 1) else 0)
+    wide = np.array(values, np.int64)
+    return (wide >> _WORD_BITS).astype(np.int32), wide.astype(np.int32)
 
 
 def join_words(xp: Operations, high: Any, low: Any) -> Any:
-    """Join arrays of words into int64, the inverse of `split_words`."""
+    """Join arrays of words into int64, the inverse of `_split_words`."""
     return (xp.int64(high) << _WORD_BITS) | (xp.int64(low) & _WORD)
 
 
@@ -265,23 +291,33 @@ def decode_table(xp: Operations, table: Segments) -> DecodedSegments:
 
 def python_rows(table: DecodedSegments) -> tuple[list[int], list[DecodedSegments]]:
     """Return the first step of each row, and each row in Python numbers, which counts from its phase."""
+    begins = table.begin.tolist()
+    if table.phase_begin is not None:
+        table = table._replace(begin=table.phase_begin, phase_begin=None)
     fields = table._asdict()
-    shapes = {name: column.tolist() for name, column in fields.pop("shapes").items()}
-    columns = {name: column.tolist() for name, column in fields.items() if column is not None}
-    rows: list[DecodedSegments] = []
-    for index, values in enumerate(zip(*columns.values(), strict=True)):
-        row: dict[str, Any] = dict(zip(columns, values, strict=True))
-        # In the columns a row with a different shape has 0 here. In a single row this becomes None, because
-        # the arithmetic skips what is None.
-        if "rate_whole" in row and not any(row.get(name) for name in _LONG_RATE):
-            row["rate_whole"] = None
-        for name in ("power", "inverse_power"):
-            if not row.get(name):
-                row[name] = None
-        row["begin"] = row.pop("phase_begin", row["begin"])
-        row["shapes"] = {name: 1 for name, column in shapes.items() if column[index]}
-        rows.append(DecodedSegments(**row))
-    return columns["begin"], rows
+    # In the columns a row with a different shape has 0 here. In a single row this becomes None, because the
+    # arithmetic skips what is None.
+    if table.rate_whole is not None:
+        rates = [fields[name] for name in _LONG_RATE if fields[name] is not None]
+        fields["rate_whole"] = np.where(np.any(rates, axis=0), table.rate_whole, None)
+    for name in ("power", "inverse_power"):
+        if fields[name] is not None:
+            fields[name] = np.where(fields[name], fields[name], None)
+    columns: list[Iterable[Any]] = []
+    for name, column in fields.items():
+        if name == "shapes":
+            columns.append(_shapes_by_row(column))
+        else:
+            columns.append(itertools.repeat(None) if column is None else column.tolist())
+    return begins, list(map(DecodedSegments, *columns))
+
+
+def _shapes_by_row(shapes: dict[str, Any]) -> Iterable[dict[str, int]]:
+    """Return for each row a dictionary with its shape, which is empty for a straight line."""
+    if not shapes:
+        return itertools.repeat({})
+    rows = zip(*(column.tolist() for column in shapes.values()), strict=True)
+    return [{name: 1 for name, is_shape in zip(shapes, row, strict=True) if is_shape} for row in rows]
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
@@ -299,7 +335,7 @@ def stack(curves: Iterable[Any]) -> Segments:
         curves: At least one curve.
 
     Returns:
-        A `Segments` of int32 arrays.
+        One table, a pytree of int32 arrays.
 
     Raises:
         TypeError: `curves` is a single curve, or has no order, as a set, or holds something that is not a
@@ -316,7 +352,7 @@ def stack(curves: Iterable[Any]) -> Segments:
         raise TypeError(must("curves", curves, "be several Curves, in order"))
     tables: list[dict[str, Any]] = []
     for index, curve in enumerate(curves):
-        if not isinstance(table := getattr(curve, "segments", None), Segments):
+        if not isinstance(table := getattr(curve, "table", None), Segments):
             raise TypeError(must(("curves", index), curve, "be a Curve"))
         tables.append(table.columns())
     if not tables:

@@ -9,7 +9,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Iterable, Mapping, MappingView, Set
+from collections.abc import Iterable, Iterator, Mapping, MappingView, Set
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -103,12 +103,21 @@ def _unwrap_scalar(value: Any) -> Any:
     return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
 
 
+def _unwrap_number(value: Any) -> Any:
+    """Return a number of NumPy, or in an array without dimensions, as Python's; any other value unchanged."""
+    value = _unwrap_scalar(value)
+    # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
+    if isinstance(value, np.integer):
+        return int(str(cast("Any", value)))
+    if isinstance(value, np.floating):
+        return float(str(cast("Any", value)))
+    return value
+
+
 def number(path: Path | str, value: Any, requirement: str = "be a number") -> int | float:
     """Return the value as a Python int or float; a NumPy float becomes the decimal that it prints as."""
-    value = _unwrap_scalar(value)
-    if isinstance(value, np.integer | np.floating):
-        # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
-        value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
+    if type(value) not in (int, float):
+        value = _unwrap_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(must(path, value, requirement))
     if isinstance(value, float) and not math.isfinite(value):
@@ -140,23 +149,23 @@ def one_of(path: Path | str, value: Any, allowed: tuple[_Choice, ...]) -> _Choic
     return allowed[allowed.index(value)]
 
 
-def pairs(name: str, value: Any, meaning: str) -> list[tuple[Path, Any, Any]]:
-    """Return (path, first, second) for each pair in a sequence; the errors say what a pair means."""
+def pairs(name: str, value: Any, meaning: str) -> Iterator[tuple[Path, Any, Any]]:
+    """Yield (path, first, second) for each pair in a sequence; the errors say what a pair means."""
     if not is_ordered(value):
         raise TypeError(must(name, value, f"be a sequence of pairs {meaning}"))
-    checked: list[tuple[Path, Any, Any]] = []
     for index, pair in enumerate(value):
         path, items = (name, index), cast("Any", pair if is_ordered(pair) else ())
         try:
             first, second = items
         except ValueError:
             raise TypeError(must(path, pair, f"be a pair {meaning}")) from None
-        checked.append((path, first, second))
-    return checked
+        yield path, first, second
 
 
 def is_ordered(value: Any) -> bool:
     """Return True if the value has items in an order that the user can have meant."""
+    if isinstance(value, list | tuple):  # for speed: the checks below take a microsecond
+        return True
     if getattr(value, "ndim", 1) == 0:  # an array without dimensions counts as `Iterable` too
         return False
     return isinstance(value, Iterable) and not isinstance(
@@ -216,7 +225,7 @@ def steps(step: Any) -> np.ndarray:
     if isinstance(step, getattr(jax, "Array", ())) or hasattr(step, "__jax_array__"):
         raise TypeError(
             "step is a JAX array, which a curve does not accept: write optax_schedule(curve, peak_value), or "
-            "multiplier(curve.segments, step) in your own function"
+            "multiplier(curve.table, step) in your own function"
         )
     # As objects, because NumPy turns [True, 2] into integers, and [-1, 2**63] and [] into floats.
     array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)

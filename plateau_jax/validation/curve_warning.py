@@ -1,11 +1,14 @@
 """The warning about arguments that are valid, but probably a mistake."""
 
+import math
 import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
+
+from plateau_jax.validation.checks import Message
 
 _SKIPPED_PACKAGES = {"plateau_jax", "torch_bridge", "torch", "copy", "dataclasses"}
 """Packages whose frames may lie between the user's line and the warning: `copy.replace` and
@@ -39,6 +42,14 @@ def warn(message: str, category: type[Warning] = CurveWarning) -> None:
     registry = frame.f_globals.setdefault("__warningregistry__", {})  # in which Python notes what was shown
     place = frame.f_code.co_filename, frame.f_lineno, _module_of(frame)
     warnings.warn_explicit(message, category, *place, registry)
+
+
+def warn_of_lr(name: str, ratio: float, least: float) -> None:
+    """Warn about a ratio in (0, `least`), which looks like a learning rate."""
+    # A quotient such as 1e-6 / 0.01 is meant as 1e-4, but rounds to a little less.
+    if 0 < ratio < least and not math.isclose(ratio, least):
+        reason = "looks like a learning rate, but is a fraction of the peak"
+        warn(Message(name, f" = {ratio!r} {reason}. For a learning rate write {name}={ratio!r} / peak"))
 
 
 def _module_of(frame: FrameType) -> str:

@@ -35,16 +35,12 @@ UPDATES = 6
 
 def cases(max_unit: int) -> dict[str, st.SearchStrategy[tuple[Any, Any]]]:
     """Draw a curve and its clock, by the kind of the clock. Long curves have separate tests."""
-    any_curves = curves | st.sampled_from([scaled(), scaled(0.3).cooldown(50, 20)])
+    of_plan = st.sampled_from([scaled(), scaled(0.3).cooldown(50, 20)])
+    counted = st.tuples(curves, magnitudes(1, max_unit).map(DataClock))
     return {
         "updates": st.tuples(curves, st.none()),
-        "samples": st.tuples(any_curves, magnitudes(1, max_unit), st.booleans()).map(
-            lambda drawn: (
-                drawn[0],
-                None if drawn[0].unit and drawn[2] else DataClock(drawn[0].unit or drawn[1]),
-            )
-        ),
-        "held": st.tuples(curves, holds),
+        "samples": counted | st.tuples(of_plan, st.sampled_from([None, DataClock(8)])),
+        "held": st.tuples(curves, holds.map(lambda hold: tuple(hold) if isinstance(hold, list) else hold)),
     }
 
 

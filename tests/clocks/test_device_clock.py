@@ -16,11 +16,11 @@ from support.training.reads import reads_of
 from support.training.steps import CURVE, make_step, skip_patterns
 from torch import Tensor
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve
-from torch_bridge.saved_states import MAX_CONSUMED
+from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
+from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from torch_bridge.training.clock import clock as clock_module
-from torch_bridge.training.clock.batch_counts import join_words, split_count
 from torch_bridge.training.clock.clock import Clock, Counters
+from torch_bridge.training.clock.counts import join_words, split_count
 
 CPU = torch.device("cpu")
 LOSS, APPLIED = torch.tensor(0.5), torch.tensor(False)
@@ -30,7 +30,7 @@ class Run:
     """A clock, and what it must count."""
 
     def __init__(self, curves: list[Curve], peaks: list[float], unit: int | None) -> None:
-        self.clock, self.unit = Clock(curves, peaks, CPU, unit=unit), unit
+        self.clock, self.unit = Clock(curves, peaks, CPU, CheckedClock(unit)), unit
         self.applied = self.skipped = self.consumed = 0
 
     def step(self) -> int:
@@ -91,7 +91,7 @@ def test_clock_follows_its_curves(
 
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MAX_CONSUMED))
 def test_consumed_is_exact_and_stops_at_its_maximum(counts: list[int], unit: int) -> None:
-    clock = Clock([CURVE], [1.0], CPU, unit=unit)
+    clock = Clock([CURVE], [1.0], CPU, CheckedClock(unit))
     for count in counts:
         clock.count_update(APPLIED, LOSS, torch.tensor(count))
     consumed = min(sum(counts), MAX_CONSUMED)
@@ -128,7 +128,7 @@ def test_memory_stays_below_the_limit(curves: Any, least: int, monkeypatch: pyte
 def test_clock_reads_nothing_and_keeps_its_tensors(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A captured graph refers to the memory of the tensors."""
     monkeypatch.setattr(clock_module, "MAX_TABLE_VALUES", room)
-    step, (batch,) = make_step(unit=3, count=lambda batch: (batch[1] > 0).sum()), batches(1)
+    step, (batch,) = make_step(clock=DataClock(3), count=lambda batch: (batch[1] > 0).sum()), batches(1)
     clock = step._clock
 
     def places() -> list[int]:
@@ -156,7 +156,7 @@ def train(clock: Clock, updates: int) -> None:
 @pytest.mark.parametrize("total", [1, 100, 3000])
 def test_end_is_noticed_in_time(total: int) -> None:
     """After at most twice as many updates, and at most 1024 more."""
-    clock = Clock([PlateauCurve(total)], [1.0], CPU)
+    clock = Clock([PlateauCurve(total)], [1.0], CPU, CheckedClock())
     silent = total + max(10, total // 100)
     train(clock, silent)  # warnings are errors
     with warnings.catch_warnings(record=True) as caught:
@@ -167,7 +167,9 @@ def test_end_is_noticed_in_time(total: int) -> None:
 
 def test_start_past_the_end_is_noticed() -> None:
     """Unlike a saved run, one that begins there has not warned."""
-    clock, resumed = (Clock([PlateauCurve(100)], [1.0], CPU, initial_updates=n) for n in (500, 0))
+    clock, resumed = (
+        Clock([PlateauCurve(100)], [1.0], CPU, CheckedClock(), initial_updates=n) for n in (500, 0)
+    )
     with pytest.warns(CurveWarning, match="training continues at step 516"):
         train(clock, 17)
     resumed.resume(clock.read_counters(), clock.peaks, ())
@@ -175,7 +177,7 @@ def test_start_past_the_end_is_noticed() -> None:
 
 
 def test_end_on_a_clock_of_samples_names_its_unit() -> None:
-    clock = Clock([PlateauCurve(20)], [1.0], CPU, unit=4)
+    clock = Clock([PlateauCurve(20)], [1.0], CPU, CheckedClock(4))
     clock.write_state(Counters(31, 0, 31, 124), clock.peaks)
     with pytest.warns(CurveWarning, match=r"at step 31, .*as the training consumes, in units of 4;"):
         clock.read_counters()

@@ -16,7 +16,7 @@ from support.training.steps import make_step
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import DataClock, HoldBelow, HoldUntilFlat, PlateauCurve
-from plateau_jax.clocks.rules import check_rules
+from plateau_jax.clocks.clock import check_clock
 from plateau_jax.validation.checks import metric
 from torch_bridge import TrainStep, follow, lambda_lr
 
@@ -53,11 +53,11 @@ RULES: list[Any] = [
     ("HoldBelow([(0.5, 3), (0.5, 3)])", ValueError, "falling", "0.5 follows 0.5"),
     ("HoldBelow([(0.5, 3), (0.2, 3), (0.3, 3)])", ValueError, "falling", "0.3 follows 0.2"),
     ("HoldBelow([(0.5, 2**31 - 1), (0.2, 1)])", ValueError, "the sum of all steps = 2147483648"),
-    ("check_rules(UNTIL, FALLING)", ValueError, "HoldUntilFlat", "flat part", "(50, 0)"),
-    ("check_rules([BELOW, UNTIL], FALLING)", ValueError, "HoldUntilFlat", "flat part"),
-    ("check_rules([], CURVE)", ValueError, "hold", "None"),
-    ("check_rules('flat', CURVE)", TypeError, "hold = 'flat'"),
-    ("check_rules([BELOW, 3], CURVE)", TypeError, "hold = [HoldBelow", "3]"),
+    ("check_clock(UNTIL, [FALLING])", ValueError, "HoldUntilFlat", "flat part", "(50, 0)"),
+    ("check_clock([BELOW, UNTIL], [FALLING])", ValueError, "HoldUntilFlat", "flat part"),
+    ("check_clock([], [CURVE])", ValueError, "clock", "leave it out"),
+    ("check_clock('flat', [CURVE])", TypeError, "clock = 'flat'"),
+    ("check_clock([BELOW, 3], [CURVE])", TypeError, "clock = [HoldBelow", "3]"),
 ]
 
 

@@ -95,7 +95,7 @@ def test_cooldown_to_exact_level_is_flat(curve, at, level):
     assert curve.cooldown(at, 10, to=level, shape="1-x^2").rows[-2].holds
     for shape in ("exponential", "t^-0.5"):
         tables = (
-            parent.cooldown(first, 8, to=level / 4, shape=shape).segments.columns()
+            parent.cooldown(first, 8, to=level / 4, shape=shape).table.columns()
             for parent, first in ((curve, at), (StagedCurve([(1,)], start=level), 1))
         )
         computed, written = ({name: column[-2] for name, column in table.items()} for table in tables)

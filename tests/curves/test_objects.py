@@ -21,7 +21,7 @@ from support.numerics.oracle import Oracle
 import plateau_jax
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
-PUBLIC = {name: getattr(plateau_jax, name) for name in ("BatchPlan", "PlateauCurve", "StagedCurve", "Stage")}
+PUBLIC = {name: getattr(plateau_jax, name) for name in ("BatchPlan", "PlateauCurve", "StagedCurve")}
 
 
 def _rewrite(value, random):

@@ -1,17 +1,22 @@
-"""Curves written in other ways: percentages, `"rest"`, files, spellings of a shape, number types."""
+"""Curves written in other ways: percentages, `"rest"`, points, files, spellings of a shape, number types."""
 
 import dataclasses
 import tomllib
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, strategies as st
-from support.curves.descriptions import build, descriptions
-from support.curves.strategies import MAX_STEP, arguments, magnitudes
+from support.curves.descriptions import SHAPES, build, descriptions
+from support.curves.strategies import MAX_STEP, Words, arguments, magnitudes, shape_of, words
 from support.examples import examples
+from support.numerics.oracle import as_written, is_nearest_float32
 
-from plateau_jax import Curve, PlateauCurve, Stage, StagedCurve
+import torch_bridge
+from plateau_jax import Curve, PlateauCurve, StagedCurve, multiplier, optax_schedule
+from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 randoms = st.randoms(use_true_random=False)
@@ -48,7 +53,7 @@ def _assert_same(curve, *others):
         assert (other, hash(other), repr(other)) == (curve, hash(curve), repr(curve))
         assert (other.to_dict(), other.rows) == (curve.to_dict(), curve.rows)
         assert other.same_until(curve, 2**31)
-        np.testing.assert_equal(other.segments.columns(), curve.segments.columns())
+        np.testing.assert_equal(other.table.columns(), curve.table.columns())
 
 
 @given(descriptions(kind="stages"), randoms)
@@ -77,6 +82,120 @@ def test_percentages_are_rounded_down(total, percentage):
         assert [stage.steps for stage in curve.stages] == [steps, total - steps]
         if steps < total:
             assert PlateauCurve(total, warmup_steps=f"{percentage}%").warmup_steps == steps
+
+
+@given(words(8), randoms)
+def test_wsd_is_its_three_stages(drawn, random):
+    read = Words(drawn)
+    total = read.magnitude(1, MAX_STEP)
+    warmup = read.one_of((0, total, read.magnitude(0, total)))
+    decay = read.one_of((0, total - warmup, read.magnitude(0, total - warmup)))
+    lowest, shape = read.ratio(), shape_of(read, SHAPES)
+    if lowest < 2.0**-15 and shape.startswith(("t", "e")):
+        shape = "1-sqrt"  # these levels are too far apart for the shape
+    stages = [(warmup, 1.0), (total - warmup - decay,), (decay, lowest, shape)]
+    same = build({"stages": stages, "start": 0.0})
+    lengths = {"warmup_steps": warmup, "decay_steps": decay}
+    shares = {name: _percentage(steps, total, random) for name, steps in lengths.items()}
+    with suppress_warnings():  # about the drawn ratio
+        _assert_same(
+            same,
+            *(
+                StagedCurve.wsd(total, **written, decay_shape=shape, min_lr_ratio=lowest)
+                for written in (lengths, shares)
+            ),
+        )
+
+
+def test_wsd_decays_to_0_along_1_sqrt_by_default():
+    assert StagedCurve.wsd(10_000, warmup_steps="2%", decay_steps="20%") == SHARES
+
+
+def _read_points(drawn):
+    """Return points with levels of every magnitude, of which some are equal, and with jumps."""
+    read = Words(drawn)
+    points = [(0, float(read.ratio()))]
+    for _ in range(1 + read.below(60)):
+        step, level = points[-1]
+        kind = read.below(4)
+        length = 0 if kind == 0 else read.magnitude(0, min(MAX_STEP - step - 1, 10 ** read.below(10)))
+        points.append((step + length, level if kind == 1 else float(read.ratio())))
+    return [*points, (points[-1][0] + 1, float(read.ratio()))]
+
+
+def _stages_through(points):
+    stages = []
+    for (step, level), (after, to) in pairwise(points):
+        stages.append((after - step, None if to == level else to))
+    return {"stages": stages, "start": points[0][1]}
+
+
+POINTS = words(250).map(_read_points)
+
+
+@given(POINTS)
+def test_curve_through_points_is_exact_at_them(points):
+    with suppress_warnings():  # about the drawn levels
+        curve = StagedCurve.through(points)
+    _assert_same(build(_stages_through(points)), curve)
+    assert len(curve.rows) == len(points)
+    for step, level in dict(points).items():  # the last of several at one step
+        assert is_nearest_float32(np.float32(curve(step)), as_written(level))
+
+
+def _in_every_form(points):
+    steps, levels = zip(*points, strict=True)
+    yield from (points, tuple(points), iter(points), zip(steps, levels, strict=True), map(list, points))
+    yield from (np.array(points), np.array(points, object), list(np.array(points)))
+    yield [(np.int64(step), np.float64(level)) for step, level in points]
+    yield zip(np.array(steps), np.array(levels), strict=True)
+
+
+@examples(16)
+@given(POINTS)
+def test_points_may_be_arrays_and_iterators(points):
+    with suppress_warnings():
+        first, *others = map(StagedCurve.through, _in_every_form(points))
+    _assert_same(first, *others)
+
+
+def test_points_may_be_integers_or_float32():
+    assert StagedCurve.through(np.array([(0, 1), (9, 0)], np.uint8)) == StagedCurve([(9, 0)], start=1)
+    points = np.array([(0, 0.1), (2**20 + 1, 0.7)], np.float32)
+    assert StagedCurve.through(points) == StagedCurve([(2**20 + 1, 0.7)], start=0.1)
+
+
+@pytest.mark.parametrize("levels", [(0.2, 0.9, 0.4), (0.2, 0.2, 0.2), (0.4, 0.9, 0.4)])
+def test_last_of_several_points_at_one_step_counts(levels):
+    first, *_, last = levels
+    jumps = [[(step, level) for level in levels] for step in (0, 8, 10)]
+    curve = StagedCurve.through([*jumps[0], *jumps[1], *jumps[2]])
+    wanted = [last, last, last + (first - last) / 2, last, last + (first - last) / 2, last]
+    np.testing.assert_array_equal(curve([-1, 0, 4, 8, 9, 10]), np.float32(wanted))
+
+
+def test_points_at_every_step_are_a_table():
+    levels = np.random.default_rng(0).integers(0, 1001, 500) / 1000
+    curve = StagedCurve.through(enumerate(levels))
+    np.testing.assert_array_equal(curve(range(500)), levels.astype(np.float32))
+
+
+@pytest.mark.slow
+def test_points_have_the_same_bits_in_jax_and_torch():
+    levels = np.random.default_rng(0).random(2000)
+    curve = StagedCurve.through(zip(range(0, 6000, 3), levels, strict=True))
+    steps = np.arange(6000)
+    values = curve(steps)
+    np.testing.assert_array_equal(optax_schedule(curve, 1.0)(steps), values)
+    np.testing.assert_array_equal(multiplier(curve.table, steps), values)
+    table = torch_bridge.tensors(curve.table)
+    np.testing.assert_array_equal(torch_bridge.multiplier(table, torch.tensor(steps)), values)
+
+
+def test_points_on_one_level_are_a_flat_part():
+    curve = StagedCurve.through([(0, 0.0), (5, 1.0), (20, 1), (20, 0.5), (30, 0.5), (40, 0.5), (50, 0.0)])
+    assert curve.flat_starts == (5, 20)
+    assert [stage.to for stage in curve.stages] == [1.0, None, 0.5, None, None, 0.0]
 
 
 def test_decimals_are_exact():

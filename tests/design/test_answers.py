@@ -17,7 +17,7 @@ from support.design.design import PEAK, answer_about, describe_curve
 from support.examples import examples
 from support.numerics.oracle import percent_of
 
-from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
+from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
 from plateau_jax.design.answers import answer_page, initial_curves, warmup_arguments
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
 from plateau_jax.design.shape_choices import choices_per_field
@@ -25,7 +25,7 @@ from plateau_jax.numerics.exact_segments import describe_segments
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
-STAGED = StagedCurve([(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), Stage(10, 0.0, "1-sqrt")])
+STAGED = StagedCurve([(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), (10, 0.0, "1-sqrt")])
 CURVES = [
     PlateauCurve(1),
     STABLE,
@@ -242,18 +242,18 @@ def test_ratios_and_learning_rates_match_the_library():
     entries = [{"curve": curve.to_dict(), "peak": 0.5 + place} for place, curve in enumerate(CURVES)]
     answer = answer_page({"curves": entries, "runs": [], "step": 24})
     table = compare(*CURVES)
-    assert [outlook["bound"] for outlook in answer["outlooks"]] == list(table.bounds)
-    assert [outlook["peak_ratio"] for outlook in answer["outlooks"]] == list(table.peaks)
-    assert [outlook["best_peak"] for outlook in answer["outlooks"]] == [0.5 * peak for peak in table.peaks]
+    assert [ratios["bound"] for ratios in answer["ratios"]] == list(table.bounds)
+    assert [ratios["peak_ratio"] for ratios in answer["ratios"]] == list(table.peaks)
+    assert [ratios["best_peak"] for ratios in answer["ratios"]] == [0.5 * peak for peak in table.peaks]
     expected = [(0.5 + place) * curve(24) for place, curve in enumerate(CURVES)]
     assert answer["learning_rates"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_curve_at_zero_has_no_ratio():
     zero = build({"stages": [(10,)], "start": 0.0})
-    first, second = answer_page({"curves": entries_of(STABLE, zero), "runs": []})["outlooks"]
+    first, second = answer_page({"curves": entries_of(STABLE, zero), "runs": []})["ratios"]
     assert (first["bound"], second) == (1, {"fault": "no learning rate above 0"})
-    _, second = answer_page({"curves": entries_of(zero, STABLE), "runs": []})["outlooks"]
+    _, second = answer_page({"curves": entries_of(zero, STABLE), "runs": []})["ratios"]
     assert "the first curve" in second["fault"]
 
 
@@ -281,7 +281,7 @@ def test_other_answers_are_about_valid_curves():
     assert list(answer["curves"][0]) == ["fault"]
     assert answer["curves"][1]["peak"] == PEAK
     assert answer["learning_rates"] == [pytest.approx(PEAK * STABLE(40), rel=1e-5)]
-    assert [outlook["bound"] for outlook in answer["outlooks"]] == [1]
+    assert [ratios["bound"] for ratios in answer["ratios"]] == [1]
     undescribed = answer_page({"curves": entries, "describe": False, "step": 40})
     assert undescribed == {"learning_rates": answer["learning_rates"]}
 

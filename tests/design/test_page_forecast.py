@@ -13,9 +13,10 @@ from support.design.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS
 from support.design.page import DROP, DesignPage, fill
 from support.forecasts.law_runs import csv_of, rows_of
 
-from plateau_jax import Curve, LossForecast, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
+from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
 from plateau_jax.design.answers import initial_curves
 from plateau_jax.design.server import Server
+from plateau_jax.forecasts.loss_comparison import LossForecast
 
 pytestmark = pytest.mark.slow
 

@@ -34,7 +34,7 @@ TABLES = [
             *("JAX by shapes", "Parts of curves", "JAX, scale_by_curve in a fori_loop"),
             "PyTorch, scheduler.step() with 1 parameter group",
             "PyTorch, scheduler.step() with 10 parameter groups",
-            *("NumPy, curve(steps)", "NumPy, outlook(curve)", "PyTorch on the CPU, multiplier(table, steps)"),
+            *("NumPy, curve(steps)", "NumPy, compare(curve)", "PyTorch on the CPU, multiplier(table, steps)"),
             *("Python, peak * curve(step) in a loop", "Construction, a curve scaled for 12 doublings"),
             *("Construction, the curve and its table", "Construction, most memory in use"),
         ],
@@ -119,12 +119,13 @@ def test_hand_written_loop_matches_train_step(monkeypatch):
     batch = benchmark["batch_for"]("cpu", 16, 32)
     step = benchmark["train_step"](benchmark["mlp"](), "cpu")
     by_hand = benchmark["ByHand"](benchmark["mlp"](), "cpu")
-    clock = 0
+    curve_step = 0
     for _ in range(20):
         result, (*values, counts) = step(batch), by_hand(batch)
         assert equal_trees(list(result[:3]), values)
-        assert [int(result.clock), int(result.applied), int(result.skipped)] == [clock, *counts.tolist()[1:]]
-        clock = int(counts[0])
+        counters = [int(result.curve_step), int(result.applied), int(result.skipped)]
+        assert counters == [curve_step, *counts.tolist()[1:]]
+        curve_step = int(counts[0])
 
 
 @pytest.mark.gpu

@@ -97,7 +97,7 @@ def test_both_runs_follow_the_token_clock(ran):
     for name, batch_at in (("constant", lambda _: PAIRS[-1][1]), ("growing", batch_by_hand)):
         consumed, rows = 0, rows_of(folder, name)
         for row in rows:
-            assert row["clock"] == consumed // UNIT
+            assert row["curve_step"] == consumed // UNIT
             consumed += batch_at(consumed)
             assert row["consumed"] == consumed
         assert consumed == TOKENS
@@ -130,7 +130,7 @@ def test_run_stopped_mid_ramp_resumes_at_the_same_clock(ran, tmp_path, before, c
     assert resumed[-4:-1] == lines[-4:-1]
     for name in ("constant", "growing"):
         resumed_rows, expected_rows = rows_of(tmp_path, name), rows_of(expected, name)
-        for column in ("applied", "consumed", "clock", "lr"):  # the same bits for any split of the batch
+        for column in ("applied", "consumed", "curve_step", "lr"):  # the same bits for any split of the batch
             assert [row[column] for row in resumed_rows] == [row[column] for row in expected_rows]
         losses = [[row["loss"] for row in rows] for rows in (resumed_rows, expected_rows)]
         np.testing.assert_allclose(*losses, rtol=1e-3)

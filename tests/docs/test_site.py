@@ -31,15 +31,12 @@ PHONE_WIDTH = 390
 """In pixels."""
 
 PACKAGES = (plateau_jax, torch_bridge)
-ALIASES = {"CurveLR": "lambda_lr", "Follower": "follow"}
-"""Other names of a class, with the name under which the reference has it."""
 NAMES: dict[str, Any] = {
     f"{package.__name__}.{name}": getattr(package, name)
     for package in PACKAGES
     for name in package.__all__
     # `torch_bridge` re-exports the curves of `plateau_jax`.
     if getattr(package, name).__module__.startswith(f"{package.__name__}.")
-    if name not in ALIASES
 }
 
 
@@ -168,7 +165,7 @@ def test_search_index_has_every_page_and_name(site: Path, html: dict[str, Beauti
 def test_every_public_name_is_in_the_reference(reference: dict[str, BeautifulSoup]) -> None:
     for package in PACKAGES:
         for name in package.__all__:
-            full_name = f"{package.__name__}.{ALIASES.get(name, name)}"
+            full_name = f"{package.__name__}.{name}"
             if full_name not in NAMES:  # `torch_bridge` re-exports the curves of `plateau_jax`
                 full_name = f"plateau_jax.{name}"
                 assert getattr(package, name) is NAMES[full_name]

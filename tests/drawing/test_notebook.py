@@ -71,6 +71,22 @@ def test_stages_and_branches_are_shaded_too():
         assert [rectangle.get("class") for rectangle in parsed(curve)[1].iter(f"{SVG}rect")] == kinds
 
 
+def test_long_curve_has_short_html():
+    """The line has both ends and stays near the curve; the table and the spans are those of the beginning."""
+    levels = np.random.default_rng(0).random(1500).repeat(2)
+    steps = np.arange(3000) // 2 * 10 + 5 * (np.arange(3000) % 2)
+    curve = StagedCurve.through(zip(steps, levels, strict=True))
+    root, svg, cells = parsed(curve)
+    assert len(curve._repr_html_()) < 200_000
+    assert [" ".join(row).split() for row in cells] == [*map(str.split, curve.describe().splitlines())][:201]
+    assert "The table shows the first 200 of 3000 segments." in "".join(root.itertext())
+    assert len(list(svg.iter(f"{SVG}rect"))) == 200
+    (line,) = svg.iter(f"{SVG}polyline")
+    points = line.get("points").split()
+    assert 4000 < len(points) <= 5000
+    assert (points[0].split(",")[0], points[-1].split(",")[0]) == ("50.0", "670.0")
+
+
 def test_text_and_axes_use_page_colour():
     _, svg, _ = parsed(CURVE)
     texts = list(svg.iter(f"{SVG}text"))

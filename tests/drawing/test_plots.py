@@ -46,7 +46,7 @@ def test_points_lie_on_the_curve_and_include_borders(cases, peak):
         assert np.issubdtype(steps.dtype, np.integer)
         assert (steps[0], steps[-1]) == (0, curve.total_steps)
         assert (np.diff(steps) > 0).all()
-        assert set(curve.segments.begin) <= set(steps)
+        assert set(curve.table.begin) <= set(steps)
         assert len(steps) >= min(curve.total_steps, 1000)
         np.testing.assert_array_equal(rates, np.float32(peak) * curve(steps))
 
@@ -125,6 +125,15 @@ def test_labels_are_short_and_unique():
     assert all(labels)
     assert len(set(labels)) == len(labels) == 6
     assert max(map(len, labels)) < 90
+
+
+def test_plot_of_many_stages_stays_small():
+    many = [StagedCurve.through((step, step % factor / 9) for step in range(3000)) for factor in (2, 3)]
+    ax = plot(many, ax=_axes())
+    assert all(len(line.get_xdata()) <= 3001 for line in ax.lines)
+    assert _labels(ax) == ["1: 2999 steps, from 0, 2999 stages", "2: 2999 steps, from 0, 2999 stages"]
+    stairs = StagedCurve.through((step // 2, step % 4 / 4) for step in range(3000))
+    assert len(stairs.plot(ax=_axes()).patches) <= 200
 
 
 FALLS = [

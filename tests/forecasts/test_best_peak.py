@@ -14,8 +14,9 @@ from support.examples import examples
 from support.forecasts.law_runs import changed, logged, losses_of, rows_of
 from support.forecasts.loss_oracle import best_peak_of
 
-from plateau_jax import BestPeak, LossForecast, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
-from plateau_jax.forecasts.best_peaks import best_peak_of_fits
+from plateau_jax import LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
+from plateau_jax.forecasts.best_peaks import BestPeak, best_peak_of_fits
+from plateau_jax.forecasts.loss_comparison import LossForecast
 
 mpl.use("agg")
 

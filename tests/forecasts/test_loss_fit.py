@@ -15,7 +15,8 @@ from support.examples import examples
 from support.forecasts.law_runs import logged, losses_of
 from support.forecasts.loss_oracle import LossOracle
 
-from plateau_jax import LossDifference, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax.forecasts.loss_comparison import LossDifference
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 mpl.use("agg")

@@ -57,7 +57,7 @@ def test_steps_may_span_several_devices(spec, kind, x64):
         for rates, curve in zip(schedules, CURVES, strict=True):
             assert_equal_bits(rates(one), product(curve, 0.1, 777, x64))
         eager = [rates(sharded) for rates in schedules]
-        plain, mapped, multipliers = compiled([curve.segments for curve in CURVES], sharded)
+        plain, mapped, multipliers = compiled([curve.table for curve in CURVES], sharded)
         for actual in (eager, plain, mapped):
             for rates, expected in zip(actual, wanted, strict=True):
                 assert rates.sharding.is_equivalent_to(sharded.sharding, 2)
@@ -79,7 +79,7 @@ def test_shard_map_may_cover_some_axes_of_mesh(x64, kind):
         sharded = jax.device_put(SHAPED, NamedSharding(mesh, P("a", "b")))
         calls, wanted = [], []
         for curve in CURVES:
-            calls += [optax_schedule(curve, 0.1), partial(multiplier, curve.segments)]
+            calls += [optax_schedule(curve, 0.1), partial(multiplier, curve.table)]
             wanted += [product(curve, 0.1, SHAPED, x64), curve(SHAPED)]
         mapped = [
             jax.shard_map(call, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})

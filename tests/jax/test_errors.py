@@ -30,7 +30,7 @@ from plateau_jax import (
 )
 
 ONE = jnp.ones(())
-SEGMENTS, SCHEDULE = CURVE.segments, optax_schedule(CURVE, 1.0)
+TABLE, SCHEDULE = CURVE.table, optax_schedule(CURVE, 1.0)
 nan, inf = math.nan, math.inf
 
 
@@ -48,7 +48,7 @@ def update(options: dict[str, Any], **given: Any) -> None:
 
 def with_dtype(dtype: str) -> Any:
     with jax.enable_x64(True):
-        return SEGMENTS._replace(start_low=jnp.asarray(SEGMENTS.start_low, dtype))
+        return TABLE._replace(start_low=jnp.asarray(TABLE.start_low, dtype))
 
 
 HELD, COUNTED, FIXED = {"clock": UNTIL}, {"clock": DataClock(8)}, {"clock": DataClock(8, count=20)}
@@ -71,11 +71,11 @@ ERRORS: list[Any] = [
     ("jax.jit(partial(optax_schedule, CURVE))(1j)", TypeError, "peak_value = ", "real scalar"),
     # Tables.
     *(
-        (f"multiplier({table}, jnp.arange(3))", TypeError, "segments must be one table")
-        for table in ("CURVE", "stack([CURVE, CURVE])", "SEGMENTS.begin", "None")
+        (f"multiplier({table}, jnp.arange(3))", TypeError, "table must be one table")
+        for table in ("CURVE", "stack([CURVE, CURVE])", "TABLE.begin", "None")
     ),
     *(
-        (f"{function}(with_dtype('{dtype}'), 3)", TypeError, f"segments.start_low is of {dtype}", "int32")
+        (f"{function}(with_dtype('{dtype}'), 3)", TypeError, f"table.start_low is of {dtype}", "int32")
         for dtype in ("int64", "float64", "float32", "int16")
         for function in ("multiplier", "jax.jit(multiplier)")
     ),
@@ -89,7 +89,8 @@ ERRORS: list[Any] = [
      "clock = DataClock(unit=1073741825", "a unit of at most 2**30 = 1073741824"),
     ("scale_by_curve(STAIRS, PEAK, DataClock(8, count=2**30 + 1))", ValueError,
      "count=1073741825", "a count of at most 2**30"),
-    *((f"{function}(OF_UNIT_8[{index}], PEAK, {clock})", ValueError, "clock = ", "must be DataClock(8)", "plan")
+    *((f"{function}(OF_UNIT_8[{index}], PEAK, {clock})", ValueError,
+       "clock = ", "must be DataClock(8)", "batch plan")
       for function in ("scale_by_curve", "resume_record")
       for index in range(len(OF_UNIT_8))
       for clock in ("DataClock(1)", "DataClock(16, count=8)", "BELOW", "[BELOW]")),
@@ -178,7 +179,7 @@ STEPS: list[Any] = [
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{type(step).__name__}-{step}")
 def test_steps_that_are_not_integers_are_rejected(step: Any) -> None:
-    for call in (SCHEDULE, partial(multiplier, SEGMENTS)):
+    for call in (SCHEDULE, partial(multiplier, TABLE)):
         runs = [partial(call, step), jax.jit(partial(call, step))]
         if isinstance(step, jax.Array):
             runs += [partial(run, step) for run in (jax.jit(call), jax.vmap(call, axis_size=1, in_axes=None))]

@@ -24,7 +24,7 @@ def test_flax_variables_are_steps_and_peaks(x64, kind):
             step, peak = kind(jnp.asarray(value)), kind(jnp.float32(0.1))
 
             def both(step, peak):
-                return optax_schedule(CURVE, peak)(step), multiplier(CURVE.segments, step)
+                return optax_schedule(CURVE, peak)(step), multiplier(CURVE.table, step)
 
             for call in (both, nnx.jit(both)):
                 rates, multipliers = call(step, peak)

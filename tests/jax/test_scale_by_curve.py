@@ -12,15 +12,14 @@ from support.curves.scaled import OF_UNIT_8
 from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
 
 from plateau_jax import (
-    CountedCurveState,
     DataClock,
     HoldBelow,
-    ScaleByCurveState,
     check_resume,
     optax_schedule,
     resume_record,
     scale_by_curve,
 )
+from plateau_jax.transformation import CountedCurveState, ScaleByCurveState
 
 MOST = 2**30
 MAX_STEP = 2**31 - 1

@@ -114,7 +114,7 @@ def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
     """And the learning rates are the product of two float32, also of a peak that the compiler may fold."""
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
-        of_step, schedule = partial(multiplier, curve.segments), optax_schedule(curve, peak)
+        of_step, schedule = partial(multiplier, curve.table), optax_schedule(curve, peak)
 
         @jax.jit
         def compiled(steps_, peak_, weak_peak):
@@ -136,7 +136,7 @@ def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
 @x64_both_ways
 @both_searches
 def test_uncompiled_calls_match_numpy_bits(x64, curve):
-    of_step = partial(multiplier, curve.segments)
+    of_step = partial(multiplier, curve.table)
     with jax.enable_x64(x64), jax.disable_jit():
         assert_equal_bits(of_step(STEPS), curve(STEPS))
         assert_equal_bits(jax.vmap(of_step)(STEPS), curve(STEPS))
@@ -191,7 +191,7 @@ def test_stack_under_vmap_matches_each_curve(case, others):
 @pytest.mark.parametrize("empty", [[], range(0), np.zeros((0, 3)), jnp.zeros((0, 3), int)], ids=repr)
 def test_empty_steps_give_empty_values(empty):
     wanted = np.zeros(np.shape(empty), np.float32)
-    assert_equal_bits(multiplier(CURVE.segments, empty), wanted)
+    assert_equal_bits(multiplier(CURVE.table, empty), wanted)
     assert_equal_bits(optax_schedule(CURVE, 0.5)(empty), wanted)
 
 
@@ -201,7 +201,7 @@ def test_empty_steps_give_empty_values(empty):
 def test_learning_rates_are_strongly_typed(x64, peak):
     with jax.enable_x64(x64):
         schedule = optax_schedule(CURVE, peak)
-        factor_of, dtype = partial(multiplier, CURVE.segments), jnp.float64 if x64 else jnp.float32
+        factor_of, dtype = partial(multiplier, CURVE.table), jnp.float64 if x64 else jnp.float32
         for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
             # Shapes and types alone, which need no compilation.
             rate, factor = jax.eval_shape(lambda: (schedule(step), factor_of(step)))  # noqa: B023 - called at once
@@ -224,7 +224,7 @@ def test_every_integer_type_is_a_step(x64):
             fitting = [step for step in (low, high, -1, 0, 1, 101, 999, 2**31) if low <= step <= high]
             wide = np.array(fitting, np.uint64 if high > 2**63 else np.int64)
             arrays.append(jnp.array(np.resize(wide, 8).astype(dtype)))
-        of_step = partial(multiplier, CURVE.segments)
+        of_step = partial(multiplier, CURVE.table)
         compiled = jax.jit(lambda arrays: [(of_step(array), jax.vmap(of_step)(array)) for array in arrays])
         for dtype, array, actual in zip(dtypes, arrays, compiled(arrays), strict=True):
             assert array.dtype == dtype
@@ -237,15 +237,15 @@ def test_every_integer_type_is_a_step(x64):
 @x64_both_ways
 def test_eager_steps_do_not_wrap_around(x64):
     with jax.enable_x64(x64):
-        assert multiplier(CURVE.segments, jnp.uint32(2**32 - 1)) == CURVE(2**31 - 1) != CURVE(0)
-        assert multiplier(CURVE.segments, jnp.int8(-100)) == CURVE(0) != CURVE(156)
+        assert multiplier(CURVE.table, jnp.uint32(2**32 - 1)) == CURVE(2**31 - 1) != CURVE(0)
+        assert multiplier(CURVE.table, jnp.int8(-100)) == CURVE(0) != CURVE(156)
         steps = [10**30, -(10**30), 2**63, -1]
         for on_host in (*steps, steps, np.array(steps, object)):
-            assert_equal_bits(multiplier(CURVE.segments, on_host), np.float32(CURVE(on_host)))
+            assert_equal_bits(multiplier(CURVE.table, on_host), np.float32(CURVE(on_host)))
 
 
 def test_numpy_table_that_jax_narrows_is_accepted():
-    wide = jax.tree.map(np.int64, CURVE.segments)
+    wide = jax.tree.map(np.int64, CURVE.table)
     with jax.enable_x64(False):
         assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), CURVE(STEPS))
 
@@ -262,7 +262,7 @@ def test_plateaus_move_without_recompilation(k):
     for shift in range(3):
         plateaus = [(30 * i + shift, shift) for i in range(1, k + 1)]
         curves.append(PlateauCurve(1000, warmup_steps=shift, absolute_plateaus=plateaus))
-        assert_equal_bits(of_table(curves[-1].segments, STEPS), curves[-1](STEPS))
+        assert_equal_bits(of_table(curves[-1].table, STEPS), curves[-1](STEPS))
     assert len(traces) == 1
     of_each = jax.vmap(of_table, in_axes=(0, None))
     assert_equal_bits(of_each(stack(curves), STEPS), np.stack([curve(STEPS) for curve in curves]))
@@ -272,7 +272,7 @@ def test_plateaus_move_without_recompilation(k):
 def test_eager_call_runs_one_program_compiled_once(x64, caplog):
     curve = PlateauCurve(997, plateaus=[(50, 10), (70, 10), (90, 1)])
     with jax.enable_x64(x64), jax.log_compiles(), caplog.at_level(logging.WARNING):
-        for call in (optax_schedule(curve, 0.1), partial(multiplier, curve.segments)):
+        for call in (optax_schedule(curve, 0.1), partial(multiplier, curve.table)):
             assert len(jax.make_jaxpr(call)(3).eqns) == 1
             caplog.clear()
             for step in (3, 5, 10**30, np.int64(7), np.int8(7)):
@@ -303,8 +303,8 @@ def test_accelerator_matches_numpy_bits(x64, curve):
     largest = PlateauCurve(MAX_STEP, warmup_steps=10**6, plateaus=[(30, 20)], min_lr_ratio=1e-12)
     steps = np.linspace(0, MAX_STEP, 100_000).astype(np.int32)
     with jax.enable_x64(x64):
-        assert_equal_bits(multiplier(largest.segments, steps), largest(steps))
-        for values in every_mode_of_a_traced_table(curve.segments, STEPS[: SIZE * 20]).values():
+        assert_equal_bits(multiplier(largest.table, steps), largest(steps))
+        for values in every_mode_of_a_traced_table(curve.table, STEPS[: SIZE * 20]).values():
             assert_equal_bits(values, curve(STEPS[: SIZE * 20]))
         for peak in (0.1, 3e-4, SMALLEST_NORMAL):
             schedule = optax_schedule(curve, peak)

@@ -11,17 +11,17 @@ from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments
 from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float32, power_of
 
-from plateau_jax import Segments, StagedCurve, multiplier, stack
+from plateau_jax import StagedCurve, multiplier, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
-from plateau_jax.numerics.segments import decode_table
+from plateau_jax.numerics.segments import Segments, decode_table
 from plateau_jax.numerics.shapes import SHAPES
 
 
 @given(arguments())
 def test_table_has_two_rows_per_plateau_and_three_more(chosen):
     curve = build(chosen)
-    table = curve.segments
+    table = curve.table
     assert isinstance(table, Segments)
     shapes = {chosen["warmup_shape"], curve.decay_shape}
     assert table.shapes.keys() == {shape for shape in shapes if shape in SHAPES and shape != "linear"}
@@ -45,7 +45,7 @@ LEVEL_OF_FEW_BITS = {"total_steps": 19, "absolute_plateaus": [(5, 1)], "min_lr_r
 def test_row_encodes_exact_segment(chosen):
     curve, oracle = build(chosen), Oracle(chosen)
     for index, segment in enumerate(oracle.parts):
-        columns = curve.segments.columns()
+        columns = curve.table.columns()
         row = Segments.of_columns({name: int(column[index]) for name, column in columns.items()})
         # If no number of 62 bits lies between two levels, the row is flat.
         low, high = sorted((segment.start, segment.end))
@@ -98,19 +98,19 @@ def test_stacked_table_evaluates_like_its_curve(several, steps):
 
 def test_table_has_row_per_stage_and_columns_of_its_shapes():
     linear = StagedCurve([(10, 1), (0, 0.5), (5,), (0, 0.2)])
-    assert linear.segments.begin.tolist() == [0, 10, 10, 15, 15]
-    assert len(linear.segments.columns()) == 10
+    assert linear.table.begin.tolist() == [0, 10, 10, 15, 15]
+    assert len(linear.table.columns()) == 10
     every = StagedCurve(
         [(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential"), (9, 0.2, "t^-2"), (9, 0, "1-x^2")]
     )
-    assert linear.segments.columns().keys() < every.segments.columns().keys()
-    assert {column.shape for column in every.segments.columns().values()} == {(6,)}
+    assert linear.table.columns().keys() < every.table.columns().keys()
+    assert {column.shape for column in every.table.columns().values()} == {(6,)}
     # A stage that holds or jumps adds no column; one between equal levels keeps those of its shape.
     curve = StagedCurve([(5, None, "exponential"), (0, 0.5, "exponential"), (0, 0, "exponential"), (5,)])
-    assert curve.segments.rate_whole is None
+    assert curve.table.rate_whole is None
     assert curve(range(10)).tolist() == [0] * 10
     flat = StagedCurve([(9, 1, shape) for _, _, shape in every.stages], start=1)
-    assert flat.segments.columns().keys() == every.segments.columns().keys()
+    assert flat.table.columns().keys() == every.table.columns().keys()
 
 
 def _branches():
@@ -137,5 +137,5 @@ def test_traced_tables_change_without_recompilation(curves):
         return multiplier(table, steps)
 
     for curve in curves():
-        np.testing.assert_array_equal(values(curve.segments, steps), curve(steps))
+        np.testing.assert_array_equal(values(curve.table, steps), curve(steps))
     assert len(compiled) == 1

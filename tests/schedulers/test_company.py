@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer, lr_scheduler as torchs
 from torch.optim.lr_scheduler import LambdaLR
 
-from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve, resume_record
 from torch_bridge import TrainStep, follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -140,7 +140,7 @@ class Groups:
         state = through_file(self.part.state_dict())
         wanted = [self.wanted[group["number"]] for group in self.groups]
         assert state[bases] == [base for base, _ in wanted]
-        assert state["curves"] == [curve.to_dict() for _, curve in wanted]
+        assert state["records"] == [resume_record(curve, base) for base, curve in wanted]
         self.part.load_state_dict(state)
         self.check()
 
@@ -457,7 +457,7 @@ def test_saved_peak_is_used_and_warns_unless_it_was_set() -> None:
     """`set_peak` is handed on by the states of later runs."""
     optimizer, scheduler = loaded(lambda_lr(optimizer_with([0.5, 0.5]), CURVE).state_dict())
     advance(optimizer, scheduler, 20)
-    with pytest.warns(CurveWarning, match=r"peak 0\.5, but the program gives 0\.25: .*set_peak\(0\.25\)"):
+    with pytest.warns(CurveWarning, match=r"peak_value=0\.5, now 0\.25\. .*set_peak\(0\.25\)"):
         other, again = loaded(scheduler.state_dict(), 0.25)
     assert lrs_of(other) == lrs_of(optimizer)
     again.set_peak(0.25)
@@ -474,9 +474,7 @@ def test_saved_peak_of_a_training_step_warns_too() -> None:
         return TrainStep(model, SGD(model.parameters(), lr=peak), mean_loss, CURVE)
 
     saved, step = build(0.5), build(0.25)
-    with pytest.warns(
-        CurveWarning, match=r"peak 0\.5, but the program gives 0\.25: .*step\.set_peak\(0\.25\)"
-    ):
+    with pytest.warns(CurveWarning, match=r"peak_value=0\.5, now 0\.25\. .*step\.set_peak\(0\.25\)"):
         step.load_state_dict(through_file(saved.state_dict()))
     step.load_state_dict(saved.state_dict())
     step.set_peak(0.25)

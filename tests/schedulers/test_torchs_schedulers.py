@@ -177,12 +177,12 @@ def test_old_state_gives_step_and_keeps_curve() -> None:
     optimizer = optimizer_with([0.1])
     scheduler = LambdaLR(optimizer, curve)
     attributes = dict(vars(curve))
-    saved = {name: getattr(OTHER, name) for name in ("total_steps", "plateaus", "segments", "rows")}
+    saved = {name: getattr(OTHER, name) for name in ("total_steps", "plateaus", "table", "rows")}
     state = scheduler.state_dict() | {"lr_lambdas": [saved | {"anything": np.float32(1)}], "last_epoch": 7}
     scheduler.load_state_dict(state)
     assert curve == CURVE
     assert dict(vars(curve)) == attributes
-    assert curve.segments is attributes["segments"]
+    assert curve.table is attributes["table"]
     advance(optimizer, scheduler)
     assert lrs_of(optimizer) == [0.1 * CURVE(8)]
     assert through_file(scheduler.state_dict()) == scheduler.state_dict()

@@ -11,7 +11,8 @@ from support.curves.descriptions import build, descriptions
 from support.errors import check_error, each_row
 from support.examples import examples
 
-from plateau_jax import Comparison, PlateauCurve, compare, outlook
+from plateau_jax import PlateauCurve, compare
+from plateau_jax.theory.comparison import Comparison
 
 COSINE, LINEAR = PlateauCurve(1000), PlateauCurve(1000, decay_shape="linear")
 LIMITS = "neither the loss itself", "at one fixed peak", "0.87 and 0.88", "0.95 and 0.93", "keep the peak"
@@ -24,9 +25,12 @@ def test_ratios_are_relative_to_first_curve(described: Any) -> None:
     assume(all(curve.total_steps <= 10**5 for curve in curves))
     assume(all(curve(np.arange(curve.total_steps)).any() for curve in curves))
     comparison = compare(*curves)
-    outlooks = [outlook(curve) for curve in curves]
-    assert comparison.bounds == tuple(one.bound / outlooks[0].bound for one in outlooks)
-    peaks = [one.peak * curve.total_steps**0.5 for one, curve in zip(outlooks, curves, strict=True)]
+    alone = [compare(curve) for curve in curves]
+    assert (comparison.bound, comparison.peak) == (alone[0].bound, alone[0].peak)
+    assert comparison.bounds == tuple(prediction.bound / comparison.bound for prediction in alone)
+    peaks = [
+        prediction.peak * curve.total_steps**0.5 for prediction, curve in zip(alone, curves, strict=True)
+    ]
     assert comparison.peaks == pytest.approx([peak / peaks[0] for peak in peaks], rel=1e-12)
     assert len(set(comparison.names)) == len(curves)
     named = compare(dict(zip(comparison.names, curves, strict=True)))
@@ -43,7 +47,7 @@ def test_names_match_the_legend() -> None:
 
 
 def test_comparison_prints_table_and_note() -> None:
-    comparison = Comparison(("first", "a long name"), (1.0, 1.03219), (1.0, 0.0123456))
+    comparison = Comparison(("first", "a long name"), (1.0, 1.03219), (1.0, 0.0123456), 0.1, 0.05)
     first, second, third, empty, *note = str(comparison).splitlines()
     assert [first, second, third, empty] == [
         "             bound  best peak",
@@ -56,7 +60,7 @@ def test_comparison_prints_table_and_note() -> None:
 
 
 def test_notebook_shows_same_table() -> None:
-    comparison = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.5))
+    comparison = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.5), 0.1, 0.05)
     root = ElementTree.fromstring(comparison._repr_html_())
     cells = [[cell.text or "" for cell in row] for row in root.iter("tr")]
     assert cells == [["", "bound", "best peak"], ["a < b", "1.000", "1.00"], ["c", "1.032", "0.500"]]
@@ -71,9 +75,8 @@ ERRORS = [
     ("compare(COSINE, {'a': LINEAR})", TypeError, "curves[1] = {", "be a Curve: write compare"),
     ("compare({'a': COSINE, 'b': 3})", TypeError, "curves['b'] = 3", "be a Curve"),
     ("compare(COSINE, ZERO)", ValueError, "StagedCurve(", "has no positive"),
-    ("outlook(ZERO)", ValueError, "has no positive learning rate"),
-    ("outlook(LONG_ZERO)", ValueError, "... has no positive learning rate"),
-    ("outlook([1.0, 0.5])", TypeError, "[1.0, 0.5]", "be a Curve"),
+    ("compare(LONG_ZERO)", ValueError, "... has no positive learning rate"),
+    ("compare([1.0, 0.5])", TypeError, "curves[0] = 1.0", "be a Curve"),
     ("setattr(compare(COSINE), 'names', ())", FrozenInstanceError),
 ]
 

@@ -1,4 +1,4 @@
-"""`outlook` against its formula, and within 10⁻⁵ for long curves."""
+"""The bound and the best peak of `compare` against their formula, and within 10⁻⁵ for long curves."""
 
 import tracemalloc
 from itertools import pairwise
@@ -12,7 +12,7 @@ from support.curves.descriptions import build, descriptions
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 
-from plateau_jax import Curve, Outlook, PlateauCurve, StagedCurve, outlook
+from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
 from plateau_jax.theory import last_iterate
 
 
@@ -32,13 +32,13 @@ def _added_up_until(s: Any, tail: Any) -> tuple[float, float]:
 
 
 def _assert_near(curve: Curve, tolerance: float) -> None:
-    prediction = outlook(curve)
+    prediction = compare(curve)
     assert (prediction.bound, prediction.peak) == pytest.approx(_added_up(curve), rel=tolerance, abs=0)
 
 
 @examples(60)
 @given(descriptions(scaled=True))
-def test_outlook_matches_formula(description: Any) -> None:
+def test_bound_and_peak_match_formula(description: Any) -> None:
     curve = build(description)
     assume(curve.total_steps <= 100_000)
     assume(curve(np.arange(curve.total_steps)).any())
@@ -65,14 +65,14 @@ def _long(steps: int) -> dict[str, Curve]:
 
 @pytest.mark.parametrize("steps", [30_000, pytest.param(2**20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", _long(100))
-def test_outlook_of_long_curves_matches_formula(kind: str, steps: int) -> None:
+def test_long_curves_match_formula(kind: str, steps: int) -> None:
     _assert_near(_long(steps)[kind], 1e-11 if steps == 2**20 else 1e-12)
 
 
 def test_tiny_tail_counts_as_little_as_none() -> None:
     """The prediction is continuous in the tail's level, from none to the level before it."""
-    without, levels = outlook(StagedCurve([(900,)], start=1.0)), np.geomspace(1e-12, 1.0, 400).tolist()
-    with_tail = [outlook(StagedCurve([(900,), (0, level), (100,)], start=1.0)) for level in levels]
+    without, levels = compare(StagedCurve([(900,)], start=1.0)), np.geomspace(1e-12, 1.0, 400).tolist()
+    with_tail = [compare(StagedCurve([(900,), (0, level), (100,)], start=1.0)) for level in levels]
     for before, after in pairwise([without, *with_tail]):
         assert after.bound == pytest.approx(before.bound, rel=0.1)
         assert after.peak == pytest.approx(before.peak, rel=0.15)
@@ -81,7 +81,7 @@ def test_tiny_tail_counts_as_little_as_none() -> None:
 
 
 @pytest.mark.parametrize("kind", _long(100))
-def test_outlook_in_parts_is_within_1e_5(kind: str) -> None:
+def test_sums_in_parts_are_within_1e_5(kind: str) -> None:
     with patch.object(last_iterate, "MAX_SINGLE_STEPS", 2**17):
         _assert_near(_long(150_001)[kind], 1e-5)
 
@@ -97,9 +97,7 @@ _STAGES = st.lists(_HELD | _MOVING, max_size=4)
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")  # levels that look like learning rates
 @examples(28)
 @given(_LEVELS, _STAGES, _LEVELS, st.sampled_from([1.0, 1e-4]), st.booleans())
-def test_outlook_of_any_stages_is_within_1e_5(
-    start: float, stages: Any, end: float, scale: float, last: bool
-) -> None:
+def test_any_stages_are_within_1e_5(start: float, stages: Any, end: float, scale: float, last: bool) -> None:
     """Even if the curve jumps to a level that it holds for a step or two."""
     first = StagedCurve([(50_000, end, "cosine"), *stages], start=start)
     other = StagedCurve([*stages, (2,)] if last else [(3,), (800, 1e-12, "exponential")], start=1.0)
@@ -107,10 +105,10 @@ def test_outlook_of_any_stages_is_within_1e_5(
         _assert_near(first.then(other, scale=scale), 1e-5)
 
 
-def test_outlook_of_longest_curve_follows_its_sum_in_little_memory() -> None:
+def test_longest_curve_follows_its_sum_in_little_memory() -> None:
     tracemalloc.start()
-    longest = outlook(StagedCurve([(MAX_STEP,)], start=0.3))
-    outlook(PlateauCurve(MAX_STEP, plateaus=[(0, 50)]))
+    longest = compare(StagedCurve([(MAX_STEP,)], start=0.3))
+    compare(PlateauCurve(MAX_STEP, plateaus=[(0, 50)]))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 2**28
@@ -121,4 +119,5 @@ def test_outlook_of_longest_curve_follows_its_sum_in_little_memory() -> None:
 @given(st.floats(2**-6, 1.0, width=32), st.integers(0, 5))
 def test_one_step_is_exact(level: float, zeros: int) -> None:
     curve = StagedCurve([(1,)], start=level).then(build({"stages": [(1 + zeros,)], "start": 0.0}))
-    assert outlook(curve) == Outlook(bound=1.0, peak=1 / level)
+    prediction = compare(curve)
+    assert (prediction.bound, prediction.peak) == (1.0, 1 / level)

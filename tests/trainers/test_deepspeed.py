@@ -58,32 +58,44 @@ def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None
 (PAGE,) = (section for page in PAGES for section in sections(page) if section.heading == "DeepSpeed")
 OF_PAGE = PlateauCurve(1000, warmup_steps=100)
 BUILD, STEP = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)", "engine.step("
+OF_SAMPLES = [20 * update // 8 for update in range(10)]
 PROGRAMS = {
     "unchanged": ({}, list(range(10))),
-    "unit": (
-        {BUILD: f"{BUILD}, unit=8", STEP: f'{STEP}lr_kwargs={{"count": 20}}'},
-        [0, 2, 5, 7, 10, 12, 15, 17, 20, 22],
+    "samples": (
+        {
+            "import PlateauCurve": "import DataClock, PlateauCurve",
+            BUILD: f"{BUILD}, clock=DataClock(8)",
+            STEP: f'{STEP}lr_kwargs={{"count": 20}}',
+        },
+        OF_SAMPLES,
     ),
-    "hold": (
+    "samples, always the same number": (
+        {
+            "import PlateauCurve": "import DataClock, PlateauCurve",
+            BUILD: f"{BUILD}, clock=DataClock(8, count=20)",
+        },
+        OF_SAMPLES,
+    ),
+    "a hold rule": (
         {
             "import PlateauCurve": "import HoldBelow, PlateauCurve",
-            BUILD: f"{BUILD}, hold=HoldBelow(0.5, 4)",
+            BUILD: f"{BUILD}, clock=HoldBelow(0.5, 4)",
             STEP: f'{STEP}lr_kwargs={{"metric": 0.1}}',
         },
         [0, 0, 0, 0, 0, 1, 2, 3, 4, 5],
     ),
 }
-"""Changes to the program on the page, and the clock before each update."""
+"""Changes to the program on the page, and the step of the curve before each update."""
 
 
-@pytest.mark.parametrize(("changes", "clocks"), PROGRAMS.values(), ids=PROGRAMS)
-def test_program_uses_the_curve(changes: dict[str, str], clocks: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("changes", "steps"), PROGRAMS.values(), ids=PROGRAMS)
+def test_program_uses_the_curve(changes: dict[str, str], steps: list[int], tmp_path: Path) -> None:
     code = "".join(block.code for block in PAGE.blocks)
     for old, new in changes.items():
         assert code.count(old) == 1
         code = code.replace(old, new)
     ((used, state),) = run(run_program, code, tmp_path, processes=1)
-    assert used == [[learning_rate(0.01, OF_PAGE, clock)] for clock in clocks]
+    assert used == [[learning_rate(0.01, OF_PAGE, step)] for step in steps]
     assert state["last_epoch"] == len(used)
     assert (tmp_path / "saved_deepspeed" / "10").is_dir()
 

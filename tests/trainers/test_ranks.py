@@ -65,16 +65,27 @@ def test_program_resumes_under_torchrun(heading, changes, stop, saved_in, before
         assert_printed_lrs(uninterrupted, curve)
 
 
+BUILD = "scheduler = lambda_lr(optimizer, curve)"
+PREPARED = {BUILD: "scheduler = accelerator.prepare(lambda_lr(optimizer, curve))"}
+ADVICE = "clock=DataClock(accelerator.num_processes, count=1)"
+COUNTING_PROCESSES = {
+    "import PlateauCurve": "import DataClock, PlateauCurve",
+    BUILD: f"scheduler = accelerator.prepare(lambda_lr(optimizer, curve, {ADVICE}))",
+}
+
+
 def test_prepared_scheduler_steps_per_process_and_warns(tmp_path):
-    """The warning has the lines of the page that step the scheduler."""
-    build = "scheduler = lambda_lr(optimizer, curve)"
-    changed = program("accelerate", {build: "scheduler = accelerator.prepare(lambda_lr(optimizer, curve))"})
-    (first, _), warnings = run_on_two_ranks(changed, tmp_path)
+    (first, _), warnings = run_on_two_ranks(program("accelerate", PREPARED), tmp_path)
     assert_printed_lrs([line for line in first if "loss" in line], HALF, steps_per_update=2)
-    (advice,) = re.findall(r"if accelerator.sync_gradients and .+:\n\s+scheduler.step\(\)", changed)
     for text in warnings:
         assert re.search(r"accelerate.\w+\.py:\d+: CurveWarning: ", text)
-        assert re.sub(r"\s+", " ", advice) in text
+        assert f"build it with {ADVICE}" in text
+
+
+def test_prepared_scheduler_may_count_the_processes(tmp_path):
+    (first, _), warnings = run_on_two_ranks(program("accelerate", COUNTING_PROCESSES), tmp_path)
+    assert_printed_lrs([line for line in first if "loss" in line], HALF)
+    assert not any("CurveWarning" in text for text in warnings)
 
 
 @pytest.mark.parametrize("heading", [DEVICES, "Different samples for each rank"])

@@ -17,7 +17,7 @@ from support.training.trees import equal_trees
 from torch import nn
 from torch.optim import LBFGS, SGD, AdamW
 
-from plateau_jax import HoldUntilFlat, PlateauCurve
+from plateau_jax import DataClock, HoldUntilFlat, PlateauCurve
 from torch_bridge import TrainStep
 
 HOLD, LINEAR = HoldUntilFlat(3, limit=9), PlateauCurve(30, decay_shape="linear")
@@ -45,21 +45,16 @@ ERRORS: list[Any] = [
     ("build(model=optimizer, optimizer=model)", TypeError, "model = AdamW", "it comes first"),
     ("build(curve=lambda step: 0.1)", TypeError, "curve = <function", "must be a Curve"),
     ("build(curve=[CURVE, CURVE])", ValueError, "2 curves", "the optimizer has 1"),
-    ("build(hold='wait')", TypeError, "hold = 'wait'", "HoldUntilFlat"),
-    ("build(hold=HOLD, unit=3, count=len)", ValueError, "unit = 3 with hold"),
+    ("build(clock='wait')", TypeError, "clock = 'wait'", "HoldUntilFlat"),
+    ("build(clock=[HOLD, DataClock(3)])", TypeError, "clock = [Hold", "a list of such rules"),
     ("build(initial_updates=-1)", ValueError, "initial_updates = -1", "at least 0"),
     ("build(initial_updates=1.5)", TypeError, "initial_updates = 1.5", "integer"),
     ("build(initial_updates=2**63 - 1)", ValueError, f"initial_updates = {2**63 - 1}", "at most 2**62"),
-    ("build(count=len)", TypeError, "count", "needs unit="),
-    ("build(unit=3)", TypeError, "unit", "needs count="),
-    ("build(unit=3, count=4)", TypeError, "count", "needs count="),
-    ("build(unit=0, count=len)", ValueError, "unit = 0", "must lie in"),
-    ("build(unit=2.0, count=len)", TypeError, "unit = 2.0", "integer"),
-    ("build(unit=2**62 + 1, count=len)", ValueError, f"unit = {2**62 + 1}", "2**62"),
-    ("build(unit=3, count=len, initial_updates=4)", ValueError, "unit", "with initial_updates = 4"),
-    *((f"build(curve=OF_UNIT_8[{index}]{options})", ValueError, f"unit = {unit} must be 8", "batch plan")
-      for index in range(len(OF_UNIT_8))
-      for unit, options in ((None, ""), (1, ", unit=1, count=len"), (16, ", unit=16, count=len"))),
+    ("build(clock=DataClock(3), initial_updates=4)", ValueError, "updates = 4", "DataClock(3, count=n)"),
+    *((f"build({option})", TypeError, "unexpected keyword argument")
+      for option in ("unit=3", "count=len", "hold=HOLD")),
+    *((f"build(curve=OF_UNIT_8[{index}], clock=DataClock({unit}))", ValueError, "must be DataClock(8)")
+      for index in range(len(OF_UNIT_8)) for unit in (1, 16)),
     ("build(cuda_graph=True)", ValueError, "cuda_graph=True", "CUDA"),
     *((f"build(carry={carry})", TypeError, "carry")
       for carry in ("()", "[]", "{}", "3", "1.0", "(torch.zeros(1), 2)", "'state'", "(None,)")),
@@ -83,7 +78,7 @@ ERRORS: list[Any] = [
     ("build(optimizer=[first, last], curve='xy')", TypeError, "'xy'", "an entry for each optimizer"),
     ("build(optimizer=[first, last], curve=0.1)", TypeError, "0.1", "an entry for each optimizer"),
     ("build(optimizer=[first], curve=[CURVE, CURVE])", ValueError, "2 entries for 1"),
-    ("build(optimizer=[first, last], curve=[CURVE, LINEAR], hold=HOLD)", ValueError, "the same curve"),
+    ("build(optimizer=[first, last], curve=[CURVE, LINEAR], clock=HOLD)", ValueError, "the same curve"),
     # Models that cannot be trained.
     ("build(model=Net().half(), precision='fp16')", ValueError, "fp16"),
     ("build(model=inference_net())", ValueError,
@@ -133,7 +128,6 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "loss": (mean_loss, {}),
     "aux": (_loss_and_aux, {"has_aux": True}),
     "carry": (carried_loss, {"carry": Recurrent().initial()}),
-    "count": (lambda batch: 5, {"unit": 3}),
 }
 # What is returned, as an expression of the right value; the error, and what it names.
 RETURNED: list[tuple[str, str, type[Exception], str]] = [
@@ -148,10 +142,6 @@ RETURNED: list[tuple[str, str, type[Exception], str]] = [
     ("carry", "(value[0], [*value[1]])", ValueError, "carry"),
     ("carry", "(value[0], (value[1][0], 1.0))", ValueError, "carry"),
     ("carry", "(value[0], (value[1][0], value[1][1].to('meta')))", ValueError, "carry"),
-    ("count", "-1", ValueError, "must be at least 0"),
-    ("count", "2**62", ValueError, r"less than 2\*\*62"),
-    ("count", "torch.tensor(5.0)", TypeError, "torch.float32; it must be of integers"),
-    ("count", "torch.tensor([5])", ValueError, r"shape \(1,\); it must be a scalar"),
 ]
 
 
@@ -161,7 +151,6 @@ def test_wrong_value_changes_nothing(
     kind: str, wrong: str, error: type[Exception], message: str, pieces: int
 ) -> None:
     function, options = KINDS[kind]
-    name = "count" if kind == "count" else "loss_fn"
     data = batches(pieces, time=3 if kind == "carry" else None)
     is_wrong = False
 
@@ -171,7 +160,7 @@ def test_wrong_value_changes_nothing(
         return eval(wrong, {"torch": torch, "value": value}) if is_wrong and is_last else value
 
     step, reference = (
-        make_step(model=Recurrent() if kind == "carry" else None, **options | {name: chosen})
+        make_step(model=Recurrent() if kind == "carry" else None, **options | {"loss_fn": chosen})
         for chosen in (replaced, function)
     )
     assert equal_trees(step(*data), reference(*data))

@@ -65,7 +65,9 @@ def check_equals_loop_by_hand(kind: Kind) -> None:
     # Compared at the end: no later update may write into an earlier result.
     for result, wanted in zip(results, expected, strict=True):
         assert equal_trees([result.lr, result.counters], list(wanted[2:4]))
-        assert equal_trees([result.applied, result.skipped, result.clock, result.consumed], list(wanted[3]))
+        assert equal_trees(
+            [result.applied, result.skipped, result.curve_step, result.consumed], list(wanted[3])
+        )
         assert _are_same(kind, [result.loss, result.grad_norm], list(wanted[:2]))
         assert _are_same(kind, result.aux, wanted[4])
         assert not any(aux["outputs"].requires_grad for aux in result.aux)
@@ -180,7 +182,7 @@ def test_updates_read_nothing_from_the_device(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name in KINDS])
-@pytest.mark.parametrize("options", [{}, {"hold": KINDS["held"].options["hold"]}], ids=["plain", "held"])
+@pytest.mark.parametrize("options", [{}, {"clock": KINDS["held"].options["clock"]}], ids=["plain", "held"])
 def test_host_stepper_adds_one_read(name: str, options: dict[str, Any]) -> None:
     (batch,), model = batches(1), Net()
     optimizer = make_optimizer(name, model)

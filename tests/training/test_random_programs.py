@@ -13,7 +13,7 @@ from support.training.optimizers import FUSED, OPTIMIZERS
 from support.training.trees import equal_trees, through_file
 from torch import nn
 
-from plateau_jax import HoldBelow, PlateauCurve
+from plateau_jax import DataClock, HoldBelow, PlateauCurve
 
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
@@ -21,8 +21,8 @@ _ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)  # programs continu
 _FLAT = PlateauCurve(200, plateaus=[(20, 30)], min_lr_ratio=0.1)
 _CLOCKS: dict[str, dict[str, Any]] = {
     "updates": {},
-    "samples": {"unit": 8, "count": lambda batch: len(batch[0])},
-    "held": {"hold": HoldBelow([(2.0, 2), (0.9, 3)], every=2)},
+    "samples": {"clock": DataClock(8), "count": lambda batch: len(batch[0])},
+    "held": {"clock": HoldBelow([(2.0, 2), (0.9, 3)], every=2)},
 }
 
 

@@ -17,7 +17,7 @@ from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees
 from torch import Tensor
 
-from plateau_jax import PlateauCurve
+from plateau_jax import DataClock, PlateauCurve
 from torch_bridge import TrainStep, evaluate
 
 Build = Callable[..., TrainStep]
@@ -178,21 +178,21 @@ def test_lazy_model_trains_after_a_dummy_batch() -> None:
 
 
 def test_print_shows_curve_step_and_lr() -> None:
-    step, data = make_step(unit=2, count=lambda batch: 5), batches(4)
+    step, data = make_step(clock=DataClock(2), count=lambda batch: 5), batches(4)
     assert reads_of(lambda: repr(step)) == 0
     assert repr(step) == f"TrainStep({CURVE})"
     train(step, [*data[:3], nonfinite(data[3])])
     lr = float(f"{CURVE(7) * 0.01:.6g}")
     counts = "applied=3, skipped=1, consumed=15, unit=2"
-    assert str(step) == f"TrainStep({CURVE}, clock=7, lr={lr}, {counts})"
-    assert str(make_step()) == f"TrainStep({CURVE}, clock=0, lr=0.005, applied=0, skipped=0)"
+    assert str(step) == f"TrainStep({CURVE}, curve_step=7, lr={lr}, {counts})"
+    assert str(make_step()) == f"TrainStep({CURVE}, curve_step=0, lr=0.005, applied=0, skipped=0)"
 
 
 def test_print_of_several_curves_is_one_line() -> None:
     model, other = Net(), PlateauCurve(500)
     optimizers = [torch.optim.SGD(module.parameters(), lr=0.5) for module in (model.first, model.last)]
     same = TrainStep(model, optimizers, mean_loss, other)
-    assert str(same).startswith(f"TrainStep({other}, clock=0, lr=0.5, ")
+    assert str(same).startswith(f"TrainStep({other}, curve_step=0, lr=0.5, ")
     assert "lr=[0.25, 0.5], " in str(TrainStep(model, optimizers, mean_loss, [CURVE, other]))
     step = make_step(curve=PlateauCurve(10**6, plateaus=[(number, 0.1) for number in range(90)]))
     for shown in (repr(step), str(step)):

@@ -11,15 +11,15 @@ from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step, train
 from support.training.trees import equal_trees, through_file
 
-from plateau_jax import CurveWarning, PlateauCurve
+from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import TrainStep
 
 END, FLOOR, WARMUP = PlateauCurve(20), PlateauCurve(20, min_lr_ratio=0.1), PlateauCurve(40, warmup_steps=4)
-STANDING = r"{} updates consumed {} in all, which with unit = {} leaves the curve at step 0.*count\("
+STANDING = r"{} updates consumed {} in all, which with unit = {} leaves the curve at step 0.*check the counts"
 
 
 def counting(unit: int, count: Any, curve: Any = WARMUP) -> dict[str, Any]:
-    return {"curve": curve, "unit": unit, "count": count}
+    return {"curve": curve, "clock": DataClock(unit), "count": count}
 
 
 # Options of the step; updates that are silent, and those of which one warns; the message.
@@ -98,14 +98,14 @@ def loaded_later(state: Any, name: str = "adamw", **options: Any) -> TrainStep:
     return step
 
 
-OF_SAMPLES: dict[str, Any] = {"unit": 2, "count": lambda batch: len(batch[0])}
 FORGOTTEN: list[tuple[str, dict[str, Any], str]] = [
     *(
         (name, {}, r"has made 3 updates, but the curve starts at step 0: .*initial_updates=3, or")
         for name in ("adamw", "adagrad", "plain adam", "rmsprop")
     ),
     ("momentum", {}, r"has made updates, .*initial_updates=n, or"),
-    ("adamw", OF_SAMPLES, r"load_state_dict\(state\), or, if .*initial_updates=0$"),
+    ("adamw", {"clock": DataClock(2)}, r"load_state_dict\(state\), or, if .*initial_updates=0$"),
+    ("adamw", {"clock": DataClock(2, count=4)}, r"has made 3 updates, .*initial_updates=3, or, if"),
 ]
 
 
@@ -117,16 +117,18 @@ def test_optimizer_resumed_without_its_curve_warns_once(
     """And each way out that the message names is silent."""
     (optimizer_state, state), (batch,) = saved_after(3, name), batches(1)
     step = resume(optimizer_state, name, **options)
+    count: Any = {"count": 4} if options else {}
     with pytest.warns(CurveWarning, match=message) as caught:
-        step(batch)
+        step(batch, **count)
     assert caught[0].filename == __file__, "the line of the call"
-    train(step, [batch] * 3)
-    assert int(resume(optimizer_state, name, **options, initial_updates=0)(batch).clock) == 0
+    for _ in range(3):
+        step(batch, **count)
+    assert int(resume(optimizer_state, name, **options, initial_updates=0)(batch, **count).curve_step) == 0
     if not options:
-        assert int(resume(optimizer_state, name, initial_updates=3)(batch).clock) == 3
+        assert int(resume(optimizer_state, name, initial_updates=3)(batch).curve_step) == 3
         loaded = resume(optimizer_state, name)
         loaded.load_state_dict(state)
-        assert [int(result.clock) for result in train(loaded, [batch] * 2)] == [3, 4]
+        assert [int(result.curve_step) for result in train(loaded, [batch] * 2)] == [3, 4]
         loaded.optimizer.load_state_dict(optimizer_state)  # rolled back in mid-run
         train(loaded, [batch] * 2)
 
@@ -137,7 +139,7 @@ def test_state_loaded_before_the_optimizers_is_silent() -> None:
     step = make_step()
     step.load_state_dict(state)
     step.optimizer.load_state_dict(optimizer_state)
-    assert int(step(*batches(1)).clock) == 3
+    assert int(step(*batches(1)).curve_step) == 3
 
 
 @pytest.mark.parametrize("name", ["adamw", "adagrad", "plain adam", "rmsprop", "momentum", "sgd"])

@@ -52,6 +52,6 @@ def value_range(curve: Curve, first: int, last: int) -> tuple[float, float]:
     """Return the least and the largest multiplier between two steps, both included."""
     # A curve is monotonic between the rows of its table. If it jumps, the step before a row counts too.
     first, last = min(first, curve.total_steps), min(last, curve.total_steps)
-    begins = curve.segments.begin.astype(np.int64)
+    begins = curve.table.begin.astype(np.int64)
     values = curve(np.concatenate([begins, begins - 1, [first, last]]).clip(first, last))
     return float(values.min()), float(values.max())

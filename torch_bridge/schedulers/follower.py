@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import CheckedClock, Curve, checks, read_record, warn
+from torch_bridge.curve_api import CheckedClock, Curve, checks, warn
 from torch_bridge.param_groups import GroupOption, groups_of
-from torch_bridge.saved_states import compare_curves, dump_records, read_bases, reading_state_of
+from torch_bridge.saved_states import compare_curves, dump_records, read_bases, read_records, reading_state_of
 from torch_bridge.schedulers.group_curves import GroupCurves
 
 
@@ -165,7 +165,7 @@ class follow:
             curve_step = checks.at_least("curve_step", state_dict["curve_step"], 0)
             bases = read_bases("base_values", state_dict["base_values"], len(self.base_values))
             compared = self.curves[: len(bases)]
-            records = [read_record("records", record) for record in state_dict["records"]]
+            records = read_records(state_dict["records"], len(compared))
             message = compare_curves(records, compared, curve_step, False, "follow", strict=False)
         if message:
             warn(message)

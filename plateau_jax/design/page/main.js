@@ -18,7 +18,7 @@ import { TEMPLATES, distinctName } from "./templates.js";
 // By the curve's id: {asked, fault, description}: the entry that the server was asked about, as JSON, and what it
 // answered. If the entry has a fault, the description is that of when it was last valid.
 const known = new Map();
-let outlooks = new Map();
+let ratios = new Map();
 let history;
 let maxCurves;
 const MAX_CURVE_BYTES = 2 ** 20, MAX_NAME = 40;
@@ -147,7 +147,7 @@ const compare = latestOnly(async () => {
   const { runs } = forecasts;
   const answer = await askAboutValid({ runs: runs.map(({ text }) => text) });
   if (runs !== forecasts.runs) return;  // another question follows
-  outlooks = answer.outlooks;
+  ratios = answer.ratios;
   byId("note").textContent = answer.note;
   forecasts.show(answer);
 }, showTrouble);
@@ -200,7 +200,7 @@ const show = (isUndone = false) => keepFocus(() => {
 const showCurves = () => keepFocus(() => {
   const shown = entries().map((entry) => ({ ...entry, total: descriptionOf(entry)?.total }));
   byId("lengths").hidden = new Set(shown.map(({ total }) => total).filter(Boolean)).size < 2;
-  drawCurves(byId("curves").tBodies[0], shown, selected().id, outlooks, forecasts, {
+  drawCurves(byId("curves").tBodies[0], shown, selected().id, ratios, forecasts, {
     select,
     rename: (id, name) => changeEntry(null, { ...entryOf(id), name: name.trim() || freeName(`Curve ${id}`, id) }),
     hide: (id) => changeEntry(null, { ...entryOf(id), isHidden: !entryOf(id).isHidden }),

@@ -103,7 +103,7 @@ def _content(step: TrainStep) -> Content:
         for path, leaf in pytree.tree_leaves_with_path(moments)
         if isinstance(leaf, Tensor)
     }
-    counts, random = (state["applied"], state["clock"]), state["random"]["cpu"].numpy().tobytes()
+    counts, random = (state["applied"], state["curve_step"]), state["random"]["cpu"].numpy().tobytes()
     return Content(gather_tensors(dict(state["model"])), gather_tensors(moments), forms, counts, random)
 
 

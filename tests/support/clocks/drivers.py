@@ -143,7 +143,7 @@ class Step(Driver):
 
     def update(self, count: int, metric: Any) -> float:
         before = self.step._clock.read_counters()
-        given = {}
+        given: dict[str, Any] = {}
         if self.counts_data:
             given["count"] = torch.tensor(count) if count % 2 else count
         result = self.step(torch.tensor(metric), **given)
@@ -197,8 +197,7 @@ class Eager(Driver):
     last_step = 2**31 - 1
 
     def start(self) -> None:
-        clock = tuple(self.clock) if isinstance(self.clock, list) else self.clock
-        self.transform = _transformation(self.curve, self.peak, clock)
+        self.transform = _transformation(self.curve, self.peak, self.clock)
         self.state = self.transform.init(None)
 
     def update(self, count: int, metric: Any) -> float:

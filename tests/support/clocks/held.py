@@ -47,7 +47,7 @@ def curve_steps_of(clock: Any, curve: Curve, counts: Sequence[int], metrics: Ite
         return [consumed // unit for consumed in accumulate(counts, initial=0)]
     if clock is None:
         return list(range(len(counts) + 1))
-    rules: Sequence[Any] = [clock] if isinstance(clock, HoldUntilFlat | HoldBelow) else clock
+    rules: Any = [clock] if isinstance(clock, HoldUntilFlat | HoldBelow) else clock
     return clocks(rules, curve.flat_starts, metrics)
 
 

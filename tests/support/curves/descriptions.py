@@ -16,7 +16,8 @@ from support.curves.strategies import (
 )
 from support.numerics.oracle import Description, Oracle, are_equal, as_written, mp, power_of
 
-from plateau_jax import BatchPlan, Curve, PlateauCurve, Stage, StagedCurve
+from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
+from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.numerics import shapes
 from plateau_jax.validation.curve_warning import suppress_warnings
 

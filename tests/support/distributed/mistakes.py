@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from plateau_jax import CurveWarning, PlateauCurve
-from torch_bridge import TrainStep, distribute
+from torch_bridge import DataClock, TrainStep, distribute
 
 CURVE = PlateauCurve(20)  # the first update moves something
 
@@ -126,6 +126,43 @@ def _check_two_kinds_of_losses(wrapper: str, precision: Any, first: str) -> None
     assert result.loss.isnan()
     assert (result.applied, result.skipped) == (counts["applied"], counts["skipped"] + 2)
     assert _weights(model) == before
+
+
+def check_wrong_count_on_one_rank_skips_the_update_on_all(_: Path) -> None:
+    """No rank waits for another one, and the run continues."""
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    wrong: list[Any] = [None, -1, 2.5, torch.tensor(2.5), 2**62]
+    for wrapper, precision in product(("ddp", "fsdp"), ("fp32", "fp16")):
+        model: Any = Skipping()
+        wrapped = distributed_updates.wrapped(Case(wrapper), model)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.5)
+        clock = DataClock(5)
+        step = TrainStep(wrapped, optimizer, _loss_fn, CURVE, precision=precision, clock=clock)
+        step(_batch(0, 0, True), count=3)
+        for number, count in enumerate(wrong, 1):
+            before, state = _weights(model), step.state_dict()
+            if rank == number % size:
+                with pytest.raises((TypeError, ValueError), match="count"):
+                    step(_batch(number, 0, True), count=count)
+            else:
+                assert step(_batch(number, 0, True), count=4).loss.isnan()
+            after = step.state_dict()
+            assert _weights(model) == before
+            assert (after["applied"], after["skipped"]) == (state["applied"], state["skipped"] + 1)
+            assert (after["consumed"], after["curve_step"]) == (state["consumed"], state["curve_step"])
+            result = step(_batch(number, 1, True), count=3 + rank)
+            assert result.consumed == state["consumed"] + sum(3 + other for other in range(size))
+            assert _weights(model) != before
+
+
+def check_count_of_the_clock_is_that_of_all_ranks(_: Path) -> None:
+    for wrapper in ("ddp", "fsdp"):
+        wrapped: Any = distributed_updates.wrapped(Case(wrapper), Skipping())
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.5)
+        step = TrainStep(wrapped, optimizer, _loss_fn, CURVE, clock=DataClock(5, count=7))
+        consumed = [step(_batch(update, 0, True)).consumed.item() for update in range(3)]
+        assert consumed == [7, 14, 21]
+        assert step(_batch(3, 0, True), count=2).consumed == 21 + 2 * distributed.get_world_size()
 
 
 def check_update_that_bypasses_ddp_is_rejected(_: Path) -> None:

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from support.curves.descriptions import SHAPES
 from support.curves.strategies import SMALLEST_NORMAL
 
-from plateau_jax import BatchPlan, Curve, PlateauCurve, Segments, StagedCurve, stack
+from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve, stack
+from plateau_jax.numerics.segments import Segments
 
 CURVE = PlateauCurve(
     1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1, init_lr_ratio=0.01
@@ -56,7 +57,7 @@ def every_shape(rows: int) -> Curve:
 
 def in_one_of_two_forms(curve: Curve) -> Segments:
     """Pad a table to one of two lengths, with the columns of every shape."""
-    longer = every_shape(39 if len(curve.segments.begin) < 40 else 63)
+    longer = every_shape(39 if len(curve.table.begin) < 40 else 63)
     table = stack([curve, longer]).columns()
     return Segments.of_columns({name: column[0] for name, column in table.items()})
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from support.clocks.held import clocks_of
+from support.clocks.held import curve_steps_of
 from support.schedulers.runs import learning_rate
 from support.training.kinds_of_run import Kind
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from plateau_jax import Curve
+from plateau_jax import Curve, DataClock
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -36,13 +36,14 @@ class ByHand:
         self.divisor: float | None = None
         """The first weight of all, by which sums in fp16 are divided: they could overflow."""
         self.carry: Any = self.options.get("carry")
-        self.applied = self.clock = self.consumed = self.options.get("initial_updates", 0)
+        self.applied = self.curve_step = self.options.get("initial_updates", 0)
         self.skipped = 0
         self.losses: list[float] = []
+        self.counts = [1] * self.applied
 
     def update(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         """Return what the result of a step must be: loss, norm, learning rates, counters, aux."""
-        now, peaks_and_curves = self.clock, zip(self.peaks, self.curves, strict=True)
+        now, peaks_and_curves = self.curve_step, zip(self.peaks, self.curves, strict=True)
         lrs = [learning_rate(peak, curve, now) for peak, curve in peaks_and_curves]
         self.model.zero_grad()
         loss, share, aux, carry = self._forward_and_backward(micro_batches)
@@ -65,7 +66,7 @@ class ByHand:
             self.scaler.update()
         else:  # which is not due to the scale
             self.scaler.update(self.scaler.get_scale())
-        counters = [self.applied, self.skipped, now, self.consumed]
+        counters = [self.applied, self.skipped, now, sum(self.counts)]
         return loss, norm, torch.tensor(lrs, dtype=torch.float32), torch.tensor(counters), tuple(aux)
 
     def _forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Tensor, Any, list[Any], Any]:
@@ -119,13 +120,17 @@ class ByHand:
             self.scaler.step(optimizer)
 
     def _count(self, loss: Tensor, micro_batches: Sequence[Any]) -> None:
-        unit, count, hold = (self.options.get(name) for name in ("unit", "count", "hold"))
+        clock: Any = self.options.get("clock")
+        count: Any = self.options.get("count")
         self.applied += 1
         self.losses.append(loss.item())
-        self.consumed += 1 if count is None else sum(int(count(batch)) for batch in micro_batches)
-        self.clock = self.applied if unit is None else self.consumed // unit
-        if hold is not None:
-            self.clock = clocks_of(hold, self.curves[0], self.losses)[-1]
+        number = 1
+        if count is not None:
+            number = sum(int(count(batch)) for batch in micro_batches)
+        elif isinstance(clock, DataClock):
+            number = clock.count or 1
+        self.counts.append(number)
+        self.curve_step = curve_steps_of(clock, self.curves[0], self.counts, self.losses)[-1]
 
     def loss_scale(self) -> list[float]:
         """Return the entry `loss_scale` of a step's state."""

@@ -23,11 +23,11 @@ from support.training.models import (
     seeded,
 )
 from support.training.optimizers import FUSED, OPTIMIZERS, Foreign, make_optimizer
-from support.training.steps import CURVE, set_loss_scale
+from support.training.steps import CURVE, set_loss_scale, step_over
 from torch import Tensor, nn
 from torch.optim import ASGD, SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop, SparseAdam
 
-from plateau_jax import BatchPlan, HoldBelow, PlateauCurve
+from plateau_jax import BatchPlan, DataClock, HoldBelow, PlateauCurve
 from torch_bridge import TrainStep
 
 
@@ -36,7 +36,8 @@ class Kind:
 
     Args:
         optimizer: A name in `OPTIMIZERS`, or a function of the model that returns an optimizer or a list.
-        loss_fn, curve, options: As `TrainStep` takes them.
+        loss_fn, curve, options: As `TrainStep` takes them; and `count`, a function that returns what a
+            micro-batch consumes.
         model: Builds the model, with the same weights each time.
         pieces: Micro-batches per update.
         time: The length of sequences, if the batches are sequences.
@@ -72,7 +73,8 @@ class Kind:
         model = self.model()
         optimizers = self.optimizers(model)
         optimizer = optimizers if len(optimizers) > 1 else optimizers[0]
-        step = TrainStep(model, optimizer, loss_fn or self.loss_fn, self.curve, **self.options | options)
+        loss_fn = loss_fn or self.loss_fn
+        step = step_over(model, optimizer, loss_fn, self.curve, **self.options | options)
         if (self.loss_scale, self.good_updates) != (2.0**16, 0):
             set_loss_scale(step, self.loss_scale, self.good_updates)
         return step
@@ -299,6 +301,7 @@ def _in(dtype: torch.dtype, kind: Any = Foreign, **options: Any) -> Kind:
 _LINEAR = PlateauCurve(25, decay_shape="linear")
 _ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
 _PLAN = BatchPlan([(0, 3), (8, 5), (20, 9), (64, 5)]).scale(CURVE, 4, reference=9)
+_THREE = DataClock(3)
 _BELOW = HoldBelow([(1.0, 5), (0.9, 7)], every=3)
 _SCALED = "adamw", "sgd", "rmsprop"
 
@@ -358,15 +361,18 @@ KINDS: dict[str, Kind] = {
     "two fused optimizers": Kind(by_layer("adamw", "momentum"), curve=[[_LINEAR], CURVE], precision="fp16"),
     "groups": Kind(_groups, curve=[CURVE, _LINEAR, _ENDING]),
     "past the end": Kind("rmsprop", curve=_ENDING),
-    "held": Kind(curve=HELD_CURVE, hold=[PATIENT, _BELOW], max_norm=0.1),
-    "held on the host": Kind("rmsprop", curve=HELD_CURVE, hold=PATIENT),
-    "held below": Kind("plain adam", curve=HELD_CURVE, hold=HoldBelow(0.9, 3, every=2)),
-    "held, fp16": Kind("momentum", pair_loss, pieces=2, precision="fp16", curve=HELD_CURVE, hold=PATIENT),
-    "samples": Kind(unit=7, count=_rows),
-    "samples on the host": Kind("plain adam", pieces=3, unit=7, count=_rows),
-    "positive targets": Kind("momentum", pieces=2, unit=7, count=_positive),
-    "positive targets, fp16": Kind("rmsprop", pair_loss, precision="fp16", unit=3, count=_positive),
-    "batch plan": Kind(curve=_PLAN, unit=4, count=_rows),
+    "held": Kind(curve=HELD_CURVE, clock=[PATIENT, _BELOW], max_norm=0.1),
+    "held on the host": Kind("rmsprop", curve=HELD_CURVE, clock=PATIENT),
+    "held below": Kind("plain adam", curve=HELD_CURVE, clock=HoldBelow(0.9, 3, every=2)),
+    "held, fp16": Kind("momentum", pair_loss, pieces=2, precision="fp16", curve=HELD_CURVE, clock=PATIENT),
+    "samples": Kind(clock=DataClock(7), count=_rows),
+    "samples on the host": Kind("plain adam", pieces=3, clock=DataClock(7), count=_rows),
+    "positive targets": Kind("momentum", pieces=2, clock=DataClock(7), count=_positive),
+    "positive targets, fp16": Kind(
+        "rmsprop", pair_loss, precision="fp16", clock=DataClock(3), count=_positive
+    ),
+    "a constant batch": Kind("momentum", clock=DataClock(3, count=7)),
+    "batch plan": Kind(curve=_PLAN, count=_rows),
     # Carries.
     **{cells: Kind(**_recurrent(cells)) for cells in ("LSTM", "GRU", "RNN")},
     **{f"{cells}, pieces": Kind("rmsprop", pieces=3, **_recurrent(cells)) for cells in ("LSTM", "GRU")},

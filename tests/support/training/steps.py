@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from operator import call
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +19,27 @@ from torch_bridge import TrainStep
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 30)], min_lr_ratio=0.1, init_lr_ratio=0.5)
 
 
+class CountingStep(TrainStep):
+    """A step of programs that call it without `count`.
+
+    Args:
+        count: `count(batch)` returns what a micro-batch consumes.
+        arguments, options: As `TrainStep` takes them.
+    """
+
+    def __init__(self, *arguments: Any, count: Callable[[Any], Any], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._count_of = count
+
+    def __call__(self, *micro_batches: Any, **options: Any) -> Any:
+        return super().__call__(*micro_batches, count=sum(map(self._count_of, micro_batches)), **options)
+
+
+def step_over(*arguments: Any, **options: Any) -> TrainStep:
+    """Return a step, which counts what it is given if there is an option `count`."""
+    return (CountingStep if "count" in options else TrainStep)(*arguments, **options)
+
+
 def make_step(
     name: str = "adamw",
     model: nn.Module | None = None,
@@ -28,7 +50,7 @@ def make_step(
 ) -> TrainStep:
     model = Net() if model is None else model
     optimizer = make_optimizer(name, model) if optimizer is None else optimizer
-    return TrainStep(model, optimizer, loss_fn, curve, **options)
+    return step_over(model, optimizer, loss_fn, curve, **options)
 
 
 def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None:
@@ -60,7 +82,7 @@ def check_resume(
     build: Callable[[], TrainStep],
     updates: Sequence[Any],
     stops: Iterable[int] = (5,),
-    run: Callable[[TrainStep, Any], Any] = TrainStep.__call__,
+    run: Callable[..., Any] = call,
 ) -> None:
     """Compare a run with one that new steps resume from a file at each of these updates.
 

@@ -21,7 +21,7 @@ from support.training.models import Batch, batches, mean_loss, nonfinite, pair_l
 from support.training.steps import CURVE
 from torch import Tensor, nn
 
-from torch_bridge import prefetch
+from torch_bridge import DataClock, prefetch
 
 pytestmark = [
     pytest.mark.gpu,
@@ -63,7 +63,7 @@ def _tensor_twice(batch: Batch) -> Batch:
     return inputs, inputs if len(batch[0]) == SHORT else inputs * 2
 
 
-_ROWS = {"unit": 3, "count": lambda batch: len(batch[0])}
+_ROWS = {"clock": DataClock(3), "count": lambda batch: len(batch[0])}
 _LAYOUTS: dict[str, Any] = {
     "slices": lambda wide, tall: (wide[:4, 2:5], tall[::2, 1:]),
     "expanded": lambda wide, tall: (wide[:1, :3].expand(4, 3), tall[0, 0].expand(4, 2)),
@@ -111,7 +111,7 @@ _CASES: dict[str, Case] = {
     "pair on the device": Case(Kind(loss_fn=_widely_weighted, pieces=2)),
     "aux by length": Case(Kind(loss_fn=_aux_by_length, pieces=2, has_aux=True)),
     "rows without a table": Case(Kind(loss_fn=pair_loss, **_ROWS), table_values=0),
-    "count on the host": Case(Kind(unit=3, count=lambda batch: torch.tensor(4))),
+    "count on the host": Case(Kind(clock=DataClock(3), count=lambda batch: torch.tensor(4))),
     "batches that require gradients": Case(Kind(), _that_requires_grad),
     "penalised, batches that require gradients": Case(Kind(loss_fn=_penalised), _that_requires_grad),
     "a batch that is written to": Case(Kind(loss_fn=_writing_to_batch, pieces=2)),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.clocks.held import clocks_of, holds, told
+from support.clocks.held import curve_steps_of, holds, told
 from support.clocks.hold_cases import metrics
 from support.examples import examples
 from support.schedulers.runs import learning_rate
@@ -20,7 +20,7 @@ from support.training.steps import CURVE, train
 from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
 
-from plateau_jax import StagedCurve
+from plateau_jax import DataClock, StagedCurve
 from torch_bridge import follow
 from torch_bridge.training.cuda_graphs.guards import Guards
 
@@ -188,12 +188,29 @@ SIZE = 24
 def test_hold_matches_reference(
     device: str, name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]
 ) -> None:
-    step = captured_step(device, name, loss_fn=told, precision=precision, hold=hold)
+    step = captured_step(device, name, loss_fn=told, precision=precision, clock=hold)
     (group,) = step.optimizer.param_groups
-    for number, (loss, now) in enumerate(zip(losses, clocks_of(hold, CURVE, losses), strict=False)):
+    steps = curve_steps_of(hold, CURVE, [1] * len(losses), losses)
+    for number, (loss, now) in enumerate(zip(losses, steps, strict=False)):
         value = torch.tensor(loss, device=device)
         if number in skips:
-            assert int(step(value * float("nan")).clock) == now
+            assert int(step(value * float("nan")).curve_step) == now
         result = step(value)
-        assert int(result.clock) == now
+        assert int(result.curve_step) == now
         assert result.lr.tolist() == [learning_rate(group["initial_lr"], CURVE, now)]
+
+
+@examples(20)
+@given(st.lists(st.integers(0, 2**40), min_size=8, max_size=12), st.sampled_from([int, torch.tensor]))
+def test_new_count_needs_no_capture(device: str, counts: list[int], form: Any) -> None:
+    """Nor does a count of the other form; a replay reads what was written before it."""
+    step = captured_step(device, clock=DataClock(3))
+    consumed = 0
+    for count, batch in zip(counts, on_gpu(batches(len(counts)), device), strict=True):
+        given_count = form(count)
+        on_device = given_count.to(device) if isinstance(given_count, torch.Tensor) else given_count
+        result = step(batch, count=on_device if count % 2 else count)
+        assert int(result.curve_step) == consumed // 3
+        consumed += count
+        assert int(result.consumed) == consumed
+    assert len(graphs_of(step).captured) == 1

@@ -11,13 +11,13 @@ from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step
 from support.training.trees import equal_trees
 
-from torch_bridge import TrainStep, lambda_lr
+from torch_bridge import DataClock, TrainStep, lambda_lr
 
 _DATA = batches(16)
-_CLOCKS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {  # a curve, for the step, for the scheduler
-    "updates": (CURVE, {}, {}),
-    "samples": (CURVE, {"unit": 3, "count": lambda batch: 4}, {"unit": 3, "count": lambda: 4}),
-    "held": (HELD_CURVE, {"hold": PATIENT}, {"hold": PATIENT}),
+_CLOCKS: dict[str, tuple[Any, Any]] = {
+    "updates": (CURVE, None),
+    "samples": (CURVE, DataClock(3, count=4)),
+    "held": (HELD_CURVE, PATIENT),
 }
 
 
@@ -37,7 +37,7 @@ def _train(model: Any, optimizer: Any, driver: Any, data: Any) -> None:
 @pytest.mark.parametrize("name", ["adamw", "foreach adamw", "plain momentum"])
 @pytest.mark.parametrize("to_step", [False, True])
 def test_run_continues_in_the_other_loop(clock: str, name: str, to_step: bool) -> None:
-    curve, of_step, of_scheduler = _CLOCKS[clock]
+    curve, moved_by = _CLOCKS[clock]
 
     def build(is_step: bool, loaded: Any = None, **more: Any) -> list[Any]:
         model = Net()
@@ -45,9 +45,9 @@ def test_run_continues_in_the_other_loop(clock: str, name: str, to_step: bool) -
         for part, state in zip((model, optimizer), copy.deepcopy(loaded or ()), strict=False):
             part.load_state_dict(state)
         if is_step:
-            step = make_step(model=model, optimizer=optimizer, curve=curve, **of_step, **more)
+            step = make_step(model=model, optimizer=optimizer, curve=curve, clock=moved_by, **more)
             return [model, optimizer, step]
-        return [model, optimizer, lambda_lr(optimizer, curve, **of_scheduler, **more)]
+        return [model, optimizer, lambda_lr(optimizer, curve, clock=moved_by, **more)]
 
     uninterrupted, first = build(to_step), build(not to_step)
     _train(*uninterrupted, _DATA)
@@ -63,7 +63,7 @@ def test_run_continues_in_the_other_loop(clock: str, name: str, to_step: bool) -
         resumed = build(False, states, last_epoch=saved["applied"] - 1)
     else:
         resumed = build(to_step, states)
-        entries = {entry: saved[entry] for entry in ("clock", "consumed", "unit", "hold", "curves")}
+        entries = {entry: saved[entry] for entry in ("curve_step", "consumed", "hold", "records")}
         entries |= {"applied": saved["last_epoch"]} if to_step else {"last_epoch": saved["applied"]}
         resumed[2].load_state_dict(resumed[2].state_dict() | entries)
     _train(*resumed, _DATA[9:])

@@ -52,7 +52,7 @@ _HOLD = HoldBelow([(3.0, 2), (0.5, 3)], every=2)
 @cache
 def _sound(name: str, precision: str) -> Any:
     """Return the state of another step after three updates, and after a fourth."""
-    step = make_step(name, Net(seed=1), precision=precision, hold=_HOLD)
+    step = make_step(name, Net(seed=1), precision=precision, clock=_HOLD)
     train(step, batches(1) * 3)
     state = step.state_dict()
     step(*batches(1))
@@ -64,7 +64,7 @@ def _sound(name: str, precision: str) -> Any:
 @given(data=st.data())
 def test_damage_is_rejected_or_undone_by_sound_state(name: str, data: st.DataObject) -> None:
     precision = data.draw(st.sampled_from(("fp32", "fp16")))
-    step, (batch,) = make_step(name, precision=precision, hold=_HOLD), batches(1)
+    step, (batch,) = make_step(name, precision=precision, clock=_HOLD), batches(1)
     train(step, [batch, batch])
     sound, after = _sound(name, precision)
     damaged, before = damage(data, copy.deepcopy(sound), _CHANGES), step.state_dict()
@@ -112,7 +112,7 @@ def _trained(updates: int, kept: int = 1) -> TrainStep:
         torch.optim.AdamW(model[0].parameters(), lr=0.1, fused=True),
         _Rejecting(model[1].parameters(), lr=0.1, momentum=0.9),
     ]
-    options: dict[str, Any] = {"precision": "fp16", "carry": torch.zeros(2), "hold": PATIENT}
+    options: dict[str, Any] = {"precision": "fp16", "carry": torch.zeros(2), "clock": PATIENT}
     step = make_step(model=model, optimizer=optimizers, loss_fn=counting_loss, curve=HELD_CURVE, **options)
     train(step, batches(updates))
     return step

@@ -12,11 +12,11 @@ from support.training.steps import make_step, train
 from support.training.trees import equal_trees
 from torch import nn, tensor
 
-from plateau_jax import CurveWarning, PlateauCurve
+from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import TrainStep
 
-_COUNTED: dict[str, Any] = {"unit": 4, "count": lambda batch: len(batch[0])}
-_HELD: dict[str, Any] = {"curve": HELD_CURVE, "hold": PATIENT}
+_COUNTED: dict[str, Any] = {"clock": DataClock(4), "count": lambda batch: len(batch[0])}
+_HELD: dict[str, Any] = {"curve": HELD_CURVE, "clock": PATIENT}
 _FP16: dict[str, Any] = {"precision": "fp16"}
 _LATE = "RNG state size", "Missing key", "key(s) in state_dict", "exp_avg of parameter 1"
 """Of errors after the load has begun; all but the last are torch's."""
@@ -69,8 +69,8 @@ _FOREIGN_STATES: dict[str, tuple[Build, Build, str]] = {
     "carry": (make_step, lambda: _carried(3), "a different carry: 0: "),
     "shape of carry": (lambda: _carried(1), lambda: _carried(3), "a different carry: 0: "),
     "groups": (make_step, KINDS["groups"].build, "different parameter groups"),
-    "unit": (make_step, lambda: make_step(**_COUNTED), "unit = "),
-    "hold": (lambda: make_step(curve=HELD_CURVE), lambda: make_step(**_HELD), "saved with hold"),
+    "unit": (make_step, lambda: make_step(**_COUNTED), "it was saved with clock="),
+    "hold": (lambda: make_step(curve=HELD_CURVE), lambda: make_step(**_HELD), "it was saved with clock="),
 }
 
 
@@ -87,7 +87,7 @@ def test_state_of_other_run_is_rejected(build: Build, build_other: Build, part: 
 # A change of the state's entries, and what the message names.
 _DAMAGE: list[tuple[dict[str, Any], str, str]] = [
     ({}, "state.clear()", "not the state of a TrainStep"),
-    ({}, "state.pop('clock')", "not the state of a TrainStep"),
+    ({}, "state.pop('curve_step')", "not the state of a TrainStep"),
     ({}, "state.update(random={'cpu': torch.zeros(3, dtype=torch.uint8)})", "RNG state size"),
     ({}, "state.update(random={})", "random state of the CPU"),
     ({}, "state.update(applied=-5)", "applied"),
@@ -95,7 +95,9 @@ _DAMAGE: list[tuple[dict[str, Any], str, str]] = [
     ({}, "state.update(optimizer={'param_groups': []})", "has 0 parameter groups"),
     ({}, "state.update(model={})", "Missing key"),
     ({}, "state.update(carry=3)", "not iterable"),
-    ({}, "state.update(curves=None)", "not iterable"),
+    ({}, "state.update(records=None)", "not iterable"),
+    ({}, "state.update(records=[])", "records"),
+    ({}, "state.update(records=[{}])", "records[0]"),
     ({}, "state.update(parameters=[['first.weight']])", "parameter 1 is missing in the state"),
     ({}, "state.update(precision=None)", "precision"),
     ({}, "state.update(loss_scale=[tensor(1.0), tensor(1.0)])", "loss_scale"),
@@ -112,9 +114,8 @@ _DAMAGE: list[tuple[dict[str, Any], str, str]] = [
     (_COUNTED, "state.update(consumed=-1)", "consumed"),
     (_COUNTED, "state.update(consumed=2**62 + 1)", "consumed"),
     (_COUNTED, "state.update(consumed=100)", "consumed"),
-    (_COUNTED, "state.update(unit=0)", "unit"),
-    (_HELD, "state.update(clock=-1)", "clock"),
-    (_HELD, "state.update(clock=6)", "clock"),
+    (_COUNTED, "state['records'][0]['clock'].update(unit=0)", "unit"),
+    (_HELD, "state.update(curve_step=-1)", "curve_step"),
     (_HELD, "state.update(hold=None)", "hold"),
     (_HELD, "state.update(hold=[{}])", "rule"),
 ]

@@ -96,7 +96,7 @@ class Run:
         """Return all that the run has computed, after a check of the learning rates."""
         for result, peaks in self.results:
             peaks_and_curves = zip(peaks, self.step._clock.curves, strict=True)
-            now = int(result.clock)
+            now = int(result.curve_step)
             assert result.lr.tolist() == [learning_rate(peak, curve, now) for peak, curve in peaks_and_curves]
         leaves = [pytree.tree_leaves(list(result.aux)) for result, _ in self.results]
         attributes = [

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from support.training.models import Batch, Net, mean_loss
 from support.training.optimizers import FUSED, make_optimizer
-from support.training.steps import CURVE
+from support.training.steps import CURVE, step_over
 from torch import nn
 from torch.optim import Optimizer
 from torch.torch_version import TorchVersion
@@ -41,7 +41,7 @@ def gpu_step(
         for group in optimizer.param_groups:
             if "capturable" in group:
                 group["capturable"] = True
-    return TrainStep(model, listed if len(listed) > 1 else listed[0], loss_fn, curve, **options)
+    return step_over(model, listed if len(listed) > 1 else listed[0], loss_fn, curve, **options)
 
 
 def graphs_of(step: TrainStep) -> GraphedUpdate:
