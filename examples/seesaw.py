@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from train_gpt import GPT, loss_fn, read_text
 
-from plateau_jax import BatchPlan, PlateauCurve, scale_by_curve
+from plateau_jax import BatchPlan, DataClock, PlateauCurve, scale_by_curve
 from torch_bridge import lambda_lr
 
 UNIT = CONTEXT = 64  # tokens in a step of the curve, which is one sequence
@@ -30,7 +30,7 @@ class TrainingRun:
         self.plan, self.counts, self.learning_rates = plan, [], []
         self.model = GPT(n_layer=2, n_embd=32, block_size=CONTEXT)
         self.adamw = torch.optim.AdamW(self.model.parameters(), lr=peak, betas=(0.9, 0.95), fused=True)
-        self.scheduler = lambda_lr(self.adamw, curve, unit=UNIT)
+        self.scheduler = lambda_lr(self.adamw, curve, clock=DataClock(UNIT))
 
     def train(self, rows, until):
         """Train until at least `until` tokens are consumed; the last update is cut where the rows end."""
@@ -66,7 +66,7 @@ class TrainingRun:
 
 def lrs_in_jax(curve, peak, unit, counts):
     """Return the learning rates of an optax transformation that gets these counts."""
-    transformation = scale_by_curve(curve, peak, unit=unit)
+    transformation = scale_by_curve(curve, peak, DataClock(unit))
 
     def update(state, count):
         _, state = transformation.update({}, state, count=count)

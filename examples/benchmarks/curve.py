@@ -26,6 +26,7 @@ from torch.optim import lr_scheduler
 from plateau_jax import (
     BatchPlan,
     Curve,
+    DataClock,
     HoldBelow,
     HoldUntilFlat,
     PlateauCurve,
@@ -213,7 +214,7 @@ def in_jax_with_holds(rounds: int) -> None:
     }
 
     def updates(hold: object) -> Callable[[], object]:
-        transformation = scale_by_curve(curve, 0.1, hold=hold)
+        transformation = scale_by_curve(curve, 0.1, clock=hold)
 
         def update(i, state):
             return transformation.update((), state, value=jnp.float32(1) / (i + 1))[1]
@@ -250,13 +251,13 @@ def in_torch(counts: list[int], rounds: int) -> None:
         }
         for count in counts:
             schedulers[f"lambda_lr, {count} plateaus"] = lambda_lr(sgd(), curve_with(count))
-        held = lambda_lr(sgd(), curve_with(2), hold=HoldUntilFlat(10, every=100, limit=100_000))
-        counted, leaping = (lambda_lr(sgd(), curve_with(2), unit=4096) for _ in range(2))
+        held = lambda_lr(sgd(), curve_with(2), clock=HoldUntilFlat(10, every=100, limit=100_000))
+        counted, leaping = (lambda_lr(sgd(), curve_with(2), clock=DataClock(4096)) for _ in range(2))
         for scheduler in (*schedulers.values(), held, counted, leaping):
             scheduler.optimizer.step()  # torch warns if the scheduler steps first
         steps = {name: partial(repeat, calls, scheduler.step) for name, scheduler in schedulers.items()}
         steps["lambda_lr, 2 plateaus that a loss may hold"] = partial(repeat, calls, held.step, 0.5)
-        name = "lambda_lr, 2 plateaus, unit=4096, step(count={})"
+        name = "lambda_lr, 2 plateaus, DataClock(4096), step(count={})"
         steps[name.format(4096)] = partial(repeat, calls, partial(counted.step, count=4096))
         steps[name.format(10**6)] = partial(repeat, calls, partial(leaping.step, count=10**6))
         seconds = medians(2 * rounds, steps)
