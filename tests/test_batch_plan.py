@@ -29,7 +29,7 @@ def all_pairs(draw):
     return list(zip(thresholds, [draw(st.integers(1, 40)), *(batch for _, batch in gaps)], strict=True))
 
 
-def clocks_of(pairs, updates):
+def loop_over(pairs, updates):
     """Loop over updates, and return what was consumed before each, and each batch."""
     consumed, found = 0, []
     for _ in range(updates):
@@ -41,7 +41,7 @@ def clocks_of(pairs, updates):
 
 @given(all_pairs())
 def test_plan_matches_loop_over_updates(pairs):
-    plan, run = BatchPlan(pairs), clocks_of(pairs, 400)
+    plan, run = BatchPlan(pairs), loop_over(pairs, 400)
     assert BatchPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     for updates, (consumed, batch) in enumerate(run):
         assert plan(consumed) == batch
@@ -54,7 +54,7 @@ def test_plan_matches_loop_over_updates(pairs):
 
 
 @given(all_pairs(), st.integers(0, 10**40), st.integers(1, 10**30))
-def test_counted_clock_is_exact_for_any_counts(pairs, total, scale):
+def test_plan_is_exact_for_any_counts(pairs, total, scale):
     plan = BatchPlan([(threshold * scale, batch * scale) for threshold, batch in pairs])
     updates = plan.updates(total)
     assert type(updates) is type(plan.consumed(updates)) is int

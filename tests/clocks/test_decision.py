@@ -1,4 +1,4 @@
-"""Hold rules as values, and their decisions in NumPy, torch and JAX against an oracle of their documents."""
+"""Clocks as values; decisions of hold rules in NumPy, torch and JAX against an oracle of their documents."""
 
 import json
 import pickle
@@ -16,7 +16,7 @@ from support.clocks.hold_oracle import clocks
 from support.examples import examples
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
-from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve
+from plateau_jax import DataClock, HoldBelow, HoldUntilFlat, PlateauCurve
 from plateau_jax.clocks.clock import check_clock
 from plateau_jax.clocks.decision import HOST, decide, initial_state
 from plateau_jax.validation import checks
@@ -38,9 +38,28 @@ def test_rule_is_frozen_and_hashable(rule):
         rule.every = 2
 
 
+_amounts = st.integers(1, 2**62) | st.sampled_from((1, 2**30, 2**62))
+
+
+@given(_amounts, st.none() | _amounts)
+def test_data_clock_is_frozen_and_hashable(unit, count):
+    clock = DataClock(unit, count=count)
+    assert (clock.unit, clock.count) == (unit, count)
+    for again in (eval(repr(clock)), pickle.loads(pickle.dumps(clock)), DataClock(np.int64(unit), count)):
+        assert (again, hash(again), repr(again)) == (clock, hash(clock), repr(clock))
+    assert clock != DataClock(unit % 2**62 + 1, count)
+    written = clock.to_dict()
+    assert json.loads(json.dumps(written)) == written
+    assert written.pop("kind") == "data"
+    assert DataClock(**written) == clock
+    with pytest.raises(FrozenInstanceError):
+        clock.unit = 2
+
+
 def test_arguments_become_plain_numbers():
     rule = HoldUntilFlat(np.int64(3), threshold=np.float32(0.1), every=np.int32(9), limit=np.uint8(9))
     assert repr(rule) == repr(HoldUntilFlat(3, threshold=0.1, every=9, limit=9))
+    assert repr(DataClock(np.uint8(64), count=np.array(512))) == "DataClock(unit=64, count=512)"
     pairs = HoldBelow(np.array([[3, 4], [1, 2]]))
     assert repr(pairs) == repr(HoldBelow([(3, 4), [1, 2]])) == repr(HoldBelow(((3, 4), (1, 2))))
     assert HoldBelow([(0.5, 3)]) == HoldBelow(0.5, 3) == HoldBelow(np.float32(0.5), 3)

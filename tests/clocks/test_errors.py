@@ -1,5 +1,6 @@
-"""Errors of hold rules, and of the counts, metrics and peaks that a clock gets during a run."""
+"""Errors of clocks and hold rules, and of the counts, metrics and peaks that a clock gets during a run."""
 
+from dataclasses import FrozenInstanceError
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ nan, inf = float("nan"), float("inf")
 FALLING = PlateauCurve(10, plateaus=[(50, 0)])  # without a flat part
 UNTIL, BELOW = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
 
-RULES: list[Any] = [
+CLOCKS: list[Any] = [
     ("HoldUntilFlat(0, limit=9)", ValueError, "patience = 0"),
     ("HoldUntilFlat(1.0, limit=9)", TypeError, "patience = 1.0", "integer"),
     ("HoldUntilFlat(2**31, limit=9)", ValueError, "patience = 2147483648"),
@@ -55,14 +56,36 @@ RULES: list[Any] = [
     ("HoldBelow([(0.5, 2**31 - 1), (0.2, 1)])", ValueError, "the sum of all steps = 2147483648"),
     ("check_clock(UNTIL, [FALLING])", ValueError, "HoldUntilFlat", "flat part", "(50, 0)"),
     ("check_clock([BELOW, UNTIL], [FALLING])", ValueError, "HoldUntilFlat", "flat part"),
+    ("check_clock([BELOW, UNTIL], [CURVE, FALLING])", ValueError, "must follow the same curve"),
     ("check_clock([], [CURVE])", ValueError, "clock", "leave it out"),
-    ("check_clock('flat', [CURVE])", TypeError, "clock = 'flat'"),
-    ("check_clock([BELOW, 3], [CURVE])", TypeError, "clock = [HoldBelow", "3]"),
-]
+    ("check_clock(BELOW, [OF_UNIT_8[0]])", ValueError, "clock = HoldBelow", "DataClock(8)", "batch plan"),
+    ("check_clock(DataClock(16), [CURVE, OF_UNIT_8[0]])", ValueError, "clock = DataClock(unit=16",
+     "DataClock(8)"),
+    *(
+        (f"check_clock({clock}, [CURVE])", TypeError, "clock = ", "a DataClock, a HoldUntilFlat, a HoldBelow")
+        for clock in (
+            *("'flat'", "8", "False", "DataClock", "DataClock(8).to_dict()", "BELOW.to_dict()", "{BELOW}"),
+            *("[BELOW, 3]", "[BELOW, None]", "[DataClock(8)]", "(BELOW, DataClock(8))", "[[BELOW]]"),
+        )
+    ),
+    *(
+        (f"DataClock({given}{value})", error, f"{name} = {value}", message)
+        for given, name in (("", "unit"), ("8, ", "count"), ("8, count=", "count"), ("unit=", "unit"))
+        for value, error, message in (
+            ("0", ValueError, "lie in 1 … 2**62"),
+            ("-1", ValueError, "lie in 1 … 2**62"),
+            (str(2**62 + 1), ValueError, "lie in 1 … 2**62"),
+            *((wrong, TypeError, "be an integer") for wrong in ("True", "np.True_", "8.0", "'8'", "nan")),
+        )
+    ),
+    ("DataClock(None)", TypeError, "unit = None", "integer"),
+    ("DataClock()", TypeError, "unit"),
+    ("setattr(DataClock(8), 'unit', 3)", FrozenInstanceError, "unit"),
+]  # fmt: skip
 
 
-@each_row(RULES)
-def test_errors_of_rules(row: Any) -> None:
+@each_row(CLOCKS)
+def test_errors_of_clocks(row: Any) -> None:
     check_error(row, globals())
 
 

@@ -89,7 +89,8 @@ ERRORS: list[Any] = [
      "clock = DataClock(unit=1073741825", "a unit of at most 2**30 = 1073741824"),
     ("scale_by_curve(STAIRS, PEAK, DataClock(8, count=2**30 + 1))", ValueError,
      "count=1073741825", "a count of at most 2**30"),
-    *((f"{function}(OF_UNIT_8[{index}], PEAK, {clock})", ValueError, "clock = ", "must be DataClock(8)")
+    *((f"{function}(OF_UNIT_8[{index}], PEAK, {clock})", ValueError,
+       "clock = ", "must be DataClock(8)", "batch plan")
       for function in ("scale_by_curve", "resume_record")
       for index in range(len(OF_UNIT_8))
       for clock in ("DataClock(1)", "DataClock(16, count=8)", "BELOW", "[BELOW]")),

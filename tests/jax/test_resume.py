@@ -5,7 +5,7 @@ import math
 import pickle
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -157,7 +157,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _listed(clock: Any) -> list[Any]:
-    return list(clock) if isinstance(clock, list | tuple) else [clock]
+    return list(cast("Any", clock)) if isinstance(clock, list | tuple) else [clock]
 
 
 @every_transport
