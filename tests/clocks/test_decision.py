@@ -41,7 +41,7 @@ def test_rule_is_frozen_and_hashable(rule):
 _amounts = st.integers(1, 2**62) | st.sampled_from((1, 2**30, 2**62))
 
 
-@given(_amounts, st.none() | _amounts)
+@given(_amounts, st.none() | _amounts.map(lambda amount: min(amount, 2**62 - 1)))
 def test_data_clock_is_frozen_and_hashable(unit, count):
     clock = DataClock(unit, count=count)
     assert (clock.unit, clock.count) == (unit, count)
