@@ -207,8 +207,8 @@ def _check_given(name: str, value: Any, alternative: str = "") -> None:
     if value is None:
         advice = (
             f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper kept it, as "
-            "flax's TrainState.apply_gradients does: call state.tx.update(grads, state.opt_state, "
-            f"state.params, {name}=...) and state.replace(...) instead"
+            "flax's TrainState.apply_gradients does: instead, call state.tx.update(grads, state.opt_state, "
+            f"state.params, {name}=...) and state.replace(...)"
         )
         raise TypeError(checks.Message(name, advice))
 

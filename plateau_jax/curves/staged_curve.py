@@ -52,6 +52,9 @@ class Stage(NamedTuple):
 class StagedCurve(Curve, kind="staged"):
     """A learning-rate curve made of stages. Each stage begins at the level at which the previous one ended.
 
+    `StagedCurve.wsd` writes the stages of warmup-stable-decay, `StagedCurve.through` those of straight lines
+    through points.
+
     Levels are fractions of the peak. In a stage from level a to level b over L steps, the level after j
     steps is, with x = j/L,
 
@@ -141,13 +144,13 @@ class StagedCurve(Curve, kind="staged"):
 
         With N = `total_steps`, W = `warmup_steps`, D = `decay_steps` and r = `min_lr_ratio`, it is
 
-            step/W                           for step < W
-            1                                for W <= step < N - D
-            1 + (r - 1)·S((step - N + D)/D)  for N - D <= step < N
-            r                                after that
+            step/W            for step < W
+            1                 for W <= step < N - D
+            1 + (r - 1)·√x    for N - D <= step < N, with x = (step - (N - D))/D
+            r                 after that
 
-        S(x) is x for a linear decay and √x for the default, `"1-sqrt"`. The class has the equations of all
-        shapes. The curve has three stages: `[(W, 1.0), (N - D - W,), (D, r, decay_shape)]`.
+        This is the default shape of the decay, `"1-sqrt"`; the class has the equations of the others. The
+        curve has three stages: `[(W, 1.0), (N - D - W,), (D, r, decay_shape)]`.
 
         Source: MiniCPM, Hu et al. 2024 (arXiv:2404.06395).
 
@@ -199,7 +202,7 @@ class StagedCurve(Curve, kind="staged"):
 
         At every point the curve is the float32 nearest to the level. So any function of the step, and any
         table, becomes a curve: `through([(s, f(s)) for s in range(0, n + 1, k)])`. Between the points of a
-        smooth f it is at most k²·max|f″|/8 away from f.
+        smooth f it is at most k²·max∣f″∣/8 away from f.
 
         Each pair of neighboring points is one stage. Two points at one level are a stage that holds it. Two
         points at one step are a jump to the second; of more than two, the last one counts.

@@ -1,4 +1,4 @@
-"""The reasons why a forecast is less certain, see `LossForecast`, and how long a curve may be."""
+"""The reasons why a forecast is less certain, see `LossFit.predict`, and how long a curve may be."""
 
 from collections.abc import Sequence
 

@@ -42,7 +42,11 @@ def evaluate(xp: Operations, table: DecodedSegments, step: Any, first: Any = 0) 
     Returns:
         float32, of the shape of `step`.
     """
-    index = _row_index(xp, table.begin, step, first)
+    return _evaluate_rows(xp, table, step, _row_index(xp, table.begin, step, first))
+
+
+def _evaluate_rows(xp: Operations, table: DecodedSegments, step: Any, index: Any) -> Any:
+    """Return the multiplier at each step, which lies in the row with this index."""
     # The first step has found the row; from here on, steps count from the beginning of the phase.
     if table.phase_begin is not None:
         table = table._replace(begin=table.phase_begin, phase_begin=None)
@@ -82,8 +86,10 @@ def evaluate_many(table: DecodedSegments, steps: NDArray[np.int32]) -> NDArray[n
     flat = steps.ravel()
     multipliers = np.empty(flat.shape, np.float32)
     for begin in range(0, flat.size, CHUNK):
-        part = slice(begin, begin + CHUNK)
-        multipliers[part] = evaluate(NUMPY, table, flat[part])
+        part = flat[begin : begin + CHUNK]
+        # NumPy's own search is several times faster than `_row_index`.
+        index = np.searchsorted(table.begin, part, side="right") - 1
+        multipliers[begin : begin + CHUNK] = _evaluate_rows(NUMPY, table, part, index)
     return multipliers.reshape(steps.shape)
 
 

@@ -4,6 +4,7 @@ A section is everything under a second-level heading. Its Python blocks run from
 blocks before the first such heading of the page. `tests/trainers/` runs the programs that resume.
 """
 
+import ast
 import itertools
 import re
 import runpy
@@ -19,6 +20,8 @@ from support.docs.pages import PAGES, README, ROOT, assert_printed, program_name
 from support.training.trees import equal_trees
 from torch.nn import Linear
 
+import plateau_jax
+import torch_bridge
 from torch_bridge import Checkpoints
 
 IGNORED_WARNINGS = {
@@ -103,6 +106,31 @@ def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys
     printed = capsys.readouterr().out.splitlines()
     assert printed == [f"saved after update {update}" for update in (200, 7, 37, 200)]
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def home_of(package, name):
+    """Return a public name with its package: programs may import a curve from either of the two."""
+    is_reexported = name != "multiplier" and name in plateau_jax.__all__
+    return "plateau_jax" if is_reexported else package, name
+
+
+def imported_names(code):
+    """Yield the public names that a program imports and uses."""
+    tree = ast.parse(code)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in ("plateau_jax", "torch_bridge"):
+            yield from (home_of(node.module, alias.name) for alias in node.names if alias.name in used)
+
+
+def test_every_public_name_is_in_a_program():
+    public = {home_of("plateau_jax", name) for name in plateau_jax.__all__}
+    public |= {home_of("torch_bridge", name) for name in torch_bridge.__all__}
+    shown = set()
+    for page in PAGES:
+        code = "\n".join(section.python() for section in sections(page))
+        shown.update(imported_names(code))
+    assert public - shown == set()
 
 
 def anchors(page):
