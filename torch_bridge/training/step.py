@@ -262,24 +262,26 @@ class TrainStep:
                 outputs = self._update(micro_batches, is_void=True)
         except Exception as error:
             # The likely mistake step(x, y), with which loss_fn gets x alone.
-            count, is_out_of_memory = len(micro_batches), isinstance(error, torch.OutOfMemoryError)
-            if count > 1 and not is_out_of_memory and all(isinstance(item, Tensor) for item in micro_batches):
+            pieces = len(micro_batches)
+            is_out_of_memory = isinstance(error, torch.OutOfMemoryError)
+            are_tensors = all(isinstance(item, Tensor) for item in micro_batches)
+            if pieces > 1 and are_tensors and not is_out_of_memory:
                 error.add_note(
-                    f"{count} arguments are {count} micro-batches, and loss_fn gets one at a time: pass a "
+                    f"{pieces} arguments are {pieces} micro-batches, and loss_fn gets one at a time: pass a "
                     "batch of several tensors as one argument, step((x, y))"
                 )
             raise
-        if wrong_count is not None:
-            try:
-                raise wrong_count
-            finally:
-                del wrong_count  # its traceback holds this frame
         result = StepResult(*outputs[:4])
         if len(outputs) > 4:
             structure, *leaves = outputs[4:]
             result = result._replace(aux=pytree.tree_unflatten(leaves, structure))
         if self._count_in_trainer is not None:
             self._count_in_trainer()
+        if wrong_count is not None:
+            try:
+                raise wrong_count
+            finally:
+                del wrong_count  # its traceback holds this frame
         if self._raises:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
@@ -289,9 +291,9 @@ class TrainStep:
         try:
             self._clock.set_count(count, self._rank, self._size)
         except (TypeError, ValueError) as error:
-            if not self._is_distributed:
+            if self._size == 1:
                 raise
-            # The other ranks begin this update, and wait for this one. It takes part, and makes all skip it.
+            # The other ranks begin this update, and wait for this one: it takes part, and makes all skip it.
             return error
         return None
 

@@ -156,13 +156,19 @@ def check_wrong_count_on_one_rank_skips_the_update_on_all(_: Path) -> None:
 
 
 def check_count_of_the_clock_is_that_of_all_ranks(_: Path) -> None:
+    size = distributed.get_world_size()
     for wrapper in ("ddp", "fsdp"):
         wrapped: Any = distributed_updates.wrapped(Case(wrapper), Skipping())
         optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.5)
         step = TrainStep(wrapped, optimizer, _loss_fn, CURVE, clock=DataClock(5, count=7))
         consumed = [step(_batch(update, 0, True)).consumed.item() for update in range(3)]
         assert consumed == [7, 14, 21]
-        assert step(_batch(3, 0, True), count=2).consumed == 21 + 2 * distributed.get_world_size()
+        assert step(_batch(3, 0, True), count=2).consumed == 21 + 2 * size
+        state = step.state_dict()
+        # Rank 0 passes a count; the others take their parts of 7: 3 on rank 1 of two.
+        given = {"count": 5} if distributed.get_rank() == 0 else {}
+        rest = 7 - (7 // size + (7 % size > 0))
+        assert step(_batch(4, 0, True), **given).consumed == state["consumed"] + 5 + rest
 
 
 def check_update_that_bypasses_ddp_is_rejected(_: Path) -> None:

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard as shard
 from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_bridge import TrainStep
+from torch_bridge import DataClock, TrainStep
 
 _BATCH = torch.ones(4, 3), torch.ones(4, 2)
 
@@ -107,6 +107,14 @@ def check_calls_without_average_are_rejected(_: Path) -> None:
     step(_BATCH)
     model.first.requires_grad_(True)
     assert "does not average" in error_of(step, _BATCH)
+
+
+def check_wrong_count_changes_nothing(_: Path) -> None:
+    """No other rank waits, so the update is not even counted as skipped."""
+    for wrap in (DistributedDataParallel, sharded):
+        step = make_step("adamw", wrap(Net()), clock=DataClock(2))
+        assert "count = -1" in error_of(step, _BATCH, count=-1)
+        assert step(_BATCH, count=3).counters.tolist() == [1, 0, 0, 3]
 
 
 def check_cuda_graph_rejects_wrapped_model(_: Path) -> None:
