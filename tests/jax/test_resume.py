@@ -161,6 +161,16 @@ def _listed(clock: Any) -> list[Any]:
     return list(cast("Any", clock)) if isinstance(clock, list | tuple) else [clock]
 
 
+def _in_float32(number: Any) -> Any:
+    return number if isinstance(number, int) else float(str(np.float32(number)))
+
+
+def _has_short_decimals(clock: Any) -> bool:
+    """Return True if float32, such as in JAX's arrays, keeps the numbers of the clock."""
+    record = resume_record(CURVE, clock=clock)
+    return _mapped(record, _in_float32, list) == record
+
+
 def _similar(clock: Any) -> list[Any]:
     """Return clocks that differ little from this one, or not at all."""
     if isinstance(clock, DataClock):
@@ -173,7 +183,7 @@ def _similar(clock: Any) -> list[Any]:
 
 @every_transport
 @examples(40)
-@given(_clocks, _clocks, st.integers(0, 3))
+@given(_clocks.filter(_has_short_decimals), _clocks, st.integers(0, 3))
 def test_only_the_same_clock_resumes(
     transport: Callable[[Any], Any], old: Any, other: Any, step: int
 ) -> None:
