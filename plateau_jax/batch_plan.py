@@ -121,7 +121,7 @@ class BatchPlan:
 
             scaled(step) = curve(step) · (plan(step · unit) / reference)^exponent
 
-        A step of the curve is then `unit` samples or tokens, which makes the thresholds steps. Each
+        A step of the curve is then `unit` samples or tokens, so each threshold falls on a step. Each
         factor is the float64 nearest to the exact power, read as the decimal that it prints as. The level
         held past the end is scaled for the last batch of the plan.
 

@@ -31,7 +31,7 @@ def resume_record(curve: Curve, peak_value: Any = None, clock: AnyClock | None =
         the shortest decimal of its float32.
 
     Raises:
-        TypeError, ValueError: As `scale_by_curve` for the same arguments.
+        TypeError, ValueError: As `lambda_lr` for the same curve, peak and clock.
 
     >>> from plateau_jax import DataClock, StagedCurve, resume_record
     >>> resume_record(StagedCurve([(10, 1.0)]), 3e-4, DataClock(64))  # doctest: +NORMALIZE_WHITESPACE
@@ -76,18 +76,19 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) ->
     step = checks.at_least("step", step, 0)
     old = read_record("saved", saved)
     new = read_record("now", now)
-    if problem := describe_other_clock(old.clock, new.clock):
+    if problem := describe_clock_difference(old.clock, new.clock):
         raise ValueError(f"the run cannot resume at step {step}: {problem}; resume with the old clock")
     can_stand_still = new.clock is not None
-    if (step or can_stand_still) and (problem := describe_other_peak(old.peak_value, new.peak_value)):
+    if (step or can_stand_still) and (problem := describe_peak_difference(old.peak_value, new.peak_value)):
         raise ValueError(
-            f"the run cannot resume at step {step}: {problem}; resume with the old peak, or leave out "
-            "peak_value in the record of now to continue with the new one"
+            f"the run cannot resume at step {step}: {problem}; resume with the old peak, or leave "
+            "peak_value out of now's record to continue with the new one"
         )
-    curves = read_curve("saved", old), read_curve("now", new)
-    if problem := describe_difference(*curves, step, can_stand_still):
+    saved_curve = read_curve("saved", old)
+    current_curve = read_curve("now", new)
+    if problem := describe_curve_difference(saved_curve, current_curve, step, can_stand_still):
         raise ValueError(
-            f"the run cannot resume at step {step}: {problem}; resume with the old curve, or leave out "
+            f"the run cannot resume at step {step}: {problem}; resume with the old curve, or skip "
             "check_resume to continue under the new one"
         )
 
@@ -107,9 +108,11 @@ def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str,
 
 
 def read_record(name: str, record: Any) -> Record:
-    """Check a saved record, in the form in which any library returns it."""
+    """Check a saved record, after undoing what checkpoint libraries do to plain values."""
     try:
         entries = _to_plain_value(record)
+        if isinstance(entries, dict) and "unit" in entries:
+            raise ValueError("it was saved by an earlier version, whose records are not read")
         # An unknown key shows that it is another dictionary, such as a curve's, which may have a "curve" too.
         if not isinstance(entries, dict) or not {"curve"} <= entries.keys() <= set(Record._fields):
             raise ValueError('it must be a dictionary with the keys "curve", "peak_value" and "clock"')
@@ -129,16 +132,16 @@ def read_curve(name: str, record: Record) -> Curve:
         raise ValueError(f"{name} has a curve that cannot be read: {error}") from None
 
 
-def describe_other_clock(saved: Any, now: Any) -> str:
+def describe_clock_difference(saved: Any, now: Any) -> str:
     """Return how a clock differs from the saved one, as a part of a sentence; "" if not.
 
     Both are plain values. They are not built into rules, which would be compared by types too: a library that
     stores [0.3, 5] as floats returns 5.0.
     """
-    # What an update consumes is not part of the past: a resumed run may have another batch size.
+    # `count` is not part of the history: a resumed run may have a different batch size.
     if _without_count(saved) == _without_count(now):
         return ""
-    return f"it was saved with clock={_shown_clock(saved)}, now {_shown_clock(now)}"
+    return f"it was saved with clock={show_clock(saved)}, now {show_clock(now)}"
 
 
 def _without_count(clock: Any) -> Any:
@@ -147,10 +150,10 @@ def _without_count(clock: Any) -> Any:
     return clock
 
 
-def _shown_clock(clock: Any) -> str:
+def show_clock(clock: Any) -> str:
     """Return a clock of plain values as the Python expression that builds it, if its kind is known."""
     if isinstance(clock, list):
-        shown = [_shown_clock(rule) for rule in cast("list[Any]", clock)]
+        shown = [show_clock(rule) for rule in cast("list[Any]", clock)]
         return shown[0] if len(shown) == 1 else f"[{', '.join(shown)}]"
     names = {"data": "DataClock", "hold_until_flat": "HoldUntilFlat", "hold_below": "HoldBelow"}
     if not isinstance(clock, dict) or clock.get("kind") not in names:
@@ -161,7 +164,7 @@ def _shown_clock(clock: Any) -> str:
     return f"{kind}({', '.join(shown)})"
 
 
-def describe_other_peak(saved: Any, now: Any) -> str:
+def describe_peak_difference(saved: Any, now: Any) -> str:
     """Return how a peak differs from the saved one, as a part of a sentence; "" if not, or if one is None.
 
     A peak is a number, or a list of those of all parameter groups.
@@ -176,7 +179,7 @@ def shortest_decimal(peak: Any) -> float:
     return float(str(checks.peak("peak_value", peak)))
 
 
-def describe_difference(
+def describe_curve_difference(
     saved: Curve, current: Curve, step: int, is_step_used: bool, driven: str = "learning rates"
 ) -> str:
     """Return how the curves differ at the steps of a run, as a part of a sentence; "" if nowhere.
@@ -185,9 +188,9 @@ def describe_difference(
         saved: The curve of the run so far.
         current: The curve to resume under.
         step: The step to resume at; all steps below it are compared.
-        is_step_used: True if an update may have used `step` already, because a clock with a unit or under a
-            rule can stand still. It is compared too, except at or past the end of the saved curve, where the
-            next phase of `saved.then(...)` may have another level.
+        is_step_used: True if an update may have used `step` already, because with a clock several updates
+            may share a step. Then `step` is compared too, except at or past the end of the saved curve, where
+            the next phase of `saved.then(...)` may have another level.
         driven: The values that follow the curve.
     """
     first = current.first_difference(saved)

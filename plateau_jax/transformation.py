@@ -13,6 +13,7 @@ import optax
 from plateau_jax.clocks.clock import AnyClock, check_clock
 from plateau_jax.clocks.decision import decide, initial_state
 from plateau_jax.curves.curve import Curve
+from plateau_jax.resume import show_clock
 from plateau_jax.schedule import check_real_scalar, optax_schedule, unwrap_array
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
@@ -67,10 +68,10 @@ def scale_by_curve(
     It replaces `optax.scale_by_learning_rate`: write it after `optax.scale_by_adam()`, not `optax.adam(lr)`,
     which has a minus sign too.
 
-    By default each update moves the run to the next step of the curve, up to 2³¹ - 1. With a hold rule it
-    stays at its step while the rule holds the curve: pass the metric that rules read, such as the loss, to
-    `update` as `value=`, as for `optax.contrib.reduce_on_plateau`: a real scalar, traced or not. It is
-    rounded to float32.
+    By default each update moves the run to the next step of the curve, up to 2³¹ - 1. While a hold rule holds
+    the curve, the run stays at its step. Pass the metric that the rules read, such as the loss, to `update`
+    as `value=`, as for `optax.contrib.reduce_on_plateau`. It is a real scalar, traced or not, and is rounded
+    to float32.
 
     With a `DataClock`, a step of the curve is `unit` samples or tokens:
 
@@ -140,6 +141,7 @@ def scale_by_curve(
             raise ValueError(checks.must("clock", clock, f"have a {name} of at most 2**30 = {MAX_COUNT}"))
     unit = checked.unit
     rules = checked.rules
+    owner = f"a transformation with clock={show_clock(checked.to_plain())}"
     # Two classes, because Flax and Orbax restore a saved state only into one with the same fields.
     state_class = ScaleByCurveState if unit is None else CountedCurveState
     state_types = tuple(type(initial_state(rule)) for rule in rules)
@@ -179,17 +181,17 @@ def scale_by_curve(
         **_: Any,
     ) -> tuple[Any, ScaleByCurveState | CountedCurveState]:
         if not isinstance(state, state_class):
-            raise ValueError(checks.must("state", state, f"fit clock = {checks.short_repr(clock)}"))
+            raise ValueError(checks.must("state", state, f"belong to {owner}"))
         if isinstance(state, CountedCurveState):
             rest, states = state.rest, ()
             count = _check_count(checked.count if count is None else count)
         elif count is None:
             rest, states, count = np.int32(0), state.hold, np.int32(1)
         else:
-            advice = "be left out: the curve counts no data, unless you write clock=DataClock(unit)"
+            advice = "be left out: without clock=DataClock(unit), each update is one step"
             raise TypeError(checks.must("count", count, advice))
         if tuple(map(type, states)) != state_types:
-            raise ValueError(checks.must("state.hold", states, f"fit clock = {checks.short_repr(clock)}"))
+            raise ValueError(checks.must("state.hold", states, f"belong to {owner}"))
         metric = _check_metric(value) if rules else None
         lr = schedule(state.curve_step)
         curve_step, rest, states = advance(state.curve_step, rest, count, states, metric)
@@ -206,7 +208,7 @@ def _check_given(name: str, value: Any, alternative: str = "") -> None:
     """Raise an error if an argument that the clock needs did not reach `update`."""
     if value is None:
         advice = (
-            f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper kept it, as "
+            f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper dropped it, as "
             "flax's TrainState.apply_gradients does: instead, call state.tx.update(grads, state.opt_state, "
             f"state.params, {name}=...) and state.replace(...)"
         )

@@ -1,4 +1,4 @@
-"""The PyTorch side of plateau-jax: the curve as a scheduler, and as the clock of a whole training step.
+"""The PyTorch side of plateau-jax: the curve as a scheduler, or within a whole training step.
 
 Each public name is imported on first use, so `lambda_lr` does not import FSDP or safetensors. The curves are
 those of `plateau_jax`.

@@ -51,7 +51,7 @@ def find_batch_size(
 
     Args:
         make_step: Builds a new model, a new optimizer and a `TrainStep` over them (or another callable that
-            takes micro-batches). Nothing else may hold the model.
+            takes micro-batches). Nothing else may hold the model. A `DataClock` of the step needs a `count`.
         make_batch: `make_batch(n)` returns a micro-batch of n samples, on the device.
         global_batch: Samples in an update; at most 2³¹ - 1.
         limit: The largest micro-batch to try.

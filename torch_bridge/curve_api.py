@@ -1,7 +1,14 @@
 """Everything that this package imports from `plateau_jax`."""
 
 from plateau_jax import Curve, stack
-from plateau_jax.clocks.clock import MAX_CONSUMED, AnyClock, CheckedClock, check_clock
+from plateau_jax.clocks.clock import (
+    MAX_CONSUMED,
+    MAX_COUNT,
+    AnyClock,
+    CheckedClock,
+    check_clock,
+    check_consumed,
+)
 from plateau_jax.clocks.decision import HOST, decide, initial_state
 from plateau_jax.clocks.rules import Rule
 from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
@@ -9,9 +16,9 @@ from plateau_jax.numerics.fixed_point import CHUNK, evaluate as evaluate_table
 from plateau_jax.numerics.segments import Segments, decode_table
 from plateau_jax.resume import (
     Record,
-    describe_difference,
-    describe_other_clock,
-    describe_other_peak,
+    describe_clock_difference,
+    describe_curve_difference,
+    describe_peak_difference,
     dump_record,
     read_curve,
     read_record,
@@ -24,6 +31,7 @@ __all__ = [
     "CHUNK",
     "HOST",
     "MAX_CONSUMED",
+    "MAX_COUNT",
     "AnyClock",
     "CheckedClock",
     "Curve",
@@ -32,12 +40,13 @@ __all__ = [
     "Rule",
     "Segments",
     "check_clock",
+    "check_consumed",
     "checks",
     "decide",
     "decode_table",
-    "describe_difference",
-    "describe_other_clock",
-    "describe_other_peak",
+    "describe_clock_difference",
+    "describe_curve_difference",
+    "describe_peak_difference",
     "dump_record",
     "evaluate_table",
     "initial_state",

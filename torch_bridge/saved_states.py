@@ -8,15 +8,15 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from torch_bridge.curve_api import (
-    MAX_CONSUMED,
     CheckedClock,
     Curve,
     Record,
     Rule,
+    check_consumed,
     checks,
-    describe_difference,
-    describe_other_clock,
-    describe_other_peak,
+    describe_clock_difference,
+    describe_curve_difference,
+    describe_peak_difference,
     dump_record,
     initial_state,
     read_curve,
@@ -57,7 +57,7 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
 
 
 class Position(NamedTuple):
-    """Where a saved run continues, on the clock of the run that resumes it."""
+    """The position at which a saved run continues, on the clock of the run that resumes it."""
 
     updates: int
     """The number of updates so far; -1 if the scheduler waits for its turn in a `SequentialLR`."""
@@ -101,16 +101,17 @@ def read_position(
     if isinstance(saved_clock, dict):
         saved_unit = cast("dict[str, Any]", saved_clock)["unit"]
     curve_step, consumed = _read_steps(state, updates, saved_unit)
-    # A TrainStep that has changed its clock counts updates and steps of the curve apart.
-    if saved_unit is None and builder != "TrainStep":
-        can_differ = saved_clock is not None and curve_step < updates
-        if curve_step != updates and not can_differ:
+    if saved_unit is not None:
+        is_step_used = consumed > curve_step * saved_unit
+    else:
+        is_step_used = saved_clock is not None and curve_step != updates
+        # After a change of clock, the updates of a TrainStep no longer give its step of the curve.
+        is_possible = curve_step == updates or (is_step_used and curve_step < updates)
+        if not is_possible and builder != "TrainStep":
             raise ValueError(f"state_dict has curve_step = {curve_step} after {updates} updates")
-    moved = updates if saved_unit is None else consumed
-    is_step_used = moved > curve_step * (saved_unit or 1)
     messages: list[str] = []
     hold_states = initial_states(clock.rules)
-    if problem := describe_other_clock(saved_clock, clock.to_plain()):
+    if problem := describe_clock_difference(saved_clock, clock.to_plain()):
         if strict:
             raise ValueError(
                 f"state_dict cannot resume at step {curve_step}: {problem}; resume with the old clock, or "
@@ -120,7 +121,7 @@ def read_position(
             f"state_dict belongs to a different clock: {problem}. The run continues at step {curve_step} of "
             "the curve, with a fresh clock"
         )
-        consumed = max(curve_step, 0) * (clock.unit or 0)
+        consumed = check_consumed(max(curve_step, 0) * (clock.unit or 0))
         updates = curve_step if clock.unit is None else updates
     elif clock.rules:
         hold_states = _read_hold_states(state["hold"], clock.rules)
@@ -144,12 +145,12 @@ def _read_steps(state: Mapping[str, Any], updates: int, unit: Any) -> tuple[int,
         curve_step = checks.at_least("curve_step", state["curve_step"], min(updates, 0))
         return curve_step, 0
     unit = checks.at_least("unit", unit, 1)
-    consumed = checks.at_least("consumed", state["consumed"], 0)
+    consumed = check_consumed(checks.at_least("consumed", state["consumed"], 0))
     curve_step = checks.integer("curve_step", state["curve_step"])
-    if consumed > MAX_CONSUMED or curve_step != consumed // unit:
+    if curve_step != consumed // unit:
         raise ValueError(
             f"state_dict has curve_step = {curve_step}, consumed = {consumed} and unit = {unit}; the step "
-            "must be consumed // unit, of at most 2**62 consumed"
+            "must be consumed // unit"
         )
     return curve_step, consumed
 
@@ -201,7 +202,7 @@ def dump_records(curves: Sequence[Curve], peaks: Sequence[Any], clock: CheckedCl
 
 
 def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of a `lambda_lr`, or the step, peaks and learning rates of a state without curves."""
+    """Return the state of a `lambda_lr`, or the step, peaks and learning rates of a state without records."""
     # LambdaLR saves its whole __dict__, and with it the entries of our state that it once loaded.
     # Those are out of date, so `records` does not show that `lambda_lr` saved the state.
     is_torchs = "_get_lr_called_within_step" in state_dict or "_schedulers" in state_dict
@@ -211,7 +212,8 @@ def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ValueError(
             "state_dict was saved by an earlier version, whose states are not read: load the optimizer's "
             "state, and continue at the saved step, lambda_lr(optimizer, curve, "
-            "last_epoch=state['clock'] - 1)"
+            "last_epoch=state['clock'] - 1); if it had unit=n, add clock=DataClock(n, count=n), and pass "
+            "count= to each step()"
         )
     first, updates = state_dict, state_dict.get("last_epoch")
     while "_schedulers" in first:  # a SequentialLR, or a ChainedScheduler, which saves no last_epoch
@@ -264,7 +266,7 @@ def compare_curves(
         records: The record of each parameter group; None if a scheduler without a curve has saved the state.
         current: The curve that each group follows now.
         step: The step to continue at.
-        is_step_used: As in `describe_difference`.
+        is_step_used: As in `describe_curve_difference`.
         builder: As in `read_position`; "follow" for the curves of other options.
         strict: True to raise an error if curves differ.
 
@@ -285,7 +287,7 @@ def compare_curves(
                 raise
             return f"the {driven} so far are not compared: {error}"
         group = f" of param_groups[{index}]" if len(current) > 1 else ""
-        difference = describe_difference(saved, curve, step, is_step_used, driven + group)
+        difference = describe_curve_difference(saved, curve, step, is_step_used, driven + group)
         if difference and strict:
             raise ValueError(
                 f"state_dict cannot resume at step {step}: {difference}; resume with the old curve, or "
@@ -299,11 +301,11 @@ def compare_curves(
     return ""
 
 
-def warn_of_other_peaks(saved: Sequence[float], current: Sequence[float], owner: str) -> None:
+def warn_of_different_peaks(saved: Sequence[float], current: Sequence[float], owner: str) -> None:
     """Warn if the saved peaks, which a load uses, differ from those of the program."""
     old = shown_peaks(saved)
     new = shown_peaks(current)
-    if problem := describe_other_peak(old, new):
+    if problem := describe_peak_difference(old, new):
         warn(
             f"state_dict has a different peak: {problem}. The run continues with {old}; to change it, call "
             f"{owner}.set_peak({new}) after the load"

@@ -11,10 +11,13 @@ from plateau_jax.validation import checks
 MAX_CONSUMED = 2**62
 """The largest unit, and the largest sum of counts: `TrainStep` counts in int64 on the device."""
 
+MAX_COUNT = MAX_CONSUMED - 1
+"""The largest count of an update: the sum of two fits into an int64."""
+
 
 @dataclass(frozen=True)
 class DataClock:
-    """A clock of samples or tokens: a step of the curve is `unit` of them.
+    """A clock that counts samples or tokens, `unit` of them for each step of the curve.
 
         curve_step = consumed // unit,    consumed = the sum of the counts of all earlier updates
 
@@ -25,9 +28,10 @@ class DataClock:
 
     Args:
         unit: Samples or tokens in one step of the curve: 1 to 2⁶², in JAX to 2³⁰.
-        count: What each update consumes in all, on all ranks, unless the update says otherwise
-            (`step(count=n)`; `update(..., count=n)` in optax): 1 to 2⁶², in JAX to 2³⁰. By default every
-            update must say it. A resumed run may have a different `count`, but not a different `unit`.
+        count: What each update consumes on all ranks together, unless the update passes another number
+            (`step(count=n)`; `update(..., count=n)` in optax): 1 to 2⁶² - 1, in JAX to 2³⁰. Without it,
+            every update must pass its count. A resumed run may have a different `count`, but not a different
+            `unit`.
 
     Raises:
         TypeError: A number is not an integer.
@@ -44,9 +48,9 @@ class DataClock:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unit", _check_amount("unit", self.unit))
+        object.__setattr__(self, "unit", _check_amount("unit", self.unit, MAX_CONSUMED))
         if self.count is not None:
-            object.__setattr__(self, "count", _check_amount("count", self.count))
+            object.__setattr__(self, "count", _check_amount("count", self.count, MAX_COUNT))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
@@ -124,13 +128,20 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
         if isinstance(rule, HoldUntilFlat) and not curves[0].flat_starts:
             raise ValueError(
                 f"{rule!r} needs a flat part to hold at, and {checks.short_repr(curves[0])} has none: "
-                "add plateaus=[(start %, duration %)], or to a StagedCurve a stage (steps,)"
+                "add plateaus=[(start %, duration %)], or, in a StagedCurve, a stage (steps,)"
             )
     return rules
 
 
-def _check_amount(name: str, value: Any) -> int:
+def _check_amount(name: str, value: Any, most: int) -> int:
     amount = checks.integer(name, value)
-    if not 1 <= amount <= MAX_CONSUMED:
-        raise ValueError(checks.must(name, amount, f"lie in 1 … 2**62 = {MAX_CONSUMED}"))
+    if not 1 <= amount <= most:
+        raise ValueError(checks.must(name, amount, f"lie in 1 … {most}, about 2**62"))
     return amount
+
+
+def check_consumed(consumed: int) -> int:
+    """Return the samples or tokens that a run consumed, unless they are too many to count on from."""
+    if consumed > MAX_CONSUMED:
+        raise ValueError(f"the run would have consumed {consumed} samples or tokens, more than 2**62")
+    return consumed

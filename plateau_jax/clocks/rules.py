@@ -17,8 +17,8 @@ class HoldUntilFlat:
 
     Without a rule, each update moves the run to the next step of the curve. While a rule holds the curve,
     updates continue at the same step. A flat part is a run of steps at one exact level: a plateau, or a stage
-    that stays at its level. The curve is held at the first step of the flat part, until there were `patience`
-    readings in a row without improvement, and at most for `limit` updates at that step. The remaining steps
+    that stays at its level. The curve is held at the first step of the flat part, until `patience` readings
+    in a row bring no improvement, and at most for `limit` updates at that step. The remaining steps
     of the flat part then follow without another hold. With `limit=1` the curve is never held.
 
     Pass a rule, or a list of rules, as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or
@@ -82,8 +82,8 @@ class HoldBelow:
 
         reading = float32(1/every) · Σ metrics ≤ value
 
-    Without a rule, each update moves the run to the next step of the curve. After this update, and after the
-    next `steps` - 1 updates, the run stays at its step. For several values write
+    After this update, and after the next `steps` - 1 updates, the run stays at its step of the curve.
+    Otherwise each update moves it to the next step. For several values write
     `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached once. If several
     values are reached at once, or one during a hold, their steps are added.
 

@@ -310,8 +310,8 @@ class Curve(ABC):
     def same_until(self, other: "Curve", step: int) -> bool:
         """Return True if both curves give the same float32 at every step below `step`.
 
-        Then a run that was saved under one of them, at or before `step`, can resume under the other; before
-        `step` if its clock can stand still, with a unit or a hold.
+        Then a run that was saved under one of them, at or before `step`, can resume under the other; with a
+        clock, which can leave several updates at one step, strictly before `step`.
 
         Two levels are equal if they agree to 60 digits, and different otherwise, even if they round to the
         same float32. Segments that hold the same level are equal, however they were described. Segments that

@@ -77,8 +77,8 @@ def compare(*curves: Any) -> Comparison:
     added to T₂ as their cost: they change the loss by at most G² times the sum of their learning rates. The
     lowest bound counts. Linear and cosine decays to 0 keep all of their steps.
 
-    **What it predicts**: a curve with a lower bound should reach a lower loss, once its peak is tuned. If you
-    have tuned the peak of the first curve, try peaks[i] times that peak for curve i.
+    **What it predicts**: a curve with a smaller bound should reach a lower loss, once its peak is tuned. If
+    you have tuned the peak of the first curve, try peaks[i] times that peak for curve i.
     **What it does not predict**: the loss itself, how two curves compare at one fixed peak, or how the best
     peak changes with the length. The theorem's peak falls with 1/√total_steps, but in the published runs of
     `docs/choosing.md`, keeping the peak when a run became longer did better.
@@ -102,7 +102,7 @@ def compare(*curves: Any) -> Comparison:
     Returns:
         Three tuples with an entry per curve, `names`, `bounds` and `peaks`, and two numbers of the first
         curve for G = D = 1, `bound` and `peak`. `print` shows the tuples as text and a notebook as a table,
-        both with a note on what the numbers mean. A lower bound is better.
+        both with a note on what the numbers mean. A smaller bound is better.
 
     Raises:
         TypeError: An argument is not a `Curve`, or a name is not a string.

@@ -16,7 +16,7 @@ class Parallelism:
     size = 1
     """The number of ranks that train the model."""
     rank = 0
-    """The number of this rank among them."""
+    """The index of this rank among them."""
     replicas = 1
     """The number of ranks that hold the same gradient."""
     may_send_fp16 = False

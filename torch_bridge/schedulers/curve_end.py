@@ -33,7 +33,7 @@ def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: i
             f"{message} every learning rate at 0, so no weight changes. Give the curve as many steps as the "
             f"training {needed}; or end it above 0 (min_lr_ratio)"
         )
-    # With a unit or a hold, steps are not updates: of these, (step - total)/step came after the end.
+    # With a clock, steps are not updates: about (step - total)/step of the updates came after the end.
     is_far = step > _FAR_PAST * total and updates * (step - total) > _FLOOR_UPDATES * step
     if not is_far:
         return ""

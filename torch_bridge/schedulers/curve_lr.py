@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.curve_api import AnyClock, Curve, checks, warn
+from torch_bridge.curve_api import AnyClock, Curve, check_consumed, checks, warn
 from torch_bridge.param_groups import (
     LEARNING_RATE,
     as_number,
@@ -26,7 +26,7 @@ from torch_bridge.saved_states import (
     read_position,
     read_scheduler_state,
     reading_state_of,
-    warn_of_other_peaks,
+    warn_of_different_peaks,
 )
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.host_clock import HeldClock, UnitClock, UpdateClock, new_clock
@@ -130,7 +130,9 @@ class lambda_lr(LambdaLR):
         curves = curves_of(optimizer, curve)
         self._clock = new_clock(clock, curves)
         if last_epoch >= 0:
-            self._clock = _clock_at(self._clock, optimizer, last_epoch)
+            alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
+            check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", alternative)
+            self._clock = _clock_after(self._clock, last_epoch)
         self.count: int | Tensor | None = None
         is_first = last_epoch < 0 and not _was_driven(optimizer)
         self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve)
@@ -216,8 +218,8 @@ class lambda_lr(LambdaLR):
             UserWarning: As in torch: `epoch` is given, or the optimizer has not been stepped yet.
 
         Raises:
-            TypeError, ValueError: An argument is wrong or missing, or belongs to another clock: `count` is
-                for a `DataClock`, `metric` for a hold rule, `epoch` for neither; the total consumed would be
+            TypeError, ValueError: An argument is wrong or missing, or belongs to a different clock (`count`
+                to a `DataClock`, `metric` to a hold rule, `epoch` to neither); the total consumed would be
                 above 2⁶²; or a group was added although each group has its own curve. Nothing was changed.
         """
         clock = self._clock
@@ -235,7 +237,7 @@ class lambda_lr(LambdaLR):
             epoch, metric = None, epoch
         if epoch is not None:
             updates = self._checked_epoch(epoch)
-        # No clock counts when torch steps a scheduler in a constructor, before the first update.
+        # Torch steps a scheduler in constructors, before the first update. That must not move its clock.
         is_initial = self._step_count == 0 or self.last_epoch < 0
         if not (is_initial and count is None and metric is None):
             clock = clock.after(self.last_epoch, count, metric)
@@ -366,16 +368,17 @@ class lambda_lr(LambdaLR):
         }
         # With these, torch's own `LambdaLR` keeps its functions when it loads this state; without them it is
         # an error. With a unit or rules it would resume at `last_epoch`, which is not the step of the curve.
-        if type(self._clock) is UpdateClock:
+        if not checked.can_stand_still:
             state["lr_lambdas"] = [None] * len(self.curves)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Resume from the saved step, and write the learning rates into the groups.
 
-        The optimizer's own state may be loaded before or after. If the curve differs from the saved one,
-        load it before: it holds the old learning rates. A state of fewer groups than the optimizer has is for
-        the first ones. Torch's own `LambdaLR` loads the state of a scheduler without a clock too.
+        The optimizer's own state may be loaded before or after. If the curve differs from the saved one, load
+        the optimizer first, because its state holds the old learning rates. A state of fewer groups than the
+        optimizer has is for the first ones. Torch's own `LambdaLR` loads the state of a scheduler without a
+        clock too.
 
         A different curve is accepted if it has the same values at every step before the saved one
         (`Curve.same_until`), and at that step too if a unit is partly consumed or a rule has held the curve,
@@ -387,8 +390,8 @@ class lambda_lr(LambdaLR):
             state_dict: A state that `state_dict` returned.
             strict: If True, reject a state whose curve has a different history, or whose clock differs. If
                 False, the run resumes under this scheduler's curve and clock, at the saved step of the curve
-                and with the saved peaks. A warning names the first step that differs, or both clocks; another
-                clock starts afresh. By default, the value that the scheduler was built with.
+                and with the saved peaks. A warning names the first step that differs, or both clocks; a
+                different clock starts afresh. By default, the value that the scheduler was built with.
 
         Raises:
             ValueError: The saved curve has a different history, or the clock differs (unless `strict` is
@@ -403,7 +406,7 @@ class lambda_lr(LambdaLR):
         group_curves = self._group_curves
         group_curves.follow()
         # Everything is read and checked before anything is written, so that a rejected state changes nothing.
-        with reading_state_of("a LambdaLR", state_dict):
+        with reading_state_of("a scheduler", state_dict):
             state = read_scheduler_state(state_dict)
             updates = checks.at_least("last_epoch", state["last_epoch"], -1)
             peaks = read_bases("base_lrs", state["base_lrs"], len(group_curves.groups))
@@ -419,7 +422,7 @@ class lambda_lr(LambdaLR):
             warn(message)
         is_new = self.last_epoch <= 0
         if not is_peak_set and (is_new or not self._is_peak_set):  # else it is a rollback, and no mistake
-            warn_of_other_peaks(peaks, self.base_lrs[: len(peaks)], "scheduler")
+            warn_of_different_peaks(peaks, self.base_lrs[: len(peaks)], "scheduler")
         # Groups that hold other values than these may be in the charge of another scheduler: the turn of this
         # one in a `SequentialLR` is over, for instance.
         is_in_charge = group_curves.holds(last_lrs)
@@ -444,19 +447,18 @@ class lambda_lr(LambdaLR):
         return vars(self) | {"steps": None, "_group_curves": copy(self._group_curves)}
 
 
-def _clock_at(clock: UpdateClock, optimizer: Optimizer, last_epoch: int) -> UpdateClock:
-    """Return the clock after the update `last_epoch`; raise an error if it or the peaks are not known."""
-    alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
-    check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", alternative)
+def _clock_after(clock: UpdateClock, last_epoch: int) -> UpdateClock:
+    """Return the clock after the update `last_epoch`; raise an error if its step is not known."""
     if not isinstance(clock, UnitClock):
         return clock
     count = clock.checked.count
     if count is None:
         raise ValueError(
             f"last_epoch = {last_epoch} with DataClock({clock.unit}): the number of updates does not say how "
-            f"much they consumed. Write DataClock({clock.unit}, count=n) if each consumed n{alternative}"
+            f"much they consumed. Write DataClock({clock.unit}, count=n) if each consumed n; or leave out "
+            "last_epoch, and call scheduler.load_state_dict(state)"
         )
-    return replace(clock, total=(last_epoch + 1) * count)
+    return replace(clock, total=check_consumed((last_epoch + 1) * count))
 
 
 def _was_driven(optimizer: Optimizer) -> bool:

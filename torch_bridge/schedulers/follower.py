@@ -24,7 +24,7 @@ class follow:
     the groups have their initial values, or load its state afterwards.
 
     An optimizer may have any number of followers, one for each option, next to a scheduler or a `TrainStep`.
-    `step()` moves to the next step of the curve. If the scheduler has a clock, pass on its step of the curve,
+    `step()` moves to the next step of the curve. If the scheduler has a clock, call
     `step(scheduler.curve_step)`. New groups join as in `lambda_lr`.
 
     A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)`, updates
@@ -153,8 +153,8 @@ class follow:
         with reading_state_of("a follower", state_dict):
             if "curves" in state_dict:
                 raise ValueError(
-                    "state_dict was saved by an earlier version, whose states are not read: build this on "
-                    "groups with their initial values, and call step(state['clock'])"
+                    "state_dict was saved by an earlier version, whose states are not read: build the "
+                    "follower while the groups have their initial values, and call step(state['clock'])"
                 )
             key: Any = state_dict["key"]
             if (list(cast("Any", key)) if isinstance(key, tuple) else key) != self._key:

@@ -1,4 +1,4 @@
-"""The clocks of a scheduler: updates, samples or tokens advance them, and rules may hold them.
+"""The clocks of a scheduler: they count updates, samples or tokens, or let hold rules decide.
 
 A clock is a value: `after` returns the clock after another update, and changes nothing. It does not count the
 updates, since torch does so in `last_epoch`, which other code writes too.
@@ -110,8 +110,8 @@ class UnitClock(UpdateClock):
             raise TypeError(f"count = {checks.short_repr(count)} must be an integer")
         total = self.total + checks.at_least("count", count, 0)
         if total > MAX_CONSUMED:
-            raise ValueError(f"count = {count!r} after consumed = {self.total} is more than 2**62 in all")
-        return type(self)(self.checked, self.unit, total)  # at a third of the time that `replace` takes
+            raise ValueError(f"count = {count!r} would raise consumed = {self.total} above 2**62")
+        return type(self)(self.checked, self.unit, total)  # three times as fast as `replace`
 
     def restarted(self) -> Self:
         return replace(self, total=0)
@@ -133,8 +133,8 @@ def new_clock(clock: Any, curves: Sequence[Curve]) -> UpdateClock:
 def _refuse_count(count: Any) -> None:
     if count is not None:
         raise TypeError(
-            f"count = {checks.short_repr(count)}, but the curve counts no samples or tokens: write step(), "
-            "or build the scheduler with clock=DataClock(unit)"
+            f"count = {checks.short_repr(count)} needs a DataClock: write step(), or build the scheduler "
+            "with clock=DataClock(unit)"
         )
 
 

@@ -179,7 +179,7 @@ def _finding(scheduler: Any, size: int, updates: int) -> str:
         return ""  # it trains nothing
     if steps.in_window > 0 and not steps.was_past_end and _end_message(scheduler):
         return "past the end"
-    # With a unit, each process may step with its own count: then only the step of the curve shows the data.
+    # With a unit, each process may step with its own count: calls may outnumber updates, so look at the step.
     moved = steps.in_window if scheduler.unit is None else scheduler.curve_step - steps.window_step
     # The ends of a window may cut a group of steps: hence the small margins here and below.
     if 2 * min(steps.in_window, moved) >= 3 * (size - 1):
@@ -195,7 +195,7 @@ def _would_change(scheduler: Any, updates: int) -> bool:
     """Return True if a step after each of these updates would have changed a learning rate."""
     steps: Steps = scheduler.steps
     moved = updates - steps.first_update
-    if steps.total > 0:  # under a unit or a rule the curve moves more slowly
+    if steps.total > 0:  # with a clock, the run moves along the curve at a different pace
         moved = moved * (scheduler.curve_step - steps.first_step) // steps.total
     last = max(steps.first_step + moved, scheduler.curve_step)
     for curve, base in zip(scheduler.curves, scheduler.base_lrs, strict=True):
@@ -224,10 +224,10 @@ def _steps_message(scheduler: Any, finding: str, size: int) -> str:
         advice += ", where n is what that update consumed"
     elif finding == "rarely":
         advice += ", with total_steps = count_updates(loader, epochs)"
-    if finding == "often":
+    if finding == "often" and unit is None:
         advice += (
             ". Most often the reason is accelerate, which steps a prepared scheduler once for each process: "
-            "build it with clock=DataClock(accelerator.num_processes, count=1)"
+            "build the scheduler with clock=DataClock(accelerator.num_processes, count=1)"
         )
     return (
         f"{seen}. {advice}. If the curve is meant to count something else, turn this warning off: "

@@ -43,10 +43,10 @@ class StepResult(NamedTuple):
 
     @property
     def curve_step(self) -> Tensor:
-        """The step of the curve at which `lr` was taken, an int64 scalar.
+        """The step of the curve that gave `lr`, an int64 scalar.
 
-        The number of updates applied before this one, less those at which a rule held the curve; with a
-        `DataClock`, the samples or tokens that they consumed, // unit.
+        Each applied update moves it by one, unless a rule holds the curve. With a `DataClock` it is the
+        samples or tokens consumed before this update, // unit.
         """
         return self.counters[2]
 

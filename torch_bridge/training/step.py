@@ -24,7 +24,7 @@ from torch_bridge.saved_states import (
     dump_hold_states,
     dump_records,
     reading_state_of,
-    warn_of_other_peaks,
+    warn_of_different_peaks,
 )
 from torch_bridge.training.clock.clock import Clock, checked_updates
 from torch_bridge.training.cuda_graphs.capture import GraphedUpdate, check_graph
@@ -236,11 +236,11 @@ class TrainStep:
 
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not finite.
-            TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of another form;
-                `count` is missing or not an integer; the optimizer has a scheduler, or different parameters
-                from before. A wrong count on one of several ranks skips the update on all of them. Unless the
-                model is wrapped, the step stays usable: after an error in `loss_fn` only random numbers that
-                it drew, and buffers that it changed, such as BatchNorm's, differ.
+            TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of a different
+                structure; `count` is missing or not an integer; the optimizer has a scheduler, or different
+                parameters from before. A wrong count on one of several ranks skips the update on all of them.
+                Unless the model is wrapped, the step stays usable: after an error in `loss_fn` only random
+                numbers that it drew, and buffers that it changed, such as BatchNorm's, differ.
             RuntimeError: An earlier update was interrupted after the optimizer's step began and before the
                 update was counted, or, if the model is wrapped, anywhere: the message says how to resume. Or
                 `DistributedDataParallel` did not average the gradients.
@@ -252,14 +252,14 @@ class TrainStep:
             self._check_start()
         wrong_count: Exception | None = None
         if count is not None or self._clock.count is not None:
-            wrong_count = self._set_count(count)
+            wrong_count = self._count_error(count)
         self._clock.prepare()
         micro_batches = batch, *more_micro_batches
         try:
             if wrong_count is None:
                 outputs = (self._graphs or self._update)(micro_batches)
             else:
-                outputs = self._update(micro_batches, is_void=True)
+                outputs = self._update(micro_batches, must_skip=True)
         except Exception as error:
             # The likely mistake step(x, y), with which loss_fn gets x alone.
             pieces = len(micro_batches)
@@ -286,8 +286,8 @@ class TrainStep:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
 
-    def _set_count(self, count: Any) -> Exception | None:
-        """Pass the count to the clock; return an error that must wait until the ranks have met."""
+    def _count_error(self, count: Any) -> Exception | None:
+        """Write the count; return the error of a wrong one, if other ranks wait for this rank."""
         try:
             self._clock.set_count(count, self._rank, self._size)
         except (TypeError, ValueError) as error:
@@ -304,14 +304,19 @@ class TrainStep:
         made = self._steppers.updates_made
         if made == 0:
             return
-        number = "n" if made is None else made
+        seen = "updates"
+        number = "n"
+        if made is not None:
+            seen = f"{made} update{'s' * (made > 1)}"
+            number = str(made)
         peaks = ", ".join(f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks))
-        is_known = self._clock.checked.unit is None or self._clock.checked.count is not None
-        resume = f"or build it with initial_updates={number}, " if is_known else ""
+        advice = "load the step's state, step.load_state_dict(state)"
+        checked = self._clock.checked
+        if checked.unit is None or checked.count is not None:
+            advice += f"; or build it with initial_updates={number}"
         warn(
-            f"the optimizer has made {'' if made is None else f'{made} '}updates, but the curve starts at "
-            f"step 0: load the step's state, step.load_state_dict(state), {resume}or, if the curve is meant "
-            f"to start there with the peak {peaks}, with initial_updates=0"
+            f"the optimizer has made {seen}, but the curve starts at step 0: {advice}; or, if the curve is "
+            f"meant to start there with the peak {peaks}, build it with initial_updates=0"
         )
 
     def reset_carry(self) -> None:
@@ -352,10 +357,11 @@ class TrainStep:
     def state_dict(self) -> TrainStepState:
         """Return a snapshot in host memory, which later updates do not change. Synchronizes with the device.
 
-        It contains the model, optimizers, loss scale, clock, carry, and torch's random-number states, as
-        tensors and plain values, so that `torch.load(weights_only=True)` can read it. `state["applied"]` and
-        `state["skipped"]` count the updates so far. To resume a run, also save the state of its loader. As in
-        torch, non-persistent buffers are not saved, so a buffer that forward changes must be persistent.
+        It contains the model, optimizers, loss scale, carry, the position on the curve, and torch's
+        random-number states, as tensors and plain values, so that `torch.load(weights_only=True)` can read
+        it. `state["applied"]` and `state["skipped"]` count the updates so far, and `state["curve_step"]` is
+        the step of the curve. To resume a run, also save the state of its loader. As in torch, non-persistent
+        buffers are not saved, so a buffer that forward changes must be persistent.
 
         On several ranks, each rank calls it and gets its own state: its random numbers and carry, and under
         `fully_shard` its shards. `Checkpoints` resumes from such states with a different number of ranks.
@@ -424,7 +430,7 @@ class TrainStep:
         for message in position.messages:
             warn(message)
         if not (is_peak_set or self._is_peak_set):
-            warn_of_other_peaks(position.peaks, self._clock.peaks, "step")
+            warn_of_different_peaks(position.peaks, self._clock.peaks, "step")
         self._is_loading = self._steppers.is_partial = True
         load_plain_state(self._module, state_dict["model"])
         states = snapshot.as_list(state_dict["optimizer"], self.optimizers)

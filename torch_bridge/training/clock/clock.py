@@ -13,6 +13,7 @@ from torch_bridge.curve_api import (
     Curve,
     Rule,
     Segments,
+    check_consumed,
     checks,
     decide,
     stack,
@@ -59,7 +60,7 @@ def checked_updates(name: str, value: Any) -> int:
 class Clock:
     """Counts updates on the device and looks up their learning rates there, without synchronizing with it.
 
-        curve_step = applied, less the updates at which a rule held the curve;  with a unit  consumed // unit
+        curve_step moves by one with each applied update that no rule holds;  with a unit  consumed // unit
         lr = float32(float32(peak) · curve(curve_step)) = table[min(curve_step, last step), group]
 
     The table holds the learning rates of all steps, next to the multipliers of each distinct curve, from
@@ -91,7 +92,7 @@ class Clock:
         unit = checked.unit
         # One tensor, so that a single add_ advances all counters, whatever the device decides:
         #
-        #     index           0         1         2       3
+        #     index           0         1          2           3
         #     _counters   [ applied | skipped | curve_step | consumed; without a unit: applied ]
         #
         # For example, without a unit:
@@ -105,9 +106,9 @@ class Clock:
         # slicing is an operator too. With a unit the step follows from consumed, so an update adds only to
         # applied and consumed.
         self._counters = torch.zeros(4, dtype=torch.int64, device=device)
-        self.now = self._counters[2]
+        self.curve_step = self._counters[2]
         """The step of the curve for the next update, a scalar."""
-        self._curve_step = self._counters[2:3]
+        self._curve_step_row = self._counters[2:3]
         self._consumed = self._counters[3:]
         self._if_skipped = torch.tensor([0, 1, 0, 0], device=device)
         self._if_held = torch.tensor([1, 0, 0, 1 if unit is None else 0], device=device)
@@ -209,8 +210,8 @@ class Clock:
         if self.count is None:
             if count is not None:
                 raise TypeError(
-                    f"count = {checks.short_repr(count)}, but the curve counts no samples or tokens: leave "
-                    "out count, or build the step with clock=DataClock(unit)"
+                    f"count = {checks.short_repr(count)} needs a DataClock: leave it out, or build the step "
+                    "with clock=DataClock(unit)"
                 )
             return
         if count is None:
@@ -225,7 +226,7 @@ class Clock:
         write_count(self.count, count)
 
     def prepare(self) -> None:
-        """Prepare the next update; warn of the ones before. A captured graph must not contain this call."""
+        """Prepare the next update; warn about earlier ones. A captured graph must not contain this call."""
         if self._updates == self._next_look:
             self._look()
         self._updates += 1
@@ -246,10 +247,12 @@ class Clock:
     def fill_lrs(self) -> None:
         """Write the learning rates of this update into `lrs`."""
         if self._segments is not None:
-            torch.mul(multiplier(self._segments, self.now), self._device_peaks, out=self.lrs)
+            torch.mul(multiplier(self._segments, self.curve_step), self._device_peaks, out=self.lrs)
             return
         is_within = self._updates <= self._updates_within_table
-        step = self._curve_step if is_within else self._curve_step.clamp(max=self._last_step)
+        step = self._curve_step_row
+        if not is_within:
+            step = step.clamp(max=self._last_step)
         if self._table is not None:
             torch.index_select(self._table, 0, step, out=self._lrs_row)
         elif self._multipliers is not None:
@@ -271,7 +274,7 @@ class Clock:
         """
         change = self._if_applied
         if self._hold is not None:
-            change = torch.where(self._hold.decide_hold(self.now, loss, skip), self._if_held, change)
+            change = torch.where(self._hold.decide_hold(self.curve_step, loss, skip), self._if_held, change)
         if self.checked.unit is None:
             change = torch.where(skip, self._if_skipped, change)
             # The counters after this update, but the step before it, whose learning rates it used.
@@ -282,7 +285,7 @@ class Clock:
         self._counters.add_(change)
         self._consumed.clamp_(max=MAX_CONSUMED)
         counters = self._counters.clone()  # before the step moves, for the same reason
-        torch.div(self._consumed, self.checked.unit, rounding_mode="floor", out=self._curve_step)
+        torch.div(self._consumed, self.checked.unit, rounding_mode="floor", out=self._curve_step_row)
         return counters
 
     def _check_lrs(self, counters: Counters) -> None:
@@ -326,7 +329,7 @@ def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
             f"how much they consumed. Write DataClock({checked.unit}, count=n) if each consumed n; or leave "
             "out initial_updates, and call load_state_dict"
         )
-    consumed = min(updates * (checked.count or 0), MAX_CONSUMED)
+    consumed = check_consumed(updates * (checked.count or 0))
     return Counters(updates, 0, consumed // checked.unit, consumed)
 
 

@@ -5,13 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import MAX_CONSUMED, checks
+from torch_bridge.curve_api import MAX_COUNT, checks
 
 _WORD_BITS = 31
 _WORD = 2**_WORD_BITS - 1
-
-MAX_COUNT = MAX_CONSUMED - 1
-"""The largest count of an update: the sum of two fits into an int64."""
 
 
 def write_count(target: Tensor, count: Any) -> None:

@@ -144,7 +144,7 @@ class OptimizerSteppers:
         if self._any_on_host:
             # The only read of an update. An interrupt while the host waits for it, such as Ctrl-C, changes
             # nothing. So the wait comes before `is_partial`, and the step stays usable.
-            curve_step = int(torch.where(skip, -1, self._clock.now).item())
+            curve_step = int(torch.where(skip, -1, self._clock.curve_step).item())
         # Set before the first optimizer moves a weight, and before a skipped update is counted. An error from
         # here until counters and loss scale are written leaves, for instance, new weights with old counters,
         # and the next update would use the same learning rate again. Only a completed update or a loaded

@@ -1,4 +1,4 @@
-"""Check a saved state for what torch's own `load_state_dict` does not notice, and read its clock."""
+"""Check a saved state for what torch's own `load_state_dict` does not notice, and read its position."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -36,6 +36,11 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
             "optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); with clock=, see "
             "docs/training_step.md, From a TrainStep to a scheduler, and back"
         )
+    if isinstance(saved, Mapping) and "curves" in saved:
+        raise ValueError(
+            "state_dict was saved by an earlier version, whose states are not read: load its 'model' and "
+            "'optimizer', then build TrainStep(..., initial_updates=state['clock'])"
+        )
     if not isinstance(saved, Mapping) or current.keys() != saved.keys():
         raise ValueError(f"state_dict is not the state of a TrainStep, which has the keys {list(current)}")
     saved = cast("Mapping[str, Any]", saved)
@@ -62,7 +67,7 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
 
 
 class SavedRun(NamedTuple):
-    """Where a saved run continues."""
+    """The position at which a saved run continues."""
 
     counters: Counters
     peaks: list[float]

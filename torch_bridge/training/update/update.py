@@ -52,12 +52,12 @@ class Update:
         self._aux: list[Any] = []
         self._is_plain = carry is None and precision.name == "fp32"
 
-    def __call__(self, micro_batches: Sequence[Any], *, is_void: bool = False) -> tuple[Any, ...]:
+    def __call__(self, micro_batches: Sequence[Any], *, must_skip: bool = False) -> tuple[Any, ...]:
         """Run an update.
 
         Args:
             micro_batches: The micro-batches of this rank.
-            is_void: True to make the loss NaN, so that all ranks skip the update.
+            must_skip: True to make the loss NaN, so that every rank skips the update.
 
         Returns:
             Loss, norm, learning rates and counters, as new tensors. With `has_aux` also the pytree structure
@@ -76,7 +76,7 @@ class Update:
             parameter.grad = None
         try:
             total, carry = self._forward_and_backward(micro_batches)
-            if is_void:
+            if must_skip:
                 total = total[0] * math.nan, total[1]
             gradients = gradients_of(self._optimized)
             if not gradients:
