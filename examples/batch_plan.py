@@ -1,4 +1,4 @@
-"""Train a small GPT with a constant batch size, and with one that grows, on one clock of tokens.
+"""Train a small GPT with a constant batch size, and with one that grows: their curve counts tokens.
 
 The transformer and the text are those of train_gpt.py; a token is a byte. A step of the curve is 1000
 tokens, however they are divided into updates. So after equal numbers of tokens both runs have the same
@@ -39,7 +39,7 @@ from seesaw import compare_with_cosine, lrs_in_jax
 from tqdm import tqdm
 from train_gpt import GPT, loss_fn, read_text, say, stopped, with_saved_settings
 
-from plateau_jax import BatchPlan, PlateauCurve
+from plateau_jax import BatchPlan, DataClock, PlateauCurve
 from torch_bridge import Checkpoints, MetricLog, TrainStep, distribute, is_main
 
 matplotlib.use("Agg")  # writes files, opens no window
@@ -61,9 +61,8 @@ class TrainingRun:
         torch.manual_seed(0)
         model = distribute(GPT(n_layer=3, n_embd=64, block_size=CONTEXT), "ddp", device=device)
         adamw = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.95), fused=True)
-        # A row has one more byte than the model reads. A skipped update would get the same text again, so
-        # nonfinite values are errors.
-        options = {"count": lambda rows: rows[:, 1:].numel(), "unit": UNIT, "on_nonfinite": "raise"}
+        # A skipped update would get the same text again, so nonfinite values are errors.
+        options = {"clock": DataClock(UNIT), "on_nonfinite": "raise"}
         self.step = TrainStep(model, adamw, loss_fn, curve, max_norm=1.0, **options)
 
     def read_figures(self):
@@ -86,7 +85,8 @@ def train(run, rows, args, stop, save):
         batch, first, tenths = plan(consumed), consumed // CONTEXT, consumed * 10 // args.tokens
         sequences = torch.arange(first, first + batch // CONTEXT) % len(rows)
         shape = plan.micro_batches(consumed, args.micro_batch, PROCESSES), PROCESSES, -1
-        run.log(run.step(*rows[sequences.view(shape)[:, RANK]].to(args.device)))
+        micro_batches = rows[sequences.view(shape)[:, RANK]].to(args.device)
+        run.log(run.step(*micro_batches, count=batch // PROCESSES))  # the ranks add their counts
         consumed, updates = consumed + batch, updates + 1
         bar.update(batch)
         if consumed * 10 // args.tokens > tenths:

@@ -148,7 +148,7 @@ class Run:
     def save(self, checkpoints, settings, curve):
         """Start a save, which returns once the state is copied and writes during the next updates."""
         past = {"rates": np.array(self.learning_rates).tolist(), "losses": np.array(self.losses).tolist()}
-        record = resume_record(curve, peak_value=settings["peak"])
+        record = resume_record(curve, settings["peak"])
         about = checkpoint.args.JsonSave({"settings": settings, "record": record, **past})
         state = checkpoint.args.StandardSave(nnx.state(self.parts))
         checkpoints.save(len(self.learning_rates), args=checkpoint.args.Composite(state=state, about=about))
@@ -214,7 +214,7 @@ def arguments():
         curve = StagedCurve([(args.warmup, 1.0), (args.stable,), (args.cooldown, 0.0, "1-sqrt")])
         optax_schedule(curve, args.peak)
         if saved is not None:
-            check_resume(saved["record"], curve, len(saved["rates"]), peak_value=args.peak)
+            check_resume(saved["record"], resume_record(curve, args.peak), len(saved["rates"]))
     except ValueError as error:
         parser.error(program.with_resume_hint(error, "--warmup, --stable and --cooldown"))
     if args.seed < 0:

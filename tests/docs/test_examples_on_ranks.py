@@ -92,7 +92,7 @@ def batch_by_hand(consumed):
     return max((threshold, batch) for threshold, batch in PAIRS if threshold <= consumed)[1]
 
 
-def test_both_runs_follow_the_token_clock(ran):
+def test_both_runs_count_tokens(ran):
     folder, lines = ran("batch_plan.py")
     for name, batch_at in (("constant", lambda _: PAIRS[-1][1]), ("growing", batch_by_hand)):
         consumed, rows = 0, rows_of(folder, name)
@@ -110,7 +110,7 @@ def test_both_runs_follow_the_token_clock(ran):
     ("before", "calls", "consumed", "after"),
     [((1, 512), 25 + 25, 15_360, (2, 128)), ((2, 128), 2 + 1, 5_120, (1, 512))],
 )
-def test_run_stopped_mid_ramp_resumes_at_the_same_clock(ran, tmp_path, before, calls, consumed, after):
+def test_run_stopped_mid_ramp_resumes_at_the_same_token(ran, tmp_path, before, calls, consumed, after):
     """Resumes with a different micro-batch and number of processes."""
     expected, lines = ran("batch_plan.py")
     script = tmp_path / "stopped.py"

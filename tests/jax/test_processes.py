@@ -74,12 +74,12 @@ def uninterrupted(tmp_path_factory):
     return folder, printed
 
 
-def test_processes_share_the_clock_of_their_sum(uninterrupted):
+def test_processes_share_the_step_of_their_sum(uninterrupted):
     _, printed = uninterrupted
     assert len(printed) == 5
     for update, line in zip((10, 20, 30, 40), printed, strict=False):
         lr = float(np.float32(0.1) * np.float32(CURVE(consumed(update - 1) // UNIT)))
-        assert line.endswith(f"clock {consumed(update) // UNIT}, lr {lr}")
+        assert line.endswith(f"step {consumed(update) // UNIT}, lr {lr}")
 
 
 def test_resumed_processes_match_uninterrupted(uninterrupted, tmp_path):
@@ -91,14 +91,15 @@ def test_resumed_processes_match_uninterrupted(uninterrupted, tmp_path):
 
 def test_every_process_rejects_a_different_unit(uninterrupted, tmp_path):
     shutil.copytree(uninterrupted[0] / "saved_processes", tmp_path / "saved_processes")
-    printed, errors = run(tmp_path, [("UNIT = 40, 0.1, 512", "UNIT = 40, 0.1, 256")])
+    printed, errors = run(tmp_path, [("DataClock(512)", "DataClock(256)")])
     assert printed == [[], []]
-    assert all("saved with unit = 512, but here it is 256" in error for error in errors), errors
+    different = "saved with clock=DataClock(unit=512), now DataClock(unit=256)"
+    assert all(different in error for error in errors), errors
 
 
 def test_counts_that_differ_are_noticed_before_a_save(tmp_path):
     printed, errors = run(tmp_path, [(COUNT, OF_THIS_PROCESS)])
-    clocks = [re.findall(r"clock (\d+)", "\n".join(lines)) for lines in printed]
-    assert clocks == [["10", "20"], ["11", "22"]]
+    steps = [re.findall(r"step (\d+)", "\n".join(lines)) for lines in printed]
+    assert steps == [["10", "20"], ["11", "22"]]
     assert all("each process passed a different count=" in error for error in errors), errors
     assert not list((tmp_path / "saved_processes").glob("[0-9]*"))

@@ -234,8 +234,9 @@ def test_train_state_that_passes_counts_resumes(tmp_path):
     names, state = uninterrupted.names, uninterrupted.names["state"]
     consumed = [int(names["read_batch"](update)[1].sum()) for update in range(1, 201)]
     _, of_curve = state.opt_state
-    assert (of_curve.curve_step, of_curve.rest) == divmod(sum(consumed), names["UNIT"])
-    last = np.array(sum(consumed[:-1]) // names["UNIT"])
+    unit = names["CLOCK"].unit
+    assert (of_curve.curve_step, of_curve.rest) == divmod(sum(consumed), unit)
+    last = np.array(sum(consumed[:-1]) // unit)
     assert_equal_bits(of_curve.learning_rate, product(PAGE_CURVE, PAGE_PEAK, last, False))
     for part in ("params", "opt_state", "step"):
         jax.tree.map(

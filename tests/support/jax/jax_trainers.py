@@ -75,7 +75,7 @@ def assert_rejected_if_longer(heading: str, folder: Path, curve: str) -> None:
     """Check that a program that `run_and_resume` has run is rejected if this curve becomes longer."""
     changes = {f"\n{curve} = PlateauCurve(UPDATES, ": f"\n{curve} = PlateauCurve(UPDATES + 40, "}
     with pytest.raises(
-        ValueError, match=r"^record cannot resume at step \d+: it was saved with total_steps=200, now 240, "
+        ValueError, match=r"^the run cannot resume at step \d+: it was saved with total_steps=200, now 240, "
     ):
         train(heading, folder / "interrupted", changes=changes)
 
