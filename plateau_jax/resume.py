@@ -61,6 +61,7 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) ->
             `optax.tree.get(state, "ScaleByScheduleState").count`.
 
     Raises:
+        TypeError: `step` is not an integer.
         ValueError: The curves differ at a step so far; the clocks or the peaks differ; `saved` or `now` is
             not a record.
 
@@ -84,8 +85,10 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) ->
             f"the run cannot resume at step {step}: {problem}; resume with the old peak, or leave "
             "peak_value out of now's record to continue with the new one"
         )
-    saved_curve = read_curve("saved", old)
     current_curve = read_curve("now", new)
+    if old.curve == new.curve:
+        return  # without building the saved one, which takes long if it has many stages
+    saved_curve = read_curve("saved", old)
     if problem := describe_curve_difference(saved_curve, current_curve, step, can_stand_still):
         raise ValueError(
             f"the run cannot resume at step {step}: {problem}; resume with the old curve, or skip "

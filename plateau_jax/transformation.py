@@ -138,7 +138,8 @@ def scale_by_curve(
     checked = check_clock(clock, [curve])
     for name, amount in (("unit", checked.unit), ("count", checked.count)):
         if amount is not None and amount > MAX_COUNT:
-            raise ValueError(checks.must("clock", clock, f"have a {name} of at most 2**30 = {MAX_COUNT}"))
+            shown = show_clock(checked.to_plain())
+            raise ValueError(f"clock = {shown} must have a {name} of at most 2**30 = {MAX_COUNT}")
     unit = checked.unit
     rules = checked.rules
     owner = f"a transformation with clock={show_clock(checked.to_plain())}"

@@ -1,9 +1,10 @@
 """The segments of a curve in exact numbers, and what can be decided from them."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import islice, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -133,7 +134,7 @@ def _format_level(level: Level, peak: np.float32 | None) -> str:
 
 def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
     """Return the segment that a step lies in."""
-    return next(segment for segment in reversed(segments) if segment.begin <= step)
+    return segments[bisect_right(segments, step, key=attrgetter("begin")) - 1]
 
 
 def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:

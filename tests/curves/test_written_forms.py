@@ -161,6 +161,8 @@ def test_points_may_be_arrays_and_iterators(points):
 
 def test_points_may_be_integers_or_float32():
     assert StagedCurve.through(np.array([(0, 1), (9, 0)], np.uint8)) == StagedCurve([(9, 0)], start=1)
+    masked = np.ma.array([(0, 0.0), (5, 1.0), (9, 0.5)], mask=[(0, 0), (0, 1), (1, 0)])
+    assert StagedCurve.through(masked) == StagedCurve.through(masked.data)
     points = np.array([(0, 0.1), (2**20 + 1, 0.7)], np.float32)
     assert StagedCurve.through(points) == StagedCurve([(2**20 + 1, 0.7)], start=0.1)
 
