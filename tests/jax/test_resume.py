@@ -212,7 +212,7 @@ def test_message_names_both_clocks(old: Any, new: Any) -> None:
 def test_message_names_what_changed() -> None:
     with pytest.raises(ValueError, match=r"^the run cannot resume") as caught:
         check_resume(resume_record(CURVE), resume_record(LONGER), 200)
-    for part in ("step 200", "total_steps=300, now 400", "differ from step 31 on", "leave out check_resume"):
+    for part in ("step 200", "total_steps=300, now 400", "differ from step 31 on", "skip check_resume"):
         assert part in str(caught.value)
 
 
