@@ -48,9 +48,9 @@ class DataClock:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unit", _check_amount("unit", self.unit, MAX_CONSUMED))
+        object.__setattr__(self, "unit", _check_amount("unit", self.unit, MAX_CONSUMED, "2**62"))
         if self.count is not None:
-            object.__setattr__(self, "count", _check_amount("count", self.count, MAX_COUNT))
+            object.__setattr__(self, "count", _check_amount("count", self.count, MAX_COUNT, "2**62 - 1"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
@@ -133,10 +133,10 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
     return rules
 
 
-def _check_amount(name: str, value: Any, most: int) -> int:
+def _check_amount(name: str, value: Any, most: int, written: str) -> int:
     amount = checks.integer(name, value)
     if not 1 <= amount <= most:
-        raise ValueError(checks.must(name, amount, f"lie in 1 … {most}, about 2**62"))
+        raise ValueError(checks.must(name, amount, f"lie in 1 … {written} = {most}"))
     return amount
 
 

@@ -203,3 +203,25 @@ def test_start_in_mid_run_counts_what_updates_consumed() -> None:
     step = make_step(curve=CURVE, clock=clock, initial_updates=7)
     assert (scheduler.consumed, scheduler.curve_step) == (140, 17)
     assert step._clock.read_counters() == (7, 0, 17, 140)
+
+
+def test_step_used_after_a_change_of_clock_is_compared() -> None:
+    """The updates of such a `TrainStep` no longer give its step of the curve."""
+    flat = StagedCurve([(20, 1.0), (40,)])
+    jumps = StagedCurve([(20, 1.0), (0, 0.5), (40,)])
+    by_data = Step(flat, 0.25, DataClock(8))
+    by_data.run([(80, 0.5)] * 2)
+    held = Step(flat, 0.25, HoldBelow(1e9, 50))
+    with pytest.warns(CurveWarning, match="a different clock"):
+        held.load(by_data.save(), strict=False)
+    held.run([(1, 0.5)] * 5)
+    run = Step(jumps, 0.25, HoldBelow(1e9, 50))
+    assert "differ from step 20 on" in rejected(run, held.save())
+    # Without a rule, no update has used the step at which the run continues.
+    plain = Step(flat, 0.25)
+    with pytest.warns(CurveWarning, match="a different clock"):
+        plain.load(by_data.save(), strict=False)
+    Step(jumps, 0.25).load(plain.save())
+    # Steps that stand for more than 2**62 samples or tokens.
+    with pytest.raises(ValueError, match=r"more than 2\*\*62"):
+        Step(flat, 0.25, DataClock(2**61)).load(held.save(), strict=False)

@@ -100,12 +100,12 @@ def loaded_later(state: Any, name: str = "adamw", **options: Any) -> TrainStep:
 
 FORGOTTEN: list[tuple[str, dict[str, Any], str]] = [
     *(
-        (name, {}, r"has made 3 updates, but the curve starts at step 0: .*initial_updates=3, or")
+        (name, {}, r"has made 3 updates, but the curve starts at step 0: .*initial_updates=3; or")
         for name in ("adamw", "adagrad", "plain adam", "rmsprop")
     ),
-    ("momentum", {}, r"has made updates, .*initial_updates=n, or"),
-    ("adamw", {"clock": DataClock(2)}, r"load_state_dict\(state\), or, if .*initial_updates=0$"),
-    ("adamw", {"clock": DataClock(2, count=4)}, r"has made 3 updates, .*initial_updates=3, or, if"),
+    ("momentum", {}, r"has made updates, .*initial_updates=n; or"),
+    ("adamw", {"clock": DataClock(2)}, r"load_state_dict\(state\); or, if .*initial_updates=0$"),
+    ("adamw", {"clock": DataClock(2, count=4)}, r"has made 3 updates, .*initial_updates=3; or, if"),
 ]
 
 
