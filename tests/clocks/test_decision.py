@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, strategies as st
 from support.clocks.hold_cases import SIZE, below, metrics, rules, until_flat
 from support.clocks.hold_oracle import clocks
-from support.examples import examples
+from support.examples import corners, examples
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
 from plateau_jax import DataClock, HoldBelow, HoldUntilFlat, PlateauCurve
@@ -38,10 +38,7 @@ def test_rule_is_frozen_and_hashable(rule):
         rule.every = 2
 
 
-_amounts = st.integers(1, 2**62) | st.sampled_from((1, 2**30, 2**62))
-
-
-@given(_amounts, st.none() | _amounts.map(lambda amount: min(amount, 2**62 - 1)))
+@given(corners(1, 2**62), st.none() | corners(1, 2**62 - 1))
 def test_data_clock_is_frozen_and_hashable(unit, count):
     clock = DataClock(unit, count=count)
     assert (clock.unit, clock.count) == (unit, count)

@@ -459,7 +459,9 @@ OF_LONG_VALUES = [
     *("PlateauCurve(9, warmup_shape=value)", "PlateauCurve(9, decay_shape=value)", "CURVE.then(value)"),
     *("StagedCurve(value)", "StagedCurve([value])", "StagedCurve([(value,)], total_steps=9)"),
     *("Curve.from_dict(value)", "Curve.from_dict({'kind': str(value)})", "BatchPlan.from_dict(value)"),
-    *("HoldBelow(0.5, value)", "optax_schedule(CURVE, value)", "scale_by_curve(CURVE, 3e-4, unit=value)"),
+    *("HoldBelow(0.5, value)", "optax_schedule(CURVE, value)", "scale_by_curve(CURVE, 3e-4, value)"),
+    *("DataClock(value)", "DataClock(8, count=value)", "resume_record(CURVE, 3e-4, value)"),
+    *("check_resume(value, {}, 3)", "check_resume(resume_record(CURVE), value, 3)"),
     *("compare(CURVE, value)", "plot(CURVE, value)"),
 ]
 

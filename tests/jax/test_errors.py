@@ -146,12 +146,16 @@ ERRORS: list[Any] = [
             *("None", "json.dumps(RECORD)", "Path('record.json')", "{}", "[RECORD]", "RECORD | {'step': 3}"),
             # Curves, of which the second has a "curve" too.
             *("CURVE", "CURVE.to_dict()", "CURVE.cooldown(100, 9).to_dict()"),
-            # The form of older versions, even if it says nothing but the curve.
-            *("{'curve': NOT_A_CURVE, 'unit': None, 'hold': None, 'peak_value': None}",
-              "{'curve': NOT_A_CURVE, 'unit': 8, 'hold': None, 'peak_value': 0.1}"),
             *("{1: 2}", "RECORD | {'peak_value': -1.0}", "RECORD | {'peak_value': 'high'}"),
             "reduce(lambda inner, _: {'curve': inner}, range(100_000), {})",
         )
+    ),
+    # The form of earlier versions, even if it says nothing but the curve.
+    *(
+        (call.format({"curve": CURVE.to_dict(), "unit": unit, "hold": None, "peak_value": peak}), ValueError,
+         f"{name} = ", "is not from resume_record: it was saved by an earlier version")
+        for name, call in EITHER_RECORD
+        for unit, peak in ((None, None), (8, 0.1))
     ),
     *(
         (call.format(record), ValueError, f"{name} has a curve that cannot be read: ")
