@@ -34,6 +34,7 @@ from torch_bridge.schedulers.step_warnings import Steps
 from torch_bridge.schedulers.update_hook import hook_of
 
 
+# Named like a function, as `torch.no_grad` is, because programs call it like one.
 class lambda_lr(LambdaLR):
     """A PyTorch scheduler that follows a curve.
 

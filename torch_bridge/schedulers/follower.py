@@ -12,6 +12,7 @@ from torch_bridge.saved_states import compare_curves, dump_records, read_bases, 
 from torch_bridge.schedulers.group_curves import GroupCurves
 
 
+# Named like a function, as `torch.no_grad` is, because programs call it like one.
 class follow:
     """A curve for an option of an optimizer other than the learning rate, such as the weight decay.
 
