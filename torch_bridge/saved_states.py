@@ -48,7 +48,7 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
         if error.args == ("last_epoch",) and "applied" in state_dict:
             advice = (
                 "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build lambda_lr("
-                "optimizer, curve, last_epoch=state['applied'] - 1); with clock=, see "
+                "optimizer, curve, last_epoch=state['curve_step'] - 1); with clock=, see "
                 "docs/training_step.md, From a TrainStep to a scheduler"
             )
         raise ValueError(f"state_dict is not the state of {owner}: {advice}") from None
@@ -122,7 +122,8 @@ def read_position(
             "the curve, with a fresh clock"
         )
         consumed = check_consumed(max(curve_step, 0) * (clock.unit or 0))
-        updates = curve_step if clock.unit is None else updates
+        if clock.unit is None and updates >= 0:  # else it waits for its turn in a `SequentialLR`
+            updates = curve_step
     elif clock.rules:
         hold_states = _read_hold_states(state["hold"], clock.rules)
     message = compare_curves(records, curves, curve_step, is_step_used, builder, strict=strict)

@@ -95,6 +95,9 @@ def test_pending_count_is_used_once() -> None:
     run.part.count = 5
     run.part.step(count=4)
     assert (run.part.consumed, run.part.count) == (24, None)
+    run.part.count = 10_000
+    run.part.load_state_dict(run.part.state_dict())
+    assert run.part.count is None, "the program goes back, and counts again"
 
 
 def test_float64_loss_is_rounded_to_float32() -> None:

@@ -254,3 +254,17 @@ def test_compiled_function_may_call_the_curve(fullgraph: bool) -> None:
     # torch compiles each step anew; past its limit of 8 the function runs uncompiled, in parts.
     for step in range(0, 110, 20 if fullgraph else 5):
         assert with_curve(one, step).item() == CURVE(step)
+
+
+def test_waiting_scheduler_waits_under_a_different_clock() -> None:
+    def start(clock: Any) -> tuple[Any, Any]:
+        optimizer = optimizer_with([0.5])
+        parts = [lambda_lr(optimizer, curve, clock=clock, strict=False) for curve in (CURVE, CURVE.part(50))]
+        return optimizer, torchs.SequentialLR(optimizer, [*parts], [20])
+
+    optimizer, saved = start(DataClock(64, count=64))
+    advance(optimizer, saved, 7)
+    resumed_optimizer, resumed = start(None)
+    with pytest.warns(CurveWarning, match="a different clock"):
+        resumed.load_state_dict(through_file(saved.state_dict()))
+    assert lrs_of(resumed_optimizer) == lrs_of(optimizer) == [0.5 * CURVE(7)]

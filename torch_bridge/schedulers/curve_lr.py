@@ -70,7 +70,8 @@ class lambda_lr(LambdaLR):
         curves: The curve of each group.
         curve_step: The step of the curve that gives the learning rates; `last_epoch` counts the calls of
             `step`.
-        count: What the next `step()` consumes, if it is called without `count`; None after it.
+        count: What the next `step()` consumes, if it is called without `count`; None after it. Set it on this
+            scheduler, not on one that wraps it.
 
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.
@@ -437,6 +438,7 @@ class lambda_lr(LambdaLR):
             self.last_epoch, self._clock = updates, clock
             group_curves.written[: len(peaks)] = last_lrs
         self._step_count = step_count
+        self.count = None
         self._watch()
 
     def _watch(self, *, may_lack_state: bool = False) -> None:

@@ -103,8 +103,8 @@ class UnitClock(UpdateClock):
         if count is None:
             raise TypeError(
                 f"with DataClock({self.unit}), step() needs what the update consumed: write step(count=n); "
-                "set scheduler.count = n before it, if a trainer calls step(); or build the scheduler with "
-                f"DataClock({self.unit}, count=n), if it is always n"
+                "if a trainer calls step(), set scheduler.count = n before it, on the lambda_lr itself and "
+                f"not on its wrapper; or, if it is always n, build it with DataClock({self.unit}, count=n)"
             )
         if isinstance(count, Tensor) and count.dtype is torch.bool:  # operator.index accepts it
             raise TypeError(f"count = {checks.short_repr(count)} must be an integer")

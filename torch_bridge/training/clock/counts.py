@@ -22,7 +22,8 @@ def write_count(target: Tensor, count: Any) -> None:
     if isinstance(count, Tensor):
         _check_tensor(count, target.device)
         if count.device.type != "cpu" or target.device.type == "cpu":
-            # The host does not see this count, so it is clamped, not rejected.
+            # A count on the device is not read, so it is clamped, not rejected; on a CPU too, so that both
+            # devices train alike.
             target.copy_(count.detach()).clamp_(0, MAX_COUNT)
             return
         count = count.item()  # in host memory, so this does not synchronize
