@@ -67,7 +67,7 @@ BYTES = [
 @pytest.mark.parametrize(("call", "training", "checkpoint"), BYTES)
 def test_bytes_per_parameter(call, training, checkpoint, dtype, tmp_path):
     """The table has those of float32; bfloat16 needs half of each."""
-    size = 512
+    size = 256
     model = torch.nn.Linear(size, size, bias=False, dtype=dtype)
     name, settings = call.removesuffix(")").split("(")
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-3, **eval(f"dict({settings})"))
