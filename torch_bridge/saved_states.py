@@ -95,41 +95,44 @@ def read_position(
     Raises:
         ValueError: The state contradicts itself; or, with `strict`, the clocks or the curves differ.
     """
-    records = read_records(state["records"], len(curves)) if "records" in state else None
-    saved_clock = None if records is None else records[0].clock
-    saved_unit: Any = None
-    if isinstance(saved_clock, dict):
-        saved_unit = cast("dict[str, Any]", saved_clock)["unit"]
-    curve_step, consumed = _read_steps(state, updates, saved_unit)
-    if saved_unit is not None:
-        is_step_used = consumed > curve_step * saved_unit
-    else:
-        is_step_used = saved_clock is not None and curve_step != updates
-        # After a change of clock, the updates of a TrainStep no longer give its step of the curve.
-        is_possible = curve_step == updates or (is_step_used and curve_step < updates)
-        if not is_possible and builder != "TrainStep":
-            raise ValueError(f"state_dict has curve_step = {curve_step} after {updates} updates")
-    messages: list[str] = []
-    hold_states = initial_states(clock.rules)
-    if problem := describe_clock_difference(saved_clock, clock.to_plain()):
-        if strict:
-            raise ValueError(
-                f"state_dict cannot resume at step {curve_step}: {problem}; resume with the old clock, or "
-                f"{_how_to_override(builder)}, to continue at this step of the curve with a fresh clock"
-            )
-        messages.append(
-            f"state_dict belongs to a different clock: {problem}. The run continues at step {curve_step} of "
-            "the curve, with a fresh clock"
+    records = None
+    saved_clock = None
+    if "records" in state:
+        records = read_records(state["records"], len(curves))
+        saved_clock = records[0].clock
+    saved, is_step_used = _read_saved_position(state, updates, saved_clock, builder)
+    problem = describe_clock_difference(saved_clock, clock.to_plain())
+    if problem and strict:
+        raise ValueError(
+            f"state_dict cannot resume at step {saved.curve_step}: {problem}; resume with the old clock, or "
+            f"{_how_to_override(builder)}, to continue at this step of the curve with a fresh clock"
         )
-        consumed = check_consumed(max(curve_step, 0) * (clock.unit or 0))
-        if clock.unit is None and updates >= 0:  # else it waits for its turn in a `SequentialLR`
-            updates = curve_step
+    messages: list[str] = []
+    if problem:
+        position = _on_fresh_clock(saved, clock)
+        messages.append(
+            f"state_dict belongs to a different clock: {problem}. The run continues at step "
+            f"{saved.curve_step} of the curve, with a fresh clock"
+        )
     elif clock.rules:
-        hold_states = _read_hold_states(state["hold"], clock.rules)
-    message = compare_curves(records, curves, curve_step, is_step_used, builder, strict=strict)
+        position = saved._replace(hold_states=_read_hold_states(state["hold"], clock.rules))
+    else:
+        position = saved
+    message = compare_curves(records, curves, saved.curve_step, is_step_used, builder, strict=strict)
     if message:
         messages.append(message)
-    return Position(updates, curve_step, consumed, hold_states, messages)
+    return position._replace(messages=messages)
+
+
+def _on_fresh_clock(saved: Position, clock: CheckedClock) -> Position:
+    """Return a position at the saved step of the curve, on a clock that begins there."""
+    states = initial_states(clock.rules)
+    if clock.unit is not None:
+        consumed = check_consumed(max(saved.curve_step, 0) * clock.unit)
+        return saved._replace(consumed=consumed, hold_states=states)
+    if saved.updates < 0:  # it waits for its turn in a `SequentialLR`
+        return saved._replace(consumed=0, hold_states=states)
+    return saved._replace(updates=saved.curve_step, consumed=0, hold_states=states)
 
 
 def read_records(saved: Any, group_count: int) -> list[Record]:
@@ -140,11 +143,22 @@ def read_records(saved: Any, group_count: int) -> list[Record]:
     return records
 
 
-def _read_steps(state: Mapping[str, Any], updates: int, unit: Any) -> tuple[int, int]:
-    """Return the step of the curve and the sum of all counts, 0 without a unit."""
-    if unit is None:
-        curve_step = checks.at_least("curve_step", state["curve_step"], min(updates, 0))
-        return curve_step, 0
+def _read_saved_position(
+    state: Mapping[str, Any], updates: int, clock: Any, builder: str
+) -> tuple[Position, bool]:
+    """Return the position on the clock of the saved run, and True if an update may have used its step."""
+    if isinstance(clock, dict):
+        return _read_data_position(state, updates, cast("dict[str, Any]", clock)["unit"])
+    curve_step = checks.at_least("curve_step", state["curve_step"], min(updates, 0))
+    is_step_used = clock is not None and curve_step != updates
+    # After a change of clock, the updates of a TrainStep no longer give its step of the curve.
+    is_possible = curve_step == updates or (is_step_used and curve_step < updates)
+    if not is_possible and builder != "TrainStep":
+        raise ValueError(f"state_dict has curve_step = {curve_step} after {updates} updates")
+    return Position(updates, curve_step, 0, (), []), is_step_used
+
+
+def _read_data_position(state: Mapping[str, Any], updates: int, unit: Any) -> tuple[Position, bool]:
     unit = checks.at_least("unit", unit, 1)
     consumed = check_consumed(checks.at_least("consumed", state["consumed"], 0))
     curve_step = checks.integer("curve_step", state["curve_step"])
@@ -153,7 +167,7 @@ def _read_steps(state: Mapping[str, Any], updates: int, unit: Any) -> tuple[int,
             f"state_dict has curve_step = {curve_step}, consumed = {consumed} and unit = {unit}; the step "
             "must be consumed // unit"
         )
-    return curve_step, consumed
+    return Position(updates, curve_step, consumed, (), []), consumed % unit > 0
 
 
 def _how_to_override(builder: str) -> str:
