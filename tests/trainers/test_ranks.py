@@ -79,7 +79,7 @@ def test_prepared_scheduler_steps_per_process_and_warns(tmp_path):
     assert_printed_lrs([line for line in first if "loss" in line], HALF, steps_per_update=2)
     for text in warnings:
         assert re.search(r"accelerate.\w+\.py:\d+: CurveWarning: ", text)
-        assert f"build it with {ADVICE}" in text
+        assert f"build the scheduler with {ADVICE}" in text
 
 
 def test_prepared_scheduler_may_count_the_processes(tmp_path):
