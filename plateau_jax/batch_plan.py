@@ -199,7 +199,7 @@ class BatchPlan:
         curve = check_curve("curve", curve)
         batch = checks.at_least("batch", batch, 1)
         unit = checks.at_least("unit", unit, 1)
-        check_unit([curve], unit)
+        check_unit(curve, unit)
         largest = checks.integer("largest", largest)
         if largest < batch:
             raise ValueError(checks.must("largest", largest, f"be at least batch = {batch}"))

@@ -483,9 +483,8 @@ def check_curve(name: str, value: Any) -> Curve:
     return value
 
 
-def check_unit(curves: Iterable[Curve], unit: int | None) -> None:
-    """Raise a ValueError if a curve is scaled by a batch plan for a clock with a different unit."""
-    for curve in curves:
-        if curve.unit is not None and unit != curve.unit:
-            plan = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
-            raise ValueError(checks.must("unit", unit, plan))
+def check_unit(curve: Curve, unit: int) -> None:
+    """Raise a ValueError if the curve follows a batch plan in a different unit."""
+    if curve.unit is not None and unit != curve.unit:
+        plan = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
+        raise ValueError(checks.must("unit", unit, plan))

@@ -36,7 +36,7 @@ class ScaledCurve(Curve, kind="scaled"):
     def __post_init__(self) -> None:
         curve, pairs = check_curve("curve", self.curve), check_pairs(self.pairs)
         unit = checks.at_least("unit", self.unit, 1)
-        check_unit([curve], unit)
+        check_unit(curve, unit)
         reference = checks.at_least("reference", self.reference, 1)
         exponent = checks.number("exponent", self.exponent)
         if not 0 < exponent <= 2:
