@@ -222,7 +222,7 @@ def main() -> None:
             say(f"{run.name} batch: {updates} updates for {args.tokens} tokens; {done.sum()} are done")
         for run in runs:
             train(run, rows, args, stop, save)
-        save(wait=True)
+        save(wait=True)  # destroy_process_group() would lose a save that is still pending
     except (OSError, ValueError, RuntimeError, FloatingPointError) as error:
         sys.exit(f"batch_plan.py: {program.with_resume_hint(error, '--tokens')}")
     program.leave_on_ctrl_c()

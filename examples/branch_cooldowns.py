@@ -160,7 +160,7 @@ def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoint
     def keep_weights():
         if done in keep:
             kept[done] = state[0]
-            checkpoints.save(done, model=model)
+            checkpoints.save(done, wait=True, model=model)
 
     keep_weights()
     # A held run makes more updates than its curve has steps.

@@ -271,6 +271,7 @@ def main() -> None:
         # With several processes this check is a collective, too slow for every update.
         if (processes == 1 or done % 10 == 0) and stopped(stop, device):
             break
+    # Wait: destroy_process_group() would lose a save that is still pending.
     checkpoints.save(done, wait=True, **parts)
     bar.close()
     if done < args.steps:

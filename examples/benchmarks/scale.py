@@ -133,7 +133,7 @@ def saves(width: int, updates: int, rounds: int) -> None:
             train()
 
         contenders = {name: partial(save_and_train, name) for name in ways}
-        times = seconds(rounds, contenders, settle=checkpoints.counts)  # waits for a running save
+        times = seconds(rounds, contenders, settle=checkpoints.steps)  # waits for a running save
         size = Path(folder, "state.pt").stat().st_size
     rows = []
     for name, own in times.items():

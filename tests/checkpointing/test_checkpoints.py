@@ -1,14 +1,12 @@
-"""Checkpoints of one process: runs resume, saves run in the background, and all parts load or none."""
+"""Checkpoints of one process: runs resume, and saves run in the background."""
 
 import copy
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from threading import Barrier, Event, enumerate as enumerate_threads
+from threading import Barrier, Event
 from typing import Any
 from unittest.mock import patch
 from weakref import ref
@@ -16,6 +14,7 @@ from weakref import ref
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from safetensors import SafetensorError
 from support.checkpointing.checkpoints import Part, Rejecting, constant_model, leftovers, same_bits
 from support.data.loaders import WORKERS
 from support.examples import examples
@@ -26,10 +25,7 @@ from torch import nn
 
 from plateau_jax import CurveWarning, PlateauCurve
 from torch_bridge import Checkpoints, MetricLog, TrainStep, make_loader
-from torch_bridge.checkpointing import rank_files
-from torch_bridge.checkpointing.background import BackgroundTask
-from torch_bridge.checkpointing.parts import Snapshot
-from torch_bridge.checkpointing.rank_content import RankContent
+from torch_bridge.checkpointing import saving
 
 pytestmark = WORKERS
 
@@ -82,16 +78,16 @@ def test_resume_matches_uninterrupted_run(tmp_path: Path) -> None:
 
 def test_save_keeps_state_at_call(tmp_path: Path) -> None:
     model, values, part = nn.Linear(3, 2), {"a": [1]}, Part({"t": torch.zeros(4)})
-    go, save_file = Event(), rank_files.save_file
+    go, save_file = Event(), saving.save_file
     before = copy.deepcopy(model.state_dict())
     checkpoints = Checkpoints(tmp_path)
-    with patch.object(rank_files, "save_file", lambda *arguments: go.wait() and save_file(*arguments)):
+    with patch.object(saving, "save_file", lambda *arguments: go.wait() and save_file(*arguments)):
         checkpoints.save(1, self=model, directory=values, Self=part)  # any names
         nn.init.zeros_(model.weight)
         values["a"].append(2)
         part.state["t"].fill_(1)
         go.set()
-        assert checkpoints.counts() == [1]
+        assert checkpoints.steps() == [1]
     assert checkpoints.load(self=model, directory=values, Self=part) == 1
     assert same_bits(model.state_dict(), before)
     assert values == {"a": [1]}
@@ -113,7 +109,7 @@ def test_two_objects_share_one_folder(tmp_path: Path) -> None:
     one, two = Checkpoints(tmp_path / "folder"), Checkpoints(tmp_path / "link")
     part = Part(1)
     one.save(1, part=part)
-    assert two.counts() == [1]
+    assert two.steps() == [1]
     two.save(1, part=Part(0))
     assert one.load(part=part) == 1
     assert part.state == 0
@@ -124,7 +120,7 @@ def test_two_objects_share_one_folder(tmp_path: Path) -> None:
 
 def test_empty_folder_has_no_checkpoints(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "none" / "yet")
-    assert checkpoints.counts() == []
+    assert checkpoints.steps() == []
     assert checkpoints.load(values=[1]) is None
     assert not (tmp_path / "none").exists()
     checkpoints.save(0, values=[1])
@@ -162,24 +158,24 @@ def test_next_call_raises_background_error(tmp_path: Path, call: str) -> None:
     """A save starts before it raises the error of an earlier one: a failure costs only one checkpoint."""
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
     checkpoints.save(1, part=part)
-    checkpoints.counts()
-    with patch.object(rank_files, "save_file", side_effect=OSError("the disk is full")):
+    checkpoints.steps()
+    with patch.object(saving, "save_file", side_effect=OSError("the disk is full")):
         checkpoints.save(2, part=part)
-        checkpoints._background._pending.exception()
+        checkpoints._wait()
     calls: dict[str, Callable[[], Any]] = {
         "save": lambda: checkpoints.save(3, part=part),
         "save and wait": lambda: checkpoints.save(3, wait=True, part=part),
         "load": lambda: checkpoints.load(part=part),
-        "counts": checkpoints.counts,
+        "counts": checkpoints.steps,
     }
     with pytest.raises(OSError, match="the disk is full") as caught:
         calls[call]()
     saved = [1, 3] if "save" in call else [1]
     note = "An earlier save failed. The save of checkpoint 3 has started."
     assert getattr(caught.value, "__notes__", []) == [note] * (3 in saved)
-    assert checkpoints.counts() == saved
+    assert checkpoints.steps() == saved
     checkpoints.save(2, part=part)
-    assert checkpoints.counts() == sorted([*saved, 2])
+    assert checkpoints.steps() == sorted([*saved, 2])
     assert leftovers(tmp_path, [*saved, 2]) == []
 
 
@@ -187,7 +183,7 @@ def test_each_failed_save_is_reported(tmp_path: Path) -> None:
     """Also if the next one is rejected, or fails as well."""
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
     errors = [OSError("one"), OSError("two"), OSError("three")]
-    with patch.object(rank_files, "save_file", side_effect=errors):
+    with patch.object(saving, "save_file", side_effect=errors):
         checkpoints.save(1, part=part)
         with pytest.raises(TypeError, match="part is of"):
             checkpoints.save(2, part=Part(object()))
@@ -196,21 +192,26 @@ def test_each_failed_save_is_reported(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="three") as caught:
             checkpoints.save(3, part=part, wait=True)
     assert str(caught.value.__context__) == "two"
-    assert checkpoints.counts() == []
+    assert checkpoints.steps() == []
     assert leftovers(tmp_path, []) == []
 
 
-def test_error_of_a_save_does_not_keep_its_copy() -> None:
+def test_error_of_a_save_does_not_keep_its_copy(tmp_path: Path) -> None:
     """The next save makes another copy before it raises the error."""
-    task, content, threads = BackgroundTask(), RankContent({}), set(enumerate_threads())
-    reference = ref(content)
-    task.start(partial(content.write_files, Path(os.devnull), "0" * 32, 1, 0, 1, 1))
-    del content
-    error = task.wait()
-    for thread in set(enumerate_threads()) - threads:
-        thread.join()
-    assert isinstance(error, NotADirectoryError)
-    assert reference() is None
+
+    def fail(tensors: dict[str, torch.Tensor], *_: Any) -> None:
+        copies.extend(map(ref, tensors.values()))
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    checkpoints, copies = Checkpoints(tmp_path), list[Any]()
+    with patch.object(saving, "save_file", fail):
+        checkpoints.save(1, part=Part(torch.ones(2)))
+        assert isinstance(checkpoints._wait(), OSError)
+    saving._executor.submit(bool).result()  # the worker has let go of the work before
+    assert len(copies) == 2
+    assert [reference() for reference in copies] == [None, None]
+    with pytest.raises(OSError, match="No space left on device"):
+        checkpoints.steps()
 
 
 def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
@@ -222,14 +223,14 @@ def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
         loaded: list[int | None] = []
         for count in range(first, total, threads):
             checkpoints.save(count, part=Part(count))
-            assert count in checkpoints.counts()
+            assert count in checkpoints.steps()
             loaded.append(checkpoints.load(count, part=Part()))
         return loaded
 
     with ThreadPoolExecutor(threads) as pool:
         for first, loaded in enumerate(pool.map(save_some, range(threads))):
             assert loaded == list(range(first, total, threads))
-    assert checkpoints.counts() == list(range(total))
+    assert checkpoints.steps() == list(range(total))
     assert leftovers(tmp_path, range(total)) == []
 
 
@@ -246,14 +247,14 @@ def test_signal_handler_may_save_during_a_save(tmp_path: Path, place: tuple[Any,
     checkpoints.save(0, part=part)
     with patch.object(*place, interrupt):
         checkpoints.save(1, part=part)
-    assert checkpoints.counts() == [0, 1, 2]
+    assert checkpoints.steps() == [0, 1, 2]
     assert leftovers(tmp_path, [0, 1, 2]) == []
 
 
 _PROGRAM = """
 import sys, torch
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import rank_files
+from torch_bridge.checkpointing import saving
 class Part:
     def state_dict(self): return torch.ones(2)
     def load_state_dict(self, state_dict): pass
@@ -261,7 +262,7 @@ Checkpoints(sys.argv[1] + "/one").save(1, part=Part())
 def fails(*_): raise OSError("the disk is full")
 two = Checkpoints(sys.argv[1] + "/two")
 two.save(1, part=Part(), wait=True)
-rank_files.save_file = fails
+saving.save_file = fails
 two.save(2, part=Part())
 """
 
@@ -271,37 +272,8 @@ def test_program_end_completes_save_and_prints_error(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
     assert ended.stderr.endswith("OSError: the disk is full\n")
-    assert Checkpoints(tmp_path / "one").counts() == [1]
-    assert Checkpoints(tmp_path / "two").counts() == [1]
-
-
-_FORKED = """
-import os, sys, threading, warnings
-from torch_bridge.checkpointing.background import BackgroundTask
-warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, in later Pythons
-go = threading.Event()
-background = BackgroundTask.named("")
-background.start(go.wait)
-def hold_lock():
-    with background.lock:
-        held.set()
-        go.wait()
-held = threading.Event()
-threading.Thread(target=hold_lock).start()
-held.wait()
-if not (child := os.fork()):
-    background.finish()
-    sys.exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert background._pending
-go.set()
-"""
-
-
-@pytest.mark.slow
-def test_forked_process_does_not_wait() -> None:
-    """The pending save and the lock belong to the parent: neither a call nor the end of the child waits."""
-    subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=120)
+    assert Checkpoints(tmp_path / "one").steps() == [1]
+    assert Checkpoints(tmp_path / "two").steps() == [1]
 
 
 _KINDS: dict[str, Callable[[int], Any]] = {
@@ -320,10 +292,10 @@ def _state_of(part: Any) -> Any:
 
 @examples(15)
 @given(st.lists(st.sampled_from(list(_KINDS)), max_size=4), st.data())
-def test_rejecting_part_leaves_all_unchanged(
+def test_parts_before_a_rejecting_one_are_loaded(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[str], data: st.DataObject
 ) -> None:
-    """At any position among the parts, and after it has changed itself; without it all are loaded."""
+    """Those after it keep their state; without the rejecting one all are loaded."""
     checkpoints = Checkpoints(tmp_path_factory.mktemp("rejected"))
 
     def parts(state: int) -> dict[str, Any]:
@@ -331,48 +303,29 @@ def test_rejecting_part_leaves_all_unchanged(
 
     saved, here = {**parts(1), "rejecting": Part(1)}, {**parts(0), "rejecting": Rejecting(0)}
     checkpoints.save(1, **saved)
-    here: Any = {name: here[name] for name in data.draw(st.permutations(list(here)))}
+    names = data.draw(st.permutations(list(here)))
+    here: Any = {name: here[name] for name in names}
     before = {name: _state_of(part) for name, part in here.items()}
     with pytest.raises(KeyError, match="another one"):
         checkpoints.load(**here)
-    assert {name: _state_of(part) for name, part in here.items()} == before
+    rejecting = names.index("rejecting")
+    for index, name in enumerate(names):
+        expected = _state_of(saved[name]) if index <= rejecting else before[name]
+        assert _state_of(here[name]) == expected
     here["rejecting"] = Part(0)
     assert checkpoints.load(**here) == 1
     assert all(_state_of(part) == _state_of(saved[name]) for name, part in here.items())
 
 
-def test_part_without_memory_for_a_copy_is_not_loaded(tmp_path: Path) -> None:
-    """Without the copy, it could not be restored after an error of a later part."""
-    checkpoints, first, second = Checkpoints(tmp_path), constant_model(0), Part(0)
-    checkpoints.save(1, first=constant_model(1), second=Part(1), wait=True)
-    copies = [Snapshot.take("first", first), MemoryError]
-    with patch.object(Snapshot, "take", side_effect=copies), pytest.raises(MemoryError):
-        checkpoints.load(first=first, second=second)
-    assert (_state_of(first), second.state) == (_state_of(constant_model(0)), 0)
-
-
-def test_part_that_is_not_restored_is_named(tmp_path: Path) -> None:
-    """The part had no state before, like an interrupted training step."""
-    checkpoints, without = Checkpoints(tmp_path), Part(0)
-    checkpoints.save(1, without=Part(1), rejecting=Part(1))
-    with (
-        patch.object(without, "state_dict", side_effect=RuntimeError),
-        pytest.raises(KeyError, match="another one") as caught,
-    ):
-        checkpoints.load(without=without, rejecting=Rejecting(0))
-    *_, note = caught.value.__notes__  # the last: parts are restored in reverse order
-    assert note.startswith("without could not be restored: ")
-
-
 def test_interrupted_step_needs_a_load(tmp_path: Path) -> None:
-    """It is not saved; and it makes no update, if not even its former state can be restored."""
+    """It is not saved, and a load of it that fails does not make it usable."""
     step, checkpoints = make_step(), Checkpoints(tmp_path)
     checkpoints.save(1, step=step, rejecting=Part(1))
     step._steppers.is_partial = True
     with pytest.raises(RuntimeError, match="an update was interrupted"):
         checkpoints.save(2, step=step)
     with pytest.raises(KeyError, match="another one"):
-        checkpoints.load(step=step, rejecting=Rejecting(0))
+        checkpoints.load(rejecting=Rejecting(0), step=step)
     with pytest.raises(RuntimeError, match="load a checkpoint"):
         step(batches(1)[0])
     assert checkpoints.load(step=step) == 1

@@ -50,7 +50,7 @@ def test_saves_prune_only_their_own_checkpoints(
     (directory / "15").touch()
     before = _content(directory)
     checkpoints, part = Checkpoints(directory, keep=keep), Part()
-    assert checkpoints.counts() == []
+    assert checkpoints.steps() == []
     assert checkpoints.load(part=part) is None
     for number in foreign:
         with pytest.raises(ValueError, match=rf"no checkpoint {number}; it has \[\]"):
@@ -60,7 +60,7 @@ def test_saves_prune_only_their_own_checkpoints(
         checkpoints.save(count, part=Part(index))
         expected.pop(count, None)
         expected = dict([*expected.items(), (count, index)][-keep:])
-        assert checkpoints.counts() == sorted(expected)
+        assert checkpoints.steps() == sorted(expected)
     for count, index in expected.items():
         assert checkpoints.load(count, part=part) == count
         assert part.state == index

@@ -49,7 +49,7 @@ TABLES = [
             *("Activations", "A save of", "Two starts", "Encoding", "An ESTIMATE"),
         ],
     ),
-    ("checkpoints.py", "--quick", ["Checkpoints", "DCP"]),
+    ("checkpoints.py", "--quick", ["Checkpoints", "DCP", "torch.save"]),
     (
         "speedups.py",
         "--rounds 1 --calls 1 --rows 4 --samples 8 --layers 1",

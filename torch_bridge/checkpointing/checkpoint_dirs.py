@@ -1,205 +1,204 @@
-"""Checkpoints in a directory: their names, their files' names, and whether they are complete.
+"""Checkpoints in a directory: their names, their manifests, and how they become complete.
 
-The ranks write checkpoint 30 into `.30.<save id>.partial`. It is complete as soon as it has the JSON file of
-every rank. The rank that sees them all renames the directory to `30`, or to `30.1` if `30` exists; the older
-checkpoint of the same count is removed afterwards. If that rank is killed before the rename, a later save
-renames the directory; until then it is read under its temporary name.
+The ranks write checkpoint 30 into `.30.<save id>.partial`. When the files of all ranks are on disk, rank 0
+adds the manifest and renames the directory to `30`, or to `30.1` if `30` exists; the older checkpoint of the
+same step is removed afterwards. So a directory under its final name is complete.
+
+The manifest ends with the SHA-256 of all bytes before that entry. It is a single line; the line breaks are
+added here for reading:
+
+    {"format": "torch_bridge 2", "step": 30, "save_index": 7, "world_size": 2,
+     "parts": {"step": "state", "progress": "dict"},
+     "files": {"rank-0.safetensors": "91ab…", "rank-1.safetensors": "c0de…"}, "sha256": "5e0c…"}
 """
 
+import hashlib
 import itertools
+import json
 import os
 import re
 import shutil
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
-from math import inf, isfinite
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-FORMAT = "torch_bridge 1"
+MANIFEST = "checkpoint.json"
+_FORMAT = "torch_bridge 2"
 _COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
-_TEMPORARY_NAME = re.compile(r"\.(?P<count>[0-9]+)\.(?P<save>[0-9a-f]{32})\.(?P<state>partial|removed)")
-_RANK_FILE = re.compile(r"rank-[0-9]+\.(json|safetensors)")
-_HEAD = re.compile(
-    rb'\{"format":"%s","save":"[0-9a-f]{32}","number":([0-9]{1,18}),"count":[0-9]+,'
-    rb'"ranks":([0-9]{1,18}),"rank":0,' % FORMAT.encode()
-)
-_HEAD_BYTES = 512  # enough for the longest match
+_TEMPORARY_NAME = re.compile(r"\.[0-9]+\.[0-9a-f]{32}\.(partial|removed)")
 _LISTING_ATTEMPTS = 10  # while another process changes the directory
+_RANK_FILE = re.compile(r"rank-[0-9]+\.safetensors")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class CheckpointDir:
-    """The directory of one checkpoint. They sort in the order in which they were saved."""
+    """The directory of one checkpoint, with what its manifest says."""
 
-    save_index: float
-    """The index of the save. Infinite if damage hides it: it could be the newest."""
-    count: int
+    step: int
     path: Path
+    save_index: float
+    """The index of the save in the directory of the run; the newest has the highest. Infinite if damage hides
+    it, since the checkpoint could be the newest."""
+    world_size: int = 0
+    """The number of ranks that saved it."""
+    parts: dict[str, str] = field(default_factory=dict[str, str])
+    """The kind of each part, "state", "dict" or "list", by the part's name."""
+    files: dict[str, str] = field(default_factory=dict[str, str])
+    """The SHA-256 of each file, by the file's name."""
+    damage: str = ""
+    """What is wrong with the manifest."""
 
 
-class Head(NamedTuple):
-    """The first entries of rank 0's JSON file."""
-
-    save_index: int
-    """The index of the save in the checkpoints directory; the newest has the highest."""
-    world_size: int
+def rank_file(rank: int) -> str:
+    """Return the name of the file that a rank writes."""
+    return f"rank-{rank}.safetensors"
 
 
-def json_path(checkpoint: Path, rank: int) -> Path:
-    return checkpoint / f"rank-{rank}.json"
-
-
-def unfinished_path(path: Path) -> Path:
-    """Return the name of a JSON file while it is written."""
-    return path.with_suffix(".tmp")
-
-
-def tensors_path(checkpoint: Path, rank: int) -> Path:
-    return checkpoint / f"rank-{rank}.safetensors"
-
-
-def partial_path(directory: Path, count: int, save_id: str) -> Path:
+def partial_path(directory: Path, step: int, save_id: str) -> Path:
     """Return the directory that the ranks of one save write into."""
-    return directory / f".{count}.{save_id}.partial"
+    return directory / f".{step}.{save_id}.partial"
 
 
 def list_complete(directory: Path) -> list[CheckpointDir]:
-    """Return the complete checkpoints that this library has written, in the order of their saves."""
-    return [item for item in list_with_damaged(directory) if isfinite(item.save_index)]
+    """Return the undamaged checkpoints that this library has written, in the order of their saves."""
+    return [checkpoint for checkpoint in list_with_damaged(directory) if not checkpoint.damage]
 
 
 def list_with_damaged(directory: Path) -> list[CheckpointDir]:
-    """Return the complete checkpoints, and those of which rank 0's JSON file is damaged."""
+    """Return the checkpoints, and last those whose manifest is damaged or missing."""
     checkpoints: list[CheckpointDir] = []
     for _ in range(_LISTING_ATTEMPTS):
-        paths = _list_entries(directory)
-        checkpoints = [item for path in paths if (item := identify_checkpoint(path)) is not None]
-        # A save renames the new directory and then removes the old one. A listing that runs meanwhile could
-        # miss both: the new one under its old name, and the old one once it is gone. So list until nothing
-        # moves.
-        if _list_entries(directory) == paths:
+        paths = _entries(directory)
+        checkpoints = []
+        for path in paths:
+            name = _COMPLETE_NAME.fullmatch(path.name)
+            if name is not None and _is_checkpoint(path):
+                checkpoints.append(read_checkpoint(path, int(name[1])))
+        # A save in another process renames the new directory, then removes the old one. A listing in between
+        # could miss both: the new one before its rename, and the old one once it is gone.
+        if _entries(directory) == paths:
             break
-    return sorted(checkpoints)
+    return sorted(checkpoints, key=lambda checkpoint: (checkpoint.save_index, checkpoint.step))
 
 
-def identify_checkpoint(path: Path) -> CheckpointDir | None:
-    """Identify a checkpoint by its directory's name and rank 0's JSON file; None if it is not one."""
-    head = read_head(path)
-    if match := _COMPLETE_NAME.fullmatch(path.name):
-        if head is not None:
-            return CheckpointDir(head.save_index, int(match[1]), path)
-        if any(_RANK_FILE.fullmatch(entry.name) for entry in _list_entries(path)):
-            return CheckpointDir(inf, int(match[1]), path)
-    # A removed checkpoint may have lost its tensors, and still have its JSON files.
-    match = _TEMPORARY_NAME.fullmatch(path.name)
-    if match and match["state"] == "partial" and head is not None and is_complete(path):
-        return CheckpointDir(head.save_index, int(match["count"]), path)
-    return None
-
-
-def read_head(checkpoint: Path) -> Head | None:
-    """Return the head of rank 0's JSON file; None if this library has not written it."""
+def read_checkpoint(path: Path, step: int) -> CheckpointDir:
+    """Return the checkpoint of this step, from its manifest."""
+    damage = ""
+    entries: dict[str, Any] = {}
     try:
-        with json_path(checkpoint, 0).open("rb") as file:
-            match = _HEAD.match(file.read(_HEAD_BYTES))
-    except OSError:
-        return None
-    return None if match is None else Head(save_index=int(match[1]), world_size=int(match[2]))
+        content = (path / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        damage = f"{MANIFEST} is missing"
+    except OSError as error:
+        damage = f"{MANIFEST} can't be read: {error}"
+    else:
+        if content != _with_digest(content.rpartition(b', "sha256"')[0]):
+            damage = f"{MANIFEST} is damaged: its SHA-256 differs"
+        else:
+            entries = json.loads(content)
+            if entries["format"] != _FORMAT:
+                damage = f"{MANIFEST} has the format {entries['format']!r}, and not {_FORMAT!r}"
+            elif entries["step"] != step:
+                damage = f"{MANIFEST} is that of checkpoint {entries['step']}"
+    if damage:
+        return CheckpointDir(step, path, inf, damage=damage)
+    del entries["format"], entries["sha256"]
+    return CheckpointDir(path=path, **entries)
 
 
-def is_complete(path: Path) -> bool:
-    """Return True if a partial checkpoint has the files of all ranks."""
-    head = read_head(path)
-    return head is not None and all(json_path(path, rank).exists() for rank in range(head.world_size))
+def check_run_directory(directory: Path) -> None:
+    """Raise a ValueError if a directory is itself a checkpoint, or has checkpoints of an earlier format."""
+    if (directory / MANIFEST).exists():
+        raise ValueError(
+            f"{directory} is itself a checkpoint: pass the directory of the run, {directory.parent}"
+        )
+    for path in _entries(directory):
+        if _COMPLETE_NAME.fullmatch(path.name) is None:
+            continue
+        if (path / "rank-0.json").exists() or (path / "0" / "manifest.json").exists():
+            raise ValueError(
+                f"{path} was saved in an earlier format. plateau-jax 0.2.0, or the development version that "
+                "saved it, reads it: continue that run there, or pass a different directory"
+            )
 
 
-def begin_save(directory: Path, count: int, save_id: str, rank: int) -> tuple[Path, int]:
-    """Create the directory of one save; rank 0 first commits or removes those of killed saves.
-
-    Returns:
-        The directory, and the index of the save: one more than that of the last save. Only rank 0's counts;
-        it is 0 on other ranks.
-
-    Raises:
-        RuntimeError: This rank does not see the directory that rank 0 created: the path names a different one
-            here, such as one on another machine's local disk.
-    """
-    path = partial_path(directory, count, save_id)
-    if rank == 0:
-        _clean_up_leftovers(directory, save_id)
-        path.mkdir(parents=True, exist_ok=True)
-        return path, 1 + max((int(item.save_index) for item in list_complete(directory)), default=0)
-    # mkdir, not path.exists(): a network file system may cache for seconds that a directory is missing.
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        return path, 0
-    path.rmdir()
-    raise RuntimeError(
-        f"{path.parent} is not a directory that all ranks share, so no checkpoint in it would become complete"
-    )
+def create_partial(path: Path) -> None:
+    """Create the directory of a save, and remove what killed saves have left. Only rank 0 calls it."""
+    for entry in _entries(path.parent):
+        if _TEMPORARY_NAME.fullmatch(entry.name):
+            shutil.rmtree(entry, ignore_errors=True)
+    path.mkdir(parents=True)
 
 
-def discard(path: Path, rank: int, world_size: int) -> None:
-    """Remove the files of a rank that could not write all of them."""
-    with suppress(OSError):
-        for file in (tensors_path(path, rank), unfinished_path(json_path(path, rank))):
-            file.unlink(missing_ok=True)
-        if world_size == 1:  # another rank may be about to write here; the next save removes the directory
-            path.rmdir()
-
-
-def commit(path: Path, keep: int | None = None) -> None:
-    """Give a complete checkpoint its final name, unless another rank did so first, then prune older ones.
+def commit(path: Path, parts: dict[str, str], files: dict[str, str], world_size: int, keep: int) -> None:
+    """Complete a checkpoint whose files are all on disk, then prune older ones. Only rank 0 calls it.
 
     Args:
         path: Its path from `partial_path`.
-        keep: The number of counts to keep, those saved last; None keeps all.
+        parts: See `CheckpointDir`.
+        files: See `CheckpointDir`.
+        world_size: See `CheckpointDir`.
+        keep: The number of steps to keep, those saved last.
+
+    Raises:
+        RuntimeError: The file of another rank is not here: the ranks do not share the directory.
     """
-    directory, count = path.parent, path.name.split(".")[1]
-    try:
-        _fsync_directory(path)
-        for number in itertools.count():
-            target = directory / (f"{count}.{number}" if number else count)
-            if not os.path.lexists(target):  # a rename would replace an empty directory
-                path.rename(target)
-                break
-    except FileNotFoundError:
-        return  # another rank also saw all files, and was first
-    # The rename reaches the disk before the older checkpoint of this count is removed.
+    directory, step = path.parent, path.name.split(".")[1]
+    for name in files:
+        if not (path / name).exists():
+            raise RuntimeError(f"{directory} is not a directory that all ranks share: {name} is not in it")
+    last_index = max((checkpoint.save_index for checkpoint in list_complete(directory)), default=0)
+    entries: dict[str, Any] = {"format": _FORMAT, "step": int(step), "save_index": int(last_index) + 1}
+    entries |= {"world_size": world_size, "parts": parts, "files": files}
+    with (path / MANIFEST).open("wb") as file:
+        file.write(_with_digest(json.dumps(entries)[:-1].encode()))  # the digest closes the brace
+        file.flush()
+        os.fsync(file.fileno())
+    _fsync_directory(path)
+    for number in itertools.count():
+        target = directory / (f"{step}.{number}" if number else step)
+        if not os.path.lexists(target):  # a rename would replace an empty directory
+            path.rename(target)
+            break
+    # The rename reaches the disk before the older checkpoint of this step is removed.
     _fsync_directory(directory)
-    if keep is not None:
-        _prune(directory, keep)
+    _prune(directory, keep)
 
 
 def _prune(directory: Path, keep: int) -> None:
     checkpoints = list_complete(directory)
-    latest = {checkpoint.count: checkpoint for checkpoint in checkpoints}  # the last save wins
-    kept = sorted(latest.values())[-keep:]
+    latest: dict[int, CheckpointDir] = {}
+    for checkpoint in checkpoints:
+        latest[checkpoint.step] = checkpoint  # the last save of a step wins
+    kept = sorted(latest.values(), key=lambda checkpoint: checkpoint.save_index)[-keep:]
     for checkpoint in checkpoints:
         if checkpoint not in kept and not checkpoint.path.is_symlink():
             # Rename first: a checkpoint must never be seen with only some of its files.
-            removed = directory / f".{checkpoint.count}.{uuid.uuid4().hex}.removed"
+            removed = directory / f".{checkpoint.step}.{uuid.uuid4().hex}.removed"
             with suppress(FileNotFoundError):
                 checkpoint.path.rename(removed)
                 shutil.rmtree(removed, ignore_errors=True)
 
 
-def _clean_up_leftovers(directory: Path, save_id: str) -> None:
-    """Commit or remove the temporary directories that killed processes left behind.
+def _is_checkpoint(path: Path) -> bool:
+    """Return True if a directory has a file with one of our names; a directory of another tool has none."""
+    names = [entry.name for entry in _entries(path)]
+    return any(name == MANIFEST or _RANK_FILE.fullmatch(name) for name in names)
 
-    Args:
-        directory: The checkpoints directory.
-        save_id: The save in progress, whose directory stays.
-    """
-    for path in _list_entries(directory):
-        if (match := _TEMPORARY_NAME.fullmatch(path.name)) and match["save"] != save_id:
-            if match["state"] == "partial" and is_complete(path):
-                commit(path)
-            else:
-                shutil.rmtree(path, ignore_errors=True)
+
+def _with_digest(text: bytes) -> bytes:
+    digest = hashlib.sha256(text).hexdigest()
+    return text + f', "sha256": "{digest}"}}\n'.encode()
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _fsync_directory(directory: Path) -> None:
@@ -210,10 +209,3 @@ def _fsync_directory(directory: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _list_entries(directory: Path) -> list[Path]:
-    try:
-        return sorted(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []

@@ -1,55 +1,62 @@
 """`Checkpoints`: save all parts of a training run in the background, and verify and load them."""
 
+import atexit
 import os
+import traceback
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from typing import Any, NamedTuple, Never, TypeVar
 
 import torch
 from torch import nn
 
-from torch_bridge.checkpointing import checkpoint_dirs, merging, parts, reading
-from torch_bridge.checkpointing.background import BackgroundTask
-from torch_bridge.checkpointing.loading_parts import LoadingModel, LoadingPart, load_all_or_none
-from torch_bridge.checkpointing.parts import Part, Snapshot, Stateful
-from torch_bridge.checkpointing.rank_content import DigestSummary, RankContent
-from torch_bridge.checkpointing.reading import SavedCheckpoint
+from torch_bridge.checkpointing import checkpoint_dirs, loading, merging, parts, saving
+from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir
+from torch_bridge.checkpointing.loading import SavedCheckpoint
+from torch_bridge.checkpointing.parts import Part, Stateful
+from torch_bridge.checkpointing.states import SplitState
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.processes import collective_call, describe_error, raise_error_of_any_rank
+from torch_bridge.distributed.processes import collective_call
+from torch_bridge.training.step import TrainStep
 
-Arguments = TypeVar("Arguments")
+Value = TypeVar("Value")
+
+_lock = RLock()  # held by a thread while it starts a save, or takes the error of one
+_pending: dict[str, "Future[None]"] = {}  # the last save into each directory, until its error is raised
 
 
 class Checkpoints:
-    """The checkpoints of a training run in a directory. Each has a count, usually that of updates.
+    """The checkpoints of a training run in a directory. Each has a step, usually the number of updates.
 
     A checkpoint holds parts, given by name. A part is an object with `state_dict` and `load_state_dict` (a
     `TrainStep`, a loader, a `MetricLog`, a module, an optimizer, a scheduler), or a dictionary or a list of
-    plain values, which `load` refills in place. Values may be those of JSON, tuples, sets, bytes,
-    dictionaries with any of these as keys, NumPy arrays, tensors and parameters; they are restored exactly,
-    without gradients.
+    plain values, which `load` refills in place. Values may be those that `torch.load(weights_only=True)`
+    reads, and NumPy arrays; they are restored exactly, without gradients.
 
-    `save` copies the current state and returns; a background thread writes the copy as safetensors and JSON
-    files. If a process is killed, the last complete checkpoint survives, and a later save removes the
-    unfinished files. A program that ends normally completes a pending save first. The next call raises an
-    error from the background (if that call is a `save`, it starts first); if there is no next call, the error
-    is printed when the program ends. Several threads of a single process may save: each waits for the others.
-    With several ranks, save from one thread.
+    `save` copies the current state and returns; `torch.distributed.checkpoint` writes the copy in the
+    background, as safetensors files. If a process is killed, the last complete checkpoint survives, and a
+    later save removes the unfinished files. A program that ends normally completes a pending save first. The
+    next call raises an error from the background (if that call is a `save`, it starts first); if there is no
+    next call, the error is printed when the program ends. Several threads of a single process may save: each
+    waits for the others. With several ranks, save from one thread.
 
-    `load` verifies the SHA-256 of every tensor first, and never runs code from a checkpoint. One run at a
-    time may save to a directory; others may load from it meanwhile.
+    `load` compares the SHA-256 of every file, and never runs code from a checkpoint. One run at a time may
+    save to a directory; others may load from it meanwhile.
 
     With several processes, each of them calls `save` and `load`, with the same arguments, on a directory
     that they share. Each rank writes its shards of DTensors; rank 0 writes everything else, and other ranks
     only what differs from rank 0 (random numbers, for instance). Any number of processes can load, under DDP,
     FSDP2 or on one process: each rank reads its shards of what is sharded now. If fewer processes load than
     saved, the values of the missing ranks are dropped. If more load, a `TrainStep` on a new rank keeps its
-    random numbers and carry, and gets every other value from rank 0. A warning says so.
+    random numbers and carry, and gets every other value from rank 0. A warning says so. A save that is
+    pending when `torch.distributed.destroy_process_group` is called is lost: wait for the last one with
+    `save(..., wait=True)`.
 
     Args:
         directory: The directory; the first save creates it.
@@ -58,7 +65,8 @@ class Checkpoints:
 
     Raises:
         NotADirectoryError: The directory is a file or a broken link, or lies in one.
-        TypeError, ValueError: `keep` is not a positive integer.
+        TypeError, ValueError: `keep` is not a positive integer; the directory is itself a checkpoint, or has
+            checkpoints in the format of an earlier version.
 
     >>> import tempfile, torch
     >>> from torch_bridge import Checkpoints
@@ -80,99 +88,116 @@ class Checkpoints:
         if not existing.is_dir():
             what = "not a directory" if existing.exists() else "a link to a missing directory"
             raise NotADirectoryError(f"directory = {str(directory)!r}: {existing} is {what}")
-        self._background = BackgroundTask.named(os.path.realpath(self.directory))
+        checkpoint_dirs.check_run_directory(self.directory)
+        self._key = os.path.realpath(self.directory)
 
-    def counts(self) -> list[int]:
-        """Return the counts of the complete checkpoints, ascending, after waiting for a pending save.
+    def steps(self) -> list[int]:
+        """Return the steps of the complete checkpoints, ascending, after waiting for a pending save.
 
         This waits for this rank only: call `save(..., wait=True)` to wait for all.
         """
-        self._background.finish()
-        return sorted({checkpoint.count for checkpoint in checkpoint_dirs.list_complete(self.directory)})
+        self._finish()
+        return sorted({checkpoint.step for checkpoint in checkpoint_dirs.list_complete(self.directory)})
 
-    def save(self, /, count: int, wait: bool = False, **parts_by_name: Part) -> None:
+    def save(self, step: int, /, wait: bool = False, **parts_by_name: Part) -> None:
         """Save the parts as they are now, after waiting for a pending save.
 
         Args:
-            count: The checkpoint's count, at least 0. An older checkpoint of the same count is replaced.
+            step: The checkpoint's step, at least 0. An older checkpoint of the same step is replaced.
             wait: If True, return only when the checkpoint is complete, on all ranks.
             **parts_by_name: The parts.
 
         Raises:
-            TypeError: `count` is not an integer; a part was passed without its name; a part has no state, or
+            TypeError: `step` is not an integer; a part was passed without its name; a part has no state, or
                 its state holds a value that a checkpoint can't hold.
-            ValueError: There are no parts; the count is negative; the count, the names, or the order of
+            ValueError: There are no parts; the step is negative; the step, the names, or the order of
                 sharded parameters in an optimizer differ between ranks.
             Exception: An error of a part or of the system. The other ranks then raise RuntimeError. An error
                 of an earlier save is raised once this save has started.
         """
-        content: RankContent | None = None
-        earlier_error: BaseException | None = None
+        states: dict[str, SplitState] = {}
 
         def copy_parts() -> _Copied:
-            nonlocal content, earlier_error
-            earlier_error = self._background.wait()
-            checked_count = checks.at_least("count", count, 0)
+            checked_step = checks.at_least("step", step, 0)
             if isinstance(wait, Stateful | dict | list):  # a part without a name, which would not be saved
                 raise TypeError(
                     f"wait = {checks.short_repr(wait)} must be True or False: pass parts by name, such as "
                     "step=step"
                 )
             parts.check_parts(parts_by_name)
-            content = RankContent({name: Snapshot.take(name, part) for name, part in parts_by_name.items()})
-            save_id = uuid.uuid4().hex
-            if processes.is_main() and processes.world_size() > 1:  # the other ranks check that they share it
-                checkpoint_dirs.partial_path(self.directory, checked_count, save_id).mkdir(parents=True)
-            arguments = checked_count, list(parts_by_name)
-            summary = content.summarize() if processes.is_main() else None
-            return _Copied(arguments, content.name_digests, save_id, summary, describe_error(earlier_error))
+            for name, part in parts_by_name.items():
+                states[name] = parts.copy_state(name, part)
+            digests = {name: parts.digest_of_names(state) for name, state in states.items()}
+            return _Copied((checked_step, list(parts_by_name)), digests, uuid.uuid4().hex)
 
-        with self._background.lock:
-            with (
-                torch.inference_mode(False),
-                torch.no_grad(),
-            ):  # tensors of inference mode can't be trained on
-                copied = collective_call(copy_parts)
-            checked_count, _ = _agreed("save", "(count, parts)", [rank.arguments for rank in copied])
-            for name in copied[0].name_digests:
-                parts.check_same_order(name, [rank.name_digests.get(name) for rank in copied])
-            assert content is not None
-            content.drop_equal(copied[0].summary)
-            rank, ranks = processes.rank(), processes.world_size()
-            arguments = self.directory, copied[0].save_id, checked_count, rank, ranks, self.keep
-            self._background.start(partial(content.write_files, *arguments))
+        # Tensors of inference mode can't be trained on.
+        with _lock, torch.inference_mode(False), torch.no_grad():
+            self._wait()  # so that the copy of an earlier save is freed
+            copied = collective_call(copy_parts)
+            checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in copied])
+            parts.check_same_order([rank.digests for rank in copied])
+            earlier_error = self._wait()  # again: a signal handler may have saved meanwhile
+            path = checkpoint_dirs.partial_path(self.directory, checked_step, copied[0].save_id)
+            kinds = {name: parts.kind_of(part) for name, part in parts_by_name.items()}
+            _pending[self._key] = saving.start_save(saving.Save(checked_step, states, kinds, path, self.keep))
+        try:
             # An earlier save's error must not cost this checkpoint as well, so it is raised only now.
-            try:
-                raise_error_of_any_rank(earlier_error, [rank.earlier_error for rank in copied])
-            except BaseException as error:
-                error.add_note(f"An earlier save failed. The save of checkpoint {checked_count} has started.")
-                raise
-            finally:
-                earlier_error = None  # as in collective_call
-                if wait:
-                    collective_call(self._background.finish)
+            if earlier_error is not None:
+                earlier_error.add_note(
+                    f"An earlier save failed. The save of checkpoint {checked_step} has started."
+                )
+                raise earlier_error
+        finally:
+            if wait:
+                self._finish()
 
-    def load(self, /, count: int | None = None, **parts_by_name: Part) -> int | None:
-        """Load the saved states into all of the parts, or into none.
+    def load(self, step: int | None = None, /, *, verify: bool = True, **parts_by_name: Part) -> int | None:
+        """Load the saved states into the parts, one after the other.
+
+        Everything is read and verified before the first part changes. If a part then rejects its state, the
+        parts before it are loaded already: stop, or load again. A `TrainStep` that is loaded halfway refuses
+        to train.
 
         Args:
-            count: Which checkpoint; by default the last saved one that is not damaged. A warning names the
+            step: Which checkpoint; by default the last saved one that is not damaged. A warning names the
                 damaged ones that were skipped.
+            verify: Compare the SHA-256 of every file. With False, a load of files in the page cache takes
+                about half the time, and a flipped bit may go unnoticed.
             **parts_by_name: The parts, or some of them, under the names that they were saved under.
 
         Returns:
-            The count of the checkpoint; None if the directory has no checkpoint and `count` is None.
+            The step of the checkpoint; None if the directory has no checkpoint and `step` is None.
 
         Raises:
-            TypeError: `count` is not an integer; a part has no state.
-            ValueError: There are no parts; no checkpoint has this count; it has no parts of these
-                names, or parts of another kind; the arguments differ between ranks.
+            TypeError: `step` is not an integer; a part has no state.
+            ValueError: There are no parts; no checkpoint has this step; it has no parts of these names, or
+                parts of another kind; the arguments differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
-            Exception: An error of a part that rejects its state. After any error all parts are as before.
+            Exception: An error of a part that rejects its state.
         """
-        return self._load(count, parts.check_parts, parts_by_name, LoadingPart)
 
-    def load_model(self, model: nn.Module, count: int | None = None, *, part: str = "step") -> int:
+        def read(saved: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, list[Any]]:
+            _check_saved_parts(saved[0], list(parts_by_name))
+            states = [loading.read_part(saved[0], name, part) for name, part in parts_by_name.items()]
+            return saved[0], states
+
+        with torch.inference_mode(False), torch.no_grad():
+            names = list(parts_by_name)
+            found = self._read_newest(
+                step, names, lambda: parts.check_parts(parts_by_name), read, verify=verify
+            )
+            if found is None:
+                return None
+            saved, states = found
+            # Before any part changes: under an error filter a warning raises.
+            message = _world_size_warning(saved, parts_by_name)
+            if message:
+                warnings.warn(message, UserWarning, stacklevel=2)
+            for part, state in zip(parts_by_name.values(), states, strict=True):
+                collective_call(lambda part=part, state=state: parts.set_state(part, state))
+            return saved.checkpoint.step
+
+    def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
         """Load a model's weights and buffers from a checkpoint, without an optimizer or a training step.
 
         The model may be plain or wrapped, on any number of ranks, however it was saved. If buffers differed
@@ -180,17 +205,17 @@ class Checkpoints:
 
         Args:
             model: The module. It has the names and shapes of the saved one; its dtypes may differ.
-            count: Which checkpoint; by default the one that `load` would choose.
+            step: Which checkpoint; by default the one that `load` would choose.
             part: The name of the part: a `TrainStep`, or a module.
 
         Returns:
-            The count of the checkpoint.
+            The step of the checkpoint.
 
         Raises:
-            TypeError: `model` is not a module; `count` is not an integer.
-            ValueError: The directory has no checkpoint, or none of this count; it has no such part; the part
+            TypeError: `model` is not a module; `step` is not an integer.
+            ValueError: The directory has no checkpoint, or none of this step; it has no such part; the part
                 is neither a `TrainStep` nor a module, or of a different model; the model has no memory; the
-                arguments differ between ranks. The model is as before.
+                arguments differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
         >>> import tempfile, torch
@@ -205,35 +230,39 @@ class Checkpoints:
         >>> directory.cleanup()
         """
 
-        def check(parts_by_name: Mapping[str, Any]) -> None:
-            ((name, part),) = parts_by_name.items()
-            parts.check_model(name, "model", part)
+        def read(saved: list[SavedCheckpoint]) -> tuple[int, Any]:
+            _check_saved_parts(saved[0], [part])
+            return saved[0].checkpoint.step, loading.read_model(saved[0], part, model)
 
-        loaded = self._load(count, check, {part: model}, LoadingModel)
-        if loaded is None:  # a new training run may start without a checkpoint, but a model would stay random
-            raise ValueError(
-                f"{self.directory} has no checkpoint to load: Checkpoints takes the directory given to the "
-                "run that saved them"
-            )
-        return loaded
+        with torch.inference_mode(False), torch.no_grad():
+            found = self._read_newest(step, [part], lambda: parts.check_model(part, "model", model), read)
+            # A new training run may start without a checkpoint, but a model would stay random.
+            if found is None:
+                raise ValueError(
+                    f"{self.directory} has no checkpoint to load: Checkpoints takes the directory given to "
+                    "the run that saved them"
+                )
+            loaded_step, state = found
+            collective_call(lambda: parts.set_state(model, state))
+            return loaded_step
 
     def merge(
-        self, counts: Sequence[int], weights: Sequence[float], *, into: nn.Module, part: str = "step"
+        self, steps: Sequence[int], weights: Sequence[float], *, into: nn.Module, part: str = "step"
     ) -> None:
         """Load the weighted mean of a model's weights in several checkpoints.
 
-            tensor = Σ weights[i] · (the tensor in checkpoint counts[i])
+            tensor = Σ weights[i] · (the tensor in checkpoint steps[i])
 
         All floating-point tensors are averaged, buffers included. Everything else, such as an integer buffer,
-        comes from the last of `counts`. `Curve.merge_weights` returns the weights that replace a cooldown.
+        comes from the last of `steps`. `Curve.merge_weights` returns the weights that replace a cooldown.
 
         A tensor that is float64 in any checkpoint is summed in float64, every other one in float32; the sum
         is rounded to the module's dtype at the end. The result has the same bits on any number of ranks.
-        Tensors are read one by one. In addition to the module, each rank needs memory for one whole model and
-        the sum of one tensor, and for two models at the end. The SHA-256 of every tensor is verified first.
+        Tensors are read some megabytes at a time. In addition to the module, each rank needs memory for one
+        whole model, and for some copies of its largest tensor. The SHA-256 of every file is verified.
 
         Args:
-            counts: The checkpoints, each once.
+            steps: The checkpoints, each once.
             weights: A number for each checkpoint. They add up to 1 within 10⁻⁶, which leaves room for float32
                 rounding, and may be negative. A checkpoint of weight 0 is verified, but not summed.
             into: The module, plain or wrapped, on any number of ranks, as for `load_model`. Its
@@ -241,23 +270,23 @@ class Checkpoints:
             part: The name of the part: a `TrainStep`, or a module.
 
         Raises:
-            TypeError: `counts` is not a sequence of integers, or `weights` is not a sequence of numbers;
+            TypeError: `steps` is not a sequence of integers, or `weights` is not a sequence of numbers;
                 `into` is not a module.
-            ValueError: `counts` is empty or names a checkpoint twice; there are more or fewer weights than
-                counts, one is not finite, or they don't add up to 1; a checkpoint is missing, or has no such
+            ValueError: `steps` is empty or names a checkpoint twice; there are more or fewer weights than
+                steps, one is not finite, or they don't add up to 1; a checkpoint is missing, or has no such
                 part; the part is neither a `TrainStep` nor a module, or of a different model; a tensor is
                 floating-point in one checkpoint, but not in another or in the module; the module has no
                 memory; the arguments differ between ranks.
             RuntimeError: A checkpoint is damaged; or another rank has failed.
-            Exception: An error of the module that rejects the state. After any error it is as before.
+            Exception: An error of the module that rejects the state.
 
         >>> import tempfile, torch
         >>> from torch_bridge import Checkpoints
         >>> directory, model = tempfile.TemporaryDirectory(), torch.nn.Linear(1, 1, bias=False)
         >>> checkpoints = Checkpoints(directory.name)
-        >>> for count in (10, 20):
-        ...     _ = model.weight.data.fill_(count)
-        ...     checkpoints.save(count, model=model)
+        >>> for step in (10, 20):
+        ...     _ = model.weight.data.fill_(step)
+        ...     checkpoints.save(step, model=model)
         >>> checkpoints.merge([10, 20], [0.25, 0.75], into=model, part="model")
         >>> model.weight.item()
         17.5
@@ -265,53 +294,90 @@ class Checkpoints:
         """
 
         def check_arguments() -> tuple[list[int], list[float], str]:
-            self._background.finish()
+            self._finish()
             parts.check_model(part, "into", into)
-            return *merging.check_arguments(counts, weights), part
+            return *merging.check_arguments(steps, weights), part
 
         arguments = collective_call(check_arguments)
-        checked_counts, checked_weights, name = _agreed("merge", "(counts, weights, part)", arguments)
-        with torch.inference_mode(False), torch.no_grad(), ExitStack() as opened:
-            model, saved = LoadingModel(name, into), list[SavedCheckpoint]()
-            for count in checked_counts:
-                checkpoint, _ = reading.open_newest_intact(self.directory, count, opened)
-                assert checkpoint is not None  # it raises if there is none of this count
-                checkpoint.check_parts([name])
-                saved.append(checkpoint)
-            collective_call(lambda: model.stage(merging.merge_states(saved, checked_weights, model)))
-            load_all_or_none([model])
+        checked_steps, checked_weights, name = _agreed("merge", "(steps, weights, part)", arguments)
 
-    def _load(
+        def read(saved: list[SavedCheckpoint]) -> Any:
+            for checkpoint in saved:
+                _check_saved_parts(checkpoint, [name])
+            return merging.merge_states(saved, checked_weights, name, into)
+
+        with torch.inference_mode(False), torch.no_grad():
+            listed = self._list()
+            checkpoints = [self._checkpoint_of(step, listed) for step in checked_steps]
+            state, damage = loading.read_verified(checkpoints, read)
+            if damage:
+                raise RuntimeError(f"{self.directory} has a damaged checkpoint: {damage}")
+            collective_call(lambda: parts.set_state(into, state))
+
+    def _wait(self) -> BaseException | None:
+        """Wait for the pending save, and return its error."""
+        pending = _pending.get(self._key)
+        if pending is None:
+            return None
+        return pending.exception()
+
+    def _finish(self) -> None:
+        """Wait for the pending save, and raise its error once."""
+        with _lock:
+            error = self._wait()
+            _pending.pop(self._key, None)
+            if error is not None:
+                raise error
+
+    def _list(self) -> list[CheckpointDir]:
+        """Return the checkpoints that rank 0 sees: other ranks may see different ones by now."""
+        listed = collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
+        # The path of the directory may differ by rank.
+        return [replace(checkpoint, path=self.directory / checkpoint.path.name) for checkpoint in listed]
+
+    def _checkpoint_of(self, step: int, listed: Sequence[CheckpointDir]) -> CheckpointDir:
+        """Return the checkpoint of this step, the last saved one if there are several."""
+        of_step = [checkpoint for checkpoint in listed if checkpoint.step == step]
+        if not of_step:
+            steps = sorted({checkpoint.step for checkpoint in listed})
+            raise ValueError(f"{self.directory} has no checkpoint {step}; it has {checks.short_repr(steps)}")
+        return of_step[-1]
+
+    def _read_newest(
         self,
-        count: int | None,
-        check: Callable[[Mapping[str, Any]], None],
-        parts_by_name: Mapping[str, Part],
-        kind: Callable[[str, Part], LoadingPart],
-    ) -> int | None:
+        step: int | None,
+        names: list[str],
+        check: Callable[[], None],
+        read: Callable[[list[SavedCheckpoint]], Value],
+        *,
+        verify: bool = True,
+    ) -> Value | None:
+        """Read from the checkpoint of this step, or from the newest that is not damaged. A collective."""
+
         def check_arguments() -> tuple[int | None, list[str]]:
-            self._background.finish()
-            checked_count = None if count is None else checks.at_least("count", count, 0)
-            check(parts_by_name)
-            return checked_count, list(parts_by_name)
+            self._finish()
+            check()
+            if step is None:
+                return None, names
+            return checks.at_least("step", step, 0), names
 
-        checked_count, names = _agreed("load", "(count, parts)", collective_call(check_arguments))
-        with torch.inference_mode(False), torch.no_grad(), ExitStack() as opened:
-            saved, damage = reading.open_newest_intact(self.directory, checked_count, opened)
-            if saved is None:
-                return None
-            saved.check_parts(names)
-            loading = [kind(name, part) for name, part in parts_by_name.items()]
-
-            def read_states() -> None:
-                for part in loading:
-                    part.read_state(saved)
-
-            collective_call(read_states)
-            # Before any part changes: under an error filter a warning raises.
-            for message in _load_warnings(saved, loading, damage):
-                warnings.warn(message, UserWarning, stacklevel=3)
-            load_all_or_none(loading)
-            return saved.count
+        checked_step, _ = _agreed("load", "(step, parts)", collective_call(check_arguments))
+        candidates = self._list()
+        if checked_step is not None:
+            candidates = [self._checkpoint_of(checked_step, candidates)]
+        damages: list[str] = []
+        for checkpoint in reversed(candidates):
+            value, damage = loading.read_verified([checkpoint], read, verify=verify)
+            if not damage:
+                if damages:
+                    message = f"{checkpoint.path} is loaded: newer ones are damaged: {'; '.join(damages)}"
+                    warnings.warn(message, UserWarning, stacklevel=3)
+                return value
+            damages.append(damage)
+        if damages:
+            what = "only damaged checkpoints" if checked_step is None else "a damaged checkpoint"
+            raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
+        return None
 
     def __reduce__(self) -> Never:
         raise TypeError("Checkpoints can't be copied or pickled: build others on the same directory")
@@ -321,14 +387,13 @@ class _Copied(NamedTuple):
     """A rank's message to the others, once it has copied its parts."""
 
     arguments: tuple[int, list[str]]
-    name_digests: dict[str, str]
+    digests: dict[str, str | None]
+    """The `digest_of_names` of each part."""
     save_id: str
     """The id of the save; all ranks use that of rank 0."""
-    summary: DigestSummary | None
-    earlier_error: str | None
 
 
-def _agreed(call: str, names: str, arguments: Sequence[Arguments]) -> Arguments:
+def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
     """Return the arguments of a call; raise ValueError if they differ between ranks."""
     for rank, of_rank in enumerate(arguments):
         if of_rank != arguments[0]:
@@ -339,28 +404,37 @@ def _agreed(call: str, names: str, arguments: Sequence[Arguments]) -> Arguments:
     return arguments[0]
 
 
-def _load_warnings(saved: SavedCheckpoint, loading: Sequence[LoadingPart], damage: list[str]) -> list[str]:
-    """Return the warnings of a load: about damage, and about values dropped or copied between ranks."""
-    warned = [f"{saved.path} is loaded: newer ones are damaged: {'; '.join(damage)}"] if damage else []
-    before, now = saved.world_size, processes.world_size()
-    if before == now:
-        return warned
-    names = {part.name for part in loading if part.is_per_rank}
-    # The values that the missing ranks saved themselves, or any ranks, by two components such as step.random.
-    differing = {
-        ".".join(key.split(".")[:2])
-        for rank in range(now if now < before else 1, before)
-        for key in saved.keys_saved_by(rank)
-        if key.split(".")[0] in names
-    }
-    change = ""
-    if now < before and differing:
-        change = f"the values of the missing processes in {', '.join(sorted(differing))} are dropped"
-    elif now > before and (differing or any(part.is_step for part in loading)):
-        change = (
-            "the new processes keep the random numbers and the carry of their training steps, and get "
-            "process 0's values of everything else"
-        )
-    if change:
-        warned.insert(0, f"{saved.path} was saved by {before} processes, and now there are {now}: {change}")
-    return warned
+def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str]) -> None:
+    """Raise ValueError if the checkpoint lacks a part."""
+    saved_names = list(saved.checkpoint.parts)
+    unknown = sorted(set(names) - set(saved_names))
+    if unknown:
+        raise ValueError(f"{saved.checkpoint.path} has the parts {saved_names}, and not {unknown}")
+
+
+def _world_size_warning(saved: SavedCheckpoint, parts_by_name: Mapping[str, Part]) -> str:
+    """Return a warning about values that are dropped or copied between ranks, or an empty string."""
+    before, now = saved.checkpoint.world_size, processes.world_size()
+    message = f"{saved.checkpoint.path} was saved by {before} processes, and now there are {now}: "
+    if now < before:
+        dropped = saved.values_of_ranks(now, parts_by_name)
+        if dropped:
+            return f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
+    if now > before:
+        has_step = any(isinstance(part, TrainStep) for part in parts_by_name.values())
+        if has_step or saved.values_of_ranks(1, parts_by_name):
+            return (
+                f"{message}the new processes keep the random numbers and the carry of their training steps, "
+                "and get process 0's values of everything else"
+            )
+    return ""
+
+
+@atexit.register
+def _print_errors() -> None:
+    """Print the errors that no later call has raised."""
+    # Python completes all pending saves before it calls atexit functions.
+    for pending in _pending.values():
+        error = pending.exception()
+        if error is not None:
+            traceback.print_exception(error)

@@ -1,16 +1,15 @@
 """The parts of a checkpoint: stateful objects, dictionaries and lists."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.checkpointing import encoding
+from torch_bridge.checkpointing.states import SplitState, split_state
 from torch_bridge.curve_api import checks
-from torch_bridge.distributed.dtensors import host_copier
+from torch_bridge.distributed.dtensors import host_copier, mesh_of
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.training.state.optimizer_states import load_optimizer
 from torch_bridge.training.step import TrainStep
@@ -24,6 +23,8 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
+_RESERVED_NAMES = ("__metadata__", "verify")  # of safetensors, and an argument of `load`
+
 Part = Stateful | dict[str, Any] | list[Any]
 
 
@@ -32,8 +33,10 @@ def check_parts(parts: Mapping[str, Any]) -> None:
     if not parts:
         raise ValueError("there are no parts: pass them by name, such as step=step, loader=loader")
     for name, part in parts.items():
-        if not name.isidentifier() or name == "__metadata__":  # safetensors reserves that key
-            raise ValueError(f"{checks.short_repr(name)} must be a valid variable name, and not __metadata__")
+        if not name.isidentifier() or name in _RESERVED_NAMES:
+            raise ValueError(
+                f"{checks.short_repr(name)} must be a valid variable name, and not one of {_RESERVED_NAMES}"
+            )
         if isinstance(part, type) or not isinstance(part, Stateful | dict | list):
             raise TypeError(
                 f"{name} = {checks.short_repr(part)} must have state_dict and load_state_dict, or be a "
@@ -91,77 +94,43 @@ def set_state(part: Part, state: Any) -> None:
         part[:] = state
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A copy of a part's state in host memory."""
+def copy_state(name: str, part: Part) -> SplitState:
+    """Return a copy of a part's current state in host memory.
 
-    encoded: Any
-    tensors: dict[str, Tensor]
-
-    @classmethod
-    def take(cls, name: str, part: Part) -> "Snapshot":
-        """Copy the current state of a part.
-
-        Raises:
-            TypeError: The state holds something that a checkpoint can't hold.
-        """
-        state = get_state(part)
-        # A training step returns copies already. Any other state may share memory with its part.
-        if isinstance(part, TrainStep):
-            encoded, tensors = encoding.encode_state(name, state)
-        else:
-            encoded, tensors = encoding.encode_state(name, state, host_copier())
-        return cls({"of": kind_of(part), "state": encoded}, tensors)
-
-    def decode(self) -> Any:
-        """Return the state, which shares its tensors with this snapshot."""
-        return encoding.decode_state(
-            "", self.encoded["state"], lambda _, reference: self.tensors[reference.key]
-        )
+    Raises:
+        TypeError: The state holds something that a checkpoint can't hold.
+    """
+    if isinstance(part, TrainStep):
+        return split_state(name, part.state_dict(), lambda tensor: tensor)  # these are copies already
+    return split_state(name, get_state(part), host_copier())
 
 
-def restorer(name: str, part: Part) -> Callable[[], None]:
-    """Copy the current state of a part, and return a function that restores it."""
-    if not isinstance(part, Stateful):  # it gets back the very objects that it held, not copies
-        return partial(set_state, part, get_state(part))
-    try:
-        before = Snapshot.take(name, part)
-    except MemoryError:
-        raise
-    except Exception as error:  # the part may have no state yet
-        reason = f"its state could not be copied: {type(error).__name__}: {error}"
-
-        def fail() -> None:
-            if isinstance(part, TrainStep):
-                part._steppers.is_partial = True  # as before the load: an update was interrupted
-            raise RuntimeError(reason)
-
-        return fail
-    return lambda: set_state(part, before.decode())
-
-
-def parameter_names(record: Any) -> Any:
-    """Return the names that a saved training step or optimizer has for its parameters; None without any."""
-    match record["state"]:
-        case {"parameters": names, "optimizer": _}:
-            return names
+def digest_of_names(state: SplitState) -> str | None:
+    """Return a digest of a part's names of its parameters; None if it has no shards."""
+    if not any(map(mesh_of, state.tensors.values())):
+        return None
+    names: Any = None
+    match state.structure:
+        case {"parameters": of_step, "optimizer": _}:
+            names = of_step
         case {"param_groups": [*groups]}:
-            return [group.get("param_names") for group in groups if isinstance(group, dict)]
+            names = [group.get("param_names") for group in groups]
         case _:
-            return None
+            pass
+    return hashlib.sha256(repr(names).encode()).hexdigest()
 
 
-def check_same_order(name: str, names_by_rank: Sequence[Any]) -> None:
+def check_same_order(digests_by_rank: Sequence[Mapping[str, str | None]]) -> None:
     """Reject a part whose ranks name its parameters differently: shards are joined by position, not by name.
 
     Args:
-        name: The name of the part, which has DTensors.
-        names_by_rank: The `parameter_names` of every rank, or their digests.
+        digests_by_rank: For each rank, the `digest_of_names` of each part.
     """
-    for rank, names in enumerate(names_by_rank):
-        if names != names_by_rank[0]:
-            raise ValueError(
-                f"{name} has its parameters in different orders on rank 0 and rank {rank}, so shards of "
-                "different parameters would be joined. Build the optimizer's groups in the same order on "
-                "every rank. If they are built from a set, sort it: its order differs between processes"
-            )
+    for rank, digests in enumerate(digests_by_rank):
+        for name, digest in digests.items():
+            if digest != digests_by_rank[0][name]:
+                raise ValueError(
+                    f"{name} has its parameters in different orders on rank 0 and rank {rank}, so shards of "
+                    "different parameters would be joined. Build the optimizer's groups in the same order on "
+                    "every rank. If they are built from a set, sort it: its order differs between processes"
+                )

@@ -90,14 +90,3 @@ def empty_dtensor(
     torch_placements = [tensor.Replicate() if dim is None else tensor.Shard(dim) for dim in placements]
     empty = cast("Any", tensor).empty
     return empty(shape, dtype=dtype, device_mesh=mesh_of(parameter), placements=torch_placements).to("cpu")
-
-
-def local_region(tensor: Tensor) -> tuple[list[int], list[int]]:
-    """Return the offsets and the shape of this rank's shard in the whole DTensor."""
-    from torch.distributed.tensor import _utils  # start-up: a third of a second
-
-    dtensor = cast("Any", tensor)
-    shape, offsets = _utils.compute_local_shape_and_global_offset(
-        dtensor.shape, dtensor.device_mesh, dtensor.placements
-    )
-    return list(offsets), list(shape)

@@ -29,28 +29,32 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def gather(value: Value) -> list[Value]:
+def gather(value: Value, group: Any = None) -> list[Value]:
     """Return the value of every rank, in the order of ranks. A collective: every rank must call it.
+
+    Args:
+        value: The value of this rank.
+        group: A group of all ranks, other than the default one.
 
     Raises:
         RuntimeError: There are several processes but no process group.
     """
-    if world_size() == 1:
+    if group is None and world_size() == 1:
         return [value]
-    if not has_group():
+    if group is None and not has_group():
         raise RuntimeError(
             f"WORLD_SIZE = {world_size()}, but there is no process group: call distribute(model), or "
             "torch.distributed.init_process_group(), first"
         )
-    values: list[Any] = [None] * world_size()
-    distributed.all_gather_object(values, value)
+    values: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(values, value, group=group)
     return values
 
 
-def collective_call(work: Callable[[], Value]) -> list[Value]:
+def collective_call(work: Callable[[], Value], group: Any = None) -> list[Value]:
     """Call a function on every rank, and return all results. An error on one rank is raised on all.
 
-    A collective: every rank must call it.
+    A collective: every rank must call it. The group is that of `gather`.
 
     Raises:
         Exception: The error of the function on this rank.
@@ -64,7 +68,7 @@ def collective_call(work: Callable[[], Value]) -> list[Value]:
     except Exception as caught:
         error = caught
     try:
-        gathered = gather((value, describe_error(error)))
+        gathered = gather((value, describe_error(error)), group)
         raise_error_of_any_rank(error, [message for _, message in gathered])
     finally:
         del error  # its traceback refers to this frame, a cycle that would keep the work's tensors alive

@@ -417,7 +417,7 @@ class TrainStep:
                 torch's RuntimeError for missing keys.
 
         An error that this library finds beforehand leaves the step as it was. After any other, such as
-        torch's, the step makes no update until a state is loaded. `Checkpoints.load` restores the old state.
+        torch's, the step makes no update until a state is loaded.
         """
         if self._is_distributed and not self._is_loading:
             self._refuse_if_partial()

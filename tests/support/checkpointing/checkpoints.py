@@ -113,7 +113,7 @@ def save_each(directory: Path, counts: Sequence[int], keep: int = 2, **more: Any
 def load_each(directory: Path) -> dict[int, int]:
     """Load every listed checkpoint; return the number of the complete state of each count."""
     numbers: dict[int, int] = {}
-    for count in Checkpoints(directory).counts():
+    for count in Checkpoints(directory).steps():
         part = Part()
         assert Checkpoints(directory).load(count, part=part) == count
         numbers[count] = part.state["number"]

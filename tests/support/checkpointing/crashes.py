@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import safetensors
 from safetensors import SafetensorError
 
-from torch_bridge.checkpointing import rank_files, reading
-from torch_bridge.checkpointing.reading import SavedCheckpoint
+from torch_bridge.checkpointing import saving
+from torch_bridge.checkpointing.loading import SavedCheckpoint
 
 _OPERATIONS: list[tuple[Any, str]] = [
     *((os, name) for name in ("open", "listdir", "mkdir", "rename", "unlink", "rmdir", "chmod", "fsync")),
-    *((io, "open"), (rank_files, "save_file"), (reading, "safe_open"), (SavedCheckpoint, "read_tensor")),
+    *((io, "open"), (saving, "save_file"), (safetensors, "safe_open"), (SavedCheckpoint, "fill_tensors")),
 ]
 
 
@@ -76,11 +77,11 @@ class AtOperation:
 
     def _path_of(self, name: str, arguments: Any, options: Any) -> str | None:
         """Return the path that an operation is about; None if it is not in the directory."""
-        path = arguments[1] if name == "save_file" else arguments[0]
+        path = arguments[1] if name == "save_file" else options.get("filename", next(iter(arguments), ""))
         if name == "fsync":
             path = self._paths.get(path, "")
-        elif name == "read_tensor":
-            path = path.path
+        elif name == "fill_tensors":
+            path = path.checkpoint.path
         elif options.get("dir_fd") is not None:
             return str(path)  # shutil.rmtree removes files by their names, relative to an open folder
         return str(path) if str(path).startswith(self._directory) else None

@@ -2,7 +2,7 @@
 
 import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -18,9 +18,9 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing.encoding import Reference
-from torch_bridge.checkpointing.reading import SavedCheckpoint
+from torch_bridge.checkpointing.loading import SavedCheckpoint
 from torch_bridge.distributed import processes
+from torch_bridge.distributed.dtensors import local_shard
 from torch_bridge.distributed.plain_names import plain_state
 
 OPTIMIZERS = ("adamw", "sharded state")
@@ -142,13 +142,14 @@ def load_all(directory: Path) -> None:
 
 def _check_step(folder: Path, wrapper: str, optimizer: str) -> None:
     """Check a load: under FSDP2 a rank reads only its shards; new ranks keep their random numbers."""
-    elements, read_tensor = 0, SavedCheckpoint.read_tensor
+    elements, fill_tensors = 0, SavedCheckpoint.fill_tensors
 
-    def counting(saved: SavedCheckpoint, reference: Reference, *arguments: Any) -> Tensor:
+    def counting(saved: SavedCheckpoint, targets: Mapping[str, Tensor]) -> None:
         nonlocal elements
-        tensor = read_tensor(saved, reference, *arguments)
-        elements += tensor.numel() if "random" not in reference.key else 0
-        return tensor
+        for name, tensor in targets.items():
+            if "random" not in name and "/structure" not in name:
+                elements += local_shard(tensor).numel()
+        fill_tensors(saved, targets)
 
     (before, saved_under), rank = folder.name.split(), processes.rank()
     expected: list[Content] = [
@@ -158,7 +159,7 @@ def _check_step(folder: Path, wrapper: str, optimizer: str) -> None:
     random = torch.get_rng_state().clone()
     with (
         warnings.catch_warnings(record=True) as warned,
-        patch.object(SavedCheckpoint, "read_tensor", counting),
+        patch.object(SavedCheckpoint, "fill_tensors", counting),
     ):
         warnings.simplefilter("always")
         assert Checkpoints(folder / optimizer).load(step=step) == 3

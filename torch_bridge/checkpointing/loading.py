@@ -1,0 +1,328 @@
+"""Verify a checkpoint, and read from it what this rank needs: DCP reads the shards of what is sharded now."""
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import checkpoint as dcp
+from torch.optim import Optimizer
+
+from torch_bridge.checkpointing import parts, saving
+from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
+from torch_bridge.checkpointing.parts import Part
+from torch_bridge.checkpointing.states import (
+    StoredTensor,
+    fill_structure,
+    map_leaves,
+    meta_of,
+    read_structure,
+)
+from torch_bridge.distributed import processes
+from torch_bridge.distributed.dtensors import empty_dtensor, mesh_of
+from torch_bridge.distributed.plain_names import plain_state, to_plain_names
+from torch_bridge.param_groups import all_parameters
+from torch_bridge.training.state.optimizer_states import is_of_torch
+from torch_bridge.training.step import TrainStep
+
+Value = TypeVar("Value")
+
+_PER_RANK_KEYS = ("random", "carry")  # of a training step's state: no other rank can use them
+
+
+class SavedCheckpoint:
+    """A checkpoint to read from. Its files may be damaged: see `read_verified`."""
+
+    def __init__(self, checkpoint: CheckpointDir) -> None:
+        self.checkpoint = checkpoint
+        self._reader: Any = dcp.HuggingFaceStorageReader(str(checkpoint.path))
+        metadata = self._reader.read_metadata()
+        self._reader.read_metadata = lambda: metadata  # of every file, so not again for each read
+        self._saved: Mapping[str, Any] = metadata.state_dict_metadata
+
+    def values_of_ranks(self, first: int, names: Collection[str]) -> list[str]:
+        """Return what ranks from this one on saved of these parts because it differs from rank 0's.
+
+        The values are named by up to two components, such as `step.random`.
+        """
+        values: set[str] = set()
+        for rank in range(first, self.checkpoint.world_size):
+            prefix = saving.name_of_rank("", rank)
+            for stored_name in self._saved:
+                path = stored_name.removeprefix(prefix).partition("/")[0]
+                if stored_name.startswith(prefix) and path.partition(".")[0] in names:
+                    values.add(".".join(path.split(".")[:2]))
+        return sorted(values)
+
+    def read_structure(self, part: str, rank: int) -> Any:
+        """Return a part's state as this rank saved it, with a `StoredTensor` in place of each tensor."""
+        name = self._stored_name(saving.structure_name(part), rank)
+        content = torch.empty(self._saved[name].size, dtype=torch.uint8, device="cpu")
+        self.fill_tensors({name: content})
+
+        def with_stored_name(_: str, leaf: Any) -> Any:
+            if isinstance(leaf, StoredTensor):
+                return StoredTensor(self._stored_name(leaf.name, rank), leaf.meta, leaf.placements)
+            return leaf
+
+        return map_leaves(part, read_structure(part, content), with_stored_name)
+
+    def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
+        """Read tensors into these by name; of a DTensor, this rank's shard."""
+        saving.ignore_single_process()
+
+        on_cpu: AbstractContextManager[Any] = nullcontext()
+        if torch.get_default_device().type != "cpu":
+            on_cpu = torch.device("cpu")  # only if it is needed, since it slows down every operator
+        with on_cpu, saving.plain_errors(rank=0):  # without collectives, each rank is rank 0 to DCP
+            dcp.load(
+                {saving.TENSORS: targets},
+                storage_reader=self._reader,
+                planner=_LoadPlanner(flatten_state_dict=False),
+                no_dist=True,
+            )
+
+    def _stored_name(self, name: str, rank: int) -> str:
+        """Return the name that a rank's tensor is stored under: its own, or that of rank 0's equal tensor."""
+        own_name = saving.name_of_rank(name, rank)
+        if own_name in self._saved:
+            return own_name
+        return name
+
+
+class _LoadPlanner(dcp.DefaultLoadPlanner):
+    def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
+        super().set_up_planner(state_dict[saving.TENSORS], metadata, is_coordinator)
+
+
+def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
+    """Return the state that a part gets on this rank.
+
+    Raises:
+        ValueError: The part was of a different kind.
+    """
+    kind, saved_kind = parts.kind_of(part), saved.checkpoint.parts[name]
+    if saved_kind != kind:
+        raise ValueError(f"{name} was saved as a {saved_kind}, and here it is a {kind}")
+    rank = processes.rank()
+    state = read_tensors(saved, saved.read_structure(name, rank), Targets(name, part))
+    if isinstance(part, TrainStep) and rank >= saved.checkpoint.world_size:
+        current: Any = part._read_state()
+        for key in _PER_RANK_KEYS:
+            state[key] = current[key]
+    return state
+
+
+def read_model(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
+    """Return the state that a module gets, that of rank 0, under the module's names without wrappers.
+
+    Raises:
+        ValueError: See `model_structure`.
+    """
+    return read_tensors(saved, model_structure(saved, part, model), Targets(part, model))
+
+
+def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
+    """Return the structure of a module's or a training step's model, under the module's plain names.
+
+    Raises:
+        ValueError: It is not that of a module with these names and shapes.
+    """
+    structure: Any = saved.read_structure(part, 0)
+    if not isinstance(structure, dict) or saved.checkpoint.parts[part] != "state":
+        raise ValueError(f"{part} is neither a TrainStep nor a module")
+    structure = cast("dict[str, Any]", structure)
+    if {"model", "optimizer", "applied"} <= structure.keys():
+        structure = structure["model"]
+    current = plain_state(model)
+    named = to_plain_names(structure, current)
+    differences: list[str] = []
+    for name in current | dict(named):
+        saved_shape, shape = _shape_in(named, name), _shape_in(current, name)
+        if saved_shape != shape:
+            differences.append(f"{name}: {saved_shape} in the checkpoint, {shape} here")
+    if differences:
+        raise ValueError(f"{part} was saved with a different model: {'; '.join(differences[:5])}")
+    return named
+
+
+def _shape_in(state: Mapping[str, Any], name: str) -> str:
+    if name not in state:
+        return "missing"
+    tensor = meta_of(state[name])
+    if tensor is None:
+        return "no tensor"
+    return str(tuple(tensor.shape))
+
+
+def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> Any:
+    """Return a structure with its tensors read."""
+    tensors: dict[str, Tensor] = {}
+
+    def allocate(path: str, leaf: Any) -> None:
+        if isinstance(leaf, StoredTensor) and leaf.name not in tensors:
+            tensors[leaf.name] = targets.allocate(path, leaf)
+
+    map_leaves(targets.name, structure, allocate)
+    saved.fill_tensors(tensors)
+    return fill_structure(structure, tensors)
+
+
+class Targets:
+    """Allocates the tensors of a part to read into, sharded as the part needs them.
+
+    A tensor is sharded like the one that the part has now. An optimizer that has not stepped yet has no
+    state, and reading whole moments would take many times the memory of a shard. So its tensors are sharded
+    like their parameter if they have its shape, and otherwise as they were saved. An optimizer of another
+    library may shard even those of its shape differently from the parameter: as they were saved.
+    """
+
+    def __init__(self, name: str, part: Part) -> None:
+        self.name = name
+        self._current: dict[str, Any] = {}
+        self._parameters: dict[str, _ShardedParameter] = {}
+        if processes.has_group():  # otherwise there are no DTensors
+            with suppress(Exception):  # the part may have no state yet
+                map_leaves(name, _current_state(part), self._current.setdefault)
+            self._parameters = _sharded_parameters(name, part)
+
+    def allocate(self, path: str, stored: StoredTensor) -> Tensor:
+        """Return an uninitialized tensor for a path of the part's state."""
+        shape, dtype = stored.meta.shape, stored.meta.dtype
+        like, owner = self._current.get(path), self._parameter_of(path)
+        if like is None and owner is not None:
+            if owner.parameter.shape == shape and (owner.is_of_torch or stored.placements is None):
+                like = owner.parameter
+            elif stored.placements is not None:
+                return empty_dtensor(owner.parameter, shape, dtype, stored.placements)
+        if isinstance(like, Tensor) and mesh_of(like) and like.shape == shape:
+            return torch.empty_like(like.detach(), dtype=dtype, device="cpu")
+        return torch.empty_strided(shape, stored.meta.stride(), dtype=dtype, device="cpu")
+
+    def _parameter_of(self, path: str) -> "_ShardedParameter | None":
+        """Return the sharded parameter whose state a path belongs to."""
+        while path:
+            path = path.rpartition(".")[0]
+            if path in self._parameters:
+                return self._parameters[path]
+        return None
+
+
+class _ShardedParameter(NamedTuple):
+    parameter: Tensor
+    is_of_torch: bool
+    """True if one of torch's own optimizers trains it."""
+
+
+def _current_state(part: Part) -> Any:
+    """Return the part's current state, which may share memory with it."""
+    if isinstance(part, TrainStep):
+        return part._read_state()
+    return parts.get_state(part)
+
+
+def _sharded_parameters(name: str, part: Part) -> dict[str, _ShardedParameter]:
+    """Return the sharded parameters of an optimizer or a training step, by the path of their state.
+
+    The first one is also found under the path of all states, for values that belong to no parameter.
+    """
+    optimizers: Sequence[Optimizer] = [part] if isinstance(part, Optimizer) else []
+    path = name
+    if isinstance(part, TrainStep):
+        optimizers, path = part.optimizers, f"{name}.optimizer"
+    by_path: dict[str, _ShardedParameter] = {}
+    for index, optimizer in enumerate(optimizers):
+        path_of_states = f"{path}.{index}.state" if len(optimizers) > 1 else f"{path}.state"
+        for number, parameter in enumerate(all_parameters([optimizer])):
+            if mesh_of(parameter):
+                owner = _ShardedParameter(parameter, is_of_torch(optimizer))
+                by_path.setdefault(path_of_states, owner)
+                by_path[f"{path_of_states}.{number}"] = owner
+    return by_path
+
+
+def read_verified(
+    checkpoints: Sequence[CheckpointDir],
+    read: Callable[[list[SavedCheckpoint]], Value],
+    *,
+    verify: bool = True,
+) -> tuple[Value | None, str]:
+    """Read from checkpoints, and meanwhile verify all their files. A collective.
+
+    With `verify`, the SHA-256 of each file is compared, otherwise only that it is there.
+
+    Each rank verifies a share of the files: with as many ranks as saved, the one that it wrote.
+
+    Returns:
+        What `read` returns, and ""; or None, and what is damaged.
+
+    Raises:
+        Exception: An error of `read`, if nothing is damaged.
+    """
+    for checkpoint in checkpoints:
+        if checkpoint.damage:
+            return None, f"{checkpoint.step}: {checkpoint.damage}"
+    value: Value | None = None
+    error: Exception | None = None
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        damages = pool.map(partial(_find_damage, verify=verify), *_files_to_verify(checkpoints))
+        try:
+            value = read([SavedCheckpoint(checkpoint) for checkpoint in checkpoints])
+        except Exception as caught:  # of a damaged file, there may be any error
+            error = caught
+        damage = "; ".join(filter(None, [*damages, *map(_find_change, checkpoints)]))
+    try:
+        gathered = processes.gather((damage, processes.describe_error(error)))
+        for damage_of_rank, _ in gathered:
+            if damage_of_rank:
+                return None, damage_of_rank
+        processes.raise_error_of_any_rank(error, [description for _, description in gathered])
+    finally:
+        del error  # its traceback refers to this frame, a cycle that would keep what was read alive
+    return value, ""
+
+
+def _find_change(checkpoint: CheckpointDir) -> str:
+    """Return an empty string, or that a save in another process has replaced or removed a checkpoint.
+
+    Its files are opened by their paths, some later than others, and could be those of two checkpoints.
+    """
+    if read_checkpoint(checkpoint.path, checkpoint.step) == checkpoint:
+        return ""
+    return f"{checkpoint.step}: it was replaced or removed while it was read"
+
+
+def _files_to_verify(checkpoints: Sequence[CheckpointDir]) -> tuple[list[CheckpointDir], list[str]]:
+    """Return this rank's share of the files, as checkpoints and names."""
+    of_checkpoints: list[CheckpointDir] = []
+    names: list[str] = []
+    for checkpoint in checkpoints:
+        present = {path.name for path in checkpoint.path.glob("*.safetensors")}  # DCP would read all of them
+        all_names = sorted(present.union(checkpoint.files))
+        for name in all_names[processes.rank() :: processes.world_size()]:
+            of_checkpoints.append(checkpoint)
+            names.append(name)
+    return of_checkpoints, names
+
+
+def _find_damage(checkpoint: CheckpointDir, name: str, *, verify: bool) -> str:
+    """Return what is wrong with a file, or an empty string."""
+    if name not in checkpoint.files:
+        return f"{checkpoint.step}: {name} does not belong to it"
+    try:
+        with (checkpoint.path / name).open("rb") as file:
+            if not verify:
+                return ""
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return f"{checkpoint.step}: {name} is missing"
+    except OSError as error:
+        return f"{checkpoint.step}: {name} can't be read: {error}"
+    if digest != checkpoint.files[name]:
+        return f"{checkpoint.step}: {name} is damaged: its SHA-256 differs"
+    return ""
