@@ -26,6 +26,7 @@ def _dcp_load(directory: Path, tensors: dict[str, Tensor]) -> None:
     dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(directory)), no_dist=True)
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")  # DCP's writer in torch 2.9
 def test_files_are_those_of_dcp(tmp_path: Path) -> None:
     """The same keys and values. DCP's writer says in the same form where a tensor lies in the whole one."""
     state = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7), "empty": torch.empty(0, 2)}
