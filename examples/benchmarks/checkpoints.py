@@ -12,6 +12,7 @@ With several ranks every tensor is sharded, `torch.save` does not take part, and
 
     python examples/benchmarks/checkpoints.py
     python examples/benchmarks/checkpoints.py --other ../earlier    (a different checkout's Checkpoints too)
+    python examples/benchmarks/checkpoints.py --device cuda    (the tensors are on a GPU)
     torchrun --nproc-per-node 2 examples/benchmarks/checkpoints.py
 """
 
@@ -182,6 +183,7 @@ class Task:
     checkout: Path
     state: str
     directory: Path
+    device: str
     quick: bool
 
     def run(self, pipe: Connection) -> None:
@@ -198,7 +200,8 @@ class Task:
         contender = self.contender_class(self.directory, self.checkout)
         contender.save(0, {"state": {"number": torch.zeros(1)}})()
         barrier()
-        parts = make_parts(self.state, mesh, quick=self.quick)
+        with torch.device(self.device):
+            parts = make_parts(self.state, mesh, quick=self.quick)
         pipe.send(describe(parts))
         while True:
             step = pipe.recv()
@@ -243,6 +246,8 @@ def measure_times(contender: Ours | TorchDcp | TorchSave, step: int, parts: Part
     barrier()
     on_disk = time.perf_counter()
     contender.load(step, parts)
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
     barrier()
     loaded = time.perf_counter()
     return [(continued - start) * 1e3, (on_disk - start) * 1e3, (loaded - on_disk) * 1e3]
@@ -295,7 +300,7 @@ def compare(
     try:
         for name, (contender_class, checkout) in contenders.items():
             files = directory / f"{state}-{len(workers)}"
-            workers[name] = Worker(Task(contender_class, checkout, state, files, args.quick))
+            workers[name] = Worker(Task(contender_class, checkout, state, files, args.device, args.quick))
         for step in range(1, args.rounds + 2):
             for worker in workers.values():
                 if not worker.too_slow:
@@ -341,6 +346,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=positive, default=7)
     parser.add_argument("--limit", type=positive, default=120, help="seconds for one save and load")
     parser.add_argument("--other", type=Path, help="a different checkout, whose Checkpoints take part too")
+    parser.add_argument("--device", default="cpu", help="of a single process: cpu or cuda")
     parser.add_argument("--quick", action="store_true", help="one round, few tensors: does it run?")
     args = parser.parse_args()
     if args.quick:
@@ -356,7 +362,8 @@ def main() -> None:
     folders: list[str | None] = [None]
     if is_main():
         folders = [tempfile.mkdtemp()]
-        print(f"torch {torch.__version__}, {os.cpu_count()} cores")
+        gpu = f", {torch.cuda.get_device_name()}" if args.device == "cuda" else ""
+        print(f"torch {torch.__version__}, {os.cpu_count()} cores{gpu}")
     if distributed.is_initialized():
         distributed.broadcast_object_list(folders)
     try:
