@@ -144,12 +144,16 @@ def commit(path: Path, parts: dict[str, str], files: dict[str, str], world_size:
         keep: The number of steps to keep, those saved last.
 
     Raises:
-        RuntimeError: The file of another rank is not here: the ranks do not share the directory.
+        RuntimeError: A rank's file is not here: the ranks do not share the directory, or another training
+            run has removed it.
     """
     directory, step = path.parent, path.name.split(".")[1]
     for name in files:
         if not (path / name).exists():
-            raise RuntimeError(f"{directory} is not a directory that all ranks share: {name} is not in it")
+            raise RuntimeError(
+                f"{name} is missing in {path}: the ranks do not share {directory}, or another training run "
+                "saves to it"
+            )
     last_index = max((checkpoint.save_index for checkpoint in list_complete(directory)), default=0)
     entries: dict[str, Any] = {"format": _FORMAT, "step": int(step), "save_index": int(last_index) + 1}
     entries |= {"world_size": world_size, "parts": parts, "files": files}
