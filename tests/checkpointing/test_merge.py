@@ -154,6 +154,11 @@ def test_merge_keeps_ties_and_extra_state(tmp_path: Path) -> None:
     )
     torch.testing.assert_close(merged.first.weight, expected)
     assert merged.seed == 3
+    untied = Tied(9)
+    untied.second.weight = nn.Parameter(torch.zeros(3, 3))
+    checkpoints.merge([0, 1, 2], [0.25, 0.25, 0.5], into=untied, part="model")
+    torch.testing.assert_close(untied.first.weight, expected)
+    torch.testing.assert_close(untied.second.weight, expected)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -67,7 +68,7 @@ class SavedCheckpoint:
 
         def with_stored_name(_: str, leaf: Any) -> Any:
             if isinstance(leaf, StoredTensor):
-                return StoredTensor(self._stored_name(leaf.name, rank), leaf.meta, leaf.placements)
+                return replace(leaf, name=self._stored_name(leaf.name, rank))
             return leaf
 
         return map_leaves(part, read_structure(part, content), with_stored_name)

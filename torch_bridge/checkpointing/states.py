@@ -9,8 +9,8 @@ The structure is the state with an empty tensor on the meta device in place of e
     tensors    {"part.best.1": w}
 
 `torch.save` turns the structure into bytes. `torch.load(weights_only=True)` reads them without running code.
-A NumPy array is a bytearray in NumPy's file format there, and nothing else is a bytearray: NumPy's pickles
-could be crafted to follow any memory address.
+A NumPy array is stored as a tensor of bytes in NumPy's file format: pickles of NumPy could be crafted to
+follow any memory address.
 """
 
 import copy
@@ -46,7 +46,8 @@ _MAX_INT_BITS = 2032  # `torch.load(weights_only=True)` reads no integer of more
 _SAFE_GLOBALS: list[Any] = [frozenset, bytes]
 
 _ARRAY_KINDS = "biufcmMSU"  # booleans, numbers, times, bytes and text
-_ARRAY, _SCALAR = b"a", b"s"  # before NumPy's format, which does not tell them apart
+
+_TENSOR, _ARRAY, _SCALAR = "tensor", "array", "scalar"
 
 
 @dataclass
@@ -56,14 +57,21 @@ class SplitState:
     structure: Any
     names: list[str]
     """The name of each empty tensor in the structure, in the order of `map_leaves`. Tied tensors share it."""
+    kinds: list[str]
+    """What each of these tensors is in the state: "tensor", or a NumPy "array" or "scalar"."""
     placements: list[list[int | None] | None]
     """The `placements_of` each of these tensors: None for a plain tensor."""
     tensors: dict[str, Tensor]
 
     def structure_bytes(self) -> Tensor:
-        """Return the structure, the names and the placements as a uint8 tensor."""
+        """Return everything but the tensors as a uint8 tensor."""
         content = io.BytesIO()
-        record = {"structure": self.structure, "names": self.names, "placements": self.placements}
+        record = {
+            "structure": self.structure,
+            "names": self.names,
+            "kinds": self.kinds,
+            "placements": self.placements,
+        }
         torch.save(record, content)
         return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
 
@@ -73,6 +81,8 @@ class StoredTensor:
     """A tensor of a saved state that has not been read."""
 
     name: str
+    kind: str
+    """What it is in the state: see `SplitState.kinds`."""
     meta: Tensor
     """An empty tensor or parameter with its dtype, shape, stride, and `requires_grad`."""
     placements: list[int | None] | None
@@ -93,12 +103,21 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
     Raises:
         TypeError: The state holds a value that a checkpoint can't hold; the message has its path.
     """
-    split = SplitState(None, [], [], {})
+    split = SplitState(None, [], [], [], {})
     names_by_copy: dict[int, str] = {}  # by the id of the copy, which `split.tensors` keeps alive
 
+    def store(stored_name: str, kind: str, tensor: Tensor, placements: list[int | None] | None) -> Tensor:
+        split.names.append(stored_name)
+        split.kinds.append(kind)
+        split.placements.append(placements)
+        split.tensors[stored_name] = tensor
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
     def split_leaf(path: str, leaf: Any) -> Any:
-        if type(leaf) is np.ndarray or isinstance(leaf, np.generic):
-            return _array_to_bytes(path, cast("np.ndarray[Any, Any]", leaf))
+        if isinstance(leaf, np.generic):
+            return store(_free_name(path, split.tensors), _SCALAR, _array_to_bytes(path, leaf), None)
+        if type(leaf) is np.ndarray:
+            return store(_free_name(path, split.tensors), _ARRAY, _array_to_bytes(path, leaf), None)
         if not isinstance(leaf, Tensor):
             _check_plain(path, leaf)
             return copy.copy(leaf)  # a set may change before it is written
@@ -112,11 +131,7 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
         if stored_name is None or mesh_of(copied):
             stored_name = _free_name(path, split.tensors)
             names_by_copy[id(copied)] = stored_name
-            split.tensors[stored_name] = copied
-        split.names.append(stored_name)
-        split.placements.append(placements_of(leaf))
-        meta = torch.empty_strided(copied.shape, copied.stride(), dtype=copied.dtype, device="meta")
-        return _with_flags_of(leaf, meta)
+        return _with_flags_of(leaf, store(stored_name, _TENSOR, copied, placements_of(leaf)))
 
     split.structure = map_leaves(name, state, split_leaf)
     return split
@@ -126,14 +141,12 @@ def read_structure(name: str, content: Tensor) -> Any:
     """Return the state of `structure_bytes`, with a `StoredTensor` in place of each stored tensor."""
     with torch.serialization.safe_globals(_SAFE_GLOBALS):
         record: Any = torch.load(io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True)
-    stored = zip(record["names"], record["placements"], strict=True)
+    stored = zip(record["names"], record["kinds"], record["placements"], strict=True)
 
     def restore_leaf(_: str, leaf: Any) -> Any:
         if isinstance(leaf, Tensor) and leaf.is_meta:
-            stored_name, placements = next(stored)
-            return StoredTensor(stored_name, leaf, placements)
-        if isinstance(leaf, bytearray):
-            return _array_from_bytes(leaf)
+            stored_name, kind, placements = next(stored)
+            return StoredTensor(stored_name, kind, leaf, placements)
         return leaf
 
     return map_leaves(name, record["structure"], restore_leaf)
@@ -141,7 +154,7 @@ def read_structure(name: str, content: Tensor) -> Any:
 
 def meta_of(leaf: Any) -> Tensor | None:
     """Return a tensor of the leaf's dtype and shape, or None if the leaf is not a tensor."""
-    if isinstance(leaf, StoredTensor):
+    if isinstance(leaf, StoredTensor) and leaf.kind == _TENSOR:
         return leaf.meta
     if isinstance(leaf, Tensor):
         return leaf
@@ -152,9 +165,15 @@ def fill_structure(structure: Any, tensors: dict[str, Tensor]) -> Any:
     """Return a structure with the tensors of these names in place of its `StoredTensor`s."""
 
     def fill_leaf(_: str, leaf: Any) -> Any:
-        if isinstance(leaf, StoredTensor):
-            return _with_flags_of(leaf.meta, tensors[leaf.name])
-        return leaf
+        if not isinstance(leaf, StoredTensor):
+            return leaf
+        tensor = tensors[leaf.name]
+        if leaf.kind == _TENSOR:
+            return _with_flags_of(leaf.meta, tensor)
+        array = _array_from_bytes(tensor)
+        if leaf.kind == _SCALAR:
+            return array[()]
+        return array
 
     return map_leaves("", structure, fill_leaf)
 
@@ -175,7 +194,7 @@ def map_leaves(path: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
     return tuple(items) if isinstance(value, tuple) else items
 
 
-def _array_to_bytes(path: str, array: "np.ndarray[Any, Any]") -> bytearray:
+def _array_to_bytes(path: str, array: "np.ndarray[Any, Any] | np.generic[Any]") -> Tensor:
     """Return a NumPy array or scalar in NumPy's file format.
 
     Raises:
@@ -185,16 +204,12 @@ def _array_to_bytes(path: str, array: "np.ndarray[Any, Any]") -> bytearray:
     if dtype.kind not in _ARRAY_KINDS or dtype.isbuiltin == 2:  # 2: the dtype of another library
         raise TypeError(f"{path} is a NumPy array of {dtype}, which a checkpoint does not hold")
     content = io.BytesIO()
-    content.write(_SCALAR if isinstance(array, np.generic) else _ARRAY)
     np.save(content, array, allow_pickle=False)
-    return bytearray(content.getbuffer())
+    return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
 
 
-def _array_from_bytes(content: bytearray) -> Any:
-    array = np.lib.format.read_array(io.BytesIO(content[1:]), allow_pickle=False)
-    if content.startswith(_SCALAR):
-        return array[()]
-    return array
+def _array_from_bytes(content: Tensor) -> "np.ndarray[Any, Any]":
+    return np.lib.format.read_array(io.BytesIO(content.numpy().data), allow_pickle=False)
 
 
 def _with_flags_of(leaf: Tensor, tensor: Tensor) -> Tensor:
