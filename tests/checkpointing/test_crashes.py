@@ -38,31 +38,31 @@ def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Save(NamedTuple):
-    """A save that something happens to. The states' numbers are the counts, and 7 for the saved one."""
+    """A save that something happens to. The states' numbers are the steps, and 7 for the saved one."""
 
     before: Sequence[int]
-    count: int
+    step: int
     keep: int
 
     def run(self, directory: Path) -> None:
         checkpoints = Checkpoints(directory, keep=self.keep)
-        checkpoints.save(self.count, part=Part(state_of(7)), wait=True)
+        checkpoints.save(self.step, part=Part(state_of(7)), wait=True)
 
     @property
     def new(self) -> dict[int, int]:
-        """The numbers of all states by count, without any pruning."""
-        return {count: count for count in self.before if count != self.count} | {self.count: 7}
+        """The numbers of all states by step, without any pruning."""
+        return {step: step for step in self.before if step != self.step} | {self.step: 7}
 
     def is_done(self, left: dict[int, int]) -> bool:
         """Return True if the new checkpoint is there, and as many older ones as are kept, or more."""
         enough = min(self.keep, len(self.new))
-        return left.get(self.count) == 7 and left.items() <= self.new.items() and len(left) >= enough
+        return left.get(self.step) == 7 and left.items() <= self.new.items() and len(left) >= enough
 
 
 SAVES = {
     "first": Save([], 1, keep=2),
     "next": Save([1], 2, keep=2),
-    "same count": Save([1], 1, keep=1),
+    "same step": Save([1], 1, keep=1),
     "pruning": Save([1, 2], 3, keep=1),
     "pruning after roll back": Save([5, 6], 2, keep=2),
     "after kills": Save([1, 2], 3, keep=3),
@@ -101,7 +101,7 @@ def test_failed_save_leaves_complete_checkpoints(tmp_path: Path, name: str, even
             except BaseException as caught:
                 error = caught
         left = load_each(directory)
-        assert save.is_done(left) or (error and left == {count: count for count in save.before})
+        assert save.is_done(left) or (error and left == {step: step for step in save.before})
         assert error is None or (type(error), str(error)[:9]) == (type(event()), str(event())[:9])
         newest = Part({"number": 0})
         Checkpoints(directory).load(part=newest)
@@ -164,15 +164,15 @@ READS: dict[str, Callable[..., Any]] = {
 
 
 def _read(name: str, directory: Path) -> tuple[float, int | None]:
-    """Return the number of the loaded model and the count, or raise an error without a change."""
+    """Return the number of the loaded model and the step, or raise an error without a change."""
     model, part, number = constant_model(0), Part({"number": 0}), 0.0
     try:
-        count = READS[name](Checkpoints(directory), model=model, part=part)
+        step = READS[name](Checkpoints(directory), model=model, part=part)
         number = model.weight.max().item()
     finally:
         assert (model.weight == number).all()
         assert part.state["number"] == (number if name == "load" else 0)
-    return number, count
+    return number, step
 
 
 @pytest.mark.filterwarnings("ignore:.*newer ones are damaged")
@@ -204,28 +204,27 @@ MEANWHILE: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*newer ones are damaged")
 @pytest.mark.parametrize("event", MEANWHILE)
 @pytest.mark.parametrize("name", READS)
 def test_read_while_another_process_saves(saved: Path, tmp_path: Path, name: str, event: str) -> None:
-    """A reader sees an older or the newer checkpoint, or an error, and never parts of two."""
+    """A reader sees the newest checkpoint of that moment, and never parts of two. A merge may be an error."""
     results = list[Any]()
     for at in itertools.count():
         directory = shutil.copytree(saved, tmp_path / str(at))
         with (
             AtOperation(directory, at, lambda directory=directory: MEANWHILE[event](directory)) as operation,
             patch.object(checkpoints_module, "_lock", RLock()),  # that of another process
-            suppress(ValueError, RuntimeError, OSError),  # of a checkpoint that is gone
+            suppress(*([ValueError, RuntimeError] if name == "merge" else [])),  # of one that is gone
         ):
             results.append(_read(name, directory))
         if not operation.happened:
-            assert results
             break
         assert Checkpoints(directory).steps() in ([3], [1, 2])
     # The numbers of the older and of the newer models; a merge may be of the replaced one.
     newest = (3.0, 2 if event == "replacement" else 3)
-    expected = {(1.25, None), (1.5, None)} if name == "merge" else {(1.0, 1), (2.0, 2), newest}
+    expected = {(1.25, None), (1.5, None)} if name == "merge" else {(2.0, 2), newest}
     assert set(results) <= expected
+    assert len(results) == at + 1 or name == "merge"
     assert at > 5
 
 

@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from support.checkpointing.checkpoints import Part, constant_model, same_bits, save_each, state_of
+from support.checkpointing.checkpoints import Part, constant_model, same_bits, state_of
 from support.examples import examples
 
 from torch_bridge import Checkpoints
@@ -176,27 +176,38 @@ def test_error_of_reading_is_raised_if_nothing_is_damaged(copied: Path) -> None:
         Checkpoints(copied).load(part=Part())
 
 
-@pytest.mark.parametrize("is_removed", [True, False])
-def test_replaced_checkpoint_is_not_loaded(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+def test_checkpoint_that_is_replaced_while_it_is_read_is_read_again(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process saves to the directory while this one reads."""
+    """Its files are opened one after the other, and could be those of two checkpoints."""
+    read_part, new = loading.read_part, shutil.copytree(copied / "1", copied / "new")
+    _sign(new, step=2)
+
+    def replace_and_read(*arguments: Any) -> Any:
+        if new.exists():
+            shutil.rmtree(copied / "2")
+            new.rename(copied / "2")
+        return read_part(*arguments)
+
+    monkeypatch.setattr(loading, "read_part", replace_and_read)
+    part = Part("as before")
+    assert Checkpoints(copied).load(2, part=part) == 2
+    assert same_bits(part.state, state_of(1))
+
+
+def test_checkpoint_that_is_removed_while_it_is_read_is_an_error(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read_part = loading.read_part
 
-    def read_and_replace(*arguments: Any) -> Any:
+    def read_and_remove(*arguments: Any) -> Any:
         state = read_part(*arguments)
-        if is_removed:
-            shutil.rmtree(copied / "2")
-        else:
-            save_each(copied, [2])
-            (copied / "2.1").rename(copied / "2")
+        shutil.rmtree(copied / "2")
         return state
 
-    monkeypatch.setattr(loading, "read_part", read_and_replace)
+    monkeypatch.setattr(loading, "read_part", read_and_remove)
     part = Part("as before")
-    with pytest.raises(
-        RuntimeError, match=r"2: (it was replaced or removed while it was read|.* is missing)"
-    ):
+    with pytest.raises(ValueError, match=r"has no checkpoint 2; it has \[1\]"):
         Checkpoints(copied).load(2, part=part)
     assert part.state == "as before"
 

@@ -1,6 +1,7 @@
 """What `Checkpoints` takes from `torch.distributed.checkpoint` (DCP) beyond its documentation."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_dcp_joins_shards_by_their_offsets(tmp_path: Path) -> None:
     assert loaded.tolist() == [[-1.0] * 3] * 2 + [[1.0] * 3] * 2
 
 
-def test_error_of_dcp_is_no_exception(tmp_path: Path) -> None:
+def test_dcp_error_is_not_an_exception(tmp_path: Path) -> None:
     """A program's `except Exception` would not see it. It has the error of each rank."""
     save_file({"a": torch.ones(2)}, tmp_path / "rank-0.safetensors")
     with pytest.raises(dcp.CheckpointException) as caught:
@@ -66,3 +67,24 @@ def test_error_of_dcp_is_no_exception(tmp_path: Path) -> None:
     assert list(caught.value.failures) == [0]
     error, _ = caught.value.failures[0]
     assert isinstance(error, RuntimeError)
+
+
+def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> None:
+    """Python forgets what it has shown when a filter is added, and DCP's warning needs one."""
+    checkpoints, part = Checkpoints(tmp_path), Part()
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for step in range(3):
+            checkpoints.save(step, part=part, wait=True)
+            checkpoints.load(part=part)
+            warnings.warn("of the program", UserWarning, stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["of the program"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_pending_save_needs_no_filter_of_the_caller(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for step in range(3):
+        with warnings.catch_warnings():
+            checkpoints.save(step, part=Part())
+    assert checkpoints.steps() == [0, 1, 2]

@@ -133,11 +133,14 @@ def create_partial(path: Path) -> None:
     path.mkdir(parents=True)
 
 
-def commit(path: Path, parts: dict[str, str], files: dict[str, str], world_size: int, keep: int) -> None:
+def commit(
+    path: Path, step: int, parts: dict[str, str], files: dict[str, str], world_size: int, keep: int
+) -> None:
     """Complete a checkpoint whose files are all on disk, then prune older ones. Only rank 0 calls it.
 
     Args:
         path: Its path from `partial_path`.
+        step: Its step.
         parts: See `CheckpointDir`.
         files: See `CheckpointDir`.
         world_size: See `CheckpointDir`.
@@ -147,7 +150,7 @@ def commit(path: Path, parts: dict[str, str], files: dict[str, str], world_size:
         RuntimeError: A rank's file is not here: the ranks do not share the directory, or another training
             run has removed it.
     """
-    directory, step = path.parent, path.name.split(".")[1]
+    directory = path.parent
     for name in files:
         if not (path / name).exists():
             raise RuntimeError(
@@ -155,7 +158,7 @@ def commit(path: Path, parts: dict[str, str], files: dict[str, str], world_size:
                 "saves to it"
             )
     last_index = max((checkpoint.save_index for checkpoint in list_complete(directory)), default=0)
-    entries: dict[str, Any] = {"format": _FORMAT, "step": int(step), "save_index": int(last_index) + 1}
+    entries: dict[str, Any] = {"format": _FORMAT, "step": step, "save_index": int(last_index) + 1}
     entries |= {"world_size": world_size, "parts": parts, "files": files}
     with (path / MANIFEST).open("wb") as file:
         file.write(_with_digest(json.dumps(entries)[:-1].encode()))  # the digest closes the brace
@@ -163,7 +166,9 @@ def commit(path: Path, parts: dict[str, str], files: dict[str, str], world_size:
         os.fsync(file.fileno())
     _fsync_directory(path)
     for number in itertools.count():
-        target = directory / (f"{step}.{number}" if number else step)
+        target = directory / str(step)
+        if number:
+            target = directory / f"{step}.{number}"
         if not os.path.lexists(target):  # a rename would replace an empty directory
             path.rename(target)
             break

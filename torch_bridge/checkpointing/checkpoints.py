@@ -84,7 +84,9 @@ class Checkpoints:
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 3) -> None:
         self.keep = checks.at_least("keep", keep, 1)
         self.directory = Path(directory).absolute()
-        existing = next(filter(os.path.lexists, (self.directory, *self.directory.parents)), self.directory)
+        existing = self.directory
+        while not os.path.lexists(existing):
+            existing = existing.parent
         if not existing.is_dir():
             what = "not a directory" if existing.exists() else "a link to a missing directory"
             raise NotADirectoryError(f"directory = {str(directory)!r}: {existing} is {what}")
@@ -352,7 +354,10 @@ class Checkpoints:
         *,
         verify: bool = True,
     ) -> Value | None:
-        """Read from the checkpoint of this step, or from the newest that is not damaged. A collective."""
+        """Read from the checkpoint of this step, or from the newest that is not damaged. A collective.
+
+        If a save in another process changes the directory meanwhile, this starts again.
+        """
 
         def check_arguments() -> tuple[int | None, list[str]]:
             self._finish()
@@ -362,9 +367,10 @@ class Checkpoints:
             return checks.at_least("step", step, 0), names
 
         checked_step, _ = _agreed("load", "(step, parts)", collective_call(check_arguments))
-        candidates = self._list()
+        listed = self._list()
+        candidates = listed
         if checked_step is not None:
-            candidates = [self._checkpoint_of(checked_step, candidates)]
+            candidates = [self._checkpoint_of(checked_step, listed)]
         damages: list[str] = []
         for checkpoint in reversed(candidates):
             value, damage = loading.read_verified([checkpoint], read, verify=verify)
@@ -373,6 +379,8 @@ class Checkpoints:
                     message = f"{checkpoint.path} is loaded: newer ones are damaged: {'; '.join(damages)}"
                     warnings.warn(message, UserWarning, stacklevel=3)
                 return value
+            if self._list() != listed:
+                return self._read_newest(step, names, check, read, verify=verify)
             damages.append(damage)
         if damages:
             what = "only damaged checkpoints" if checked_step is None else "a damaged checkpoint"

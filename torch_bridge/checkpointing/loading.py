@@ -3,10 +3,10 @@
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -185,12 +185,22 @@ class Targets:
 
     def __init__(self, name: str, part: Part) -> None:
         self.name = name
-        self._current: dict[str, Any] = {}
-        self._parameters: dict[str, _ShardedParameter] = {}
-        if processes.has_group():  # otherwise there are no DTensors
+        self._part = part
+
+    @cached_property
+    def _current(self) -> dict[str, Any]:
+        """The leaves of the part's state, by path: none without ranks, since only the DTensors matter."""
+        leaves: dict[str, Any] = {}
+        if processes.has_group():
             with suppress(Exception):  # the part may have no state yet
-                map_leaves(name, _current_state(part), self._current.setdefault)
-            self._parameters = _sharded_parameters(name, part)
+                map_leaves(self.name, _current_state(self._part), leaves.setdefault)
+        return leaves
+
+    @cached_property
+    def _parameters(self) -> "dict[str, _ShardedParameter]":
+        if not processes.has_group():
+            return {}
+        return _sharded_parameters(self.name, self._part)
 
     def allocate(self, path: str, stored: StoredTensor) -> Tensor:
         """Return an uninitialized tensor for a path of the part's state."""
@@ -255,9 +265,9 @@ def read_verified(
 ) -> tuple[Value | None, str]:
     """Read from checkpoints, and meanwhile verify all their files. A collective.
 
-    With `verify`, the SHA-256 of each file is compared, otherwise only that it is there.
-
-    Each rank verifies a share of the files: with as many ranks as saved, the one that it wrote.
+    With `verify`, the SHA-256 of each file is compared. Otherwise, each file must only be there. The files
+    are divided among the ranks. If the number of ranks is unchanged, each rank verifies the file that it
+    wrote.
 
     Returns:
         What `read` returns, and ""; or None, and what is damaged.
@@ -270,13 +280,20 @@ def read_verified(
             return None, f"{checkpoint.step}: {checkpoint.damage}"
     value: Value | None = None
     error: Exception | None = None
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        damages = pool.map(partial(_find_damage, verify=verify), *_files_to_verify(checkpoints))
-        try:
-            value = read([SavedCheckpoint(checkpoint) for checkpoint in checkpoints])
-        except Exception as caught:  # of a damaged file, there may be any error
-            error = caught
-        damage = "; ".join(filter(None, [*damages, *map(_find_change, checkpoints)]))
+    damages: list[str] = []
+    try:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            pending: list[Future[str]] = []
+            for checkpoint, name in _files_to_verify(checkpoints):
+                pending.append(pool.submit(_find_damage, checkpoint, name, verify=verify))
+            try:
+                value = read([SavedCheckpoint(checkpoint) for checkpoint in checkpoints])
+            finally:
+                damages += [verified.result() for verified in pending]
+                damages += [_find_change(checkpoint) for checkpoint in checkpoints]
+    except Exception as caught:  # of a damaged file, there may be any error
+        error = caught
+    damage = "; ".join(filter(None, damages))
     try:
         gathered = processes.gather((damage, processes.describe_error(error)))
         for damage_of_rank, _ in gathered:
@@ -298,17 +315,15 @@ def _find_change(checkpoint: CheckpointDir) -> str:
     return f"{checkpoint.step}: it was replaced or removed while it was read"
 
 
-def _files_to_verify(checkpoints: Sequence[CheckpointDir]) -> tuple[list[CheckpointDir], list[str]]:
-    """Return this rank's share of the files, as checkpoints and names."""
-    of_checkpoints: list[CheckpointDir] = []
-    names: list[str] = []
+def _files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[CheckpointDir, str]]:
+    """Return this rank's share of the files, each as its checkpoint and its name."""
+    files: list[tuple[CheckpointDir, str]] = []
     for checkpoint in checkpoints:
         present = {path.name for path in checkpoint.path.glob("*.safetensors")}  # DCP would read all of them
         all_names = sorted(present.union(checkpoint.files))
         for name in all_names[processes.rank() :: processes.world_size()]:
-            of_checkpoints.append(checkpoint)
-            names.append(name)
-    return of_checkpoints, names
+            files.append((checkpoint, name))
+    return files
 
 
 def _find_damage(checkpoint: CheckpointDir, name: str, *, verify: bool) -> str:

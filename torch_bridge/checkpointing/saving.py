@@ -32,10 +32,11 @@ from torch_bridge.checkpointing.states import SplitState
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 
-# One worker, so saves never overlap: two would mix up their collectives, and hold two copies of the state.
-# A program that ends first completes the work of such an executor.
+# One worker, so the collectives of two saves never mix. Saves to different directories queue up, each with
+# its copy of the state. A program that ends first completes the work of such an executor.
 _executor = ThreadPoolExecutor(1, thread_name_prefix="torch_bridge.Checkpoints")
 TENSORS = "tensors"  # the only key that DCP gets: it spends 0.1 ms on each
+_SINGLE_PROCESS = re.compile("torch.distributed is disabled", re.IGNORECASE)
 _groups: dict[Any, Any] = {}
 
 
@@ -66,7 +67,6 @@ def name_of_rank(name: str, rank: int) -> str:
 
 def start_save(save: Save) -> "Future[None]":
     """Write the files in the background. A collective: every rank calls it."""
-    ignore_single_process()
     group: Any = None
     if processes.world_size() > 1:
         group = _background_group()
@@ -75,8 +75,10 @@ def start_save(save: Save) -> "Future[None]":
 
 def ignore_single_process() -> None:
     """Ignore a warning of DCP, to which a single process seems to be a mistake."""
-    # For good: a filter for the duration of a call would also change the filters of other threads.
-    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+    # Permanent: a temporary filter would also change the filters of other threads. If it is the first one
+    # already, adding it would only make Python forget which warnings it has shown.
+    if warnings.filters[:1] != [("ignore", _SINGLE_PROCESS, UserWarning, None, 0)]:
+        warnings.filterwarnings("ignore", _SINGLE_PROCESS.pattern, UserWarning)
 
 
 @contextmanager
@@ -96,7 +98,7 @@ def plain_errors(rank: int) -> Generator[None]:
 
 
 def _background_group() -> Any:
-    """Return a group for the collectives of background saves, apart from those of the training run."""
+    """Return a group for the collectives of background saves, separate from those of the training run."""
     world = distributed.group.WORLD
     if world not in _groups:
         _groups.clear()  # of a process group that was destroyed
@@ -135,6 +137,7 @@ def _run(save: Save, group: Any) -> None:
 
 
 def _write(save: Save, group: Any) -> None:
+    ignore_single_process()
     tensors: dict[str, Tensor] = {}
     main_digests = processes.collective_call(lambda: _collect_tensors(save, tensors, group), group)[0]
     with plain_errors(save.rank):
@@ -197,6 +200,7 @@ def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
         if not mesh_of(tensor):
             digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}".encode())
             if tensor.numel():
+                # flatten() may keep another stride than 1 of a single element, which view(dtype) rejects.
                 flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
                 digest.update(flat.view(torch.uint8).numpy().data)
             digests[name] = digest.hexdigest()
@@ -230,13 +234,13 @@ class _Writer(dcp.HuggingFaceStorageWriter):
         if len(results) < self._save.world_size:
             raise RuntimeError("the process group was destroyed")
         files = dict(written for of_rank in results for written in of_rank)
-        checkpoint_dirs.commit(self._save.path, self._save.kinds, files, len(results), self._save.keep)
+        save = self._save
+        checkpoint_dirs.commit(save.path, save.step, save.kinds, files, save.world_size, save.keep)
 
 
 def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Write a safetensors file, flush it to disk, and return its SHA-256."""
     # safetensors creates files that nobody else may read. Take the usual mode from a file made by Python.
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     try:
