@@ -39,12 +39,12 @@ class Checkpoints:
     plain values, which `load` refills in place. Values may be those that `torch.load(weights_only=True)`
     reads, and NumPy arrays; they are restored exactly, without gradients.
 
-    `save` copies the current state and returns; `torch.distributed.checkpoint` writes the copy in the
-    background, as safetensors files. If a process is killed, the last complete checkpoint survives, and a
-    later save removes the unfinished files. A program that ends normally completes a pending save first. The
-    next call raises an error from the background (if that call is a `save`, it starts first); if there is no
-    next call, the error is printed when the program ends. Several threads of a single process may save: each
-    waits for the others. With several ranks, save from one thread.
+    `save` copies the current state and returns; the copy is written in the background, as safetensors files
+    in the layout of `torch.distributed.checkpoint`. If a process is killed, the last complete checkpoint
+    survives, and a later save removes the unfinished files. A program that ends normally completes a pending
+    save first. The next call raises an error from the background (if that call is a `save`, it starts first);
+    if there is no next call, the error is printed when the program ends. Several threads of a single process
+    may save: each waits for the others. With several ranks, save from one thread.
 
     `load` compares the SHA-256 of every file, and never runs code from a checkpoint. One run at a time may
     save to a directory; others may load from it meanwhile.
@@ -163,8 +163,8 @@ class Checkpoints:
         Args:
             step: Which checkpoint; by default the last saved one that is not damaged. A warning names the
                 damaged ones that were skipped.
-            verify: Compare the SHA-256 of every file. With False, a load of files in the page cache takes
-                about half the time, and a flipped bit may go unnoticed.
+            verify: Compare the SHA-256 of every file. With False, a load is faster, and a flipped bit may go
+                unnoticed.
             **parts_by_name: The parts, or some of them, under the names that they were saved under.
 
         Returns:

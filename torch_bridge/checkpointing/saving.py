@@ -137,9 +137,9 @@ def _run(save: Save, group: Any) -> None:
 
 
 def _write(save: Save, group: Any) -> None:
-    ignore_single_process()
     tensors: dict[str, Tensor] = {}
     main_digests = processes.collective_call(lambda: _collect_tensors(save, tensors, group), group)[0]
+    ignore_single_process()
     with plain_errors(save.rank):
         dcp.save(
             {TENSORS: tensors},

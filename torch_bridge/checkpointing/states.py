@@ -114,10 +114,10 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
     def split_leaf(path: str, leaf: Any) -> Any:
-        if isinstance(leaf, np.generic):
-            return store(_free_name(path, split.tensors), _SCALAR, _array_to_bytes(path, leaf), None)
-        if type(leaf) is np.ndarray:
-            return store(_free_name(path, split.tensors), _ARRAY, _array_to_bytes(path, leaf), None)
+        if type(leaf) is np.ndarray or isinstance(leaf, np.generic):
+            kind = _SCALAR if isinstance(leaf, np.generic) else _ARRAY
+            content = _array_to_bytes(path, cast("np.ndarray[Any, Any]", leaf))
+            return store(_free_name(path, split.tensors), kind, content, None)
         if not isinstance(leaf, Tensor):
             _check_plain(path, leaf)
             return copy.copy(leaf)  # a set may change before it is written
@@ -194,7 +194,7 @@ def map_leaves(path: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
     return tuple(items) if isinstance(value, tuple) else items
 
 
-def _array_to_bytes(path: str, array: "np.ndarray[Any, Any] | np.generic[Any]") -> Tensor:
+def _array_to_bytes(path: str, array: "np.ndarray[Any, Any]") -> Tensor:
     """Return a NumPy array or scalar in NumPy's file format.
 
     Raises:
