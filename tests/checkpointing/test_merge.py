@@ -218,8 +218,14 @@ def test_merge_and_load_model_in_inference_mode(saved: Path, mode: Any, built: A
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory"
 )
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "one tensor", "tied"])
-def test_merge_needs_memory_of_two_models(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("float32", 1.5), ("bfloat16", 2.2), ("one tensor", 3.2), ("tied", 1.5)]
+)
+def test_merge_needs_memory_of_one_model_and_some_tensors(tmp_path: Path, kind: str, limit: float) -> None:
+    """A few megabytes of tensors are summed at a time; bfloat16 ones in float32.
+
+    The largest tensor is there three times: the sum, what DCP reads from the file, and what it returns.
+    """
     model = large_model(kind)
     for count in range(8):
         Checkpoints(tmp_path, keep=8).save(count, model=model, wait=True)
@@ -228,4 +234,4 @@ def test_merge_needs_memory_of_two_models(tmp_path: Path, kind: str) -> None:
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program, str(tmp_path), kind]
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert 1 < float(printed.stdout) < 2.2
+    assert 1 < float(printed.stdout) < limit

@@ -111,13 +111,15 @@ def _means(
             dtype = _dtype_of_sum([structure[name] for structure in structures])
             # Round the product before adding. A fused operation such as add_(…, alpha=weight) rounds once for
             # some elements and twice for others: a sharded tensor would get other bits than a whole one.
-            # A copy, since tied tensors share their memory here, and may not be tied in the module.
-            product = tensors.pop(name).detach().to(dtype, copy=True)
+            tensor = tensors.pop(name).detach()
+            is_shared = memory_key(tensor) in map(memory_key, tensors.values())  # tied where it was saved
+            product = tensor.to(dtype, copy=is_shared)
             local_shard(product).mul_(weights[index])
             if name in sums:
                 local_shard(sums[name]).add_(local_shard(product))
             else:
                 sums[name] = product
+            del tensor, product  # before the next one is read
     return sums
 
 
