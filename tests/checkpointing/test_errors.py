@@ -47,6 +47,12 @@ def nested(layout: torch.layout) -> Tensor:
         return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
 
 
+def with_metadata(metadata: Any) -> Any:
+    state: Any = nn.Linear(1, 1).state_dict()
+    state._metadata = metadata
+    return state
+
+
 def buffer(name: str) -> nn.Module:
     module = nn.Module()
     module.register_buffer("values", torch.zeros(2, dtype=getattr(torch, name)))
@@ -192,6 +198,7 @@ VALUES: list[Row] = [
     ("encode({(1, Point()): 1})", TypeError, "the key (1, ", " of part is of ", "test_errors.Point"),
     ("encode({'a': 2**2032})", TypeError, "part.a is an integer of more than 2032 bits"),
     ("encode({'a': nn.Linear(2, 1)(torch.ones(2))})", TypeError, "part.a", "gradients", "tensor.detach()"),
+    ("encode(with_metadata(Point()))", TypeError, "part._metadata is of ", "test_errors.Point"),
     ("encode({torch.ones(1): 1})", TypeError, "the key tensor([1.]) of part is of torch.Tensor"),
 ]
 

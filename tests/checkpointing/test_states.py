@@ -3,6 +3,7 @@
 import math
 from collections import Counter, OrderedDict
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,32 @@ def test_equal_paths_get_different_names() -> None:
     assert list(split.tensors) == ["part.a.b", "part.a.b~", "part.('a', 1)"]
     structure = read_structure("part", split.structure_bytes())
     assert same_bits(fill_structure(structure, split.tensors), state)
+
+
+def test_threads_may_load_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second load starts during the first one, and ends after it. Both need more than torch's safe list."""
+    state = {"a": frozenset({b"", 1})}
+    content = split_state("part", state, torch.clone).structure_bytes()
+    load, second_started, first_ended = torch.load, Event(), Event()
+
+    def load_first(*arguments: Any, **settings: Any) -> Any:
+        monkeypatch.setattr(torch, "load", load_second)
+        second.start()
+        assert second_started.wait(60)
+        return load(*arguments, **settings)
+
+    def load_second(*arguments: Any, **settings: Any) -> Any:
+        second_started.set()
+        assert first_ended.wait(60)
+        return load(*arguments, **settings)
+
+    results: list[Any] = []
+    second = Thread(target=lambda: results.append(read_structure("part", content)))
+    monkeypatch.setattr(torch, "load", load_first)
+    results.append(read_structure("part", content))
+    first_ended.set()
+    second.join()
+    assert results == [state, state]
 
 
 @pytest.mark.parametrize("is_tied", [True, False])

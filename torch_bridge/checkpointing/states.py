@@ -139,8 +139,9 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
 
 def read_structure(name: str, content: Tensor) -> Any:
     """Return the state of `structure_bytes`, with a `StoredTensor` in place of each stored tensor."""
-    with torch.serialization.safe_globals(_SAFE_GLOBALS):
-        record: Any = torch.load(io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True)
+    # Permanent: the end of a `safe_globals` block would also end it for a load in another thread.
+    torch.serialization.add_safe_globals(_SAFE_GLOBALS)
+    record: Any = torch.load(io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True)
     stored = zip(record["names"], record["kinds"], record["placements"], strict=True)
 
     def restore_leaf(_: str, leaf: Any) -> Any:
@@ -183,10 +184,13 @@ def map_leaves(path: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
     if type(value) not in _CONTAINERS:
         return change(path, value)
     if isinstance(value, dict):
-        mapped = copy.copy(cast("dict[Any, Any]", value))  # keeps torch's `_metadata` of a module's state
-        for key, item in mapped.items():
+        mapping = cast("Any", value)
+        mapped: Any = type(mapping)()
+        for key, item in mapping.items():
             _check_key(path, key)
             mapped[key] = map_leaves(f"{path}.{key}", item, change)
+        if hasattr(mapping, "_metadata"):  # torch's, of a module's state
+            mapped._metadata = map_leaves(f"{path}._metadata", mapping._metadata, change)
         return mapped
     items: list[Any] = []
     for index, item in enumerate(cast("list[Any]", value)):
