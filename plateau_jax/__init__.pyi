@@ -9,7 +9,6 @@ from plateau_jax.clocks.rules import (
 from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
 from plateau_jax.curves.staged_curve import StagedCurve as StagedCurve
-from plateau_jax.forecasts.best_peaks import best_peak as best_peak
 from plateau_jax.forecasts.loss_fit import LossFit as LossFit
 from plateau_jax.forecasts.loss_fitting import fit_losses as fit_losses
 from plateau_jax.forecasts.loss_run import LossRun as LossRun

@@ -21,7 +21,6 @@ from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.serialization import parse_numbers
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.drawing.tables import segments_as_text
-from plateau_jax.forecasts.best_peaks import best_peak_of_fits, fit_peaks
 from plateau_jax.forecasts.loss_fitting import fit_losses
 from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.option_parser import command_line_parser
@@ -64,12 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check_combination(options: argparse.Namespace) -> None:
     """Reject options of which one would have no effect, and a closed output."""
-    fit, best_peak, peak = options.fit, options.best_peak, options.peak
     problems = {
         "standard output is closed": sys.stdout is None,
-        "--fit requires --compare or --best-peak": fit and not (options.compare or best_peak),
-        "--best-peak requires --fit LOG, for runs at three peaks or more": best_peak and not fit,
-        "--best-peak needs the learning rates in the logs: leave --peak out": best_peak and peak is not None,
+        "--fit requires --compare": options.fit and not options.compare,
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
         "--plot - must name a file, such as curve.png": options.plot == Path("-"),
     }
@@ -83,7 +79,7 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
     described = _described(options)
     if not (options.files or described.keys() & {"total_steps", "stages"}):
         raise ValueError("no curve: give TOTAL, --stage STEPS or --from FILE")
-    if described and options.files and not (options.compare or options.best_peak or options.design):
+    if described and options.files and not (options.compare or options.design):
         raise ValueError("--from takes a curve as it is: leave out TOTAL and the options of a curve")
     curves = [Curve.from_dict(described)] if described else []
     curves += [_read_curve(file) for file in options.files]
@@ -119,14 +115,6 @@ def _text_and_notes(options: argparse.Namespace, curves: list[Curve]) -> tuple[s
     if options.json:
         return json.dumps(curves[0].to_dict()), []
     names = legend_labels([curve._to_draw() for curve in curves])
-    if options.best_peak:
-        runs, notes = _read_runs(options.fit, None)
-        lines, fits = list[str](), fit_peaks(runs)
-        for name, curve in zip(names, curves, strict=True):
-            best = best_peak_of_fits(fits, curve)
-            lines.append(f"{name}: {best}" if len(curves) > 1 else str(best))
-            notes += [f"less certain for {name}: {reason}" for reason in best.forecast.reasons]
-        return "\n".join(lines), notes
     if options.fit:
         runs, notes = _read_runs(options.fit, options.peak)
         return str(fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)), notes

@@ -97,7 +97,7 @@ def command_line_parser() -> argparse.ArgumentParser:
         default=[],
         help="with --compare: forecast the losses of the curves from the log of a run; CURVE is a file as "
         "for --from, needed if the log has no learning rates; --peak is then the peak of the run and of the "
-        "curves; may be repeated for runs of one peak, and with --best-peak of several",
+        "curves; may be repeated for runs of one peak",
     )
 
     add = parser.add_argument_group("one of").add_mutually_exclusive_group().add_argument
@@ -113,12 +113,6 @@ def command_line_parser() -> argparse.ArgumentParser:
         help="print a table instead that compares TOTAL's curve, if there is one, and each --from by their "
         "theoretical bounds, each at its best peak; the first curve is the reference. If --peak is the best "
         "peak of the first curve, the table shows the best peaks of all",
-    )
-    add(
-        "--best-peak",
-        action="store_true",
-        help="print the best peak of each curve from the logs of --fit, which must have learning rates, at "
-        "three peaks or more about a factor of 2 apart",
     )
     add("--design", action="store_true", help="open a page in the browser for designing curves")
 

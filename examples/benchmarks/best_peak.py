@@ -1,13 +1,12 @@
-"""Find the best peak of long published runs from short ones at three peaks, and print what it costs.
+"""Choose the peak of long published runs from short ones at three peaks, and print what each way costs.
 
 The long runs are those of 124M parameters with 50 000 steps that were trained at 5e-4, 1e-3 and 2e-3, under
 nine curves. A parabola in ln peak through their three last losses is the truth: its minimum, cut at these
 peaks, is the best peak, and the regret of a peak is the height of the parabola above that. Each curve of
-15 000, 25 000 or 35 000 steps that was trained at the same peaks forecasts all nine: `best_peak` gets its
-three runs. Printed are the regret, and the fraction of ranges (`low` to `high`) that hold the best peak.
-
-Next to it stands the best peak of the short runs, by a parabola through their last losses: as it is, and
-times the ratio of the two curves in `compare`.
+15 000, 25 000 or 35 000 steps that was trained at the same peaks gives a peak for each of the nine. Printed
+are the regrets of three ways: the best peak of the short runs, by a parabola through their last losses; this
+peak times the ratio of the two curves in `compare`; and a parabola through forecasts of the curve at the
+three peaks, each from the short run at that peak.
 
 PATH is a clone, which this program reads and does not copy:
 
@@ -27,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from forecast import read_schaipp
 
-from plateau_jax import LossRun, best_peak, compare
+from plateau_jax import LossRun, compare, fit_losses
 
 PEAKS = 5e-4, 1e-3, 2e-3
 LONG, SHORT = 50_000, (15_000, 25_000, 35_000)
@@ -44,9 +43,9 @@ class Measured(NamedTuple):
         return float(self.parabola(math.log(peak)) - self.parabola(self.best))
 
 
-def measure(runs: list[LossRun]) -> Measured:
+def measure(losses: list[float]) -> Measured:
     logs = np.log(PEAKS)
-    parabola = np.polynomial.Polynomial.fit(logs, [run.losses[-1] for run in runs], 2)
+    parabola = np.polynomial.Polynomial.fit(logs, losses, 2)
     (best,) = parabola.deriv().roots()
     return Measured(parabola, float(np.clip(best, logs[0], logs[-1])))
 
@@ -81,26 +80,30 @@ def main() -> None:
     parser.add_argument("path", metavar="PATH", type=Path, help="a clone, as above")
     runs = read_runs(parser.parse_args().path)
     truths = {
-        kind: (group[1].curve, measure(group)) for (steps, kind), group in runs.items() if steps == LONG
+        kind: (group[1].curve, measure(last_losses(group)))
+        for (steps, kind), group in runs.items()
+        if steps == LONG
     }
     rows = defaultdict(list)
     for (steps, kind), group in runs.items():
-        if steps in SHORT:
-            peak_of_short_runs = math.exp(measure(group).best)
-            for long_kind, (curve, truth) in truths.items():
-                best = best_peak(group, curve)
-                # A range may end at a peak that was run, and so may the truth.
-                is_held = math.log(best.low) - 1e-9 <= truth.best <= math.log(best.high) + 1e-9
-                peak_times_ratio = peak_of_short_runs * compare(group[1].curve, curve).peaks[1]
-                regrets = [truth.regret(peak) for peak in (best.peak, peak_of_short_runs, peak_times_ratio)]
-                rows["same curve" if kind == long_kind else "another curve"].append((*regrets, is_held))
+        if steps not in SHORT:
+            continue
+        best_of_short = math.exp(measure(last_losses(group)).best)
+        fits = [fit_losses(run) for run in group]
+        for long_kind, (curve, truth) in truths.items():
+            times_ratio = best_of_short * compare(group[1].curve, curve).peaks[1]
+            of_forecasts = math.exp(measure([fit.predict(curve).loss for fit in fits]).best)
+            regrets = [truth.regret(peak) for peak in (best_of_short, times_ratio, of_forecasts)]
+            rows["same curve" if kind == long_kind else "another curve"].append(regrets)
     print(f"{len(truths)} curves of {LONG} steps\n")
-    print("mean regret (largest)  forecasts        best_peak  short runs' best  times the ratio  range holds")
-    for name, results in sorted(rows.items(), reverse=True):
-        *regrets, are_held = zip(*results, strict=True)
-        fraction_held = float(np.mean(are_held))
-        cells = [f"{np.mean(column):.4f} ({max(column):.4f})" for column in regrets]
-        print(f"{name:21}  {len(results):9}  " + "  ".join(cells) + f"  {fraction_held:11.2f}")
+    print("mean regret (largest)  choices  short runs' best  times the ratio  of forecasts")
+    for name, regrets in sorted(rows.items(), reverse=True):
+        cells = [f"{np.mean(column):.4f} ({max(column):.4f})" for column in zip(*regrets, strict=True)]
+        print(f"{name:21}  {len(regrets):7}  " + "  ".join(cells))
+
+
+def last_losses(runs: list[LossRun]) -> list[float]:
+    return [run.losses[-1] for run in runs]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Forecasts as JSON values: the law is fitted to runs, and the losses of curves are forecast.
 
-The runs of each peak have a fit. A curve is forecast by that of the nearest peak, and runs at three peaks or
-more also tell its best peak.
+The runs of each peak have a fit. A curve is forecast by that of the nearest peak.
 
 The page sends its runs with each question, as it asks for forecasts whenever a handle moves. The latest fits
 and forecasts are kept: the sums of a long curve take tens of milliseconds, and one curve changes at a time.
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.opened_logs import read_run
 from plateau_jax.design.questions import record_warnings
-from plateau_jax.forecasts.best_peaks import best_peak_of_fits, check_peaks
 from plateau_jax.forecasts.loss_fit import LossFit, Prediction
 from plateau_jax.forecasts.loss_fitting import fit_named_runs
 from plateau_jax.forecasts.loss_run import LossRun
@@ -30,16 +28,15 @@ _MAX_DRAWN = 600
 
 
 class Fits(NamedTuple):
-    """The fit of each peak, whether they tell best peaks, and the answer about the runs."""
+    """The fit of each peak, and the answer about the runs."""
 
     by_peak: dict[float, LossFit]
-    have_best: bool
     answer: dict[str, Any]
 
 
 @lru_cache(16)
 def fit_runs(texts: tuple[str, ...]) -> Fits:
-    """Fit the law to the runs of `open_log`; the answer is {"runs", "advice", "best_fault"} or {"fault"}.
+    """Fit the law to the runs of `open_log`; the answer is {"runs", "advice"} or {"fault"}.
 
     A run of the answer has the logged losses and the fitted law, as `LossFit.plot` draws them. It is null if
     it was not fitted.
@@ -48,38 +45,36 @@ def fit_runs(texts: tuple[str, ...]) -> Fits:
     labels = [f"{name}: " if len(names) > 1 else "" for name in names]
     try:
         with record_warnings() as advice:
-            by_peak, best_fault = _fit_peaks(runs, labels)
+            by_peak, faults = _fit_peaks(runs, labels)
     except ValueError as error:
-        return Fits({}, False, {"fault": str(error)})
+        return Fits({}, {"fault": str(error)})
     drawn = {id(run): _describe_run(fit, run) for fit in by_peak.values() for run in fit.runs}
     answer = {
         "runs": [drawn.get(id(run)) for run in runs],
-        "advice": list(dict.fromkeys(advice)),
-        "best_fault": best_fault,
+        "advice": list(dict.fromkeys([*advice, *faults])),
     }
-    return Fits(by_peak, len(by_peak) > 1 and not best_fault, answer)
+    return Fits(by_peak, answer)
 
 
 def forecast_curves(fits: Fits, curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
     """Return the forecast of each curve at its peak: with a line and its band, or a fault.
 
-    It has the difference to the first curve, if one fit forecasts both, and a best peak if the fits tell it.
+    It has the difference to the first curve, if one fit forecasts both.
     """
     answers: list[dict[str, Any]] = []
     first: tuple[LossFit, Prediction] | None = None
     for number, (curve, peak) in enumerate(curves):
-        best = _describe_best_peak(tuple(fits.by_peak.items()), curve) if fits.have_best else {}
         try:
             fit = _nearest_fit(fits.by_peak, curve, peak)
             prediction, forecast = _forecast(fit, curve, peak)
         except ValueError as error:
-            answers.append({"fault": str(error)} | best)
+            answers.append({"fault": str(error)})
             continue
         difference = None
         if first is not None and first[0] is fit:  # other fits have other errors
             difference = fit._difference(prediction, first[1])
             difference = difference._asdict() | {"remark": difference._remark}
-        answers.append(forecast | {"difference": difference} | best)
+        answers.append(forecast | {"difference": difference})
         if number == 0:
             first = fit, prediction
     return answers
@@ -104,17 +99,6 @@ def _forecast(fit: LossFit, curve: Curve, peak: float) -> tuple[Prediction, dict
     return prediction, answer
 
 
-@lru_cache(64)
-def _describe_best_peak(fits: tuple[tuple[float, LossFit], ...], curve: Curve) -> dict[str, Any]:
-    """Return the best peak of a curve, as the peak to type and as a sentence; or why it is missing."""
-    try:
-        best = best_peak_of_fits(dict(fits), curve)
-    except ValueError as error:
-        return {"best_fault": str(error)}
-    peak = best.peak / largest_multiplier(curve, curve.total_steps)
-    return {"best": {"peak": peak, "text": str(best), "reasons": best.forecast.reasons}}
-
-
 def _describe_run(fit: LossFit, run: LossRun) -> dict[str, list[float]]:
     drawn = fit._run_to_draw(run)
     shown = np.unique(np.linspace(0, len(drawn.steps) - 1, _MAX_DRAWN).astype(np.int64))
@@ -130,8 +114,8 @@ def _for_drawing(losses: NDArray[np.float64]) -> list[float]:
     return [float(f"{loss:.6g}") for loss in losses.tolist()]
 
 
-def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[float, LossFit], str]:
-    """Return the fit of each peak, and why they tell no best peaks; empty if they do, or with one peak.
+def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[float, LossFit], list[str]]:
+    """Return the fit of each peak, and why those of other peaks cannot be fitted.
 
     Raises:
         ValueError: The runs of no peak can be fitted.
@@ -146,13 +130,6 @@ def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[floa
         except ValueError as error:
             where = "" if len(groups) == 1 else f"the runs at the peak {peak:g}: "
             faults.append(f"{where}{error}")
-    problems = "; ".join(faults)
     if not fits:
-        raise ValueError(problems)
-    if faults or len(groups) == 1:
-        return fits, problems
-    try:
-        check_peaks(list(fits))
-    except ValueError as error:
-        return fits, str(error)
-    return fits, ""
+        raise ValueError("; ".join(faults))
+    return fits, faults

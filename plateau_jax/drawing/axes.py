@@ -79,16 +79,6 @@ class LossLine(NamedTuple):
     half_widths: NDArray[Any]
 
 
-class PeaksToDraw(NamedTuple):
-    """Forecasts over peaks with half the widths of their intervals, and the parabola."""
-
-    peaks: Sequence[float]
-    losses: Sequence[float]
-    half_widths: Sequence[float]
-    fitted_peaks: NDArray[Any]
-    fitted_losses: NDArray[Any]
-
-
 def draw_losses(runs: Sequence[RunToDraw], lines: Sequence[LossLine], ax: Any) -> Any:
     """Plot runs and forecasts in one Axes; see `LossFit.plot`."""
     ax = current_axes() if ax is None else ax
@@ -104,19 +94,4 @@ def draw_losses(runs: Sequence[RunToDraw], lines: Sequence[LossLine], ax: Any) -
     ax.set(xlabel="step", ylabel="loss")
     ax.grid(alpha=0.3)
     ax.legend(fontsize="small", handlelength=3.5)
-    return ax
-
-
-def draw_peaks(
-    forecasts: PeaksToDraw, best: tuple[float, float], within: tuple[float, float], ax: Any
-) -> Any:
-    """Plot forecasts over the peak; see `BestPeak.plot`."""
-    ax = current_axes() if ax is None else ax
-    ax.errorbar(*forecasts[:3], fmt="o", color="0.4", capsize=3, label="forecasts")
-    ax.plot(forecasts.fitted_peaks, forecasts.fitted_losses, color="0.2", linewidth=1, label="parabola")
-    (drawn,) = ax.plot(*best, "D", label=f"best peak, {best[0]:.1e}")
-    ax.axvspan(*within, color=drawn.get_color(), alpha=0.2, linewidth=0, zorder=0.5)
-    ax.set(xscale="log", xlabel="peak learning rate", ylabel="loss")
-    ax.grid(alpha=0.3)
-    ax.legend(fontsize="small")
     return ax

@@ -44,8 +44,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     Args:
         runs: One `LossRun`, or several of one peak, each log once: their largest learning rates agree within
             10⁻⁶, or 5 % if one was read from a log, which may miss the peak. Step 0 must be the first update
-            of a run. The learning rate of at least one must fall to half its peak. For runs of several peaks
-            there is `best_peak`.
+            of a run. The learning rate of at least one must fall to half its peak.
 
     Returns:
         The fit; it is deterministic.
@@ -73,8 +72,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     peaks = indices_by_peak(runs)
     if len(peaks) > 1:
         several = f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}"
-        advice = "fit the runs of one peak, or find the best peak with best_peak(runs, curve)"
-        raise ValueError(f"{several}: {advice}")
+        raise ValueError(f"{several}: fit the runs of each peak alone")
     return fit_named_runs(runs, [""] if len(runs) == 1 else run_names(range(len(runs))))
 
 

@@ -47,11 +47,8 @@ def _written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name, curve in CURVES.items():
             Path(f"{name}.json").write_text(json.dumps(curve.to_dict()))
         _write_log("log.csv", LOSSES)
-        _write_log("late.csv", LOSSES, ["" if step <= 500 else 1e-3 for step in STEPS])
-        # At three peaks; in the middle the losses are lower.
-        for name, peak, extra in (("low", 5e-4, 0.02), ("middle", 1e-3, 0.0), ("high", 2e-3, 0.01)):
-            _write_log(f"{name}.csv", LOSSES + extra, (peak * RUN(STEPS)).tolist())
-        Path("few.csv").write_text("step,val_loss,lr\n0,3.0,4e-3\n1,3.0,1e-3\n2,2.9,1e-3\n")
+        for name, peak in (("low", 5e-4), ("middle", 1e-3)):
+            _write_log(f"{name}.csv", LOSSES, (peak * RUN(STEPS)).tolist())
         Path("several.csv").write_text("step,val_loss,eval_loss\n10,3,3\n")
         yield folder
 

@@ -17,7 +17,6 @@ from plateau_jax.__main__ import main
 
 NO_CURVE = "no curve: give TOTAL, --stage STEPS or --from FILE"
 LEAVE_OUT = "--from takes a curve as it is: leave out TOTAL and the options of a curve"
-FITS = "--fit low.csv --fit middle.csv --fit high.csv"
 NO_LRS = "no learning rates among the columns 'step', 'val_loss': give"
 # Arguments, and a part of the message.
 ERRORS = [
@@ -38,8 +37,8 @@ ERRORS = [
     ("100 --design", "--design opens a page: leave --plot out"),
     ("100 --plot -", "--plot - must name a file, such as curve.png"),
     # Logs of runs
-    ("1000 --fit log.csv", "--fit requires --compare or --best-peak"),
-    ("1000 --design --fit log.csv", "--fit requires --compare or --best-peak"),
+    ("1000 --fit log.csv", "--fit requires --compare"),
+    ("1000 --design --fit log.csv", "--fit requires --compare"),
     ("1000 --compare --fit log.csv", NO_LRS),
     ("1000 --compare --fit log.csv run.json", "give the run's curve and its peak"),
     ("1000 --compare --fit several.csv run.json", "with LossRun.read(..., loss=...)"),
@@ -48,14 +47,7 @@ ERRORS = [
     ("1000 --compare --fit log.csv log.csv", "log.csv: Expecting value"),
     ("9000 --compare --peak 1 --fit log.csv run.json", "a forecast reaches at most 4 times"),
     ("1000 --compare --peak 0 --fit log.csv run.json", "peak"),
-    ("1000 --compare --fit low.csv --fit middle.csv", "or find the best peak with best_peak(runs, curve)"),
-    ("1000 --best-peak", "--best-peak requires --fit LOG"),
-    (f"1000 --best-peak --peak 1e-3 {FITS}", "leave --peak out"),
-    ("1000 --best-peak --fit low.csv", "the runs at 0.00049"),
-    (f"9000 --best-peak {FITS}", "at most 4 times the 1000 steps"),
-    ("1000 --best-peak --fit low.csv --fit middle.csv --fit few.csv", "the peak 0.004: runs[2]: "),
-    ("1000 --best-peak --fit log.csv", NO_LRS.removesuffix(": give")),
-    ("1000 --best-peak --fit late.csv", "the run's curve"),
+    ("1000 --compare --fit low.csv --fit middle.csv", "fit the runs of each peak alone"),
 ]
 
 
@@ -83,8 +75,6 @@ OF_PARSER = [
     ("100 --min-lr 1e-5", "unrecognized arguments: --min-lr 1e-5\n"),
     ("100 --json --csv -", "argument --csv: not allowed with argument --json"),
     ("--from cosine.json --compare --json", "argument --json: not allowed with argument --compare"),
-    *((f"1000 --best-peak {other}", "not allowed with argument --best-peak")
-      for other in ("--json", "--csv -", "--compare", "--design")),
     *((f"100 {short} 5", f"unrecognized arguments: {short}")
       for short in [*(option[:-1] for option in KNOWN), "--min-lr", "--warmup-shap", "--init-lr", "--p",
        "--f"]),

@@ -17,7 +17,7 @@ from support.curves.strategies import arguments as curve_arguments
 from support.examples import examples
 from support.schedulers.runs import peaks
 
-from plateau_jax import LossRun, PlateauCurve, StagedCurve, best_peak, compare, fit_losses, plot, plots
+from plateau_jax import LossRun, PlateauCurve, StagedCurve, compare, fit_losses, plot, plots
 from plateau_jax.__main__ import main
 from plateau_jax.curves.curve import Curve
 from plateau_jax.drawing.tables import segments_as_text
@@ -164,7 +164,7 @@ def test_peak_adds_the_best_peaks(folder, capsys):
 
 
 NO_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
-LONGER, NAME = PlateauCurve(2000, plateaus=[(55, 40)]), "2000 steps, no warmup, plateau 55–95 %"
+LONGER = PlateauCurve(2000, plateaus=[(55, 40)])
 COLUMNS = "50 logged losses, columns step = 'step', loss = 'val_loss'"
 
 
@@ -186,19 +186,3 @@ def test_logged_learning_rates_suffice(folder, capsys):
     out, err = capsys.readouterr()
     assert err.splitlines() == [f"middle.csv: {COLUMNS}, lr = 'lr'"] * 2
     assert f" {loss:.3f} " in out.splitlines()[1]
-
-
-def test_best_peak_prints_one_line_per_curve(folder, capsys):
-    logs = ["low.csv", "middle.csv", "high.csv"]
-    command = f"1000 --warmup-steps 50 --best-peak --fit {' --fit '.join(logs)}".split()
-    runs = list(map(LossRun.read, logs))
-    alone, best = best_peak(runs, saved("run")), best_peak(runs, LONGER)
-    assert output_of(capsys, *command) == f"{alone}\n"
-    assert main([*command, "--from", "longer.json"]) == 0
-    out, err = capsys.readouterr()
-    first, second = out.splitlines()
-    assert first == f"1000 steps, linear warmup from 0 over 50 steps, no plateau: {alone}"
-    assert second == f"{NAME}: {best}"
-    assert best.forecast.reasons[0] == NO_WARMUP
-    notes = [f"less certain for {NAME}: {reason}" for reason in best.forecast.reasons]
-    assert err.splitlines() == [*(f"{log}: {COLUMNS}, lr = 'lr'" for log in logs), *notes]

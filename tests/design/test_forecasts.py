@@ -10,7 +10,7 @@ from support.design.logs import CURVE, LOSSES, PEAK, RUN, STEPS, opened
 from support.examples import examples
 from support.forecasts.law_runs import csv_of, rows_of
 
-from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
+from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.design import forecasts, opened_logs
 from plateau_jax.design.answers import answer_page
 from plateau_jax.forecasts.loss_fitting import fit_named_runs
@@ -166,20 +166,16 @@ def test_kept_answers_have_their_advice(monkeypatch) -> None:
     assert forecast([run], (WSD, PEAK)) == first
 
 
-def test_logs_of_three_peaks_have_best_peaks() -> None:
+def test_curves_are_forecast_by_runs_of_the_nearest_peak() -> None:
     peaks = {5e-4: 0.02, 1e-3: 0.0, 2e-3: 0.01}
     half = StagedCurve([(50, 0.5), (950, 0.0)])
-    fitted, (at_peak, halved) = forecast(
+    _, (at_peak, halved) = forecast(
         [run_at(peak, extra) for peak, extra in peaks.items()], (WSD, 1.45e-3), (half, 1e-3)
     )
     runs = {peak: LossRun(CURVE, peak, STEPS, LOSSES + extra) for peak, extra in peaks.items()}
-    assert fitted["best_fault"] == ""
     assert at_peak["loss"] == fit_losses(runs[2e-3]).predict(WSD, 1.45e-3).loss  # nearest by ratio
     assert halved["loss"] == fit_losses(runs[5e-4]).predict(half, 1e-3).loss
     assert halved["difference"] is None
-    best = best_peak(list(runs.values()), WSD)
-    assert at_peak["best"] == {"peak": best.peak, "text": str(best), "reasons": best.forecast.reasons}
-    assert halved["best"]["peak"] == pytest.approx(2 * best_peak(list(runs.values()), half).peak)
 
 
 def test_logs_that_miss_the_peak_are_fitted_together() -> None:
@@ -196,16 +192,11 @@ def test_logs_that_miss_the_peak_are_fitted_together() -> None:
     assert shown["loss"] == together.predict(WSD, PEAK).loss
 
 
-def test_missing_best_peaks_say_why() -> None:
-    fitted, (shown,) = forecast([run_at(1e-3), run_at(2e-3, 0.01)], (WSD, 1e-3))
-    assert "takes 3 peaks or more" in fitted["best_fault"]
-    assert shown["loss"] == FIT.predict(WSD).loss
-    runs = [run_at(5e-4, 0.04), run_at(1e-3, 0.02), run_at(2e-3)]
-    fitted, (shown,) = forecast(runs, (WSD, 8e-3))
-    assert fitted["best_fault"] == ""
-    assert "do not show the best peak" in shown["best_fault"]
-    assert "more than a factor of 1.5" in shown["fault"]
+def test_runs_of_a_peak_that_cannot_be_fitted_are_named() -> None:
     few = run_of(FEW, CURVE, 5e-4) | {"name": "few.csv"}
-    fitted, _ = forecast([few, run_at(1e-3), run_at(2e-3)])
-    assert fitted["best_fault"].startswith("the runs at the peak 0.0005: few.csv: ")
+    fitted, (shown, far) = forecast([few, run_at(1e-3), run_at(2e-3)], (WSD, 1e-3), (WSD, 8e-3))
+    (advice,) = fitted["advice"]
+    assert advice.startswith("the runs at the peak 0.0005: few.csv: ")
     assert [run is None for run in fitted["runs"]] == [True, False, False]
+    assert shown["loss"] == FIT.predict(WSD).loss
+    assert "more than a factor of 1.5" in far["fault"]

@@ -13,7 +13,7 @@ from support.design.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS
 from support.design.page import DROP, DesignPage, fill
 from support.forecasts.law_runs import csv_of, rows_of
 
-from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
+from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.design.answers import initial_curves
 from plateau_jax.design.server import Server
 from plateau_jax.forecasts.loss_comparison import LossForecast
@@ -375,7 +375,7 @@ def test_steep_beginning_does_not_flatten_the_rest(fitted):
     assert curve[0] < 0 < fit[0]
 
 
-def test_logs_of_three_peaks_fill_the_best_peaks(design):
+def test_logs_of_three_peaks_are_fitted_separately(design):
     extra = {5e-4: 0.02, 1e-3: 0.0, 2e-3: 0.01}
     design.choose(**{f"{peak:g}": csv_of(step=STEPS, val_loss=LOSSES + more) for peak, more in extra.items()})
     for peak in extra:
@@ -383,13 +383,6 @@ def test_logs_of_three_peaks_fill_the_best_peaks(design):
         group.get_by_label("Trained with").select_option("Cosine")
         group.get_by_label("Peak learning rate").fill(f"{peak:g}")
     design.accept()
-    best = best_peak([LossRun(COSINE, peak, STEPS, LOSSES + more) for peak, more in extra.items()], STABLE)
-    expect(design.cell("Stable", "peak-ratio")).to_contain_text(f"{best.peak:.3g}use")
-    expect(design.notes).to_contain_text(f"Stable: best peak {best}.")
-    expect(design.notes).to_contain_text("Long: no best peak, as the runs at the peak 0.0005")
     design.expect_forecast("Stable", FIT.predict(STABLE))
-    design.do("Use the best peak for Stable")
-    design.expect_forecast("Stable", FIT.predict(STABLE, float(f"{best.peak:.3g}")))
     design.do("Remove 0.002.csv")
-    expect(design.notes).to_contain_text("No best peaks: the runs at 0.0005, 0.001 do not")
     design.expect_forecast("Cosine", FIT.predict(COSINE))

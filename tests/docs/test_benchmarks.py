@@ -225,9 +225,7 @@ def test_benchmark_reads_both_clones(tmp_path):
         assert float(covered) == 1
 
 
-REGRETS = re.compile(
-    r"^(same|another) curve +(\d+)((?:  0\.\d{4} \(0\.\d{4}\)){3}) +([01]\.\d\d)$", re.MULTILINE
-)
+REGRETS = re.compile(r"^(same|another) curve +(\d+)((?:  0\.\d{4} \(0\.\d{4}\)){3})$", re.MULTILINE)
 
 
 def test_benchmark_of_best_peaks_prints_regrets(tmp_path):
@@ -244,9 +242,8 @@ def test_benchmark_of_best_peaks_prints_regrets(tmp_path):
     assert text.startswith("3 curves of 50000 steps\n")
     same, another = REGRETS.findall(text)
     assert (same[:2], another[:2]) == (("same", "3"), ("another", "6"))
-    for *_, regrets, held in (same, another):
-        assert float(regrets.split()[0]) < 0.001
-        assert held == "1.00"
+    for *_, regrets in (same, another):
+        assert max(map(float, regrets.split()[::2])) < 0.001
 
 
 def test_pages_show_tables_in_the_form_of_the_benchmarks():

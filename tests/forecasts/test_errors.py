@@ -1,4 +1,4 @@
-"""Errors of `LossRun`, of logs, of fits and forecasts, and of `best_peak`: see `support.errors`."""
+"""Errors of `LossRun`, of logs, and of fits and forecasts: see `support.errors`."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from support.errors import Row, check_error, each_row
 from support.forecasts.law_runs import changed, logged, rows_of
 
-from plateau_jax import LossRun, PlateauCurve, StagedCurve, best_peak, fit_losses
+from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.logged_lrs import UnclearLogError
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -164,7 +164,7 @@ FIT_ERRORS: list[Row] = [
     ("fit_losses(STEPPED)", ValueError, "law misses these losses by ", "first fast phase"),
     ("fit_losses([RUN, OTHER_MODEL])", ValueError, "one model and one data set"),
     *((f"fit_losses([LossRun(CURVE, {peak}, STEPS, LOSSES), RUN])", ValueError,
-       f"several peaks, 0.001, {peak:g}", "best_peak(") for peak in (1.00001e-3, 2e-3)),
+       f"several peaks, 0.001, {peak:g}", "fit the runs of each peak alone") for peak in (1.00001e-3, 2e-3)),
     ("fit_losses([AT_HALF, RUN]).predict(CURVE)", ValueError, "several peak_value, 0.001, 0.002"),
     ("FIT.losses(CURVE, [0])", ValueError, "steps = [0] must lie in 1 … total_steps = 1000"),
     ("FIT.losses(CURVE, 1001)", ValueError, "steps = 1001 must lie in 1"),
@@ -196,22 +196,8 @@ FIT_ERRORS += [
     ]
 ]  # fmt: skip
 
-RUNS = [logged(CURVE, peak=peak) for peak in (5e-4, 1e-3, 2e-3)]
-DIVERGED = LossRun(CURVE, 4e-3, STEPS, LOSSES + np.where(STEPS > 600, 0.5, 0.0))
-PEAK_ERRORS: list[Row] = [
-    ("best_peak([], CURVE)", ValueError, "no run: write best_peak("),
-    ("best_peak(RUN, CURVE)", ValueError, "the runs at 0.001 do not show", "3 peaks or more"),
-    ("best_peak(RUNS[1:] * 2, CURVE)", ValueError, "the runs at 0.001, 0.002 do not show the best peak"),
-    ("best_peak([*RUNS[1:], DIVERGED], CURVE)", ValueError, "the peak 0.004: runs[2]: the loss rises"),
-    ("best_peak([*RUNS, DIVERGED], CURVE)", ValueError, "the peak 0.004: runs[3]: ", "leave this peak out"),
-    ("best_peak(RUNS, PlateauCurve(4001))", ValueError, "the peak 0.0005: ", "4 times the 1000 steps"),
-    ("best_peak(RUNS, ZERO)", ValueError, "no positive learning rate"),
-    ("best_peak([*RUNS, CURVE], CURVE)", TypeError, "must be a LossRun"),
-    ("best_peak(RUNS, 'cosine')", TypeError, "curve = 'cosine' must be a Curve"),
-]  # fmt: skip
 
-
-@each_row([*RUN_ERRORS, *LOG_ERRORS, *FIT_ERRORS, *PEAK_ERRORS])
+@each_row([*RUN_ERRORS, *LOG_ERRORS, *FIT_ERRORS])
 def test_errors(row: Row, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_error(row, globals())
@@ -224,5 +210,3 @@ def test_values_at_the_limits_are_accepted() -> None:
     FIT.predict(PlateauCurve(4000), 1.5e-3)
     FIT.predict(PlateauCurve(101))
     fit_losses(logged(CURVE, 30)).predict(PlateauCurve(4000))  # four times all steps, not the 990 of the log
-    with pytest.raises(ValueError, match=r"^(?!.*leave this peak out)"):  # two peaks would not do
-        best_peak([*RUNS[1:], DIVERGED], CURVE)

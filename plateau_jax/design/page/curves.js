@@ -4,8 +4,7 @@ import { element, formatLearningRate, formatStep, setProperties } from "./elemen
 import { swatch } from "./looks.js";
 
 // entries: {id, colour, name, isHidden, total: its steps}; ratios: an answer of the server per id, or none yet.
-// forecasts.cells(id) returns the cells of a curve's forecast, if any, and forecasts.best(id) its best peak, {peak} or
-// {fault}, if logs tell it.
+// forecasts.cells(id) returns the cells of a curve's forecast, if any.
 // listeners: select, rename, hide, remove, makeReference (move to the top), usePeak (take over the best peak).
 export function drawCurves(body, entries, selected, ratios, forecasts, listeners) {
   const rows = entries.map((entry, index) => {
@@ -52,7 +51,7 @@ function updateRow(row, entry, index, isSelected, ratios, forecasts, entries, li
   while (row.cells.length > 1) row.deleteCell(-1);
   row.append(
     ...forecasts.cells(entry.id),
-    ...figures(entry, index, ratios, forecasts.best(entry.id), listeners, key, tabindex),
+    ...figures(entry, index, ratios, listeners, key, tabindex),
     element("td", { class: "row-actions" },
       index ? button("make reference", "Make reference:", "makeReference")
         : element("span", { class: "muted reference", tabindex: -1, "data-key": key("makeReference") }, "reference"),
@@ -66,20 +65,18 @@ function otherLength({ total }, first) {
   return element("span", { class: "length", title: "Not as long as the first curve" }, formatStep(total), element("span", {}, " steps"));
 }
 
-function figures(entry, index, ratios, logged, listeners, key, tabindex) {
+function figures(entry, index, ratios, listeners, key, tabindex) {
   const use = (peak) => element("button", {
     type: "button", class: "link", tabindex, "data-key": key("usePeak"), "aria-label": `Use the best peak for ${entry.name}`,
     title: `Use ${peak} as the peak`, click: () => listeners.usePeak(entry.id, peak),
   }, "use");
-  const best = (...content) => element("td", { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" }, ...content);
-  const fromLogs = logged && (logged.fault ? best(element("span", { class: "muted", title: logged.fault }, "none"))
-    : best(element("b", {}, formatLearningRate(rounded(logged.peak))), use(rounded(logged.peak))));
-  if (!ratios) return [element("td", { class: "number" }, "…"), fromLogs ?? element("td", { class: "number" }, "…")];
+  if (!ratios) return [element("td", { class: "number" }, "…"), element("td", { class: "number" }, "…")];
   if (ratios.fault) return [element("td", { class: "number muted", colspan: 2 }, ratios.fault)];
   const peak = rounded(ratios.best_peak);
   return [
     element("td", { class: "number", "data-figure": "bound", "data-label": "Bound" }, element("b", {}, `× ${ratios.bound.toFixed(3)}`)),
-    fromLogs ?? best(element("b", {}, `× ${ratios.peak_ratio.toFixed(3)}`),
+    element("td", { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" },
+      element("b", {}, `× ${ratios.peak_ratio.toFixed(3)}`),
       ...(index ? [element("span", { class: "muted best" }, `  = ${formatLearningRate(peak)}`), use(peak)] : [])),
   ];
 }

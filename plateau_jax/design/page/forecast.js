@@ -59,12 +59,6 @@ export class Forecasts {
       ? [muted(difference.remark)] : [element("b", {}, values[0]), muted(plusMinus(difference.low, difference.high))]))];
   }
 
-  // The best peak of a curve, {peak} or {fault}, from runs at several peaks; else undefined.
-  best(id) {
-    const { best, best_fault } = this.#answers.get(id) ?? {};
-    return this.#isFitted ? best ?? (best_fault && { fault: best_fault }) : undefined;
-  }
-
   #setRuns(runs) {
     this.#runs = runs;
     this.#fit = null;
@@ -103,20 +97,18 @@ export class Forecasts {
     return offers;
   }
 
-  // Items about the fit and the curves: warnings, best peaks, and why a forecast is missing or less certain.
+  // Items about the fit and the curves: warnings, and why a forecast is missing or less certain.
   #notes() {
-    const { advice = [], best_fault: missing } = this.#fit;
+    const { advice = [] } = this.#fit;
     const names = new Map();  // of the curves that each note is about
-    const items = [...advice, ...(missing ? [`No best peaks: ${sentence(missing)}`] : [])].map((note) => element("li", {}, note));
+    const items = advice.map((note) => element("li", {}, note));
     for (const { id, name } of this.#page.entries()) {
-      const { fault, reasons = [], best, best_fault } = this.#answers.get(id) ?? {};
+      const { fault, reasons = [] } = this.#answers.get(id) ?? {};
       const notes = [
         fault && `no forecast, as ${sentence(fault)}`,
         reasons.length && `less certain, as ${reasons.join(", and ")}.`,
-        best_fault && `no best peak, as ${sentence(best_fault)}`,
       ];
       for (const note of notes.filter(Boolean)) names.set(note, [...(names.get(note) ?? []), name]);
-      if (best) items.push(element("li", { class: "muted" }, `${name}: best peak ${best.text}.${best.reasons.length ? ` Less certain, as ${best.reasons.join(", and ")}.` : ""}`));
     }
     return [...items, ...[...names].map(([note, about]) => element("li", {}, `${about.join(", ")}: ${note}`))];
   }

@@ -147,28 +147,6 @@ class LossOracle:
         return float(np.sqrt(self.weights @ errors**2))
 
 
-def best_peak_of(peaks: list[float], losses: list[float]) -> tuple[float, ...] | None:
-    """Return the best peak, its range and its loss by NumPy's polynomials; None if they are unclear."""
-    lowest = min(max(losses.index(min(losses)), 1), len(losses) - 2)
-    chosen = [lowest - 1, lowest, lowest + 1]
-    octaves = [math.log2(peaks[index]) for index in chosen]
-    factors = 2 ** np.diff(octaves)
-    if min(factors) < 1.2 - 1e-6 or max(factors) > 2.5 + 1e-6:
-        return None
-    if math.isclose(*sorted(losses[index] for index in chosen)[::2], abs_tol=1e-6):
-        return None
-    parabola = np.polynomial.Polynomial.fit(octaves, [losses[index] for index in chosen], 2)
-    if not parabola.deriv(2)(0) > 0:
-        return None
-    (best,) = parabola.deriv().roots()
-    if not math.log2(peaks[0]) - 1e-6 <= best <= math.log2(peaks[-1]) + 1e-6:
-        return None
-    least = float(parabola(best))
-    low, high = sorted((parabola - least - 0.003).roots().real)
-    best = min(max(best, math.log2(peaks[0])), math.log2(peaks[-1]))
-    return 2**best, max(2**low, peaks[0]), min(2**high, peaks[-1]), least
-
-
 def lags(losses: list[float]) -> bool:
     """Return True for losses whose second differences are those of an average that lags."""
     count = len(losses)
