@@ -135,8 +135,11 @@ def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])
-def test_save_interrupted_at_any_line(tmp_path: Path, first: int) -> None:
+def test_save_interrupted_at_any_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     """The checkpoint is complete or absent, and the next save is neither blocked nor disturbed."""
+    # Unlike a signal, `Lines` can interrupt after a with block and before its lock is released, which would
+    # block other threads of later tests.
+    monkeypatch.setattr(checkpoints_module, "_lock", RLock())
     for stop_at in itertools.count(first, 3):
         directory, is_interrupted = tmp_path / str(stop_at), False
         checkpoints = Checkpoints(directory, keep=9)
