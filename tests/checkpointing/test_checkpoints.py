@@ -215,7 +215,7 @@ def test_error_of_a_save_does_not_keep_its_copy(tmp_path: Path) -> None:
 
 
 def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
-    checkpoints, threads, total = Checkpoints(tmp_path, keep=40), 4, 40
+    checkpoints, threads, total = Checkpoints(tmp_path, keep=16), 4, 16
     begin = Barrier(threads)
 
     def save_some(first: int) -> list[int | None]:
