@@ -66,19 +66,17 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     >>> print(f"{longer.low:.2f} to {longer.high:.2f}, after {run.losses[-1]:.2f}")
     2.52 to 2.55, after 2.56
     """
-    runs = checked_runs(runs)
+    runs = _checked_runs(runs)
     if not runs:
         raise ValueError("there is no run: write fit_losses([run, ...])")
     peaks = indices_by_peak(runs)
     if len(peaks) > 1:
         several = f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}"
         raise ValueError(f"{several}: fit the runs of each peak alone")
-    return fit_named_runs(runs, [""] if len(runs) == 1 else run_names(range(len(runs))))
-
-
-def run_names(indices: Iterable[int]) -> list[str]:
-    """Return the names of runs in a list."""
-    return [f"runs[{index}]: " for index in indices]
+    names = [""]
+    if len(runs) > 1:
+        names = [f"runs[{index}]: " for index in range(len(runs))]
+    return fit_named_runs(runs, names)
 
 
 def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:
@@ -97,7 +95,7 @@ def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> LossFit:
     return LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, tuple(runs))
 
 
-def checked_runs(runs: Any) -> tuple[LossRun, ...]:
+def _checked_runs(runs: Any) -> tuple[LossRun, ...]:
     """Return one run or several as a tuple."""
     runs = (runs,) if isinstance(runs, LossRun) else tuple(runs) if checks.is_ordered(runs) else (runs,)
     for run in runs:
