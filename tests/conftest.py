@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import settings, strategies
 from hypothesis.internal.conjecture import providers
 
 collect_ignore = ["support"]  # no tests, and some import a trainer
@@ -120,8 +120,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         pytest.fail(f"{seconds:.2f} s of CPU time: make this test smaller, or mark it slow")
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What is imported stays to the end: the garbage collector need not search it each time."""
+    if session.config.option.limit_cpu_time:
+        # Builds Hypothesis's Unicode tables: seconds in a fresh checkout, for the first test that draws text.
+        strategies.text().validate()
     gc.freeze()
     # Not for the processes that tests start: two of them would write one file at once.
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
