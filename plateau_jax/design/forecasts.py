@@ -20,7 +20,7 @@ from plateau_jax.design.questions import record_warnings
 from plateau_jax.forecasts.loss_fit import LossFit, Prediction
 from plateau_jax.forecasts.loss_fitting import fit_named_runs
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.lr_sums import largest_multiplier
+from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.forecasts.run_peaks import indices_by_peak
 
 _MAX_DRAWN = 600

@@ -8,7 +8,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.forecasts.logged_losses import falls_to_half
 from plateau_jax.forecasts.loss_interval import ForecastTerms
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.lr_sums import segment_begins, steps_at_borders
+from plateau_jax.theory.curve_parts import segment_begins, steps_at_borders
 from plateau_jax.forecasts.run_peaks import is_one_peak, octaves_to_runs
 
 MAX_HORIZON = 4.0

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from plateau_jax.curves.curve import Curve
 from plateau_jax.forecasts.loss_law import LoggedLosses
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.lr_sums import schedule_sums, steps_at_borders
+from plateau_jax.forecasts.lr_sums import schedule_sums
+from plateau_jax.theory.curve_parts import steps_at_borders
 from plateau_jax.numerics.exact_segments import end_of_rise
 
 _Floats = NDArray[np.float64]

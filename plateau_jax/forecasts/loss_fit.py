@@ -18,7 +18,8 @@ from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference
 from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
 from plateau_jax.forecasts.loss_law import Law
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.lr_sums import largest_multiplier, schedule_sums
+from plateau_jax.forecasts.lr_sums import schedule_sums
+from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.forecasts.run_peaks import octaves_to_runs, peak_value_of
 from plateau_jax.validation import checks
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.forecasts.logs import is_perplexity, read_log
-from plateau_jax.forecasts.lr_sums import largest_multiplier
+from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
 

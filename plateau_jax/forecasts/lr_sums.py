@@ -1,20 +1,17 @@
 """The two sums over the learning rates of a run that determine its loss: see `fit_losses`."""
 
-from functools import lru_cache, partial
-from typing import NamedTuple, cast
-
 import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.theory.curve_parts import (
-    MANY_SEGMENTS,
-    distances,
     double_sum,
     mean_multipliers,
-    parts_of_segments,
-    segment_begins,
+    part_begins,
+    parts_before,
     sorted_unique,
+    steps_at_borders,
+    suffix_sums,
 )
 
 _Floats = NDArray[np.float64]
@@ -33,10 +30,10 @@ Without it, N jumps where the learning rate drops by orders of magnitude from on
 the learning rates after that step is then almost 0.
 """
 
-_NEAREST = 128
-"""How many steps before a step are single parts; before them, parts grow with the distance."""
+MAX_SINGLE_STEPS = 2**16
+"""Up to this many steps, every step is summed; above, parts of several steps at one learning rate."""
 
-_TINY = np.finfo(np.float64).tiny  # a mean of positive learning rates that are lost next to larger ones
+_NEAREST = 128
 
 _NODES = 128
 _TOLERANCE = 4e-5
@@ -46,12 +43,14 @@ _TOLERANCE = 4e-5
 def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floats, _Floats]:
     """Return S and N at some numbers of updates, see `fit_losses`; 0 without a positive learning rate.
 
-    They are within 10⁻⁵ of their formulas; at more than 128 steps they are interpolated, within 2·10⁻⁵.
+    They are those of the formulas up to 2¹⁶ steps, and within 10⁻⁵ of them above that. At more than 128 steps
+    they are interpolated, within 2·10⁻⁵.
     """
     if not steps.size:
         return np.zeros(steps.shape), np.zeros(steps.shape)
     nodes, sums = _sums_at_nodes(curve, sorted_unique(steps.ravel()))
-    progress, noise = np.interp(steps, nodes, sums[:, 0]), np.interp(steps, nodes, sums[:, 1])
+    progress = np.interp(steps, nodes, sums[:, 0])
+    noise = np.interp(steps, nodes, sums[:, 1])
     return peak_value**PROGRESS_POWER * progress, peak_value * noise
 
 
@@ -60,86 +59,49 @@ def _sums_at_nodes(curve: Curve, wanted: _Steps) -> tuple[_Steps, _Floats]:
 
     An interval is halved until the sums in its middle agree with its ends.
     """
-    sums_at = partial(_sums_at, curve, parts_of_segments(curve, int(wanted[-1])))
-    indices = np.linspace(0, len(wanted) - 1, min(len(wanted), _NODES)).astype(np.int64)
-    begins = segment_begins(curve)
-    if len(begins) <= MANY_SEGMENTS:
-        at_borders = np.searchsorted(wanted, [*begins, *(begins + 1)])
-        indices = sorted_unique(np.append(indices, at_borders[at_borders < len(wanted)]))
-    sums = sums_at(wanted[indices])
-    left, right = indices[:-1], indices[1:]
-    while np.any(is_open := right - left > 1):
+    nodes = np.linspace(0, len(wanted) - 1, min(len(wanted), _NODES)).astype(np.int64)
+    if len(wanted) > _NODES:
+        borders = steps_at_borders(curve, int(wanted[-1]))
+        nodes = sorted_unique(np.concatenate([nodes, np.searchsorted(wanted, borders + 1)]))
+    sums = np.full((len(wanted), 2), np.nan)
+    sums[nodes] = _sums_at(curve, wanted[nodes])
+    left, right = nodes[:-1], nodes[1:]
+    while True:
+        is_open = right - left > 1
+        if not is_open.any():
+            break
         left, right = left[is_open], right[is_open]
         middles = (left + right) // 2
-        at_middles = sums_at(wanted[middles])
-        places = np.searchsorted(indices, middles)
-        share = ((wanted[middles] - wanted[left]) / (wanted[right] - wanted[left]))[:, None]
-        guesses = sums[places - 1] * (1 - share) + sums[places] * share
-        is_far = np.any(np.abs(at_middles - guesses) > _TOLERANCE * at_middles, axis=1)
-        indices, sums = np.insert(indices, places, middles), np.insert(sums, places, at_middles, axis=0)
-        left, right = (np.stack(pair, axis=1)[is_far].ravel() for pair in ((left, middles), (middles, right)))
-    return wanted[indices], sums
+        sums[middles] = _sums_at(curve, wanted[middles])
+        fractions = (wanted[middles] - wanted[left]) / (wanted[right] - wanted[left])
+        guesses = sums[left] + fractions[:, None] * (sums[right] - sums[left])
+        is_far = np.any(np.abs(sums[middles] - guesses) > _TOLERANCE * sums[middles], axis=1)
+        left = np.append(left[is_far], middles[is_far])
+        right = np.append(middles[is_far], right[is_far])
+    is_node = ~np.isnan(sums[:, 0])
+    return wanted[is_node], sums[is_node]
 
 
-def _sums_at(curve: Curve, parts: _Steps, steps: _Steps) -> _Floats:
-    """Return S and N with the peak 1 at some steps, from the parts of a curve and those near each step."""
-    near = [step - distances(step, _NEAREST) for step in steps.tolist()]
-    before = _sums_before(curve, sorted_unique(np.concatenate([parts, *near])))
-    return np.array([_sums(before, step) for step in steps.tolist()])
+def _sums_at(curve: Curve, steps: _Steps) -> _Floats:
+    """Return S and N with the peak 1 at some steps."""
+    parts = parts_before(curve, steps.tolist(), MAX_SINGLE_STEPS, _NEAREST)
+    noise = [_noise(s, n) for s, n in parts]
+    return np.stack([_progress(curve, steps), noise], axis=1)
 
 
-class _SumsBefore(NamedTuple):
-    """Sums over the steps before each border of parts, with the peak 1."""
-
-    borders: _Steps
-    counts: _Floats
-    """The numbers of steps whose learning rate is not 0."""
-    progress: _Floats
-    sums: _Floats
-    squares: _Floats
-    largest: _Floats
-    """The largest learning rate before the next border."""
+def _progress(curve: Curve, steps: _Steps) -> _Floats:
+    last = int(steps.max())
+    borders = np.arange(last + 1) if last <= MAX_SINGLE_STEPS else part_begins(curve)
+    borders = sorted_unique(np.concatenate([[0], borders[borders < last], steps]))
+    powers = np.diff(borders) * mean_multipliers(curve, borders) ** PROGRESS_POWER
+    sums = np.append(0.0, np.cumsum(powers))
+    return sums[np.searchsorted(borders, steps)]
 
 
-def _sums_before(curve: Curve, borders: _Steps) -> _SumsBefore:
-    n, s = np.diff(borders), mean_multipliers(curve, borders)
-    counts, progress, sums, squares = (
-        np.append(0.0, np.cumsum(n * values)) for values in (s > 0, s**PROGRESS_POWER, s, s * s)
-    )
-    return _SumsBefore(borders, counts, progress, sums, squares, np.maximum.accumulate(s))
-
-
-def _sums(before: _SumsBefore, step: int) -> tuple[float, float]:
-    """Return S and N from parts that grow with the distance from `step`, in steps and in their sum."""
-    end = int(np.searchsorted(before.borders, step))
-    total, damping = before.sums[end], _DAMPING * before.largest[end - 1]
-    if not total:
-        return 0.0, 0.0
-    growths = int(np.log1p(total / damping) * _NEAREST) + 2
-    sums_after = damping * np.expm1(np.arange(growths) / _NEAREST)
-    near = cast("_Steps", np.searchsorted(before.borders[: end + 1], step - distances(step, _NEAREST)))
-    distant = cast("_Steps", np.searchsorted(before.sums[: end + 1], total - sums_after))
-    # A learning rate that spans many of these sums is a part by itself: hence also the border before it.
-    places = sorted_unique(np.concatenate([near, distant, np.maximum(distant - 1, 0)]))
-    places = places[np.append(True, np.diff(before.counts[places]) > 0)]
-    n, sums, squares = (np.diff(values[places]) for values in (before.counts, before.sums, before.squares))
-    s = np.maximum(sums / n, _TINY)
-    after, squares_after = (values[end] - values[places[1:]] for values in (before.sums, before.squares))
-    inner = double_sum(s, squares / n, n, after, squares_after, damping)
-    return float(before.progress[end]), float(before.squares[end] / (2 * total) + inner / 2)
-
-
-@lru_cache(64)
-def largest_multiplier(curve: Curve, updates: int) -> float:
-    """Return the largest multiplier of the first updates."""
-    return float(np.max(curve(steps_at_borders(curve, updates))))
-
-
-def steps_at_borders(curve: Curve, updates: int) -> _Steps:
-    """Return the first and the last step of each segment, up to a number of updates, in order.
-
-    A segment is monotone, so the largest and the smallest learning rate are among them.
-    """
-    begins = segment_begins(curve)
-    borders = sorted_unique(np.concatenate([begins, begins - 1, [updates - 1]]))
-    return borders[(borders >= 0) & (borders < updates)]
+def _noise(s: _Floats, n: _Floats) -> float:
+    """Return N after steps with the learning rates s, n times each."""
+    if not len(s):
+        return 0.0
+    total = suffix_sums(s * n)[0]
+    squares = suffix_sums(s * s * n)[0]
+    return float(squares / (2 * total) + double_sum(s, n, _DAMPING * s.max()) / 2)

@@ -44,11 +44,11 @@ class Comparison:
     peak: float
 
     def __str__(self) -> str:
-        return as_text(self)
+        return tables.as_text(_table_rows(self, 1.0), NOTE)
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks."""
-        return tables.as_html(_table_rows(self), NOTE)
+        return tables.as_html(_table_rows(self, 1.0), NOTE)
 
 
 @overload
@@ -59,39 +59,26 @@ def compare(*curves: Any) -> Comparison:
     """Compare curves by the predictions of theory, each at its best peak. The first curve is the reference.
 
     With s₁ … s_T the multipliers curve(0) … curve(total_steps - 1), zeros left out, the last-iterate bound of
-    convex optimization for SGD is least at this peak:
+    convex optimization for SGD is least at this peak, if G bounds the gradients, D is the distance from the
+    start to a minimum, and G = D = 1 (ratios don't depend on them):
 
         T₁ = 1 / (2 Σ s)
         T₂ = Σ s² / (2 Σ s) + ½ Σ_{k<T} (s_k / Σ_{t>k} s) · (Σ_{t≥k} s² / Σ_{t≥k} s)
-        peak = √(T₁/T₂),   bound = 2 √(T₁ T₂),   if G = D = 1
-
-    G bounds the gradients and D is the distance from the start to a minimum; ratios don't depend on them.
-    Peaks are compared at equal length:
-
+        peak = √(T₁/T₂),   bound = 2 √(T₁ T₂)
         bounds[i] = bound of curve i / bound of the first
         peaks[i]  = peak of curve i · √total_steps / (peak of the first · √total_steps of the first)
 
-    This bound is far too high if tiny multipliers follow large ones, as in 900 steps of 1, then 100 of 10⁻⁸:
-    s_k / Σ_{t>k} s is then large, though the last steps hardly move the weights. So for each step E with
-    s_E > Σ_{t>E} s the numbers are also computed with the steps after E left out of all sums, and 4 Σ_{t>E} s
-    added to T₂ as their cost: they change the loss by at most G² times the sum of their learning rates. The
-    lowest bound counts. Linear and cosine decays to 0 keep all of their steps.
+    This bound is far too high if tiny multipliers follow large ones. So for each step E with s_E > Σ_{t>E} s
+    it is also computed with the steps after E left out and 4 Σ_{t>E} s added to T₂, which bounds what they
+    change. The lowest bound counts.
 
-    **What it predicts**: a curve with a smaller bound should reach a lower loss, once its peak is tuned. If
-    you have tuned the peak of the first curve, try peaks[i] times that peak for curve i.
-    **What it does not predict**: the loss itself, how two curves compare at one fixed peak, or how the best
-    peak changes with the length. The theorem's peak falls with 1/√total_steps, but in the published runs of
-    `docs/choosing.md`, keeping the peak when a run became longer did better.
-
-    In published training runs of a language model (124M parameters, AdamW; nothing was fitted) the ranks by
-    bound correlate with the ranks by best loss at 0.87 and 0.88 (Spearman; 25 000 and 50 000 steps), and the
-    logarithm of the peak with that of the best learning rate at 0.95 and 0.93. The figures at 50 000 steps
-    leave out the cosine that ends at 10 % of its peak. The runs are those of fabian-sp/lr-scheduling, the
-    code of Schaipp et al.
+    A curve with a smaller bound should reach a lower loss, once its peak is tuned. If you have tuned the peak
+    of the first curve, try peaks[i] times that peak for curve i. The bound predicts neither the loss itself,
+    nor how curves compare at one fixed peak, nor how the best peak changes with the length. `docs/evidence.md`
+    has how well it did in published runs.
 
     Every step counts as one update of the same batch, also those of a curve from `BatchPlan.scale`. Up to 2²⁰
-    steps the numbers are within 10⁻¹¹ of the formula. Longer curves are summed in parts of several steps,
-    within 10⁻⁵.
+    steps the numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.
 
     Source: Defazio et al. 2023, arXiv:2310.07831, theorem 10; Schaipp et al. 2025, arXiv:2501.18965.
 
@@ -116,12 +103,13 @@ def compare(*curves: Any) -> Comparison:
     ([1.0, 1.21], [1.0, 1.44])
     """
     checked = curves_to_draw("compare", curves)
-    predictions = [minimize_bound(curve) for curve, _ in checked]
+    predictions: list[LeastBound] = []
+    peaks: list[float] = []
+    for curve, _ in checked:
+        prediction = minimize_bound(curve)
+        predictions.append(prediction)
+        peaks.append(peak_at_equal_length(curve, prediction))
     first = predictions[0]
-    peaks = [
-        peak_at_equal_length(curve, prediction)
-        for (curve, _), prediction in zip(checked, predictions, strict=True)
-    ]
     return Comparison(
         names=tuple(legend_labels([to_draw for _, to_draw in checked])),
         bounds=tuple(prediction.bound / first.bound for prediction in predictions),
@@ -136,19 +124,15 @@ def peak_at_equal_length(curve: Curve, prediction: LeastBound) -> float:
     return prediction.peak * math.sqrt(curve.total_steps)
 
 
-def _table_rows(comparison: Comparison, first_peak: float = 1.0) -> list[tuple[str, ...]]:
+def _table_rows(comparison: Comparison, first_peak: float) -> list[tuple[str, ...]]:
     """Return a header and one row per curve."""
-    rows = zip(comparison.names, comparison.bounds, comparison.peaks, strict=True)
-    header = "", "bound", "best peak"
-    return [header, *((name, f"{bound:#.4g}", f"{first_peak * peak:#.3g}") for name, bound, peak in rows)]
+    rows: list[tuple[str, ...]] = [("", "bound", "best peak")]
+    for name, bound, peak in zip(comparison.names, comparison.bounds, comparison.peaks, strict=True):
+        rows.append((name, f"{bound:#.4g}", f"{first_peak * peak:#.3g}"))
+    return rows
 
 
-def as_text(comparison: Comparison, first_peak: float | None = None) -> str:
-    """Return the table in columns and the note.
-
-    Given the best peak of the first curve, show the best peak of each instead of ratios.
-    """
-    if first_peak is None:
-        return tables.as_text(_table_rows(comparison), NOTE)
+def as_text(comparison: Comparison, first_peak: float) -> str:
+    """Return the table in columns and the note, with best peaks if this is that of the first curve."""
     meaning = f"Bounds relative to the first curve. Best peaks, if {first_peak:g} is the first curve's."
     return tables.as_text(_table_rows(comparison, first_peak), f"{meaning} {_LIMITS}")

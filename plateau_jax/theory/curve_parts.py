@@ -1,5 +1,6 @@
-"""Curves in parts of several steps at one learning rate, and sums over the steps after each part."""
+"""The steps of a curve in parts of several steps, and the sums over them that bounds and forecasts share."""
 
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
@@ -14,24 +15,34 @@ from plateau_jax.validation.checks import MAX_STEP
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
 
-NEAREST = 512
-"""How many steps at the end are single parts; before them, parts grow with the distance from the end."""
-
-MANY_SEGMENTS = 256
+_MANY_SEGMENTS = 256
 """More are those of a log: lines between any two of its learning rates."""
 
 
-def parts_before(curve: Curve, step: int, most_single: int) -> tuple[_Floats, _Floats]:
-    """Cut the steps before a step into parts: return their learning rates, if positive, and lengths.
+def parts_before(
+    curve: Curve, steps: Sequence[int], most_single: int, nearest: int
+) -> Iterator[tuple[_Floats, _Floats]]:
+    """Yield the parts of a curve before each of some steps: their multipliers, if positive, and lengths.
 
-    The peak is 1. Up to `most_single` steps, each is a part.
+    Up to `most_single` steps, each step is a part. Above that, parts grow with the distance from the step and
+    from the borders of segments: the `nearest` steps are single parts, and farther ones have 1/nearest of
+    their distance. The multiplier of a part is the one in its middle.
     """
-    if step <= most_single:
-        s = np.asarray(curve(np.arange(step)), np.float64)
-        return s[s > 0], np.ones(np.count_nonzero(s))
-    borders = sorted_unique(np.append(parts_of_segments(curve, step), step - distances(step, NEAREST)))
-    s, n = mean_multipliers(curve, borders), np.diff(borders)
-    return s[s > 0], n[s > 0].astype(np.float64)
+    last = max(steps)
+    if last <= most_single:
+        multipliers = np.asarray(curve(np.arange(last)), np.float64)
+        places = np.flatnonzero(multipliers)
+        for step in steps:
+            s = multipliers[places[: np.searchsorted(places, step)]]
+            yield s, np.ones(len(s))
+        return
+    begins = part_begins(curve)
+    for step in steps:
+        near = step - _distances(step, nearest)
+        borders = sorted_unique(np.concatenate([begins[begins < step], near]))
+        s = mean_multipliers(curve, borders)
+        n = np.diff(borders).astype(np.float64)
+        yield s[s > 0], n[s > 0]
 
 
 def mean_multipliers(curve: Curve, borders: _Steps) -> _Floats:
@@ -44,18 +55,19 @@ def mean_multipliers(curve: Curve, borders: _Steps) -> _Floats:
     return np.mean(np.asarray(curve(middles), np.float64), axis=0)
 
 
-def parts_of_segments(curve: Curve, step: int) -> _Steps:
-    """Return the first steps of parts that grow with the distance from the borders of segments, and `step`.
+@lru_cache(64)
+def part_begins(curve: Curve) -> _Steps:
+    """Return the first steps of parts that grow with the distance from the borders of segments.
 
     The sums after a step change fastest right before a segment with much lower learning rates, and some
     shapes are steep at their start.
     """
     begins = segment_begins(curve)
-    nearest = 128 if len(begins) <= MANY_SEGMENTS else 8
+    nearest = 128 if len(begins) <= _MANY_SEGMENTS else 8
     parts: list[_Steps] = []
-    for begin, end in pairwise([*begins[begins < step].tolist(), step]):
-        in_segment = distances(end - begin, nearest)
-        parts += [begin + in_segment, end - in_segment]
+    for begin, end in pairwise([*begins.tolist(), curve.total_steps]):
+        distances = _distances(max(0, end - begin), nearest)
+        parts += [begin + distances, end - distances]
     return sorted_unique(np.concatenate(parts))
 
 
@@ -67,6 +79,22 @@ def segment_begins(curve: Curve) -> _Steps:
     return begins
 
 
+def steps_at_borders(curve: Curve, updates: int) -> _Steps:
+    """Return the first and the last step of each segment, up to a number of updates, in order.
+
+    A segment is monotone, so the largest and the smallest learning rate are among them.
+    """
+    begins = segment_begins(curve)
+    borders = sorted_unique(np.concatenate([begins, begins - 1, [updates - 1]]))
+    return borders[(borders >= 0) & (borders < updates)]
+
+
+@lru_cache(64)
+def largest_multiplier(curve: Curve, updates: int) -> float:
+    """Return the largest multiplier of the first updates."""
+    return float(np.max(curve(steps_at_borders(curve, updates))))
+
+
 def sorted_unique(steps: NDArray[Any]) -> NDArray[Any]:
     """Return the different steps in order."""
     # np.unique takes seconds where a log has thousands of learning rates: it hashes all steps.
@@ -74,7 +102,7 @@ def sorted_unique(steps: NDArray[Any]) -> NDArray[Any]:
     return steps[np.append(True, np.diff(steps) > 0)]
 
 
-def distances(length: int, nearest: int) -> _Steps:
+def _distances(length: int, nearest: int) -> _Steps:
     """Return 0 … length: single steps up to `nearest`, then steps of 1/nearest of the distance."""
     grid = _distance_grid(nearest)
     return np.append(grid[: np.searchsorted(grid, length)], length)
@@ -94,16 +122,15 @@ def suffix_sums(values: _Floats) -> _Floats:
     return np.append(np.cumsum(values[::-1])[::-1], 0.0)
 
 
-def double_sum(
-    s: _Floats, squares: _Floats, n: _Floats, after: _Floats, squares_after: _Floats, damping: float
-) -> float:
+def double_sum(s: _Floats, n: _Floats, damping: float) -> float:
     """Return Σ_{k<T-1} s_k / (Σ_{j>k} s_j + damping) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j) over T steps in parts.
 
-    A part has n steps with the mean learning rate s and the mean square `squares`; `after` and
-    `squares_after` are the sums over the steps that follow. The terms of a part are that of its middle.
+    A part has n steps with the learning rate s. The terms of a part are that of its middle.
     """
-    after = after + s * (n - 1) / 2
-    terms = np.append(n[:-1], n[-1] - 1)  # the last step has none
+    after = suffix_sums(s * n)[1:] + s * (n - 1) / 2
+    squares = suffix_sums(s * s * n)[1:] + s * s * (n + 1) / 2
+    counts = n.copy()
+    counts[-1] -= 1  # the last step has no term
     # Without damping, nothing is left to divide by after the last step.
-    shares = terms * s / np.where(terms > 0, after + damping, 1.0)
-    return float(np.sum(shares * (squares_after + squares * (n + 1) / 2) / (after + s)))
+    ratios = counts * s / np.where(counts > 0, after + damping, 1.0)
+    return float(np.sum(ratios * squares / (after + s)))

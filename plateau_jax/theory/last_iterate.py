@@ -15,6 +15,8 @@ _Floats = NDArray[np.float64]
 MAX_SINGLE_STEPS = 2**20
 """Up to this many steps, every step is summed; above, parts of several steps at one learning rate."""
 
+_NEAREST = 512
+
 _TAIL_COST = 4
 """The factor of a tail's sum in T₂. The bound is valid for factors from 1 on; with 2.6 or more, linear and
 cosine decays to 0 keep all of their steps."""
@@ -30,9 +32,6 @@ class LeastBound(NamedTuple):
 def minimize_bound(curve: Curve) -> LeastBound:
     """Return the least last-iterate bound of a curve, and the peak at which it is; `compare` has the formula.
 
-    Up to `MAX_SINGLE_STEPS` steps every step is summed, and the result is within 10⁻¹¹ of the formula; up to
-    10⁵ steps, within 10⁻¹². Longer curves are summed in parts of several steps, within 10⁻⁵.
-
     Raises:
         ValueError: The curve is 0 at every step.
 
@@ -40,7 +39,7 @@ def minimize_bound(curve: Curve) -> LeastBound:
     >>> minimize_bound(PlateauCurve(1))
     LeastBound(bound=1.0, peak=1.0)
     """
-    s, n = parts_before(curve, curve.total_steps, MAX_SINGLE_STEPS)
+    ((s, n),) = parts_before(curve, [curve.total_steps], MAX_SINGLE_STEPS, _NEAREST)
     if not len(s):
         raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
     tails = suffix_sums(s * n)[1:]
@@ -52,9 +51,10 @@ def minimize_bound(curve: Curve) -> LeastBound:
 
 def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
     """Return bound and peak with the steps after the given parts left out, whose sum is `tail`."""
-    sums, squares = suffix_sums(s * n), suffix_sums(s * s * n)
-    inner = double_sum(s, s * s, n, sums[1:], squares[1:], damping=0.0) + 2 * _TAIL_COST * tail
+    total = float(suffix_sums(s * n)[0])
+    squares = float(suffix_sums(s * s * n)[0])
+    inner = double_sum(s, n, damping=0.0) + 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R = √(Q + D·S)
     # the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives exactly 1/s and 1.
-    root = math.sqrt(squares[0] + inner * sums[0])
-    return LeastBound(bound=root / float(sums[0]), peak=1 / root)
+    root = math.sqrt(squares + inner * total)
+    return LeastBound(bound=root / total, peak=1 / root)
