@@ -9,8 +9,10 @@ from plateau_jax.clocks.rules import (
 from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
 from plateau_jax.curves.staged_curve import StagedCurve as StagedCurve
-from plateau_jax.forecasts.loss_fit import LossFit as LossFit
-from plateau_jax.forecasts.loss_fitting import fit_losses as fit_losses
+from plateau_jax.forecasts.loss_fit import (
+    LossFit as LossFit,
+    fit_losses as fit_losses,
+)
 from plateau_jax.forecasts.loss_run import LossRun as LossRun
 from plateau_jax.numerics.segments import stack as stack
 from plateau_jax.plots import plot as plot

@@ -21,7 +21,7 @@ from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.serialization import parse_numbers
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.drawing.tables import segments_as_text
-from plateau_jax.forecasts.loss_fitting import fit_losses
+from plateau_jax.forecasts.loss_fit import fit_losses
 from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.option_parser import command_line_parser
 from plateau_jax.theory import comparison
@@ -141,6 +141,8 @@ def _read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> tuple[list[
         if len(curves) > 1:
             problem = f"--fit takes a log and its curve, not {len(curves)} curves: repeat --fit for each log"
             raise ValueError(problem)
+        if curves and peak is None:
+            raise ValueError("--fit with a curve needs --peak, the peak of the run")
         run = LossRun.read(file, _read_curve(curves[0]), peak) if curves else LossRun.read(file)
         columns = ", ".join(f"{argument} = {column!r}" for argument, column in run._columns.items())
         runs.append(run)

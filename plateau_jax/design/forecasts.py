@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from plateau_jax.curves.curve import Curve
 from plateau_jax.design.opened_logs import read_run
 from plateau_jax.design.questions import record_warnings
-from plateau_jax.forecasts.loss_fit import LossFit, Prediction
-from plateau_jax.forecasts.loss_fitting import fit_named_runs
+from plateau_jax.forecasts.loss_fit import LossFit, Prediction, fit_named_runs
 from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.run_peaks import group_by_peak
 from plateau_jax.theory.curve_parts import largest_multiplier
-from plateau_jax.forecasts.run_peaks import indices_by_peak
 
 _MAX_DRAWN = 600
 """How many logged losses of a run the page draws."""
@@ -41,43 +40,55 @@ def fit_runs(texts: tuple[str, ...]) -> Fits:
     A run of the answer has the logged losses and the fitted law, as `LossFit.plot` draws them. It is null if
     it was not fitted.
     """
-    names, runs = zip(*map(read_run, texts), strict=True)
-    labels = [f"{name}: " if len(names) > 1 else "" for name in names]
-    try:
-        with record_warnings() as advice:
-            by_peak, faults = _fit_peaks(runs, labels)
-    except ValueError as error:
-        return Fits({}, {"fault": str(error)})
-    drawn = {id(run): _describe_run(fit, run) for fit in by_peak.values() for run in fit.runs}
-    answer = {
-        "runs": [drawn.get(id(run)) for run in runs],
-        "advice": list(dict.fromkeys([*advice, *faults])),
-    }
-    return Fits(by_peak, answer)
+    runs = [read_run(text) for text in texts]
+    by_peak: dict[float, LossFit] = {}
+    faults: list[str] = []
+    with record_warnings() as warned:
+        for peak, group in group_by_peak([run for _, run in runs]).items():
+            members = [(name, run) for name, run in runs if run in group]
+            names = [f"{name}: " if len(runs) > 1 else "" for name, _ in members]
+            try:
+                by_peak[peak] = fit_named_runs([run for _, run in members], names)
+            except ValueError as error:
+                faults.append(str(error))
+    if not by_peak:
+        return Fits({}, {"fault": "; ".join(faults)})
+    drawn: list[dict[str, list[float]] | None] = []
+    for _, run in runs:
+        fits = [fit for fit in by_peak.values() if run in fit.runs]
+        drawn.append(_describe_run(fits[0], run) if fits else None)
+    return Fits(by_peak, {"runs": drawn, "advice": [*dict.fromkeys([*warned, *faults])]})
 
 
 def forecast_curves(fits: Fits, curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
     """Return the forecast of each curve at its peak: with a line and its band, or a fault.
 
-    It has the difference to the first curve, if one fit forecasts both.
+    It has the difference to the first curve, if one fit forecasts both. Limits are null for a curve with a
+    warmup that no run had.
     """
     answers: list[dict[str, Any]] = []
     first: tuple[LossFit, Prediction] | None = None
     for number, (curve, peak) in enumerate(curves):
         try:
             fit = _nearest_fit(fits.by_peak, curve, peak)
-            prediction, forecast = _forecast(fit, curve, peak)
+            prediction, answer = _forecast(fit, curve, peak)
         except ValueError as error:
             answers.append({"fault": str(error)})
             continue
         difference = None
         if first is not None and first[0] is fit:  # other fits have other errors
-            difference = fit._difference(prediction, first[1])
-            difference = difference._asdict() | {"remark": difference._remark}
-        answers.append(forecast | {"difference": difference})
+            difference = _difference(fit, prediction, first[1])
+        answers.append(answer | {"difference": difference})
         if number == 0:
             first = fit, prediction
     return answers
+
+
+def _difference(fit: LossFit, prediction: Prediction, first: Prediction) -> dict[str, Any]:
+    difference = fit._difference(prediction, first)
+    if not (prediction.forecast.is_known and first.forecast.is_known):
+        return {"difference": difference.difference, "low": None, "high": None, "remark": ""}
+    return difference._asdict() | {"remark": difference.remark}
 
 
 def _nearest_fit(fits: Mapping[float, LossFit], curve: Curve, peak: float) -> LossFit:
@@ -91,6 +102,8 @@ def _nearest_fit(fits: Mapping[float, LossFit], curve: Curve, peak: float) -> Lo
 def _forecast(fit: LossFit, curve: Curve, peak: float) -> tuple[Prediction, dict[str, Any]]:
     prediction, line = fit._prediction(curve, peak), fit._line(curve, peak, "")
     answer = prediction.forecast._asdict()
+    if not prediction.forecast.is_known:
+        answer |= {"low": None, "high": None}
     answer["line"] = {
         "steps": line.steps.tolist(),
         "losses": _for_drawing(line.losses),
@@ -112,24 +125,3 @@ def _describe_run(fit: LossFit, run: LossRun) -> dict[str, list[float]]:
 
 def _for_drawing(losses: NDArray[np.float64]) -> list[float]:
     return [float(f"{loss:.6g}") for loss in losses.tolist()]
-
-
-def _fit_peaks(runs: Sequence[LossRun], names: Sequence[str]) -> tuple[dict[float, LossFit], list[str]]:
-    """Return the fit of each peak, and why those of other peaks cannot be fitted.
-
-    Raises:
-        ValueError: The runs of no peak can be fitted.
-    """
-    groups = indices_by_peak(runs)
-    fits, faults = dict[float, LossFit](), list[str]()
-    for peak, indices in groups.items():
-        try:
-            fits[peak] = fit_named_runs(
-                [runs[index] for index in indices], [names[index] for index in indices]
-            )
-        except ValueError as error:
-            where = "" if len(groups) == 1 else f"the runs at the peak {peak:g}: "
-            faults.append(f"{where}{error}")
-    if not fits:
-        raise ValueError("; ".join(faults))
-    return fits, faults

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.forecasts.logged_losses import falls_to_half
+from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, falls_to_half
 from plateau_jax.forecasts.loss_interval import ForecastTerms
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.theory.curve_parts import segment_begins, steps_at_borders
 from plateau_jax.forecasts.run_peaks import is_one_peak, octaves_to_runs
+from plateau_jax.theory.curve_parts import segment_begins, steps_at_borders
 
-MAX_HORIZON = 4.0
+_MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""
 
 _MIN_HORIZON = 0.1
@@ -26,15 +26,21 @@ _STAGE = 0.1
 
 _WARMUP_FACTOR = 3
 _NEAR_PEAK = 0.95
-_MANY_SEGMENTS = 20
+
+_SHORT_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
+_LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of a nat"
+_NO_STAGE = "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
+
+UNKNOWN = frozenset([_SHORT_WARMUP, _LONG_WARMUP])
+"""The reasons whose effect no interval contains."""
 
 
 def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
     """Reject a curve that is much longer than the longest run, or so short that the units must differ."""
     longest = max(run._length for run in runs)
-    if curve.total_steps > MAX_HORIZON * longest:
+    if curve.total_steps > _MAX_HORIZON * longest:
         raise ValueError(
-            f"the curve has {curve.total_steps} steps; a forecast reaches at most {MAX_HORIZON:g} times "
+            f"the curve has {curve.total_steps} steps; a forecast reaches at most {_MAX_HORIZON:g} times "
             f"the {longest} steps of the longest run: log a longer run"
         )
     if curve.total_steps <= _MIN_HORIZON * longest:
@@ -46,62 +52,88 @@ def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
 
 def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence[LossRun]) -> tuple[str, ...]:
     """Return the known causes of a worse forecast that apply to a curve with this largest learning rate."""
-    length = curve.total_steps / max(run._length for run in runs)
-    change_by_start = abs(float(terms.by_start))
-    change_by_run = float(np.max(np.abs(terms.by_run), initial=0.0))
-    is_longer_decay = length > _LONGER and falls_to_half(curve, curve.total_steps)
-    has_shorter_warmup, has_longer_warmup = _compare_warmups(curve, runs)
-    peak_ratio = 2 ** octaves_to_runs(peak, runs)
-    is_peak_of_runs = any(is_one_peak(peak, run._largest_learning_rate(), run) for run in runs)
-    reasons = {
-        "a curve follows a batch plan, but the law counts every step as one update of the same batch": (
-            any(each.unit is not None for each in (curve, *(run.curve for run in runs)))
-        ),
-        f"its peak is {peak_ratio:.3g} times that of the nearest run": not is_peak_of_runs,
-        f"it has {length:.2g} times as many steps as the longest run": round(length, 1) > _LONG,
-        f"it has {length:.3g} times as many steps as the longest run: curves this short came out too high": (
-            length < _SHORT
-        ),
-        "no run had so short a warmup: the loss may be higher by tenths of a nat": has_shorter_warmup,
-        "no run had so long a warmup: the loss may be lower by tenths of a nat": has_longer_warmup,
-        f"it changes by {change_by_start:.2g} nats if the first fifth is left out": (
-            change_by_start > _MAX_CHANGE_BY_START * terms.loss
-        ),
-        "each run alone forecasts something else": change_by_run > _MAX_CHANGE_BY_RUN * terms.loss,
-        "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse": (
-            is_longer_decay and not any(map(_holds_learning_rate, runs))
-        ),
-    }
-    return tuple(reason for reason, applies in reasons.items() if applies)
-
-
-def _compare_warmups(curve: Curve, runs: Sequence[LossRun]) -> tuple[bool, bool]:
-    """Return whether the warmup of a curve is shorter, and whether it is longer, than those of all runs.
-
-    Warmups agree within a factor of 3, in steps or as fractions of the steps.
-    """
-    least, most = _warmup_bounds(curve, curve.total_steps)
-    bounds = [
-        (curve.total_steps / run.curve.total_steps, *_warmup_bounds(run.curve, run._last_step))
-        for run in runs
-    ]
     return (
-        all(_WARMUP_FACTOR * max(most, 1) < low * min(length, 1) for length, low, _ in bounds),
-        all(least > _WARMUP_FACTOR * max(high, 1) * max(length, 1) for length, _, high in bounds),
+        *_reasons_of_runs(runs),
+        *_reasons_of_curve(curve, peak, runs),
+        *_reasons_of_fits(terms),
     )
 
 
-def _warmup_bounds(curve: Curve, updates: int) -> tuple[int, int]:
-    """Return the least and the greatest number of steps that the warmup before the peak may have.
+def _reasons_of_runs(runs: Sequence[LossRun]) -> list[str]:
+    reasons: list[str] = []
+    for run in runs:
+        if run._lrs_from is not None and run._lrs_from > AFTER_WARMUP * run._last_step:
+            reasons.append(f"the learning rates of a run are known only from step {run._lrs_from} on")
+    return reasons
+
+
+def _reasons_of_curve(curve: Curve, peak: float, runs: Sequence[LossRun]) -> list[str]:
+    length = curve.total_steps / max(run._length for run in runs)
+    reasons: list[str] = []
+    if any(each.unit is not None for each in (curve, *(run.curve for run in runs))):
+        reasons.append(
+            "a curve follows a batch plan, but the law counts every step as one update of the same batch"
+        )
+    if not any(is_one_peak(peak, run._largest_learning_rate(), run) for run in runs):
+        reasons.append(f"its peak is {2 ** octaves_to_runs(peak, runs):.3g} times that of the nearest run")
+    if round(length, 1) > _LONG:
+        reasons.append(f"it has {length:.2g} times as many steps as the longest run")
+    if length < _SHORT:
+        problem = "curves this short came out too high"
+        reasons.append(f"it has {length:.3g} times as many steps as the longest run: {problem}")
+    warmup = _warmup_steps(curve, curve.total_steps)
+    if all(_has_longer_warmup(run, warmup, curve.total_steps) for run in runs):
+        reasons.append(_SHORT_WARMUP)
+    if all(_has_shorter_warmup(run, warmup, curve.total_steps) for run in runs):
+        reasons.append(_LONG_WARMUP)
+    is_longer_decay = length > _LONGER and falls_to_half(curve, curve.total_steps)
+    if is_longer_decay and not any(_holds_learning_rate(run) for run in runs):
+        reasons.append(_NO_STAGE)
+    return reasons
+
+
+def _reasons_of_fits(terms: ForecastTerms) -> list[str]:
+    reasons: list[str] = []
+    change_by_start = abs(float(terms.by_start))
+    if change_by_start > _MAX_CHANGE_BY_START * terms.loss:
+        reasons.append(f"it changes by {change_by_start:.2g} nats if the first fifth is left out")
+    if np.max(np.abs(terms.by_run), initial=0.0) > _MAX_CHANGE_BY_RUN * terms.loss:
+        reasons.append("each run alone forecasts something else")
+    return reasons
+
+
+# Warmups agree within a factor of 3, in steps or as fractions of the steps.
+
+
+def _has_longer_warmup(run: LossRun, warmup: int, total_steps: int) -> bool:
+    least, _ = _warmup_bounds(run)
+    length = total_steps / run.curve.total_steps
+    return least * min(length, 1) > _WARMUP_FACTOR * max(warmup, 1)
+
+
+def _has_shorter_warmup(run: LossRun, warmup: int, total_steps: int) -> bool:
+    _, most = _warmup_bounds(run)
+    length = total_steps / run.curve.total_steps
+    return warmup > _WARMUP_FACTOR * max(most, 1) * max(length, 1)
+
+
+def _warmup_bounds(run: LossRun) -> tuple[int, int]:
+    """Return the least and the greatest number of steps that the warmup of a run may have.
 
     They differ for the learning rates of a log: its warmup ends between two of them.
     """
+    end = _warmup_steps(run.curve, run._last_step)
+    if run._lrs_from is None:
+        return end, end
+    begins = segment_begins(run.curve)
+    return int(begins[begins < max(end, 1)][-1]), end
+
+
+def _warmup_steps(curve: Curve, updates: int) -> int:
+    """Return the number of steps before the learning rate is near its peak."""
     steps = steps_at_borders(curve, updates)
     multipliers = curve(steps)
-    end = int(steps[np.argmax(multipliers >= _NEAR_PEAK * multipliers.max())])
-    begins = segment_begins(curve)
-    is_logged = len(begins) > _MANY_SEGMENTS
-    return (int(begins[begins < max(end, 1)][-1]) if is_logged else end), end
+    return int(steps[np.argmax(multipliers >= _NEAR_PEAK * multipliers.max())])
 
 
 def _holds_learning_rate(run: LossRun) -> bool:

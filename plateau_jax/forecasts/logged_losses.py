@@ -11,8 +11,8 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.forecasts.loss_law import LoggedLosses
 from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.forecasts.lr_sums import schedule_sums
-from plateau_jax.theory.curve_parts import steps_at_borders
 from plateau_jax.numerics.exact_segments import end_of_rise
+from plateau_jax.theory.curve_parts import steps_at_borders
 
 _Floats = NDArray[np.float64]
 
@@ -23,7 +23,7 @@ MOST_GROUPS = 60
 LAST_FRACTION = 0.95
 
 AFTER_FIRST_FIFTH = 0.2
-_LEAST_LATE_GROUPS = 8
+_FEWEST_LATE_GROUPS = 8
 
 _LONGEST_SPIKE = 2
 _LEAST_SPIKE = 0.01
@@ -60,8 +60,9 @@ def first_used_step(curve: Curve, last_step: int, fraction: float = AFTER_WARMUP
 
 def late_losses(runs: Sequence[LossRun]) -> LoggedLosses | None:
     """Group the logged losses after the first fifth again, or return None if a run has too few of them."""
-    has_enough = all(len(group_run(run, AFTER_FIRST_FIFTH).steps) >= _LEAST_LATE_GROUPS for run in runs)
-    return group_losses(runs, AFTER_FIRST_FIFTH) if has_enough else None
+    if any(len(group_run(run, AFTER_FIRST_FIFTH).steps) < _FEWEST_LATE_GROUPS for run in runs):
+        return None
+    return group_losses(runs, AFTER_FIRST_FIFTH)
 
 
 def group_losses(runs: Sequence[LossRun], fraction: float = AFTER_WARMUP) -> LoggedLosses:
@@ -70,14 +71,15 @@ def group_losses(runs: Sequence[LossRun], fraction: float = AFTER_WARMUP) -> Log
     progress = np.concatenate([group.progress for group in groups])
     # A short run describes the phase in which the law bends.
     lengths = np.array([run._last_step for run in runs], np.float64)
-    weights = (lengths / lengths.max()) ** 2
-    weights /= weights.sum()
+    run_weights = (lengths / lengths.max()) ** 2
+    run_weights /= run_weights.sum()
+    weights = [weight * group.weights for weight, group in zip(run_weights, groups, strict=True)]
     return LoggedLosses(
-        progress,
-        np.concatenate([group.noise for group in groups]),
-        np.concatenate([group.losses for group in groups]),
-        np.concatenate([weight * group.weights for weight, group in zip(weights, groups, strict=True)]),
-        np.repeat(np.arange(len(runs)), [len(group.steps) for group in groups]),
+        progress=progress,
+        noise=np.concatenate([group.noise for group in groups]),
+        losses=np.concatenate([group.losses for group in groups]),
+        weights=np.concatenate(weights),
+        runs=np.repeat(np.arange(len(runs)), [len(group.steps) for group in groups]),
         progress_unit=float(progress.max()),
         noise_unit=max(run._largest_learning_rate() for run in runs),
     )
@@ -87,24 +89,23 @@ def group_losses(runs: Sequence[LossRun], fraction: float = AFTER_WARMUP) -> Log
 @lru_cache(256)
 def group_run(run: LossRun, fraction: float) -> Groups:
     """Average the logged losses that come later than the warmup plus this fraction of the run."""
-    first, first_of_fit = (
-        first_used_step(run.curve, run._last_step, part) for part in (fraction, AFTER_WARMUP)
-    )
-    spikes = _find_spikes(run, run.steps > first_of_fit)
-    used = (run.steps > first) & ~spikes
-    steps, losses = run.steps[used].astype(np.float64), run.losses[used]
-    logged = losses
-    if len(steps) > MOST_GROUPS:
-        steps, losses = (
-            np.array([group.mean() for group in np.array_split(values, MOST_GROUPS)])
-            for values in (steps, losses)
-        )
+    spikes = _find_spikes(run, run.steps > first_used_step(run.curve, run._last_step))
+    used = (run.steps > first_used_step(run.curve, run._last_step, fraction)) & ~spikes
+    logged = run.losses[used]
+    losses = _means(logged)
+    steps = _means(run.steps[used].astype(np.float64))
     is_last = steps > LAST_FRACTION * run._last_step
     # One half for the end of the run, which a forecast is about, however many logged losses it has.
     weights = np.where(is_last, 0.5 / max(1, is_last.sum()), 0.5 / max(1, (~is_last).sum()))
     steps = np.rint(steps).astype(np.int64)
-    sums = schedule_sums(run.curve, run.peak_value, steps)
-    return Groups(steps, losses, weights / weights.sum(), *sums, logged, run.steps[spikes])
+    progress, noise = schedule_sums(run.curve, run.peak_value, steps)
+    return Groups(steps, losses, weights / weights.sum(), progress, noise, logged, run.steps[spikes])
+
+
+def _means(values: _Floats) -> _Floats:
+    if len(values) <= MOST_GROUPS:
+        return values
+    return np.array([group.mean() for group in np.array_split(values, MOST_GROUPS)])
 
 
 def falls_to_half(curve: Curve, updates: int) -> bool:
@@ -141,18 +142,24 @@ def _find_spikes(run: LossRun, is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
     margin = 1 + _LEAST_SPIKE + _SPIKE_IN_NOISE * noise_of(second_differences(losses[is_used]))
     for length in range(1, _LONGEST_SPIKE + 1):
         windows = np.lib.stride_tricks.sliding_window_view(losses, length + 2)
-        before, after = windows[:, 0], windows[:, -1]
-        is_spike = windows[:, 1:-1].min(axis=1) > margin * np.maximum(before, after)
-        begins: list[int] = (np.flatnonzero(is_spike & (after <= margin * before)) + 1).tolist()
+        before = windows[:, 0]
+        after = windows[:, -1]
+        is_high = windows[:, 1:-1].min(axis=1) > margin * np.maximum(before, after)
+        has_recovered = after <= margin * before
+        begins: list[int] = (np.flatnonzero(is_high & has_recovered) + 1).tolist()
         for begin in begins:
-            marks[begin : begin + length] |= not _lr_rises(run, begin, begin + length)
+            if not _lr_rises(run, begin, begin + length):
+                marks[begin : begin + length] = True
     marks &= is_used
-    return marks if marks.sum() <= _MOST_SPIKES * is_used.sum() else np.zeros_like(marks)
+    if marks.sum() > _MOST_SPIKES * is_used.sum():
+        return np.zeros_like(marks)
+    return marks
 
 
 def _lr_rises(run: LossRun, begin: int, end: int) -> bool:
     """Return True if the learning rate rises between the second loss before `begin` and the loss at `end`."""
-    first, last = int(run.steps[max(0, begin - 2)]) - 1, int(run.steps[end])
+    first = int(run.steps[max(0, begin - 2)]) - 1
+    last = int(run.steps[end])
     borders = steps_at_borders(run.curve, last)
     learning_rates = run.curve(np.append(first, borders[borders > first]))
     return bool(np.any(learning_rates > _LR_RISE * np.minimum.accumulate(learning_rates)))

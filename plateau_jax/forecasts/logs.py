@@ -1,303 +1,266 @@
-"""Read the steps, losses and learning rates of a log: CSV, JSON, JSON lines or rows; see `LossRun.read`."""
+"""Read the steps, losses and learning rates of a log: see `LossRun.read`."""
 
 import csv
 import io
 import json
 import math
-import re
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import pairwise
-from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.forecasts.logged_lrs import UnclearLogError, curve_of, listed, peak_of, warn_if_lrs_differ
+import numpy as np
+
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
-# The first of these that a log has is its step. Weights & Biases counts calls of `log` in `_step`, which is a
-# number of updates only if nothing else is.
-_STEPS = "global_step", "applied", "num_update", "step", "iteration", "iter", "update", "_step"
-_SPLIT = "val|valid|validation|eval|evaluation|test|dev|heldout"
-# With any other word it may be something else, such as tokens/step.
-_STEP_PREFIX = rf"({_SPLIT}|train|trainer|training)_"
-# With any other word it may be an auxiliary loss, a best one, or a running mean.
-_LOSS = re.compile(rf"(((?P<validation>{_SPLIT})|train|training|metrics)_)*loss")
-_PERPLEXITY = re.compile(r"(?<!log)(^|_)(ppl|perplexity)($|_)")
-_LR = re.compile(r"(^|_)(lr|learning_?rate)($|_)")
-_OTHER_THAN_LR = re.compile(
-    r"(^|_)(momentum|decay|wd|scale|ratio|mult|factor|base|min|max|peak|initial|final|warmup|steps)($|_)"
-)
-_NOUNS = {"step": "steps", "loss": "losses", "lr": "learning rates"}
+_NAMES = {
+    "step": ("step", "global_step", "iter", "_step", "applied"),
+    "loss": ("loss", "train_loss", "train/loss"),
+    "lr": ("lr", "learning_rate", "train/lr", "train/learning_rate"),
+}
+"""The usual columns of each argument. `applied` is that of a `MetricLog`."""
 
-_MISSING = {"", "-", "na", "n/a", "<na>", "null", "none"}
+_GIVE_CURVE = "give the run's curve and its peak"
 
-_MOST_NOT_FINITE = 0.05
-"""Fraction of the losses."""
-
-_STEP, _NUMBER = r"(?:step|iter\w*)[ :=]+(\d+)", r"[ :=]+(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
-_CONSOLES = rf"(?i){_STEP}.* val.loss{_NUMBER}", rf"(?i){_STEP}.*?loss{_NUMBER}"
-"""Steps and losses in the text of a console, such as that of nanoGPT, llm.c, Megatron-LM or torchtitan."""
-
-_HEADER = re.compile(r"(?i)(^|[,;\t])[^\d:,;\t]*(step|iter|update|loss)[^\d:,;\t]*($|[,;\t])")
-"""A line that names columns. A console prints colons or numbers next to these words."""
+_Row = Mapping[str, Any]
 
 
-def read_log(
-    source: str | PathLike[str] | Iterable[Mapping[str, Any]],
-    curve: Curve | None,
-    peak_value: float | None,
-    *,
-    step: str | None,
-    loss: str | None,
-    lr: str | None,
-    name: str = "the log",
-) -> tuple[str, dict[str, str], tuple[Curve, float, list[int], list[float]]]:
-    """Return the name of a log, the columns that were read, and the arguments of a `LossRun`.
+class UnclearLogError(ValueError):
+    """A log leaves open what an argument of `LossRun.read` says.
 
-    `name` is that of rows, for messages.
+    Attributes:
+        argument: The argument that helps.
+        columns: The columns that it may name; empty for `curve`.
     """
-    if curve is not None:
-        check_curve("curve", curve)
-    elif peak_value is not None:
-        raise ValueError("peak_value= without curve=: give both, or neither")
-    if isinstance(source, str | PathLike):
-        name = str(source)
-        try:
-            source = parse_rows(Path(source).read_text(encoding="utf-8-sig"), name)
-        except UnicodeDecodeError:
-            raise ValueError(f"{name} is not a text file in UTF-8") from None
-    table = _Table(_checked_rows(source), name)
-    step = table.find("step", step, table.step_columns())
-    # Only if no column is named: the text in one that nobody asked for is not an error.
-    loss = table.find("loss", loss, table.loss_columns(step) if loss is None else ())
-    losses = _checked_losses(table.values(step, loss), name)
+
+    def __init__(self, message: str, argument: str, columns: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.argument = argument
+        self.columns = tuple(columns)
+
+
+class Log(NamedTuple):
+    """What was read from a log.
+
+    Attributes:
+        columns: The column of each argument that was read.
+        losses: The loss after each number of updates.
+        lrs: The learning rate at each step; empty if they were not asked for.
+    """
+
+    columns: dict[str, str]
+    losses: dict[int, float]
+    lrs: dict[int, float]
+
+
+def read_log(rows: Sequence[_Row], name: str, chosen: Mapping[str, str | None], reads_lrs: bool) -> Log:
+    """Read the columns that were chosen, or else the usual ones."""
+    if not rows:
+        raise ValueError(f"{name} has no rows")
+    columns: dict[str, str] = {}
+    for argument in ("step", "loss", "lr") if reads_lrs else ("step", "loss"):
+        columns[argument] = _find_column(rows, name, argument, chosen[argument])
+    losses = _losses(_cells(rows, name, columns["step"], columns["loss"]), name)
     if not losses:
-        raise ValueError(f"{name} has no row with both {step!r} and {loss!r}")
-    columns, lrs = {"step": step, "loss": loss}, dict[int, float]()
-    lr_is_used = curve is None or peak_value is None
-    try:
-        if lr is not None or table.lr_columns():
-            lr_column = table.find("lr", lr, table.lr_columns())
-            lrs = _latest(table.values(step, lr_column, is_lr=True))
-            columns |= {"lr": lr_column} if lr_is_used else {}
-    except ValueError:
-        # There are several columns, or cells without a number, that nobody asked for.
-        if lr_is_used or lr is not None:
-            raise
-    if lr_is_used and not any(lrs.values()):
-        problem = f"{name} has no learning rates among {listed(table.columns)}"
-        raise UnclearLogError(problem, "curve" if curve is None else "peak_value")
-    if curve is None:
-        curve, peak_value = curve_of(lrs, max(losses), name)
-    else:
-        peak_value = peak_of(lrs, curve, name) if peak_value is None else peak_value
-        warn_if_lrs_differ(lrs, curve, peak_value, name)
-    return name, columns, (curve, peak_value, list(losses), list(losses.values()))
+        raise ValueError(f"{name} has no row with both {columns['step']!r} and {columns['loss']!r}")
+    lrs: dict[int, float] = {}
+    if reads_lrs:
+        lrs = _without_replaced(_cells(rows, name, columns["step"], columns["lr"]))
+    return Log(columns, losses, lrs)
 
 
-def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
-    """Parse the text of a log. `name` is that of the file, for messages."""
+def read_rows(source: Any) -> tuple[str, Sequence[_Row]]:
+    """Return the name and the rows of a file, of a data frame, or of a list."""
+    name = "the log"
+    if isinstance(source, str | os.PathLike):
+        path = Path(cast("str", source))
+        try:
+            return str(path), parse_rows(path.read_text(encoding="utf-8-sig"), str(path))
+        except UnicodeDecodeError:
+            raise ValueError(f"{path} is not a text file in UTF-8") from None
+    if hasattr(source, "to_dict"):
+        return name, [_without_nan(row) for row in source.to_dict("records")]
+    rows: list[Any] = list(source) if checks.is_ordered(source) else [source]
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise TypeError(
+                f"{checks.short_repr(source)} must be a path, a data frame, or a list of dictionaries"
+            )
+    return name, rows
+
+
+def parse_rows(text: str, name: str) -> Sequence[_Row]:
+    """Parse the text of a file: JSON lines, if it begins with a brace, or CSV with commas."""
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
     lines = [line for line in io.StringIO(text, newline=None) if line.strip()]
-    is_json = text.lstrip()[:1] in ("{", "[")
+    if text.lstrip().startswith("{"):
+        return _parse_json_lines(lines, name)
     try:
-        rows = _checked_rows(_parse_json(text, lines, name)) if is_json else _parse_csv(lines)
-    except (TypeError, ValueError, RecursionError, csv.Error) as error:
-        _reject_console(text, name)
-        raise ValueError(f"{name} is not a log in CSV, JSON or JSON lines: {error}") from None
-    if not is_json and not _HEADER.search("".join(lines[:1])):
-        _reject_console(text, name)
-    return rows
+        return _parse_csv(lines, name)
+    except csv.Error as error:
+        raise ValueError(f"{name} is not a CSV file: {error}") from None
 
 
-def _reject_console(text: str, name: str) -> None:
-    for pattern in _CONSOLES:
-        if re.search(pattern, text):
-            row = '{"step": step, "loss": loss}'
-            raise ValueError(
-                f"{name} is the text of a console, not a table: make a run of its text with\n"
-                f"    rows = [{row} for step, loss in re.findall(r'{pattern}', text)]\n"
-                "    run = LossRun.read(rows, curve, peak_value)"
-            ) from None
-
-
-def _parse_csv(lines: Sequence[str]) -> list[Mapping[str, Any]]:
-    delimiter = max(",;\t", key="".join(lines[:1]).count)
-    table = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter)]
-    columns, *rows = table or [[]]
-    if repeated := next((column for column in columns if column and columns.count(column) > 1), None):
-        raise ValueError(f"several columns are named {repeated!r}")
-    # Such as a decimal comma in a file with commas: the cells are not those of their columns.
-    if wrong := next((row for row in rows if any(row[len(columns) :])), None):
-        raise ValueError(f"a row has more cells than columns: {checks.short_repr(wrong)}")
-    # A resumed run that appends to its file may write the header again.
-    return [dict(zip(columns, row, strict=False)) for row in rows if row != columns]
-
-
-def _parse_json(text: str, lines: Sequence[str], name: str) -> Any:
-    with suppress(json.JSONDecodeError):
-        value: Any = json.loads(text)
-        return cast("Any", value.get("log_history", [value])) if isinstance(value, dict) else value
-    rows: list[Any] = []
+def _parse_json_lines(lines: Sequence[str], name: str) -> Sequence[_Row]:
+    rows: list[_Row] = []
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if not 1 < number == len(lines):
-                raise ValueError(f"row {number}: {error.msg}") from None
-            # The trainer was stopped while it wrote.
-            warn(f"{name}: the last line is incomplete and left out")
+            row: Any = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if 1 < number == len(lines):
+                # The trainer was stopped while it wrote, or is writing now.
+                warn(f"{name}: the last line is incomplete and left out")
+                break
+            raise ValueError(f"{name}, row {number}: this line is not JSON: {error}") from None
+        if not isinstance(row, Mapping):
+            raise ValueError(f"{name}, row {number}: {checks.short_repr(row)} is not a JSON object")
+        rows.append(cast("_Row", row))
     return rows
 
 
-def _checked_rows(rows: Any) -> list[Mapping[str, Any]]:
-    items: list[Any] = list(rows) if checks.is_ordered(rows) else [rows]
-    if not checks.is_ordered(rows) or not all(isinstance(item, Mapping) for item in items):
-        raise TypeError(
-            f"{checks.short_repr(rows)} must be a path, or rows that map columns to values, such as those of "
-            'a MetricLog or of df.to_dict("records")'
+def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
+    reader = csv.DictReader(lines, skipinitialspace=True)
+    columns = reader.fieldnames or []
+    for column in columns:
+        # Two runs in a chart of Weights & Biases may share a name.
+        if columns.count(column) > 1:
+            raise ValueError(f"{name} has several columns named {column!r}")
+    rows = list(reader)
+    for number, row in enumerate(rows, 1):
+        # With decimal commas, the cells would not be those of their columns.
+        if None in row:
+            raise ValueError(f"{name}, row {number}: there are more cells than columns")
+    return rows
+
+
+def _find_column(rows: Sequence[_Row], name: str, argument: str, chosen: str | None) -> str:
+    """Return the column that the user chose, or else the only one with a usual name."""
+    columns: dict[str, None] = {}
+    for row in rows:
+        columns.update(dict.fromkeys(row))
+    if chosen is not None:
+        if chosen in columns:
+            return chosen
+        raise UnclearLogError(
+            f"{name} has no column {argument} = {chosen!r}, only {_listed(columns)}", argument, list(columns)
         )
-    return items
+    usual = [column for column in _NAMES[argument] if column in columns]
+    if len(usual) == 1:
+        return usual[0]
+    advice = f"name one with LossRun.read(..., {argument}=...)"
+    if usual:
+        message = f"{name} has several columns for {argument}, {_listed(usual)}: {advice}"
+        raise UnclearLogError(message, argument, usual)
+    if argument == "lr":
+        advice = f"{_GIVE_CURVE}, or {advice}"
+    message = f"{name} has no usual column for {argument} among {_listed(columns)}: {advice}"
+    raise UnclearLogError(message, argument, list(columns))
 
 
-class _Table:
-    """The rows of a log, with columns that are found by name."""
+def _listed(columns: Iterable[Any]) -> str:
+    names = list(map(repr, columns))
+    if len(names) > 20:
+        names[20:] = ["..."]
+    return ", ".join(names)
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], name: str) -> None:
-        self.name = name
-        columns = dict.fromkeys(column for row in rows for column in row if isinstance(column, str))
-        # Weights & Biases adds the range of averaged points.
-        self.columns = [column for column in columns if not column.endswith(("__MIN", "__MAX"))]
-        if not self.columns:
-            raise ValueError(f"{name} has no rows")
-        # A `MetricLog` has rows of skipped updates too, whose losses may be not finite.
-        self._rows = [row for before, row in pairwise([{}, *rows]) if not _is_skipped(row, before)]
 
-    def find(self, argument: str, named: str | None, usual: Sequence[str]) -> str:
-        """Return the column that the user named, else the usual one."""
-        matching, noun = usual, _NOUNS[argument]
-        if named is not None:
-            matching = [column for column in self.columns if named in (column, base_name(column))]
-            noun += f" named {named!r}"
-        if len(matching) == 1:
-            return matching[0]
-        problem = f"{self.name} has {'several columns' if matching else 'no column'} of {noun}"
-        perplexity = next(filter(is_perplexity, self.columns), None)
-        if argument == "loss" and perplexity and not matching:
-            problem += f", only {perplexity!r}, a perplexity: take its logarithm"
-        raise UnclearLogError(problem, argument, matching or self.columns)
+def _cells(rows: Sequence[_Row], name: str, step: str, column: str) -> list[tuple[int, float]]:
+    """Return the steps of the rows and the numbers in a column, without missing cells."""
+    cells: list[tuple[int, float]] = []
+    for number, row in enumerate(rows, 1):
+        at, cell = row.get(step), row.get(column)
+        if isinstance(cell, list) and cell:
+            cell = cast("Any", cell[0])  # the learning rate of the first parameter group
+        if _is_missing(at) or _is_missing(cell):
+            continue
+        value = _number(cell, f"{name}, row {number}: {column}")
+        step_number = _number(at, f"{name}, row {number}: {step}")
+        if not (step_number.is_integer() and 0 <= step_number <= checks.MAX_STEP):
+            requirement = "must be an integer, a number of updates (not of samples or epochs)"
+            raise ValueError(f"{name}, row {number}: {step} = {at!r} {requirement}")
+        cells.append((int(step_number), value))
+    return cells
 
-    def step_columns(self) -> list[str]:
-        """Return the columns of the first usual name that there is."""
-        for usual in _STEPS:
-            for pattern in (f"{usual}s?", f"{_STEP_PREFIX}{usual}s?"):
-                if matching := [column for column in self.columns if re.fullmatch(pattern, _plain(column))]:
-                    return matching
-        return []
 
-    def loss_columns(self, step: str) -> list[str]:
-        """Return the columns of validation losses, else those of training losses."""
-        matches = {column: match for column in self.columns if (match := _LOSS.fullmatch(_plain(column)))}
-        values = {column: [value for _, value in self.values(step, column)] for column in matches}
-        # A single value is a summary, such as the mean training loss at the end.
-        logged = [column for column in matches if sum(map(math.isfinite, values[column])) > 1] or [*matches]
-        return [column for column in logged if matches[column]["validation"]] or logged
+def _is_missing(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, str) and not cell.strip())
 
-    def lr_columns(self) -> list[str]:
-        """Return the columns of learning rates."""
-        names = {column: _plain(column) for column in self.columns}
-        lrs = [
-            column for column, name in names.items() if _LR.search(name) and not _OTHER_THAN_LR.search(name)
-        ]
-        # The learning rates of several parameter groups may be the same.
-        cells = [[row.get(column) for row in self._rows] for column in lrs]
-        return [column for index, column in enumerate(lrs) if cells[index] not in cells[:index]]
 
-    def values(self, step: str, column: str, *, is_lr: bool = False) -> list[tuple[int, float]]:
-        """Return the steps and values of the rows: losses from step 1 on, or finite learning rates."""
-        values: list[tuple[int, float]] = []
-        for cells in self._rows:
-            at, cell = cells.get(step), cells.get(column)
-            if is_lr and isinstance(cell, list | tuple) and cell:
-                cell = cast("Any", cell[0])  # of the first parameter group
-            if not (_is_filled(at) and _is_filled(cell)):
-                continue
-            number, value = self._number(step, at), self._number(column, cell)
-            if not number.is_integer() or number > checks.MAX_STEP:
-                must = "be an integer up to 2**31 - 1, a number of updates, not of samples or epochs"
-                raise ValueError(f"{self.name}: {checks.must(step, at, must)}")
-            if number >= 0 and math.isfinite(value) if is_lr else number >= 1:
-                values.append((int(number), value))
-        return values
+def _without_nan(row: _Row) -> _Row:
+    """Return a row of a data frame, in which NaN stands for a missing cell."""
+    return {column: None if cell != cell else cell for column, cell in row.items()}
 
-    def _number(self, column: str, cell: Any) -> float:
+
+def _number(cell: Any, place: str) -> float:
+    if isinstance(cell, str) or not checks.is_not_real(cell):
         try:
             return float(cell)
         except (TypeError, ValueError, OverflowError):
-            raise ValueError(f"{self.name}: {checks.must(column, cell, 'be a number')}") from None
+            pass
+    raise ValueError(f"{place} = {checks.short_repr(cell)} must be a number")
 
 
-def base_name(column: str) -> str:
-    """Return a column's name without the name of its run, which Weights & Biases puts first."""
-    return column.rpartition(" - ")[2].strip()
+def _losses(cells: Sequence[tuple[int, float]], name: str) -> dict[int, float]:
+    """Return the losses to use, and warn of those that are left out."""
+    finite = [(step, loss) for step, loss in cells if step >= 1 and math.isfinite(loss)]
+    losses = _without_replaced(finite)
+    wrong = [step for step, loss in cells if not math.isfinite(loss)]
+    if wrong:
+        warn(
+            f"{name} has {len(wrong)} losses that are not finite, from step {wrong[0]} on: they are left out"
+        )
+    restarts = [step for (before, _), (step, _) in pairwise(finite) if step < before]
+    if restarts:
+        count = len(finite) - len(losses)
+        warn(
+            f"{name} repeats steps from {restarts[0]} on, as a resumed run does: {count} losses are left out"
+        )
+    return losses
 
 
-def _plain(column: str) -> str:
-    """Return `learning_rate` for a column named `Learning Rate` or `run 1 - learning-rate`."""
-    return re.sub(r"[\W_]+", "_", base_name(column).lower())
-
-
-def is_perplexity(column: str) -> bool:
-    """Return True if a column is called a perplexity, and not its logarithm."""
-    return _PERPLEXITY.search(_plain(column)) is not None
-
-
-def _is_filled(cell: Any) -> bool:
-    return cell is not None and not (isinstance(cell, str) and cell.strip().lower() in _MISSING)
-
-
-def _is_skipped(row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    is_same = "applied" in row and row["applied"] == before.get("applied")
-    return is_same and row.get("skipped") != before.get("skipped")
-
-
-def _latest(values: Iterable[tuple[int, float]]) -> dict[int, float]:
+def _without_replaced(cells: Iterable[tuple[int, float]]) -> dict[int, float]:
     """Return the value of each step, without those that a resumed run logged again.
 
     A run that resumes at step 300 logs lower steps again: 100 200 300 400 | 300 400 500. What was logged
     before at step 300 or later is dropped.
     """
     kept: dict[int, float] = {}
-    for step, value in values:
+    for step, value in cells:
         while kept and next(reversed(kept)) >= step:
             kept.popitem()
         kept[step] = value
     return kept
 
 
-def _checked_losses(values: Sequence[tuple[int, float]], name: str) -> dict[int, float]:
-    """Return the finite losses that no later row replaces; warn of the others, and reject too many."""
-    losses = _latest(values)
-    # Nothing is lost if the value is the same: some trainers evaluate the last update twice.
-    replaced = sorted(item[0] for item in values if item not in losses.items())
-    if values and 2 * len(replaced) >= len(values):
-        problem = f"has {len(values)} losses at {len(dict(values))} steps"
-        raise ValueError(f"{name} {problem}: keep those of one split, rank or run, sorted by step")
-    if replaced:
-        warn(f"{name} repeats steps, as a resumed run does: earlier values are left out, {_at(replaced)}")
-    finite = {at: loss for at, loss in losses.items() if math.isfinite(loss)}
-    if wrong := [at for at in losses if at not in finite]:
-        message = f"{name} has losses that are not finite, {len(wrong)} of {len(losses)}, {_at(wrong)}"
-        if len(wrong) > _MOST_NOT_FINITE * len(losses):
-            cause = "the run diverged, or NaN stands for losses that were not logged, in rows to leave out"
-            raise ValueError(f"{message}; at most 5% may be left out: {cause}")
-        warn(f"{message}: they are left out")
-    return finite
+def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve, float]:
+    """Return a curve of straight lines between learning rates, and its peak.
 
-
-def _at(steps: Sequence[int]) -> str:
-    several = f"at {len(steps)} steps from {steps[0]} to {steps[-1]}"
-    return several if len(steps) > 1 else f"at step {steps[0]}"
+    Before the first one it is 0: what those updates did is unknown. The last one holds until the last loss,
+    for at most one interval of logging.
+    """
+    peak = max(lrs.values(), default=0.0)
+    if not peak > 0:
+        raise UnclearLogError(
+            f"{name} has no learning rate above 0: give the run's curve and its peak", "curve"
+        )
+    first, last = min(lrs), max(lrs)
+    end = max(last_loss, last)
+    intervals = np.diff([0, *lrs])
+    if end - last > max(intervals[-1], np.median(intervals)):
+        message = f"{name} has learning rates only from step {first} to {last} of {end}"
+        raise UnclearLogError(f"{message}: {_GIVE_CURVE}", "curve")
+    levels = {step: lr / peak for step, lr in lrs.items()}
+    stages: list[Any] = []
+    start = levels[first]
+    if first > 0:
+        stages = [(first,), (0, start)]
+        start = 0.0
+    levels[end] = levels[last]
+    for (step, _), (after, level) in pairwise(levels.items()):
+        stages.append((after - step, level, "linear"))
+    with suppress_warnings():
+        return StagedCurve(stages, start=start), peak

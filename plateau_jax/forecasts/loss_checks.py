@@ -19,22 +19,19 @@ from plateau_jax.forecasts.logged_losses import (
 )
 from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, penalized_error
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.numerics.exact_segments import end_of_rise
 
 _Floats = NDArray[np.float64]
 
-LEAST_READINGS = 20
-MAX_NOISE = 0.01
-MAX_RISE = 0.01
-MAX_MISFIT_OF_ONE = 0.005
-MAX_MISFIT_OF_SEVERAL = 0.008
-
-MEANS = "each over the interval since the last logged loss (no EMA, no running mean)"
+_FEWEST_LOSSES = 20
+_MAX_NOISE = 0.01
+_MAX_RISE = 0.01
+_MAX_MISFIT_OF_ONE = 0.005
+_MAX_MISFIT_OF_SEVERAL = 0.008
 
 # The limits below were chosen on published runs of eight sources. `_lags` has one false alarm in 472 fits of
 # raw losses, and catches 0.87 to 0.96 of EMAs with the factors 0.9 and 0.99 and of running means.
 # `_START_FACTOR` rejects none of 776 fits of raw losses, and 0.9 of those without the beginning of the run.
-_LEAST_TO_COMPARE_LAGS = 120
+_FEWEST_TO_COMPARE_LAGS = 120
 _LAGS = 60
 _MAX_NOISE_FACTOR = 2.0
 _MAX_AUTOCORRELATION = 0.55
@@ -48,6 +45,12 @@ _EARLIER_UPDATES = 0.1, 0.25, 0.5, 1.0
 _START_FACTOR = 1.5
 _LEAST_ERROR = 1e-12
 
+_LAG = (
+    "the losses seem to lag, like an EMA or a running mean: log a validation loss, or means since the last "
+    "logged loss"
+)
+_LATE = "the log seems to begin at a checkpoint: step 0 must be the first update of the run"
+
 
 def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
     """Reject runs that cannot be fitted; return warnings, for when the law fits.
@@ -55,30 +58,51 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
     They are about spikes, and losses that seem to lag. Messages about a run begin with its name.
     """
     if not any(falls_to_half(run.curve, run._last_step) for run in runs):
-        raise ValueError(
-            "no run's learning rate falls to half its peak by its last logged loss, so the losses cannot "
-            "tell what a decay brings: log a run with a decay, or a cooldown of one of these runs"
-        )
+        raise ValueError("no run's learning rate falls to half its peak: log a run with a decay")
     advice: list[str] = []
     for run, name in zip(runs, names, strict=True):
         groups = group_run(run, AFTER_WARMUP)
-        try:
-            _check_losses(run, groups)
+        lags, begins_late = False, False
+        problem = _problem_of(run, groups)
+        if problem is None:
             lags, begins_late = _history(run)
-            if begins_late:
-                raise ValueError(
-                    "the log seems to begin at a checkpoint: step 0 must be the first update of the run; if "
-                    "it is, log a longer run, because the law fails in the first fast phase of a small model"
-                )
-        except ValueError as error:
-            raise ValueError(f"{name}{error}") from None
+        if begins_late:
+            problem = _LATE
+        if problem is not None:
+            raise ValueError(f"{name}{problem}")
         if groups.spikes.size:
-            steps = ", ".join([*map(str, groups.spikes[:5]), *["…"][: len(groups.spikes) > 5]])
-            advice.append(f"{name}the loss spikes at step {steps}: left out")
+            advice.append(f"{name}the loss spikes at step {_listed(groups.spikes)}: left out")
         if lags:
-            lag = "the losses seem to lag, like an EMA or a running mean, so the forecasts are wrong: "
-            advice.append(f"{name}{lag}log a validation loss, or means of training losses, {MEANS}")
+            advice.append(f"{name}{_LAG}")
     return advice
+
+
+def _listed(steps: NDArray[np.int64]) -> str:
+    more = ", …" if len(steps) > 5 else ""
+    return ", ".join(map(str, steps[:5])) + more
+
+
+def _problem_of(run: LossRun, groups: Groups) -> str | None:
+    """Return why the losses of a run cannot be fitted, or None."""
+    losses = groups.losses
+    if len(losses) + len(groups.spikes) < _FEWEST_LOSSES:
+        counted = f"{len(losses)} of {len(run.steps)} logged losses come after the warmup"
+        return f"{counted} and {AFTER_WARMUP:.0%} of the run, not at least {_FEWEST_LOSSES}: log more often"
+    noise = noise_of(second_differences(losses))
+    if noise > _MAX_NOISE:
+        return f"the losses have a noise of {noise:.1%}, more than {_MAX_NOISE:.0%}: log a validation loss"
+    learning_rates = run.curve(groups.steps - 1)
+    for index in range(1, len(losses)):
+        lowest = int(np.argmin(losses[:index]))
+        rise = losses[index] - losses[lowest]
+        if rise <= (_MAX_RISE + 4 * noise) * losses[lowest]:
+            continue
+        if np.all(learning_rates[lowest + 1 : index + 1] <= learning_rates[lowest]):
+            before = f"{losses[lowest]:.4g} at step {groups.steps[lowest]}"
+            after = f"{losses[index]:.4g} at step {groups.steps[index]}"
+            cause = "while the learning rate does not: the run diverged or overfits"
+            return f"the loss rises from {before} to {after}, {cause}"
+    return None
 
 
 # The five fits take longer than that of all runs, and a run is often fitted both alone and with another.
@@ -91,8 +115,9 @@ def _history(run: LossRun) -> tuple[bool, bool]:
     logged = group_losses([run])
     law = fit_law(logged)
     errors = law.losses(logged.progress, logged.noise) / logged.losses - 1
-    losses, least = group_run(run, AFTER_WARMUP).logged, _NOISELESS
-    if len(losses) < _LEAST_TO_COMPARE_LAGS:
+    losses = group_run(run, AFTER_WARMUP).logged
+    least = _NOISELESS
+    if len(losses) < _FEWEST_TO_COMPARE_LAGS:
         # They fall so much from one to the next that this alone correlates their second differences.
         least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))
     lags = bool(logged.weights @ errors**2 > least**2) and _lags(losses)
@@ -110,10 +135,10 @@ def _lags(losses: _Floats) -> bool:
     if np.median(np.abs(np.diff(losses, 8) / losses[4:-4])) < _FORMULA * binomials**0.5:
         return False
     bends = second_differences(losses)
-    lag = len(losses) // _LAGS
-    is_long = len(losses) >= _LEAST_TO_COMPARE_LAGS
-    if is_long and noise_of(second_differences(losses, lag)) > _MAX_NOISE_FACTOR * noise_of(bends):
-        return True
+    if len(losses) >= _FEWEST_TO_COMPARE_LAGS:
+        distant = second_differences(losses, len(losses) // _LAGS)
+        if noise_of(distant) > _MAX_NOISE_FACTOR * noise_of(bends):
+            return True
     centered = bends - np.median(bends)
     return bool(centered[1:] @ centered[:-1] > _MAX_AUTOCORRELATION * (centered @ centered))
 
@@ -130,55 +155,21 @@ def _begins_late(logged: LoggedLosses, error: float) -> bool:
     return False
 
 
-def check_misfit(law: Law, relative_errors: _Floats, logged: LoggedLosses) -> None:
-    """Reject a law that does not describe the logged losses.
+def problem_of_law(law: Law, relative_errors: _Floats, logged: LoggedLosses) -> str | None:
+    """Return why a law does not describe the logged losses, or None.
 
     Autocorrelated errors are a misfit: noise has no memory. Their size is the root of the mean product of
     neighbors.
     """
     if law.scale <= 0:
-        raise ValueError(
-            "the losses do not fall with training as the law says (its scale is 0): log a longer run, or a "
-            "validation loss"
-        )
+        return "the losses do not fall as the law says (its scale is 0): log a longer run"
     is_neighbor = logged.runs[1:] == logged.runs[:-1]
     products = (relative_errors[1:] * relative_errors[:-1])[is_neighbor]
     misfit = float(np.sqrt(max(0.0, products.mean())))
     is_one = logged.runs[-1] == 0
-    if misfit > (MAX_MISFIT_OF_ONE if is_one else MAX_MISFIT_OF_SEVERAL):
-        raise ValueError(
-            f"the law misses these losses by {misfit:.2%}, which is more than noise: "
-            + (
-                "it fails in the first fast phase of a small model and if data repeat; log a longer run"
-                if is_one
-                else "fit runs of one model and one data set, or one run alone"
-            )
-        )
-
-
-def _check_losses(run: LossRun, groups: Groups) -> None:
-    losses = groups.losses
-    if len(losses) + len(groups.spikes) < LEAST_READINGS:
-        raise ValueError(
-            f"{len(losses)} of {len(run.steps)} logged losses come after the warmup, which ends at step "
-            f"{end_of_rise(run.curve.rows)}, and another {AFTER_WARMUP:.0%} of the run; a fit needs at least "
-            f"{LEAST_READINGS}: log the loss more often"
-        )
-    noise = noise_of(second_differences(losses))
-    if noise > MAX_NOISE:
-        raise ValueError(
-            f"the losses have a noise of {noise:.1%}, more than {MAX_NOISE:.0%}: log a validation loss, or "
-            "the mean of more training losses, " + MEANS
-        )
-    learning_rates = run.curve(groups.steps - 1)
-    for index in range(1, len(losses)):
-        lowest = int(np.argmin(losses[:index]))
-        rise = losses[index] - losses[lowest]
-        if rise > (MAX_RISE + 4 * noise) * losses[lowest] and np.all(
-            learning_rates[lowest + 1 : index + 1] <= learning_rates[lowest]
-        ):
-            raise ValueError(
-                f"the loss rises from {losses[lowest]:.4g} at step {groups.steps[lowest]} to "
-                f"{losses[index]:.4g} at step {groups.steps[index]}, while the learning rate does not: the "
-                "run diverged or overfits, and the law does not hold; fit a run whose data do not repeat"
-            )
+    if misfit <= (_MAX_MISFIT_OF_ONE if is_one else _MAX_MISFIT_OF_SEVERAL):
+        return None
+    advice = "fit runs of one model and one data set"
+    if is_one:
+        advice = "log a longer run, past the first fast phase"
+    return f"the law misses these losses by {misfit:.2%}: {advice}"

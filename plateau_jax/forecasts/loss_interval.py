@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.forecasts.logged_losses import falls_to_half, group_losses, late_losses
-from plateau_jax.forecasts.loss_comparison import LossDifference
 from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, fit_law_at
 from plateau_jax.forecasts.loss_run import LossRun
 
@@ -42,19 +41,26 @@ class ForecastTerms(NamedTuple):
         """Return half the width of the interval: see `LossFit.predict`."""
         return _half_width(self, residual_sd, _RELATIVE_SD * self.loss)
 
-    def minus(self, first: "ForecastTerms", residual_sd: float) -> LossDifference:
-        """Return the difference of two forecasts: see `LossFit.compare`."""
-        changes = ForecastTerms(*(term - other for term, other in zip(self, first, strict=True)))
-        difference = float(changes.loss)
-        half = float(_half_width(changes, residual_sd, _RELATIVE_SD_OF_DIFFERENCE * first.loss))
-        return LossDifference(difference, difference - half, difference + half)
+    def minus(self, first: "ForecastTerms", residual_sd: float) -> tuple[float, float]:
+        """Return the difference to another forecast, and half the width of its interval."""
+        changes = ForecastTerms(
+            loss=self.loss - first.loss,
+            by_alpha=self.by_alpha - first.by_alpha,
+            by_power=self.by_power - first.by_power,
+            by_peak=self.by_peak - first.by_peak,
+            by_start=self.by_start - first.by_start,
+            by_run=self.by_run - first.by_run,
+        )
+        half = _half_width(changes, residual_sd, _RELATIVE_SD_OF_DIFFERENCE * first.loss)
+        return float(changes.loss), float(half)
 
 
 def _half_width(terms: ForecastTerms, residual_sd: float, relative: _Floats) -> _Floats:
-    by_runs = np.max(np.abs(terms.by_run), axis=0, initial=0.0)
     by_start = _START_FACTOR * terms.by_start
-    parts = residual_sd, terms.by_alpha, terms.by_power, by_start, by_runs, relative, terms.by_peak
-    return 2 * np.sqrt(sum(np.square(part) for part in parts))
+    by_run = np.max(np.abs(terms.by_run), axis=0, initial=0.0)
+    variance = residual_sd**2 + terms.by_alpha**2 + terms.by_power**2 + by_start**2
+    variance = variance + by_run**2 + relative**2 + terms.by_peak**2
+    return 2 * np.sqrt(variance)
 
 
 class RefittedLaws(NamedTuple):
@@ -75,27 +81,34 @@ class RefittedLaws(NamedTuple):
 
     def terms(self, progress: _Floats, noise: _Floats, octaves: float) -> ForecastTerms:
         """Return the terms of forecasts; `octaves` is log₂ of the peak over that of the nearest run."""
-        loss, late = (law.losses(progress, noise) for law in (self.law, self.late))
-        by_alpha, by_power = (
-            (high.losses(progress, noise) - low.losses(progress, noise)) / 2
-            for low, high in (self.by_alpha, self.by_power)
-        )
+        loss = self.law.losses(progress, noise)
         by_run = np.array([law.losses(progress, noise) - loss for law in self.alone])
-        by_peak = _PEAK_SD * loss * abs(octaves)
-        by_run = by_run.reshape(len(self.alone), *np.shape(loss))
-        return ForecastTerms(loss, by_alpha, by_power, by_peak, late - loss, by_run)
+        return ForecastTerms(
+            loss=loss,
+            by_alpha=_half_difference(self.by_alpha, progress, noise),
+            by_power=_half_difference(self.by_power, progress, noise),
+            by_peak=_PEAK_SD * loss * abs(octaves),
+            by_start=self.late.losses(progress, noise) - loss,
+            by_run=by_run.reshape(len(self.alone), *np.shape(loss)),
+        )
+
+
+def _half_difference(laws: tuple[Law, Law], progress: _Floats, noise: _Floats) -> _Floats:
+    low, high = laws
+    return (high.losses(progress, noise) - low.losses(progress, noise)) / 2
 
 
 def refit_laws(law: Law, logged: LoggedLosses, runs: Sequence[LossRun]) -> RefittedLaws:
     """Refit a law that was fitted to these logged losses of some runs."""
-    low, high = (fit_law_at(logged, law.alpha + step) for step in (-_ALPHA_STEP, _ALPHA_STEP))
-    by_power = fit_law(logged, _OTHER_POWERS[0]), fit_law(logged, _OTHER_POWERS[1])
     late = late_losses(runs)
-    alone = [run for run in runs if len(runs) > 1 and falls_to_half(run.curve, run._last_step)]
+    alone: list[Law] = []
+    if len(runs) > 1:
+        decays = [run for run in runs if falls_to_half(run.curve, run._last_step)]
+        alone = [fit_law(group_losses([run])) for run in decays]
     return RefittedLaws(
-        law,
-        (low, high),
-        by_power,
-        law if late is None else fit_law(late),
-        tuple(fit_law(group_losses([run])) for run in alone),
+        law=law,
+        by_alpha=(fit_law_at(logged, law.alpha - _ALPHA_STEP), fit_law_at(logged, law.alpha + _ALPHA_STEP)),
+        by_power=(fit_law(logged, _OTHER_POWERS[0]), fit_law(logged, _OTHER_POWERS[1])),
+        late=law if late is None else fit_law(late),
+        alone=tuple(alone),
     )

@@ -1,7 +1,6 @@
 """Fit the law of the loss to logged losses; see `fit_losses`."""
 
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,8 @@ _ALPHA_WEIGHT = 0.02
 
 _GRID = 30
 _GOLDEN = (5**0.5 - 1) / 2
+
+_SETS_OF_COLUMNS = [0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2]
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,12 @@ def fit_law(logged: LoggedLosses, power: float = NOISE_POWER) -> Law:
 
     grid = np.linspace(*ALPHA_RANGE, _GRID)
     best = int(np.argmin([error(alpha) for alpha in grid]))
-    low, high = float(grid[max(0, best - 1)]), float(grid[min(_GRID - 1, best + 1)])
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    left_error, right_error = error(left), error(right)
+    low = float(grid[max(0, best - 1)])
+    high = float(grid[min(_GRID - 1, best + 1)])
+    left = high - _GOLDEN * (high - low)
+    right = low + _GOLDEN * (high - low)
+    left_error = error(left)
+    right_error = error(right)
     while high - low > 1e-9:
         if left_error <= right_error:
             high, right, right_error = right, left, left_error
@@ -98,31 +102,32 @@ def penalized_error(logged: LoggedLosses, law: Law) -> float:
 
 def fit_law_at(logged: LoggedLosses, alpha: float, power: float = NOISE_POWER) -> Law:
     """Fit floor, scale and noise for one α, by non-negative least squares of the relative errors."""
-    units = logged.progress_unit, logged.noise_unit
-    progress, noise = logged.progress / units[0], logged.noise / units[1]
+    progress = logged.progress / logged.progress_unit
+    noise = logged.noise / logged.noise_unit
     columns = np.stack([np.ones_like(progress), progress**-alpha, noise**power], axis=1)
     roots = np.sqrt(logged.weights)
-    floor, scale, coefficient = _nonnegative((roots / logged.losses)[:, None] * columns, roots)
-    return Law(floor, scale, alpha, coefficient, *units, power)
+    floor, scale, coefficient = _nonnegative((roots / logged.losses)[:, None] * columns, roots).tolist()
+    return Law(floor, scale, alpha, coefficient, logged.progress_unit, logged.noise_unit, power)
 
 
-def _nonnegative(matrix: _Floats, target: _Floats) -> tuple[float, float, float]:
+def _nonnegative(matrix: _Floats, target: _Floats) -> _Floats:
     """Return the three coefficients >= 0 with the least squared error.
 
     At the minimum some coefficients are 0, and the others are the ordinary least squares of their columns. So
     the best of those solutions, over all sets of columns, whose coefficients are all >= 0 is the minimum.
     """
-    best, least = np.zeros(3), float(target @ target)
-    for size in (3, 2, 1):
-        for columns in map(list, combinations(range(3), size)):
-            solution = np.linalg.lstsq(matrix[:, columns], target, rcond=None)[0]
-            if np.all(solution >= 0):
-                residual = matrix[:, columns] @ solution - target
-                if (error := float(residual @ residual)) < least:
-                    least = error
-                    best = np.zeros(3)
-                    best[columns] = solution
-        if size == 3 and best.any():
+    best = np.zeros(3)
+    least = float(target @ target)
+    for columns in _SETS_OF_COLUMNS:
+        solution = np.linalg.lstsq(matrix[:, columns], target, rcond=None)[0]
+        if not np.all(solution >= 0):
+            continue
+        residual = matrix[:, columns] @ solution - target
+        error = float(residual @ residual)
+        if error < least:
+            least = error
+            best = np.zeros(3)
+            best[columns] = solution
+        if len(columns) == 3:
             break  # the unconstrained minimum
-    first, second, third = map(float, best)
-    return first, second, third
+    return best

@@ -1,16 +1,16 @@
 """`LossRun`: the losses of a training run and the curve that it was trained with."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.forecasts.logs import is_perplexity, read_log
+from plateau_jax.forecasts.logs import UnclearLogError, curve_of, read_log, read_rows
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -22,7 +22,7 @@ _MOST_STAGES = 20
 """Number of stages of a curve that `repr` shows."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LossRun:
     """The losses of a training run, with its curve and its peak learning rate.
 
@@ -56,20 +56,29 @@ class LossRun:
     peak_value: float
     steps: NDArray[np.int64]
     losses: NDArray[np.float64]
-    _columns: Mapping[str, str] = field(default_factory=dict[str, str], init=False, repr=False)
+    _columns: Mapping[str, str]
+    """The columns of the log that it was read from."""
+    _lrs_from: int | None
+    """The first step with a learning rate in the log, if the curve is that of the log."""
 
     def __init__(self, curve: Curve, peak_value: float, steps: ArrayLike, losses: ArrayLike) -> None:
         check_curve("curve", curve)
         peak = float(checks.number("peak_value", peak_value))
         if not checks.peak("peak_value", peak) > 0:
             raise ValueError(checks.must("peak_value", peak_value, "be positive"))
-        step_array, loss_array = _checked_steps(steps, curve), _checked_losses(losses)
+        step_array = _checked_steps(steps, curve)
+        loss_array = _checked_losses(losses)
         if len(step_array) != len(loss_array):
             raise ValueError(f"steps has {len(step_array)} items and losses has {len(loss_array)}")
-        values = {"curve": curve, "peak_value": peak, "steps": step_array, "losses": loss_array}
-        for name, value in {**values, "_columns": dict[str, str]()}.items():
+        if loss_array[0] > _LARGEST_FIRST_LOSS:
+            problem = f"the first loss is {loss_array[0]:.4g}, as if the losses were perplexities"
+            warn(f"{problem}: take the logarithm")
+        self._set(curve=curve, peak_value=peak, steps=step_array, losses=loss_array)
+        self._set(_columns={}, _lrs_from=None)
+
+    def _set(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
             object.__setattr__(self, name, value)
-        self._warn_about_perplexities()
 
     @classmethod
     def read(
@@ -84,81 +93,81 @@ class LossRun:
     ) -> Self:
         """Read a run from a log.
 
-        Columns are found by their usual names. A column is taken for the loss only if it is called `loss`,
-        alone or preceded by train, training, val, valid, validation, eval, evaluation, test, dev, heldout or
-        metrics; name any other with `loss=`. A validation loss is preferred to a training loss, and the
-        trainer's step to the `_step` of Weights & Biases. Rows without a loss are left out.
-
-        Warns about what it leaves out: losses that are not finite, and what a resumed run logged again. Also
-        warns if the log has learning rates that are clearly not those of `curve`.
+        Rows without a step or a loss are left out, with a `CurveWarning` if the loss is not finite or a
+        resumed run logged the step again.
 
         Args:
-            source: A path, or rows such as those of a `MetricLog`. Files may be CSV with commas, semicolons
-                or tabs; JSON with a list of rows, or with one in `log_history`, as in the
-                `trainer_state.json` of Transformers; or JSON lines.
+            source: The path of a CSV file with commas, or of JSON lines; or rows: a list of dictionaries,
+                such as that of a `MetricLog`, or a pandas data frame.
             curve: The curve of the run. Without it the learning rates of the log are used, with straight
-                lines between them, from 0 at step 0 if none was logged there, and a constant one after the
-                last.
-            peak_value: The peak learning rate; needed with a curve, unless the log has learning rates.
-            step: The column of steps, the numbers of updates.
-            loss: The column of losses.
-            lr: The column of learning rates; of a list for several parameter groups, the first counts.
+                lines between them. Updates before the first one are left out of the law's sums.
+            peak_value: The peak learning rate of the curve.
+            step: The column of steps, the numbers of updates: `step`, `global_step`, `iter`, `_step` or
+                `applied` by default.
+            loss: The column of losses: `loss`, `train_loss` or `train/loss` by default.
+            lr: The column of learning rates: `lr`, `learning_rate`, `train/lr` or `train/learning_rate` by
+                default. If a cell is a list, its first item counts.
 
         Raises:
-            TypeError: Neither a path nor rows.
-            ValueError: A column is missing, or several could be meant: the message lists the columns, and
-                names the argument that helps. A value is not a number. More than 5 % of the losses are not
-                finite. Later rows, with the same steps or lower ones, replace half of the losses or more.
-                Without a curve, the first learning rate comes after 10 % of the steps, or the last one more
-                than an interval of logging before the last loss.
+            TypeError: `source` is neither a path nor rows.
+            ValueError: No column has a usual name, or several have: the message names them, and the argument
+                that helps. A cell is not a number. Only one of `curve` and `peak_value` is given.
             OSError: The file cannot be read.
 
         >>> from plateau_jax import LossRun, PlateauCurve
-        >>> rows = [{"applied": 50, "loss": 3.4}, {"applied": 100, "loss": 3.1}]
+        >>> rows = [{"step": 50, "loss": 3.4}, {"step": 100, "loss": 3.1}]
         >>> LossRun.read(rows, PlateauCurve(100), 1e-3).steps
         array([ 50, 100])
         """
-        return cls._from_log(*read_log(source, curve, peak_value, step=step, loss=loss, lr=lr))
+        if curve is not None:
+            check_curve("curve", curve)
+        name, rows = read_rows(source)
+        return cls._from_rows(rows, name, curve, peak_value, {"step": step, "loss": loss, "lr": lr})
 
     @classmethod
-    def _from_log(cls, name: str, columns: Mapping[str, str], arguments: tuple[Any, ...]) -> Self:
+    def _from_rows(
+        cls,
+        rows: Any,
+        name: str,
+        curve: Curve | None,
+        peak_value: float | None,
+        chosen: Mapping[str, str | None],
+    ) -> Self:
+        if (curve is None) != (peak_value is None):
+            raise UnclearLogError("give curve= and peak_value= together", "peak_value")
+        log = read_log(rows, name, chosen, reads_lrs=curve is None)
+        if curve is None:
+            curve, peak_value = curve_of(log.lrs, max(log.losses), name)
         try:
-            run = cls._rebuild(columns, arguments)
+            run = cls(curve, cast("float", peak_value), list(log.losses), list(log.losses.values()))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        run._warn_about_perplexities(f"{name}: ")
+        run._set(_columns=log.columns, _lrs_from=min(log.lrs, default=None))
         return run
-
-    @classmethod
-    def _rebuild(cls, columns: Mapping[str, str], arguments: tuple[Any, ...]) -> Self:
-        with suppress_warnings():
-            run = cls(*arguments)
-        object.__setattr__(run, "_columns", columns)
-        return run
-
-    def _warn_about_perplexities(self, prefix: str = "") -> None:
-        first, column = self.losses[0], self._columns.get("loss", "")
-        problem = None
-        if first > _LARGEST_FIRST_LOSS:
-            problem = f"the first logged loss is {first:.4g}, as if the losses were perplexities"
-        elif is_perplexity(column):
-            problem = f"{column!r} seems to be a perplexity"
-        if problem:
-            warn(f"{prefix}{problem}: take the logarithm")
 
     def __repr__(self) -> str:
-        stages = self.curve.stages if isinstance(self.curve, StagedCurve) else ()
-        is_long = len(stages) > _MOST_STAGES  # such as the learning rates of a log
-        curve = f"<StagedCurve of {len(stages)} stages>" if is_long else repr(self.curve)
+        curve = repr(self.curve)
+        if isinstance(self.curve, StagedCurve) and len(self.curve.stages) > _MOST_STAGES:
+            curve = f"<StagedCurve of {len(self.curve.stages)} stages>"  # such as the learning rates of a log
+        steps = f"steps={self.steps[0]}…{self.steps[-1]}"
+        losses = f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g}"
         columns = ", ".join(f"{argument}={column!r}" for argument, column in self._columns.items())
-        return (
-            f"LossRun({curve}, {self.peak_value!r}, steps={self.steps[0]}…{self.steps[-1]}, "
-            f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g}{columns and f', read from {columns}'})"
-        )
+        source = f", read from {columns}" if columns else ""
+        if self._lrs_from:
+            source += f", learning rates from step {self._lrs_from} on"
+        return f"LossRun({curve}, {self.peak_value!r}, {steps}, {losses}{source})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copied or pickled arrays would be writable.
-        return self._rebuild, (dict(self._columns), (self.curve, self.peak_value, self.steps, self.losses))
+        arguments = self.curve, self.peak_value, self.steps, self.losses
+        return self._rebuild, (arguments, dict(self._columns), self._lrs_from)
+
+    @classmethod
+    def _rebuild(cls, arguments: tuple[Any, ...], columns: Mapping[str, str], lrs_from: int | None) -> Self:
+        with suppress_warnings():
+            run = cls(*arguments)
+        run._set(_columns=columns, _lrs_from=lrs_from)
+        return run
 
     @property
     def _last_step(self) -> int:
@@ -208,10 +217,11 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
 
 
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
+    items: Any = [losses]
+    if checks.is_ordered(losses) and not hasattr(losses, "dtype"):
+        items = losses
     # NumPy would turn [True, "3.1"] into numbers. All items of an array have its dtype.
-    for index, loss in enumerate(
-        losses if checks.is_ordered(losses) and not hasattr(losses, "dtype") else [losses]
-    ):
+    for index, loss in enumerate(items):
         if checks.is_not_real(loss):
             raise TypeError(checks.must(("losses", index), loss, "be a real number"))
     try:
@@ -225,8 +235,7 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
     wrong = np.flatnonzero(~(np.isfinite(in_float32) & (in_float32 > 0)))
     if wrong.size:
         index = int(wrong[0])
-        raise ValueError(
-            checks.must(("losses", index), float(array[index]), "be finite and positive in float32")
-        )
+        loss = float(array[index])
+        raise ValueError(checks.must(("losses", index), loss, "be finite and positive in float32"))
     array.flags.writeable = False
     return array

@@ -74,8 +74,8 @@ def compare(*curves: Any) -> Comparison:
 
     A curve with a smaller bound should reach a lower loss, once its peak is tuned. If you have tuned the peak
     of the first curve, try peaks[i] times that peak for curve i. The bound predicts neither the loss itself,
-    nor how curves compare at one fixed peak, nor how the best peak changes with the length. `docs/evidence.md`
-    has how well it did in published runs.
+    nor how curves compare at one fixed peak, nor how the best peak changes with the length.
+    `docs/evidence.md` says how well it did in published runs.
 
     Every step counts as one update of the same batch, also those of a curve from `BatchPlan.scale`. Up to 2²⁰
     steps the numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.

@@ -5,14 +5,15 @@ import { ask, latestOnly } from "./requests.js";
 
 const ADVICE = {
   curve: "Choose the curve that this run was trained with. If it is not in the list, add it to the table first.",
-  peak_value: "Type the peak learning rate of this run.",
-  step: "Choose the column of steps.", loss: "Choose its column.", lr: "Choose its column, or the curve of the run.",
-  unit: "Choose what the steps are counted in, and type how many are in one update, or how many updates in an epoch.",
+  step: "Choose the column of steps.",
+  loss: "Choose the column of losses.",
+  lr: "Choose the curve that this run was trained with, or the column of learning rates.",
 };
 
 // What was read of a log.
-export function describeRun({ count, lastStep, loss, columns: [step, , lr] }) {
-  return `${count} logged losses (${loss} by ${step}), up to step ${formatStep(lastStep)}${lr ? `; learning rates from ${lr}` : ""}`;
+export function describeRun({ count, lastStep, columns: { step, loss, lr } }) {
+  const learningRates = lr ? `; learning rates from ${lr}` : "";
+  return `${count} logged losses (${loss} by ${step}), up to step ${formatStep(lastStep)}${learningRates}`;
 }
 
 export class LogDialog {
@@ -22,9 +23,9 @@ export class LogDialog {
   #page;
   #logs = [];
 
-  // page.entries() returns the curves that a run may have been trained with, page.question(entry) the curve and the
-  // peak of one of them; page.settled() resolves once the server has described all curves; page.add(runs) takes the
-  // runs that were opened.
+  // page.entries() returns the curves that a run may have been trained with, page.question(entry) the curve and
+  // the peak of one of them; page.settled() resolves once the server has described all curves; page.add(runs)
+  // takes the runs that were opened.
   constructor(page) {
     this.#page = page;
     const files = this.#dialog.querySelector("[type=file]");
@@ -44,11 +45,14 @@ export class LogDialog {
 
   async #read(files) {
     await this.#page.settled();
-    const showButton = () => (this.#accept.disabled = !this.#logs.length || this.#logs.some(({ run }) => !run));
-    this.#logs = files.map((file) => new OpenedLog(file, this.maxBytes, this.#page, showButton));
+    this.#logs = files.map((file) => new OpenedLog(file, this.maxBytes, this.#page, () => this.#showButton()));
     this.#dialog.querySelector(".logs").replaceChildren(...this.#logs.map(({ fields }) => fields));
     this.#accept.textContent = files.length > 1 ? "Use these logs" : "Use this log";
-    showButton();
+    this.#showButton();
+  }
+
+  #showButton() {
+    this.#accept.disabled = !this.#logs.length || this.#logs.some(({ run }) => !run);
   }
 }
 
@@ -68,7 +72,7 @@ class OpenedLog {
     this.fields.setAttribute("aria-label", file.name);
     this.fields.querySelector("legend").textContent = file.name;
     this.#field("curve").append(...page.entries().map(({ id, name }) => element("option", { value: id }, name)));
-    this.fields.addEventListener("input", ({ target }) => this.#update(target));
+    this.fields.addEventListener("input", () => this.#ask());
     this.#read(maxBytes);
   }
 
@@ -79,54 +83,54 @@ class OpenedLog {
   async #read(maxBytes) {
     const { name, size } = this.#file;
     if (size > maxBytes) {
-      return this.#show({ fault: `${name} has ${Math.ceil(size / 2 ** 20)} MB, and a log may have ${maxBytes / 2 ** 20} MB. Log the loss less often, or leave columns out` });
+      const sizes = `${Math.ceil(size / 2 ** 20)} MB, and a log may have ${maxBytes / 2 ** 20} MB`;
+      return this.#showFault(`${name} has ${sizes}. Log the loss less often, or leave columns out`);
     }
     try {
       this.#text = new TextDecoder("utf-8", { fatal: true }).decode(await this.#file.arrayBuffer());
     } catch {
-      return this.#show({ fault: `${name} is not a text file in UTF-8` });
+      return this.#showFault(`${name} is not a text file in UTF-8`);
     }
     this.#ask();
   }
 
-  #update(field) {
-    const entry = this.#entry(), unit = this.#field("unit").value;
-    if (field.name === "curve" && entry) this.#field("peak").value = this.#page.question(entry).peak;
-    this.#field("peak").parentElement.hidden = !entry;
-    this.#field("size").parentElement.hidden = unit === "updates";
-    this.#field("size").previousElementSibling.textContent = unit === "samples" ? "Samples or tokens per update" : "Updates per epoch";
-    this.#ask();
-  }
-
-  #entry() {
-    return this.#page.entries().find(({ id }) => String(id) === this.#field("curve").value);
-  }
-
   #ask = latestOnly(async () => {
     if (this.#text === undefined) return;
-    this.#show({ fault: "Reading…" });
-    const entry = this.#entry();
-    const { peak, unit, size, step, loss, lr } = Object.fromEntries([...this.fields.elements].map(({ name, value }) => [name, value.trim() || null]));
-    const answer = await ask("/log", {
-      name: this.#file.name, text: this.#text, columns: { step, loss, lr }, unit: { name: unit, size: Number(size) },
-      curve: entry ? this.#page.question(entry).curve : null, peak: entry ? peak : null,
+    this.#show(null, "Reading…");
+    const choice = (name) => this.#field(name).value || null;
+    const entry = this.#page.entries().find(({ id }) => String(id) === choice("curve"));
+    const { curve, peak: entryPeak } = entry ? this.#page.question(entry) : { curve: null, peak: null };
+    const columns = { step: choice("step"), loss: choice("loss"), lr: choice("lr") };
+    const question = { name: this.#file.name, text: this.#text, columns, curve, peak: entryPeak };
+    const answer = await ask("/log", question);
+    if (answer.fault) return this.#askFor(answer);
+    const { name, peak, steps } = JSON.parse(answer.run);
+    this.#show({
+      name, peak, text: answer.run, count: steps.length, lastStep: steps.at(-1), curveName: entry?.name,
+      columns: answer.columns, largestLr: answer.largest_lr, advice: answer.advice,
     });
-    if (answer.fault && answer.columns.length) this.#offerColumns(this.#field(answer.argument), answer.columns);
-    this.#show(answer, entry?.name ?? null);
-  }, (error) => this.#show({ fault: error.message }));
+  }, (error) => this.#showFault(error.message));
 
-  #offerColumns(select, columns) {
-    select.replaceChildren(select.options[0], ...columns.map((column) => element("option", {}, column)));
-    select.parentElement.hidden = false;
+  // Show what is wrong, and the columns to choose from.
+  #askFor({ fault, argument, columns }) {
+    if (columns.length) {
+      const select = this.#field(argument);
+      select.replaceChildren(select.options[0], ...columns.map((column) => element("option", {}, column)));
+      select.parentElement.hidden = false;
+    }
+    this.#showFault(fault, ADVICE[argument]);
   }
 
-  #show({ run: text = null, fault, argument, ...answer }, curveName = null) {
-    const { name, curve, peak, steps } = JSON.parse(text) ?? {};
-    this.run = text && { name, curve, peak, text, count: steps.length, lastStep: steps.at(-1), curveName, ...answer };
+  #showFault(fault, advice = "") {
+    this.#show(null, `${sentence(fault)} ${advice}`, "fault");
+  }
+
+  #show(run, text = "", look = "muted") {
+    this.run = run;
     const result = this.fields.querySelector("[role=status]");
-    result.className = text || fault === "Reading…" ? "muted" : "fault";
-    result.replaceChildren(...(text ? [`${describeRun(this.run)}.`, ...answer.advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
-      : [`${sentence(fault)} ${ADVICE[argument] ?? ""}`]));
+    result.className = look;
+    result.replaceChildren(run ? `${describeRun(run)}.` : text);
+    for (const advice of run?.advice ?? []) result.append(element("span", { class: "advice" }, ` ${advice}`));
     this.#changed();
   }
 }

@@ -161,7 +161,6 @@ const forecasts = new Forecasts({
     const largest = largestOf(entry);
     return largest > 0 ? { ...entry, peak: Number((lr / largest).toPrecision(7)) } : entry;
   }) }),
-  addCurve: add, isFull,
 });
 
 const readLearningRates = latestOnly(async () => {
