@@ -144,9 +144,8 @@ def _read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> tuple[list[
         if curves and peak is None:
             raise ValueError("--fit with a curve needs --peak, the peak of the run")
         run = LossRun.read(file, _read_curve(curves[0]), peak) if curves else LossRun.read(file)
-        columns = ", ".join(f"{argument} = {column!r}" for argument, column in run._columns.items())
         runs.append(run)
-        notes.append(f"{file}: {len(run.steps)} logged losses, columns {columns}")
+        notes.append(f"{file}: {len(run.steps)} logged losses, up to step {run.steps[-1]}")
     return runs, notes
 
 

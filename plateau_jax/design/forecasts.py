@@ -18,8 +18,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.design.opened_logs import read_run
 from plateau_jax.design.questions import record_warnings
 from plateau_jax.forecasts.loss_fit import LossFit, Prediction, fit_named_runs
-from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.run_peaks import group_by_peak
+from plateau_jax.forecasts.loss_run import LossRun, group_by_peak
 from plateau_jax.theory.curve_parts import largest_multiplier
 
 _MAX_DRAWN = 600

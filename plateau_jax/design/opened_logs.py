@@ -13,22 +13,20 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 
 
 def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"name", "text", "curve", "peak", "columns"} -> {"run", "largest_lr", "columns", "advice"}.
+    """{"name", "text", "curve", "peak", "columns"} -> {"run", "largest_lr", "advice"}.
 
     `run` is JSON text for `read_run`, and `largest_lr` the run's largest learning rate. Without a curve, the
-    learning rates of the log are used. `columns` has those of `step`, `loss` and `lr` that the user chose,
-    and in the answer those that were read. Or -> {"fault", "argument", "columns"}: the columns to choose
-    from, if an argument is unclear.
+    learning rates of the log are used. `columns` has those of `step`, `loss` and `lr` that the user chose. Or
+    -> {"fault", "argument", "columns"}: the columns to choose from, if an argument is unclear.
     """
     name = str(question.get("name"))
     columns = cast("Mapping[str, Any]", question.get("columns", {}))
     chosen = {argument: columns.get(argument) for argument in ("step", "loss", "lr")}
     curve, peak = None, None
+    if question.get("curve") is not None:
+        curve = Curve.from_dict(question["curve"])
+        peak = typed_peak(question.get("peak"))
     try:
-        if question.get("curve") is not None:
-            curve = Curve.from_dict(question["curve"])
-        if question.get("peak") is not None:
-            peak = typed_peak(question["peak"])
         with record_warnings() as advice:
             rows = parse_rows(str(question.get("text")), name)
             run = LossRun._from_rows(rows, name, curve, peak, chosen)
@@ -38,7 +36,6 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         return {"fault": str(error), "argument": None, "columns": ()}
     description = {
         "name": name,
-        "columns": run._columns,
         "lrs_from": run._lrs_from,
         "curve": run.curve.to_dict(),
         "peak": run.peak_value,
@@ -48,7 +45,6 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "run": json.dumps(description),
         "largest_lr": run._largest_learning_rate(),
-        "columns": run._columns,
         "advice": advice,
     }
 
@@ -61,4 +57,4 @@ def read_run(text: str) -> tuple[str, LossRun]:
     with suppress_warnings():
         curve = Curve.from_dict(run.get("curve", {}))
     arguments = curve, typed_peak(run.get("peak")), run.get("steps", ()), run.get("losses", ())
-    return name, LossRun._rebuild(arguments, run.get("columns", {}), run.get("lrs_from"))
+    return name, LossRun._rebuild(*arguments, run.get("lrs_from"))

@@ -7,8 +7,7 @@ import numpy as np
 from plateau_jax.curves.curve import Curve
 from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, falls_to_half
 from plateau_jax.forecasts.loss_interval import ForecastTerms
-from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.run_peaks import is_one_peak, octaves_to_runs
+from plateau_jax.forecasts.loss_run import LossRun, is_one_peak, octaves_to_runs
 from plateau_jax.theory.curve_parts import segment_begins, steps_at_borders
 
 _MAX_HORIZON = 4.0

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -43,34 +43,22 @@ class UnclearLogError(ValueError):
         self.columns = tuple(columns)
 
 
-class Log(NamedTuple):
-    """What was read from a log.
-
-    Attributes:
-        columns: The column of each argument that was read.
-        losses: The loss after each number of updates.
-        lrs: The learning rate at each step; empty if they were not asked for.
-    """
-
-    columns: dict[str, str]
-    losses: dict[int, float]
-    lrs: dict[int, float]
-
-
-def read_log(rows: Sequence[_Row], name: str, chosen: Mapping[str, str | None], reads_lrs: bool) -> Log:
-    """Read the columns that were chosen, or else the usual ones."""
+def read_log(
+    rows: Sequence[_Row], name: str, chosen: Mapping[str, str | None], reads_lrs: bool
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the loss after each number of updates, and the learning rate at each step if it is asked for."""
     if not rows:
         raise ValueError(f"{name} has no rows")
-    columns: dict[str, str] = {}
-    for argument in ("step", "loss", "lr") if reads_lrs else ("step", "loss"):
-        columns[argument] = _find_column(rows, name, argument, chosen[argument])
-    losses = _losses(_cells(rows, name, columns["step"], columns["loss"]), name)
+    step = _find_column(rows, name, "step", chosen["step"])
+    loss = _find_column(rows, name, "loss", chosen["loss"])
+    losses = _used_losses(_cells(rows, name, step, loss), name)
     if not losses:
-        raise ValueError(f"{name} has no row with both {columns['step']!r} and {columns['loss']!r}")
-    lrs: dict[int, float] = {}
-    if reads_lrs:
-        lrs = _without_replaced(_cells(rows, name, columns["step"], columns["lr"]))
-    return Log(columns, losses, lrs)
+        raise ValueError(f"{name} has no row with both {step!r} and {loss!r}")
+    if not reads_lrs:
+        return losses, {}
+    lr = _find_column(rows, name, "lr", chosen["lr"])
+    lrs = [(at, value) for at, value in _cells(rows, name, step, lr) if math.isfinite(value)]
+    return losses, _without_replaced(lrs)
 
 
 def read_rows(source: Any) -> tuple[str, Sequence[_Row]]:
@@ -83,13 +71,11 @@ def read_rows(source: Any) -> tuple[str, Sequence[_Row]]:
         except UnicodeDecodeError:
             raise ValueError(f"{path} is not a text file in UTF-8") from None
     if hasattr(source, "to_dict"):
-        return name, [_without_nan(row) for row in source.to_dict("records")]
+        return name, [_without_missing(row) for row in source.to_dict("records")]
     rows: list[Any] = list(source) if checks.is_ordered(source) else [source]
-    for row in rows:
-        if not isinstance(row, Mapping):
-            raise TypeError(
-                f"{checks.short_repr(source)} must be a path, a data frame, or a list of dictionaries"
-            )
+    if not checks.is_ordered(source) or not all(isinstance(row, Mapping) for row in rows):
+        problem = "must be a path, a data frame, or a list of dictionaries"
+        raise TypeError(f"{checks.short_repr(source)} {problem}")
     return name, rows
 
 
@@ -132,7 +118,7 @@ def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
     rows = list(reader)
     for number, row in enumerate(rows, 1):
         # With decimal commas, the cells would not be those of their columns.
-        if None in row:
+        if any(row.get(None, "")):
             raise ValueError(f"{name}, row {number}: there are more cells than columns")
     return rows
 
@@ -145,9 +131,8 @@ def _find_column(rows: Sequence[_Row], name: str, argument: str, chosen: str | N
     if chosen is not None:
         if chosen in columns:
             return chosen
-        raise UnclearLogError(
-            f"{name} has no column {argument} = {chosen!r}, only {_listed(columns)}", argument, list(columns)
-        )
+        message = f"{name} has no column {argument} = {chosen!r}, only {_listed(columns)}"
+        raise UnclearLogError(message, argument, list(columns))
     usual = [column for column in _NAMES[argument] if column in columns]
     if len(usual) == 1:
         return usual[0]
@@ -190,9 +175,9 @@ def _is_missing(cell: Any) -> bool:
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
-def _without_nan(row: _Row) -> _Row:
-    """Return a row of a data frame, in which NaN stands for a missing cell."""
-    return {column: None if cell != cell else cell for column, cell in row.items()}
+def _without_missing(row: _Row) -> _Row:
+    """Return a row of a data frame without its missing cells: NaN, or the NA of pandas."""
+    return {column: cell for column, cell in row.items() if str(cell) not in ("nan", "<NA>")}
 
 
 def _number(cell: Any, place: str) -> float:
@@ -204,21 +189,18 @@ def _number(cell: Any, place: str) -> float:
     raise ValueError(f"{place} = {checks.short_repr(cell)} must be a number")
 
 
-def _losses(cells: Sequence[tuple[int, float]], name: str) -> dict[int, float]:
+def _used_losses(cells: Sequence[tuple[int, float]], name: str) -> dict[int, float]:
     """Return the losses to use, and warn of those that are left out."""
-    finite = [(step, loss) for step, loss in cells if step >= 1 and math.isfinite(loss)]
+    finite = [(step, loss) for step, loss in cells if math.isfinite(loss)]
     losses = _without_replaced(finite)
     wrong = [step for step, loss in cells if not math.isfinite(loss)]
     if wrong:
-        warn(
-            f"{name} has {len(wrong)} losses that are not finite, from step {wrong[0]} on: they are left out"
-        )
+        warn(f"{name}: {len(wrong)} losses that are not finite are left out, the first at step {wrong[0]}")
     restarts = [step for (before, _), (step, _) in pairwise(finite) if step < before]
     if restarts:
         count = len(finite) - len(losses)
-        warn(
-            f"{name} repeats steps from {restarts[0]} on, as a resumed run does: {count} losses are left out"
-        )
+        warn(f"{name}: steps repeat from {restarts[0]} on, as in a resumed run: {count} losses are left out")
+    losses.pop(0, None)  # before the first update
     return losses
 
 
@@ -244,9 +226,7 @@ def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve
     """
     peak = max(lrs.values(), default=0.0)
     if not peak > 0:
-        raise UnclearLogError(
-            f"{name} has no learning rate above 0: give the run's curve and its peak", "curve"
-        )
+        raise UnclearLogError(f"{name} has no learning rate above 0: {_GIVE_CURVE}", "curve")
     first, last = min(lrs), max(lrs)
     end = max(last_loss, last)
     intervals = np.diff([0, *lrs])

@@ -113,8 +113,10 @@ class LossComparison:
 
     def _note(self) -> str:
         """Return what the numbers mean, and which of them are less certain."""
-        sentences = [NOTE]
+        reasons: list[str] = []
         for name, forecast in zip(self.names, self.forecasts, strict=True):
             if forecast.reasons:
-                sentences.append(f"Less certain: {name}, as {', and '.join(forecast.reasons)}.")
-        return " ".join(sentences)
+                reasons.append(f"{name}: {', and '.join(forecast.reasons)}.")
+        if not reasons:
+            return NOTE
+        return " ".join([NOTE, "Less certain:", *reasons])

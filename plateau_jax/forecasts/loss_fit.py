@@ -4,12 +4,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.several_curves import curves_to_draw
 from plateau_jax.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
@@ -18,9 +19,8 @@ from plateau_jax.forecasts.loss_checks import check_runs, problem_of_law
 from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
 from plateau_jax.forecasts.loss_law import Law, fit_law
-from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.loss_run import LossRun, group_by_peak, octaves_to_runs, peak_value_of
 from plateau_jax.forecasts.lr_sums import schedule_sums
-from plateau_jax.forecasts.run_peaks import group_by_peak, octaves_to_runs, peak_value_of
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
@@ -45,32 +45,25 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     S₀ is the largest S of these losses and p₀ the largest learning rate of the runs: units only. α in
     [0.05, 1.5] minimizes the mean squared relative error plus (0.02·(α - 0.44))², and the other three follow
     by non-negative least squares. Losses count from 3 % of the run after the warmup on, without spikes (one
-    or two that exceed both neighbors by 1 % plus six times the noise), and are averaged in at most 60 groups
-    per run. The weight of a run grows with the square of its last logged step; the last 5 % of its steps
-    weigh one half.
+    or two that exceed both neighbors by 1 % plus six times the noise), in at most 60 averages per run. A run
+    weighs in proportion to the square of its last logged step, and the last 5 % of its steps weigh one half.
 
-    Log a validation loss, or means of training losses over the interval since the last logged loss, not an
-    EMA or a running mean. Warns of spikes, and of losses that seem to lag, as an EMA does. `docs/forecast.md`
-    says how they are found, when to trust a forecast, and how well it did on published runs.
+    Warns of spikes, and of losses that seem to lag, as an EMA does. `docs/forecast.md` says what to log.
 
     Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811. N is the
-    noise term of the bound in `compare` (Defazio et al. 2023, arXiv:2310.07831; Schaipp et al. 2025,
-    arXiv:2501.18965), but for m/10. The powers 0.9 and 0.8, the center 0.44 and the weights were chosen on
-    data.
+    noise term of the bound in `compare`, but for m/10. The powers and weights were chosen on data.
 
     Args:
-        runs: One `LossRun`, or several of one peak, each log once: their largest learning rates agree within
-            10⁻⁶, or 5 % if one was read from a log, which may miss the peak. Step 0 must be the first update
-            of a run. The learning rate of at least one must fall to half its peak.
+        runs: One `LossRun`, or several of one peak: their largest learning rates agree within 10⁻⁶, or 5 % if
+            one was read from a log, which may miss the peak. That of at least one must fall to half its peak.
 
     Returns:
         The fit; it is deterministic.
 
     Raises:
         TypeError: A run is not a `LossRun`.
-        ValueError: The law does not describe these losses, they are too few, the noise of the averaged groups
-            is above 1 %, or a log seems to begin at a checkpoint: the message says what to log instead. The
-            runs have several peaks.
+        ValueError: The law does not describe these losses, they are too few or too noisy, or a log seems to
+            begin at a checkpoint: the message says what to log instead. The runs have several peaks.
 
     >>> import numpy as np
     >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
@@ -173,23 +166,18 @@ class LossFit:
 
         sd is the fit's residual; a and q are half the difference of two forecasts, with the exponent ± 0.06
         and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the law is fitted without the
-        first 20 % of each run after its warmup, or 0 if a run then has fewer than 8 groups of losses; d is
-        the largest abs(δ) of the runs with a decay, where δ is the forecast of a fit to this run alone minus
-        that of the fit to all runs, or 0 with one run; `k = 0.01 loss |log₂(peak/peak of a run)|`, with the
-        nearest run.
+        first 20 % of each run after its warmup, or 0 if a run then has fewer than 8 averages; d is the
+        largest abs(δ) of the runs with a decay, δ the forecast of a fit to this run alone minus that of the
+        fit to all, or 0 with one run; `k = 0.01 loss |log₂(peak/peak of a run)|`, with the nearest run.
 
         Args:
             curve: Any curve, of more than a tenth and at most four times the steps of the longest run.
             peak_value: Its peak learning rate, within a factor of 1.5 of that of the runs, the default.
 
         Returns:
-            A named tuple of `loss`, `low`, `high` and `reasons`. `loss` is the forecast, and `low` to `high`
-            its interval. `reasons` is a tuple of texts, the known causes of a worse forecast that apply: a
-            different peak; more than twice or less than 0.3 times the steps of the runs; a warmup less than a
-            third or more than three times as long as theirs; runs that contradict each other, or the law in
-            their first fifth; a longer curve from runs without a stage at constant learning rate; learning
-            rates that a log has only from a later step on. `print` shows them with what the interval was
-            tried on, and shows no interval for a warmup that no run had.
+            A named tuple of `loss`, `low`, `high` and `reasons`: the forecast, its interval, and the known
+            causes of a worse forecast that apply, a tuple of texts. `print` shows them with what the interval
+            was tried on, and shows no interval for a warmup that no run had.
 
         Raises:
             TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
@@ -234,20 +222,18 @@ class LossFit:
 
             difference ± 2 √(sd² + Δa² + Δq² + (1.5 Δc)² + D² + (0.0025 loss of the first)² + Δk²)
 
-        Δ are differences of the terms of `predict`, and D is the largest abs(Δδ) of a run. Forecasts have
-        most of their errors in common. Two curves are distinguishable if the interval excludes 0.
+        Δ are differences of the terms of `predict`, and D is the largest abs(Δδ) of a run.
 
         Args:
             curves: A mapping from names to curves.
             peak_value: As for `predict`, for all of them.
 
         Returns:
-            Three tuples with an entry per curve, `names`, `forecasts` and `differences`. `print` shows them
-            as text and a notebook as a table, both with what the intervals were tried on. A forecast is what
-            `predict` returns. A difference is a named tuple of `difference`, the loss of this curve minus
-            that of the first, and its interval from `low` to `high`; `is_distinguishable` is True if the
-            interval does not contain 0. It is (0, 0, 0) for the first curve, and for one that is the same
-            according to `Curve.same_until`.
+            Three tuples with an entry per curve: `names`, `forecasts` as `predict` returns them, and
+            `differences`, named tuples of `difference`, the loss of this curve minus that of the first, `low`
+            and `high`, with `is_distinguishable`: True if this interval excludes 0. For the same curve as the
+            first, they are 0. `print` shows a table, as a notebook does, with what the intervals were tried
+            on.
 
         Raises:
             TypeError, ValueError: As `predict`; `curves` is not a mapping, or is empty.
@@ -286,10 +272,12 @@ class LossFit:
             TypeError, ValueError: As `predict`.
             ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
         """
+        named = [] if curves is None else curves_to_draw("fit.plot", (curves,))
+        labels = legend_labels([to_draw for _, to_draw in named]) if named else []
         lines: list[LossLine] = []
-        for name, curve in _named_curves(curves):
+        for label, (curve, _) in zip(labels, named, strict=True):
             peak = self._checked_peak(curve, peak_value)
-            lines.append(self._line(curve, peak, name))
+            lines.append(self._line(curve, peak, label))
         return draw_losses([self._run_to_draw(run) for run in self.runs], lines, ax)
 
     def _line(self, curve: Curve, peak: float, name: str) -> LossLine:
@@ -346,22 +334,6 @@ class LossFit:
             return LossDifference(0.0, 0.0, 0.0)
         difference, half = prediction.terms.minus(first.terms, self.residual_sd)
         return LossDifference(difference, difference - half, difference + half)
-
-
-def _named_curves(curves: Any) -> list[tuple[str, Curve]]:
-    """Return the name and the curve of each; an unnamed curve is named after what sets it apart."""
-    if curves is None:
-        return []
-    if isinstance(curves, Mapping):
-        named = cast("Mapping[Any, Curve]", curves)
-        return [(str(name), curve) for name, curve in named.items()]
-    items: list[Curve] = list(curves) if checks.is_ordered(curves) else [curves]
-    for curve in items:
-        check_curve("curve", curve)
-    if not items:
-        return []
-    labels = legend_labels([curve._to_draw() for curve in items])
-    return list(zip(labels, items, strict=True))
 
 
 def _steps_to_draw(curve: Curve, last_step: int) -> _Steps:

@@ -1,6 +1,7 @@
 """`LossRun`: the losses of a training run and the curve that it was trained with."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Self, cast
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.forecasts.logs import UnclearLogError, curve_of, read_log, read_rows
+from plateau_jax.forecasts.logs import curve_of, read_log, read_rows
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -20,6 +21,12 @@ _LARGEST_FIRST_LOSS = 15
 
 _MOST_STAGES = 20
 """Number of stages of a curve that `repr` shows."""
+
+_ROUNDED = 1e-6
+"""Learning rates are rounded to float32."""
+
+_LOGGED = 0.05
+"""The learning rates of a log may miss the peak."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,8 +63,6 @@ class LossRun:
     peak_value: float
     steps: NDArray[np.int64]
     losses: NDArray[np.float64]
-    _columns: Mapping[str, str]
-    """The columns of the log that it was read from."""
     _lrs_from: int | None
     """The first step with a learning rate in the log, if the curve is that of the log."""
 
@@ -73,8 +78,7 @@ class LossRun:
         if loss_array[0] > _LARGEST_FIRST_LOSS:
             problem = f"the first loss is {loss_array[0]:.4g}, as if the losses were perplexities"
             warn(f"{problem}: take the logarithm")
-        self._set(curve=curve, peak_value=peak, steps=step_array, losses=loss_array)
-        self._set(_columns={}, _lrs_from=None)
+        self._set(curve=curve, peak_value=peak, steps=step_array, losses=loss_array, _lrs_from=None)
 
     def _set(self, **attributes: Any) -> None:
         for name, value in attributes.items():
@@ -134,15 +138,15 @@ class LossRun:
         chosen: Mapping[str, str | None],
     ) -> Self:
         if (curve is None) != (peak_value is None):
-            raise UnclearLogError("give curve= and peak_value= together", "peak_value")
-        log = read_log(rows, name, chosen, reads_lrs=curve is None)
+            raise ValueError("give curve= and peak_value= together, or neither")
+        losses, lrs = read_log(rows, name, chosen, reads_lrs=curve is None)
         if curve is None:
-            curve, peak_value = curve_of(log.lrs, max(log.losses), name)
+            curve, peak_value = curve_of(lrs, max(losses), name)
         try:
-            run = cls(curve, cast("float", peak_value), list(log.losses), list(log.losses.values()))
+            run = cls(curve, cast("float", peak_value), list(losses), list(losses.values()))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        run._set(_columns=log.columns, _lrs_from=min(log.lrs, default=None))
+        run._set(_lrs_from=min(lrs, default=None))
         return run
 
     def __repr__(self) -> str:
@@ -151,22 +155,20 @@ class LossRun:
             curve = f"<StagedCurve of {len(self.curve.stages)} stages>"  # such as the learning rates of a log
         steps = f"steps={self.steps[0]}…{self.steps[-1]}"
         losses = f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g}"
-        columns = ", ".join(f"{argument}={column!r}" for argument, column in self._columns.items())
-        source = f", read from {columns}" if columns else ""
-        if self._lrs_from:
-            source += f", learning rates from step {self._lrs_from} on"
+        source = ""
+        if self._lrs_from is not None:
+            source = f", learning rates of the log from step {self._lrs_from} on"
         return f"LossRun({curve}, {self.peak_value!r}, {steps}, {losses}{source})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copied or pickled arrays would be writable.
-        arguments = self.curve, self.peak_value, self.steps, self.losses
-        return self._rebuild, (arguments, dict(self._columns), self._lrs_from)
+        return self._rebuild, (self.curve, self.peak_value, self.steps, self.losses, self._lrs_from)
 
     @classmethod
-    def _rebuild(cls, arguments: tuple[Any, ...], columns: Mapping[str, str], lrs_from: int | None) -> Self:
+    def _rebuild(cls, curve: Any, peak_value: Any, steps: Any, losses: Any, lrs_from: int | None) -> Self:
         with suppress_warnings():
-            run = cls(*arguments)
-        run._set(_columns=columns, _lrs_from=lrs_from)
+            run = cls(curve, peak_value, steps, losses)
+        run._set(_lrs_from=lrs_from)
         return run
 
     @property
@@ -189,14 +191,11 @@ class LossRun:
 
 
 def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
-    try:
-        array = np.array(steps)
-    except ValueError:  # lists of several lengths
-        array = np.zeros(())
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise TypeError(f"steps = {checks.short_repr(steps)} must be a sequence of integers")
+    array = np.array(steps)
     if not array.size:
         raise ValueError("there are no logged losses")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TypeError(f"steps = {checks.short_repr(steps)} must be a sequence of integers")
     wrong = np.flatnonzero(array[1:] <= array[:-1])
     if wrong.size:
         index = int(wrong[0])
@@ -217,25 +216,49 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
 
 
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
-    items: Any = [losses]
-    if checks.is_ordered(losses) and not hasattr(losses, "dtype"):
-        items = losses
-    # NumPy would turn [True, "3.1"] into numbers. All items of an array have its dtype.
-    for index, loss in enumerate(items):
-        if checks.is_not_real(loss):
-            raise TypeError(checks.must(("losses", index), loss, "be a real number"))
-    try:
-        array = np.array(losses, np.float64)
-    except (TypeError, ValueError, OverflowError):
-        array = np.zeros(())
-    if array.ndim != 1:
-        raise TypeError(checks.must("losses", losses, "be a sequence of numbers"))
-    with np.errstate(all="ignore"):
-        in_float32 = array.astype(np.float32)  # whose squares do not overflow in float64
-    wrong = np.flatnonzero(~(np.isfinite(in_float32) & (in_float32 > 0)))
+    array = np.array(losses)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf"):
+        raise TypeError(checks.must("losses", losses, "be a sequence of real numbers"))
+    array = array.astype(np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
     if wrong.size:
         index = int(wrong[0])
-        loss = float(array[index])
-        raise ValueError(checks.must(("losses", index), loss, "be finite and positive in float32"))
+        raise ValueError(checks.must(("losses", index), float(array[index]), "be finite and positive"))
     array.flags.writeable = False
     return array
+
+
+def is_one_peak(peak: float, other: float, *runs: LossRun) -> bool:
+    """Return True if two peaks are one; `runs` are those that they were taken from."""
+    is_logged = any(run._lrs_from is not None for run in runs)
+    return math.isclose(peak, other, rel_tol=_LOGGED if is_logged else _ROUNDED)
+
+
+def group_by_peak(runs: Sequence[LossRun]) -> dict[float, list[LossRun]]:
+    """Return the runs of each peak, the largest of theirs; peaks ascend."""
+    groups: dict[float, list[LossRun]] = {}
+    for run in sorted(runs, key=lambda run: run._largest_learning_rate(), reverse=True):
+        peak = run._largest_learning_rate()
+        for group in groups.values():
+            if all(is_one_peak(peak, other._largest_learning_rate(), run, other) for other in group):
+                group.append(run)
+                break
+        else:
+            groups[peak] = [run]
+    return dict(sorted(groups.items()))
+
+
+def peak_value_of(runs: Sequence[LossRun]) -> float:
+    """Return the `peak_value` of runs of one peak; their curves may differ in the largest multiplier."""
+    largest = max(runs, key=lambda run: run.peak_value)
+    for run in runs:
+        if not is_one_peak(run.peak_value, largest.peak_value, run, largest):
+            listed = ", ".join(f"{peak:g}" for peak in sorted({run.peak_value for run in runs}))
+            raise ValueError(f"the runs have several peak_value, {listed}: say which with peak_value=")
+    return largest.peak_value
+
+
+def octaves_to_runs(peak: float, runs: Sequence[LossRun]) -> float:
+    """Return log₂ of a peak over that of the nearest run."""
+    octaves = [math.log2(peak / run._largest_learning_rate()) for run in runs]
+    return min(octaves, key=abs)

@@ -35,7 +35,7 @@ LOSSES = 2.5 + (STEPS / 300) ** -0.5 + 0.05 * RUN(STEPS)
 
 def _write_log(name: str, *columns: Iterator) -> None:
     lines = [",".join(map(str, row)) for row in zip(STEPS, *columns, strict=True)]
-    header = ["step", "val_loss", "lr"][: 1 + len(columns)]
+    header = ["step", "loss", "lr"][: 1 + len(columns)]
     Path(name).write_text("\n".join([",".join(header), *lines]))
 
 
@@ -49,7 +49,7 @@ def _written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         _write_log("log.csv", LOSSES)
         for name, peak in (("low", 5e-4), ("middle", 1e-3)):
             _write_log(f"{name}.csv", LOSSES, (peak * RUN(STEPS)).tolist())
-        Path("several.csv").write_text("step,val_loss,eval_loss\n10,3,3\n")
+        Path("several.csv").write_text("step,loss,train_loss\n10,3,3\n")
         yield folder
 
 

@@ -17,7 +17,7 @@ from plateau_jax.__main__ import main
 
 NO_CURVE = "no curve: give TOTAL, --stage STEPS or --from FILE"
 LEAVE_OUT = "--from takes a curve as it is: leave out TOTAL and the options of a curve"
-NO_LRS = "no learning rates among the columns 'step', 'val_loss': give"
+NO_LRS = "no usual column for lr among 'step', 'loss': give"
 # Arguments, and a part of the message.
 ERRORS = [
     ("", NO_CURVE),
@@ -40,11 +40,11 @@ ERRORS = [
     ("1000 --fit log.csv", "--fit requires --compare"),
     ("1000 --design --fit log.csv", "--fit requires --compare"),
     ("1000 --compare --fit log.csv", NO_LRS),
-    ("1000 --compare --fit log.csv run.json", "give the run's curve and its peak"),
-    ("1000 --compare --fit several.csv run.json", "with LossRun.read(..., loss=...)"),
+    ("1000 --compare --fit log.csv run.json", "--fit with a curve needs --peak, the peak of the run"),
+    ("1000 --compare --fit several.csv", "with LossRun.read(..., loss=...)"),
     ("1000 --compare --fit none.csv", "No such file or directory: 'none.csv'"),
     ("1000 --compare --fit log.csv run.json run.json", "not 2 curves: repeat --fit"),
-    ("1000 --compare --fit log.csv log.csv", "log.csv: Expecting value"),
+    ("1000 --compare --peak 1 --fit log.csv log.csv", "log.csv: Expecting value"),
     ("9000 --compare --peak 1 --fit log.csv run.json", "a forecast reaches at most 4 times"),
     ("1000 --compare --peak 0 --fit log.csv run.json", "peak"),
     ("1000 --compare --fit low.csv --fit middle.csv", "fit the runs of each peak alone"),

@@ -109,8 +109,7 @@ export class Forecasts {
       type: "button", class: "plain", "aria-label": `Remove ${run.name}`, title: "Remove",
       "data-key": `runs/${run.name}/remove`, click: remove,
     };
-    const trained = run.curveName ? `; trained with ${run.curveName}` : "";  // else with the log's learning rates
-    const description = `${describeRun(run)}${trained}, peak ${formatLearningRate(run.peak)}`;
+    const description = `${describeRun(run)}, peak ${formatLearningRate(run.peak)}`;
     return element("li", {},
       element("span", {}, element("b", {}, run.name), muted(description)),
       element("span", { class: "actions" }, ...this.#offers(run)),

@@ -11,9 +11,9 @@ const ADVICE = {
 };
 
 // What was read of a log.
-export function describeRun({ count, lastStep, columns: { step, loss, lr } }) {
-  const learningRates = lr ? `; learning rates from ${lr}` : "";
-  return `${count} logged losses (${loss} by ${step}), up to step ${formatStep(lastStep)}${learningRates}`;
+export function describeRun({ count, lastStep, curveName }) {
+  const source = curveName ? `trained with ${curveName}` : "with its learning rates";
+  return `${count} logged losses, up to step ${formatStep(lastStep)}, ${source}`;
 }
 
 export class LogDialog {
@@ -107,7 +107,7 @@ class OpenedLog {
     const { name, peak, steps } = JSON.parse(answer.run);
     this.#show({
       name, peak, text: answer.run, count: steps.length, lastStep: steps.at(-1), curveName: entry?.name,
-      columns: answer.columns, largestLr: answer.largest_lr, advice: answer.advice,
+      largestLr: answer.largest_lr, advice: answer.advice,
     });
   }, (error) => this.#showFault(error.message));
 

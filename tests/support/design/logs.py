@@ -16,8 +16,8 @@ RUN = LossRun(CURVE, PEAK, STEPS, LOSSES)
 
 
 def opened(
-    text: str, curve: Curve | None = CURVE, peak: float | None = PEAK, unit: Any = None, **columns: str
+    text: str, curve: Curve | None = CURVE, peak: float | None = PEAK, **columns: str
 ) -> dict[str, Any]:
     """Return the answer of the page about a log and what the user chose."""
-    question = {"curve": curve and curve.to_dict(), "peak": peak, "columns": columns, "unit": unit or {}}
+    question = {"curve": curve and curve.to_dict(), "peak": peak, "columns": columns}
     return json.loads(json.dumps(open_log({"name": "log.csv", "text": text, **question})))
