@@ -228,12 +228,12 @@ def measure(groups: list[list[LossRun]], most_pairs: int) -> None:
                     forecasts.append((run, terms))
             for (first, first_terms), (run, terms) in combinations(forecasts, 2):
                 if abs(run.curve.total_steps / first.curve.total_steps - 1) < 0.02:
-                    difference = terms.minus(first_terms, fit.residual_sd)
+                    difference, half = terms.minus(first_terms, fit.residual_sd)
                     true = run.losses[-1] - first.losses[-1]
-                    is_wrong = difference.is_distinguishable and difference.difference * true < 0
-                    differences[len(sources)].append(
-                        (difference.low <= true <= difference.high, difference.is_distinguishable, is_wrong)
-                    )
+                    is_distinguishable = abs(difference) > half
+                    is_wrong = is_distinguishable and difference * true < 0
+                    is_covered = abs(true - difference) <= half
+                    differences[len(sources)].append((is_covered, is_distinguishable, is_wrong))
     print(f"{sum(map(len, groups))} runs in {len(groups)} groups; {fitted} fits, {rejected} rejected\n")
     print(f"{'mean error in nats':20}  forecasts" + "".join(f"{law:>15}" for law in LAWS) + "  covered")
     for (count, length), results in sorted(

@@ -63,7 +63,7 @@ def part_begins(curve: Curve) -> _Steps:
     shapes are steep at their start.
     """
     begins = segment_begins(curve)
-    nearest = 128 if len(begins) <= _MANY_SEGMENTS else 8
+    nearest = 128 if len(begins) <= _MANY_SEGMENTS else 16
     parts: list[_Steps] = []
     for begin, end in pairwise([*begins.tolist(), curve.total_steps]):
         distances = _distances(max(0, end - begin), nearest)

@@ -103,7 +103,7 @@ TEXT = csv_of(step=STEPS, loss=LOSSES)
 NO_CURVE = {"curve": None, "peak": None}
 # A log, what the user chose next to it, the argument that helps, the columns to choose from, and the message.
 LOGS: list[tuple[str, dict[str, Any], str | None, list[str], str]] = [
-    (TEXT, NO_CURVE, "lr", ["step", "loss"], "no usual column for lr among 'step', 'loss': give the run's curve"),
+    (TEXT, NO_CURVE, "lr", ["step", "loss"], "no usual column for lr among 'step', 'loss': give the run's"),
     (csv_of(step=[500, 600], loss=[3, 2], lr=[0, 0]), NO_CURVE, "curve", [], "no learning rate above 0"),
     (csv_of(step=STEPS, loss=LOSSES, train_loss=LOSSES), {}, "loss", ["loss", "train_loss"],
      "log.csv has several columns for loss"),
@@ -123,7 +123,7 @@ def test_unclear_logs_ask_for_an_argument(text, chosen, argument, columns, messa
 
 
 def test_warnings_about_a_log_are_advice():
-    (advice,) = opened(csv_of(step=[*STEPS, 1000], loss=[*LOSSES, 3]))["advice"]
-    assert "earlier values are left out, at step 1000" in advice
+    (advice,) = opened(csv_of(step=[*STEPS, 500], loss=[*LOSSES, 3]))["advice"]
+    assert "steps repeat from 500 on, as in a resumed run: 26 losses are left out" in advice
     (advice,) = opened(csv_of(step=STEPS, loss=10 * LOSSES))["advice"]
     assert "take the logarithm" in advice
