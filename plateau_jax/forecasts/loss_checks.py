@@ -44,8 +44,8 @@ _EARLIER_UPDATES = 0.1, 0.25, 0.5, 1.0
 
 _START_FACTOR = 1.5
 _LATE_START_FACTOR = 5.0
-"""For learning rates that a log has from a later step on, as the fit says. With the first 20 % left out, ten of
-thirteen published runs had 9 or more; with 5 %, eight had less than 3."""
+"""For learning rates that a log has from a later step on, as the fit says. With the first 20 % left out, ten
+of thirteen published runs had 9 or more; with 5 %, eight had less than 3."""
 
 _LEAST_ERROR = 1e-12
 
