@@ -52,8 +52,8 @@ def draw_forecasts(page: Page) -> None:
         ("The run", RUN),
     ]
     with served(curves, 2e-3) as address, tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "wandb_export.csv"
-        path.write_text(f"Step,eval/loss\n{log}")
+        path = Path(folder) / "run.csv"
+        path.write_text(f"step,loss\n{log}")
         page.goto(address)
         page.click("#open-log")
         page.set_input_files("#opening-log [type=file]", path)

@@ -35,10 +35,10 @@ from pathlib import Path
 import numpy as np
 
 from plateau_jax import LossFit, LossRun, StagedCurve, fit_losses
-from plateau_jax.forecasts.logged_losses import group_losses
+from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses, group_run
 from plateau_jax.forecasts.loss_interval import ForecastTerms
 from plateau_jax.forecasts.loss_law import fit_law
-from plateau_jax.forecasts.lr_sums import PROGRESS_POWER, schedule_sums
+from plateau_jax.forecasts.lr_sums import schedule_sums
 
 LAWS = "fit_losses", "annealing law", "nearest run"
 LENGTHS = "same length", "longer", "shorter"
@@ -149,15 +149,14 @@ def final_sums(run: LossRun) -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def annealing_sums(run: LossRun) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return S1 and S2 of the annealing law, in units of the peak, and S of our law, after each update."""
+def annealing_sums(run: LossRun) -> tuple[np.ndarray, np.ndarray]:
+    """Return S1 and S2 of the annealing law, in units of the peak, after each update."""
     learning_rates = np.asarray(run.curve(np.arange(run.steps[-1])), np.float64)
     momentum, memory = [], 0.0
     for fall in np.maximum(-np.diff(learning_rates, prepend=0.0), 0.0).tolist():
         memory = MEMORY * memory + fall
         momentum.append(memory)
-    progress = np.cumsum((run.peak_value * learning_rates) ** PROGRESS_POWER)
-    return np.cumsum(learning_rates), np.cumsum(momentum), progress
+    return np.cumsum(learning_rates), np.cumsum(momentum)
 
 
 class AnnealingLaw:
@@ -167,17 +166,16 @@ class AnnealingLaw:
         logged = group_losses(fit.runs)
         sums, falls = np.empty_like(logged.progress), np.empty_like(logged.progress)
         for index, run in enumerate(fit.runs):
-            run_sums, run_falls, progress = annealing_sums(run)
+            run_sums, run_falls = annealing_sums(run)
             is_own = logged.runs == index
-            # The step of a group follows from its S.
-            steps = np.searchsorted(progress, logged.progress[is_own] * (1 - 1e-9))
-            sums[is_own], falls[is_own] = run_sums[steps], run_falls[steps]
+            updates = group_run(run, AFTER_WARMUP).steps
+            sums[is_own], falls[is_own] = run_sums[updates - 1], run_falls[updates - 1]
         # The fit keeps the coefficient at 0 or above, and S2 lowers the loss.
         logged = replace(logged, progress=sums, noise=-falls, progress_unit=float(sums.max()), noise_unit=1.0)
         self.law = fit_law(logged, power=1.0)
 
     def final_loss(self, run: LossRun) -> float:
-        sums, falls, _ = annealing_sums(run)
+        sums, falls = annealing_sums(run)
         return float(self.law.losses(sums[-1], -falls[-1]))
 
 
