@@ -27,9 +27,8 @@ from plateau_jax.design.questions import (
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.forecasts.loss_comparison import NOTE as FORECAST_NOTE
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise
-from plateau_jax.theory.comparison import NOTE, peak_at_equal_length
+from plateau_jax.theory.comparison import NOTE, minimize_bound, peak_at_equal_length
 from plateau_jax.theory.curve_parts import largest_multiplier
-from plateau_jax.theory.last_iterate import minimize_bound
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import Message, message_of
 from plateau_jax.validation.curve_warning import suppress_warnings

@@ -13,7 +13,7 @@ from support.curves.strategies import MAX_STEP
 from support.examples import examples
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
-from plateau_jax.theory import last_iterate
+from plateau_jax.theory import comparison
 
 
 def _added_up(curve: Curve) -> tuple[float, float]:
@@ -82,7 +82,7 @@ def test_tiny_tail_counts_as_little_as_none() -> None:
 
 @pytest.mark.parametrize("kind", _long(100))
 def test_sums_in_parts_are_within_1e_5(kind: str) -> None:
-    with patch.object(last_iterate, "MAX_SINGLE_STEPS", 2**17):
+    with patch.object(comparison, "MAX_SINGLE_STEPS", 2**17):
         _assert_near(_long(150_001)[kind], 1e-5)
 
 
@@ -101,7 +101,7 @@ def test_any_stages_are_within_1e_5(start: float, stages: Any, end: float, scale
     """Even if the curve jumps to a level that it holds for a step or two."""
     first = StagedCurve([(50_000, end, "cosine"), *stages], start=start)
     other = StagedCurve([*stages, (2,)] if last else [(3,), (800, 1e-12, "exponential")], start=1.0)
-    with patch.object(last_iterate, "MAX_SINGLE_STEPS", 2**14):
+    with patch.object(comparison, "MAX_SINGLE_STEPS", 2**14):
         _assert_near(first.then(other, scale=scale), 1e-5)
 
 
