@@ -96,7 +96,7 @@ def command_line_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         help="with --compare: forecast the losses of the curves from the log of a run; CURVE is a file as "
-        "for --from, needed if the log has no learning rates; --peak is then the peak of the run and of the "
+        "for --from, needed if the log has no learning rates, and needs --peak, the peak of the run and of the "
         "curves; may be repeated for runs of one peak",
     )
 

@@ -29,7 +29,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     try:
         with record_warnings() as advice:
             rows = parse_rows(str(question.get("text")), name)
-            run = LossRun._from_rows(rows, name, curve, peak, chosen)
+            run = LossRun.read(rows, curve, peak, **chosen)
     except UnclearLogError as error:
         return {"fault": str(error), "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, falls_to_half
+from plateau_jax.forecasts.logged_losses import falls_to_half, lacks_lrs
 from plateau_jax.forecasts.loss_interval import ForecastTerms
 from plateau_jax.forecasts.loss_run import LossRun, is_one_peak, octaves_to_runs
 from plateau_jax.theory.curve_parts import segment_begins, steps_at_borders
@@ -59,11 +59,10 @@ def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence
 
 
 def _reasons_of_runs(runs: Sequence[LossRun]) -> list[str]:
-    reasons: list[str] = []
-    for run in runs:
-        if run._lrs_from is not None and run._lrs_from > AFTER_WARMUP * run._last_step:
-            reasons.append(f"the learning rates of a run are known only from step {run._lrs_from} on")
-    return reasons
+    late = [run._lrs_from or 0 for run in runs if lacks_lrs(run)]
+    if late:
+        return [f"the learning rates of a run are known only from step {max(late)} on"]
+    return []
 
 
 def _reasons_of_curve(curve: Curve, peak: float, runs: Sequence[LossRun]) -> list[str]:

@@ -58,6 +58,11 @@ def first_used_step(curve: Curve, last_step: int, fraction: float = AFTER_WARMUP
     return end_of_rise(curve.rows) + fraction * last_step
 
 
+def lacks_lrs(run: LossRun) -> bool:
+    """Return True if a log has learning rates only from a later step on than the losses that count."""
+    return run._lrs_from is not None and run._lrs_from > AFTER_WARMUP * run._last_step
+
+
 def late_losses(runs: Sequence[LossRun]) -> LoggedLosses | None:
     """Group the logged losses after the first fifth again, or return None if a run has too few of them."""
     if any(len(group_run(run, AFTER_FIRST_FIFTH).steps) < _FEWEST_LATE_GROUPS for run in runs):

@@ -30,10 +30,10 @@ _Row = Mapping[str, Any]
 
 
 class UnclearLogError(ValueError):
-    """A log leaves open what an argument of `LossRun.read` says.
+    """The log leaves an argument of `LossRun.read` unclear.
 
     Attributes:
-        argument: The argument that helps.
+        argument: The argument to pass.
         columns: The columns that it may name; empty for `curve`.
     """
 
@@ -43,22 +43,42 @@ class UnclearLogError(ValueError):
         self.columns = tuple(columns)
 
 
-def read_log(
-    rows: Sequence[_Row], name: str, chosen: Mapping[str, str | None], reads_lrs: bool
-) -> tuple[dict[int, float], dict[int, float]]:
-    """Return the loss after each number of updates, and the learning rate at each step if it is asked for."""
-    if not rows:
-        raise ValueError(f"{name} has no rows")
-    step = _find_column(rows, name, "step", chosen["step"])
-    loss = _find_column(rows, name, "loss", chosen["loss"])
-    losses = _used_losses(_cells(rows, name, step, loss), name)
+def read_losses(rows: Sequence[_Row], name: str, step: str, loss: str | None) -> dict[int, float]:
+    """Return the loss after each number of updates, and warn of those that are left out."""
+    column = find_column(rows, name, "loss", loss)
+    cells = _cells(rows, name, step, column)
+    finite = [(at, value) for at, value in cells if math.isfinite(value)]
+    wrong = [at for at, value in cells if not math.isfinite(value)]
+    losses = _without_replaced(finite)
+    if wrong:
+        warn(f"{name}: losses that are not finite are left out ({len(wrong)}, the first at step {wrong[0]})")
+    restarts = [at for (before, _), (at, _) in pairwise(finite) if at < before]
+    if restarts:
+        count = len(finite) - len(losses)
+        warn(f"{name}: steps repeat from {restarts[0]} on, as in a resumed run: {count} losses are left out")
+    losses.pop(0, None)  # before the first update
     if not losses:
-        raise ValueError(f"{name} has no row with both {step!r} and {loss!r}")
-    if not reads_lrs:
-        return losses, {}
-    lr = _find_column(rows, name, "lr", chosen["lr"])
-    lrs = [(at, value) for at, value in _cells(rows, name, step, lr) if math.isfinite(value)]
-    return losses, _without_replaced(lrs)
+        raise ValueError(f"{name} has no row with both {step!r} and {column!r}")
+    return losses
+
+
+def read_lrs(rows: Sequence[_Row], name: str, step: str, lr: str | None) -> dict[int, float]:
+    """Return the learning rate at each logged step."""
+    column = find_column(rows, name, "lr", lr)
+    cells = _cells([_first_group(row, column) for row in rows], name, step, column)
+    lrs = _without_replaced((at, value) for at, value in cells if not math.isnan(value))
+    for at, value in lrs.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name}: {column} = {value} at step {at} must be finite and not negative")
+    return lrs
+
+
+def _first_group(row: _Row, column: str) -> _Row:
+    """Return a row with the learning rate of the first parameter group, if it has a list of them."""
+    cell = row.get(column)
+    if isinstance(cell, list) and cell:
+        return {**row, column: cell[0]}
+    return row
 
 
 def read_rows(source: Any) -> tuple[str, Sequence[_Row]]:
@@ -72,11 +92,12 @@ def read_rows(source: Any) -> tuple[str, Sequence[_Row]]:
             raise ValueError(f"{path} is not a text file in UTF-8") from None
     if hasattr(source, "to_dict"):
         return name, [_without_missing(row) for row in source.to_dict("records")]
-    rows: list[Any] = list(source) if checks.is_ordered(source) else [source]
-    if not checks.is_ordered(source) or not all(isinstance(row, Mapping) for row in rows):
-        problem = "must be a path, a data frame, or a list of dictionaries"
-        raise TypeError(f"{checks.short_repr(source)} {problem}")
-    return name, rows
+    if checks.is_ordered(source):
+        rows: list[Any] = list(source)
+        if all(isinstance(row, Mapping) for row in rows):
+            return name, rows
+    requirement = "be a path, a data frame, or a list of dictionaries"
+    raise TypeError(checks.must("source", source, requirement))
 
 
 def parse_rows(text: str, name: str) -> Sequence[_Row]:
@@ -113,7 +134,7 @@ def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
     columns = reader.fieldnames or []
     for column in columns:
         # Two runs in a chart of Weights & Biases may share a name.
-        if columns.count(column) > 1:
+        if column and columns.count(column) > 1:
             raise ValueError(f"{name} has several columns named {column!r}")
     rows = list(reader)
     for number, row in enumerate(rows, 1):
@@ -123,8 +144,10 @@ def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
     return rows
 
 
-def _find_column(rows: Sequence[_Row], name: str, argument: str, chosen: str | None) -> str:
+def find_column(rows: Sequence[_Row], name: str, argument: str, chosen: str | None) -> str:
     """Return the column that the user chose, or else the only one with a usual name."""
+    if not rows:
+        raise ValueError(f"{name} has no rows")
     columns: dict[str, None] = {}
     for row in rows:
         columns.update(dict.fromkeys(row))
@@ -158,8 +181,6 @@ def _cells(rows: Sequence[_Row], name: str, step: str, column: str) -> list[tupl
     cells: list[tuple[int, float]] = []
     for number, row in enumerate(rows, 1):
         at, cell = row.get(step), row.get(column)
-        if isinstance(cell, list) and cell:
-            cell = cast("Any", cell[0])  # the learning rate of the first parameter group
         if _is_missing(at) or _is_missing(cell):
             continue
         value = _number(cell, f"{name}, row {number}: {column}")
@@ -176,7 +197,7 @@ def _is_missing(cell: Any) -> bool:
 
 
 def _without_missing(row: _Row) -> _Row:
-    """Return a row of a data frame without its missing cells: NaN, or the NA of pandas."""
+    """Return a row of a data frame without its missing cells: NaN, also as text, or the NA of pandas."""
     return {column: cell for column, cell in row.items() if str(cell) not in ("nan", "<NA>")}
 
 
@@ -187,21 +208,6 @@ def _number(cell: Any, place: str) -> float:
         except (TypeError, ValueError, OverflowError):
             pass
     raise ValueError(f"{place} = {checks.short_repr(cell)} must be a number")
-
-
-def _used_losses(cells: Sequence[tuple[int, float]], name: str) -> dict[int, float]:
-    """Return the losses to use, and warn of those that are left out."""
-    finite = [(step, loss) for step, loss in cells if math.isfinite(loss)]
-    losses = _without_replaced(finite)
-    wrong = [step for step, loss in cells if not math.isfinite(loss)]
-    if wrong:
-        warn(f"{name}: {len(wrong)} losses that are not finite are left out, the first at step {wrong[0]}")
-    restarts = [step for (before, _), (step, _) in pairwise(finite) if step < before]
-    if restarts:
-        count = len(finite) - len(losses)
-        warn(f"{name}: steps repeat from {restarts[0]} on, as in a resumed run: {count} losses are left out")
-    losses.pop(0, None)  # before the first update
-    return losses
 
 
 def _without_replaced(cells: Iterable[tuple[int, float]]) -> dict[int, float]:
@@ -229,8 +235,11 @@ def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve
         raise UnclearLogError(f"{name} has no learning rate above 0: {_GIVE_CURVE}", "curve")
     first, last = min(lrs), max(lrs)
     end = max(last_loss, last)
-    intervals = np.diff([0, *lrs])
-    if end - last > max(intervals[-1], np.median(intervals)):
+    interval = 0.0
+    if len(lrs) > 1:
+        intervals = np.diff(list(lrs))
+        interval = max(intervals[-1], np.median(intervals))
+    if end - last > interval:
         message = f"{name} has learning rates only from step {first} to {last} of {end}"
         raise UnclearLogError(f"{message}: {_GIVE_CURVE}", "curve")
     levels = {step: lr / peak for step, lr in lrs.items()}

@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 
 from plateau_jax.forecasts.logged_losses import (
     AFTER_WARMUP,
-    Groups,
     falls_to_half,
     group_losses,
     group_run,
+    lacks_lrs,
     noise_of,
     second_differences,
 )
 from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, penalized_error
 from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.lr_sums import PROGRESS_POWER
 
 _Floats = NDArray[np.float64]
 
@@ -43,11 +44,10 @@ _EARLIER_UPDATES = 0.1, 0.25, 0.5, 1.0
 """Fractions of S of a run that a checkpoint at step 0 may have had already."""
 
 _START_FACTOR = 1.5
-_LATE_START_FACTOR = 5.0
-"""For learning rates that a log has from a later step on, as the fit says. With the first 20 % left out, ten
-of thirteen published runs had 9 or more; with 5 %, eight had less than 3."""
-
 _LEAST_ERROR = 1e-12
+
+_MOST_MISSING = 0.1
+"""Fraction of a run whose learning rates a log may lack before its first one."""
 
 _LAG = (
     "the losses seem to lag, like an EMA or a running mean: log a validation loss, or means since the last "
@@ -65,20 +65,13 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
         raise ValueError("no run's learning rate falls to half its peak: log a run with a decay")
     advice: list[str] = []
     for run, name in zip(runs, names, strict=True):
-        groups = group_run(run, AFTER_WARMUP)
-        lags, begins_late = False, False
-        problem = _problem_of(run, groups)
-        if problem is None:
-            lags, begins_late = _history(run)
-        if begins_late:
-            problem = _LATE
-            if run._lrs_from:
-                problem = f"the learning rates before step {run._lrs_from} are missing: give the run's curve"
+        spikes = group_run(run, AFTER_WARMUP).spikes
+        problem = _problem_of(run)
         if problem is not None:
             raise ValueError(f"{name}{problem}")
-        if groups.spikes.size:
-            advice.append(f"{name}the loss spikes at step {_listed(groups.spikes)}: left out")
-        if lags:
+        if spikes.size:
+            advice.append(f"{name}the loss spikes at step {_listed(spikes)}: left out")
+        if _seems_to_lag(run):
             advice.append(f"{name}{_LAG}")
     return advice
 
@@ -88,12 +81,14 @@ def _listed(steps: NDArray[np.int64]) -> str:
     return ", ".join(map(str, steps[:5])) + more
 
 
-def _problem_of(run: LossRun, groups: Groups) -> str | None:
+def _problem_of(run: LossRun) -> str | None:
     """Return why the losses of a run cannot be fitted, or None."""
+    groups = group_run(run, AFTER_WARMUP)
     losses = groups.losses
-    if len(losses) + len(groups.spikes) < _FEWEST_LOSSES:
-        counted = f"{len(losses)} of {len(run.steps)} logged losses come after the warmup"
-        return f"{counted} and {AFTER_WARMUP:.0%} of the run, not at least {_FEWEST_LOSSES}: log more often"
+    count = len(losses) + len(groups.spikes)
+    if count < _FEWEST_LOSSES:
+        counted = f"only {count} of {len(run.steps)} logged losses come after the warmup and 3 % of the run"
+        return f"{counted}; a fit needs at least {_FEWEST_LOSSES}: log the loss more often"
     noise = noise_of(second_differences(losses))
     if noise > _MAX_NOISE:
         return f"the losses have a noise of {noise:.1%}, more than {_MAX_NOISE:.0%}: log a validation loss"
@@ -108,16 +103,16 @@ def _problem_of(run: LossRun, groups: Groups) -> str | None:
             after = f"{losses[index]:.4g} at step {groups.steps[index]}"
             cause = "while the learning rate does not: the run diverged or overfits"
             return f"the loss rises from {before} to {after}, {cause}"
-    return None
+    if _seems_to_lag(run) or not _begins_late(run):
+        return None
+    if lacks_lrs(run):
+        return f"the learning rates before step {run._lrs_from} are missing: give the run's curve"
+    return _LATE
 
 
-# The five fits take longer than that of all runs, and a run is often fitted both alone and with another.
 @lru_cache(256)
-def _history(run: LossRun) -> tuple[bool, bool]:
-    """Return whether the losses of a run lag, and if not, whether there were updates before its first one.
-
-    An average that lags is large at first, as that of a log with earlier updates is small.
-    """
+def _seems_to_lag(run: LossRun) -> bool:
+    """Return True if the law misses losses that look like averages over earlier ones."""
     logged = group_losses([run])
     law = fit_law(logged)
     errors = law.losses(logged.progress, logged.noise) / logged.losses - 1
@@ -126,9 +121,7 @@ def _history(run: LossRun) -> tuple[bool, bool]:
     if len(losses) < _FEWEST_TO_COMPARE_LAGS:
         # They fall so much from one to the next that this alone correlates their second differences.
         least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))
-    lags = bool(logged.weights @ errors**2 > least**2) and _lags(losses)
-    factor = _LATE_START_FACTOR if run._lrs_from else _START_FACTOR
-    return lags, not lags and _begins_late(logged, penalized_error(logged, law), factor)
+    return bool(logged.weights @ errors**2 > least**2) and _lags(losses)
 
 
 def _lags(losses: _Floats) -> bool:
@@ -150,16 +143,29 @@ def _lags(losses: _Floats) -> bool:
     return bool(centered[1:] @ centered[:-1] > _MAX_AUTOCORRELATION * (centered @ centered))
 
 
-def _begins_late(logged: LoggedLosses, error: float, factor: float) -> bool:
+# The five fits take longer than that of all runs, and a run is often fitted both alone and with another.
+@lru_cache(256)
+def _begins_late(run: LossRun) -> bool:
     """Return True if the losses of a run suggest a larger S at step 0 than 0.
 
-    The law is fitted again with S + x·S_last for some x, and its least error compared with that of x = 0.
+    The law is fitted again with S + x·S_last for some x, and its least error compared with that of x = 0, or
+    with that of the updates before the first learning rate of a log.
     """
+    logged = group_losses([run])
+    error = _least_error(logged, 0.0)
+    if run._lrs_from is not None and run._lrs_from < _MOST_MISSING * run._last_step:
+        first_lr = run.peak_value * run.curve(run._lrs_from)
+        error = min(error, _least_error(logged, run._lrs_from * first_lr**PROGRESS_POWER))
     for fraction in _EARLIER_UPDATES:
-        later = replace(logged, progress=logged.progress + fraction * logged.progress_unit)
-        if error > factor * penalized_error(later, fit_law(later)) + _LEAST_ERROR:
+        if error > _START_FACTOR * _least_error(logged, fraction * logged.progress_unit) + _LEAST_ERROR:
             return True
     return False
+
+
+def _least_error(logged: LoggedLosses, earlier: float) -> float:
+    """Return the error of the law if S was already this large at step 0."""
+    later = replace(logged, progress=logged.progress + earlier)
+    return penalized_error(later, fit_law(later))
 
 
 def problem_of_law(law: Law, relative_errors: _Floats, logged: LoggedLosses) -> str | None:

@@ -134,15 +134,6 @@ class LossFit:
         floor, scale, exponent, noise: The law's numbers; floor, scale and noise in units of the loss.
         residual_sd: Weighted root mean square of the fit's errors, in units of the loss.
         runs: The runs, a tuple.
-
-    >>> import numpy as np
-    >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
-    >>> curve, steps = PlateauCurve(1000, warmup_steps=50), np.arange(100, 1001, 25)
-    >>> fit = fit_losses(LossRun(curve, 1e-3, steps, 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)))
-    >>> fit.predict(PlateauCurve(1000, warmup_steps=50, decay_shape="linear")).reasons
-    ()
-    >>> fit.losses(curve, [500, 1000]).round(2)
-    array([2.65, 2.56])
     """
 
     floor: float
@@ -176,8 +167,8 @@ class LossFit:
 
         Returns:
             A named tuple of `loss`, `low`, `high` and `reasons`: the forecast, its interval, and the known
-            causes of a worse forecast that apply, a tuple of texts. `print` shows them with what the interval
-            was tried on, and shows no interval for a warmup that no run had.
+            causes of a worse forecast that apply, a tuple of texts. `print` also says which runs intervals
+            were tested on, and omits the interval for a warmup that no run had.
 
         Raises:
             TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
@@ -232,7 +223,8 @@ class LossFit:
             Three tuples with an entry per curve: `names`, `forecasts` as `predict` returns them, and
             `differences`, named tuples of `difference`, the loss of this curve minus that of the first, `low`
             and `high`, with `is_distinguishable`: True if this interval excludes 0. For the same curve as the
-            first, they are 0. `print` shows a table, as a notebook does, with what the intervals were tried
+            first, they are 0. A warmup that no run had makes them unknown: see the `reasons` of both
+            forecasts. `print` shows a table, as a notebook does, with the runs that the intervals were tested
             on.
 
         Raises:

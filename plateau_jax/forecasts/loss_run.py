@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.forecasts.logs import curve_of, read_log, read_rows
+from plateau_jax.forecasts.logs import curve_of, find_column, read_losses, read_lrs, read_rows
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -97,8 +97,9 @@ class LossRun:
     ) -> Self:
         """Read a run from a log.
 
-        Rows without a step or a loss are left out, with a `CurveWarning` if the loss is not finite or a
-        resumed run logged the step again.
+        Leaves out rows without a step or a loss; of several losses at one step, the last counts. Warns
+        (`CurveWarning`) if it also leaves out losses that are not finite, or losses that a resumed run logged
+        again.
 
         Args:
             source: The path of a CSV file with commas, or of JSON lines; or rows: a list of dictionaries,
@@ -125,28 +126,21 @@ class LossRun:
         """
         if curve is not None:
             check_curve("curve", curve)
-        name, rows = read_rows(source)
-        return cls._from_rows(rows, name, curve, peak_value, {"step": step, "loss": loss, "lr": lr})
-
-    @classmethod
-    def _from_rows(
-        cls,
-        rows: Any,
-        name: str,
-        curve: Curve | None,
-        peak_value: float | None,
-        chosen: Mapping[str, str | None],
-    ) -> Self:
         if (curve is None) != (peak_value is None):
             raise ValueError("give curve= and peak_value= together, or neither")
-        losses, lrs = read_log(rows, name, chosen, reads_lrs=curve is None)
+        name, rows = read_rows(source)
+        step_column = find_column(rows, name, "step", step)
+        loss_by_step = read_losses(rows, name, step_column, loss)
+        lrs_from = None
         if curve is None:
-            curve, peak_value = curve_of(lrs, max(losses), name)
+            lrs = read_lrs(rows, name, step_column, lr)
+            curve, peak_value = curve_of(lrs, max(loss_by_step), name)
+            lrs_from = min(lrs)
         try:
-            run = cls(curve, cast("float", peak_value), list(losses), list(losses.values()))
+            run = cls(curve, cast("float", peak_value), list(loss_by_step), list(loss_by_step.values()))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        run._set(_lrs_from=min(lrs, default=None))
+        run._set(_lrs_from=lrs_from)
         return run
 
     def __repr__(self) -> str:
@@ -229,7 +223,7 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
 
 
 def is_one_peak(peak: float, other: float, *runs: LossRun) -> bool:
-    """Return True if two peaks are one; `runs` are those that they were taken from."""
+    """Return True if two peaks agree within the tolerance of the runs that they come from."""
     is_logged = any(run._lrs_from is not None for run in runs)
     return math.isclose(peak, other, rel_tol=_LOGGED if is_logged else _ROUNDED)
 
@@ -254,7 +248,7 @@ def peak_value_of(runs: Sequence[LossRun]) -> float:
     for run in runs:
         if not is_one_peak(run.peak_value, largest.peak_value, run, largest):
             listed = ", ".join(f"{peak:g}" for peak in sorted({run.peak_value for run in runs}))
-            raise ValueError(f"the runs have several peak_value, {listed}: say which with peak_value=")
+            raise ValueError(f"the runs have several peak_value, {listed}: pass peak_value=")
     return largest.peak_value
 
 

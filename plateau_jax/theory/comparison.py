@@ -161,7 +161,7 @@ def peak_at_equal_length(curve: Curve, prediction: LeastBound) -> float:
 
 
 def minimize_bound(curve: Curve) -> LeastBound:
-    """Return the least last-iterate bound of a curve, and the peak at which it is; `compare` has the formula.
+    """Return the least last-iterate bound of a curve and the peak that attains it; `compare` has the formula.
 
     Raises:
         ValueError: The curve is 0 at every step.

@@ -1,4 +1,4 @@
-"""The steps of a curve in parts of several steps, and the sums over them that bounds and forecasts share."""
+"""Partition a curve into parts of several steps, and sum over them: for bounds and forecasts."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
@@ -63,6 +63,7 @@ def part_begins(curve: Curve) -> _Steps:
     shapes are steep at their start.
     """
     begins = segment_begins(curve)
+    # Sums of a curve of few segments are then within 10⁻⁵. Of the thousands of a log, each needs few parts.
     nearest = 128 if len(begins) <= _MANY_SEGMENTS else 16
     parts: list[_Steps] = []
     for begin, end in pairwise([*begins.tolist(), curve.total_steps]):
@@ -74,9 +75,7 @@ def part_begins(curve: Curve) -> _Steps:
 @lru_cache(64)
 def segment_begins(curve: Curve) -> _Steps:
     """Return the first step of each segment that is not empty."""
-    begins = np.array([segment.begin for segment, _ in nonempty_segments(curve.rows)], np.int64)
-    begins.flags.writeable = False
-    return begins
+    return np.array([segment.begin for segment, _ in nonempty_segments(curve.rows)], np.int64)
 
 
 def steps_at_borders(curve: Curve, updates: int) -> _Steps:
@@ -125,7 +124,7 @@ def suffix_sums(values: _Floats) -> _Floats:
 def double_sum(s: _Floats, n: _Floats, damping: float) -> float:
     """Return Σ_{k<T-1} s_k / (Σ_{j>k} s_j + damping) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j) over T steps in parts.
 
-    A part has n steps with the learning rate s. The terms of a part are that of its middle.
+    A part has n steps with the learning rate s. All terms of a part are taken at its middle.
     """
     after = suffix_sums(s * n)[1:] + s * (n - 1) / 2
     squares = suffix_sums(s * s * n)[1:] + s * s * (n + 1) / 2

@@ -106,11 +106,11 @@ LOGS: list[tuple[str, dict[str, Any], str | None, list[str], str]] = [
     (TEXT, NO_CURVE, "lr", ["step", "loss"], "no usual column for lr among 'step', 'loss': give the run's"),
     (csv_of(step=[500, 600], loss=[3, 2], lr=[0, 0]), NO_CURVE, "curve", [], "no learning rate above 0"),
     (csv_of(step=STEPS, loss=LOSSES, train_loss=LOSSES), {}, "loss", ["loss", "train_loss"],
-     "log.csv has several columns for loss"),
-    (csv_of(n=STEPS, loss=LOSSES), {}, "step", ["n", "loss"], "log.csv has no usual column for step"),
-    ("", {}, None, [], "log.csv has no rows"),
+     "the log has several columns for loss"),
+    (csv_of(n=STEPS, loss=LOSSES), {}, "step", ["n", "loss"], "the log has no usual column for step"),
+    ("", {}, None, [], "the log has no rows"),
     ("{", {}, None, [], "log.csv, row 1: this line is not JSON"),
-    (csv_of(step=STEPS, loss=-LOSSES), {}, None, [], "log.csv: losses[0] = -2."),
+    (csv_of(step=STEPS, loss=-LOSSES), {}, None, [], "the log: losses[0] = -2."),
     (csv_of(step=STEPS * 2**22, loss=LOSSES), {}, None, [], "of updates (not of samples or epochs)"),
 ]  # fmt: skip
 

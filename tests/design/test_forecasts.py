@@ -121,7 +121,7 @@ def test_rejected_curves_do_not_hide_the_others() -> None:
 def test_rejected_fits_name_the_log() -> None:
     few, constant = run_of(FEW), run_of(TEXT, StagedCurve([(1000,)], start=1.0))
     for runs, message in (
-        ([few], "log more often"),
+        ([few], "log the loss more often"),
         ([run_of(TEXT), {**few, "name": "other.csv"}], "other.csv: "),
         ([constant], "log a run with a decay"),
     ):

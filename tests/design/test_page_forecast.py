@@ -199,7 +199,7 @@ def test_rejected_logs_and_fits_say_why(design):
         design.press("Escape")
     fault = design.page.locator("#forecast-fault")
     design.open_log(csv_of(step=STEPS[::5], loss=LOSSES[::5]))
-    expect(fault).to_contain_text("not at least 20: log more often")
+    expect(fault).to_contain_text("a fit needs at least 20: log the loss more often")
     expect(design.page.locator("[data-figure=forecast]")).to_have_count(0)
     design.do("Remove run.csv")
     expect(fault).to_be_empty()

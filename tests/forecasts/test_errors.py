@@ -79,6 +79,9 @@ LOG_ERRORS: list[Row] = [
     ("read(rows_of(step=[1, 2], loss=[3, -2.0]))", ValueError, "the log: losses[1] = -2.0", "positive"),
     ("read(rows_of(step=[1, 1001], loss=VALUES))", ValueError, "the log: steps[-1] = 1001", "after the end"),
     ("read(rows_of(step=[1, ''], loss=['', 1]))", ValueError, "no row with both 'step' and 'loss'"),
+    ("read(rows_of(step=[1], loss=[[3, 2]]))", ValueError, "row 1: loss = [3, 2] must be a number"),
+    *((f"read(rows_of(step=[1], loss=[3], lr=[float('{lr}')]), None, None)", ValueError,
+       f"the log: lr = {lr:.1f} at step 1 must be finite and not negative") for lr in (-0.1, 1e400)),
     *((f"read({arguments})", UnclearLogError, *parts) for arguments, *parts in [
         ("rows_of(Step=[1], loss=[3])", "no usual column for step among 'Step', 'loss'", "step=..."),
         ("rows_of(step=[1], _step=[1], loss=[3])", "several columns for step, 'step', '_step'", "step=..."),
@@ -91,6 +94,7 @@ LOG_ERRORS: list[Row] = [
         ("[row | {'learning_rate': 1} for row in LRS], None, None", "several", "'lr', 'learning_rate'"),
         ("rows_of(step=[1], loss=[3], lr=[0.0]), None, None", "no learning rate above 0: give the run's"),
         ("UNTIL_900, None, None", "learning rates only from step 20 to 900 of 1000: give the run's curve"),
+        ("rows_of(step=[1, 2], loss=VALUES, lr=[1, '']), None, None", "only from step 1 to 1 of 2"),
     ]),
 ]  # fmt: skip
 

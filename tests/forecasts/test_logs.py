@@ -203,9 +203,10 @@ WARNINGS: list[tuple[Any, str, list[int]]] = [
     ([*METRICS[:9], *METRICS[6:]], "the log: steps repeat from 140 on, as in a resumed run: 3 losses are",
      [row["applied"] for row in METRICS]),
     # A skipped update.
-    ([*METRICS[:3], METRICS[2] | {"loss": math.inf}], "1 losses that are not finite", [20, 40, 60]),
+    ([*METRICS[:3], METRICS[2] | {"loss": math.inf}],
+     "losses that are not finite are left out (1, the first at step 60)", [20, 40, 60]),
     ("step,loss\n100,3\n200,nan\n300,inf\n",
-     "2 losses that are not finite are left out, the first at step 200", [100]),
+     "losses that are not finite are left out (2, the first at step 200)", [100]),
     (rows_of(step=STEPS, loss=[90.0, 12.0, 8.0]),
      "the first loss is 90, as if the losses were perplexities", STEPS),
 ]  # fmt: skip

@@ -115,6 +115,11 @@ def test_late_starts_are_those_of_the_oracle(noise, seed, first) -> None:
 def test_logs_from_a_checkpoint_are_rejected(first) -> None:
     late = cut(RUN, first)
     assert str(fitted(late)[0]).startswith(LATE)
+    rows = [
+        {"step": step, "loss": loss, "lr": 1e-3 * float(late.curve(step))}
+        for step, loss in zip(late.steps.tolist(), late.losses.tolist(), strict=True)
+    ]
+    assert str(fitted(LossRun.read(rows))[0]).startswith(LATE)
     assert str(fitted(RUN, late)[0]).startswith(f"runs[1]: {LATE}")
 
 

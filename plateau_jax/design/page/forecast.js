@@ -69,14 +69,18 @@ export class Forecasts {
 
   #show() {
     const fault = this.#fit?.fault;
-    const isOpen = this.#runs.length > 0;
     for (const head of document.querySelectorAll(".forecast-head, #trust")) head.hidden = !this.#isFitted;
     for (const part of document.querySelectorAll(".fitted")) part.hidden = !this.#isFitted || !this.#fit;
     byId("forecast-fault").textContent = fault ? `No forecast: ${sentence(fault)}` : "";
-    byId("forecast-hint").hidden = isOpen;
-    byId("open-log").textContent = isOpen ? "Open another log…" : "Open a log…";
+    this.#showOpenButton();
     byId("forecast-notes").replaceChildren(...this.#notes().map((note) => element("li", {}, note)));
     this.#page.changed();
+  }
+
+  #showOpenButton() {
+    const isOpen = this.#runs.length > 0;
+    byId("forecast-hint").hidden = isOpen;
+    byId("open-log").textContent = isOpen ? "Open another log…" : "Open a log…";
   }
 
   // Warnings about the logs and the fit, and why a forecast is missing or less certain.
@@ -161,7 +165,7 @@ function notesAbout({ fault, reasons = [] }) {
   return reasons.length ? [`less certain, as ${reasons.join(", and ")}.`] : [];
 }
 
-const adviceAbout = ({ name, advice }) => advice.map((text) => (text.startsWith(name) ? text : `${name}: ${text}`));
+const adviceAbout = ({ name, advice }) => advice.map((text) => `${name}: ${text.replace(/^the log: /, "")}`);
 
 function lineOf({ name, colour, isSelected }, { loss, line, low, high }) {
   const text = line ? `${loss.toFixed(3)} ${plusMinus(low, high)}` : "no forecast";

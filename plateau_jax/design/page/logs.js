@@ -56,6 +56,12 @@ export class LogDialog {
   }
 }
 
+function runOf({ run, largest_lr, advice }, curveName) {
+  const { name, peak, steps } = JSON.parse(run);
+  const figures = { peak, count: steps.length, lastStep: steps.at(-1), largestLr: largest_lr };
+  return { name, text: run, curveName, advice, ...figures };
+}
+
 // One file: its text, the choices of the user, and the run that the server reads from them.
 class OpenedLog {
   run = null;
@@ -97,19 +103,21 @@ class OpenedLog {
   #ask = latestOnly(async () => {
     if (this.#text === undefined) return;
     this.#show(null, "Reading…");
-    const choice = (name) => this.#field(name).value || null;
-    const entry = this.#page.entries().find(({ id }) => String(id) === choice("curve"));
-    const { curve, peak: entryPeak } = entry ? this.#page.question(entry) : { curve: null, peak: null };
-    const columns = { step: choice("step"), loss: choice("loss"), lr: choice("lr") };
-    const question = { name: this.#file.name, text: this.#text, columns, curve, peak: entryPeak };
-    const answer = await ask("/log", question);
-    if (answer.fault) return this.#askFor(answer);
-    const { name, peak, steps } = JSON.parse(answer.run);
-    this.#show({
-      name, peak, text: answer.run, count: steps.length, lastStep: steps.at(-1), curveName: entry?.name,
-      largestLr: answer.largest_lr, advice: answer.advice,
-    });
+    const entry = this.#page.entries().find(({ id }) => String(id) === this.#choice("curve"));
+    const answer = await ask("/log", this.#question(entry));
+    if (answer.fault) this.#askFor(answer);
+    else this.#show(runOf(answer, entry?.name));
   }, (error) => this.#showFault(error.message));
+
+  #choice(name) {
+    return this.#field(name).value || null;
+  }
+
+  #question(entry) {
+    const { curve = null, peak = null } = entry ? this.#page.question(entry) : {};
+    const columns = { step: this.#choice("step"), loss: this.#choice("loss"), lr: this.#choice("lr") };
+    return { name: this.#file.name, text: this.#text, columns, curve, peak };
+  }
 
   // Show what is wrong, and the columns to choose from.
   #askFor({ fault, argument, columns }) {
