@@ -119,7 +119,8 @@ def test_logs_from_a_checkpoint_are_rejected(first) -> None:
         {"step": step, "loss": loss, "lr": 1e-3 * float(late.curve(step))}
         for step, loss in zip(late.steps.tolist(), late.losses.tolist(), strict=True)
     ]
-    assert str(fitted(LossRun.read(rows))[0]).startswith(LATE)
+    lacking = "the learning rates before step 40 are missing"  # more than 3 % of the steps
+    assert str(fitted(LossRun.read(rows))[0]).startswith(LATE if first == 400 else lacking)
     assert str(fitted(RUN, late)[0]).startswith(f"runs[1]: {LATE}")
 
 
