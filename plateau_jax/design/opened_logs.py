@@ -31,7 +31,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
             rows = parse_rows(str(question.get("text")), name)
             run = LossRun.read(rows, curve, peak, **chosen)
     except UnclearLogError as error:
-        return {"fault": str(error), "argument": error.argument, "columns": error.columns}
+        return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
         return {"fault": str(error), "argument": None, "columns": ()}
     description = {

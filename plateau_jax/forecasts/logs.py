@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 _NAMES = {
-    "step": ("step", "global_step", "iter", "_step", "applied"),
+    "step": ("step", "global_step", "train/global_step", "trainer/global_step", "iter", "_step", "applied"),
     "loss": ("loss", "train_loss", "train/loss"),
     "lr": ("lr", "learning_rate", "train/lr", "train/learning_rate"),
 }
@@ -33,14 +34,21 @@ class UnclearLogError(ValueError):
     """The log leaves an argument of `LossRun.read` unclear.
 
     Attributes:
+        problem: What is missing or unclear.
         argument: The argument to pass.
         columns: The columns that it may name; empty for `curve`.
     """
 
-    def __init__(self, message: str, argument: str, columns: Sequence[str] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, problem: str, argument: str, columns: Sequence[str] = ()) -> None:
+        super().__init__(problem, argument, columns)
+        self.problem = problem
         self.argument = argument
         self.columns = tuple(columns)
+
+    def __str__(self) -> str:
+        if not self.columns:
+            return f"{self.problem}: {_GIVE_CURVE}"
+        return f"{self.problem}: name one with LossRun.read(..., {self.argument}=...)"
 
 
 def read_losses(rows: Sequence[_Row], name: str, step: str, loss: str | None) -> dict[int, float]:
@@ -52,13 +60,17 @@ def read_losses(rows: Sequence[_Row], name: str, step: str, loss: str | None) ->
     losses = _without_replaced(finite)
     if wrong:
         warn(f"{name}: losses that are not finite are left out ({len(wrong)}, the first at step {wrong[0]})")
-    restarts = [at for (before, _), (at, _) in pairwise(finite) if at < before]
-    if restarts:
-        count = len(finite) - len(losses)
-        warn(f"{name}: steps repeat from {restarts[0]} on, as in a resumed run: {count} losses are left out")
+    # Nothing is lost if the value is the same: some trainers evaluate the last update twice.
+    replaced = [at for at, value in finite if losses.get(at) != value]
+    if 2 * len(replaced) >= len(finite) > 0:
+        problem = f"{name} has {len(finite)} losses at {len(dict(finite))} steps"
+        raise ValueError(f"{problem}: keep those of one split, rank or run, sorted by step")
+    if replaced:
+        first = f"{len(replaced)} earlier losses are left out, from step {min(replaced)} on"
+        warn(f"{name}: steps repeat, as in a resumed run: {first}")
     losses.pop(0, None)  # before the first update
     if not losses:
-        raise ValueError(f"{name} has no row with both {step!r} and {column!r}")
+        raise ValueError(f"{name} has no finite loss after the first update, in {column!r} by {step!r}")
     return losses
 
 
@@ -91,12 +103,13 @@ def read_rows(source: Any) -> tuple[str, Sequence[_Row]]:
         except UnicodeDecodeError:
             raise ValueError(f"{path} is not a text file in UTF-8") from None
     if hasattr(source, "to_dict"):
-        return name, [_without_missing(row) for row in source.to_dict("records")]
+        with suppress(TypeError):  # of other frames than those of pandas
+            return name, [_without_missing(row) for row in source.to_dict("records")]
     if checks.is_ordered(source):
         rows: list[Any] = list(source)
         if all(isinstance(row, Mapping) for row in rows):
             return name, rows
-    requirement = "be a path, a data frame, or a list of dictionaries"
+    requirement = "be a path, a pandas data frame, or a list of dictionaries"
     raise TypeError(checks.must("source", source, requirement))
 
 
@@ -104,6 +117,8 @@ def parse_rows(text: str, name: str) -> Sequence[_Row]:
     """Parse the text of a file: JSON lines, if it begins with a brace, or CSV with commas."""
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
     lines = [line for line in io.StringIO(text, newline=None) if line.strip()]
+    if text.lstrip().startswith("["):
+        raise ValueError(f"{name} is not CSV or JSON lines: pass the rows of a JSON list, json.loads(...)")
     if text.lstrip().startswith("{"):
         return _parse_json_lines(lines, name)
     try:
@@ -122,7 +137,8 @@ def _parse_json_lines(lines: Sequence[str], name: str) -> Sequence[_Row]:
                 # The trainer was stopped while it wrote, or is writing now.
                 warn(f"{name}: the last line is incomplete and left out")
                 break
-            raise ValueError(f"{name}, row {number}: this line is not JSON: {error}") from None
+            problem = f"{name}, row {number}: this line is not JSON ({error})"
+            raise ValueError(f"{problem}; of other JSON, pass the rows, json.loads(...)") from None
         if not isinstance(row, Mapping):
             raise ValueError(f"{name}, row {number}: {checks.short_repr(row)} is not a JSON object")
         rows.append(cast("_Row", row))
@@ -130,7 +146,7 @@ def _parse_json_lines(lines: Sequence[str], name: str) -> Sequence[_Row]:
 
 
 def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
-    reader = csv.DictReader(lines, skipinitialspace=True)
+    reader = csv.DictReader(lines, skipinitialspace=True, strict=True)
     columns = reader.fieldnames or []
     for column in columns:
         # Two runs in a chart of Weights & Biases may share a name.
@@ -140,7 +156,7 @@ def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
     for number, row in enumerate(rows, 1):
         # With decimal commas, the cells would not be those of their columns.
         if any(row.get(None, "")):
-            raise ValueError(f"{name}, row {number}: there are more cells than columns")
+            raise ValueError(f"{name}, row {number}: more cells than columns; is this CSV with commas?")
     return rows
 
 
@@ -154,19 +170,18 @@ def find_column(rows: Sequence[_Row], name: str, argument: str, chosen: str | No
     if chosen is not None:
         if chosen in columns:
             return chosen
-        message = f"{name} has no column {argument} = {chosen!r}, only {_listed(columns)}"
-        raise UnclearLogError(message, argument, list(columns))
+        problem = f"{name} has no column {argument} = {chosen!r}, only {_listed(columns)}"
+        raise UnclearLogError(problem, argument, list(columns))
     usual = [column for column in _NAMES[argument] if column in columns]
     if len(usual) == 1:
         return usual[0]
-    advice = f"name one with LossRun.read(..., {argument}=...)"
     if usual:
-        message = f"{name} has several columns for {argument}, {_listed(usual)}: {advice}"
-        raise UnclearLogError(message, argument, usual)
+        problem = f"{name} has several columns for {argument}, {_listed(usual)}"
+        raise UnclearLogError(problem, argument, usual)
+    problem = f"{name} has no usual column for {argument} among {_listed(columns)}"
     if argument == "lr":
-        advice = f"{_GIVE_CURVE}, or {advice}"
-    message = f"{name} has no usual column for {argument} among {_listed(columns)}: {advice}"
-    raise UnclearLogError(message, argument, list(columns))
+        problem = f"{problem}: {_GIVE_CURVE}; or"
+    raise UnclearLogError(problem, argument, list(columns))
 
 
 def _listed(columns: Iterable[Any]) -> str:
@@ -186,7 +201,7 @@ def _cells(rows: Sequence[_Row], name: str, step: str, column: str) -> list[tupl
         value = _number(cell, f"{name}, row {number}: {column}")
         step_number = _number(at, f"{name}, row {number}: {step}")
         if not (step_number.is_integer() and 0 <= step_number <= checks.MAX_STEP):
-            requirement = "must be an integer, a number of updates (not of samples or epochs)"
+            requirement = "must be an integer in 0 … 2**31 - 1, a number of updates, not of samples or epochs"
             raise ValueError(f"{name}, row {number}: {step} = {at!r} {requirement}")
         cells.append((int(step_number), value))
     return cells
@@ -232,7 +247,7 @@ def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve
     """
     peak = max(lrs.values(), default=0.0)
     if not peak > 0:
-        raise UnclearLogError(f"{name} has no learning rate above 0: {_GIVE_CURVE}", "curve")
+        raise UnclearLogError(f"{name} has no learning rate above 0", "curve")
     first, last = min(lrs), max(lrs)
     end = max(last_loss, last)
     interval = 0.0
@@ -240,8 +255,8 @@ def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve
         intervals = np.diff(list(lrs))
         interval = max(intervals[-1], np.median(intervals))
     if end - last > interval:
-        message = f"{name} has learning rates only from step {first} to {last} of {end}"
-        raise UnclearLogError(f"{message}: {_GIVE_CURVE}", "curve")
+        problem = f"{name} has learning rates only from step {first} to {last} of {end}"
+        raise UnclearLogError(problem, "curve")
     levels = {step: lr / peak for step, lr in lrs.items()}
     stages: list[Any] = []
     start = levels[first]

@@ -86,6 +86,8 @@ def _problem_of(run: LossRun) -> str | None:
     groups = group_run(run, AFTER_WARMUP)
     losses = groups.losses
     count = len(losses) + len(groups.spikes)
+    if count < _FEWEST_LOSSES and lacks_lrs(run):
+        return _missing_lrs(run)
     if count < _FEWEST_LOSSES:
         counted = f"only {count} of {len(run.steps)} logged losses come after the warmup and 3 % of the run"
         return f"{counted}; a fit needs at least {_FEWEST_LOSSES}: log the loss more often"
@@ -105,9 +107,11 @@ def _problem_of(run: LossRun) -> str | None:
             return f"the loss rises from {before} to {after}, {cause}"
     if _seems_to_lag(run) or not _begins_late(run):
         return None
-    if lacks_lrs(run):
-        return f"the learning rates before step {run._lrs_from} are missing: give the run's curve"
-    return _LATE
+    return _missing_lrs(run) if lacks_lrs(run) else _LATE
+
+
+def _missing_lrs(run: LossRun) -> str:
+    return f"the learning rates before step {run._lrs_from} are missing: give the run's curve"
 
 
 @lru_cache(256)

@@ -97,9 +97,8 @@ class LossRun:
     ) -> Self:
         """Read a run from a log.
 
-        Leaves out rows without a step or a loss; of several losses at one step, the last counts. Warns
-        (`CurveWarning`) if it also leaves out losses that are not finite, or losses that a resumed run logged
-        again.
+        Leaves out rows without a step or a loss. Warns (`CurveWarning`) if it also leaves out losses that are
+        not finite, or losses at steps that a resumed run logged again.
 
         Args:
             source: The path of a CSV file with commas, or of JSON lines; or rows: a list of dictionaries,
@@ -107,8 +106,8 @@ class LossRun:
             curve: The curve of the run. Without it the learning rates of the log are used, with straight
                 lines between them. Updates before the first one are left out of the law's sums.
             peak_value: The peak learning rate of the curve.
-            step: The column of steps, the numbers of updates: `step`, `global_step`, `iter`, `_step` or
-                `applied` by default.
+            step: The column of steps, the numbers of updates: by default `step`, `global_step`,
+                `train/global_step`, `trainer/global_step`, `iter`, `_step` or `applied`.
             loss: The column of losses: `loss`, `train_loss` or `train/loss` by default.
             lr: The column of learning rates: `lr`, `learning_rate`, `train/lr` or `train/learning_rate` by
                 default. If a cell is a list, its first item counts.
@@ -116,7 +115,8 @@ class LossRun:
         Raises:
             TypeError: `source` is neither a path nor rows.
             ValueError: No column has a usual name, or several have: the message names them, and the argument
-                that helps. A cell is not a number. Only one of `curve` and `peak_value` is given.
+                that helps. A cell is not a number. Half of the losses or more are at steps that were logged
+                again. Only one of `curve` and `peak_value` is given.
             OSError: The file cannot be read.
 
         >>> from plateau_jax import LossRun, PlateauCurve
@@ -185,7 +185,7 @@ class LossRun:
 
 
 def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
-    array = np.array(steps)
+    array = np.asarray(steps)
     if not array.size:
         raise ValueError("there are no logged losses")
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -210,7 +210,7 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
 
 
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
-    array = np.array(losses)
+    array = np.asarray(losses)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf"):
         raise TypeError(checks.must("losses", losses, "be a sequence of real numbers"))
     array = array.astype(np.float64)

@@ -51,8 +51,9 @@ def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floa
 
 def _progress(curve: Curve, steps: _Steps) -> _Floats:
     last = int(steps[-1])
-    borders = np.arange(last + 1) if last <= MAX_SINGLE_STEPS else part_begins(curve)
-    borders = sorted_unique(np.concatenate([[0], borders[borders < last], steps]))
+    begins = part_begins(curve)
+    singles = np.arange(min(last, MAX_SINGLE_STEPS) + 1)
+    borders = sorted_unique(np.concatenate([singles, begins[begins < last], steps]))
     powers = np.diff(borders) * mean_multipliers(curve, borders) ** PROGRESS_POWER
     sums = np.append(0.0, np.cumsum(powers))
     return sums[np.searchsorted(borders, steps)]

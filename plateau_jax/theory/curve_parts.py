@@ -63,11 +63,14 @@ def part_begins(curve: Curve) -> _Steps:
     shapes are steep at their start.
     """
     begins = segment_begins(curve)
-    # Sums of a curve of few segments are then within 10⁻⁵. Of the thousands of a log, each needs few parts.
-    nearest = 128 if len(begins) <= _MANY_SEGMENTS else 16
+    has_many = len(begins) > _MANY_SEGMENTS
     parts: list[_Steps] = []
     for begin, end in pairwise([*begins.tolist(), curve.total_steps]):
-        distances = _distances(max(0, end - begin), nearest)
+        length = max(0, end - begin)
+        nearest = 128
+        if has_many:  # most of them are short
+            nearest = min(128, max(2, 8192 * length // curve.total_steps))
+        distances = _distances(length, nearest)
         parts += [begin + distances, end - distances]
     return sorted_unique(np.concatenate(parts))
 

@@ -111,7 +111,7 @@ LOGS: list[tuple[str, dict[str, Any], str | None, list[str], str]] = [
     ("", {}, None, [], "the log has no rows"),
     ("{", {}, None, [], "log.csv, row 1: this line is not JSON"),
     (csv_of(step=STEPS, loss=-LOSSES), {}, None, [], "the log: losses[0] = -2."),
-    (csv_of(step=STEPS * 2**22, loss=LOSSES), {}, None, [], "of updates (not of samples or epochs)"),
+    (csv_of(step=STEPS * 2**22, loss=LOSSES), {}, None, [], "of updates, not of samples or epochs"),
 ]  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_unclear_logs_ask_for_an_argument(text, chosen, argument, columns, messa
 
 
 def test_warnings_about_a_log_are_advice():
-    (advice,) = opened(csv_of(step=[*STEPS, 500], loss=[*LOSSES, 3]))["advice"]
-    assert "steps repeat from 500 on, as in a resumed run: 26 losses are left out" in advice
+    (advice,) = opened(csv_of(step=[*STEPS, 900], loss=[*LOSSES, 3]))["advice"]
+    assert "steps repeat, as in a resumed run: 6 earlier losses are left out, from step 900 on" in advice
     (advice,) = opened(csv_of(step=STEPS, loss=10 * LOSSES))["advice"]
     assert "take the logarithm" in advice

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.errors import Row, check_error, each_row
 from support.forecasts.law_runs import changed, logged, rows_of
@@ -56,11 +57,16 @@ TWO = rows_of(step=[1, 2], loss=VALUES)
 LRS = rows_of(step=STEPS, loss=LOSSES, lr=PEAK * CURVE(STEPS))
 UNTIL_900 = [row if row["step"] <= 900 else row | {"lr": None} for row in LRS]
 LOG_ERRORS: list[Row] = [
-    *((f"read({log})", TypeError, "must be a path, a data frame, or a list of dictionaries")
-      for log in ("3", "None", "np.ones(())", "{'step': [1]}", "[3]", "iter(['step,loss'])")),
+    *((f"read({log})", TypeError, "must be a path, a pandas data frame, or a list of dictionaries") for log in
+      ("3", "None", "np.ones(())", "{'step': [1]}", "[3]", "iter(['step,loss'])", "pd.Series([1])")),
     ("LossRun.read('missing.csv')", FileNotFoundError, "missing.csv"),
     ("read('step,loss\\n1,2\\n'.encode('utf-16'))", ValueError, "log is not a text file in UTF-8"),
     ("read([])", ValueError, "the log has no rows"),
+    ("read('[{\"step\": 1}]')", ValueError, "log is not CSV or JSON lines: pass the rows of a JSON list"),
+    ("read('step,loss\\n1,2\\n2,\"3\\n')", ValueError, "log is not a CSV file: unexpected end of data"),
+    ("read(LRS[::-1])", ValueError, "50 losses at 50 steps: keep those of one split, rank or run"),
+    ("read([row | {'loss': loss} for row in LRS for loss in (3, 2)])", ValueError,
+     "the log has 100 losses at 50 steps: keep those of one split, rank or run"),
     ("read('')", ValueError, "log has no rows"),
     ("read(TWO, 3)", TypeError, "curve = 3 must be a Curve"),
     *((f"read(TWO, {arguments})", ValueError, "give curve= and peak_value= together")
@@ -69,7 +75,7 @@ LOG_ERRORS: list[Row] = [
         (1, "'{\"step\": ['"), (1, "'{' * 100_000"), (2, "'{\"step\": 1}\\n3\\n{}'"),
         (1, "'{\\n\"loss\": 3}'")]),
     ("read('step,loss\\n1,\"3\\n' + '2,2\\n' * 50_000)", ValueError, "log is not a CSV file: "),
-    ("read('step,loss\\n1,3\\n2,3,4\\n')", ValueError, "log, row 2: there are more cells than columns"),
+    ("read('step,loss\\n1,3\\n2,3,4\\n')", ValueError, "log, row 2: more cells than columns; is this CSV"),
     ("read('step,loss, loss\\n1,3,3')", ValueError, "log has several columns named 'loss'"),
     *((f"read([*LRS, {{'step': 2000, 'loss': 1, 'lr': 1, {column!r}: {cell}}}], None, None)", ValueError,
        f"the log, row 51: {column} = ", "must be a number") for column in ("step", "loss", "lr")
@@ -78,7 +84,7 @@ LOG_ERRORS: list[Row] = [
       for cell in ("'nan'", "'inf'", "'2.5'", "2.5", "-1", "2**31")),
     ("read(rows_of(step=[1, 2], loss=[3, -2.0]))", ValueError, "the log: losses[1] = -2.0", "positive"),
     ("read(rows_of(step=[1, 1001], loss=VALUES))", ValueError, "the log: steps[-1] = 1001", "after the end"),
-    ("read(rows_of(step=[1, ''], loss=['', 1]))", ValueError, "no row with both 'step' and 'loss'"),
+    ("read(rows_of(step=[1, ''], loss=['', 1]))", ValueError, "no finite loss after the first update"),
     ("read(rows_of(step=[1], loss=[[3, 2]]))", ValueError, "row 1: loss = [3, 2] must be a number"),
     *((f"read(rows_of(step=[1], loss=[3], lr=[float('{lr}')]), None, None)", ValueError,
        f"the log: lr = {lr:.1f} at step 1 must be finite and not negative") for lr in (-0.1, 1e400)),

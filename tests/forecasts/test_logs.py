@@ -67,6 +67,7 @@ TEXTS = {
     "commas in text": 'step,note,loss\n100,"a, b",3.5\n200,,3.25\n300,"c\nd",3\n',
     "exponents": "step,loss\n1e2,3.5e0\n2e2,325e-2\n3e2,3.\n",
     "JSON lines": '{"step": 100, "loss": 3.5}\n\n{"step": 200, "loss": 3.25}\n{"step": 300, "loss": 3}\n',
+    "evaluated twice": "step,loss\n100,3.5\n200,3.25\n300,3\n300,3\n",
     "an evaluation before training": "step,loss\n0,11\n100,3.5\n200,3.25\n300,3\n",
 }
 
@@ -120,7 +121,7 @@ def test_lines_of_the_page_read_other_logs(tmp_path, monkeypatch) -> None:
 def test_logged_learning_rates_are_those_of_the_curve(steps, first) -> None:
     """From the first one on: before it there is none. Between them the curve is a straight line."""
     lrs = {step: 1e-3 / (step + 1) for step in sorted({first, *(first + step for step in steps), 60})}
-    rows = [{"step": 0, "loss": 4.0}, *({"step": step, "loss": 3.0, "lr": lr} for step, lr in lrs.items())]
+    rows = [{"step": step, "loss": 3.0, "lr": lr} for step, lr in lrs.items()]
     run = LossRun.read(rows)
     expected = np.interp(np.arange(61), list(lrs), list(lrs.values()), left=0.0)
     np.testing.assert_allclose(run.peak_value * run.curve(np.arange(61)), expected, rtol=1e-5, atol=1e-9)
@@ -175,8 +176,12 @@ def test_later_rows_replace_earlier_ones(attempts) -> None:
         for step in [*steps, 31]
     ]
     kept = [row for i, row in enumerate(rows) if all(row["step"] < later["step"] for later in rows[i + 1 :])]
-    is_resumed = len(attempts) > 1
-    with pytest.warns(CurveWarning) if is_resumed else nullcontext():
+    count = len(rows) - len(kept)
+    if 2 * count >= len(rows):
+        with pytest.raises(ValueError, match=f"{len(rows)} losses at .* steps: keep those of one split"):
+            LossRun.read(rows)
+        return
+    with pytest.warns(CurveWarning, match=f"{count} earlier losses") if count else nullcontext():
         run = LossRun.read(rows)
     assert run.steps.tolist() == [row["step"] for row in kept if row["step"]]
     assert run.losses.tolist() == [row["loss"] for row in kept if row["step"]]
@@ -200,7 +205,8 @@ WARNINGS: list[tuple[Any, str, list[int]]] = [
     # A trainer that was stopped while it wrote.
     *((TORN + torn, "log: the last line is incomplete and left out", STEPS[:2])
       for torn in ('{"step": 3, "lo', '{"step"', "{", "\0\0")),
-    ([*METRICS[:9], *METRICS[6:]], "the log: steps repeat from 140 on, as in a resumed run: 3 losses are",
+    ([*METRICS[:9], *({**row, "loss": 3.0} for row in METRICS[6:])],
+     "the log: steps repeat, as in a resumed run: 3 earlier losses are left out, from step 140 on",
      [row["applied"] for row in METRICS]),
     # A skipped update.
     ([*METRICS[:3], METRICS[2] | {"loss": math.inf}],
