@@ -141,8 +141,6 @@ def _read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> tuple[list[
         if len(curves) > 1:
             problem = f"--fit takes a log and its curve, not {len(curves)} curves: repeat --fit for each log"
             raise ValueError(problem)
-        if curves and peak is None:
-            raise ValueError("--fit with a curve needs --peak, the peak of the run")
         run = LossRun.read(file, _read_curve(curves[0]), peak) if curves else LossRun.read(file)
         runs.append(run)
         notes.append(f"{file}: {len(run.steps)} logged losses, up to step {run.steps[-1]}")

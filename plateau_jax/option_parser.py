@@ -96,8 +96,8 @@ def command_line_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         help="with --compare: forecast the losses of the curves from the log of a run. CURVE is a file as "
-        "for --from, needed if the log has no learning rates, and needs --peak, the peak of the run and of "
-        "the curves. May be repeated for runs of one peak",
+        "for --from, needed with --peak if the log has no learning rates; --peak is then the peak of the run "
+        "and of the curves. May be repeated for runs of one peak",
     )
 
     add = parser.add_argument_group("one of").add_mutually_exclusive_group().add_argument

@@ -268,3 +268,12 @@ def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve
         stages.append((after - step, level, "linear"))
     with suppress_warnings():
         return StagedCurve(stages, start=start), peak
+
+
+def peak_of(lrs: Mapping[int, float], curve: Curve, name: str) -> float:
+    """Return the peak with which a curve gives the largest of the logged learning rates."""
+    step = max(lrs, key=lambda step: lrs[step], default=0)
+    multiplier = float(curve(step))
+    if not (lrs and multiplier > 0):
+        raise UnclearLogError(f"{name} has no learning rate where the curve is above 0", "curve")
+    return lrs[step] / multiplier

@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.forecasts.logs import curve_of, find_column, read_losses, read_lrs, read_rows
+from plateau_jax.forecasts.logs import curve_of, find_column, peak_of, read_losses, read_lrs, read_rows
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -105,7 +105,8 @@ class LossRun:
                 such as that of a `MetricLog`, or a pandas data frame.
             curve: The curve of the run. Without it the learning rates of the log are used, with straight
                 lines between them. Updates before the first one are left out of the law's sums.
-            peak_value: The peak learning rate of the curve.
+            peak_value: The peak learning rate of the curve; by default, that which gives the largest learning
+                rate of the log.
             step: The column of steps, the numbers of updates: by default `step`, `global_step`,
                 `train/global_step`, `trainer/global_step`, `iter`, `_step` or `applied`.
             loss: The column of losses: `loss`, `train_loss` or `train/loss` by default.
@@ -116,7 +117,7 @@ class LossRun:
             TypeError: `source` is neither a path nor rows.
             ValueError: No column has a usual name, or several have: the message names them, and the argument
                 that helps. A cell is not a number. Half of the losses or more are at steps that were logged
-                again. Only one of `curve` and `peak_value` is given.
+                again. `peak_value` is given without `curve`.
             OSError: The file cannot be read.
 
         >>> from plateau_jax import LossRun, PlateauCurve
@@ -126,8 +127,8 @@ class LossRun:
         """
         if curve is not None:
             check_curve("curve", curve)
-        if (curve is None) != (peak_value is None):
-            raise ValueError("give curve= and peak_value= together, or neither")
+        elif peak_value is not None:
+            raise ValueError("peak_value= without curve=: give both, or neither")
         name, rows = read_rows(source)
         step_column = find_column(rows, name, "step", step)
         loss_by_step = read_losses(rows, name, step_column, loss)
@@ -136,8 +137,10 @@ class LossRun:
             lrs = read_lrs(rows, name, step_column, lr)
             curve, peak_value = curve_of(lrs, max(loss_by_step), name)
             lrs_from = min(lrs)
+        elif peak_value is None:
+            peak_value = peak_of(read_lrs(rows, name, step_column, lr), curve, name)
         try:
-            run = cls(curve, cast("float", peak_value), list(loss_by_step), list(loss_by_step.values()))
+            run = cls(curve, peak_value, list(loss_by_step), list(loss_by_step.values()))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         run._set(_lrs_from=lrs_from)

@@ -40,7 +40,7 @@ ERRORS = [
     ("1000 --fit log.csv", "--fit requires --compare"),
     ("1000 --design --fit log.csv", "--fit requires --compare"),
     ("1000 --compare --fit log.csv", NO_LRS),
-    ("1000 --compare --fit log.csv run.json", "--fit with a curve needs --peak, the peak of the run"),
+    ("1000 --compare --fit log.csv run.json", NO_LRS),
     ("1000 --compare --fit several.csv", "with LossRun.read(..., loss=...)"),
     ("1000 --compare --fit none.csv", "No such file or directory: 'none.csv'"),
     ("1000 --compare --fit log.csv run.json run.json", "not 2 curves: repeat --fit"),

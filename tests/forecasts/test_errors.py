@@ -69,8 +69,7 @@ LOG_ERRORS: list[Row] = [
      "the log has 100 losses at 50 steps: keep those of one split, rank or run"),
     ("read('')", ValueError, "log has no rows"),
     ("read(TWO, 3)", TypeError, "curve = 3 must be a Curve"),
-    *((f"read(TWO, {arguments})", ValueError, "give curve= and peak_value= together")
-      for arguments in ("None", "CURVE, None")),
+    ("read(TWO, None)", ValueError, "peak_value= without curve=: give both, or neither"),
     *((f"read({text})", ValueError, f"log, row {row}: ", "JSON") for row, text in [
         (1, "'{\"step\": ['"), (1, "'{' * 100_000"), (2, "'{\"step\": 1}\\n3\\n{}'"),
         (1, "'{\\n\"loss\": 3}'")]),
@@ -96,6 +95,8 @@ LOG_ERRORS: list[Row] = [
         ("[*TWO, {'train_loss': 3}]", "several columns for loss, 'loss', 'train_loss'", "loss=..."),
         ("TWO, step=3", "no column step = 3, only 'step', 'loss'"),
         ("TWO, loss='los'", "no column loss = 'los', only 'step', 'loss'"),
+        ("TWO, CURVE, None", "no usual column for lr among 'step', 'loss': give the run's curve", "lr=..."),
+        ("[{'step': 0, 'lr': PEAK}, *TWO], CURVE, None", "no learning rate where the curve is above 0"),
         ("TWO, None, None", "no usual column for lr among 'step', 'loss': give the run's curve", "lr=..."),
         ("[row | {'learning_rate': 1} for row in LRS], None, None", "several", "'lr', 'learning_rate'"),
         ("rows_of(step=[1], loss=[3], lr=[0.0]), None, None", "no learning rate above 0: give the run's"),

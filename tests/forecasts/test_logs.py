@@ -140,6 +140,16 @@ def test_learning_rates_may_end_an_interval_early(interval) -> None:
     assert curve(last) == curve(1000)
 
 
+@pytest.mark.parametrize("offset", [-1, 0])
+@pytest.mark.parametrize("first", [20, 500])
+def test_peak_is_that_of_the_largest_learning_rate(offset, first) -> None:
+    """Trainers log the learning rate of the last update, or that of the next one."""
+    curve = PlateauCurve(1000, warmup_steps=300)
+    rows = [{"step": t, "loss": 3.0, "lr": PEAK * float(curve(t + offset))} for t in range(first, 1001, 20)]
+    assert LossRun.read(rows, curve).peak_value == pytest.approx(PEAK, rel=0.005)
+    assert LossRun.read(rows, curve, 2 * PEAK).peak_value == 2 * PEAK
+
+
 TRAINED = logged(PlateauCurve(10_000, warmup_steps=300, plateaus=[(0, 60)]), 100, exponent=0.44)
 
 
