@@ -134,6 +134,13 @@ class LossFit:
         floor, scale, exponent, noise: The law's numbers; floor, scale and noise in units of the loss.
         residual_sd: Weighted root mean square of the fit's errors, in units of the loss.
         runs: The runs, a tuple.
+
+    >>> import numpy as np
+    >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
+    >>> curve, steps = PlateauCurve(1000, warmup_steps=50), np.arange(100, 1001, 25)
+    >>> fit = fit_losses(LossRun(curve, 1e-3, steps, 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)))
+    >>> fit.losses(curve, [500, 1000]).round(2)
+    array([2.65, 2.56])
     """
 
     floor: float
