@@ -134,8 +134,21 @@ def test_interrupted_decision_is_rejected(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_initial_updates_set_held_clock() -> None:
-    step, (batch,) = make_step(initial_updates=7, clock=HoldBelow(1e9, steps=3)), batches(1)
-    assert step(batch).lr.item() == learning_rate(0.01, CURVE, 7)
+    """The curve starts there, is held for three updates, and continues from a saved state."""
+
+    def build() -> TrainStep:
+        return make_step(loss_fn=told, initial_updates=7, clock=HoldBelow(0.1, 3))
+
+    losses = [torch.tensor(loss) for loss in [0.75] * 4 + [0.05] * 6]
+    step = build()
+    results = train(step, losses)
+    curve_steps = [int(result.curve_step) for result in results]
+    assert curve_steps == [7, 8, 9, 10, 11, 11, 11, 11, 12, 13]
+    assert [result.lr.item() for result in results] == [learning_rate(0.01, CURVE, at) for at in curve_steps]
+    assert int(results[-1].applied) == 17
+    resumed = build()
+    resumed.load_state_dict(step.state_dict())
+    assert equal_trees(train(resumed, losses), train(step, losses))
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions_and_steps
 from support.curves.strategies import MAX_STEP, Words
 from support.examples import examples
@@ -67,6 +67,18 @@ def test_many_checkpoints_and_long_intervals_agree(drawn):
     values = curve(range(start, start + 130_000)).astype(np.float64)
     means = [math.fsum(values[a - start : b - start]) / (b - a) / values[0] for a, b in pairwise(steps)]
     np.testing.assert_allclose(curve.merge_weights(steps), -np.diff([1.0, *means, 0.0]), rtol=0, atol=1e-15)
+
+
+@examples(60)
+@given(st.floats(0.0625, 1), st.sets(st.integers(10, MAX_STEP), min_size=3, max_size=8))
+@example(0.7, {81_939_729, 915_054_082, 969_300_353, 1_026_687_485})
+def test_rounded_means_give_no_negative_weight(level, steps):
+    """The sum of a level over 2³⁰ steps has more digits than float64 holds, and its mean may exceed it."""
+    curve = StagedCurve([(10, level), (1000,)], start=1.0)
+    weights = curve.merge_weights(sorted(steps))
+    assert np.all(weights >= 0)
+    assert sum(weights) == 1
+    np.testing.assert_allclose(weights, [0] * (len(steps) - 1) + [1], atol=1e-15)
 
 
 def test_flat_stretch_weighs_last_checkpoint_only():

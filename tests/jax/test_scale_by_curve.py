@@ -29,10 +29,12 @@ ONE = jnp.ones(())
 @mostly_x64
 def test_without_rules_updates_match_optax(x64):
     with jax.enable_x64(x64):
+        # Numbers whose products round differently in each type.
+        values = np.sin(np.arange(1.0, 30.0))
         params = {
-            "float32": jnp.linspace(-1, 1, 5, dtype="float32"),
-            "bfloat16": jnp.linspace(-1, 1, 5, dtype="bfloat16"),
-            "widest": jnp.linspace(-1, 1, 5),
+            "float32": jnp.asarray(values, "float32"),
+            "bfloat16": jnp.asarray(values, "bfloat16"),
+            "widest": jnp.asarray(values),
             "nothing": None,
         }
         ours = scale_by_curve(CURVE, PEAK)
