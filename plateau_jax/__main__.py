@@ -120,7 +120,9 @@ def _text_and_notes(options: argparse.Namespace, curves: list[Curve]) -> tuple[s
         return str(fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)), notes
     if options.compare:
         table = compare(*curves)
-        return str(table) if options.peak is None else comparison.as_text(table, options.peak), []
+        if options.peak is None:
+            return str(table), []
+        return comparison.as_text(table, options.peak), []
     peak = None if options.peak is None else np.float32(options.peak)
     return "\n\n".join(segments_as_text(curve.rows, peak) for curve in curves), []
 

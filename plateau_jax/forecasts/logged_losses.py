@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.forecasts.loss_law import LoggedLosses
+from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law
 from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.forecasts.lr_sums import schedule_sums
 from plateau_jax.numerics.exact_segments import end_of_rise
@@ -88,6 +88,12 @@ def group_losses(runs: Sequence[LossRun], fraction: float = AFTER_WARMUP) -> Log
         progress_unit=float(progress.max()),
         noise_unit=max(run._largest_learning_rate() for run in runs),
     )
+
+
+@lru_cache(256)
+def fit_alone(run: LossRun) -> Law:
+    """Fit the law to one run, which several checks and the interval of several runs need."""
+    return fit_law(group_losses([run]))
 
 
 # The sums take most of the time of a fit, and a run is often fitted both alone and with another.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from plateau_jax.forecasts.logged_losses import (
     AFTER_WARMUP,
     falls_to_half,
+    fit_alone,
     group_losses,
     group_run,
     lacks_lrs,
@@ -118,8 +119,7 @@ def _missing_lrs(run: LossRun) -> str:
 def _seems_to_lag(run: LossRun) -> bool:
     """Return True if the law misses losses that look like averages over earlier ones."""
     logged = group_losses([run])
-    law = fit_law(logged)
-    errors = law.losses(logged.progress, logged.noise) / logged.losses - 1
+    errors = fit_alone(run).losses(logged.progress, logged.noise) / logged.losses - 1
     losses = group_run(run, AFTER_WARMUP).logged
     least = _NOISELESS
     if len(losses) < _FEWEST_TO_COMPARE_LAGS:
@@ -147,7 +147,7 @@ def _lags(losses: _Floats) -> bool:
     return bool(centered[1:] @ centered[:-1] > _MAX_AUTOCORRELATION * (centered @ centered))
 
 
-# The five fits take longer than that of all runs, and a run is often fitted both alone and with another.
+# These fits take longer than that of all runs, and a run is often fitted both alone and with another.
 @lru_cache(256)
 def _begins_late(run: LossRun) -> bool:
     """Return True if the losses of a run suggest a larger S at step 0 than 0.
@@ -156,7 +156,7 @@ def _begins_late(run: LossRun) -> bool:
     with that of the updates before the first learning rate of a log.
     """
     logged = group_losses([run])
-    error = _least_error(logged, 0.0)
+    error = penalized_error(logged, fit_alone(run))
     if run._lrs_from is not None and run._lrs_from < _MOST_MISSING * run._last_step:
         first_lr = run.peak_value * run.curve(run._lrs_from)
         error = min(error, _least_error(logged, run._lrs_from * first_lr**PROGRESS_POWER))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.forecasts.logged_losses import falls_to_half, group_losses, late_losses
+from plateau_jax.forecasts.logged_losses import falls_to_half, fit_alone, late_losses
 from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, fit_law_at
 from plateau_jax.forecasts.loss_run import LossRun
 
@@ -96,8 +96,7 @@ def refit_laws(law: Law, logged: LoggedLosses, runs: Sequence[LossRun]) -> Refit
     late = late_losses(runs)
     alone: list[Law] = []
     if len(runs) > 1:
-        decays = [run for run in runs if falls_to_half(run.curve, run._last_step)]
-        alone = [fit_law(group_losses([run])) for run in decays]
+        alone = [fit_alone(run) for run in runs if falls_to_half(run.curve, run._last_step)]
     return RefittedLaws(
         law=law,
         by_alpha=(fit_law_at(logged, law.alpha - _ALPHA_STEP), fit_law_at(logged, law.alpha + _ALPHA_STEP)),

@@ -5,12 +5,11 @@ from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.theory.curve_parts import (
-    double_sum,
     mean_multipliers,
+    noise_sums,
     part_begins,
     parts_before,
     sorted_unique,
-    suffix_sums,
 )
 
 _Floats = NDArray[np.float64]
@@ -63,6 +62,5 @@ def _noise(s: _Floats, n: _Floats) -> float:
     """Return N after steps with the learning rates s, n times each."""
     if not len(s):
         return 0.0
-    total = suffix_sums(s * n)[0]
-    squares = suffix_sums(s * s * n)[0]
-    return float(squares / (2 * total) + double_sum(s, n, _DAMPING * s.max()) / 2)
+    total, squares, inner = noise_sums(s, n, _DAMPING * float(s.max()))
+    return squares / (2 * total) + inner / 2

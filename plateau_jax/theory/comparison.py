@@ -12,7 +12,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import curves_to_draw
 from plateau_jax.drawing import tables
 from plateau_jax.drawing.sampling import legend_labels
-from plateau_jax.theory.curve_parts import double_sum, parts_before, suffix_sums
+from plateau_jax.theory.curve_parts import noise_sums, parts_before, suffix_sums
 from plateau_jax.validation import checks
 
 _Floats = NDArray[np.float64]
@@ -182,9 +182,8 @@ def minimize_bound(curve: Curve) -> LeastBound:
 
 def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
     """Return bound and peak with the steps after the given parts left out, whose sum is `tail`."""
-    total = float(suffix_sums(s * n)[0])
-    squares = float(suffix_sums(s * s * n)[0])
-    inner = double_sum(s, n, damping=0.0) + 2 * _TAIL_COST * tail
+    total, squares, inner = noise_sums(s, n, damping=0.0)
+    inner += 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R = √(Q + D·S)
     # the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives exactly 1/s and 1.
     root = math.sqrt(squares + inner * total)

@@ -124,15 +124,19 @@ def suffix_sums(values: _Floats) -> _Floats:
     return np.append(np.cumsum(values[::-1])[::-1], 0.0)
 
 
-def double_sum(s: _Floats, n: _Floats, damping: float) -> float:
-    """Return Σ_{k<T-1} s_k / (Σ_{j>k} s_j + damping) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j) over T steps in parts.
+def noise_sums(s: _Floats, n: _Floats, damping: float) -> tuple[float, float, float]:
+    """Return Σ s, Σ s² and a double sum over T steps in parts, each of n steps with the learning rate s.
 
-    A part has n steps with the learning rate s. All terms of a part are taken at its middle.
+        Σ_{k<T-1} s_k / (Σ_{j>k} s_j + damping) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
+
+    All terms of a part are taken at its middle.
     """
-    after = suffix_sums(s * n)[1:] + s * (n - 1) / 2
-    squares = suffix_sums(s * s * n)[1:] + s * s * (n + 1) / 2
+    sums = suffix_sums(s * n)
+    sums_of_squares = suffix_sums(s * s * n)
+    after = sums[1:] + s * (n - 1) / 2
+    squares = sums_of_squares[1:] + s * s * (n + 1) / 2
     counts = n.copy()
     counts[-1] -= 1  # the last step has no term
     # Without damping, nothing is left to divide by after the last step.
     ratios = counts * s / np.where(counts > 0, after + damping, 1.0)
-    return float(np.sum(ratios * squares / (after + s)))
+    return float(sums[0]), float(sums_of_squares[0]), float(np.sum(ratios * squares / (after + s)))
