@@ -15,7 +15,9 @@ from support.docs.pages import ROOT, sections
 
 PACKAGES = {"jax": {"jax", "optax"}, "torch": {"torch", "torch_bridge"}}
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-programs = [section.python() for section in sections(TUTORIAL) if section.heading.startswith("Train in")]
+programs = [
+    section.python() for section in sections(TUTORIAL) if section.heading.startswith("Train in")
+]
 assert len(programs) == 2, "the tutorial must have two sections whose headings begin with Train in"
 for program in programs:
     imported = set(re.findall(r"^(?:import|from) (\w+)", program, re.MULTILINE))

@@ -21,7 +21,8 @@ myst_heading_anchors = 3
 nb_execution_mode = "off"  # the notebook is committed with its outputs
 smartquotes = False  # it would turn the -- of an option into a dash
 
-# Buttons for code, not for output and equations. They copy neither prompts nor the output of doctests.
+# Buttons for code, not for output and equations. They copy neither prompts nor the output of
+# doctests.
 copybutton_selector = ".highlight-python pre, .highlight-py pre, .highlight-sh pre, .doctest pre"
 copybutton_exclude = ".linenos, .gp, .go"
 
@@ -62,7 +63,9 @@ if repository.startswith("https://github.com/"):  # .ci/first_publication fills 
     }
 pygments_dark_style = "a11y-dark"  # the default style underlines module names, like links
 html_title = "plateau-jax"
-html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")  # search engines prefer this version's pages
+html_baseurl = os.environ.get(
+    "READTHEDOCS_CANONICAL_URL", ""
+)  # search engines prefer this version's pages
 html_copy_source = False
 html_use_index = False  # reference/index.md lists all names, in order of use
 html_css_files = ["site.css"]
@@ -93,7 +96,8 @@ def mark_equations(app, what, name, obj, options, lines):
         elif line:
             before = line
         marked.append(line)
-    # napoleon reads the first line of an attribute, up to a colon, as its type: give it an empty comment.
+    # napoleon reads the first line of an attribute, up to a colon, as its type: give it an empty
+    # comment.
     lines[:] = ["..", "", *marked] if what in ("attribute", "property") else marked
 
 

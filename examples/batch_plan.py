@@ -1,21 +1,21 @@
 """Train a small GPT with a constant batch size, and with one that grows: their curve counts tokens.
 
-The transformer and the text are those of train_gpt.py; a token is a byte. A step of the curve is 1000
-tokens, however they are divided into updates. So after equal numbers of tokens both runs have the same
-float32 learning rate: in PyTorch, which trains, and in JAX, where an optax transformation gets the same
-counts. The picture shows batch, learning rate and loss over tokens, and over updates.
+The transformer and the text are those of train_gpt.py; a token is a byte. A step of the curve is
+1000 tokens, however they are divided into updates. So after equal numbers of tokens both runs have
+the same float32 learning rate: in PyTorch, which trains, and in JAX, where an optax transformation
+gets the same counts. The picture shows batch, learning rate and loss over tokens, and over updates.
 
-Ctrl-C saves, also while the batch grows, and --resume continues at the same token and learning rate. The
-micro-batch and the number of processes may change in between. The defaults take some two minutes on one
-CPU core.
+Ctrl-C saves, also while the batch grows, and --resume continues at the same token and learning
+rate. The micro-batch and the number of processes may change in between. The defaults take some two
+minutes on one CPU core.
 
     python examples/batch_plan.py
     python examples/batch_plan.py --tokens 1024000 --plan 0:1024 204800:2048
-    python examples/batch_plan.py --resume        (with the settings of the checkpoint, unless given again)
+    python examples/batch_plan.py --resume (with the settings of the checkpoint, unless given again)
     torchrun --nproc-per-node 2 examples/batch_plan.py --resume --micro-batch 256
 
-With --seesaw it compares a cosine with the batch plan that doubles the batch instead of halving the learning
-rate, over several seeds (see seesaw.py).
+With --seesaw it compares a cosine with the batch plan that doubles the batch instead of halving the
+learning rate, over several seeds (see seesaw.py).
 
     python examples/batch_plan.py --seesaw 8
 """
@@ -49,7 +49,8 @@ UNIT = 1000  # tokens in a step of the curve
 PEAK = 4e-3  # learning rate
 PLAN = "0:512 204800:1024 512000:2048 1024000:4096"
 PROCESSES, RANK = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-# Okabe and Ito's colours, safe for colour-blind readers. The second line is thin and drawn over the first.
+# Okabe and Ito's colours, safe for colour-blind readers. The second line is thin and drawn over the
+# first.
 LOOKS = {"color": "#E69F00", "lw": 4.5, "alpha": 0.6}, {"color": "#0072B2", "lw": 1.5}
 
 
@@ -79,7 +80,9 @@ def train(run, rows, args, stop, save):
     plan, counts = run.plan, run.read_figures()[1]
     consumed, updates = int(counts.sum()), len(counts)
     hidden = None if is_main() else True
-    bar = tqdm(total=args.tokens, initial=consumed, unit="B", unit_scale=True, leave=False, disable=hidden)
+    bar = tqdm(
+        total=args.tokens, initial=consumed, unit="B", unit_scale=True, leave=False, disable=hidden
+    )
     while consumed < args.tokens:
         # The text of an update depends only on the number of tokens before it.
         batch, first, tenths = plan(consumed), consumed // CONTEXT, consumed * 10 // args.tokens
@@ -110,8 +113,12 @@ def compare(runs, curve):
     in_jax = [lrs_in_jax(curve, PEAK, UNIT, run_counts) for run_counts in counts]
     _, *common = np.intersect1d(*begins, return_indices=True)
     pairs = {
-        "at equal tokens in PyTorch": [lrs[indices] for lrs, indices in zip(in_torch, common, strict=True)],
-        "at equal tokens in JAX": [lrs[indices] for lrs, indices in zip(in_jax, common, strict=True)],
+        "at equal tokens in PyTorch": [
+            lrs[indices] for lrs, indices in zip(in_torch, common, strict=True)
+        ],
+        "at equal tokens in JAX": [
+            lrs[indices] for lrs, indices in zip(in_jax, common, strict=True)
+        ],
         "between PyTorch and JAX": [np.concatenate(in_torch), np.concatenate(in_jax)],
     }
     for pair_name, (left, right) in pairs.items():
@@ -121,7 +128,9 @@ def compare(runs, curve):
 
 def draw_picture(path, runs):
     """Draw batch, learning rate and loss: over tokens on the left, over updates on the right."""
-    figure, axes = plt.subplots(3, 2, figsize=(10, 7), sharex="col", sharey="row", layout="constrained")
+    figure, axes = plt.subplots(
+        3, 2, figsize=(10, 7), sharex="col", sharey="row", layout="constrained"
+    )
     for run, look in zip(runs, LOOKS, strict=True):
         begins, counts, learning_rates, losses = run.read_figures()
         # The mean loss over each 1/60 of the tokens.
@@ -158,8 +167,15 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--tokens", type=int, help="tokens of each run (2048000; with --seesaw 262144)")
-    add("--seesaw", type=int, metavar="SEEDS", help="only compare Seesaw with its cosine, on the CPU")
-    about = f"after FROM tokens, batches of BATCH tokens ({PLAN}); the constant batch is the last one"
+    add(
+        "--seesaw",
+        type=int,
+        metavar="SEEDS",
+        help="only compare Seesaw with its cosine, on the CPU",
+    )
+    about = (
+        f"after FROM tokens, batches of BATCH tokens ({PLAN}); the constant batch is the last one"
+    )
     add(
         "--plan",
         type=stage,
@@ -180,7 +196,9 @@ def arguments():
         program.check_positive(parser, args, "seesaw", "tokens")
     try:
         steps = args.tokens // UNIT
-        curve = PlateauCurve(steps, warmup_steps=steps // 10, plateaus=[(0, 50)], decay_shape="linear")
+        curve = PlateauCurve(
+            steps, warmup_steps=steps // 10, plateaus=[(0, 50)], decay_shape="linear"
+        )
         plan = BatchPlan(args.plan)
         plan.check(args.micro_batch, PROCESSES)
     except (TypeError, ValueError) as error:
@@ -219,7 +237,10 @@ def main() -> None:
         stop = program.stop_between_updates(signal.SIGTERM)  # torchrun sends SIGTERM
         for run in runs:
             updates, done = run.plan.updates(args.tokens), run.read_figures()[1]
-            say(f"{run.name} batch: {updates} updates for {args.tokens} tokens; {done.sum()} are done")
+            say(
+                f"{run.name} batch: {updates} updates for {args.tokens} tokens; {done.sum()} are "
+                "done"
+            )
         for run in runs:
             train(run, rows, args, stop, save)
         save(wait=True)  # destroy_process_group() would lose a save that is still pending

@@ -1,9 +1,10 @@
 """Bloom filters of names, for train_bloom.py: registries that may not exchange names compare the filters.
 
-Every two-gram of a name, its ends marked (_S SM MI IT TH H_), sets some bits of the name's filter. Hash
-functions with a key choose the bits: Schnell, Bachteler and Reiher, 2009, "Privacy-preserving record linkage
-using Bloom filters", BMC Medical Informatics and Decision Making 9:41; their filters have 1,000 bits and 30
-hash functions. Here all names are encoded at once and, for comparison, one after another.
+Every two-gram of a name, its ends marked (_S SM MI IT TH H_), sets some bits of the name's filter.
+Hash functions with a key choose the bits: Schnell, Bachteler and Reiher, 2009, "Privacy-preserving
+record linkage using Bloom filters", BMC Medical Informatics and Decision Making 9:41; their filters
+have 1,000 bits and 30 hash functions. Here all names are encoded at once and, for comparison, one
+after another.
 """
 
 import hmac
@@ -14,10 +15,14 @@ import names
 import numpy as np
 import torch
 
-SURNAMES = names.FILES["last"]  # of the US census of 1990: the most common first, in lines of one width
+SURNAMES = names.FILES[
+    "last"
+]  # of the US census of 1990: the most common first, in lines of one width
 LINE, LONGEST = 35, 13  # bytes of a line, letters of a name
 LETTERS = "_ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-TWO_GRAMS = [first + second for first in LETTERS for second in LETTERS][1:]  # no name has the two-gram __
+TWO_GRAMS = [first + second for first in LETTERS for second in LETTERS][
+    1:
+]  # no name has the two-gram __
 
 
 def positions(bits, hashes):
@@ -38,8 +43,8 @@ def encode(source, count, bits, positions, digest=None):
     `digest`, of the source's bytes, is unused here: it is a part of the cache's key.
     """
     lines = np.fromfile(source, np.uint8, count * LINE).reshape(-1, LINE)[:, :LONGEST]
-    # Letters are 1 to 26; blanks and the ends of a name are 0. A two-gram's number is 27·first + second: SM
-    # is 27·19 + 13 = 526.
+    # Letters are 1 to 26; blanks and the ends of a name are 0. A two-gram's number is 27·first +
+    # second: SM is 27·19 + 13 = 526.
     letters = np.pad(np.where(lines > 64, lines - 64, 0).astype(np.int64), ((0, 0), (1, 1)))
     numbers = 27 * letters[:, :-1] + letters[:, 1:]
     # The two-gram of two blanks sets an extra bit, which is cut off below.
@@ -69,7 +74,9 @@ def encode_row_by_row(source, count, bits, positions):
             name_grams = [name[i : i + 2] for i in range(len(name) - 1)]
             ones = {bit for gram in name_grams for bit in positions[TWO_GRAMS.index(gram)]}
             bit_string = "".join("1" if bit in ones else "0" for bit in range(bits))
-            filters.append(torch.tensor(np.array([int(bit) for bit in bit_string], dtype=np.float32)))
+            filters.append(
+                torch.tensor(np.array([int(bit) for bit in bit_string], dtype=np.float32))
+            )
             label = np.zeros(len(TWO_GRAMS), dtype=np.float32)
             for gram in name_grams:
                 if gram in TWO_GRAMS:

@@ -1,15 +1,16 @@
 """Compare cooldowns from one checkpoint with merged weights, and hold a plateau until the loss is flat.
 
-A small network learns to predict the next byte of Python's standard library from the previous eight: in JAX
-with optax and in PyTorch with LambdaLR, from the same weights, with the same batches. After the stable phase
-both save a checkpoint, from which three runs continue, each with a different cooldown. A fourth continues at
-the constant learning rate and saves a checkpoint every 20 updates; weighted means of these checkpoints
-replace the cooldowns. All this is repeated for several seeds, and the losses are compared.
+A small network learns to predict the next byte of Python's standard library from the previous
+eight: in JAX with optax and in PyTorch with LambdaLR, from the same weights, with the same batches.
+After the stable phase both save a checkpoint, from which three runs continue, each with a different
+cooldown. A fourth continues at the constant learning rate and saves a checkpoint every 20 updates;
+weighted means of these checkpoints replace the cooldowns. All this is repeated for several seeds,
+and the losses are compared.
 
-One more run starts from scratch, holds its peak until the loss has stopped falling, and then cools down. At
-every update the two learning rates are the same float32, bit for bit. The losses of the two frameworks differ
-in their last bits, on which a rule's decision may depend. So both get the loss of the JAX run, and hold at
-the same updates.
+One more run starts from scratch, holds its peak until the loss has stopped falling, and then cools
+down. At every update the two learning rates are the same float32, bit for bit. The losses of the
+two frameworks differ in their last bits, on which a rule's decision may depend. So both get the
+loss of the JAX run, and hold at the same updates.
 
     python examples/branch_cooldowns.py
     python examples/branch_cooldowns.py --stable 2000 --cooldowns 200 400 800 --output branches.png
@@ -35,13 +36,22 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from plateau_jax import Curve, HoldUntilFlat, StagedCurve, check_resume, resume_record, scale_by_curve
+from plateau_jax import (
+    Curve,
+    HoldUntilFlat,
+    StagedCurve,
+    check_resume,
+    resume_record,
+    scale_by_curve,
+)
 from torch_bridge import Checkpoints, lambda_lr
 
 matplotlib.use("Agg")  # writes files, opens no window
 
 CONTEXT = 8  # bytes
-INTERVAL = 20  # updates between two evaluations on the held-out text, and between two checkpoints to merge
+INTERVAL = (
+    20  # updates between two evaluations on the held-out text, and between two checkpoints to merge
+)
 # Okabe and Ito's colours, safe for colour-blind readers, with marks for prints in black and white.
 LOOKS = ("#000000", "."), ("#0072B2", "^"), ("#009E73", "s"), ("#D55E00", "D"), ("#CC79A7", "v")
 NAMES = {"constant": "constant lr", "merged": "merged", "cooled": "cooled down"}
@@ -54,7 +64,11 @@ def network(seed):
     """
     torch.manual_seed(seed)
     return nn.Sequential(
-        nn.Embedding(256, 16), nn.Flatten(), nn.Linear(16 * CONTEXT, 128), nn.Tanh(), nn.Linear(128, 256)
+        nn.Embedding(256, 16),
+        nn.Flatten(),
+        nn.Linear(16 * CONTEXT, 128),
+        nn.Tanh(),
+        nn.Linear(128, 256),
     )
 
 
@@ -76,7 +90,9 @@ class Text:
 
     def __init__(self, seed):
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-        text = np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8).astype(np.int32)
+        text = np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8).astype(
+            np.int32
+        )
         windows = np.lib.stride_tricks.sliding_window_view(text, CONTEXT + 1)
         self.training, held_out = np.split(windows, [len(windows) * 9 // 10])
         self.held_out = self._pairs(held_out[:: len(held_out) // 4000])
@@ -106,14 +122,16 @@ class Run(NamedTuple):
     kept: dict[int, dict[str, jax.Array]]
     """The weights in JAX after some of the updates."""
     jax_state: tuple
-    """Weights and optimizer state. JAX arrays never change, so they need no copy to be a checkpoint."""
+    """Weights and optimizer state. JAX arrays never change, so they need no copy to be a
+    checkpoint."""
     torch_state: bytes
 
 
 def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoints=None):
     """Train under a curve in both frameworks, from its first step or from another run's checkpoint.
 
-    The weights after the updates in `keep` are kept: in memory for JAX, in `checkpoints` for PyTorch.
+    The weights after the updates in `keep` are kept: in memory for JAX, in `checkpoints` for
+    PyTorch.
     """
     model = network(text.seed)
     adam = torch.optim.Adam(model.parameters(), lr=args.peak)
@@ -141,7 +159,8 @@ def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoint
     first = 0
     if start:
         first = start.updates.stop
-        # The state in JAX does not hold the curve, so compare the past here; lambda_lr compares it itself.
+        # The state in JAX does not hold the curve, so compare the past here; lambda_lr compares it
+        # itself.
         state = start.jax_state
         curve_step = optax.tree_utils.tree_get(state, "curve_step")
         saved_record = resume_record(start.curve, args.peak)
@@ -155,7 +174,9 @@ def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoint
 
     def evaluate():
         evaluated_at.append(done)
-        losses.append((jax_loss(state[0], *text.held_out), torch_loss(model, *text.held_out).item()))
+        losses.append(
+            (jax_loss(state[0], *text.held_out), torch_loss(model, *text.held_out).item())
+        )
 
     def keep_weights():
         if done in keep:
@@ -185,17 +206,29 @@ def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoint
     parts = {"model": model, "adam": adam, "scheduler": scheduler}
     torch.save({name: part.state_dict() for name, part in parts.items()}, saved)
     learning_rates, losses = np.array(learning_rates, np.float32).T, np.array(losses).T
-    differing = np.count_nonzero(learning_rates[0].view(np.int32) != learning_rates[1].view(np.int32))
+    differing = np.count_nonzero(
+        learning_rates[0].view(np.int32) != learning_rates[1].view(np.int32)
+    )
     print(f"{text.seed:4} {name:16} {first:5} {done:5} {differing:18}", end="")
     print("  {:20.4f}  {:10.4f}".format(*losses[:, -1]), flush=True)
     return Run(
-        name, curve, range(first, done), learning_rates, evaluated_at, losses, kept, state, saved.getvalue()
+        name,
+        curve,
+        range(first, done),
+        learning_rates,
+        evaluated_at,
+        losses,
+        kept,
+        state,
+        saved.getvalue(),
     )
 
 
 def merge(trees, weights):
     """Return the weighted mean of trees of arrays."""
-    return jax.tree.map(lambda *leaves: sum(w * x for w, x in zip(weights, leaves, strict=True)), *trees)
+    return jax.tree.map(
+        lambda *leaves: sum(w * x for w, x in zip(weights, leaves, strict=True)), *trees
+    )
 
 
 class SeedResults(NamedTuple):
@@ -214,7 +247,9 @@ class SeedResults(NamedTuple):
 def train_seed(text, stable, branches, args):
     """Train the stable phase, then continue it with each cooldown and at the constant learning rate."""
     trunk = train("stable phase", stable, args, text)
-    cooled = [train(f"cooldown of {branch.steps}", branch, args, text, start=trunk) for branch in branches]
+    cooled = [
+        train(f"cooldown of {branch.steps}", branch, args, text, start=trunk) for branch in branches
+    ]
     merged_steps = [
         [*range(branch.at, branch.total_steps, INTERVAL), branch.total_steps] for branch in branches
     ]
@@ -222,7 +257,9 @@ def train_seed(text, stable, branches, args):
     with tempfile.TemporaryDirectory() as folder:
         keep = {step for steps in merged_steps for step in steps}
         checkpoints = Checkpoints(folder, keep=len(keep))
-        constant = train("constant lr", longer, args, text, start=trunk, keep=keep, checkpoints=checkpoints)
+        constant = train(
+            "constant lr", longer, args, text, start=trunk, keep=keep, checkpoints=checkpoints
+        )
         merged, in_torch, model = [], [], network(text.seed)
         for branch, steps in zip(branches, merged_steps, strict=True):
             weights = branch.merge_weights(steps)
@@ -231,7 +268,9 @@ def train_seed(text, stable, branches, args):
             trees = [constant.kept[step] for step in steps]
             mean = merge(trees, weights.tolist())
             merged.append(float(jax_loss(mean, *text.held_out)))
-    at_constant = [float(jax_loss(constant.kept[steps[-1]], *text.held_out)) for steps in merged_steps]
+    at_constant = [
+        float(jax_loss(constant.kept[steps[-1]], *text.held_out)) for steps in merged_steps
+    ]
     difference = max(abs(one - other) for one, other in zip(merged, in_torch, strict=True))
     ends = [float(run.losses[0, -1]) for run in cooled]
     return SeedResults(text.seed, [trunk, constant, *cooled], at_constant, ends, merged, difference)
@@ -297,7 +336,11 @@ def draw_picture(path, seeds, held):
     right.set(xlabel="updates", xlim=(-0.6, len(cooled) - 0.4))
     handles = [
         right.plot([], [], color="gray", **look)[0]
-        for look in ({"marker": "_", "ls": "", "ms": 9}, {**stars}, {"marker": "o", "ls": "", "ms": 5})
+        for look in (
+            {"marker": "_", "ls": "", "ms": 9},
+            {**stars},
+            {"marker": "o", "ls": "", "ms": 5},
+        )
     ]
     right.legend(handles, NAMES.values(), frameon=False)
     for axes in (above, below, right):
@@ -310,16 +353,22 @@ def draw_picture(path, seeds, held):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--warmup", type=int, default=50)
-    parser.add_argument("--stable", type=int, default=1000, help="updates before the cooldowns (1000)")
+    parser.add_argument(
+        "--stable", type=int, default=1000, help="updates before the cooldowns (1000)"
+    )
     parser.add_argument("--cooldowns", type=int, nargs=3, default=(100, 200, 400), metavar="STEPS")
     parser.add_argument("--peak", type=float, default=1e-2, help="peak learning rate (0.01)")
-    parser.add_argument("--every", type=int, default=50, help="updates per reading of the hold rule (50)")
+    parser.add_argument(
+        "--every", type=int, default=50, help="updates per reading of the hold rule (50)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (3)")
     parser.add_argument("--output", type=Path, default=Path("branch_cooldowns.png"), metavar="FILE")
     args = parser.parse_args()
     if not 1e-9 <= args.peak <= 1 or args.seed < 0:
-        parser.error(f"--peak {args.peak} must lie between 1e-9 and 1, and --seed {args.seed} be at least 0")
+        parser.error(
+            f"--peak {args.peak} must lie between 1e-9 and 1, and --seed {args.seed} be at least 0"
+        )
     if args.seeds < 1:
         parser.error(f"--seeds {args.seeds} must be at least 1")
     program.check_picture(parser, args.output)

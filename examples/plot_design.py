@@ -24,7 +24,10 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 CURVES = [
     ("Cosine", PlateauCurve(10_000, warmup_steps=500)),
     ("Line to 0", PlateauCurve(10_000, warmup_steps=500, decay_shape="linear")),
-    ("Stable + cooldown", PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt")),
+    (
+        "Stable + cooldown",
+        PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt"),
+    ),
 ]
 
 STABLE = StagedCurve([(300, 1.0), (49_700,)])

@@ -14,7 +14,11 @@ from plateau_jax import PlateauCurve, StagedCurve
 matplotlib.use("Agg")  # Files, no window.
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito, safe for colour-blind readers
+BLUE, ORANGE, GREEN = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+)  # Okabe and Ito, safe for colour-blind readers
 
 
 def make_axes(size, total):
@@ -72,13 +76,22 @@ def draw_early_and_late():
         ("early plateau", [(0, 40)], {"color": GREEN}),
         ("late plateau", [(55, 40)], {"color": ORANGE, "linestyle": "--"}),
     ):
-        draw_curve(axes, PlateauCurve(600, warmup_steps=30, plateaus=plateaus), label=label, **style)
+        draw_curve(
+            axes, PlateauCurve(600, warmup_steps=30, plateaus=plateaus), label=label, **style
+        )
     axes.legend(frameon=False, loc="upper right")
     save_picture("early-and-late")
 
 
 def draw_staged_curve():
-    stages = [(500, 1.0), (3_000,), (0, 0.5), (2_000,), (2_000, 0.1, "cosine"), (2_500, 0.0, "1-sqrt")]
+    stages = [
+        (500, 1.0),
+        (3_000,),
+        (0, 0.5),
+        (2_000,),
+        (2_000, 0.1, "cosine"),
+        (2_500, 0.0, "1-sqrt"),
+    ]
     axes = make_axes((7.2, 2.8), 10_000)
     draw_curve(axes, StagedCurve(stages))
     for text, place in (

@@ -17,7 +17,8 @@ CURVE = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
 BRANCH = CURVE.cooldown(3_500, 1_500)
 BLUE, ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito, safe for colour-blind readers
 
-# Few inches and many dots per inch, so that the text is still readable where a phone shrinks the picture.
+# Few inches and many dots per inch, so that the text is still readable where a phone shrinks the
+# picture.
 figure, axes = plt.subplots(figsize=(5.6, 2.9), layout="constrained")
 CURVE.plot(peak_value=PEAK, ax=axes)
 axes.lines[0].set(color=BLUE, linewidth=2.4)
@@ -27,7 +28,9 @@ axes.plot(branched, PEAK * BRANCH(branched), color=ORANGE, linewidth=2.4, linest
 
 def label_curve(text, curve, step, offset, align="left"):
     """Write a label at an offset, in points, from the curve's value at a step."""
-    axes.annotate(text, (step, PEAK * curve(step)), offset, textcoords="offset points", ha=align, va="center")
+    axes.annotate(
+        text, (step, PEAK * curve(step)), offset, textcoords="offset points", ha=align, va="center"
+    )
 
 
 axes.get_legend().remove()  # The curves are labelled directly.

@@ -1,7 +1,7 @@
 """Helpers of the examples: checks of their arguments, checkpoints, and a clean end on Ctrl-C.
 
-Examples import this module first, before packages that take seconds to import. From then on, Ctrl-C ends the
-program with one line, and a missing package is reported with the command that installs it.
+Examples import this module first, before packages that take seconds to import. From then on, Ctrl-C
+ends the program with one line, and a missing package is reported with the command that installs it.
 """
 
 import contextlib
@@ -58,7 +58,9 @@ def save_and_exit(args: Namespace, done: int, **states: object) -> None:
     args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
     partial = args.checkpoint.with_suffix(".partial")
     # torch.load accepts plain values only, so paths are saved as text.
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    settings = {
+        name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()
+    }
     torch.save({"settings": settings, "done": done, **states}, partial)
     os.replace(partial, args.checkpoint)
     print(f"stopped after update {done}; {args.checkpoint} resumes with --resume")
@@ -80,7 +82,11 @@ def check_positive(parser: ArgumentParser, args: Namespace, *names: str) -> None
 
 def with_resume_hint(error: Exception, options: str) -> str:
     """Return the error; if the checkpoint has another curve, add which options to leave out."""
-    hint = f"; without {options}, --resume continues as planned" if "differ from step" in str(error) else ""
+    hint = (
+        f"; without {options}, --resume continues as planned"
+        if "differ from step" in str(error)
+        else ""
+    )
     return f"{error}{hint}"
 
 
@@ -101,7 +107,9 @@ def check_picture(parser: ArgumentParser, file: Path) -> None:
     import matplotlib.pyplot as plt  # takes a second, and only pictures need it
 
     if file.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
-        parser.error(f"--output {file} must end in .png, or in another format that matplotlib writes")
+        parser.error(
+            f"--output {file} must end in .png, or in another format that matplotlib writes"
+        )
     check_writable(parser, "--output", file)
 
 
@@ -155,7 +163,8 @@ def _print_cost() -> None:
     if name in _COSTS and os.environ.get("RANK", "0") == "0":
         minutes, memory = _COSTS[name]
         print(
-            f"{name}: {minutes:g} min and {memory:g} GB of memory on one CPU core, with its defaults",
+            f"{name}: {minutes:g} min and {memory:g} GB of memory on one CPU core, with its "
+            "defaults",
             file=sys.stderr,
         )
 

@@ -1,11 +1,11 @@
 """See the cooled-down model without a cooldown: running averages at a constant learning rate.
 
-The network and the data are those of choosing_a_curve.ipynb: handwritten digits, 32 hidden units, Adam,
-batches of 8. The learning rate stays constant. Three times, a running average of the weights takes the place
-of a cooldown: its averaging weights are those of `Curve.merge_weights`, so at the end of each window it is
-the merge of the checkpoints that it replaces. It is compared with the cooldown over the same updates, with
-exponential moving averages (EMA) of the same run, and with the weights at the constant learning rate. All
-seeds are trained at once.
+The network and the data are those of choosing_a_curve.ipynb: handwritten digits, 32 hidden units,
+Adam, batches of 8. The learning rate stays constant. Three times, a running average of the weights
+takes the place of a cooldown: its averaging weights are those of `Curve.merge_weights`, so at the
+end of each window it is the merge of the checkpoints that it replaces. It is compared with the
+cooldown over the same updates, with exponential moving averages (EMA) of the same run, and with the
+weights at the constant learning rate. All seeds are trained at once.
 
     python examples/running_averages.py
     python examples/running_averages.py --seeds 4 --interval 20
@@ -36,7 +36,8 @@ def prepare(seed, images):
     training, held_out = np.split(random.permutation(images), [1000])
     sizes = (64, 32), (32, 10)
     weights = [
-        (random.normal(0, n**-0.5, (n, m)).astype("float32"), np.zeros(m, "float32")) for n, m in sizes
+        (random.normal(0, n**-0.5, (n, m)).astype("float32"), np.zeros(m, "float32"))
+        for n, m in sizes
     ]
     return weights, random.choice(training, (WINDOWS[-1][1], 8)), held_out
 
@@ -99,7 +100,9 @@ def main() -> None:
     parser.add_argument("--interval", type=int, default=5, help="updates between two averages (5)")
     args = parser.parse_args()
     if args.seeds < 2 or args.interval < 1:
-        parser.error(f"--seeds {args.seeds} must be at least 2, and --interval {args.interval} at least 1")
+        parser.error(
+            f"--seeds {args.seeds} must be at least 2, and --interval {args.interval} at least 1"
+        )
     program.leave_on_ctrl_c()
 
     images, labels = load_digits(return_X_y=True)
@@ -124,14 +127,19 @@ def main() -> None:
         state, after = train(stable.table, state, batches[:, first:last], first)
         done = last
         constant, _, average, emas = state
-        kept = jax.tree.map(lambda leaf, rest: np.concatenate([leaf[:, None], rest], 1), before, after)
+        kept = jax.tree.map(
+            lambda leaf, rest: np.concatenate([leaf[:, None], rest], 1), before, after
+        )
         merged = merge(kept, stable, first, last, args.interval)
         apart = jax.tree.map(lambda one, other: np.abs(one - other).max(), average, merged)
         difference = max(difference, *map(float, jax.tree.leaves(apart)))
         rows.append([losses(tree) for tree in (cooled[0], average, *emas, constant)])
 
     names = "cooled down", "running average", *(f"EMA {decay}" for decay in DECAYS), "constant lr"
-    print(f"held-out loss, mean of {args.seeds} seeds, and the difference from the cooldown ± standard error")
+    print(
+        f"held-out loss, mean of {args.seeds} seeds, and the difference from the cooldown ± "
+        "standard error"
+    )
     print(" " * 16 + "".join(f"{f'updates {first} to {last}':>26}" for first, last in WINDOWS))
     for index, name in enumerate(names):
         line = f"{name:16}"

@@ -1,8 +1,8 @@
 """Compare Seesaw with its cosine on equal data: the part of batch_plan.py behind --seesaw.
 
-Seesaw (Meterez et al. 2025, arXiv:2510.14717) doubles the batch each time the cosine has halved, and
-multiplies the cosine by √(batch/first batch). The text and the transformer's layers are those of
-train_gpt.py. So is the peak: it is scaled by the square root of the first batch, and not tuned.
+Seesaw (Meterez et al. 2025, arXiv:2510.14717) doubles the batch each time the cosine has halved,
+and multiplies the cosine by √(batch/first batch). The text and the transformer's layers are those
+of train_gpt.py. So is the peak: it is scaled by the square root of the first batch, and not tuned.
 """
 
 import io
@@ -29,7 +29,9 @@ class TrainingRun:
         torch.manual_seed(seed)
         self.plan, self.counts, self.learning_rates = plan, [], []
         self.model = GPT(n_layer=2, n_embd=32, block_size=CONTEXT)
-        self.adamw = torch.optim.AdamW(self.model.parameters(), lr=peak, betas=(0.9, 0.95), fused=True)
+        self.adamw = torch.optim.AdamW(
+            self.model.parameters(), lr=peak, betas=(0.9, 0.95), fused=True
+        )
         self.scheduler = lambda_lr(self.adamw, curve, clock=DataClock(UNIT))
 
     def train(self, rows, until):
@@ -51,7 +53,9 @@ class TrainingRun:
         file = io.BytesIO()
         torch.save([part.state_dict() for part in (run.model, run.adamw, run.scheduler)], file)
         file.seek(0)
-        for part, state in zip((self.model, self.adamw, self.scheduler), torch.load(file), strict=True):
+        for part, state in zip(
+            (self.model, self.adamw, self.scheduler), torch.load(file), strict=True
+        ):
             part.load_state_dict(state)
         self.counts, self.learning_rates = [*run.counts], [*run.learning_rates]
 
@@ -87,8 +91,14 @@ def compare_with_cosine(seeds, total):
     rows_of_seed = [text[order[torch.arange(steps) % len(order)]] for order in orders]
     cosine = PlateauCurve(steps, warmup_steps=steps // 10)
 
-    print(f"{steps * UNIT} tokens in each run, {seeds} seeds; losses on held-out files, in nats per token")
-    print(" batch        updates      peak    cosine ± its error      Seesaw    difference ± its error")
+    print(
+        f"{steps * UNIT} tokens in each run, {seeds} seeds; losses on held-out files, in nats per "
+        "token"
+    )
+    print(
+        " batch        updates      peak    cosine ± its error      Seesaw    difference ± its "
+        "error"
+    )
     for batch in BATCHES:
         peak = PEAK * math.sqrt(batch / TUNED)
         plan = BatchPlan.seesaw(cosine, batch, unit=UNIT, largest=GROWTH * batch)
@@ -129,7 +139,10 @@ def resume_without_warmup(rows):
     weights = zip(resumed.model.parameters(), uninterrupted.model.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in weights)
     updates = -(-len(rows) * UNIT // TUNED)
-    print(f"without a warmup, in batches of {TUNED}: {updates} updates, and {len(resumed.counts)} of Seesaw;")
+    print(
+        f"without a warmup, in batches of {TUNED}: {updates} updates, and {len(resumed.counts)} of "
+        "Seesaw;"
+    )
     print(f"stopped after {len(stopped.counts)} and resumed, it ends with the same weights")
 
 

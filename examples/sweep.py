@@ -1,9 +1,10 @@
 """Find the best start and length of a plateau: train one network under 97 curves at once.
 
-The data are the handwritten digits that ship with scikit-learn. The networks have the same initial weights
-and see the same batches; each has a different curve. The curves are one table, `stack(curves)`, over which
-`jax.vmap` trains all of them in one compiled program. For comparison, the runs are also timed one after
-another; that program is compiled only once too, since the table is an argument.
+The data are the handwritten digits that ship with scikit-learn. The networks have the same initial
+weights and see the same batches; each has a different curve. The curves are one table,
+`stack(curves)`, over which `jax.vmap` trains all of them in one compiled program. For comparison,
+the runs are also timed one after another; that program is compiled only once too, since the table
+is an argument.
 
     python examples/sweep.py
     python examples/sweep.py --steps 1000 --peak 0.003 --output sweep.png
@@ -42,7 +43,10 @@ def initial_weights(random, hidden):
     """64 pixels → hidden units → 10 digits; biases begin at 0."""
     sizes = (64, hidden), (hidden, 10)
     return [
-        (random.normal(0, inputs**-0.5, (inputs, outputs)).astype("float32"), np.zeros(outputs, "float32"))
+        (
+            random.normal(0, inputs**-0.5, (inputs, outputs)).astype("float32"),
+            np.zeros(outputs, "float32"),
+        )
         for inputs, outputs in sizes
     ]
 
@@ -58,7 +62,9 @@ def make_train(weights, batches, held_out, peak):
 
     def train(table):
         """Return the loss on held-out images and the learning rates used."""
-        optimizer = optax.inject_hyperparams(optax.adam)(lambda step: peak * multiplier(table, step))
+        optimizer = optax.inject_hyperparams(optax.adam)(
+            lambda step: peak * multiplier(table, step)
+        )
 
         def update(state, batch):
             weights, optimizer_state = state
@@ -67,7 +73,9 @@ def make_train(weights, batches, held_out, peak):
             lr = optimizer_state.hyperparams["learning_rate"]
             return (optax.apply_updates(weights, updates), optimizer_state), lr
 
-        (trained, _), learning_rates = jax.lax.scan(update, (weights, optimizer.init(weights)), batches)
+        (trained, _), learning_rates = jax.lax.scan(
+            update, (weights, optimizer.init(weights)), batches
+        )
         return loss_fn(trained, *held_out), learning_rates
 
     return train
@@ -84,17 +92,23 @@ def draw_picture(path, curves, losses, peak):
     *swept, plain = losses
     chosen = {"best": np.argmin(swept), "worst": np.argmax(swept), "no plateau": len(swept)}
     most = np.abs(np.array(swept) - plain).max()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8), width_ratios=(4, 3), layout="constrained")
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(12, 4.8), width_ratios=(4, 3), layout="constrained"
+    )
 
     shown = np.reshape(swept, (len(LENGTHS), len(STARTS)))
-    image = left.imshow(shown, "RdBu_r", origin="lower", aspect="auto", vmin=plain - most, vmax=plain + most)
+    image = left.imshow(
+        shown, "RdBu_r", origin="lower", aspect="auto", vmin=plain - most, vmax=plain + most
+    )
     for name in ("best", "worst"):
         row, column = divmod(chosen[name], len(STARTS))
         dark = abs(swept[chosen[name]] - plain) > most / 2
         left.text(column, row, name, color="white" if dark else "black", ha="center", va="center")
     left.set_xticks(range(len(STARTS)), STARTS)
     left.set_yticks(range(len(LENGTHS)), LENGTHS)
-    left.set(xlabel="start of the plateau (% of the steps after the warmup)", ylabel="its length (%)")
+    left.set(
+        xlabel="start of the plateau (% of the steps after the warmup)", ylabel="its length (%)"
+    )
     left.set_title(f"Held-out loss (white: {plain:.4f}, without a plateau)", loc="left")
     left.tick_params(length=0)
     left.spines[:].set_visible(False)
@@ -102,7 +116,9 @@ def draw_picture(path, curves, losses, peak):
 
     plot([curves[index] for index in chosen.values()], peak_value=peak, ax=right)
     for line, (name, index) in zip(right.lines, chosen.items(), strict=True):
-        line.set(label=f"{name}: {losses[index]:.4f}", color=image.to_rgba(losses[index]), linewidth=2)
+        line.set(
+            label=f"{name}: {losses[index]:.4f}", color=image.to_rgba(losses[index]), linewidth=2
+        )
     right.lines[-1].set_color("0.5")
     right.legend(frameon=False, loc="upper right")
     right.set_title("Learning rate, and final held-out loss", loc="left")
@@ -182,7 +198,9 @@ def main() -> None:
         f"{len(curves)} runs at once:".ljust(43),
         f"{at_once:.3f} s, after {compiling:.1f} s to compile",
     )
-    print(f"one after another:                          {in_turn:.3f} s, after {compiling_one:.1f} s")
+    print(
+        f"one after another:                          {in_turn:.3f} s, after {compiling_one:.1f} s"
+    )
     print(f"times as fast at once:                      {statistics.median(ratios):.2f}")
     print(f"largest difference between their losses:    {np.abs(losses - alone_losses).max():.1e}")
     draw_picture(args.output, curves, losses, args.peak)

@@ -1,18 +1,20 @@
 """Recover the two-grams of surnames from their Bloom filters, with a network and with a linear model.
 
-The filters of bloom_filters.py keep names secret while registries compare them. How much of a name can a
-model read out of its filter, after training on other names and their filters? The names are the 88,799
-surnames of the US census of 1990. A filter has 64 bits and 8 hash functions, which set most of the bits:
-even with the key, six two-grams that are not in the name fit the filter for one that is.
+The filters of bloom_filters.py keep names secret while registries compare them. How much of a name
+can a model read out of its filter, after training on other names and their filters? The names are
+the 88,799 surnames of the US census of 1990. A filter has 64 bits and 8 hash functions, which set
+most of the bits: even with the key, six two-grams that are not in the name fit the filter for one
+that is.
 
-NumPy encodes all names at once, and joblib caches the result, which the next start maps into memory. The time
-is compared with encoding row by row. A tenth of the names is held out, and another tenth chooses each model's
-threshold. The network is compared with guessing the most frequent two-grams, with a linear model trained the
-same way (which gains 0.01 if trained three times as long), and with the key.
+NumPy encodes all names at once, and joblib caches the result, which the next start maps into
+memory. The time is compared with encoding row by row. A tenth of the names is held out, and another
+tenth chooses each model's threshold. The network is compared with guessing the most frequent
+two-grams, with a linear model trained the same way (which gains 0.01 if trained three times as
+long), and with the key.
 
     python examples/train_bloom.py
     python examples/train_bloom.py --bits 1000 --hashes 30 --epochs 2
-    python examples/train_bloom.py --resume        (after Ctrl-C, with the settings of the checkpoint)
+    python examples/train_bloom.py --resume (after Ctrl-C, with the settings of the checkpoint)
 """
 
 import program
@@ -44,7 +46,9 @@ COLORS = {"network": "#0072B2", "linear model": "#E69F00", "most frequent": "0.5
 def cached(folder, **sizes):
     """Return the encoded surnames, mapped into memory from files in the folder."""
     memory = joblib.Memory(folder, mmap_mode="r", verbose=0)
-    digest = hashlib.sha256(Path(SURNAMES).read_bytes()).hexdigest()  # a changed source is encoded again
+    digest = hashlib.sha256(
+        Path(SURNAMES).read_bytes()
+    ).hexdigest()  # a changed source is encoded again
     return memory.cache(encode, ignore=["source"])(SURNAMES, digest=digest, **sizes)
 
 
@@ -71,12 +75,12 @@ def keep_batch(batch):
 def make_model(bits, hidden, log_odds):
     """Build a linear model or, with a hidden layer, a network.
 
-    Layers are initialized after Xavier, before a ReLU after Kaiming. A name has one in a hundred of all
-    two-grams. The biases of the last layer start at the two-grams' log-odds, so that training need not first
-    learn how rare each one is (Lin et al., 2017, "Focal loss").
-    The threshold is chosen after training. A `pos_weight` on the two-grams of a name (the root of the odds
-    against each) was tried, and cost 0.02 to 0.03 of F1: it moves the threshold, which is chosen anyway, and
-    lets the rarest two-grams outweigh the others.
+    Layers are initialized after Xavier, before a ReLU after Kaiming. A name has one in a hundred of
+    all two-grams. The biases of the last layer start at the two-grams' log-odds, so that training
+    need not first learn how rare each one is (Lin et al., 2017, "Focal loss"). The threshold is
+    chosen after training. A `pos_weight` on the two-grams of a name (the root of the odds against
+    each) was tried, and cost 0.02 to 0.03 of F1: it moves the threshold, which is chosen anyway,
+    and lets the rarest two-grams outweigh the others.
     """
     last = nn.Linear(hidden or bits, len(TWO_GRAMS))
     nn.init.xavier_uniform_(last.weight)
@@ -136,16 +140,24 @@ def draw_picture(path, curves, scores, groups, by_group):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=88_799, help="use only the most common surnames (all)")
+    parser.add_argument(
+        "--count", type=int, default=88_799, help="use only the most common surnames (all)"
+    )
     parser.add_argument("--bits", type=int, default=64, help="bits of a filter (64)")
     parser.add_argument("--hashes", type=int, default=8, help="bits that a two-gram sets (8)")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--peak", type=float, default=1e-2, help="the network's peak learning rate (0.01)")
-    parser.add_argument("--linear-peak", type=float, default=0.5, help="the linear model's peak (0.5)")
+    parser.add_argument(
+        "--peak", type=float, default=1e-2, help="the network's peak learning rate (0.01)"
+    )
+    parser.add_argument(
+        "--linear-peak", type=float, default=0.5, help="the linear model's peak (0.5)"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--every", type=int, default=138, help="updates between two lines of output (138)")
+    parser.add_argument(
+        "--every", type=int, default=138, help="updates between two lines of output (138)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, default=Path("train_bloom_data"), metavar="FOLDER")
     parser.add_argument("--output", type=Path, default=Path("train_bloom.png"), metavar="FILE")
@@ -164,11 +176,16 @@ def main() -> None:
     torch.set_num_threads(1)  # The models are small.
     sizes = {"bits": args.bits, "positions": positions(args.bits, args.hashes)}
     start = time.perf_counter()
-    # As an argument, the positions are part of the cache's key; functions called by encode would not be.
+    # As an argument, the positions are part of the cache's key; functions called by encode would
+    # not be.
     data = cached(args.data, count=args.count, **sizes)
     seconds = time.perf_counter() - start
-    shuffled = np.random.default_rng(0).permutation(len(data["filters"]))  # the same split for every seed
-    training, validation, held_out = np.split(shuffled, [len(shuffled) * 8 // 10, len(shuffled) * 9 // 10])
+    shuffled = np.random.default_rng(0).permutation(
+        len(data["filters"])
+    )  # the same split for every seed
+    training, validation, held_out = np.split(
+        shuffled, [len(shuffled) * 8 // 10, len(shuffled) * 9 // 10]
+    )
     _, grams = Names(data, args.bits, training)[:]
     frequency = grams.sum(0, dtype=torch.float32)  # the number of names with each two-gram
     log_odds = torch.log((frequency + 0.5) / (len(training) - frequency + 0.5))
@@ -182,13 +199,19 @@ def main() -> None:
         # No workers: reading rows from memory costs less than sending them between processes.
         settings = {"device": args.device, "num_workers": 0, "collate_fn": keep_batch}
         rows = [Names(data, args.bits, part) for part in (training, validation, held_out)]
-        feed = prefetch(make_loader(rows[0], args.batch_size, seed=args.seed, **settings), args.device)
+        feed = prefetch(
+            make_loader(rows[0], args.batch_size, seed=args.seed, **settings), args.device
+        )
         checks = prefetch(make_loader(rows[1], 2048, training=False, **settings), args.device)
         updates, done = args.epochs * len(feed), 0
-        curve = PlateauCurve(updates, warmup_steps=updates // 20, plateaus=[(10, 40)], min_lr_ratio=0.01)
+        curve = PlateauCurve(
+            updates, warmup_steps=updates // 20, plateaus=[(10, 40)], min_lr_ratio=0.01
+        )
         steps = {}
         for (name, model), peak in zip(models.items(), (args.peak, args.linear_peak), strict=True):
-            optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=1e-4, fused=True)
+            optimizer = torch.optim.AdamW(
+                model.parameters(), lr=peak, weight_decay=1e-4, fused=True
+            )
             steps[name] = TrainStep(model, optimizer, loss_fn, curve)
         if saved is not None:
             for name, step in steps.items():
@@ -197,14 +220,20 @@ def main() -> None:
             done = saved["done"]
             print(f"resumed from {args.checkpoint} after update {done} of {updates}")
     except ValueError as error:
-        sys.exit(f"train_bloom.py: {program.with_resume_hint(error, '--epochs, --batch-size and --count')}")
+        sys.exit(
+            "train_bloom.py: "
+            f"{program.with_resume_hint(error, '--epochs, --batch-size and --count')}"
+        )
 
     stop = program.stop_between_updates()
 
     print(
-        f"{len(shuffled):,} names ready after {seconds:.2f} s, {grams.float().mean():.1%} of two-grams there"
+        f"{len(shuffled):,} names ready after {seconds:.2f} s, {grams.float().mean():.1%} of "
+        "two-grams there"
     )
-    print("update  learning rate    network  linear model  (nats a name, not trained on)", flush=True)
+    print(
+        "update  learning rate    network  linear model  (nats a name, not trained on)", flush=True
+    )
     batches = program.forever(feed)
     while done < updates and not stop.is_set():
         batch = next(batches)
@@ -254,7 +283,10 @@ def main() -> None:
 
     count = min(4000, args.count)
     slow, fast = (1e3 * seconds for seconds in compare(SURNAMES, count, *sizes.values()))
-    print(f"{count:,} names row by row {slow:.0f} ms, at once {fast:.1f} ms: {slow / fast:.0f} times as fast")
+    print(
+        f"{count:,} names row by row {slow:.0f} ms, at once {fast:.1f} ms: {slow / fast:.0f} times "
+        "as fast"
+    )
 
 
 if __name__ == "__main__":

@@ -101,8 +101,17 @@ def draw_picture(path: Path, curve: PlateauCurve, learning_rates, losses) -> Non
     above.plot(steps[::group], learning_rates[1, ::group], ".", color=orange, ms=4)
     above.set_title("Learning rate (plateaus shaded)", loc="left")
     above.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    below.plot(grouped_steps, grouped_losses[0], color=blue, lw=4, alpha=0.45, label="JAX: flax, optax")
-    below.plot(grouped_steps, grouped_losses[1], ".", color=orange, ms=4, label="PyTorch: torch.nn, LambdaLR")
+    below.plot(
+        grouped_steps, grouped_losses[0], color=blue, lw=4, alpha=0.45, label="JAX: flax, optax"
+    )
+    below.plot(
+        grouped_steps,
+        grouped_losses[1],
+        ".",
+        color=orange,
+        ms=4,
+        label="PyTorch: torch.nn, LambdaLR",
+    )
     below.plot(steps, losses[0], color="0.8", lw=0.6, zorder=1, label="every batch")
     below.set_title(f"Training loss (mean of {group} batches)", loc="left")
     below.set(xlabel="step", yscale="log")
@@ -128,7 +137,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("train_digits.png"), metavar="FILE")
     args = parser.parse_args()
     if args.batch_size < 1 or args.seed < 0:
-        parser.error(f"--batch-size {args.batch_size} must be at least 1, --seed {args.seed} at least 0")
+        parser.error(
+            f"--batch-size {args.batch_size} must be at least 1, --seed {args.seed} at least 0"
+        )
     program.check_picture(parser, args.output)
     try:
         curve = PlateauCurve(
@@ -156,7 +167,9 @@ def main() -> None:
 
     torch.set_num_threads(1)  # a second thread does not pay for matrices this small
     torch_network = torch_twin(jax_network)
-    torch_optimizer = torch.optim.AdamW(torch_network.parameters(), lr=args.peak, weight_decay=WEIGHT_DECAY)
+    torch_optimizer = torch.optim.AdamW(
+        torch_network.parameters(), lr=args.peak, weight_decay=WEIGHT_DECAY
+    )
     torch_scheduler = lambda_lr(torch_optimizer, curve)
 
     losses, learning_rates = np.empty((2, args.steps)), np.empty((2, args.steps), np.float32)
@@ -174,12 +187,21 @@ def main() -> None:
     with torch.no_grad():
         torch_guesses = torch_network(torch.tensor(images[test])).argmax(1).numpy()
     jax_guesses = np.argmax(jax_network(images[test]), 1)
-    differing = np.count_nonzero(learning_rates[0].view(np.int32) != learning_rates[1].view(np.int32))
+    differing = np.count_nonzero(
+        learning_rates[0].view(np.int32) != learning_rates[1].view(np.int32)
+    )
     print()
     print(f"steps at which the two learning rates differ: {differing} of {args.steps}")
-    print(f"largest difference between the two losses:    {np.abs(losses[0] - losses[1]).max():.1e}")
-    print(f"test accuracy in JAX:                         {np.mean(jax_guesses == labels[test]):.2%}")
-    print(f"test accuracy in PyTorch:                     {np.mean(torch_guesses == labels[test]):.2%}")
+    print(
+        f"largest difference between the two losses:    {np.abs(losses[0] - losses[1]).max():.1e}"
+    )
+    print(
+        f"test accuracy in JAX:                         {np.mean(jax_guesses == labels[test]):.2%}"
+    )
+    print(
+        "test accuracy in PyTorch:                     "
+        f"{np.mean(torch_guesses == labels[test]):.2%}"
+    )
     draw_picture(args.output, curve, learning_rates, losses)
     print(f"picture:                                      {args.output}")
 

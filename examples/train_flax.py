@@ -1,19 +1,20 @@
 """Predict the next word of Python's standard library in flax, with the network sharded over several devices.
 
-Eight words → the ninth, of a vocabulary of 2048. The mesh of devices has two axes: over "data" each device
-takes a share of the batch, over "model" a share of the vocabulary's table and of the hidden layer, and of
-Adam's moments for them. The same run on one device has the same learning rates, bit for bit, and the same
-losses up to rounding in float32. The baseline is how often a word follows the previous one.
+Eight words → the ninth, of a vocabulary of 2048. The mesh of devices has two axes: over "data" each
+device takes a share of the batch, over "model" a share of the vocabulary's table and of the hidden
+layer, and of Adam's moments for them. The same run on one device has the same learning rates, bit
+for bit, and the same losses up to rounding in float32. The baseline is how often a word follows the
+previous one.
 
-The curve is a warmup, a stable phase and a cooldown. A checkpoint holds the curve and the state: a run can
-be resumed on another mesh, and under any curve with the same history. Ctrl-C saves too.
+The curve is a warmup, a stable phase and a cooldown. A checkpoint holds the curve and the state: a
+run can be resumed on another mesh, and under any curve with the same history. Ctrl-C saves too.
 
-The network is that of Bengio et al., 2003, "A Neural Probabilistic Language Model", sharded as in Shoeybi
-et al., 2019, "Megatron-LM", arXiv:1909.08053.
+The network is that of Bengio et al., 2003, "A Neural Probabilistic Language Model", sharded as in
+Shoeybi et al., 2019, "Megatron-LM", arXiv:1909.08053.
 
     python examples/train_flax.py
     python examples/train_flax.py --mesh 4 2 --width 512
-    python examples/train_flax.py --resume        (after Ctrl-C, with the settings of the checkpoint)
+    python examples/train_flax.py --resume (after Ctrl-C, with the settings of the checkpoint)
     python examples/train_flax.py --resume --mesh 1 1 --stable 1500 --cooldown 500
 """
 
@@ -45,7 +46,8 @@ NOT_SAVED = "mesh", "checkpoint", "resume"  # a resumed run may change these
 class Network(nnx.Module):
     """Words (batch, 8) → logits of the next word (batch, 2048), with tied embeddings.
 
-    The first kernel is sharded by columns and the second by rows, so devices exchange results only once.
+    The first kernel is sharded by columns and the second by rows, so devices exchange results only
+    once.
     """
 
     def __init__(self, width, rngs):
@@ -147,24 +149,35 @@ class Run:
 
     def save(self, checkpoints, settings, curve):
         """Start a save, which returns once the state is copied and writes during the next updates."""
-        past = {"rates": np.array(self.learning_rates).tolist(), "losses": np.array(self.losses).tolist()}
+        past = {
+            "rates": np.array(self.learning_rates).tolist(),
+            "losses": np.array(self.losses).tolist(),
+        }
         record = resume_record(curve, settings["peak"])
         about = checkpoint.args.JsonSave({"settings": settings, "record": record, **past})
         state = checkpoint.args.StandardSave(nnx.state(self.parts))
-        checkpoints.save(len(self.learning_rates), args=checkpoint.args.Composite(state=state, about=about))
+        checkpoints.save(
+            len(self.learning_rates), args=checkpoint.args.Composite(state=state, about=about)
+        )
 
     def load(self, checkpoints, about):
         """Load a state saved on any mesh; each device reads its shard on this mesh."""
         state = checkpoint.args.StandardRestore(nnx.state(self.parts))
-        saved = checkpoints.restore(len(about["rates"]), args=checkpoint.args.Composite(state=state))
+        saved = checkpoints.restore(
+            len(about["rates"]), args=checkpoint.args.Composite(state=state)
+        )
         nnx.update(self.parts, saved.state)
-        self.learning_rates, self.losses = ([*map(np.float32, about[name])] for name in ("rates", "losses"))
+        self.learning_rates, self.losses = (
+            [*map(np.float32, about[name])] for name in ("rates", "losses")
+        )
 
 
 def manager(folder):
     """Return Orbax's manager, which keeps the last checkpoint and removes partly written ones."""
     kept = checkpoint.checkpoint_managers.LatestN(1)
-    options = checkpoint.CheckpointManagerOptions(preservation_policy=kept, cleanup_tmp_directories=True)
+    options = checkpoint.CheckpointManagerOptions(
+        preservation_policy=kept, cleanup_tmp_directories=True
+    )
     return checkpoint.CheckpointManager(folder.absolute(), options=options)
 
 
@@ -182,15 +195,21 @@ def last_saved(folder):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     mesh = {"type": int, "choices": (1, 2, 4, 8, 16), "metavar": ("DATA", "MODEL")}
-    parser.add_argument("--mesh", nargs=2, default=(2, 2), help="devices along both axes (2 2)", **mesh)
+    parser.add_argument(
+        "--mesh", nargs=2, default=(2, 2), help="devices along both axes (2 2)", **mesh
+    )
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--stable", type=int, default=700, help="updates at the peak (700)")
     parser.add_argument("--cooldown", type=int, default=250)
-    parser.add_argument("--batch-size", type=int, default=256, help="rows in a batch, over all devices (256)")
+    parser.add_argument(
+        "--batch-size", type=int, default=256, help="rows in a batch, over all devices (256)"
+    )
     parser.add_argument("--width", type=int, default=256, help="width of the hidden layer (256)")
     parser.add_argument("--peak", type=float, default=5e-3, help="peak learning rate (0.005)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=100, help="updates between two checkpoints (100)")
+    parser.add_argument(
+        "--every", type=int, default=100, help="updates between two checkpoints (100)"
+    )
     parser.add_argument("--checkpoint", type=Path, default=Path("train_flax"), metavar="FOLDER")
     parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     args, saved = parser.parse_args(), None
@@ -205,10 +224,14 @@ def arguments():
         if any(getattr(args, name) != saved["settings"][name] for name in FIXED):
             parser.error("--resume: --batch-size, --width, --peak and --seed must not change")
     data, model = args.mesh
-    if args.batch_size % data or args.width % model or min(args.batch_size, args.width, args.every) < 1:
+    if (
+        args.batch_size % data
+        or args.width % model
+        or min(args.batch_size, args.width, args.every) < 1
+    ):
         parser.error(
-            f"--batch-size must be a multiple of {data} and --width of {model}, for --mesh {data} {model}; "
-            "they and --every must be at least 1"
+            f"--batch-size must be a multiple of {data} and --width of {model}, for --mesh {data} "
+            f"{model}; they and --every must be at least 1"
         )
     try:
         curve = StagedCurve([(args.warmup, 1.0), (args.stable,), (args.cooldown, 0.0, "1-sqrt")])
@@ -247,7 +270,10 @@ def main() -> None:
         state = jax.tree.leaves(nnx.state(run.parts))
         whole = sum(part.nbytes for part in state) / 1e6
         share = sum(part.addressable_data(0).nbytes for part in state) / 1e6
-        print(f"{len(text.training):,} words to learn from, {run.mesh.size} devices, {devices[0].platform}")
+        print(
+            f"{len(text.training):,} words to learn from, {run.mesh.size} devices, "
+            f"{devices[0].platform}"
+        )
         print(f"weights and moments: {whole:.2f} MB, of which a device holds {share:.2f} MB\n")
         print("update  learning rate  training loss  held-out loss", flush=True)
         while (done := len(run.learning_rates)) < updates and not stop.is_set():
@@ -271,10 +297,15 @@ def main() -> None:
     losses = np.array([run.losses, alone.losses])
     held_out = run.loss(text.held_out)
     print("\nagainst the same run on one device:")
-    print(f"  learning rates that differ:             {np.count_nonzero(bits[0] != bits[1])} of {updates}")
+    print(
+        f"  learning rates that differ:             {np.count_nonzero(bits[0] != bits[1])} of "
+        f"{updates}"
+    )
     print(f"  largest difference of a training loss:  {np.abs(losses[0] - losses[1]).max():.1e}")
     print(f"  difference of the last training loss:   {abs(losses[0, -1] - losses[1, -1]):.1e}")
-    print(f"  difference of the last held-out loss:   {abs(held_out - alone.loss(text.held_out)):.1e}")
+    print(
+        f"  difference of the last held-out loss:   {abs(held_out - alone.loss(text.held_out)):.1e}"
+    )
     print(f"\nheld-out loss of frequencies of pairs:  {text.loss_of_pairs():.4f} nats per word")
     print(f"held-out loss of the network:           {held_out:.4f}")
 

@@ -1,20 +1,20 @@
 """Train a small GPT, byte by byte, on the source of Python's own standard library.
 
-A decoder-only transformer with AdamW, or with Muon and AdamW, a warmup and one plateau. At intervals the
-program prints how well the model predicts held-out files, in nats per byte, and saves a checkpoint. The loss
-to beat is that of byte frequencies alone. Ctrl-C saves too, and a run resumed with --resume has the losses of
-an uninterrupted run, to the last bit. The number of processes may change in between: one process, DDP and
-FSDP2 load each other's checkpoints.
+A decoder-only transformer with AdamW, or with Muon and AdamW, a warmup and one plateau. At
+intervals the program prints how well the model predicts held-out files, in nats per byte, and saves
+a checkpoint. The loss to beat is that of byte frequencies alone. Ctrl-C saves too, and a run
+resumed with --resume has the losses of an uninterrupted run, to the last bit. The number of
+processes may change in between: one process, DDP and FSDP2 load each other's checkpoints.
 
-The model is that of GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"),
-with the names of https://github.com/karpathy/nanoGPT.
+The model is that of GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask
+Learners"), with the names of https://github.com/karpathy/nanoGPT.
 
     python examples/train_gpt.py
     python examples/train_gpt.py --steps 3000 --accumulation 2
     python examples/train_gpt.py --global-batch 64    (in micro-batches as large as memory allows)
     python examples/train_gpt.py --optimizer muon
     python examples/train_gpt.py --precision bf16 --compile --cuda-graph --width 512 --layers 8
-    python examples/train_gpt.py --resume         (with the settings of the checkpoint, unless given again)
+    python examples/train_gpt.py --resume (with the settings of the checkpoint, unless given again)
     torchrun --nproc-per-node 2 examples/train_gpt.py --distribute fsdp --checkpoint-activations
 """
 
@@ -60,7 +60,9 @@ class Block(nn.Module):
         self.ln_1, self.ln_2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
         self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=False)
         self.proj = nn.Linear(n_embd, n_embd, bias=False)
-        self.mlp = nn.Sequential(nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd))
+        self.mlp = nn.Sequential(
+            nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd)
+        )
 
     def forward(self, x):
         qkv = self.qkv(self.ln_1(x)).chunk(3, dim=-1)
@@ -91,7 +93,9 @@ def loss_fn(model, batch):
     """Return the summed cross-entropy of the next bytes, in nats, and the number of bytes."""
     text = batch.long()
     inputs, targets = text[:, :-1], text[:, 1:].flatten()
-    return functional.cross_entropy(model(inputs).flatten(0, 1), targets, reduction="sum"), len(targets)
+    return functional.cross_entropy(model(inputs).flatten(0, 1), targets, reduction="sum"), len(
+        targets
+    )
 
 
 def read_text():
@@ -127,15 +131,21 @@ def optimizers(args, model):
     """Return AdamW for everything, or Muon for the matrices inside the blocks and AdamW for the rest.
 
     AdamW: Loshchilov and Hutter, 2019, arXiv:1711.05101. Muon: Jordan et al., 2024,
-    https://kellerjordan.github.io/posts/muon. Its updates are scaled to the size of AdamW's, so both use one
-    learning rate (Liu et al., 2025, arXiv:2502.16982).
+    https://kellerjordan.github.io/posts/muon. Its updates are scaled to the size of AdamW's, so
+    both use one learning rate (Liu et al., 2025, arXiv:2502.16982).
     """
-    matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if args.optimizer == "muon" else []
+    matrices = (
+        [p for p in model.blocks.parameters() if p.dim() == 2] if args.optimizer == "muon" else []
+    )
     others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
-    adamw = torch.optim.AdamW(others, lr=args.peak, betas=(0.9, 0.95), fused=True, capturable=args.cuda_graph)
+    adamw = torch.optim.AdamW(
+        others, lr=args.peak, betas=(0.9, 0.95), fused=True, capturable=args.cuda_graph
+    )
     if not matrices:
         return [adamw]
-    muon = torch.optim.Muon(matrices, lr=args.peak, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(
+        matrices, lr=args.peak, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
+    )
     return [muon, adamw]
 
 
@@ -156,28 +166,52 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1500, help="updates (1500)")
     parser.add_argument(
-        "--batch-size", type=int, default=16, help="sequences in a micro-batch, over all processes (16)"
+        "--batch-size",
+        type=int,
+        default=16,
+        help="sequences in a micro-batch, over all processes (16)",
     )
-    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches in an update (1)")
-    parser.add_argument("--global-batch", type=int, help="sequences in an update; sets the two options above")
+    parser.add_argument(
+        "--accumulation", type=int, default=1, help="micro-batches in an update (1)"
+    )
+    parser.add_argument(
+        "--global-batch", type=int, help="sequences in an update; sets the two options above"
+    )
     parser.add_argument("--context", type=int, default=64, help="bytes in a sequence (64)")
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--width", type=int, default=64, help="width of the model, a multiple of 32 (64)")
+    parser.add_argument(
+        "--width", type=int, default=64, help="width of the model, a multiple of 32 (64)"
+    )
     parser.add_argument("--peak", type=float, default=4e-3, help="peak learning rate (0.004)")
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--cuda-graph", action="store_true")
     parser.add_argument("--distribute", choices=("ddp", "fsdp"), help="wrap the model for torchrun")
-    parser.add_argument("--checkpoint-activations", action="store_true", help="less memory, more time")
+    parser.add_argument(
+        "--checkpoint-activations", action="store_true", help="less memory, more time"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads (1: the default model is small)")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="CPU threads (1: the default model is small)"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=100, help="updates between two checkpoints (100)")
+    parser.add_argument(
+        "--every", type=int, default=100, help="updates between two checkpoints (100)"
+    )
     parser.add_argument("--checkpoints", default="train_gpt_checkpoints", metavar="FOLDER")
     parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
     args, settings = with_saved_settings(parser, global_batch=None)
-    sizes = ("steps", "batch_size", "accumulation", "context", "layers", "width", "threads", "every")
+    sizes = (
+        "steps",
+        "batch_size",
+        "accumulation",
+        "context",
+        "layers",
+        "width",
+        "threads",
+        "every",
+    )
     program.check_positive(parser, args, *sizes)
     if args.width % 32:
         parser.error(f"--width {args.width} must be a multiple of 32")
@@ -185,9 +219,13 @@ def arguments():
     if processes > 1 and args.distribute is None:
         parser.error("under torchrun give --distribute ddp or --distribute fsdp")
     if processes > 1 and args.global_batch is not None:
-        parser.error("--global-batch tries micro-batches in one process; torchrun needs --batch-size")
+        parser.error(
+            "--global-batch tries micro-batches in one process; torchrun needs --batch-size"
+        )
     if args.batch_size % processes:
-        parser.error(f"--batch-size {args.batch_size} must be a multiple of the {processes} processes")
+        parser.error(
+            f"--batch-size {args.batch_size} must be a multiple of the {processes} processes"
+        )
     program.check_device(parser, args.device)
     program.check_writable(parser, "--checkpoints", settings.parent)
     return args, settings, processes
@@ -198,11 +236,15 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     training, held_out = read_text()
     # A row has one more byte than the model reads: the last byte is only a target.
-    rows, held_out_rows = (text.unfold(0, args.context + 1, args.context) for text in (training, held_out))
+    rows, held_out_rows = (
+        text.unfold(0, args.context + 1, args.context) for text in (training, held_out)
+    )
     held_out_rows = held_out_rows[:: max(1, len(held_out_rows) // 256)]
     baseline = loss_of_frequencies(training, held_out_rows[:, 1:])
 
-    curve = PlateauCurve(args.steps, warmup_steps=args.steps // 10, plateaus=[(20, 40)], min_lr_ratio=0.02)
+    curve = PlateauCurve(
+        args.steps, warmup_steps=args.steps // 10, plateaus=[(20, 40)], min_lr_ratio=0.02
+    )
     modes = {"precision": args.precision, "compile": args.compile, "cuda_graph": args.cuda_graph}
 
     def make_step():
@@ -226,7 +268,9 @@ def main() -> None:
         model = step.model
         device = next(model.parameters()).device
         # No workers: reading rows from memory costs less than sending them between processes.
-        loader = make_loader(rows, args.batch_size // processes, device=device, num_workers=0, seed=args.seed)
+        loader = make_loader(
+            rows, args.batch_size // processes, device=device, num_workers=0, seed=args.seed
+        )
         held_out_loader = make_loader(
             held_out_rows, 32 // processes, training=False, device=device, num_workers=0
         )
@@ -254,7 +298,9 @@ def main() -> None:
     batches = program.forever(feed)
     size = args.accumulation * args.batch_size * args.context  # bytes per update
     hidden = None if is_main() else True
-    bar = tqdm(total=args.steps * size, initial=done * size, unit="B", unit_scale=True, disable=hidden)
+    bar = tqdm(
+        total=args.steps * size, initial=done * size, unit="B", unit_scale=True, disable=hidden
+    )
     while done < args.steps:
         result = step(*(next(batches) for _ in range(args.accumulation)))
         done += 1
@@ -266,7 +312,9 @@ def main() -> None:
             losses = [row["loss"] for row in log.rows]
             mean, unseen = sum(losses) / len(losses), held_out_loss()
             if is_main():
-                bar.write(f"update {done}: loss {mean:.4f}, on held-out files {unseen:.4f} nats per byte")
+                bar.write(
+                    f"update {done}: loss {mean:.4f}, on held-out files {unseen:.4f} nats per byte"
+                )
             checkpoints.save(done, **parts)
         # With several processes this check is a collective, too slow for every update.
         if (processes == 1 or done % 10 == 0) and stopped(stop, device):

@@ -1,15 +1,16 @@
 """Forecast the carbon dioxide over Mauna Loa a year ahead with an LSTM, by truncated backpropagation.
 
-The data are the monthly means of 1958-2001 that ship with statsmodels. From the change since the previous
-month and from its state, the LSTM forecasts the next twelve months; it learns the seasons by itself. The
-series is cut into windows of two years; the state is carried from each window to the next, gradients are not
-(Williams and Peng, 1990, "An Efficient Gradient-Based Algorithm for On-Line Training of Recurrent Network
-Trajectories"). The last fifth of the months is held out. Two forecasts that need no model serve for
-comparison: the last value, and a repetition of last year's changes.
+The data are the monthly means of 1958-2001 that ship with statsmodels. From the change since the
+previous month and from its state, the LSTM forecasts the next twelve months; it learns the seasons
+by itself. The series is cut into windows of two years; the state is carried from each window to the
+next, gradients are not (Williams and Peng, 1990, "An Efficient Gradient-Based Algorithm for On-Line
+Training of Recurrent Network Trajectories"). The last fifth of the months is held out. Two
+forecasts that need no model serve for comparison: the last value, and a repetition of last year's
+changes.
 
     python examples/train_lstm.py
     python examples/train_lstm.py --epochs 80 --hidden 64 --output co2.png
-    python examples/train_lstm.py --resume        (after Ctrl-C, with the settings of the checkpoint)
+    python examples/train_lstm.py --resume (after Ctrl-C, with the settings of the checkpoint)
 """
 
 import program
@@ -64,7 +65,9 @@ def windows(changes, targets, counts, length):
 def draw_picture(path, dates, level, origins, forecasts, errors):
     """Draw forecasts from every held-out December above, and the errors by months ahead below."""
     colors = {"LSTM": "#0072B2", "last year's changes": "#E69F00", "last value": "0.6"}
-    figure, (above, below) = plt.subplots(2, 1, figsize=(9, 7), height_ratios=(3, 2), layout="constrained")
+    figure, (above, below) = plt.subplots(
+        2, 1, figsize=(9, 7), height_ratios=(3, 2), layout="constrained"
+    )
     decembers = [index for index, month in enumerate(origins) if dates[month].month == 12]
     shown = slice(origins[decembers[0]], None)
     above.plot(dates[shown], level[shown], "o", color="0.25", ms=3.5, label="measured")
@@ -101,7 +104,9 @@ def arguments():
     parser.add_argument("--peak", type=float, default=1e-2, help="peak learning rate (0.01)")
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--every", type=int, default=85, help="updates between two lines of output (85)")
+    parser.add_argument(
+        "--every", type=int, default=85, help="updates between two lines of output (85)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("train_lstm.png"), metavar="FILE")
     args, saved = program.parse_with_checkpoint(parser)
@@ -121,13 +126,17 @@ def main() -> None:
     split = len(level) * 4 // 5
     origins = torch.arange(1, len(level) - AHEAD)  # the months in which a forecast is made
     changes = (level[origins] - level[origins - 1]).unsqueeze(1)
-    targets = torch.stack([level[origins + ahead] - level[origins] for ahead in range(1, AHEAD + 1)], 1)
+    targets = torch.stack(
+        [level[origins + ahead] - level[origins] for ahead in range(1, AHEAD + 1)], 1
+    )
     trained = origins + AHEAD < split  # no training target is a held-out month
     held_out = origins >= split
-    # Evaluation runs through the whole series, so that the LSTM has seen the months before the held-out ones.
-    # Those earlier months do not count.
+    # Evaluation runs through the whole series, so that the LSTM has seen the months before the
+    # held-out ones. Those earlier months do not count.
     series = [part.to(args.device) for part in (changes, targets)]
-    training = windows(*(part[trained] for part in series), trained[trained].to(args.device), args.window)
+    training = windows(
+        *(part[trained] for part in series), trained[trained].to(args.device), args.window
+    )
     validation = windows(*series, held_out.to(args.device), args.window)
 
     torch.set_num_threads(1)  # a second thread does not pay for matrices this small

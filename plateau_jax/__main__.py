@@ -80,7 +80,9 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
     if not (options.files or described.keys() & {"total_steps", "stages"}):
         raise ValueError("no curve: give TOTAL, --stage STEPS or --from FILE")
     if described and options.files and not (options.compare or options.design):
-        raise ValueError("--from takes a curve as it is: leave out TOTAL and the options of a curve")
+        raise ValueError(
+            "--from takes a curve as it is: leave out TOTAL and the options of a curve"
+        )
     curves = [Curve.from_dict(described)] if described else []
     curves += [_read_curve(file) for file in options.files]
     if options.cooldown:
@@ -117,7 +119,9 @@ def _text_and_notes(options: argparse.Namespace, curves: list[Curve]) -> tuple[s
     names = legend_labels([curve._to_draw() for curve in curves])
     if options.fit:
         runs, notes = _read_runs(options.fit, options.peak)
-        return str(fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)), notes
+        return str(
+            fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)
+        ), notes
     if options.compare:
         table = compare(*curves)
         if options.peak is None:
@@ -136,7 +140,9 @@ def _read_curve(file: str) -> Curve:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _read_runs(fits: Iterable[Sequence[str]], peak: float | None) -> tuple[list[LossRun], list[str]]:
+def _read_runs(
+    fits: Iterable[Sequence[str]], peak: float | None
+) -> tuple[list[LossRun], list[str]]:
     """Read the run of each --fit, from a log and perhaps the file of its curve; say what was read from it."""
     runs, notes = list[LossRun](), list[str]()
     for file, *curves in fits:
@@ -180,7 +186,9 @@ def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
 if __name__ == "__main__":
     warnings.formatwarning = _format_warning
     if isinstance(sys.stdout, TextIOWrapper):  # None if it is closed
-        sys.stdout.reconfigure(errors="replace")  # "?" in place of characters that its encoding lacks
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # "?" in place of characters that its encoding lacks
     if hasattr(signal, "SIGPIPE"):  # not on Windows
         # In `… | head`, end silently like other commands, rather than with a BrokenPipeError.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -24,19 +24,20 @@ class BatchPlan:
 
         consumed(0) = 0,    consumed(u + 1) = consumed(u) + plan(consumed(u))
 
-    and a batch that begins below a threshold may end above it. Thresholds and batches are in the same unit,
-    samples or tokens. All numbers are Python integers of any size, and no method loops over updates.
+    and a batch that begins below a threshold may end above it. Thresholds and batches are in the
+    same unit, samples or tokens. All numbers are Python integers of any size, and no method loops
+    over updates.
 
     Plans are frozen. Plans with equal pairs are equal and have the same hash.
 
     Args:
-        pairs: Pairs (threshold, batch): the first threshold is 0, and thresholds increase. A batch is at
-            least 1, and may be smaller than the previous one.
+        pairs: Pairs (threshold, batch): the first threshold is 0, and thresholds increase. A batch
+            is at least 1, and may be smaller than the previous one.
 
     Raises:
         TypeError: A threshold or a batch is not an integer, or an item is not a pair.
-        ValueError: No pair was given; the first threshold is not 0; the thresholds do not increase; a batch
-            is below 1.
+        ValueError: No pair was given; the first threshold is not 0; the thresholds do not increase;
+            a batch is below 1.
 
     >>> plan = BatchPlan([(0, 8), (160, 16)])
     >>> plan(0), plan(159), plan(160)
@@ -75,7 +76,8 @@ class BatchPlan:
             total: Samples or tokens; at least 0.
 
         Returns:
-            The number of updates. Together they consume `consumed(updates(total))`, which may be more.
+            The number of updates. Together they consume `consumed(updates(total))`, which may be
+            more.
 
         Raises:
             TypeError: `total` is not an integer.
@@ -85,8 +87,8 @@ class BatchPlan:
         updates = consumed = 0
         for batch, end in self._parts():
             goal = total if end is None else min(end, total)
-            # Division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up to 28.
-            # There is none if the previous batch has already passed this part's end.
+            # Division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up
+            # to 28. There is none if the previous batch has already passed this part's end.
             count = max(0, -((consumed - goal) // batch))
             updates, consumed = updates + count, consumed + count * batch
         return updates
@@ -107,7 +109,9 @@ class BatchPlan:
         remaining = checks.at_least("updates", updates, 0)
         consumed = 0
         for batch, end in self._parts():
-            count = remaining if end is None else min(remaining, max(0, -((consumed - end) // batch)))
+            count = (
+                remaining if end is None else min(remaining, max(0, -((consumed - end) // batch)))
+            )
             remaining, consumed = remaining - count, consumed + count * batch
         return consumed
 
@@ -121,20 +125,20 @@ class BatchPlan:
 
             scaled(step) = curve(step) · (plan(step · unit) / reference)^exponent
 
-        A step of the curve is then `unit` samples or tokens, so each threshold falls on a step. Each
-        factor is the float64 nearest to the exact power, read as the decimal that it prints as. The level
-        held past the end is scaled for the last batch of the plan.
+        A step of the curve is then `unit` samples or tokens, so each threshold falls on a step.
+        Each factor is the float64 nearest to the exact power, read as the decimal that it prints
+        as. The level held past the end is scaled for the last batch of the plan.
 
-        Where the factor is at most 1, values are as accurate as those of any curve; where it is above 1, they
-        are within half a unit in the last place plus 2⁻⁵⁸ times the factor (of nested scalings, times the
-        product of the factors).
+        Where the factor is at most 1, values are as accurate as those of any curve; where it is
+        above 1, they are within half a unit in the last place plus 2⁻⁵⁸ times the factor (of nested
+        scalings, times the product of the factors).
 
-        Scale last: the thresholds count from the first step of the curve. After another curve (`then`), or
-        without its beginning (`part`), they move with it, and a cooldown of a scaled curve does not follow
-        later batches.
+        Scale last: the thresholds count from the first step of the curve. After another curve
+        (`then`), or without its beginning (`part`), they move with it, and a cooldown of a scaled
+        curve does not follow later batches.
 
-        Sources: the square root, for Adam and similar optimizers, Malladi et al. 2022 (arXiv:2205.10287); the
-        exponent 1, for SGD, Goyal et al. 2017 (arXiv:1706.02677).
+        Sources: the square root, for Adam and similar optimizers, Malladi et al. 2022
+        (arXiv:2205.10287); the exponent 1, for SGD, Goyal et al. 2017 (arXiv:1706.02677).
 
         Args:
             curve: The curve, in steps of `unit` samples or tokens.
@@ -143,16 +147,16 @@ class BatchPlan:
             exponent: Above 0 and at most 2, read as the decimal that you write.
 
         Returns:
-            A curve of `curve.total_steps` steps. Its `unit` is `unit`: without `clock=`, `lambda_lr`,
-            `TrainStep` and `scale_by_curve` count in it, and they reject a clock of any other unit.
-            `optax_schedule` has no clock; call it with the step of the curve, not with optax's count of
-            updates.
+            A curve of `curve.total_steps` steps. Its `unit` is `unit`: without `clock=`,
+            `lambda_lr`, `TrainStep` and `scale_by_curve` count in it, and they reject a clock of
+            any other unit. `optax_schedule` has no clock; call it with the step of the curve, not
+            with optax's count of updates.
 
         Raises:
             TypeError: `curve` is not a curve; another argument is not a number, or not an integer.
-            ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product is above 1
-                (use a larger `reference`); a factor is outside 2⁻³¹ … 2³¹; the curve has a different unit;
-                derived curves nested more than 64 deep.
+            ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product
+                is above 1 (use a larger `reference`); a factor is outside 2⁻³¹ … 2³¹; the curve has
+                a different unit; derived curves nested more than 64 deep.
 
         >>> from plateau_jax import PlateauCurve
         >>> plan = BatchPlan([(0, 8), (400, 32)])
@@ -166,16 +170,18 @@ class BatchPlan:
     def seesaw(cls, curve: Curve, batch: int, *, unit: int, largest: int) -> "BatchPlan":
         """Return a plan that doubles the batch each time the curve has halved.
 
-        The batch doubles for the k-th time at the first step from which the curve, the level held past its
-        end included, stays at or below 2⁻ᵏ of its largest value, as long as it is at most `largest`. Several
-        doublings at one step are one jump; doublings at or past the end are left out.
+        The batch doubles for the k-th time at the first step from which the curve, the level held
+        past its end included, stays at or below 2⁻ᵏ of its largest value, as long as it is at most
+        `largest`. Several doublings at one step are one jump; doublings at or past the end are left
+        out.
 
-        `plan.scale(curve, unit, reference=batch)` is the curve to train with. Its learning rate jumps up by
-        √2 at each doubling; from one doubling to the next it falls by √2 in all where the original halves. At
-        every sample, lr/√batch is the same as with `curve` and a constant batch.
+        `plan.scale(curve, unit, reference=batch)` is the curve to train with. Its learning rate
+        jumps up by √2 at each doubling; from one doubling to the next it falls by √2 in all where
+        the original halves. At every sample, lr/√batch is the same as with `curve` and a constant
+        batch.
 
-        Source: Seesaw, Meterez et al. 2025 (arXiv:2510.14717), which finds the loss of a cosine at equal
-        FLOPs, below the critical batch size.
+        Source: Seesaw, Meterez et al. 2025 (arXiv:2510.14717), which finds the loss of a cosine at
+        equal FLOPs, below the critical batch size.
 
         Args:
             curve: The curve, in steps of `unit` samples or tokens.
@@ -188,8 +194,8 @@ class BatchPlan:
 
         Raises:
             TypeError: `curve` is not a curve, or another argument is not an integer.
-            ValueError: A number is below 1; `largest` is below `batch`; the curve is 0 everywhere, or is
-                scaled for a different unit.
+            ValueError: A number is below 1; `largest` is below `batch`; the curve is 0 everywhere,
+                or is scaled for a different unit.
 
         >>> from plateau_jax import PlateauCurve
         >>> plan = BatchPlan.seesaw(PlateauCurve(10_000), 32, unit=32, largest=256)
@@ -231,8 +237,8 @@ class BatchPlan:
 
         Raises:
             TypeError: A number is not an integer.
-            ValueError: `consumed` is below 0 or another number below 1, or `micro_batch · processes` does not
-                divide the batch.
+            ValueError: `consumed` is below 0 or another number below 1, or `micro_batch ·
+                processes` does not divide the batch.
 
         >>> BatchPlan([(0, 8), (160, 16)]).micro_batches(160, micro_batch=2, processes=4)
         2
@@ -244,7 +250,8 @@ class BatchPlan:
     def check(self, micro_batch: int, processes: int = 1) -> None:
         """Check that `micro_batch · processes` divides every batch of the plan.
 
-        Call it before a run: `micro_batches` would raise the error only once the threshold is reached.
+        Call it before a run: `micro_batches` would raise the error only once the threshold is
+        reached.
 
         Args:
             micro_batch: Samples or tokens of one micro-batch in one process.
@@ -282,7 +289,9 @@ class BatchPlan:
         True
         """
         if not isinstance(cast("Any", arguments), Mapping):
-            raise TypeError(checks.must("arguments", arguments, "be a mapping, as to_dict returns it"))
+            raise TypeError(
+                checks.must("arguments", arguments, "be a mapping, as to_dict returns it")
+            )
         if set(arguments) != {"pairs"}:
             one_key = "have the one key 'pairs', as to_dict returns it"
             raise ValueError(checks.must("arguments", arguments, one_key))

@@ -66,8 +66,8 @@ def command_line_parser() -> argparse.ArgumentParser:
         action="append",
         dest="stages",
         help="a stage to the level TO; without TO the level stays. STEPS is a number, or with TOTAL also a "
-        "percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, exponential or t^-P "
-        "(linear); repeat it for the next stage",
+        "percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, exponential or "
+        "t^-P (linear); repeat it for the next stage",
     )
     add("--start", metavar="R", help="the level at step 0 (0)")
 
@@ -87,7 +87,12 @@ def command_line_parser() -> argparse.ArgumentParser:
         nargs=2,
         help="end the curve at step AT with a 1-sqrt cooldown to 0 in STEPS steps",
     )
-    add("--peak", metavar="P", type=float, help="peak learning rate (1); the table then shows learning rates")
+    add(
+        "--peak",
+        metavar="P",
+        type=float,
+        help="peak learning rate (1); the table then shows learning rates",
+    )
     add("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
     add(
         "--fit",
@@ -96,8 +101,8 @@ def command_line_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         help="with --compare: forecast the losses of the curves from the log of a run. CURVE is a file as "
-        "for --from, needed with --peak if the log has no learning rates; --peak is then the peak of the run "
-        "and of the curves. May be repeated for runs of one peak",
+        "for --from, needed with --peak if the log has no learning rates; --peak is then the peak "
+        "of the run and of the curves. May be repeated for runs of one peak",
     )
 
     add = parser.add_argument_group("one of").add_mutually_exclusive_group().add_argument
@@ -111,12 +116,18 @@ def command_line_parser() -> argparse.ArgumentParser:
         "--compare",
         action="store_true",
         help="print a table instead that compares TOTAL's curve, if there is one, and each --from by their "
-        "theoretical bounds, each at its best peak; the first curve is the reference. If --peak is the best "
-        "peak of the first curve, the table shows the best peaks of all",
+        "theoretical bounds, each at its best peak; the first curve is the reference. If --peak is "
+        "the best peak of the first curve, the table shows the best peaks of all",
     )
     add("--design", action="store_true", help="open a page in the browser for designing curves")
 
     add = parser.add_argument_group("with --design").add_argument
-    add("--port", metavar="N", type=int, default=8700, help="port of the page (8700); 0 for a free one")
+    add(
+        "--port",
+        metavar="N",
+        type=int,
+        default=8700,
+        help="port of the page (8700); 0 for a free one",
+    )
     add("--no-browser", action="store_true", help="print the page's address without opening it")
     return parser

@@ -14,12 +14,14 @@ from plateau_jax.validation.checks import short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 
-def resume_record(curve: Curve, peak_value: Any = None, clock: AnyClock | None = None) -> dict[str, Any]:
+def resume_record(
+    curve: Curve, peak_value: Any = None, clock: AnyClock | None = None
+) -> dict[str, Any]:
     """Return what `check_resume` needs to know about this run; save it next to the optax state.
 
-    The optax state holds the step of the curve, but neither the curve nor its clock nor the peak. A run that
-    uses several curves needs a record of each. The states of `lambda_lr` and `TrainStep` contain such a
-    record for each parameter group, under `"records"`.
+    The optax state holds the step of the curve, but neither the curve nor its clock nor the peak. A
+    run that uses several curves needs a record of each. The states of `lambda_lr` and `TrainStep`
+    contain such a record for each parameter group, under `"records"`.
 
     Args:
         curve: The curve of `optax_schedule` or `scale_by_curve`.
@@ -27,8 +29,8 @@ def resume_record(curve: Curve, peak_value: Any = None, clock: AnyClock | None =
         clock: As in `scale_by_curve`.
 
     Returns:
-        A dictionary of plain JSON values, with the keys `"curve"`, `"peak_value"` and `"clock"`. The peak is
-        the shortest decimal of its float32.
+        A dictionary of plain JSON values, with the keys `"curve"`, `"peak_value"` and `"clock"`.
+        The peak is the shortest decimal of its float32.
 
     Raises:
         TypeError, ValueError: As `lambda_lr` for the same curve, peak and clock.
@@ -44,26 +46,27 @@ def resume_record(curve: Curve, peak_value: Any = None, clock: AnyClock | None =
 def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) -> None:
     """Raise an error if a run that was saved with one record cannot resume under another.
 
-    A different curve is accepted if both agree at every step below `step` (`Curve.same_until`), such as a
-    cooldown that leaves the saved curve there. With a clock they must agree at `step` too, unless the saved
-    curve ends there: updates may have used it already. The peaks are compared if both records have one and
-    updates may have run. The clocks must be the same, except for the `count` of a `DataClock`.
+    A different curve is accepted if both agree at every step below `step` (`Curve.same_until`),
+    such as a cooldown that leaves the saved curve there. With a clock they must agree at `step`
+    too, unless the saved curve ends there: updates may have used it already. The peaks are compared
+    if both records have one and updates may have run. The clocks must be the same, except for the
+    `count` of a `DataClock`.
 
     Args:
-        saved: What `resume_record` returned for the saved run, from JSON, orbax (`JsonSave`), msgpack or
-            pickle; or a record in the state of a `lambda_lr` or `TrainStep`.
-        now: What `resume_record` returns for the run that resumes. To resume with a different peak, leave
-            out its `peak_value`.
-        step: The step of the curve in the saved state, which gives the next learning rate. An integer, or an
-            integer array without dimensions, NumPy's or JAX's. With `scale_by_curve` it is the `curve_step`
-            of its state, `optax.tree.get(state, "curve_step")`; with a clock, this is not the number of
-            updates. With `optax_schedule` it is optax's count of updates,
-            `optax.tree.get(state, "ScaleByScheduleState").count`.
+        saved: What `resume_record` returned for the saved run, from JSON, orbax (`JsonSave`),
+            msgpack or pickle; or a record in the state of a `lambda_lr` or `TrainStep`.
+        now: What `resume_record` returns for the run that resumes. To resume with a different peak,
+            leave out its `peak_value`.
+        step: The step of the curve in the saved state, which gives the next learning rate. An
+            integer, or an integer array without dimensions, NumPy's or JAX's. With `scale_by_curve`
+            it is the `curve_step` of its state, `optax.tree.get(state, "curve_step")`; with a
+            clock, this is not the number of updates. With `optax_schedule` it is optax's count of
+            updates, `optax.tree.get(state, "ScaleByScheduleState").count`.
 
     Raises:
         TypeError: `step` is not an integer.
-        ValueError: The curves differ at a step so far; the clocks or the peaks differ; `saved` or `now` is
-            not a record.
+        ValueError: The curves differ at a step so far; the clocks or the peaks differ; `saved` or
+            `now` is not a record.
 
     >>> from plateau_jax import PlateauCurve, check_resume, resume_record
     >>> curve = PlateauCurve(1000, warmup_steps=100)
@@ -78,9 +81,13 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) ->
     old = read_record("saved", saved)
     new = read_record("now", now)
     if problem := describe_clock_difference(old.clock, new.clock):
-        raise ValueError(f"the run cannot resume at step {step}: {problem}; resume with the old clock")
+        raise ValueError(
+            f"the run cannot resume at step {step}: {problem}; resume with the old clock"
+        )
     can_stand_still = new.clock is not None
-    if (step or can_stand_still) and (problem := describe_peak_difference(old.peak_value, new.peak_value)):
+    if (step or can_stand_still) and (
+        problem := describe_peak_difference(old.peak_value, new.peak_value)
+    ):
         raise ValueError(
             f"the run cannot resume at step {step}: {problem}; resume with the old peak, or leave "
             "peak_value out of now's record to continue with the new one"
@@ -116,14 +123,19 @@ def read_record(name: str, record: Any) -> Record:
         entries = _to_plain_value(record)
         if isinstance(entries, dict) and "unit" in entries:
             raise ValueError("it was saved by an earlier version, whose records are not read")
-        # An unknown key shows that it is another dictionary, such as a curve's, which may have a "curve" too.
+        # An unknown key shows that it is another dictionary, such as a curve's, which may have a
+        # "curve" too.
         if not isinstance(entries, dict) or not {"curve"} <= entries.keys() <= set(Record._fields):
-            raise ValueError('it must be a dictionary with the keys "curve", "peak_value" and "clock"')
+            raise ValueError(
+                'it must be a dictionary with the keys "curve", "peak_value" and "clock"'
+            )
         values = Record(**cast("dict[str, Any]", entries))
         peak = None if values.peak_value is None else shortest_decimal(values.peak_value)
         return values._replace(peak_value=peak)
     except Exception as error:  # a wrong type can raise anything
-        raise ValueError(f"{name} = {short_repr(record)} is not from resume_record: {error}") from None
+        raise ValueError(
+            f"{name} = {short_repr(record)} is not from resume_record: {error}"
+        ) from None
 
 
 def read_curve(name: str, record: Record) -> Curve:
@@ -138,8 +150,8 @@ def read_curve(name: str, record: Record) -> Curve:
 def describe_clock_difference(saved: Any, now: Any) -> str:
     """Return how a clock differs from the saved one, as a part of a sentence; "" if not.
 
-    Both are plain values. They are not built into rules, which would be compared by types too: a library that
-    stores [0.3, 5] as floats returns 5.0.
+    Both are plain values. They are not built into rules, which would be compared by types too: a
+    library that stores [0.3, 5] as floats returns 5.0.
     """
     # `count` is not part of the history: a resumed run may have a different batch size.
     if _without_count(saved) == _without_count(now):
@@ -149,7 +161,9 @@ def describe_clock_difference(saved: Any, now: Any) -> str:
 
 def _without_count(clock: Any) -> Any:
     if isinstance(clock, dict):
-        return {name: value for name, value in cast("dict[str, Any]", clock).items() if name != "count"}
+        return {
+            name: value for name, value in cast("dict[str, Any]", clock).items() if name != "count"
+        }
     return clock
 
 
@@ -163,7 +177,9 @@ def show_clock(clock: Any) -> str:
         return short_repr(clock)
     arguments = dict(cast("dict[str, Any]", clock))
     kind = names[arguments.pop("kind")]
-    shown = [f"{name}={short_repr(value)}" for name, value in arguments.items() if value is not None]
+    shown = [
+        f"{name}={short_repr(value)}" for name, value in arguments.items() if value is not None
+    ]
     return f"{kind}({', '.join(shown)})"
 
 
@@ -191,9 +207,9 @@ def describe_curve_difference(
         saved: The curve of the run so far.
         current: The curve to resume under.
         step: The step to resume at; all steps below it are compared.
-        is_step_used: True if an update may have used `step` already, because with a clock several updates
-            may share a step. Then `step` is compared too, except at or past the end of the saved curve, where
-            the next phase of `saved.then(...)` may have another level.
+        is_step_used: True if an update may have used `step` already, because with a clock several
+            updates may share a step. Then `step` is compared too, except at or past the end of the
+            saved curve, where the next phase of `saved.then(...)` may have another level.
         driven: The values that follow the curve.
     """
     first = current.first_difference(saved)
@@ -216,7 +232,8 @@ def _difference(old: Curve, new: Curve) -> str:
 def _differing_arguments(old: Curve, new: Curve, name: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield name, old and new value of each argument that differs, also in curves within a curve.
 
-    Of curves of two kinds, only kind and length are shown; of a list, only the first item that differs.
+    Of curves of two kinds, only kind and length are shown; of a list, only the first item that
+    differs.
     """
     before, now = old.to_dict(), new.to_dict()
     if before.keys() != now.keys() or before.get("kind") != now.get("kind"):
@@ -231,7 +248,9 @@ def _differing_arguments(old: Curve, new: Curve, name: str = "") -> Iterator[tup
             yield from _differing_arguments(inner[0], inner[1], label)
         elif isinstance(value, list) and isinstance(now[key], list):
             pairs: Iterator[tuple[Any, Any]] = zip_longest(cast("list[Any]", value), now[key])
-            for index, (first, second) in enumerate(pairs):  # None after the end of the shorter list
+            for index, (first, second) in enumerate(
+                pairs
+            ):  # None after the end of the shorter list
                 if first != second:
                     yield f"{label}[{index}]", short_repr(first), short_repr(second)
                     break
@@ -249,8 +268,12 @@ def _to_plain_value(value: Any) -> Any:
     Orbax may return NumPy's or JAX's numbers for numbers. Flax returns {"0": a, "1": b} for [a, b].
     """
     if isinstance(value, Mapping):
-        items = {key: _to_plain_value(item) for key, item in cast("Mapping[str, Any]", value).items()}
-        indices = [str(index) for index in range(len(items))]  # the keys may be sorted: "0", "1", "10", "2"
+        items = {
+            key: _to_plain_value(item) for key, item in cast("Mapping[str, Any]", value).items()
+        }
+        indices = [
+            str(index) for index in range(len(items))
+        ]  # the keys may be sorted: "0", "1", "10", "2"
         return [items[index] for index in indices] if items.keys() == set(indices) else items
     if checks.is_ordered(value):
         return [_to_plain_value(item) for item in value]

@@ -25,8 +25,8 @@ def multiplier(table: Segments, step: Any) -> jax.Array:
 
         multiplier(curve.table, step) = curve(step)
 
-    The table may be a traced argument: plateaus can then move without recompilation as long as their number
-    stays the same. `jax.vmap` over a table from `stack` evaluates many curves at once.
+    The table may be a traced argument: plateaus can then move without recompilation as long as
+    their number stays the same. `jax.vmap` over a table from `stack` evaluates many curves at once.
 
     Args:
         table: `curve.table`, int32 arrays of shape (rows,).
@@ -36,8 +36,8 @@ def multiplier(table: Segments, step: Any) -> jax.Array:
         float32 in [0, 1] of the same shape as `step`, with x64 on or off.
 
     Raises:
-        TypeError: A step is not an integer (bool, float); `table` is not a single table, or has a column
-            that is not int32.
+        TypeError: A step is not an integer (bool, float); `table` is not a single table, or has a
+            column that is not int32.
 
     >>> import jax.numpy as jnp
     >>> from plateau_jax import PlateauCurve, multiplier
@@ -59,21 +59,22 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
 
         lr(step) = float32(float32(peak_value) · curve(step))
 
-    The schedule is a pure function. It works under every JAX transformation, such as `jit`, `vmap` and
-    `scan`; an eager call is a single jitted call. It can be pickled.
+    The schedule is a pure function. It works under every JAX transformation, such as `jit`, `vmap`
+    and `scan`; an eager call is a single jitted call. It can be pickled.
 
     Args:
-        curve: The curve. For one from `BatchPlan.scale` use `scale_by_curve`: an optimizer counts updates.
-        peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced scalar is
-            rounded too, but its range is not checked.
+        curve: The curve. For one from `BatchPlan.scale` use `scale_by_curve`: an optimizer counts
+            updates.
+        peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced
+            scalar is rounded too, but its range is not checked.
 
     Returns:
-        A function of the step, an integer or an integer array of any shape and dtype. Its result has the
-        step's shape and is float32; with x64 on, the same value as float64.
+        A function of the step, an integer or an integer array of any shape and dtype. Its result
+        has the step's shape and is float32; with x64 on, the same value as float64.
 
     Raises:
-        TypeError: `curve` is not a curve, or `peak_value` is not a real scalar. From the schedule: a step is
-            not an integer.
+        TypeError: `curve` is not a curve, or `peak_value` is not a real scalar. From the schedule:
+            a step is not an integer.
         ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
 
     >>> import optax
@@ -96,9 +97,9 @@ class _Schedule:
 
         @jax.jit
         def learning_rate(step: Any, peak: Any) -> jax.Array:
-            # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² at the end
-            # of `fixed_point.evaluate`, which underflows for tiny peaks; the select between the two prevents
-            # that.
+            # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² at
+            # the end of `fixed_point.evaluate`, which underflows for tiny peaks; the select between
+            # the two prevents that.
             lr = peak.astype("float32") * _evaluate(step, lambda: table)
             return lr.astype(jnp.result_type(float))
 
@@ -147,18 +148,20 @@ _JAX = Operations.of(jnp)
 def _evaluate(step: Any, decode: Callable[..., DecodedSegments], *words: Any) -> jax.Array:
     """Return the multiplier at each step, in the table that `decode(*words)` returns."""
     evaluate: Any = partial(_evaluate_in_integers, decode)
-    # On a mesh with explicit axes, the default of `jax.make_mesh`, JAX requires a sharding for every gather;
-    # `auto_axes` leaves the choice to the compiler.
+    # On a mesh with explicit axes, the default of `jax.make_mesh`, JAX requires a sharding for
+    # every gather; `auto_axes` leaves the choice to the compiler.
     sharding = jax.typeof(step).sharding
     if explicit := sharding.mesh.explicit_axes:
         evaluate = jax.sharding.auto_axes(evaluate, axes=explicit, out_sharding=sharding)
     return evaluate(step, *words)
 
 
-def _evaluate_in_integers(decode: Callable[..., DecodedSegments], step: Any, *words: Any) -> jax.Array:
-    # The curve needs 64-bit integers even in programs with x64 off; JAX traces them within this block. With
-    # x64 off, JAX truncates 64-bit arguments of a jitted function to 32 bits, so a traced table arrives as
-    # int32 words, which are joined only here.
+def _evaluate_in_integers(
+    decode: Callable[..., DecodedSegments], step: Any, *words: Any
+) -> jax.Array:
+    # The curve needs 64-bit integers even in programs with x64 off; JAX traces them within this
+    # block. With x64 off, JAX truncates 64-bit arguments of a jitted function to 32 bits, so a
+    # traced table arrives as int32 words, which are joined only here.
     with jax.enable_x64(True):
         # Steps are clipped in their own dtype, before the cast to int32 could wrap them around.
         if jnp.iinfo(step.dtype).max > MAX_STEP:

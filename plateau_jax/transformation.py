@@ -19,7 +19,8 @@ from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 
 MAX_COUNT = 2**30
-"""The largest unit and the largest count: a rest below the unit plus a count then fits into int32."""
+"""The largest unit and the largest count: a rest below the unit plus a count then fits into
+int32."""
 
 
 class ScaleByCurveState(NamedTuple):
@@ -27,7 +28,8 @@ class ScaleByCurveState(NamedTuple):
 
     >>> from plateau_jax import PlateauCurve
     >>> scale_by_curve(PlateauCurve(10, init_lr_ratio=1.0), 0.5).init({})
-    ScaleByCurveState(curve_step=Array(0, dtype=int32), hold=(), learning_rate=Array(0.5, dtype=float32))
+    ScaleByCurveState(curve_step=Array(0, dtype=int32), hold=(), learning_rate=Array(0.5,
+    dtype=float32))
     """
 
     curve_step: Any
@@ -35,7 +37,8 @@ class ScaleByCurveState(NamedTuple):
     hold: tuple[Any, ...]
     """The state of each rule, int32 and float32; () without rules."""
     learning_rate: Any
-    """The learning rate of the last update, or of step 0 before the first; float32; with x64 on, float64."""
+    """The learning rate of the last update, or of step 0 before the first; float32; with x64 on,
+    float64."""
 
 
 class CountedCurveState(NamedTuple):
@@ -55,7 +58,8 @@ class CountedCurveState(NamedTuple):
     rest: Any
     """int32: number of samples or tokens consumed beyond the last whole unit; below the unit."""
     learning_rate: Any
-    """The learning rate of the last update, or of step 0 before the first; float32; with x64 on, float64."""
+    """The learning rate of the last update, or of step 0 before the first; float32; with x64 on,
+    float64."""
 
 
 def scale_by_curve(
@@ -65,52 +69,53 @@ def scale_by_curve(
 
         update ← -lr · update,    lr = float32(float32(peak_value) · curve(curve_step))
 
-    It replaces `optax.scale_by_learning_rate`: write it after `optax.scale_by_adam()`, not `optax.adam(lr)`,
-    which has a minus sign too.
+    It replaces `optax.scale_by_learning_rate`: write it after `optax.scale_by_adam()`, not
+    `optax.adam(lr)`, which has a minus sign too.
 
-    By default each update moves the run to the next step of the curve, up to 2³¹ - 1. While a hold rule holds
-    the curve, the run stays at its step. Pass the metric that the rules read, such as the loss, to `update`
-    as `value=`, as for `optax.contrib.reduce_on_plateau`. It is a real scalar, traced or not, and is rounded
-    to float32.
+    By default each update moves the run to the next step of the curve, up to 2³¹ - 1. While a hold
+    rule holds the curve, the run stays at its step. Pass the metric that the rules read, such as
+    the loss, to `update` as `value=`, as for `optax.contrib.reduce_on_plateau`. It is a real
+    scalar, traced or not, and is rounded to float32.
 
     With a `DataClock`, a step of the curve is `unit` samples or tokens:
 
         curve_step = consumed // unit,    consumed = the sum of the counts of all earlier updates
 
-    Pass what each update consumes to `update` as `count=`, unless it is always the clock's `count`: an
-    integer from 0 to 2³⁰, traced or not. An array is not read on the host; instead it is clipped to 0 … 2³⁰.
-    The step depends only on the total consumed, not on its division into updates; it stops at 2³¹ - 1.
-    Nothing needs x64.
+    Pass what each update consumes to `update` as `count=`, unless it is always the clock's `count`:
+    an integer from 0 to 2³⁰, traced or not. An array is not read on the host; instead it is clipped
+    to 0 … 2³⁰. The step depends only on the total consumed, not on its division into updates; it
+    stops at 2³¹ - 1. Nothing needs x64.
 
-    Inside `optax.MultiSteps`, only the `count` and the `value` passed with the last micro-batch are used:
-    pass the sum of the counts and the mean of the values over all micro-batches of the update there.
+    Inside `optax.MultiSteps`, only the `count` and the `value` passed with the last micro-batch are
+    used: pass the sum of the counts and the mean of the values over all micro-batches of the update
+    there.
 
-    In several processes (`jax.distributed`), counts and values must be the same in each: compute them inside
-    `jit` from the global batch.
+    In several processes (`jax.distributed`), counts and values must be the same in each: compute
+    them inside `jit` from the global batch.
 
     Updates keep their dtype.
 
     Args:
         curve: The curve.
         peak_value: As in `optax_schedule`.
-        clock: A `DataClock`; or a `HoldUntilFlat`, a `HoldBelow` or a list of them, of which each sees every
-            update and counts independently. None: a step of the curve is an update; of a curve from
-            `BatchPlan.scale`, its unit of samples or tokens.
+        clock: A `DataClock`; or a `HoldUntilFlat`, a `HoldBelow` or a list of them, of which each
+            sees every update and counts independently. None: a step of the curve is an update; of a
+            curve from `BatchPlan.scale`, its unit of samples or tokens.
 
     Returns:
-        The transformation. Its state is a named tuple of arrays without dimensions: `curve_step`, int32, the
-        step of the curve that gives the next update's learning rate; `learning_rate`, that of the last
-        update; and with a `DataClock` `rest`, int32, what was consumed beyond the last whole unit, otherwise
-        `hold`, the states of the rules.
+        The transformation. Its state is a named tuple of arrays without dimensions: `curve_step`,
+        int32, the step of the curve that gives the next update's learning rate; `learning_rate`,
+        that of the last update; and with a `DataClock` `rest`, int32, what was consumed beyond the
+        last whole unit, otherwise `hold`, the states of the rules.
 
     Raises:
-        TypeError: As for `optax_schedule`; `clock` is not a clock. From `update`: with rules, `value` is
-            missing or not a real scalar; with a `DataClock`, `count` is missing or not a single integer;
-            without one, there is a `count`.
-        ValueError: As for `optax_schedule`; a `HoldUntilFlat` is used with a curve without a flat part; a
-            `unit` or `count` of the clock is above 2³⁰; the curve, from `BatchPlan.scale`, needs a different
-            clock. From `update`: the state belongs to a different clock; `count` is out of range and not an
-            array.
+        TypeError: As for `optax_schedule`; `clock` is not a clock. From `update`: with rules,
+            `value` is missing or not a real scalar; with a `DataClock`, `count` is missing or not a
+            single integer; without one, there is a `count`.
+        ValueError: As for `optax_schedule`; a `HoldUntilFlat` is used with a curve without a flat
+            part; a `unit` or `count` of the clock is above 2³⁰; the curve, from `BatchPlan.scale`,
+            needs a different clock. From `update`: the state belongs to a different clock; `count`
+            is out of range and not an array.
 
     >>> import optax
     >>> from plateau_jax import HoldUntilFlat, PlateauCurve, scale_by_curve
@@ -148,12 +153,15 @@ def scale_by_curve(
     state_types = tuple(type(initial_state(rule)) for rule in rules)
     flat_starts = np.array(curve.flat_starts, np.int32)
 
-    # The total of a run exceeds int32, and without x64 JAX has nothing wider. So the state holds the total as
-    # curve_step · unit + rest, and each number stays below 2³¹. With unit = 8, counts of 5, 8 and 8 take
-    # (curve_step, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21 samples are 2 steps and 5 samples.
-    # Without a unit it is taken as 1: each update counts 1, and there is never a rest.
+    # The total of a run exceeds int32, and without x64 JAX has nothing wider. So the state holds
+    # the total as curve_step · unit + rest, and each number stays below 2³¹. With unit = 8, counts
+    # of 5, 8 and 8 take (curve_step, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21 samples are
+    # 2 steps and 5 samples. Without a unit it is taken as 1: each update counts 1, and there is
+    # never a rest.
     @jax.jit
-    def advance(curve_step: Any, rest: Any, count: Any, states: Any, metric: Any) -> tuple[Any, Any, Any]:
+    def advance(
+        curve_step: Any, rest: Any, count: Any, states: Any, metric: Any
+    ) -> tuple[Any, Any, Any]:
         consumed = rest + count
         steps = consumed // (unit or 1)
         # The minimum comes before the sum, which could overflow.
@@ -163,7 +171,9 @@ def scale_by_curve(
             next_step = jnp.where(held, curve_step, next_step)
         return next_step, consumed % (unit or 1), states
 
-    def as_state(curve_step: Any, rest: Any, states: Any, lr: Any) -> ScaleByCurveState | CountedCurveState:
+    def as_state(
+        curve_step: Any, rest: Any, states: Any, lr: Any
+    ) -> ScaleByCurveState | CountedCurveState:
         if unit is None:
             return ScaleByCurveState(curve_step, states, lr)
         return CountedCurveState(curve_step, rest, lr)
@@ -209,9 +219,10 @@ def _check_given(name: str, value: Any, alternative: str = "") -> None:
     """Raise an error if an argument that the clock needs did not reach `update`."""
     if value is None:
         advice = (
-            f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper dropped it, as "
-            "flax's TrainState.apply_gradients does: instead, call state.tx.update(grads, state.opt_state, "
-            f"state.params, {name}=...) and state.replace(...)"
+            f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper "
+            "dropped it, as flax's TrainState.apply_gradients does: instead, call "
+            f"state.tx.update(grads, state.opt_state, state.params, {name}=...) and "
+            "state.replace(...)"
         )
         raise TypeError(checks.Message(name, advice))
 

@@ -13,7 +13,9 @@ from torch_bridge.batch_size import find_batch_size as find_batch_size
 from torch_bridge.checkpointing.checkpoints import Checkpoints as Checkpoints
 from torch_bridge.data.loader import make_loader as make_loader
 from torch_bridge.data.prefetching import prefetch as prefetch
-from torch_bridge.distributed.activation_checkpointing import checkpoint_activations as checkpoint_activations
+from torch_bridge.distributed.activation_checkpointing import (
+    checkpoint_activations as checkpoint_activations,
+)
 from torch_bridge.distributed.distribution import distribute as distribute
 from torch_bridge.distributed.processes import is_main as is_main
 from torch_bridge.evaluation import evaluate as evaluate

@@ -17,8 +17,8 @@ from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.training.result import StepResult
 
-# The optimizer creates its state in the first update, and a CUDA graph is captured in the fourth: the
-# fifth only replays it.
+# The optimizer creates its state in the first update, and a CUDA graph is captured in the fourth:
+# the fifth only replays it.
 _UPDATES = 5
 _MAX_CALLS = 24  # fp16 skips up to 16 updates until its loss scale fits
 _OUT_OF_MEMORY_MESSAGES = (
@@ -41,17 +41,19 @@ def find_batch_size(
 
         micro_batch · accumulation = global_batch
 
-    The search bisects the divisors of `global_batch`: if a micro-batch does not fit, larger ones don't
-    either. Each trial builds a step and makes five updates. An update holds all of its micro-batches in
-    memory and runs two of them, the second with the gradients of the first in memory. The step is then
-    discarded and its memory freed. The random states of torch, NumPy and Python are restored at the end.
+    The search bisects the divisors of `global_batch`: if a micro-batch does not fit, larger ones
+    don't either. Each trial builds a step and makes five updates. An update holds all of its
+    micro-batches in memory and runs two of them, the second with the gradients of the first in
+    memory. The step is then discarded and its memory freed. The random states of torch, NumPy and
+    Python are restored at the end.
 
-    The search runs in one process. For training on n ranks, run it beforehand with the global batch divided
-    by n, and set `limit` below the result to leave memory for communication.
+    The search runs in one process. For training on n ranks, run it beforehand with the global batch
+    divided by n, and set `limit` below the result to leave memory for communication.
 
     Args:
-        make_step: Builds a new model, a new optimizer and a `TrainStep` over them (or another callable that
-            takes micro-batches). Nothing else may hold the model. A `DataClock` of the step needs a `count`.
+        make_step: Builds a new model, a new optimizer and a `TrainStep` over them (or another
+            callable that takes micro-batches). Nothing else may hold the model. A `DataClock` of
+            the step needs a `count`.
         make_batch: `make_batch(n)` returns a micro-batch of n samples, on the device.
         global_batch: Samples in an update; at most 2³¹ - 1.
         limit: The largest micro-batch to try.
@@ -61,7 +63,8 @@ def find_batch_size(
 
     Raises:
         TypeError: A number is not an integer.
-        ValueError: `make_step` returned a step over a model that existed before; a number is out of range.
+        ValueError: `make_step` returned a step over a model that existed before; a number is out of
+            range.
         RuntimeError: Not even one sample fits; or there are several processes.
 
     >>> from plateau_jax import PlateauCurve
@@ -77,8 +80,9 @@ def find_batch_size(
     largest = samples if limit is None else checks.at_least("limit", limit, 1)
     if processes.world_size() > 1:
         raise RuntimeError(
-            f"find_batch_size runs in one process, and there are {processes.world_size()}: run it beforehand "
-            f"in a separate process, with global_batch = {samples} divided by the number of ranks"
+            f"find_batch_size runs in one process, and there are {processes.world_size()}: run it "
+            f"beforehand in a separate process, with global_batch = {samples} divided by the "
+            "number of ranks"
         )
     with _preserved_random_states():
         _check_model_is_new(make_step)
@@ -105,13 +109,16 @@ def _divisors(number: int) -> list[int]:
 def _check_model_is_new(make_step: Callable[[], Any]) -> None:
     """Reject a `make_step` whose model something else holds, because trials would train it."""
     model = getattr(make_step(), "model", None)
-    parameters = [] if model is None else [weakref.ref(parameter) for parameter in model.parameters()]
+    parameters = (
+        [] if model is None else [weakref.ref(parameter) for parameter in model.parameters()]
+    )
     del model
     _free_memory()
     if any(parameter() is not None for parameter in parameters):
         raise ValueError(
-            "the model of the step that make_step returned exists outside of it, and trials would train it: "
-            "build the model and its optimizer inside make_step, and keep no reference to them"
+            "the model of the step that make_step returned exists outside of it, and trials would "
+            "train it: build the model and its optimizer inside make_step, and keep no reference "
+            "to them"
         )
 
 
@@ -136,8 +143,8 @@ def _fits(
 
 def _skipped_after_update(step: Callable[..., Any], batch: Any, accumulation: int) -> int:
     """Make an update as training does, and return the number of updates that the step has skipped so far."""
-    # All micro-batches of the update are in memory, but it is enough to run two: the second one runs with the
-    # gradients of the first in memory, and further ones need no more.
+    # All micro-batches of the update are in memory, but it is enough to run two: the second one
+    # runs with the gradients of the first in memory, and further ones need no more.
     copies = [pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)]
     result = step(batch, *copies[:1])
     return int(result.skipped) if isinstance(result, StepResult) else 0
@@ -166,7 +173,9 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
-        if isinstance(error, RuntimeError) and any(part in str(error) for part in _OUT_OF_MEMORY_MESSAGES):
+        if isinstance(error, RuntimeError) and any(
+            part in str(error) for part in _OUT_OF_MEMORY_MESSAGES
+        ):
             return True
         error = error.__cause__ or getattr(error, "inner_exception", None)  # of torch.compile
     return False

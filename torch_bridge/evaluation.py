@@ -61,35 +61,39 @@ def evaluate(
         Σ sum / Σ weight    if loss_fn returns pairs
         Σ mean / batches    if it returns means
 
-    The sums are float64, and the host synchronizes with the device once, at the end. Afterwards every module
-    has its previous mode. `loss_fn` is not compiled: a step built with `compile=True` compiles its own copy.
+    The sums are float64, and the host synchronizes with the device once, at the end. Afterwards
+    every module has its previous mode. `loss_fn` is not compiled: a step built with `compile=True`
+    compiles its own copy.
 
     With several ranks, every rank calls this with its own batches (those of `make_loader(...,
-    training=False)` hold every sample once). The sums run over all ranks, and every rank gets the same loss.
-    A sharded model must run equally often on all ranks, so a rank that has no more batches repeats its last
-    one (or another rank's first) and ignores the result. If `batches` has a length on every rank, the ranks
-    agree once on the number of passes, otherwise before every pass. After an error on one rank, the others
-    wait until that rank ends, or until the timeout of the process group.
+    training=False)` hold every sample once). The sums run over all ranks, and every rank gets the
+    same loss. A sharded model must run equally often on all ranks, so a rank that has no more
+    batches repeats its last one (or another rank's first) and ignores the result. If `batches` has
+    a length on every rank, the ranks agree once on the number of passes, otherwise before every
+    pass. After an error on one rank, the others wait until that rank ends, or until the timeout of
+    the process group.
 
     Args:
         model: The module that `loss_fn` is called with; with several ranks, the wrapped model.
         batches: Any iterable of batches.
-        loss_fn: As for `TrainStep`; or one that returns a dictionary of losses, accuracies and the like,
-            each a mean or a pair (sum, weight), the same names for every batch. (For a `loss_fn` that
-            returns aux pass `lambda model, batch: loss_fn(model, batch)[0]`.)
+        loss_fn: As for `TrainStep`; or one that returns a dictionary of losses, accuracies and the
+            like, each a mean or a pair (sum, weight), the same names for every batch. (For a
+            `loss_fn` that returns aux pass `lambda model, batch: loss_fn(model, batch)[0]`.)
         precision: As for `TrainStep`.
-        carry: The initial recurrent state, as for `TrainStep`; it is passed from batch to batch on each rank.
+        carry: The initial recurrent state, as for `TrainStep`; it is passed from batch to batch on
+            each rank.
 
     Returns:
         The loss, or a dictionary of numbers; not finite if the total weight is zero.
 
     Raises:
-        TypeError, ValueError: As `TrainStep` for the same arguments and the same loss; no rank has a batch;
-            the names in the dictionary differ from those of an earlier batch.
+        TypeError, ValueError: As `TrainStep` for the same arguments and the same loss; no rank has
+            a batch; the names in the dictionary differ from those of an earlier batch.
         RuntimeError: There are several ranks but no process group.
 
     Warns:
-        CurveWarning: `loss_fn` returns pairs whose weights are not whole numbers, such as (loss, accuracy).
+        CurveWarning: `loss_fn` returns pairs whose weights are not whole numbers, such as (loss,
+        accuracy).
 
     >>> model = nn.Linear(2, 1)
     >>> loss_fn = lambda model, batch: (model(batch).sum() * 0 + len(batch), len(batch))
@@ -117,27 +121,33 @@ def evaluate(
     finally:
         for module, mode in modes.items():
             module.training = mode
-        reshard(model)  # without a backward pass it stays gathered, and no optimizer could be built over it
+        reshard(
+            model
+        )  # without a backward pass it stays gathered, and no optimizer could be built over it
     return _read_means(sums)
 
 
 def _parse_named_losses(value: Any) -> dict[str, Loss]:
     """Return the losses that a loss function returned, each under its name.
 
-    In a dictionary, a sum may also be an integer tensor, such as a number of correct answers, or a number.
+    In a dictionary, a sum may also be an integer tensor, such as a number of correct answers, or a
+    number.
     """
     if not isinstance(value, Mapping):
         return {_LOSS: parse_loss(value)}
     named = cast("Mapping[Any, Any]", value)
     if not named or not all(isinstance(name, str) and name for name in named):
         raise TypeError(
-            f"loss_fn returned a dictionary with the keys {checks.short_repr([*named])}; they must be strings"
+            f"loss_fn returned a dictionary with the keys {checks.short_repr([*named])}; they must "
+            "be strings"
         )
     losses: dict[str, Loss] = {}
     for name, item in named.items():
         try:
             total, *weight = item if is_pair(item) else (item,)
-            losses[name] = parse_loss((_as_floating(total), *weight) if weight else _as_floating(total))
+            losses[name] = parse_loss(
+                (_as_floating(total), *weight) if weight else _as_floating(total)
+            )
         except (TypeError, ValueError) as error:
             raise type(error)(f"in {name!r} {error}") from error
     return losses
@@ -156,7 +166,8 @@ class _Sum:
     """The sum of a loss over the batches of one rank, in float64 because a data set may be large."""
 
     is_mean: bool
-    """True if the loss function returns means, whose weight is the number of batches; False for pairs."""
+    """True if the loss function returns means, whose weight is the number of batches; False for
+    pairs."""
     total: Any = 0.0
     weight: Any = 0.0
 
@@ -165,17 +176,22 @@ def _add(sums: dict[str, _Sum], losses: Mapping[str, Loss]) -> None:
     """Add the losses of a batch. Those of the first batch decide the names, and which are means.
 
     Raises:
-        TypeError: The names differ from those of the first batch, or a mean takes the place of a pair.
+        TypeError: The names differ from those of the first batch, or a mean takes the place of a
+            pair.
     """
     if not sums:
         sums.update({name: _Sum(weight is None) for name, (_, weight) in losses.items()})
     if losses.keys() != sums.keys():
-        raise TypeError(f"loss_fn returned {_describe(losses)} for one batch and {_describe(sums)} before")
+        raise TypeError(
+            f"loss_fn returned {_describe(losses)} for one batch and {_describe(sums)} before"
+        )
     for name, (total, weight) in losses.items():
         check_same_kind(weight, not sums[name].is_mean)
         weight = 1.0 if weight is None else weight
         sums[name].total = sums[name].total + total.double()
-        sums[name].weight = sums[name].weight + (weight.double() if isinstance(weight, Tensor) else weight)
+        sums[name].weight = sums[name].weight + (
+            weight.double() if isinstance(weight, Tensor) else weight
+        )
 
 
 def _describe(names: Collection[str]) -> str:
@@ -188,7 +204,8 @@ def _read_sums(sums: Mapping[str, _Sum]) -> dict[str, _Sum]:
     devices = (value.device for value in values if isinstance(value, Tensor))
     device = next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
     zero = torch.zeros((), dtype=torch.float64, device=device)
-    # A host number added to a zero on the device is an operator's argument. A copy would synchronize.
+    # A host number added to a zero on the device is an operator's argument. A copy would
+    # synchronize.
     numbers = iter(cast("list[float]", torch.stack([zero + value for value in values]).tolist()))
     return {name: _Sum(item.is_mean, next(numbers), next(numbers)) for name, item in sums.items()}
 
@@ -212,10 +229,14 @@ def _read_means(sums: Mapping[str, _Sum]) -> Any:
     means: dict[str, float] = {}
     for name, first in ranks[0].items():
         if any(rank_sums[name].is_mean != first.is_mean for rank_sums in ranks):
-            raise TypeError("loss_fn returned a mean on one rank and a pair (sum, weight) on another")
+            raise TypeError(
+                "loss_fn returned a mean on one rank and a pair (sum, weight) on another"
+            )
         total = sum(rank_sums[name].total for rank_sums in ranks)
         weight = sum(rank_sums[name].weight for rank_sums in ranks)
         if name == _LOSS and not first.is_mean:  # a pair in a dictionary is surely meant as one
             check_weight(weight)
-        means[name] = total / weight if weight else total * math.inf  # Python's own division by zero raises
+        means[name] = (
+            total / weight if weight else total * math.inf
+        )  # Python's own division by zero raises
     return means.get(_LOSS, means)

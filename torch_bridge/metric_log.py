@@ -13,24 +13,25 @@ from torch_bridge.training.result import StepResult
 _COUNTER_NAMES = "applied", "skipped", "curve_step", "consumed"
 
 _FEWEST_SKIPPED = 10
-"""The fewest skipped updates in a row that bring a warning: fp16 skips some until its loss scale fits."""
+"""The fewest skipped updates in a row that bring a warning: fp16 skips some until its loss scale
+fits."""
 
 
 class MetricLog:
     """A log that keeps results on the device, and turns them into rows of numbers every few updates.
 
-    A call returns the newest row if it has made rows, else None: print it, or show it in a progress bar. To
-    make rows, the log copies all results from the device at once, which synchronizes with it. `flush` makes
-    rows immediately; `every` counts from then on. `state_dict` makes rows too, but does not change which
-    calls return one, also after a resume.
+    A call returns the newest row if it has made rows, else None: print it, or show it in a progress
+    bar. To make rows, the log copies all results from the device at once, which synchronizes with
+    it. `flush` makes rows immediately; `every` counts from then on. `state_dict` makes rows too,
+    but does not change which calls return one, also after a resume.
 
     Args:
         every: Number of updates between rows.
         keep: Number of newest rows that are kept and saved; None for all, without bound.
 
     Attributes:
-        rows: A dictionary for each update, the newest last: "loss", "grad_norm", "lr" (a float, or a list
-            of one per parameter group), "applied", "skipped", "curve_step", "consumed".
+        rows: A dictionary for each update, the newest last: "loss", "grad_norm", "lr" (a float, or
+            a list of one per parameter group), "applied", "skipped", "curve_step", "consumed".
 
     Raises:
         TypeError, ValueError: `every` or `keep` is not a positive integer.
@@ -72,12 +73,13 @@ class MetricLog:
             TypeError: `result` is not the result of an update.
 
         Warns:
-            CurveWarning: Once, if the last `every` updates, at least 10, were all skipped when rows are made.
+            CurveWarning: Once, if the last `every` updates, at least 10, were all skipped when rows
+            are made.
         """
         if not isinstance(result, StepResult):
             raise TypeError(
-                f"result = {checks.short_repr(result)} must be the whole result of an update, as in "
-                "result = step(batch); log(result)"
+                f"result = {checks.short_repr(result)} must be the whole result of an update, as "
+                "in result = step(batch); log(result)"
             )
         self._pending.append(result[:4])  # without aux, which may be large
         self._since_flush += 1
@@ -95,9 +97,11 @@ class MetricLog:
 
     def _make_rows(self) -> None:
         if self._pending:
-            # Four copies to the host, of all losses, norms, learning rates and counters; the first one waits.
+            # Four copies to the host, of all losses, norms, learning rates and counters; the first
+            # one waits.
             columns = [
-                cast("list[Any]", torch.stack(column).tolist()) for column in zip(*self._pending, strict=True)
+                cast("list[Any]", torch.stack(column).tolist())
+                for column in zip(*self._pending, strict=True)
             ]
             self._pending.clear()
             for loss, norm, lrs, counters in zip(*columns, strict=True):
@@ -112,9 +116,10 @@ class MetricLog:
                 self._has_warned = True
                 row = self.rows[-1]
                 warn(
-                    f"the last {self._skipped_in_a_row} updates were all skipped, so no weight changed: the "
-                    f"newest loss is {row['loss']}, its gradient norm {row['grad_norm']}. Resume from a "
-                    "checkpoint before the first of them, with a lower peak or max_norm=1.0; "
+                    f"the last {self._skipped_in_a_row} updates were all skipped, so no weight "
+                    f"changed: the newest loss is {row['loss']}, its gradient norm "
+                    f"{row['grad_norm']}. Resume from a checkpoint before the first of them, with "
+                    "a lower peak or max_norm=1.0; "
                     'on_nonfinite="raise" ends a run at the first nonfinite loss'
                 )
 
@@ -133,7 +138,10 @@ class MetricLog:
             ValueError: `state_dict` is not the state of a log. Nothing was changed.
         """
         saved: Any = state_dict if isinstance(state_dict, Mapping) else {}
-        rows, since_flush = saved.get("rows"), saved.get("since_flush", 0)  # older states have only rows
+        rows, since_flush = (
+            saved.get("rows"),
+            saved.get("since_flush", 0),
+        )  # older states have only rows
         if (
             not isinstance(rows, list)
             or not all(isinstance(row, dict) for row in cast("list[Any]", rows))

@@ -13,14 +13,16 @@ from torch_bridge.curve_api import Curve, checks, warn
 def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return the parameter groups of an optimizer, after a check that it is one, and trains them."""
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer = {checks.short_repr(optimizer)} must be a torch.optim.Optimizer")
+        raise TypeError(
+            f"optimizer = {checks.short_repr(optimizer)} must be a torch.optim.Optimizer"
+        )
     # Transformers' layer-wise optimizers have these, and a single tensor that needs no gradient.
     if hasattr(optimizer, "optimizer_dict") and not any(
         parameter.requires_grad for parameter in all_parameters([optimizer])
     ):
         raise ValueError(
-            f"{type(optimizer).__name__} updates no parameter: the optimizers in its optimizer_dict do so "
-            "during the backward pass. Build a scheduler for each of them"
+            f"{type(optimizer).__name__} updates no parameter: the optimizers in its "
+            "optimizer_dict do so during the backward pass. Build a scheduler for each of them"
         )
     return optimizer.param_groups
 
@@ -43,17 +45,20 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
     if not isinstance(curve, Sequence) or not all(isinstance(item, Curve) for item in curve):
         example = curve if isinstance(curve, int) and not isinstance(curve, bool) else "total_steps"
         raise TypeError(
-            f"curve = {checks.short_repr(curve)} must be a Curve, such as PlateauCurve({example}), or one "
-            "for each parameter group"
+            f"curve = {checks.short_repr(curve)} must be a Curve, such as PlateauCurve({example}), "
+            "or one for each parameter group"
         )
     if len(curve) != group_count:
-        raise ValueError(f"curve has {len(curve)} curves; the optimizer has {group_count} parameter groups")
+        raise ValueError(
+            f"curve has {len(curve)} curves; the optimizer has {group_count} parameter groups"
+        )
     return list(curve)
 
 
 def as_number(value: Any) -> Any:
     """Return the value itself, or the number in a tensor."""
-    # `float(tensor)` would warn for a leaf of autograd, and NumPy has no bfloat16; `item` reads both.
+    # `float(tensor)` would warn for a leaf of autograd, and NumPy has no bfloat16; `item` reads
+    # both.
     return value.item() if isinstance(value, Tensor) else value
 
 
@@ -83,12 +88,13 @@ def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str 
     The message names `argument`, which resumes the curve, and ends with an `alternative` to it.
     """
     groups = groups_of(optimizer)
-    # A scheduler writes `initial_lr` into all groups. One without it was added later, and is not decayed.
+    # A scheduler writes `initial_lr` into all groups. One without it was added later, and is not
+    # decayed.
     if any("initial_lr" in group for group in groups) or updates_made(optimizer) == 0:
         return
     raise ValueError(
-        f"{argument}, but param_groups[0] of an optimizer that was stepped, or loaded, has no initial_lr: "
-        f"its lr = {as_number(groups[0]['lr'])!r} may be decayed. First set "
+        f"{argument}, but param_groups[0] of an optimizer that was stepped, or loaded, has no "
+        f"initial_lr: its lr = {as_number(groups[0]['lr'])!r} may be decayed. First set "
         f'optimizer.param_groups[0]["initial_lr"] = peak, and so for each group{alternative}'
     )
 
@@ -96,8 +102,9 @@ def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str 
 def updates_made(optimizer: Optimizer) -> int | None:
     """Return the number of updates that an optimizer's state shows, the most of any parameter; 0 if none.
 
-    None if the state shows that there were updates, but not how many, as for SGD with momentum. Steps on a
-    device are read, which synchronizes with it: call this when something is built or loaded, not per update.
+    None if the state shows that there were updates, but not how many, as for SGD with momentum.
+    Steps on a device are read, which synchronizes with it: call this when something is built or
+    loaded, not per update.
     """
     entries: list[Any] = [*getattr(optimizer, "state", {}).values()]
     states: list[dict[str, Any]] = [entry for entry in entries if isinstance(entry, dict)]
@@ -118,23 +125,24 @@ def _is_nonzero(momentum: Any) -> bool:
     """Return False for None and for zeros, with which a `TrainStep` starts fused SGD."""
     if not isinstance(momentum, Tensor) or momentum.is_meta:
         return momentum is not None
-    # For a DTensor, this rank's shard: a sum over ranks would be a collective. `any` rejects sparse momentum.
+    # For a DTensor, this rank's shard: a sum over ranks would be a collective. `any` rejects sparse
+    # momentum.
     return bool(getattr(momentum, "_local_tensor", momentum).abs().sum())
 
 
 def loaded_updates(optimizer: Optimizer) -> int | None:
     """Return the number of updates of the run whose state the optimizer has loaded; None if it is unknown.
 
-    Call it before the first scheduler is built. 0 if the optimizer was not loaded, or nothing shows that it
-    was trained.
+    Call it before the first scheduler is built. 0 if the optimizer was not loaded, or nothing shows
+    that it was trained.
     """
     keys = list(optimizer.param_groups[0]) if optimizer.param_groups else []
     made = updates_made(optimizer)
     # A scheduler has left its peak there, but none was built in this process.
     if made != 0 and "initial_lr" in keys:
         return made
-    # `load_state_dict` writes the saved options into each group and then the parameters, and options that the
-    # state lacks. The constructor begins with the parameters.
+    # `load_state_dict` writes the saved options into each group and then the parameters, and
+    # options that the state lacks. The constructor begins with the parameters.
     defaults = [key for key in getattr(optimizer, "defaults", ()) if key in keys]
     before = keys[: keys.index("params")] if "params" in keys else []
     if len(defaults) < 2 or 2 * len(set(before) & set(defaults)) <= len(defaults):
@@ -159,7 +167,8 @@ _SCALES = {
     "lr": ("lr_scale", "lr_mult", "lr_multiplier"),  # of timm, MAE and BEiT; of others; of DINOv2
     "weight_decay": ("wd_multiplier",),  # of DINOv2
 }
-"""The factors of an option that some libraries keep in the groups, and that only their schedulers read."""
+"""The factors of an option that some libraries keep in the groups, and that only their schedulers
+read."""
 
 
 def _is_scale(value: Any) -> bool:
@@ -176,7 +185,9 @@ class GroupOption(NamedTuple):
     item: int | None = None
 
     def __str__(self) -> str:
-        name = checks.short_repr(self.name).strip("'")  # on one line, and not too long for a message
+        name = checks.short_repr(self.name).strip(
+            "'"
+        )  # on one line, and not too long for a message
         return name if self.item is None else f"{name}[{self.item}]"
 
     def read(self, group: dict[str, Any]) -> Any:
@@ -204,9 +215,9 @@ class GroupOption(NamedTuple):
             if isinstance(scaled[0][name], Tensor):  # several groups may hold the same one
                 line = f'group["{name}"] = group["{name}"] * group.pop("{key}")'
             warn(
-                f"{len(scaled)} of {len(groups)} parameter groups have a factor {key}, which only other "
-                "schedulers read: under this curve they would train without it. Before the scheduler is "
-                f"built, write for each group that has it: {line}"
+                f"{len(scaled)} of {len(groups)} parameter groups have a factor {key}, which only "
+                "other schedulers read: under this curve they would train without it. Before the "
+                f"scheduler is built, write for each group that has it: {line}"
             )
 
     def is_held_by(self, defaults: dict[str, Any], value: Tensor) -> bool:
@@ -242,8 +253,8 @@ def unshare_tensors(
 ) -> None:
     """Give groups that share a tensor, but differ in base or curve, separate tensors.
 
-    Groups share a tensor if torch gave them all the same default value. The optimizer's defaults get a
-    separate tensor, with the base: a group that is added later begins with it.
+    Groups share a tensor if torch gave them all the same default value. The optimizer's defaults
+    get a separate tensor, with the base: a group that is added later begins with it.
     """
     defaults: dict[str, Any] = getattr(optimizer, "defaults", {})
     # The base and curve of the first group that holds each tensor; that group keeps it.

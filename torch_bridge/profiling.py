@@ -13,11 +13,13 @@ _UPDATES = 5
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
-def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str | os.PathLike[str]) -> str:
+def profile(
+    step: Callable[[Any], Any], batches: Iterable[Any], directory: str | os.PathLike[str]
+) -> str:
     """Trace a few steady updates with `torch.profiler`.
 
-    The first eight updates are not traced, since they include compilation and capture. The trace of the next
-    five is written to `directory/trace.json`, for Perfetto or chrome://tracing.
+    The first eight updates are not traced, since they include compilation and capture. The trace of
+    the next five is written to `directory/trace.json`, for Perfetto or chrome://tracing.
 
     Args:
         step: A `TrainStep`, or another function of a batch.
@@ -25,12 +27,14 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
         directory: The directory for the trace, which is created if necessary.
 
     Returns:
-        A short table of averages per update: wall time; the host's time in the step; the time that the
-        device works; copies from, to and on the device; waits of the host for the device; the time that the
-        host waits for data. Without a GPU the rows of the device are zero.
+        A short table of averages per update: wall time; the host's time in the step; the time that
+            the
+        device works; copies from, to and on the device; waits of the host for the device; the time
+        that the host waits for data. Without a GPU the rows of the device are zero.
 
     Raises:
-        TypeError: `step` can't be called, `batches` can't be iterated, or `directory` is not a path.
+        TypeError: `step` can't be called, `batches` can't be iterated, or `directory` is not a
+            path.
         ValueError: There are fewer than 13 batches.
 
     >>> import tempfile
@@ -51,7 +55,8 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
     try:
         for _ in range(_WARM_UPS):
             step(next(iterator))
-        # Without acc_events torch 2.10 to 2.12 warn that a schedule clears events, although none is used.
+        # Without acc_events torch 2.10 to 2.12 warn that a schedule clears events, although none is
+        # used.
         with (
             torch.profiler.profile(activities=activities, acc_events=True) as profiler,
             record_function("all updates"),
@@ -65,7 +70,9 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
                 with record_function("the end"):
                     torch.cuda.synchronize()
     except StopIteration:
-        raise ValueError(f"batches ended early; profile needs {_WARM_UPS + _UPDATES} of them") from None
+        raise ValueError(
+            f"batches ended early; profile needs {_WARM_UPS + _UPDATES} of them"
+        ) from None
     profiler.export_chrome_trace(str(directory / "trace.json"))
     return _table(profiler)
 
@@ -77,7 +84,9 @@ def _table(profiler: Any) -> str:
     # A range that `record_function` names appears on the device too, around the work inside it.
     on_device = [e for e in profiler.events() if e.device_type != cpu and not e.is_user_annotation]
     copies = [event for event in on_device if event.name.startswith("Memcpy")]
-    updates = [e.time_range for e in profiler.events() if e.name == "update" and e.device_type == cpu]
+    updates = [
+        e.time_range for e in profiler.events() if e.name == "update" and e.device_type == cpu
+    ]
     # Only waits inside updates count: the profiler itself waits for the device at its end.
     waits = [
         event

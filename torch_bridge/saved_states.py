@@ -34,9 +34,9 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
     """Turn errors from a malformed state into a ValueError that says it is not the state of `owner`."""
     if isinstance(state_dict, str | bytes | PathLike):
         raise ValueError(
-            f"state_dict = {checks.short_repr(state_dict)} is a path, not a state: load the file first, "
-            "load_state_dict(torch.load(path, weights_only=True)). Checkpoints(directory).load(...) loads "
-            "what Checkpoints saved"
+            f"state_dict = {checks.short_repr(state_dict)} is a path, not a state: load the file "
+            "first, load_state_dict(torch.load(path, weights_only=True)). "
+            "Checkpoints(directory).load(...) loads what Checkpoints saved"
         )
     try:
         yield
@@ -47,12 +47,14 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
         # The most likely mistake, so the message says more than which entry is missing.
         if error.args == ("last_epoch",) and "applied" in state_dict:
             advice = (
-                "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build lambda_lr("
-                "optimizer, curve, last_epoch=state['curve_step'] - 1); with clock=, see "
+                "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build "
+                "lambda_lr(optimizer, curve, last_epoch=state['curve_step'] - 1); with clock=, see "
                 "docs/training_step.md, From a TrainStep to a scheduler"
             )
         raise ValueError(f"state_dict is not the state of {owner}: {advice}") from None
-    except Exception as error:  # a wrong type can raise anything: a tensor in place of a number, for example
+    except (
+        Exception
+    ) as error:  # a wrong type can raise anything: a tensor in place of a number, for example
         raise ValueError(f"state_dict is not the state of {owner}: {error}") from None
 
 
@@ -83,17 +85,18 @@ def read_position(
     """Return the position in a state that was saved after `updates` updates, and compare its records.
 
     Args:
-        state: A state with the entries `curve_step`, `consumed` and `hold`; and with `records`, unless a
-            scheduler without a curve has saved it.
+        state: A state with the entries `curve_step`, `consumed` and `hold`; and with `records`,
+            unless a scheduler without a curve has saved it.
         updates: The number of updates in the state.
         curves: The curve that each parameter group follows now.
         clock: The clock that the run has now.
         builder: The function or class whose argument `strict` is the default of `load_state_dict`.
-        strict: True to raise an error if the clock or a curve differs. Otherwise the run continues at the
-            saved step under the present ones; a different clock starts afresh there.
+        strict: True to raise an error if the clock or a curve differs. Otherwise the run continues
+            at the saved step under the present ones; a different clock starts afresh there.
 
     Raises:
-        ValueError: The state contradicts itself; or, with `strict`, the clocks or the curves differ.
+        ValueError: The state contradicts itself; or, with `strict`, the clocks or the curves
+            differ.
     """
     records = None
     saved_clock = None
@@ -104,8 +107,9 @@ def read_position(
     problem = describe_clock_difference(saved_clock, clock.to_plain())
     if problem and strict:
         raise ValueError(
-            f"state_dict cannot resume at step {saved.curve_step}: {problem}; resume with the old clock, or "
-            f"{_how_to_override(builder)}, to continue at this step of the curve with a fresh clock"
+            f"state_dict cannot resume at step {saved.curve_step}: {problem}; resume with the old "
+            f"clock, or {_how_to_override(builder)}, to continue at this step of the curve with a "
+            "fresh clock"
         )
     messages: list[str] = []
     if problem:
@@ -118,7 +122,9 @@ def read_position(
         position = saved._replace(hold_states=_read_hold_states(state["hold"], clock.rules))
     else:
         position = saved
-    message = compare_curves(records, curves, saved.curve_step, is_step_used, builder, strict=strict)
+    message = compare_curves(
+        records, curves, saved.curve_step, is_step_used, builder, strict=strict
+    )
     if message:
         messages.append(message)
     return position._replace(messages=messages)
@@ -139,7 +145,9 @@ def read_records(saved: Any, group_count: int) -> list[Record]:
     """Return the record of each parameter group."""
     records = [read_record(f"records[{index}]", record) for index, record in enumerate(saved)]
     if len(records) != group_count:
-        raise ValueError(f"state_dict has {len(records)} records for {group_count} parameter groups")
+        raise ValueError(
+            f"state_dict has {len(records)} records for {group_count} parameter groups"
+        )
     return records
 
 
@@ -164,14 +172,16 @@ def _read_data_position(state: Mapping[str, Any], updates: int, unit: Any) -> tu
     curve_step = checks.integer("curve_step", state["curve_step"])
     if curve_step != consumed // unit:
         raise ValueError(
-            f"state_dict has curve_step = {curve_step}, consumed = {consumed} and unit = {unit}; the step "
-            "must be consumed // unit"
+            f"state_dict has curve_step = {curve_step}, consumed = {consumed} and unit = {unit}; "
+            "the step must be consumed // unit"
         )
     return Position(updates, curve_step, consumed, (), []), consumed % unit > 0
 
 
 def _how_to_override(builder: str) -> str:
-    return f"pass strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
+    return (
+        f"pass strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
+    )
 
 
 def _read_hold_states(saved: Any, rules: Sequence[Rule]) -> States:
@@ -185,13 +195,17 @@ def _read_rule_state(saved: Any, rule: Rule) -> Any:
     """Check a rule's saved state against its initial one: same names, and no count below its start."""
     initial = initial_state(rule)
     if set(saved) != set(initial._fields):
-        raise ValueError(f"a rule's state in hold has the entries {sorted(saved)}, not {initial._fields}")
+        raise ValueError(
+            f"a rule's state in hold has the entries {sorted(saved)}, not {initial._fields}"
+        )
     values: dict[str, Any] = {}
     for name, start_value in zip(initial._fields, initial, strict=True):
         value = saved[name]
         if start_value.dtype == np.int32:
             if not start_value <= checks.integer(name, value) <= checks.MAX_STEP:
-                raise ValueError(f"state_dict has {name} = {value!r} in a rule's state; it must be a count")
+                raise ValueError(
+                    f"state_dict has {name} = {value!r} in a rule's state; it must be a count"
+                )
         elif type(value) is not float:
             raise TypeError(f"{name} = {value!r} must be a float")
         values[name] = type(start_value)(value)
@@ -207,11 +221,15 @@ def dump_hold_states(rules: Sequence[Rule], states: States) -> list[dict[str, in
     saved: list[dict[str, int | float]] = []
     for rule, state in zip(rules, states, strict=True):
         initial = initial_state(rule)._asdict()
-        saved.append({name: type(initial[name].item())(value) for name, value in state._asdict().items()})
+        saved.append(
+            {name: type(initial[name].item())(value) for name, value in state._asdict().items()}
+        )
     return saved
 
 
-def dump_records(curves: Sequence[Curve], peaks: Sequence[Any], clock: CheckedClock) -> list[dict[str, Any]]:
+def dump_records(
+    curves: Sequence[Curve], peaks: Sequence[Any], clock: CheckedClock
+) -> list[dict[str, Any]]:
     """Return the record of each parameter group, as `resume_record` does."""
     return [dump_record(curve, peak, clock) for curve, peak in zip(curves, peaks, strict=True)]
 
@@ -225,21 +243,23 @@ def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
         return state_dict
     if "curves" in state_dict and not is_torchs:
         raise ValueError(
-            "state_dict was saved by an earlier version, whose states are not read: load the optimizer's "
-            "state, and continue at the saved step, lambda_lr(optimizer, curve, "
-            "last_epoch=state['clock'] - 1); if it had unit=n, add clock=DataClock(n, count=n), and pass "
-            "count= to each step()"
+            "state_dict was saved by an earlier version, whose states are not read: load the "
+            "optimizer's state, and continue at the saved step, lambda_lr(optimizer, curve, "
+            "last_epoch=state['clock'] - 1); if it had unit=n, add clock=DataClock(n, count=n), "
+            "and pass count= to each step()"
         )
     first, updates = state_dict, state_dict.get("last_epoch")
-    while "_schedulers" in first:  # a SequentialLR, or a ChainedScheduler, which saves no last_epoch
+    while (
+        "_schedulers" in first
+    ):  # a SequentialLR, or a ChainedScheduler, which saves no last_epoch
         first = first["_schedulers"][0]
         if updates is None:
             updates = first.get("last_epoch")
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
-            "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. Do not load "
-            f"it: build lambda_lr(optimizer, curve, last_epoch={first['last_epoch'] - 1}), and then call "
-            "scheduler.set_peak(peak)"
+            "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "
+            "Do not load it: build lambda_lr(optimizer, curve, "
+            f"last_epoch={first['last_epoch'] - 1}), and then call scheduler.set_peak(peak)"
         )
     updates = first["last_epoch"] if updates is None else updates
     entries = {"last_epoch": updates, "curve_step": updates, "base_lrs": first["base_lrs"]}
@@ -258,7 +278,9 @@ def read_bases(name: str, saved: Any, group_count: int) -> list[float]:
 
 def read_last_lrs(state: Mapping[str, Any], group_count: int) -> list[float]:
     """Check the learning rates that were written last, one for each group."""
-    lrs = [float(checks.number(f"_last_lr[{index}]", lr)) for index, lr in enumerate(state["_last_lr"])]
+    lrs = [
+        float(checks.number(f"_last_lr[{index}]", lr)) for index, lr in enumerate(state["_last_lr"])
+    ]
     if len(lrs) != group_count or min(lrs, default=0.0) < 0:
         raise ValueError(
             f"state_dict has _last_lr = {checks.short_repr(lrs)} for {group_count} parameter groups"
@@ -278,7 +300,8 @@ def compare_curves(
     """Return a warning about curves that differ from the saved ones at a step so far, if one is due.
 
     Args:
-        records: The record of each parameter group; None if a scheduler without a curve has saved the state.
+        records: The record of each parameter group; None if a scheduler without a curve has saved
+            the state.
         current: The curve that each group follows now.
         step: The step to continue at.
         is_step_used: As in `describe_curve_difference`.
@@ -290,8 +313,8 @@ def compare_curves(
     """
     if records is None:
         return (
-            f"state_dict was saved by a scheduler without a curve: this curve continues at step {step}, and "
-            "nothing shows whether the learning rates so far were its own"
+            "state_dict was saved by a scheduler without a curve: this curve continues at step "
+            f"{step}, and nothing shows whether the learning rates so far were its own"
         )
     driven = "values" if builder == "follow" else "learning rates"
     for index, (record, curve) in enumerate(zip(records, current, strict=True)):
@@ -307,13 +330,13 @@ def compare_curves(
         difference = describe_curve_difference(saved, curve, step, is_step_used, driven + group)
         if difference and strict:
             raise ValueError(
-                f"state_dict cannot resume at step {step}: {difference}; resume with the old curve, or "
-                f"{_how_to_override(builder)}"
+                f"state_dict cannot resume at step {step}: {difference}; resume with the old "
+                f"curve, or {_how_to_override(builder)}"
             )
         if difference:
             return (
-                f"state_dict belongs to a different curve: {difference}. The run continues at step {step} of "
-                "this curve"
+                f"state_dict belongs to a different curve: {difference}. The run continues at step "
+                f"{step} of this curve"
             )
     return ""
 
@@ -324,8 +347,8 @@ def warn_of_different_peaks(saved: Sequence[float], current: Sequence[float], ow
     new = shown_peaks(current)
     if problem := describe_peak_difference(old, new):
         warn(
-            f"state_dict has a different peak: {problem}. The run continues with {old}; to change it, call "
-            f"{owner}.set_peak({new}) after the load"
+            f"state_dict has a different peak: {problem}. The run continues with {old}; to change "
+            f"it, call {owner}.set_peak({new}) after the load"
         )
 
 

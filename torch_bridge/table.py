@@ -6,7 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import Operations, Segments, checks, decode_table, evaluate_table, multiply_levels
+from torch_bridge.curve_api import (
+    Operations,
+    Segments,
+    checks,
+    decode_table,
+    evaluate_table,
+    multiply_levels,
+)
 
 
 def multiplier(table: Segments, step: Tensor) -> Tensor:
@@ -14,23 +21,25 @@ def multiplier(table: Segments, step: Tensor) -> Tensor:
 
         multiplier(tensors(curve.table), step) = curve(step)
 
-    The bits are those of `curve(step)` on every device: eager, under `torch.compile(fullgraph=True)`, under
-    `torch.func.vmap` over steps and in a CUDA graph. It never synchronizes with the device.
+    The bits are those of `curve(step)` on every device: eager, under
+    `torch.compile(fullgraph=True)`, under `torch.func.vmap` over steps and in a CUDA graph. It
+    never synchronizes with the device.
 
-    The table is an ordinary input: compiled code accepts a different one with as many rows and the same
-    columns without a recompilation.
+    The table is an ordinary input: compiled code accepts a different one with as many rows and the
+    same columns without a recompilation.
 
     Args:
-        table: `tensors(curve.table, device)`: int32 of shape (rows,), on the device of the step; for a
-            table from `stack`, of shape (curves, rows).
+        table: `tensors(curve.table, device)`: int32 of shape (rows,), on the device of the step;
+            for a table from `stack`, of shape (curves, rows).
         step: A tensor of integers, of any shape and dtype. Below 0 it counts as 0.
 
     Returns:
-        float32 in [0, 1], of the shape of `step`; for a table from `stack`, of shape (curves,) + step.shape.
+        float32 in [0, 1], of the shape of `step`; for a table from `stack`, of shape (curves,) +
+        step.shape.
 
     Raises:
-        TypeError: `step` is not a tensor of integers (it is bool or floating-point, or a Python int);
-            `table` is not a table of int32 tensors.
+        TypeError: `step` is not a tensor of integers (it is bool or floating-point, or a Python
+            int); `table` is not a table of int32 tensors.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -42,8 +51,8 @@ def multiplier(table: Segments, step: Tensor) -> Tensor:
     _check_table(table)
     if not isinstance(step, Tensor):
         raise TypeError(
-            f"step = {checks.short_repr(step)} must be a tensor of integers; write torch.tensor(step), or "
-            "curve(step) for a number or a NumPy array"
+            f"step = {checks.short_repr(step)} must be a tensor of integers; write "
+            "torch.tensor(step), or curve(step) for a number or a NumPy array"
         )
     if step.is_floating_point() and not step.numel():  # torch.tensor([]), as in `checks.steps`
         step = step.to(torch.int32)
@@ -51,7 +60,9 @@ def multiplier(table: Segments, step: Tensor) -> Tensor:
         raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")
     for name, column in table.columns().items():
         if not isinstance(column, Tensor) or column.dtype != torch.int32:
-            raise TypeError(f"table.{name} must be an int32 tensor: write tensors(curve.table, device), once")
+            raise TypeError(
+                f"table.{name} must be an int32 tensor: write tensors(curve.table, device), once"
+            )
     steps = _clamp_steps(step)
     decoded = decode_table(_TORCH, table)
     if decoded.begin.ndim == 1:
@@ -112,8 +123,8 @@ def _multiply(a: Any, b: Any) -> Any:
     product = multiply_levels(a, b)
     if not torch.compiler.is_compiling():
         return product
-    # Make Inductor materialize the product instead of inlining it at every use, which would take four times
-    # as long to compile. The compiled code is equally fast.
+    # Make Inductor materialize the product instead of inlining it at every use, which would take
+    # four times as long to compile. The compiled code is equally fast.
     return product.as_strided(product.shape, product.stride())
 
 
@@ -126,9 +137,10 @@ _LOW_BITS, _STICKY_BIT = (1 << 10) - 1, 1 << 9
 
 def _to_float(value: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert an int64 from 0 to 2⁶² to float32, rounded to nearest even."""
-    # AVX2 cannot convert int64 to float32, so code compiled for it goes by way of float64, which would round
-    # twice. The sticky bit prevents that: the bits that float64 cannot hold are replaced by one bit that says
-    # whether any of them was set. The same with 8 bits, rounded to 5 binary digits and then to 3:
+    # AVX2 cannot convert int64 to float32, so code compiled for it goes by way of float64, which
+    # would round twice. The sticky bit prevents that: the bits that float64 cannot hold are
+    # replaced by one bit that says whether any of them was set. The same with 8 bits, rounded to 5
+    # binary digits and then to 3:
     #     0b10101111 rounds to 101·2⁵, but by way of 10110·2³, a tie, it would round to 110·2⁵
     #     0b10101000, with the low 4 bits replaced by the sticky bit, is 10101·2³ and rounds to 101·2⁵
     low = value & _LOW_BITS

@@ -11,14 +11,14 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
 
         updates = ⌈batches / accumulation⌉ · epochs
 
-    An update takes `accumulation` batches; the last update of an epoch may take fewer. A loop that carries an
-    incomplete accumulation into the next epoch, as PyTorch Ignite's does and accelerate's with
-    `sync_with_dataloader=False`, makes `batches * epochs // accumulation` updates instead. Each rank counts
-    the batches of its loader, and all ranks get the same number.
+    An update takes `accumulation` batches; the last update of an epoch may take fewer. A loop that
+    carries an incomplete accumulation into the next epoch, as PyTorch Ignite's does and
+    accelerate's with `sync_with_dataloader=False`, makes `batches * epochs // accumulation` updates
+    instead. Each rank counts the batches of its loader, and all ranks get the same number.
 
     Args:
-        loader: Anything whose length is its number of batches, such as a `DataLoader`; or this rank's number
-            of batches in an epoch.
+        loader: Anything whose length is its number of batches, such as a `DataLoader`; or this
+            rank's number of batches in an epoch.
         epochs: The number of passes over the loader.
         accumulation: Batches in an update.
 
@@ -26,8 +26,8 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
         The number of updates.
 
     Raises:
-        TypeError: `loader` is not an integer and has no length, as over an `IterableDataset`; `epochs` or
-            `accumulation` is not an integer.
+        TypeError: `loader` is not an integer and has no length, as over an `IterableDataset`;
+            `epochs` or `accumulation` is not an integer.
         ValueError: One of the three numbers is below 1.
 
     >>> from torch_bridge import count_updates
@@ -50,6 +50,6 @@ def _length(loader: Any) -> int:
         return checks.integer("loader", loader)
     except TypeError:
         raise TypeError(
-            f"loader = {checks.short_repr(loader)} has no length: give the number of batches of an epoch "
-            "instead"
+            f"loader = {checks.short_repr(loader)} has no length: give the number of batches of an "
+            "epoch instead"
         ) from None

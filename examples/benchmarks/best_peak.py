@@ -1,16 +1,17 @@
 """Choose the peak of long published runs from short ones at three peaks, and print what each way costs.
 
-The long runs are those of 124M parameters with 50 000 steps that were trained at 5e-4, 1e-3 and 2e-3, under
-nine curves. A parabola in ln peak through their three last losses is the truth: its minimum, cut at these
-peaks, is the best peak, and the regret of a peak is the height of the parabola above that. Each curve of
-15 000, 25 000 or 35 000 steps that was trained at the same peaks gives a peak for each of the nine. Printed
-are the regrets of three ways: the best peak of the short runs, by a parabola through their last losses; this
-peak times the ratio of the two curves in `compare`; and a parabola through forecasts of the curve at the
-three peaks, each from the short run at that peak.
+The long runs are those of 124M parameters with 50 000 steps that were trained at 5e-4, 1e-3 and
+2e-3, under nine curves. A parabola in ln peak through their three last losses is the truth: its
+minimum, cut at these peaks, is the best peak, and the regret of a peak is the height of the
+parabola above that. Each curve of 15 000, 25 000 or 35 000 steps that was trained at the same peaks
+gives a peak for each of the nine. Printed are the regrets of three ways: the best peak of the short
+runs, by a parabola through their last losses; this peak times the ratio of the two curves in
+`compare`; and a parabola through forecasts of the curve at the three peaks, each from the short run
+at that peak.
 
 PATH is a clone, which this program reads and does not copy:
 
-    git clone https://github.com/fabian-sp/lr-scheduling                  (measured at 8ace3a3, on main)
+    git clone https://github.com/fabian-sp/lr-scheduling (measured at 8ace3a3, on main)
 
     python examples/benchmarks/best_peak.py lr-scheduling
 
@@ -98,7 +99,9 @@ def main() -> None:
     print(f"{len(truths)} curves of {LONG} steps\n")
     print("mean regret (largest)  choices  short runs' best  times the ratio  of forecasts")
     for name, regrets in sorted(rows.items(), reverse=True):
-        cells = [f"{np.mean(column):.4f} ({max(column):.4f})" for column in zip(*regrets, strict=True)]
+        cells = [
+            f"{np.mean(column):.4f} ({max(column):.4f})" for column in zip(*regrets, strict=True)
+        ]
         print(f"{name:21}  {len(regrets):7}  " + "  ".join(cells))
 
 

@@ -1,19 +1,22 @@
 """Compare `Checkpoints` with `torch.distributed.checkpoint` (DCP) as it comes, and with `torch.save`.
 
-The script prints medians over interleaved rounds, with files in the system's page cache: the time until
-`save` returns and training continues, the time until the checkpoint is on disk, the time of a load, the size
-of the checkpoint, and the peak memory of the first save above the memory before it (only Linux measures it).
+The script prints medians over interleaved rounds, with files in the system's page cache: the time
+until `save` returns and training continues, the time until the checkpoint is on disk, the time of a
+load, the size of the checkpoint, and the peak memory of the first save above the memory before it
+(only Linux measures it).
 
-Every contender has its own process, which has saved one number beforehand, so that no import is measured. All
-contenders flush their files to the disk: `Checkpoints` and DCP do it in the background, and the script does
-it after `torch.save`, which blocks training until then. Only `Checkpoints` verifies digests in a load.
+Every contender has its own process, which has saved one number beforehand, so that no import is
+measured. All contenders flush their files to the disk: `Checkpoints` and DCP do it in the
+background, and the script does it after `torch.save`, which blocks training until then. Only
+`Checkpoints` verifies digests in a load.
 
-With several ranks every tensor is sharded, `torch.save` does not take part, and the memory is that of rank 0.
+With several ranks every tensor is sharded, `torch.save` does not take part, and the memory is that
+of rank 0.
 
     python examples/benchmarks/checkpoints.py
-    python examples/benchmarks/checkpoints.py --other ../earlier    (a different checkout's Checkpoints too)
-    python examples/benchmarks/checkpoints.py --device cuda    (the tensors are on a GPU)
-    torchrun --nproc-per-node 2 examples/benchmarks/checkpoints.py
+    python examples/benchmarks/checkpoints.py --other ../earlier (a different checkout's Checkpoints
+    too) python examples/benchmarks/checkpoints.py --device cuda (the tensors are on a GPU) torchrun
+    --nproc-per-node 2 examples/benchmarks/checkpoints.py
 """
 
 import argparse
@@ -95,7 +98,9 @@ class Ours:
 
     def __init__(self, directory: Path, checkout: Path) -> None:
         sys.path.insert(0, str(checkout))
-        from torch_bridge import Checkpoints  # not at the top: which checkout it comes from is known only now
+        from torch_bridge import (
+            Checkpoints,
+        )  # not at the top: which checkout it comes from is known only now
 
         self.checkpoints = Checkpoints(directory, keep=1)
 
@@ -300,7 +305,9 @@ def compare(
     try:
         for name, (contender_class, checkout) in contenders.items():
             files = directory / f"{state}-{len(workers)}"
-            workers[name] = Worker(Task(contender_class, checkout, state, files, args.device, args.quick))
+            workers[name] = Worker(
+                Task(contender_class, checkout, state, files, args.device, args.quick)
+            )
         for step in range(1, args.rounds + 2):
             for worker in workers.values():
                 if not worker.too_slow:
@@ -345,7 +352,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=positive, default=7)
     parser.add_argument("--limit", type=positive, default=120, help="seconds for one save and load")
-    parser.add_argument("--other", type=Path, help="a different checkout, whose Checkpoints take part too")
+    parser.add_argument(
+        "--other", type=Path, help="a different checkout, whose Checkpoints take part too"
+    )
     parser.add_argument("--device", default="cpu", help="of a single process: cpu or cuda")
     parser.add_argument("--quick", action="store_true", help="one round, few tensors: does it run?")
     args = parser.parse_args()

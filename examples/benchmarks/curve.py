@@ -1,7 +1,7 @@
 """Compare the cost of a curve with common schedules: in JAX, in PyTorch, in NumPy, and to build.
 
-In each table the contenders take turns, round by round. Printed are medians over the rounds; a ratio compares
-two such medians. Takes under three minutes on two cores.
+In each table the contenders take turns, round by round. Printed are medians over the rounds; a
+ratio compares two such medians. Takes under three minutes on two cores.
 
     python examples/benchmarks/curve.py
 """
@@ -67,7 +67,8 @@ def joined(curve: PlateauCurve) -> optax.Schedule:
     return optax.join_schedules(pieces, [row.begin for row in curve.rows[1:]])
 
 
-# Each of these takes a function that builds a schedule; it returns the call to time and its number of values.
+# Each of these takes a function that builds a schedule; it returns the call to time and its number
+# of values.
 Timed = tuple[Callable[[], object], int]
 
 
@@ -139,9 +140,16 @@ def of_other_kinds() -> dict[str, Curve]:
             for shape in ("1-x^0.4", "(1-x)^2", "t^-0.5")
         },
         "all four shapes": StagedCurve(
-            [warmup, (half, 0.5, "cosine"), (half // 4, 0.2, "exponential"), (half // 4, 0.1, "1-sqrt")]
+            [
+                warmup,
+                (half, 0.5, "cosine"),
+                (half // 4, 0.2, "exponential"),
+                (half // 4, 0.1, "1-sqrt"),
+            ]
         ),
-        "nested: a cooldown, then all of it again": cosine.cooldown(half, half // 2).then(cosine, scale=0.5),
+        "nested: a cooldown, then all of it again": cosine.cooldown(half, half // 2).then(
+            cosine, scale=0.5
+        ),
     }
 
 
@@ -149,7 +157,9 @@ def in_jax_by_kind(curves: dict[str, Curve], rounds: int) -> None:
     table = []
     columns = []
     for measured in (in_a_loop, vectorised):
-        timed = {name: measured(partial(optax_schedule, curve, 1.0)) for name, curve in curves.items()}
+        timed = {
+            name: measured(partial(optax_schedule, curve, 1.0)) for name, curve in curves.items()
+        }
         seconds = medians(rounds, {name: call for name, (call, _) in timed.items()})
         columns.append({name: seconds[name] / timed[name][1] * 1e9 for name in curves})
     for name in curves:
@@ -164,8 +174,8 @@ def in_jax_by_kind(curves: dict[str, Curve], rounds: int) -> None:
 def of_parts(shapes: list[str], rounds: int) -> None:
     """Compare parts that begin halfway through the warmup, and so need a column of phases, with the curves.
 
-    A part has as many segments as its curve. The ratios are near 1, so times are those of the CPU, with one
-    thread in PyTorch.
+    A part has as many segments as its curve. The ratios are near 1, so times are those of the CPU,
+    with one thread in PyTorch.
     """
     steps = np.arange(0, TOTAL // 2, 32)
 
@@ -198,10 +208,17 @@ def of_parts(shapes: list[str], rounds: int) -> None:
             timed = {"curve": way(curve), "part": way(curve.part(WARMUP // 2))}
             calls = {contender: call for contender, (call, _) in timed.items()}
             seconds = medians(20 * rounds, calls, clock=time.process_time)
-            ns = {contender: seconds[contender] / values * 1e9 for contender, (_, values) in timed.items()}
+            ns = {
+                contender: seconds[contender] / values * 1e9
+                for contender, (_, values) in timed.items()
+            }
             table.append([kind, name, *ns.values(), ns["part"] / ns["curve"]])
     torch.set_num_threads(threads)
-    show("Parts of curves: ns of CPU time a value", ["curve", "in", "the curve", "its part", "ratio"], table)
+    show(
+        "Parts of curves: ns of CPU time a value",
+        ["curve", "in", "the curve", "its part", "ratio"],
+        table,
+    )
 
 
 def in_jax_with_holds(rounds: int) -> None:
@@ -252,10 +269,14 @@ def in_torch(counts: list[int], rounds: int) -> None:
         for count in counts:
             schedulers[f"lambda_lr, {count} plateaus"] = lambda_lr(sgd(), curve_with(count))
         held = lambda_lr(sgd(), curve_with(2), clock=HoldUntilFlat(10, every=100, limit=100_000))
-        counted, leaping = (lambda_lr(sgd(), curve_with(2), clock=DataClock(4096)) for _ in range(2))
+        counted, leaping = (
+            lambda_lr(sgd(), curve_with(2), clock=DataClock(4096)) for _ in range(2)
+        )
         for scheduler in (*schedulers.values(), held, counted, leaping):
             scheduler.optimizer.step()  # torch warns if the scheduler steps first
-        steps = {name: partial(repeat, calls, scheduler.step) for name, scheduler in schedulers.items()}
+        steps = {
+            name: partial(repeat, calls, scheduler.step) for name, scheduler in schedulers.items()
+        }
         steps["lambda_lr, 2 plateaus that a loss may hold"] = partial(repeat, calls, held.step, 0.5)
         name = "lambda_lr, 2 plateaus, DataClock(4096), step(count={})"
         steps[name.format(4096)] = partial(repeat, calls, partial(counted.step, count=4096))
@@ -286,9 +307,15 @@ def on_comparisons(rounds: int) -> None:
     for total in (10**4, 10**6):
         curve = curve_with(2, total)
         steps = np.arange(total)
-        seconds = medians(rounds, {"compare": partial(compare, curve), "curve": partial(curve, steps)})
+        seconds = medians(
+            rounds, {"compare": partial(compare, curve), "curve": partial(curve, steps)}
+        )
         table.append(
-            [total, *(part * 1e3 for part in seconds.values()), seconds["compare"] / seconds["curve"]]
+            [
+                total,
+                *(part * 1e3 for part in seconds.values()),
+                seconds["compare"] / seconds["curve"],
+            ]
         )
     show("NumPy, compare(curve): ms", ["steps", "compare", "curve(steps)", "ratio"], table)
 
@@ -313,7 +340,9 @@ def on_tensors(shapes: list[str], sizes: list[int], rounds: int) -> None:
                 "compiled": partial(repeat, times, compiled, of_tensors, steps),
             }
             contenders["compiled"]()  # compiles, before the rounds
-            times_us = {name: part / times * 1e6 for name, part in medians(rounds, contenders).items()}
+            times_us = {
+                name: part / times * 1e6 for name, part in medians(rounds, contenders).items()
+            }
             ratios = times_us["eager"] / times_us["NumPy"], times_us["compiled"] / times_us["NumPy"]
             table.append([kind, size, *times_us.values(), *ratios])
     header = ["curve", "steps", "curve(steps)", "eager", "compiled"]
@@ -341,10 +370,21 @@ def one_step(counts: list[int], rounds: int) -> None:
             "ours": curve,
             "formula": cosine,
         }
-        seconds = medians(rounds, {name: partial(write, factor) for name, factor in factors.items()})
-        ours, array, formula = (seconds[name] / calls * 1e6 for name in ("ours", "array", "formula"))
+        seconds = medians(
+            rounds, {name: partial(write, factor) for name, factor in factors.items()}
+        )
+        ours, array, formula = (
+            seconds[name] / calls * 1e6 for name in ("ours", "array", "formula")
+        )
         table.append([count, ours, array, formula, ours / array, ours / formula])
-    header = ["plateaus", "curve(int)", "curve(array)", "math.cos", "ratio to array", "ratio to math.cos"]
+    header = [
+        "plateaus",
+        "curve(int)",
+        "curve(array)",
+        "math.cos",
+        "ratio to array",
+        "ratio to math.cos",
+    ]
     show("Python, peak * curve(step) in a loop: µs a step", header, table)
 
 
@@ -357,8 +397,12 @@ def construction(counts: list[int], rounds: int) -> None:
         last_to_first = seconds[totals[-1]] / seconds[totals[0]]
         times.append([count, *(seconds[total] * 1e3 for total in totals), last_to_first])
         memory.append([count, *(peak_memory(builds[total]) / 1024 for total in totals)])
-    scaled = medians(5 * rounds, {"scaled": partial(DOUBLINGS.scale, COSINE, 1, reference=1)})["scaled"]
-    show("Construction, a curve scaled for 12 doublings, and its table: ms", ["ms"], [[scaled * 1e3]])
+    scaled = medians(5 * rounds, {"scaled": partial(DOUBLINGS.scale, COSINE, 1, reference=1)})[
+        "scaled"
+    ]
+    show(
+        "Construction, a curve scaled for 12 doublings, and its table: ms", ["ms"], [[scaled * 1e3]]
+    )
     header = ["plateaus", *(f"{total:.0e} steps" for total in totals)]
     show("Construction, the curve and its table: ms", [*header, "last to first"], times)
     show("Construction, most memory in use: KiB", header, memory)
@@ -378,11 +422,16 @@ def peak_memory(call: Callable[[], object]) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one round, few plateaus: does it run?")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round, few plateaus: does it run?"
+    )
     quick = parser.parse_args().quick
     device = jax.devices()[0].device_kind
     print(f"Python {platform.python_version()} on {os.cpu_count()} cores, JAX on {device}")
-    print(*(f"{library.__name__} {library.__version__}" for library in (jax, optax, torch, np)), sep=", ")
+    print(
+        *(f"{library.__name__} {library.__version__}" for library in (jax, optax, torch, np)),
+        sep=", ",
+    )
     rounds = 1 if quick else 9
     counts = [0, 2] if quick else [0, 2, 10, 100]
     in_jax(counts if quick else [*counts, 300], rounds)

@@ -1,20 +1,21 @@
 """Forecast the final losses of published runs from one or two other runs of the same model, data and peak.
 
-Every run that can be fitted forecasts the final losses of all other runs of its model, data and peak: of the
-same length (within 2 %), longer (up to four times), or shorter (from 0.3 times on). Fits of two runs use
-pairs of these runs, drawn at random with a fixed seed; lengths are relative to the longer run of a pair. Each
-forecast is compared with the last logged loss of the run. Printed are the mean error in nats and the fraction
-of runs whose last loss lies in the interval of `fit_losses`, both averaged over models, data and peaks; and
-how often the interval of the difference of two forecasts of one length contains the true difference.
+Every run that can be fitted forecasts the final losses of all other runs of its model, data and
+peak: of the same length (within 2 %), longer (up to four times), or shorter (from 0.3 times on).
+Fits of two runs use pairs of these runs, drawn at random with a fixed seed; lengths are relative to
+the longer run of a pair. Each forecast is compared with the last logged loss of the run. Printed
+are the mean error in nats and the fraction of runs whose last loss lies in the interval of
+`fit_losses`, both averaged over models, data and peaks; and how often the interval of the
+difference of two forecasts of one length contains the true difference.
 
-Next to the law of `fit_losses` stand the annealing law (Tissue et al. 2024, arXiv:2408.11029), fitted to the
-same losses with the same weights and the same penalty on α, and the last loss of the run that was fitted; of
-two, that with the nearer length.
+Next to the law of `fit_losses` stand the annealing law (Tissue et al. 2024, arXiv:2408.11029),
+fitted to the same losses with the same weights and the same penalty on α, and the last loss of the
+run that was fitted; of two, that with the nearer length.
 
 PATH is a clone of one of these repositories, which this program reads and does not copy:
 
-    git clone https://github.com/fabian-sp/lr-scheduling                  (measured at 8ace3a3, on main)
-    git clone --branch ladder-1xC https://github.com/allenai/OLMo         (measured at 9bc064c72b14)
+    git clone https://github.com/fabian-sp/lr-scheduling (measured at 8ace3a3, on main) git clone
+    --branch ladder-1xC https://github.com/allenai/OLMo (measured at 9bc064c72b14)
 
     python examples/benchmarks/forecast.py lr-scheduling OLMo
 
@@ -53,8 +54,8 @@ Losses = dict[int, float]
 def read_schaipp(clone: Path) -> dict[tuple, list[LossRun]]:
     """Return the runs of Schaipp et al. 2025 (arXiv:2501.18965) of each data set, model and peak.
 
-    The logs of most warmup–stable–decay runs begin at a checkpoint of a run at constant learning rate: the
-    earlier losses are those of this run. Of runs with the same schedule, one is kept.
+    The logs of most warmup–stable–decay runs begin at a checkpoint of a run at constant learning
+    rate: the earlier losses are those of this run. Of runs with the same schedule, one is kept.
     """
     logs = defaultdict(dict)
     for path in sorted((clone / "data").glob("*.json")):
@@ -63,7 +64,9 @@ def read_schaipp(clone: Path) -> dict[tuple, list[LossRun]]:
         names = "dataset", "model", "n_layer", "n_embd", "lr"
         curve = schaipp_curve(config)
         losses = dict(zip(losses["iter"], losses["val_loss"], strict=True))
-        logs[tuple(config[name] for name in names)][curve] = {t: losses[t] for t in sorted(losses) if t > 0}
+        logs[tuple(config[name] for name in names)][curve] = {
+            t: losses[t] for t in sorted(losses) if t > 0
+        }
     groups = defaultdict(list)
     for key, runs in logs.items():
         constant = [losses for curve, losses in runs.items() if curve(curve.total_steps - 1) == 1]
@@ -101,7 +104,9 @@ def read_olmo(clone: Path) -> dict[str, list[LossRun]]:
         for path in sorted((folder / "peteish-moreeval").glob(f"{size}-*xC*.csv")):
             _, losses, _ = read_olmo_log(path)
             total = totals[path.name] = max(losses)
-            curve = StagedCurve([first_stage, (total - warmup - 10, 0.1, "cosine"), (11,)], start=1 / warmup)
+            curve = StagedCurve(
+                [first_stage, (total - warmup - 10, 0.1, "cosine"), (11,)], start=1 / warmup
+            )
             groups[size].append(new_run(curve, peak, losses))
         total = max(constant)
         curve = StagedCurve([first_stage, (total - warmup + 1,)], start=1 / warmup)
@@ -171,7 +176,9 @@ class AnnealingLaw:
             updates = group_run(run, AFTER_WARMUP).steps
             sums[is_own], falls[is_own] = run_sums[updates - 1], run_falls[updates - 1]
         # The fit keeps the coefficient at 0 or above, and S2 lowers the loss.
-        logged = replace(logged, progress=sums, noise=-falls, progress_unit=float(sums.max()), noise_unit=1.0)
+        logged = replace(
+            logged, progress=sums, noise=-falls, progress_unit=float(sums.max()), noise_unit=1.0
+        )
         self.law = fit_law(logged, power=1.0)
 
     def final_loss(self, run: LossRun) -> float:
@@ -182,7 +189,11 @@ class AnnealingLaw:
 def length_of(run: LossRun, sources: list[LossRun]) -> str | None:
     """Return how a run's length compares to those of the fitted runs, or None for no forecast."""
     ratio = run.curve.total_steps / max(source.curve.total_steps for source in sources)
-    if run in sources or ratio < 0.3 or run.curve.total_steps > 4 * max(run.steps[-1] for run in sources):
+    if (
+        run in sources
+        or ratio < 0.3
+        or run.curve.total_steps > 4 * max(run.steps[-1] for run in sources)
+    ):
         return None
     return LENGTHS[0] if abs(ratio - 1) < 0.02 else LENGTHS[1] if ratio > 1 else LENGTHS[2]
 
@@ -232,8 +243,15 @@ def measure(groups: list[list[LossRun]], most_pairs: int) -> None:
                     is_wrong = is_distinguishable and difference * true < 0
                     is_covered = abs(true - difference) <= half
                     differences[len(sources)].append((is_covered, is_distinguishable, is_wrong))
-    print(f"{sum(map(len, groups))} runs in {len(groups)} groups; {fitted} fits, {rejected} rejected\n")
-    print(f"{'mean error in nats':20}  forecasts" + "".join(f"{law:>15}" for law in LAWS) + "  covered")
+    print(
+        f"{sum(map(len, groups))} runs in {len(groups)} groups; {fitted} fits, {rejected} "
+        "rejected\n"
+    )
+    print(
+        f"{'mean error in nats':20}  forecasts"
+        + "".join(f"{law:>15}" for law in LAWS)
+        + "  covered"
+    )
     for (count, length), results in sorted(
         found.items(), key=lambda row: (row[0][0], LENGTHS.index(row[0][1]))
     ):
@@ -254,7 +272,10 @@ def main() -> None:
     )
     parser.add_argument("paths", metavar="PATH", type=Path, nargs="+", help="a clone, as above")
     parser.add_argument(
-        "--pairs", type=int, default=40, help="most pairs of runs to fit for one model, data set and peak"
+        "--pairs",
+        type=int,
+        default=40,
+        help="most pairs of runs to fit for one model, data set and peak",
     )
     arguments = parser.parse_args()
     for path in arguments.paths:

@@ -1,11 +1,11 @@
 """Measure training at scale: several processes, activation checkpointing, saves, cached arrays.
 
 Printed are medians over interleaved rounds: updates under DDP and FSDP2 by
-`TrainStep`, by hand-written loops with the same operations and collectives, by Lightning Fabric and by
-accelerate, on two processes, or on all GPUs if there are several; activations with and without
-`checkpoint_activations`; the time that training waits for a save; the second start of train_bloom.py,
-which maps cached arrays into memory, against the first. An update on 8 to 1,024 devices is estimated. Takes
-some six minutes on two cores.
+`TrainStep`, by hand-written loops with the same operations and collectives, by Lightning Fabric and
+by accelerate, on two processes, or on all GPUs if there are several; activations with and without
+`checkpoint_activations`; the time that training waits for a save; the second start of
+train_bloom.py, which maps cached arrays into memory, against the first. An update on 8 to 1,024
+devices is estimated. Takes some six minutes on two cores.
 
     pip install -e '.[test]'        (for Lightning Fabric and accelerate)
     python examples/benchmarks/scale.py
@@ -67,7 +67,8 @@ def activations(sizes: list[tuple[int, int, int, int]], rounds: int) -> None:
         of_block = bytes_kept_for_backward(plain, partial(plain.blocks[0], inputs))
         checkpoint_activations(checkpointed, Block)
         memory = [
-            bytes_kept_for_backward(model, partial(loss_fn, model, text)) for model in (plain, checkpointed)
+            bytes_kept_for_backward(model, partial(loss_fn, model, text))
+            for model in (plain, checkpointed)
         ]
         memory[1] += of_block  # the backward pass recomputes one block at a time
         updates = [
@@ -77,14 +78,17 @@ def activations(sizes: list[tuple[int, int, int, int]], rounds: int) -> None:
         if DEVICE == "cuda":
             memory = [peak_memory(partial(update, text)) for update in updates]
         settle = torch.cuda.synchronize if DEVICE == "cuda" else bool
-        times = seconds(rounds, {update: partial(update, text) for update in updates}, settle=settle)
+        times = seconds(
+            rounds, {update: partial(update, text) for update in updates}, settle=settle
+        )
         before, after = (statistics.median(own) * 1e3 for own in times.values())
         longer = statistics.median(one / other for other, one in zip(*times.values(), strict=True))
         size = f"{layers} blocks of width {width}, {batch_size} x {context} bytes"
         less = f"{1 - memory[1] / memory[0]:.0%}"
         rows.append([size, *(each / 1e6 for each in memory), less, before, after, longer])
     show(
-        "Activations of train_gpt.py's model, and an update, without and with checkpoint_activations",
+        "Activations of train_gpt.py's model, and an update, without and with "
+        "checkpoint_activations",
         ["", "MB without", "MB with", "less", "ms without", "ms with", "ratio"],
         rows,
     )
@@ -137,7 +141,9 @@ def saves(width: int, updates: int, rounds: int) -> None:
         size = Path(folder, "state.pt").stat().st_size
     rows = []
     for name, own in times.items():
-        more = statistics.median(mine - plain for mine, plain in zip(own, times["none"], strict=True))
+        more = statistics.median(
+            mine - plain for mine, plain in zip(own, times["none"], strict=True)
+        )
         waited = statistics.median(calls[name][1:])
         rows.append([name, waited * 1e3, statistics.median(own) * 1e3, more * 1e3])
     title = f"A save of {size / 1e6:.0f} MB and {updates} updates, until both are complete: ms"
@@ -155,7 +161,9 @@ def encoding(names: int, rounds: int) -> None:
                 newest = Path(tempfile.mkdtemp(dir=folder))
             cached(newest, count=names, **sizes)
 
-        times = medians(rounds, {"the first": partial(start, False), "the second": partial(start, True)})
+        times = medians(
+            rounds, {"the first": partial(start, False), "the second": partial(start, True)}
+        )
     first = times["the first"]
     title = f"Two starts of train_bloom.py's data, {names:,} names, with joblib.Memory: ms"
     rows = [[name, own * 1e3, first / own] for name, own in times.items()]
@@ -203,17 +211,28 @@ def share(text: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=positive, default=11)
-    parser.add_argument("--quick", action="store_true", help="one round, small models: does it run?")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round, small models: does it run?"
+    )
     estimated = parser.add_argument_group("of the estimate, for each device")
     estimated.add_argument("--parameters", type=amount, default=1e9, help="of the model (1e9)")
-    estimated.add_argument("--compute", type=amount, default=0.5, help="seconds of compute an update (0.5)")
-    estimated.add_argument("--bandwidth", type=amount, default=25e9, help="bytes a second (25e9: 200 Gbit/s)")
-    estimated.add_argument("--overlap", type=share, default=0.8, help="communication behind compute (0.8)")
+    estimated.add_argument(
+        "--compute", type=amount, default=0.5, help="seconds of compute an update (0.5)"
+    )
+    estimated.add_argument(
+        "--bandwidth", type=amount, default=25e9, help="bytes a second (25e9: 200 Gbit/s)"
+    )
+    estimated.add_argument(
+        "--overlap", type=share, default=0.8, help="communication behind compute (0.8)"
+    )
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
-    print(f"torch {torch.__version__}, {os.cpu_count()} cores, {torch.cuda.device_count()} GPUs; on {where}")
+    print(
+        f"torch {torch.__version__}, {os.cpu_count()} cores, {torch.cuda.device_count()} GPUs; on "
+        f"{where}"
+    )
     if args.quick:
         run([Size("tiny", 16, 1, 4, 1)], 1)
         activations([(2, 32, 32, 4)], 1)

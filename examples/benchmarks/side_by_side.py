@@ -16,8 +16,9 @@ def seconds(
 ) -> dict[Any, list[float]]:
     """Time one call of each contender per round, in seconds, after a warmup call that does not count.
 
-    `settle` is called before and after each call, to wait for work in other threads or on the GPU. With
-    `time.process_time` as the clock, the seconds are those of the CPU, whatever else the machine does.
+    `settle` is called before and after each call, to wait for work in other threads or on the GPU.
+    With `time.process_time` as the clock, the seconds are those of the CPU, whatever else the
+    machine does.
     """
     for call in contenders.values():
         call()
@@ -52,7 +53,9 @@ def ratios_to_first(times: Mapping[Any, Sequence[float]], calls: int) -> list[li
         [
             name,
             statistics.median(seconds) / calls * 1e6,
-            statistics.median(time / first_time for time, first_time in zip(seconds, first, strict=True)),
+            statistics.median(
+                time / first_time for time, first_time in zip(seconds, first, strict=True)
+            ),
         ]
         for name, seconds in times.items()
     ]
@@ -73,7 +76,11 @@ def show(title: str, header: list[str], rows: Sequence[Sequence[object]]) -> Non
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     print(f"\n{title}")
     for line in lines:
-        print(*(text.rjust(width) for text, width in zip(line, widths, strict=True)), sep="  ", flush=True)
+        print(
+            *(text.rjust(width) for text, width in zip(line, widths, strict=True)),
+            sep="  ",
+            flush=True,
+        )
 
 
 def positive(text: str) -> int:

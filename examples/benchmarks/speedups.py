@@ -1,7 +1,7 @@
 """Measure what options of a training run gain or cost: updates of train_gpt.py's model, and its data.
 
-Every row is timed in turn with the first of its table, round by round. Ratios are medians; below 1 is faster.
-Uses the GPU if there is one. Takes some six minutes on two cores.
+Every row is timed in turn with the first of its table, round by round. Ratios are medians; below 1
+is faster. Uses the GPU if there is one. Takes some six minutes on two cores.
 
     pip install -e '.[examples]'
     python examples/benchmarks/speedups.py
@@ -37,7 +37,12 @@ def text(rows: int) -> Tensor:
 
 
 def train_step(
-    layers: int, *, fused: bool | None = True, foreach: bool = False, blocks: Any = None, **options: Any
+    layers: int,
+    *,
+    fused: bool | None = True,
+    foreach: bool = False,
+    blocks: Any = None,
+    **options: Any,
 ):
     torch.manual_seed(0)
     model = GPT(layers, 128, CONTEXT).to(DEVICE)
@@ -120,10 +125,14 @@ def epochs(rounds: int, samples: int, rows: int, layers: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="What each option of a training gives or costs here.")
+    parser = argparse.ArgumentParser(
+        description="What each option of a training gives or costs here."
+    )
     parser.add_argument("--rounds", type=positive, default=11)
     parser.add_argument("--calls", type=positive, default=5, help="updates a round")
-    parser.add_argument("--rows", type=positive, default=16, help="rows of a batch, a multiple of 4")
+    parser.add_argument(
+        "--rows", type=positive, default=16, help="rows of a batch, a multiple of 4"
+    )
     parser.add_argument("--samples", type=positive, default=512, help="samples of an epoch")
     parser.add_argument("--layers", type=positive, default=4, help="of the model")
     options = parser.parse_args(arguments)

@@ -1,9 +1,9 @@
 """Compare the cost of a training update: medians over interleaved rounds, and ratios to the first row.
 
-On a CPU: one update of a tiny model by `TrainStep`, by a lean hand-written loop with the same results, by
-Lightning Fabric and by accelerate; and building a `TrainStep`. On a GPU, also: captured against eager, bf16
-and compiled against fp32 eager, captured against a hand-written captured loop, the cost of following the
-curve, and the time spent waiting for data.
+On a CPU: one update of a tiny model by `TrainStep`, by a lean hand-written loop with the same
+results, by Lightning Fabric and by accelerate; and building a `TrainStep`. On a GPU, also: captured
+against eager, bf16 and compiled against fp32 eager, captured against a hand-written captured loop,
+the cost of following the curve, and the time spent waiting for data.
 
     pip install -e '.[test-all]'    (for Lightning Fabric and accelerate)
     python examples/benchmarks/step.py
@@ -237,7 +237,9 @@ def on_cpu(rounds: int, calls: int) -> None:
         steps: partial(train_step, mlp(), "cpu", curve=PlateauCurve(steps, plateaus=[(50, 30)]))
         for steps in (1_000, 1_000_000)
     }
-    rows = [[steps, 1e3 * statistics.median(times)] for steps, times in seconds(rounds, builds).items()]
+    rows = [
+        [steps, 1e3 * statistics.median(times)] for steps, times in seconds(rounds, builds).items()
+    ]
     show("building a TrainStep", ["steps of its curve", "ms"], rows)
 
 
@@ -277,7 +279,9 @@ def on_gpu(rounds: int, calls: int) -> None:
             "TrainStep, eager": train_step(mlp(256, 3), "cuda"),
             "TrainStep, eager, a clock of samples": counting_samples(mlp(256, 3), "cuda"),
             "hand-written": Captured(ByHand(mlp(256, 3), "cuda"), batch),
-            "hand-written, constant rate": Captured(ByHand(mlp(256, 3), "cuda", follow_curve=False), batch),
+            "hand-written, constant rate": Captured(
+                ByHand(mlp(256, 3), "cuda", follow_curve=False), batch
+            ),
         },
         batch,
         rounds=rounds,

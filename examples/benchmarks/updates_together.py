@@ -114,7 +114,9 @@ def accelerate(mode: str, model: nn.Module, device: str) -> Update:
             auto_wrap_policy="transformer_based_wrap",
             transformer_cls_names_to_wrap=["Linear"],
         )
-    runner = Accelerator(cpu=device == "cpu", fsdp_plugin=plugin, step_scheduler_with_optimizer=False)
+    runner = Accelerator(
+        cpu=device == "cpu", fsdp_plugin=plugin, step_scheduler_with_optimizer=False
+    )
     optimizer = adamw(model, device)
     model, optimizer = runner.prepare(model, optimizer)
     scheduler = runner.prepare(lambda_lr(optimizer.optimizer, CURVE))
@@ -172,7 +174,9 @@ def compare(mode: str, size: Size, count: int, rounds: int) -> None:
     calls = {name: partial(repeat, size.calls, update, own) for name, update in updates.items()}
     times = seconds(rounds, calls, settle=settle)
     if is_main():
-        parameters = sum(parameter.numel() for parameter in mlp(size.width, size.depth).parameters())
+        parameters = sum(
+            parameter.numel() for parameter in mlp(size.width, size.depth).parameters()
+        )
         title = f"{mode}, {size.name} model of {parameters:,} parameters, micro-batches an update: {count}"
         show(title, ["", "µs", "to TrainStep"], ratios_to_first(times, size.calls))
 
@@ -186,7 +190,12 @@ def settle() -> None:
 def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -> None:
     """Time the updates in one process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C ends it without a traceback
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}  # torchrun's
+    names = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+    }  # torchrun's
     os.environ |= {name: str(number) for name, number in names.items()} | {"OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
@@ -195,7 +204,8 @@ def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -
     distributed.init_process_group(kind, store=store, rank=rank, world_size=count, device_id=device)
     for mode, size, micro_batches in product(("ddp", "fsdp"), sizes, (1, 4)):
         compare(mode, size, micro_batches, rounds)
-    # gloo can abort a process that destroys the group: ranks wait for each other, and exit without doing so.
+    # gloo can abort a process that destroys the group: ranks wait for each other, and exit without
+    # doing so.
     store.set(f"done {rank}", "")
     store.wait([f"done {each}" for each in range(count)])
     sys.stdout.flush()
@@ -207,7 +217,9 @@ def run(sizes: Sequence[Size], rounds: int) -> None:
     count = max(2, torch.cuda.device_count())
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     print(f"\n{count} processes", flush=True)
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # new processes inherit it, until `work` begins
+    handler = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # new processes inherit it, until `work` begins
     try:
         processes = multiprocessing.spawn(
             work, (count, store.port, sizes, rounds), nprocs=count, join=False, daemon=True

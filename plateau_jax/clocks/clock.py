@@ -21,17 +21,17 @@ class DataClock:
 
         curve_step = consumed // unit,    consumed = the sum of the counts of all earlier updates
 
-    The learning rate then depends on how much data was consumed, not on how it was divided into updates. A
-    unit larger than a batch leaves the learning rate unchanged until a unit is full.
+    The learning rate then depends on how much data was consumed, not on how it was divided into
+    updates. A unit larger than a batch leaves the learning rate unchanged until a unit is full.
 
     Pass a `DataClock` as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or `resume_record`.
 
     Args:
         unit: Samples or tokens in one step of the curve: 1 to 2⁶², in JAX to 2³⁰.
-        count: What each update consumes on all ranks together, unless the update passes another number
-            (`step(count=n)`; `update(..., count=n)` in optax): 1 to 2⁶² - 1, in JAX to 2³⁰. Without it,
-            every update must pass its count. A resumed run may have a different `count`, but not a different
-            `unit`.
+        count: What each update consumes on all ranks together, unless the update passes another
+            number (`step(count=n)`; `update(..., count=n)` in optax): 1 to 2⁶² - 1, in JAX to 2³⁰.
+            Without it, every update must pass its count. A resumed run may have a different
+            `count`, but not a different `unit`.
 
     Raises:
         TypeError: A number is not an integer.
@@ -50,7 +50,9 @@ class DataClock:
     def __post_init__(self) -> None:
         object.__setattr__(self, "unit", _check_amount("unit", self.unit, MAX_CONSUMED, "2**62"))
         if self.count is not None:
-            object.__setattr__(self, "count", _check_amount("count", self.count, MAX_COUNT, "2**62 - 1"))
+            object.__setattr__(
+                self, "count", _check_amount("count", self.count, MAX_COUNT, "2**62 - 1")
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
@@ -91,8 +93,8 @@ def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
 
     Raises:
         TypeError: It is neither a `DataClock` nor a rule nor a list of rules.
-        ValueError: The list is empty; the curves follow a batch plan in a different unit; with rules the
-            curves differ, or a `HoldUntilFlat` finds no flat part.
+        ValueError: The list is empty; the curves follow a batch plan in a different unit; with
+            rules the curves differ, or a `HoldUntilFlat` finds no flat part.
     """
     if clock is None:
         clock = _clock_of_batch_plan(curves)
@@ -104,7 +106,9 @@ def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
         checked = CheckedClock(rules=_check_rules(clock, curves))
     for curve in curves:
         if curve.unit is not None and curve.unit != checked.unit:
-            plan = f"be DataClock({curve.unit}), because the curve follows a batch plan in this unit"
+            plan = (
+                f"be DataClock({curve.unit}), because the curve follows a batch plan in this unit"
+            )
             raise ValueError(checks.must("clock", clock, plan))
     return checked
 
@@ -116,19 +120,23 @@ def _clock_of_batch_plan(curves: Sequence[Curve]) -> DataClock | None:
 
 
 def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
-    rules: tuple[Any, ...] = tuple(cast("Any", clock)) if isinstance(clock, list | tuple) else (clock,)
+    rules: tuple[Any, ...] = (
+        tuple(cast("Any", clock)) if isinstance(clock, list | tuple) else (clock,)
+    )
     if not all(isinstance(rule, Rule) for rule in rules):
         kinds = "be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of such rules"
         raise TypeError(checks.must("clock", clock, kinds))
     if not rules:
         raise ValueError("clock is an empty list: leave it out to count updates")
     if any(curve != curves[0] for curve in curves):
-        raise ValueError("with a hold rule as clock, all parameter groups must follow the same curve")
+        raise ValueError(
+            "with a hold rule as clock, all parameter groups must follow the same curve"
+        )
     for rule in rules:
         if isinstance(rule, HoldUntilFlat) and not curves[0].flat_starts:
             raise ValueError(
-                f"{rule!r} needs a flat part to hold at, and {checks.short_repr(curves[0])} has none: "
-                "add plateaus=[(start %, duration %)], or, in a StagedCurve, a stage (steps,)"
+                f"{rule!r} needs a flat part to hold at, and {checks.short_repr(curves[0])} has "
+                "none: add plateaus=[(start %, duration %)], or, in a StagedCurve, a stage (steps,)"
             )
     return rules
 
@@ -143,5 +151,7 @@ def _check_amount(name: str, value: Any, most: int, written: str) -> int:
 def check_consumed(consumed: int) -> int:
     """Return the samples or tokens that a run consumed, unless they are too many to count on from."""
     if consumed > MAX_CONSUMED:
-        raise ValueError(f"the run would have consumed {consumed} samples or tokens, more than 2**62")
+        raise ValueError(
+            f"the run would have consumed {consumed} samples or tokens, more than 2**62"
+        )
     return consumed

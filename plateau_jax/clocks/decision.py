@@ -1,6 +1,7 @@
 """The decision of hold rules: one function of comparisons and `where` for every framework.
 
-The state of a rule is a NamedTuple of int32 and float32 scalars, the integers first. A framework starts with
+The state of a rule is a NamedTuple of int32 and float32 scalars, the integers first. A framework
+starts with
 
     rules = check_clock(clock, [curve]).rules
     states = tuple(map(initial_state, rules))
@@ -9,14 +10,15 @@ and calls, after every update that took place,
 
     states, held = decide(xp, rules, states, flat, metric)
 
-The run then moves to the next step of the curve unless `held`. After a skipped update, do not call `decide`,
-or discard its result. States keep their structure and dtypes.
+The run then moves to the next step of the curve unless `held`. After a skipped update, do not call
+`decide`, or discard its result. States keep their structure and dtypes.
 """
 
 # The same bits in NumPy, torch and compiled JAX need some care:
 # - No Python branch depends on a value, so that `decide` can be traced and captured.
 # - Nothing is divided: 1/every is rounded to float32 once, on the host.
-# - XLA contracts a·b + c into one fused operation that rounds only once, even across an optimization barrier.
+# - XLA contracts a·b + c into one fused operation that rounds only once, even across an
+#   optimization barrier.
 #   A `where` between the product and the sum prevents that, unless c is a constant: XLA moves the addition of
 #   a constant into the `where`, next to the product.
 
@@ -86,12 +88,13 @@ def decide(
     Every rule sees every update and counts independently of the others.
 
     Args:
-        xp: `jax.numpy` or `torch`, for arrays that have no dimensions or all the same shape; `HOST` or
-            `numpy`, under `numpy.errstate(all="ignore")`.
+        xp: `jax.numpy` or `torch`, for arrays that have no dimensions or all the same shape; `HOST`
+            or `numpy`, under `numpy.errstate(all="ignore")`.
         rules: At least one.
         states: One state per rule.
         flat: bool: True if the step of this update is one of `curve.flat_starts`.
-        metric: float32, already rounded; `checks.metric` rounds numbers that are not framework arrays.
+        metric: float32, already rounded; `checks.metric` rounds numbers that are not framework
+            arrays.
 
     Returns:
         (states, held), where `held` is a bool.
@@ -106,8 +109,9 @@ def decide(
     2
     """
     finite = abs(metric) < math.inf
-    # Zero adds nothing to a sum. The metric may itself be a product, so this `where` is needed even for
-    # finite metrics: it keeps XLA from contracting that product with the sum in `_add_to_reading`.
+    # Zero adds nothing to a sum. The metric may itself be a product, so this `where` is needed even
+    # for finite metrics: it keeps XLA from contracting that product with the sum in
+    # `_add_to_reading`.
     metric = xp.where(finite, metric, 0.0)
     decisions = [
         _update_until_flat(xp, rule, state, flat, metric, finite)
@@ -118,11 +122,12 @@ def decide(
     held = decisions[0][1]
     for _, holds in decisions[1:]:
         held = held | holds
-    # Another rule may hold the curve at a flat start that this one has released. Its state is then kept, so
-    # that it does not hold the same part again; it is reset at the next step.
+    # Another rule may hold the curve at a flat start that this one has released. Its state is then
+    # kept, so that it does not hold the same part again; it is reset at the next step.
     stays = flat & held
     return tuple(
-        _reset_unless(xp, stays, state) if isinstance(state, FlatState) else state for state, _ in decisions
+        _reset_unless(xp, stays, state) if isinstance(state, FlatState) else state
+        for state, _ in decisions
     ), held
 
 
@@ -133,15 +138,18 @@ def _update_until_flat(
     if rule.threshold_mode == "rel":
         bound = state.best * float(np.float32(1 - rule.threshold))
     else:
-        # `best` is a product behind a `where`, so a constant must not be subtracted from it (see above). This
-        # `where` yields the threshold whenever a reading is complete, but XLA cannot know that.
+        # `best` is a product behind a `where`, so a constant must not be subtracted from it (see
+        # above). This `where` yields the threshold whenever a reading is complete, but XLA cannot
+        # know that.
         bound = state.best - xp.where(finite, float(np.float32(rule.threshold)), metric)
     better = reading.is_complete & ((state.stale < 0) | (reading.value < bound))
     stale = xp.where(better, 0, xp.where(reading.is_complete, state.stale + 1, state.stale))
     running = (state.updates < rule.limit) & (stale < rule.patience)
     updates = xp.where(running, state.updates + 1, rule.limit)
     best = xp.where(better, reading.value, state.best)
-    return FlatState(updates, stale, reading.filled, reading.total, best), flat & (updates < rule.limit)
+    return FlatState(updates, stale, reading.filled, reading.total, best), flat & (
+        updates < rule.limit
+    )
 
 
 def _reset_unless(xp: Any, stays: Any, state: FlatState) -> FlatState:
@@ -157,9 +165,9 @@ def _update_below(
     xp: Any, rule: HoldBelow, state: BelowState, metric: Any, finite: Any
 ) -> tuple[BelowState, Any]:
     reading = _add_to_reading(xp, rule.every, state, metric, finite)
-    # Values fall, so a single running sum of steps records which of them were reached. With (0.5, 3) and
-    # (0.2, 10), `promised` is 0, then 3 at a reading of 0.4, then 13 at 0.1; a first reading of 0.1 promises
-    # 13 at once. It never decreases, so each value counts once.
+    # Values fall, so a single running sum of steps records which of them were reached. With (0.5,
+    # 3) and (0.2, 10), `promised` is 0, then 3 at a reading of 0.4, then 13 at 0.1; a first reading
+    # of 0.1 promises 13 at once. It never decreases, so each value counts once.
     promised, steps_so_far = state.promised, 0
     for value, steps in rule.pairs:
         steps_so_far += steps
@@ -167,10 +175,14 @@ def _update_below(
     promised = xp.where(reading.is_complete, xp.maximum(promised, state.promised), state.promised)
     left = state.left + (promised - state.promised)
     holds = left > 0
-    return BelowState(xp.where(holds, left - 1, left), promised, reading.filled, reading.total), holds
+    return BelowState(
+        xp.where(holds, left - 1, left), promised, reading.filled, reading.total
+    ), holds
 
 
-def _add_to_reading(xp: Any, every: int, state: FlatState | BelowState, metric: Any, finite: Any) -> _Reading:
+def _add_to_reading(
+    xp: Any, every: int, state: FlatState | BelowState, metric: Any, finite: Any
+) -> _Reading:
     if every == 1:
         return _Reading(state.filled, state.total, metric, finite)
     total = xp.where(state.filled == 0, metric, state.total + metric)

@@ -15,19 +15,20 @@ ThresholdMode = Literal["rel", "abs"]
 class HoldUntilFlat:
     """Hold the curve at the first step of each flat part until a metric stops improving.
 
-    Without a rule, each update moves the run to the next step of the curve. While a rule holds the curve,
-    updates continue at the same step. A flat part is a run of steps at one exact level: a plateau, or a stage
-    that stays at its level. The curve is held at the first step of the flat part, until `patience` readings
-    in a row bring no improvement, and at most for `limit` updates at that step. The remaining steps
-    of the flat part then follow without another hold. With `limit=1` the curve is never held.
+    Without a rule, each update moves the run to the next step of the curve. While a rule holds the
+    curve, updates continue at the same step. A flat part is a run of steps at one exact level: a
+    plateau, or a stage that stays at its level. The curve is held at the first step of the flat
+    part, until `patience` readings in a row bring no improvement, and at most for `limit` updates
+    at that step. The remaining steps of the flat part then follow without another hold. With
+    `limit=1` the curve is never held.
 
     Pass a rule, or a list of rules, as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or
     `resume_record`.
 
-    A reading is the mean of `every` metrics, counted from the first update of the hold: their float32
-    sum, in order, times float32(1/`every`). Each metric is first rounded to float32. One that is not finite
-    is left out of the mean, but its update still counts towards `limit`. With t = `threshold`, a reading
-    improves if, in float32,
+    A reading is the mean of `every` metrics, counted from the first update of the hold: their
+    float32 sum, in order, times float32(1/`every`). Each metric is first rounded to float32. One
+    that is not finite is left out of the mean, but its update still counts towards `limit`. With t
+    = `threshold`, a reading improves if, in float32,
 
         reading < best·float32(1 - t)    for "rel", whose metric is never negative
         reading < best - float32(t)      for "abs"
@@ -62,12 +63,22 @@ class HoldUntilFlat:
         if not 0 <= threshold <= (1 if mode == "rel" else math.inf):
             limits = 'not be negative, nor above 1 for threshold_mode="rel"'
             raise ValueError(checks.must("threshold", threshold, limits))
-        every, limit = checks.positive_int("every", self.every), checks.positive_int("limit", self.limit)
+        every, limit = (
+            checks.positive_int("every", self.every),
+            checks.positive_int("limit", self.limit),
+        )
         if every > limit:
             most = f"be at most limit = {limit}: the hold would end with no reading"
             raise ValueError(checks.must("every", every, most))
         patience = checks.positive_int("patience", self.patience)
-        _freeze(self, patience=patience, threshold=threshold, threshold_mode=mode, every=every, limit=limit)
+        _freeze(
+            self,
+            patience=patience,
+            threshold=threshold,
+            threshold_mode=mode,
+            every=every,
+            limit=limit,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
@@ -82,22 +93,23 @@ class HoldBelow:
 
         reading = float32(1/every) · Σ metrics ≤ value
 
-    After this update, and after the next `steps` - 1 updates, the run stays at its step of the curve.
-    Otherwise each update moves it to the next step. For several values write
-    `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached once. If several
-    values are reached at once, or one during a hold, their steps are added.
+    After this update, and after the next `steps` - 1 updates, the run stays at its step of the
+    curve. Otherwise each update moves it to the next step. For several values write
+    `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached once. If
+    several values are reached at once, or one during a hold, their steps are added.
 
-    A reading consists of `every` metrics, counted from the first update of the run and summed in order. Each
-    metric is first rounded to float32; one that is not finite is left out of the mean.
+    A reading consists of `every` metrics, counted from the first update of the run and summed in
+    order. Each metric is first rounded to float32; one that is not finite is left out of the mean.
 
     Args:
         value: A number, or pairs (value, steps) with decreasing values.
-        steps: Number of updates that the hold for a single `value` lasts. The steps of all pairs add up to
-            1 … 2³¹ - 1.
+        steps: Number of updates that the hold for a single `value` lasts. The steps of all pairs
+            add up to 1 … 2³¹ - 1.
         every: Number of metrics in a reading; 1 to 2³¹ - 1.
 
     Raises:
-        TypeError: A value is not a number, a number of steps is not an integer, or an item is not a pair.
+        TypeError: A value is not a number, a number of steps is not an integer, or an item is not a
+            pair.
         ValueError: A number is out of range; the values do not decrease; no pair was given.
 
     >>> HoldBelow(0.5, 100) == HoldBelow([(0.5, 100)])
@@ -121,7 +133,9 @@ class HoldBelow:
             for path, value, steps in placed
         ]
         if not pairs:
-            raise ValueError(checks.must("value", self.value, "hold at least one pair (value, steps)"))
+            raise ValueError(
+                checks.must("value", self.value, "hold at least one pair (value, steps)")
+            )
         for (value, _), (following, _) in pairwise(pairs):
             if following >= value:
                 falling = f"hold falling values; {following!r} follows {value!r}"

@@ -26,9 +26,10 @@ def weights(rows: Sequence[ExactSegment], evaluate: Evaluate, steps: Any) -> NDA
     pieces = pieces[pieces[:, 0] < pieces[:, 1]]
     levels = _levels_at_ends(evaluate, pieces)
     means = _interval_sums(evaluate, pieces, levels, steps) / np.diff(steps)
-    # Every mean is rounded to a multiple of 2⁻⁵³. In [0, 1] float64 holds all of these, so the differences
-    # and all of their partial sums are exact: the weights add up to exactly 1, in any order. Rounded sums
-    # could make a mean exceed its predecessor, and a weight negative; `minimum` prevents that.
+    # Every mean is rounded to a multiple of 2⁻⁵³. In [0, 1] float64 holds all of these, so the
+    # differences and all of their partial sums are exact: the weights add up to exactly 1, in any
+    # order. Rounded sums could make a mean exceed its predecessor, and a weight negative; `minimum`
+    # prevents that.
     means = np.minimum.accumulate([1.0, *np.rint(means / levels[0, 0] / _UNIT) * _UNIT])
     return means - np.append(means[1:], 0.0)
 
@@ -50,7 +51,8 @@ def _levels_at_ends(evaluate: Evaluate, pieces: NDArray[np.int64]) -> NDArray[np
     levels = evaluate(ends)
     if levels[0] == 0:
         raise ValueError(f"the curve is 0 at steps[0] = {ends[0]}, and must be above 0 there")
-    # Checking the ends is enough: a segment is monotone, so its values lie between those at its ends.
+    # Checking the ends is enough: a segment is monotone, so its values lie between those at its
+    # ends.
     rises = np.flatnonzero(np.diff(levels) > 0)
     if rises.size:
         before, after = ends[rises[0]], ends[rises[0] + 1]

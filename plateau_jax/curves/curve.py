@@ -24,15 +24,17 @@ class Curve(ABC):
 
         lr(step) = float32(float32(peak) · curve(step))
 
-    Build a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown`, `then`, `part` and `BatchPlan.scale`
-    derive new curves from it. Curves are frozen. Curves of one class with the same arguments are equal and
-    have the same hash. The `repr` of a curve is a Python expression that builds it.
+    Build a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown`, `then`, `part` and
+    `BatchPlan.scale` derive new curves from it. Curves are frozen. Curves of one class with the
+    same arguments are equal and have the same hash. The `repr` of a curve is a Python expression
+    that builds it.
 
-    Every multiplier is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the exact
-    curve by at most half a unit in the last place plus 2⁻⁵⁸ (more where `BatchPlan.scale` multiplies by a
-    factor above 1). At the first step of a segment, and throughout a segment that holds its level, it is the
-    float32 nearest to the exact level; the first step of a part, or of a new batch, may lie within a segment.
-    Values never rise within a falling segment and never fall within a rising one.
+    Every multiplier is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the
+    exact curve by at most half a unit in the last place plus 2⁻⁵⁸ (more where `BatchPlan.scale`
+    multiplies by a factor above 1). At the first step of a segment, and throughout a segment that
+    holds its level, it is the float32 nearest to the exact level; the first step of a part, or of a
+    new batch, may lie within a segment. Values never rise within a falling segment and never fall
+    within a rising one.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
@@ -43,7 +45,8 @@ class Curve(ABC):
     """
 
     total_steps: int
-    """Number of steps. From this step on the curve keeps its last level; before step 0, its first value."""
+    """Number of steps. From this step on the curve keeps its last level; before step 0, its first
+    value."""
 
     rows: tuple[ExactSegment, ...]
     """The segments in exact numbers; the last is the end."""
@@ -52,13 +55,15 @@ class Curve(ABC):
     """Nesting depth of derived curves."""
 
     unit: int | None
-    """Samples or tokens per step, for a curve that `BatchPlan.scale` returned or that is derived from one."""
+    """Samples or tokens per step, for a curve that `BatchPlan.scale` returned or that is derived
+    from one."""
 
     table: Segments
-    """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays of shape (rows,).
+    """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays of shape
+    (rows,).
 
-    A `PlateauCurve` with k plateaus has 2k + 3 rows, a `StagedCurve` one for each stage and one for the end,
-    wherever they lie. So moving a plateau changes numbers, but no array's shape."""
+    A `PlateauCurve` with k plateaus has 2k + 3 rows, a `StagedCurve` one for each stage and one for
+    the end, wherever they lie. So moving a plateau changes numbers, but no array's shape."""
 
     _decoded: DecodedSegments
     """The table with the words of each column joined into 64-bit integers."""
@@ -72,8 +77,8 @@ class Curve(ABC):
     def __init_subclass__(cls, kind: str | None = None) -> None:
         if cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
             raise TypeError(
-                f"{cls.__name__} cannot be derived from a curve: write a function that returns the curve, or "
-                "a class that holds it"
+                f"{cls.__name__} cannot be derived from a curve: write a function that returns the "
+                "curve, or a class that holds it"
             )
         cls._kind, serialization.KINDS[kind] = kind, cls
 
@@ -85,12 +90,15 @@ class Curve(ABC):
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
-    def _freeze(self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None) -> None:
+    def _freeze(
+        self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None
+    ) -> None:
         """Set the attributes of a curve whose arguments have been checked and set."""
         rows = tuple(rows)
         object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
         self._set(rows=rows, depth=depth, unit=unit, total_steps=rows[-1].begin)
-        # Not on first use: torch.compile would trace the construction of the tables in the first call.
+        # Not on first use: torch.compile would trace the construction of the tables in the first
+        # call.
         table = segments.encode_table(rows)
         decoded = segments.decode_table(NUMPY, table)
         self._set(table=table, _decoded=decoded, _decoded_rows=segments.python_rows(decoded))
@@ -111,16 +119,19 @@ class Curve(ABC):
             step: An integer of any size, or an array of integers of any shape and dtype.
 
         Returns:
-            Values in [0, 1] of dtype float32: a Python float for a single integer, Python's or NumPy's; a
-            NumPy scalar for an array without dimensions; else an array of the same shape.
+            Values in [0, 1] of dtype float32: a Python float for a single integer, Python's or
+            NumPy's; a NumPy scalar for an array without dimensions; else an array of the same
+            shape.
 
         Raises:
-            TypeError: A step is not an integer (a bool, a float such as 3.0, a str), or is a JAX array: in
-                JAX, evaluate the curve with `optax_schedule` or `multiplier`.
+            TypeError: A step is not an integer (a bool, a float such as 3.0, a str), or is a JAX
+                array: in JAX, evaluate the curve with `optax_schedule` or `multiplier`.
         """
         if type(step) is int:
             # torch.compile may trace an int as a symbol; `index` turns it into the number itself.
-            return fixed_point.evaluate_one(*self._decoded_rows, min(max(operator.index(step), 0), MAX_STEP))
+            return fixed_point.evaluate_one(
+                *self._decoded_rows, min(max(operator.index(step), 0), MAX_STEP)
+            )
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
@@ -129,23 +140,25 @@ class Curve(ABC):
     @overload
     def learning_rate(self, step: int | np.integer[Any], peak_value: float) -> float: ...
     @overload
-    def learning_rate(self, step: NDArray[Any] | Sequence[Any], peak_value: float) -> NDArray[np.float32]: ...
+    def learning_rate(
+        self, step: NDArray[Any] | Sequence[Any], peak_value: float
+    ) -> NDArray[np.float32]: ...
     def learning_rate(self, step: Any, peak_value: float) -> Any:
         """Return the learning rate at each step, as `lambda_lr` writes it and `optax_schedule` returns it.
 
             lr(step) = float32(float32(peak_value) · curve(step))
 
         Use it for a library that asks for a number or a function of the step. The plain product
-        `peak * curve(step)` differs in the last bit of float32 at many steps, because Python rounds neither
-        the peak nor the product to float32.
+        `peak * curve(step)` differs in the last bit of float32 at many steps, because Python rounds
+        neither the peak nor the product to float32.
 
         Args:
             step: An integer of any size, or an array of integers of any shape and dtype.
             peak_value: The peak learning rate: 0, or at least 2⁻¹²⁶.
 
         Returns:
-            A Python float for a single integer, Python's or NumPy's; else an array of dtype float32 and the
-            step's shape.
+            A Python float for a single integer, Python's or NumPy's; else an array of dtype float32
+            and the step's shape.
 
         Raises:
             TypeError: As the curve itself; `peak_value` is not a real scalar.
@@ -165,11 +178,12 @@ class Curve(ABC):
     def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: str = "1-sqrt") -> "Curve":
         """Return a curve that leaves this one at step `at` and reaches the level `to` `steps` steps later.
 
-        Use it to end a long run early, or to branch finished models off a run that continues. Before step
-        `at` both curves have the same bits, so a checkpoint that was saved at or before step `at` can be
-        loaded under the new curve (check it with `same_until`).
+        Use it to end a long run early, or to branch finished models off a run that continues.
+        Before step `at` both curves have the same bits, so a checkpoint that was saved at or before
+        step `at` can be loaded under the new curve (check it with `same_until`).
 
-        With the exact level a at step `at`, b = `to` and x = (step - at)/steps, the cooldown's level is
+        With the exact level a at step `at`, b = `to` and x = (step - at)/steps, the cooldown's
+        level is
 
             "1-sqrt"         a + (b - a)·√x
             "linear"         a + (b - a)·x
@@ -181,22 +195,24 @@ class Curve(ABC):
 
         Write P as a decimal, as in `"1-x^2"`; `StagedCurve` gives its range.
 
-        Sources: cooldowns from a constant learning rate, and 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392);
-        linear to 0, Defazio et al. 2023 (arXiv:2310.07831).
+        Sources: cooldowns from a constant learning rate, and 1-sqrt, Hägele et al. 2024
+        (arXiv:2405.18392); linear to 0, Defazio et al. 2023 (arXiv:2310.07831).
 
         Args:
             at: First step of the cooldown, at least 0; it may lie past `total_steps`.
             steps: Steps of the cooldown, at least 1.
             to: The level at the end of the cooldown, not above the level at step `at`.
-            shape: `"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^P"`, `"(1-x)^P"` or `"t^-P"`.
+            shape: `"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^P"`, `"(1-x)^P"` or
+                `"t^-P"`.
 
         Returns:
             A curve of `at + steps` steps.
 
         Raises:
             TypeError: `at` or `steps` is not an integer, `to` not a number.
-            ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"` cooldown to 0;
-                a `"t^-P"` cooldown between levels too far apart; derived curves nested more than 64 deep.
+            ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"`
+                cooldown to 0; a `"t^-P"` cooldown between levels too far apart; derived curves
+                nested more than 64 deep.
 
         Warns:
             CurveWarning: The curve is 0 at step `at` already.
@@ -215,8 +231,8 @@ class Curve(ABC):
             curve(step)                          for step < total_steps
             scale · other(step - total_steps)    after that
 
-        Use it for restarts, for a longer run, or for a second phase of training. Source of restarts: SGDR,
-        Loshchilov & Hutter 2017 (arXiv:1608.03983).
+        Use it for restarts, for a longer run, or for a second phase of training. Source of
+        restarts: SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
         Args:
             other: The curve that follows.
@@ -227,8 +243,8 @@ class Curve(ABC):
 
         Raises:
             TypeError: `other` is not a curve, `scale` not a number.
-            ValueError: A `scale` outside (0, 1]; more than 2³¹ - 1 steps in all; curves with different
-                units; derived curves nested more than 64 deep.
+            ValueError: A `scale` outside (0, 1]; more than 2³¹ - 1 steps in all; curves with
+                different units; derived curves nested more than 64 deep.
 
         >>> from plateau_jax import PlateauCurve
         >>> cycle = PlateauCurve(100, warmup_steps=10)
@@ -243,11 +259,12 @@ class Curve(ABC):
 
             part(step) = curve(start + step)      for 0 <= step < stop - start
 
-        These values have the bits of the curve's. After them the part holds the level at `stop`: where the
-        curve jumps there, the level after the jump.
+        These values have the bits of the curve's. After them the part holds the level at `stop`:
+        where the curve jumps there, the level after the jump.
 
-        Use it for a run that ends before its decay does, or to stretch a decay that is running: follow this
-        curve up to a step, then a longer curve from the step at which the longer one is at the same level.
+        Use it for a run that ends before its decay does, or to stretch a decay that is running:
+        follow this curve up to a step, then a longer curve from the step at which the longer one is
+        at the same level.
 
         Args:
             start: First step of the part.
@@ -258,7 +275,8 @@ class Curve(ABC):
 
         Raises:
             TypeError: `start` or `stop` is not an integer.
-            ValueError: 0 <= start < stop <= total_steps is false; derived curves nested more than 64 deep.
+            ValueError: 0 <= start < stop <= total_steps is false; derived curves nested more than
+                64 deep.
 
         >>> from plateau_jax import PlateauCurve
         >>> cosine = PlateauCurve(1000)
@@ -273,32 +291,34 @@ class Curve(ABC):
     def merge_weights(self, steps: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Return the averaging weights that turn checkpoints of a constant learning rate into a cooldown.
 
-        Keep training at the level of step `steps[0]`, and save checkpoints θ₀, …, θ_k after `steps` updates.
-        Their weighted mean Σ c_j θ_j is then where this curve would have led:
+        Keep training at the level of step `steps[0]`, and save checkpoints θ₀, …, θ_k after `steps`
+        updates. Their weighted mean Σ c_j θ_j is then where this curve would have led:
 
             w_j = mean of curve(steps[j-1]), …, curve(steps[j] - 1), over curve(steps[0])
             c₀ = 1 - w₁,    c_j = w_j - w_{j+1},    c_k = w_k
 
-        With plain SGD, the same gradients and a checkpoint after every update, the mean is exact. With fewer
-        checkpoints or another optimizer it is close to a cooldown. Whether its loss is as low depends on the
-        problem: compare both once. `torch_bridge.Checkpoints.merge` takes the mean of saved models.
+        With plain SGD, the same gradients and a checkpoint after every update, the mean is exact.
+        With fewer checkpoints or another optimizer it is close to a cooldown. Whether its loss is
+        as low depends on the problem: compare both once. `torch_bridge.Checkpoints.merge` takes the
+        mean of saved models.
 
         The time grows with the number of steps at which the curve moves: 0.1 s for a million.
 
         Source: WSM, Tian et al. 2025 (arXiv:2507.17634).
 
         Args:
-            steps: The number of updates before each checkpoint: increasing integers, at least two. The curve
-                must not rise from the first to the last of them.
+            steps: The number of updates before each checkpoint: increasing integers, at least two.
+                The curve must not rise from the first to the last of them.
 
         Returns:
-            An array of dtype float64 and shape (k + 1,) with one weight per checkpoint. No weight is
-            negative, and they add up to exactly 1.
+            An array of dtype float64 and shape (k + 1,) with one weight per checkpoint. No weight
+            is negative, and they add up to exactly 1.
 
         Raises:
             TypeError: `steps` is not a sequence of integers.
-            ValueError: There are fewer than two steps; one is negative, above 2³¹ - 1, or not above its
-                predecessor; the curve is 0 at `steps[0]`, or rises between `steps[0]` and `steps[-1]`.
+            ValueError: There are fewer than two steps; one is negative, above 2³¹ - 1, or not above
+                its predecessor; the curve is 0 at `steps[0]`, or rises between `steps[0]` and
+                `steps[-1]`.
 
         >>> from plateau_jax import StagedCurve
         >>> stable = StagedCurve([(100, 1.0), (900,)])
@@ -310,13 +330,13 @@ class Curve(ABC):
     def same_until(self, other: "Curve", step: int) -> bool:
         """Return True if both curves give the same float32 at every step below `step`.
 
-        Then a run that was saved under one of them, at or before `step`, can resume under the other; with a
-        clock, which can leave several updates at one step, strictly before `step`.
+        Then a run that was saved under one of them, at or before `step`, can resume under the
+        other; with a clock, which can leave several updates at one step, strictly before `step`.
 
-        Two levels are equal if they agree to 60 digits, and different otherwise, even if they round to the
-        same float32. Segments that hold the same level are equal, however they were described. Segments that
-        move are equal if they have the same first step, length, shape and levels. For step 0 the answer is
-        True.
+        Two levels are equal if they agree to 60 digits, and different otherwise, even if they round
+        to the same float32. Segments that hold the same level are equal, however they were
+        described. Segments that move are equal if they have the same first step, length, shape and
+        levels. For step 0 the answer is True.
 
         Args:
             other: The curve to compare with.
@@ -352,7 +372,8 @@ class Curve(ABC):
         """
         other = check_curve("other", other)
         for step, after in exact_segments.differences(self.rows, other.rows):
-            # Different segments may agree at their first step: a cooldown starts on the curve that it leaves.
+            # Different segments may agree at their first step: a cooldown starts on the curve that
+            # it leaves.
             if self._level_at(step) != other._level_at(step) or self(step) != other(step):
                 return step
             if after != step + 1:
@@ -381,12 +402,13 @@ class Curve(ABC):
     def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
         """Plot the learning rate, peak_value · curve(step), against the step. Needs matplotlib.
 
-        Warmup and plateaus are shaded. `plateau_jax.plot` draws several curves into one plot. In a script,
-        `matplotlib.pyplot.show()` opens the window.
+        Warmup and plateaus are shaded. `plateau_jax.plot` draws several curves into one plot. In a
+        script, `matplotlib.pyplot.show()` opens the window.
 
         Args:
             peak_value: The peak learning rate, by which the curve is multiplied.
-            ax: The matplotlib Axes to draw into; the current ones by default. Limits that you set are kept.
+            ax: The matplotlib Axes to draw into; the current ones by default. Limits that you set
+                are kept.
 
         Returns:
             The Axes.
@@ -424,28 +446,29 @@ class Curve(ABC):
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """Build the curve that `to_dict` or a configuration file describes.
 
-        `Curve.from_dict` accepts every kind of curve, `PlateauCurve.from_dict` only a `PlateauCurve`, and
-        `StagedCurve.from_dict` only a `StagedCurve`.
+        `Curve.from_dict` accepts every kind of curve, `PlateauCurve.from_dict` only a
+        `PlateauCurve`, and `StagedCurve.from_dict` only a `StagedCurve`.
 
         A mapping without the key `"kind"` is a `StagedCurve` if it has the key `"stages"`, else a
-        `PlateauCurve`. Sequences may be lists or tuples, and containers OmegaConf's. A string may say a
-        number: YAML reads `1e-4` as a string, and a command line everything. Lengths may be percentages, and
-        `"rest"` in the stages of a mapping with `"total_steps"`, as in the constructors.
+        `PlateauCurve`. Sequences may be lists or tuples, and containers OmegaConf's. A string may
+        say a number: YAML reads `1e-4` as a string, and a command line everything. Lengths may be
+        percentages, and `"rest"` in the stages of a mapping with `"total_steps"`, as in the
+        constructors.
 
         Args:
-            arguments: The arguments of the constructor, as `to_dict` returns them or as a YAML, TOML or JSON
-                file holds them. An argument that is left out has its default.
+            arguments: The arguments of the constructor, as `to_dict` returns them or as a YAML,
+                TOML or JSON file holds them. An argument that is left out has its default.
 
         Raises:
-            TypeError: `arguments` is not a mapping, a value has the wrong type, or a key without a default is
-                missing, such as `total_steps`.
-            ValueError: The kind is unknown, or is not the kind of this class. A key is unknown. Derived
-                curves are nested more than 64 deep. The constructor rejects a value. Messages name the value
-                by its path, as in `curve.stages[1].to`.
+            TypeError: `arguments` is not a mapping, a value has the wrong type, or a key without a
+                default is missing, such as `total_steps`.
+            ValueError: The kind is unknown, or is not the kind of this class. A key is unknown.
+                Derived curves are nested more than 64 deep. The constructor rejects a value.
+                Messages name the value by its path, as in `curve.stages[1].to`.
 
         Warns:
-            CurveWarning: As the constructor, unless the keys are those that `to_dict` writes, all of them and
-                no other.
+            CurveWarning: As the constructor, unless the keys are those that `to_dict` writes, all
+                of them and no other.
 
         >>> from plateau_jax import Curve, PlateauCurve
         >>> curve = PlateauCurve(1000).cooldown(500, 100)
@@ -459,15 +482,17 @@ class Curve(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickles and copies hold the arguments alone: rows and tables are computed from them again.
-        return partial(serialization.rebuild_curve, type(self), serialization.arguments_of(self)), ()
+        return partial(
+            serialization.rebuild_curve, type(self), serialization.arguments_of(self)
+        ), ()
 
 
 class _ProtectedDict(dict[str, Any]):
     """The `__dict__` of a curve, protected from torch's LambdaLR."""
 
-    # `LambdaLR(optimizer, curve)` puts `curve.__dict__.copy()` into its state, and restores a state with
-    # `curve.__dict__.update`. With a plain dict, tables would end up in checkpoints, and loading one would
-    # silently replace this frozen curve by the saved one.
+    # `LambdaLR(optimizer, curve)` puts `curve.__dict__.copy()` into its state, and restores a state
+    # with `curve.__dict__.update`. With a plain dict, tables would end up in checkpoints, and
+    # loading one would silently replace this frozen curve by the saved one.
 
     def copy(self) -> dict[str, Any]:
         return {}

@@ -30,23 +30,27 @@ class Cooldown(Curve, kind="cooldown"):
         at = checks.at_least("at", self.at, 0)
         steps = checks.at_least("steps", self.steps, 1)
         if at + steps > MAX_STEP:
-            raise ValueError(checks.must("at + steps", at + steps, f"be at most 2**31 - 1 = {MAX_STEP}"))
+            raise ValueError(
+                checks.must("at + steps", at + steps, f"be at most 2**31 - 1 = {MAX_STEP}")
+            )
         to = checks.ratio("to", self.to)
         shape = shapes.canonical_shape("shape", self.shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
         start, end = segment_at(curve.rows, at).at(at), levels.as_level(to)
-        # The level reached may equal `to` though it is written with irrational terms. One object for both
-        # ends makes the segment flat.
+        # The level reached may equal `to` though it is written with irrational terms. One object
+        # for both ends makes the segment flat.
         if levels.rounded(start) == levels.rounded(end):
             start = end
         elif end > start:
             level = nearest_float32(from_decimal(start))
-            raise ValueError(checks.must("to", to, f"not lie above the level at step {at}, {level}"))
+            raise ValueError(
+                checks.must("to", to, f"not lie above the level at step {at}, {level}")
+            )
         if reason := levels.why_undefined(shape, "cooldown", start, end):
             raise ValueError(Message("shape", f" = {shape!r}: {reason}"))
         self._set(at=at, steps=steps, to=to, shape=shape)
         rows = [
-            # The number of rows does not depend on `at`, so `at` may move without recompilation. The row that
-            # is cut short keeps its length, and with it the bits of its values.
+            # The number of rows does not depend on `at`, so `at` may move without recompilation.
+            # The row that is cut short keeps its length, and with it the bits of its values.
             *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
             curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
             ExactSegment("cooldown", at, steps, start, end, shape),
@@ -85,7 +89,10 @@ class Then(Curve, kind="then"):
             total = f"{first} + {other.total_steps}"
             raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
         self._set(scale=scale)
-        rows = [*curve.rows[:-1], *(row.shifted(first, levels.as_level(scale)) for row in other.rows)]
+        rows = [
+            *curve.rows[:-1],
+            *(row.shifted(first, levels.as_level(scale)) for row in other.rows),
+        ]
         self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other))
 
     def _legend_phrases(self) -> list[str]:
@@ -115,11 +122,15 @@ class Part(Curve, kind="part"):
         stop = total if self.stop is None else checks.at_least("stop", self.stop, 1)
         start = checks.at_least("start", self.start, 0)
         if stop > total:
-            raise ValueError(checks.must("stop", stop, f"be at most the curve's total_steps = {total}"))
+            raise ValueError(
+                checks.must("stop", stop, f"be at most the curve's total_steps = {total}")
+            )
         if start >= stop:
             raise ValueError(checks.must("start", start, f"be below stop = {stop}"))
         self._set(start=start, stop=stop)
-        rows = [row._replace(begin=row.begin - start) for row in cut_segments(curve.rows, start, stop)]
+        rows = [
+            row._replace(begin=row.begin - start) for row in cut_segments(curve.rows, start, stop)
+        ]
         end = flat_segment("end", stop - start, 0, segment_at(curve.rows, stop).at(stop))
         self._freeze([*rows, end], depth=depth_above(curve), unit=curve.unit)
 

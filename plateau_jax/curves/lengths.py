@@ -43,7 +43,9 @@ def length_in_steps(path: Path | str, length: Any, total_steps: int) -> int:
 def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[int]:
     """Return the lengths of all stages in steps, at least 0; they add up to the total if that is given."""
     steps: list[int] = []
-    rests = [index for index, length in enumerate(lengths) if isinstance(length, str) and length == REST]
+    rests = [
+        index for index, length in enumerate(lengths) if isinstance(length, str) and length == REST
+    ]
     kinds = "be an integer, or with total_steps a percentage such as '2%' or the word 'rest'"
     requirement = f"{kinds}; a stage is (steps, to, shape)"
     for index, length in enumerate(lengths):
@@ -63,7 +65,10 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
     if missing < 0 or (missing and not rests):
         advice = ": write 'rest' for one of the lengths" if missing > 0 else ""
         raise ValueError(
-            Message("stages", f" add up to {sum(steps)} steps, not to total_steps = {total_steps}{advice}")
+            Message(
+                "stages",
+                f" add up to {sum(steps)} steps, not to total_steps = {total_steps}{advice}",
+            )
         )
     for index in rests:
         steps[index] = missing

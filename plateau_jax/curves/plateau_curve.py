@@ -35,32 +35,35 @@ if TYPE_CHECKING:
 class PlateauCurve(Curve):
     """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
 
-    The multiplier rises to 1 during the warmup, then falls to `min_lr_ratio` at `total_steps`. On a plateau
-    it stays at the level that it has reached; after the plateau the decay continues. The learning rate is the
-    peak times the multiplier.
+    The multiplier rises to 1 during the warmup, then falls to `min_lr_ratio` at `total_steps`. On a
+    plateau it stays at the level that it has reached; after the plateau the decay continues. The
+    learning rate is the peak times the multiplier.
 
-    With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`, the warmup
-    (step < W) is one of
+    With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`, the
+    warmup (step < W) is one of
 
         linear    i + (1 - i)·step/W
         cosine    i + (1 - i)·(1 - cos(π·step/W))/2
 
-    A plateau (p, d) starts s = floor(N·p/100) steps after the warmup and lasts l = floor(N·d/100) steps. Its
-    level is the one that a single cosine over all decaying steps has reached there, not counting the steps of
-    earlier plateaus. With E = N - Σ l decaying steps, the level of the n-th plateau is
+    A plateau (p, d) starts s = floor(N·p/100) steps after the warmup and lasts l = floor(N·d/100)
+    steps. Its level is the one that a single cosine over all decaying steps has reached there, not
+    counting the steps of earlier plateaus. With E = N - Σ l decaying steps, the level of the n-th
+    plateau is
 
         r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2
 
-    Between two levels a and b the curve falls along a half cosine from a to b. After j of its L steps it is
+    Between two levels a and b the curve falls along a half cosine from a to b. After j of its L
+    steps it is
 
         b + (a - b)·(1 + cos(π·j/L))/2
 
-    From `total_steps` on the value is r; before step 0 it is the value at step 0. With `decay_shape="linear"`
-    the last two equations have 1 - x in place of (1 + cos πx)/2; with `decay_shape="1-sqrt"` they have
-    1 - √x, with `"1-x^P"` 1 - x^P, and with `"(1-x)^P"` (1 - x)^P. Write P as a decimal from 0.05 to 20, as
-    in `"1-x^2"`. Spellings of the same number are equivalent: `"1-x^0.50"` is `"1-x^0.5"`, which is
-    `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are `"linear"`. Without warmup, `init_lr_ratio` has no effect. For
-    warmup-stable-decay put the plateau at 0 %: `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
+    From `total_steps` on the value is r; before step 0 it is the value at step 0. With
+    `decay_shape="linear"` the last two equations have 1 - x in place of (1 + cos πx)/2; with
+    `decay_shape="1-sqrt"` they have 1 - √x, with `"1-x^P"` 1 - x^P, and with `"(1-x)^P"` (1 - x)^P.
+    Write P as a decimal from 0.05 to 20, as in `"1-x^2"`. Spellings of the same number are
+    equivalent: `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are
+    `"linear"`. Without warmup, `init_lr_ratio` has no effect. For warmup-stable-decay put the
+    plateau at 0 %: `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
 
     Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half-cosine decay, SGDR,
     Loshchilov & Hutter 2017 (arXiv:1608.03983); linear decay to 0, Defazio et al. 2023
@@ -68,34 +71,35 @@ class PlateauCurve(Curve):
     warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024
     (arXiv:2405.18392).
 
-    Every percentage and ratio is read as the decimal that you write: 32.3 % of 1000 is 323, not 322 as in
-    floating point.
+    Every percentage and ratio is read as the decimal that you write: 32.3 % of 1000 is 323, not 322
+    as in floating point.
 
     Args:
         total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
-        warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`; or a percentage of `total_steps`,
-            such as `"2%"`, which the curve rounds down to steps. Step `warmup_steps` is the peak.
-            The first update uses step 0: by default its learning rate is 0, and it changes no weight. For a
-            warmup of (step + 1)/W write `PlateauCurve(total, warmup_steps=W - 1, init_lr_ratio=1 / W)`.
+        warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`; or a percentage of
+            `total_steps`, such as `"2%"`, which the curve rounds down to steps. Step `warmup_steps`
+            is the peak. The first update uses step 0: by default its learning rate is 0, and it
+            changes no weight. For a warmup of (step + 1)/W write `PlateauCurve(total,
+            warmup_steps=W - 1, init_lr_ratio=1 / W)`.
         plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
-        absolute_plateaus: Pairs (first step, number of steps), counted from step 0 of the curve. Can be
-            combined with `plateaus`.
+        absolute_plateaus: Pairs (first step, number of steps), counted from step 0 of the curve.
+            Can be combined with `plateaus`.
         min_lr_ratio: The value at the end, 0 to 1.
         init_lr_ratio: The value at step 0 if there is a warmup, 0 to 1.
         warmup_shape: `"linear"` or `"cosine"`.
         decay_shape: `"cosine"`, `"linear"`, `"1-sqrt"`, `"1-x^P"` or `"(1-x)^P"`.
 
     Raises:
-        TypeError: A number of steps is not an integer, a ratio or percentage is not a number, or a plateau
-            is not a pair.
-        ValueError: A value is out of range; plateaus overlap, run past the end or leave no step to decay;
-            an unknown shape.
+        TypeError: A number of steps is not an integer, a ratio or percentage is not a number, or a
+            plateau is not a pair.
+        ValueError: A value is out of range; plateaus overlap, run past the end or leave no step to
+            decay; an unknown shape.
 
     Warns:
-        CurveWarning: Percentages look like fractions: all are at most 1, and one lies between 0 and 1. A
-            duration or a warmup above 0 % rounds to no step. `min_lr_ratio`, or `init_lr_ratio` with a
-            warmup, is above 0 and below 1e-4, and so looks like a learning rate; an `init_lr_ratio` of at
-            least 1/(`warmup_steps` + 1) does not warn.
+        CurveWarning: Percentages look like fractions: all are at most 1, and one lies between 0 and
+            1. A duration or a warmup above 0 % rounds to no step. `min_lr_ratio`, or
+            `init_lr_ratio` with a warmup, is above 0 and below 1e-4, and so looks like a learning
+            rate; an `init_lr_ratio` of at least 1/(`warmup_steps` + 1) does not warn.
 
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
     >>> curve(100), curve(1000)
@@ -151,9 +155,15 @@ class PlateauCurve(Curve):
         warn_of_lr("init_lr_ratio", init_lr_ratio, min(1e-4, 1 / (warmup + 1)) if warmup else 0.0)
 
     def _legend_phrases(self) -> list[str]:
-        warmup = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g} over {self.warmup_steps} steps"
-        plateaus = [f"plateau {start:g}–{start + duration:g} %" for start, duration in self.plateaus]
-        plateaus += [f"plateau {start}–{start + length}" for start, length in self.absolute_plateaus]
+        warmup = (
+            f"{self.warmup_shape} warmup from {self.init_lr_ratio:g} over {self.warmup_steps} steps"
+        )
+        plateaus = [
+            f"plateau {start:g}–{start + duration:g} %" for start, duration in self.plateaus
+        ]
+        plateaus += [
+            f"plateau {start}–{start + length}" for start, length in self.absolute_plateaus
+        ]
         if len(plateaus) > 2:
             plateaus = [f"{len(plateaus)} plateaus"]
         return [
@@ -168,8 +178,8 @@ def _rows(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[Exac
 
     `plateaus` are valid pairs (first step, number of steps), sorted.
     """
-    # Empty segments are kept: the table's shape then depends on the number of plateaus alone, and moving one
-    # never makes JAX compile again.
+    # Empty segments are kept: the table's shape then depends on the number of plateaus alone, and
+    # moving one never makes JAX compile again.
     total, warmup, shape = curve.total_steps, curve.warmup_steps, curve.decay_shape
     peak, lowest = Level(1), as_level(curve.min_lr_ratio)
     decaying = total - warmup - sum(length for _, length in plateaus)

@@ -25,7 +25,9 @@ def check_absolute(plateaus: Any, warmup_steps: int) -> list[tuple[int, int]]:
     for path, start, length in pairs("absolute_plateaus", plateaus, "(start, length) in steps"):
         pair = integer((*path, "start"), start), integer((*path, "length"), length)
         if pair[0] < warmup_steps:
-            raise ValueError(must(path, pair, f"not start before the warmup ends, at step {warmup_steps}"))
+            raise ValueError(
+                must(path, pair, f"not start before the warmup ends, at step {warmup_steps}")
+            )
         if pair[1] < 0:
             raise ValueError(must(path, pair, "not have a negative length"))
         checked.append(pair)
@@ -54,23 +56,32 @@ def place_plateaus(
     """
     after_warmup = total_steps - warmup_steps
     placed = [
-        _Plateau(*pair, ("absolute_plateaus", index), pair) for index, pair in enumerate(absolute_plateaus)
+        _Plateau(*pair, ("absolute_plateaus", index), pair)
+        for index, pair in enumerate(absolute_plateaus)
     ]
     for index, pair in enumerate(plateaus):
         start, length = (exact.percent_of(after_warmup, percentage) for percentage in pair)
         placed.append(_Plateau(warmup_steps + start, length, ("plateaus", index), pair))
     placed.sort()
-    # In steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300 and (30.03, 10) starts there.
-    limits = [(later.start, f"before the next plateau starts, at step {later.start}") for later in placed[1:]]
+    # In steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300 and (30.03, 10)
+    # starts there.
+    limits = [
+        (later.start, f"before the next plateau starts, at step {later.start}")
+        for later in placed[1:]
+    ]
     limits.append((total_steps, f"by total_steps = {total_steps}"))
-    for (start, length, path, pair), (limit, deadline) in zip(placed, limits[: len(placed)], strict=True):
+    for (start, length, path, pair), (limit, deadline) in zip(
+        placed, limits[: len(placed)], strict=True
+    ):
         if start + length > limit:
             span = f"it lasts from step {start} to step {start + length}"
             advice = "the second number is the length, not the end"
             raise ValueError(must(path, pair, f"end {deadline}: {span}; {advice}"))
     if sum(plateau.length for plateau in placed) >= after_warmup:
         text = f"must leave at least one of the {after_warmup} steps after the warmup to decay"
-        raise ValueError(Message("plateaus", f" {text}; for a curve that never decays use StagedCurve"))
+        raise ValueError(
+            Message("plateaus", f" {text}; for a curve that never decays use StagedCurve")
+        )
     return [(plateau.start, plateau.length) for plateau in placed]
 
 

@@ -10,7 +10,11 @@ from typing import Any, final
 from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.derived_curves import depth_above
 from plateau_jax.numerics.exact import as_written, nearest_power
-from plateau_jax.numerics.exact_segments import ExactSegment, first_and_last_steps, nonempty_segments
+from plateau_jax.numerics.exact_segments import (
+    ExactSegment,
+    first_and_last_steps,
+    nonempty_segments,
+)
 from plateau_jax.numerics.levels import Level, as_level
 from plateau_jax.validation import checks
 
@@ -59,7 +63,10 @@ class ScaledCurve(Curve, kind="scaled"):
 
     def _legend_phrases(self) -> list[str]:
         batches = [batch for _, batch in self.pairs]
-        return [*self.curve._legend_phrases(), f"scaled for batches of {min(batches)}–{max(batches)}"]
+        return [
+            *self.curve._legend_phrases(),
+            f"scaled for batches of {min(batches)}–{max(batches)}",
+        ]
 
     def __repr__(self) -> str:
         scale = f"scale({self.curve!r}, {self.unit}, reference={self.reference}, exponent={self.exponent!r})"
@@ -69,7 +76,10 @@ class ScaledCurve(Curve, kind="scaled"):
 def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
     """Return the pairs (threshold, batch) of a schedule of batch sizes."""
     checked = [
-        (checks.integer((*path, "threshold"), threshold), checks.at_least((*path, "batch"), batch, 1))
+        (
+            checks.integer((*path, "threshold"), threshold),
+            checks.at_least((*path, "batch"), batch, 1),
+        )
         for path, threshold, batch in checks.pairs("pairs", pairs, "(threshold, batch)")
     ]
     if not checked:
@@ -91,7 +101,10 @@ def _cut(curve: Curve, steps: Sequence[int]) -> Iterator[tuple[ExactSegment, int
             # One level is held past the end: that of the last batch.
             yield row, len(steps) - 1
             return
-        for begin in [row.begin, *steps[bisect_right(steps, row.begin) : bisect_left(steps, after)]]:
+        for begin in [
+            row.begin,
+            *steps[bisect_right(steps, row.begin) : bisect_left(steps, after)],
+        ]:
             yield row.rest(begin), bisect_right(steps, begin) - 1
 
 
@@ -111,6 +124,8 @@ def _check_levels(rows: Sequence[ExactSegment], reference: int) -> None:
         step = last if row.end > row.start else first  # of the highest level: a segment is monotone
         if (level := row.at(step)) > _HIGHEST:
             # 16 digits, because a level may lie only a little above 1.
-            requirement = f"keep every multiplier at most 1; at step {step} it is {float(level):.16g}"
+            requirement = (
+                f"keep every multiplier at most 1; at step {step} it is {float(level):.16g}"
+            )
             advice = "use a larger reference, and multiply the peak by (new / old)**exponent"
             raise ValueError(checks.must("reference", reference, f"{requirement}: {advice}"))

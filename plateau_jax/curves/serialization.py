@@ -1,6 +1,7 @@
 """Conversion of curves to plain JSON values and back.
 
-A curve is a frozen dataclass whose fields are its arguments: `class Cooldown(Curve, kind="cooldown")`.
+A curve is a frozen dataclass whose fields are its arguments: `class Cooldown(Curve,
+kind="cooldown")`.
 """
 
 import inspect
@@ -57,7 +58,9 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
             known = ", ".join(repr(name) for name in KINDS if name)
             raise ValueError(must((*path, "kind"), kind, f"be one of {known}, or left out"))
     if not issubclass(KINDS[kind], cls):
-        raise ValueError(f"these are the arguments of a {KINDS[kind].__name__}, not of a {cls.__name__}")
+        raise ValueError(
+            f"these are the arguments of a {KINDS[kind].__name__}, not of a {cls.__name__}"
+        )
     cls = KINDS[kind]
     names = list(inspect.signature(cls).parameters)
     for name, value in values.items():
@@ -65,7 +68,9 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
             problem = f"{short_repr(name)} is not an argument of {cls.__name__}, which has {', '.join(names)}"
             raise ValueError(Message((), problem).within(path))
         values[name] = (
-            curve_from_dict(object, value, (*path, name)) if name in NESTED else parse_numbers(value)
+            curve_from_dict(object, value, (*path, name))
+            if name in NESTED
+            else parse_numbers(value)
         )
     # `to_dict` writes all fields and nothing else: such a curve has warned already.
     is_saved = values.keys() == {field.name for field in fields(cls)}

@@ -20,7 +20,9 @@ def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, 
     checked: list[tuple[Curve, CurveToDraw]] = []
     for key, curve in cast("Mapping[Any, Any]", items).items() if has_names else enumerate(items):
         if not isinstance(curve, Curve):
-            raise TypeError(f"curves[{short_repr(key)}] = {short_repr(curve)} must be a Curve: {advice}")
+            raise TypeError(
+                f"curves[{short_repr(key)}] = {short_repr(curve)} must be a Curve: {advice}"
+            )
         if has_names and not isinstance(key, str):
             raise TypeError(f"the name {short_repr(key)} of a curve must be a string")
         checked.append((curve, curve._to_draw()._replace(name=key if has_names else None)))

@@ -35,15 +35,16 @@ class Stage(NamedTuple):
     """
 
     steps: int
-    """Number of steps; 0 for a jump to the level `to`. In the arguments of a `StagedCurve`, also a percentage
-    or `"rest"`."""
+    """Number of steps; 0 for a jump to the level `to`. In the arguments of a `StagedCurve`, also a
+    percentage or `"rest"`."""
     to: float | None = None
     """The level at the end, 0 to 1; None to stay at the previous level."""
     shape: str = "linear"
     """The name of a shape or its formula, as in `"1-x^2"`; `StagedCurve` has the equations."""
 
     def __repr__(self) -> str:
-        # A plain tuple, because the `repr` of a curve is an expression of public names, and this is not one.
+        # A plain tuple, because the `repr` of a curve is an expression of public names, and this is
+        # not one.
         return repr(tuple(self))
 
 
@@ -52,11 +53,11 @@ class Stage(NamedTuple):
 class StagedCurve(Curve, kind="staged"):
     """A learning-rate curve made of stages. Each stage begins at the level at which the previous one ended.
 
-    `StagedCurve.wsd` writes the stages of warmup-stable-decay, `StagedCurve.through` those of straight lines
-    through points.
+    `StagedCurve.wsd` writes the stages of warmup-stable-decay, `StagedCurve.through` those of
+    straight lines through points.
 
-    Levels are fractions of the peak. In a stage from level a to level b over L steps, the level after j
-    steps is, with x = j/L,
+    Levels are fractions of the peak. In a stage from level a to level b over L steps, the level
+    after j steps is, with x = j/L,
 
         "linear"         a + (b - a)·x
         "cosine"         a + (b - a)·(1 - cos πx)/2
@@ -66,42 +67,42 @@ class StagedCurve(Curve, kind="staged"):
         "(1-x)^P"        b + (a - b)·(1-x)^P
         "t^-P"           t^(-P), t = a^(-1/P)·(1-x) + b^(-1/P)·x, for levels above 0
 
-    Write P as a decimal: `"1-x^2"`, `"(1-x)^0.9"`, or `"t^-0.5"`, the inverse square root. P lies in
-    [0.05, 20]; for `"t^-P"` it lies in [0.25, 4], and the ratio of the levels to the power 1/P is at most
-    2⁶². Spellings of the same number are equivalent: `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`;
-    `"1-x^1"` and `"(1-x)^1"` are `"linear"`.
+    Write P as a decimal: `"1-x^2"`, `"(1-x)^0.9"`, or `"t^-0.5"`, the inverse square root. P lies
+    in [0.05, 20]; for `"t^-P"` it lies in [0.25, 4], and the ratio of the levels to the power 1/P
+    is at most 2⁶². Spellings of the same number are equivalent: `"1-x^0.50"` is `"1-x^0.5"`, which
+    is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are `"linear"`.
 
-    A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. For both, `shape` has
-    no effect. After the last stage the curve stays at the last level; before step 0 it has its value at step
-    0.
+    A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. For both,
+    `shape` has no effect. After the last stage the curve stays at the last level; before step 0 it
+    has its value at step 0.
 
-    Sources: warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024
-    (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
+    Sources: warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al.
+    2024 (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
-    With `total_steps`, a length may be a percentage of it, rounded down, such as `"2%"`. One length may be
-    `"rest"`: the steps that the other stages leave. The curve holds the lengths in steps.
+    With `total_steps`, a length may be a percentage of it, rounded down, such as `"2%"`. One length
+    may be `"rest"`: the steps that the other stages leave. The curve holds the lengths in steps.
 
     Every level and percentage is read as the decimal that you write.
 
     Args:
-        stages: A sequence of tuples (steps,), (steps, to) or (steps, to, shape): a stage reaches the level
-            `to`, in [0, 1], after this number of steps. The steps of all stages add up to 1 … 2³¹ - 1. The
-            curve holds each stage as a named tuple of `steps`, `to`, None if left out, and `shape`, by
-            default `"linear"`.
+        stages: A sequence of tuples (steps,), (steps, to) or (steps, to, shape): a stage reaches
+            the level `to`, in [0, 1], after this number of steps. The steps of all stages add up to
+            1 … 2³¹ - 1. The curve holds each stage as a named tuple of `steps`, `to`, None if left
+            out, and `shape`, by default `"linear"`.
         start: The level at step 0, 0 to 1.
-        total_steps: The steps of all stages, to which their lengths must add up. Needed for percentages and
-            `"rest"`.
+        total_steps: The steps of all stages, to which their lengths must add up. Needed for
+            percentages and `"rest"`.
 
     Raises:
-        TypeError: `stages` is not a sequence of stages; a number of steps is not an integer, or a level not a
-            number.
-        ValueError: A value is out of range; lengths that do not add up to `total_steps`; a percentage or
-            `"rest"` without `total_steps`; an unknown shape; an exponential or `"t^-P"` stage from or to 0; a
-            `"t^-P"` stage between levels too far apart.
+        TypeError: `stages` is not a sequence of stages; a number of steps is not an integer, or a
+            level not a number.
+        ValueError: A value is out of range; lengths that do not add up to `total_steps`; a
+            percentage or `"rest"` without `total_steps`; an unknown shape; an exponential or
+            `"t^-P"` stage from or to 0; a `"t^-P"` stage between levels too far apart.
 
     Warns:
-        CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels look like
-            learning rates. A percentage above 0 rounds to no step.
+        CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels look
+            like learning rates. A percentage above 0 rounds to no step.
 
     >>> curve = StagedCurve([(100, 1.0), (800,), (100, 0.0, "1-sqrt")])
     >>> curve([0, 50, 100, 899, 925, 1000])
@@ -118,8 +119,8 @@ class StagedCurve(Curve, kind="staged"):
     _: KW_ONLY
     start: float = 0.0
 
-    # Written out for `total_steps`, which is not a field: `dataclasses.replace` would pass the old total on
-    # with new stages.
+    # Written out for `total_steps`, which is not a field: `dataclasses.replace` would pass the old
+    # total on with new stages.
     def __init__(
         self,
         stages: Sequence[Stage | tuple[Any, ...]],
@@ -149,31 +150,34 @@ class StagedCurve(Curve, kind="staged"):
             1 + (r - 1)·√x    for N - D <= step < N, with x = (step - (N - D))/D
             r                 after that
 
-        This is the default shape of the decay, `"1-sqrt"`; the class has the equations of the others. The
-        curve has three stages: `[(W, 1.0), (N - D - W,), (D, r, decay_shape)]`.
+        This is the default shape of the decay, `"1-sqrt"`; the class has the equations of the
+        others. The curve has three stages: `[(W, 1.0), (N - D - W,), (D, r, decay_shape)]`.
 
         Source: MiniCPM, Hu et al. 2024 (arXiv:2404.06395).
 
         Args:
             total_steps: Number of steps of the whole curve, 1 to 2³¹ - 1.
-            warmup_steps: Steps from 0 to 1, or a percentage of `total_steps` such as `"2%"`, which is
-                rounded down. With 0 the curve begins at 1.
-            decay_steps: Steps from 1 to `min_lr_ratio`, or a percentage. With 0 the curve stays at 1 up to
-                `total_steps`, where it drops to `min_lr_ratio`.
+            warmup_steps: Steps from 0 to 1, or a percentage of `total_steps` such as `"2%"`, which
+                is rounded down. With 0 the curve begins at 1.
+            decay_steps: Steps from 1 to `min_lr_ratio`, or a percentage. With 0 the curve stays at
+                1 up to `total_steps`, where it drops to `min_lr_ratio`.
             decay_shape: Any shape of a stage.
             min_lr_ratio: The level at the end, 0 to 1.
 
         Returns:
-            A curve of `total_steps` steps. For `start`, or for more stages, write the stages yourself.
+            A curve of `total_steps` steps. For `start`, or for more stages, write the stages
+            yourself.
 
         Raises:
-            TypeError: A length is neither an integer nor a percentage; `min_lr_ratio` is not a number.
-            ValueError: A value is out of range; warmup and decay are longer than `total_steps` together; an
-                unknown shape; an exponential or `"t^-P"` decay to 0, or one that is too steep.
+            TypeError: A length is neither an integer nor a percentage; `min_lr_ratio` is not a
+                number.
+            ValueError: A value is out of range; warmup and decay are longer than `total_steps`
+                together; an unknown shape; an exponential or `"t^-P"` decay to 0, or one that is
+                too steep.
 
         Warns:
-            CurveWarning: A percentage above 0 rounds to no step. `min_lr_ratio` is above 0 and below 1e-4,
-                and so looks like a learning rate.
+            CurveWarning: A percentage above 0 rounds to no step. `min_lr_ratio` is above 0 and
+                below 1e-4, and so looks like a learning rate.
 
         >>> curve = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
         >>> curve([250, 500, 8000, 8500, 10_000])
@@ -186,7 +190,9 @@ class StagedCurve(Curve, kind="staged"):
             problem = f" = {warmup} + {decay} must be at most total_steps = {total}"
             raise ValueError(Message("warmup_steps + decay_steps", problem))
         lowest = ratio("min_lr_ratio", min_lr_ratio)
-        shape = shapes.canonical_shape("decay_shape", decay_shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
+        shape = shapes.canonical_shape(
+            "decay_shape", decay_shape, shapes.NAMED_SHAPES, shapes.FORMULAS
+        )
         reason = levels.why_undefined(shape, "decay", levels.Level(1), levels.as_level(lowest))
         if decay and reason:
             raise ValueError(Message("decay_shape", f" = {shape!r}: {reason}"))
@@ -201,33 +207,37 @@ class StagedCurve(Curve, kind="staged"):
 
             a + (b - a)·(step - s)/(t - s)      for s <= step < t
 
-        At every point the curve is the float32 nearest to the level. So any function of the step, and any
-        table, becomes a curve: `through([(s, f(s)) for s in range(0, n + 1, k)])`. Between the points of a
-        smooth f it is at most k²·max∣f″∣/8 away from f.
+        At every point the curve is the float32 nearest to the level. So any function of the step,
+        and any table, becomes a curve: `through([(s, f(s)) for s in range(0, n + 1, k)])`. Between
+        the points of a smooth f it is at most k²·max∣f″∣/8 away from f.
 
-        Each pair of neighboring points is one stage. Two points at the same level make a stage that holds it.
-        Two points at one step are a jump to the second; of more than two, the last one counts.
+        Each pair of neighboring points is one stage. Two points at the same level make a stage that
+        holds it. Two points at one step are a jump to the second; of more than two, the last one
+        counts.
 
-        A curve of 10 000 points takes about 0.2 seconds to build, one of a million 20 to 30 seconds and 1 GB.
-        A call with one step takes a few microseconds, with any number of points. Records and states hold all
-        points: a resume under a different curve takes twice as long as the build.
+        A curve of 10 000 points takes about 0.2 seconds to build, one of a million 20 to 30 seconds
+        and 1 GB. A call with one step takes a few microseconds, with any number of points. Records
+        and states hold all points: a resume under a different curve takes twice as long as the
+        build.
 
         Args:
-            points: At least two pairs of a step and a level in [0, 1]: a sequence, an iterator such as
-                `zip(steps, levels)`, or an array of shape (n, 2), in which steps may be whole floats. The
-                first step is 0, the last is `total_steps`, and none is below the one before it.
+            points: At least two pairs of a step and a level in [0, 1]: a sequence, an iterator such
+                as `zip(steps, levels)`, or an array of shape (n, 2), in which steps may be whole
+                floats. The first step is 0, the last is `total_steps`, and none is below the one
+                before it.
 
         Returns:
             A curve with one stage fewer than there are points.
 
         Raises:
-            TypeError: `points` is not a sequence of pairs; a step is not an integer, or a level not a number.
-            ValueError: There are fewer than two points; a value is out of range; a step is below the one
-                before it.
+            TypeError: `points` is not a sequence of pairs; a step is not an integer, or a level not
+                a number.
+            ValueError: There are fewer than two points; a value is out of range; a step is below
+                the one before it.
 
         Warns:
-            CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels look like
-                learning rates.
+            CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels
+                look like learning rates.
 
         >>> curve = StagedCurve.through([(0, 0.0), (500, 1.0), (8_000, 0.7), (10_000, 0.0)])
         >>> curve([0, 250, 500, 8000, 9000, 10_000])
@@ -287,12 +297,16 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
     for path, step, level in pairs("points", points, "(step, level)"):
         path_of_step = (*path, "step")
         if isinstance(step, np.floating) and step.is_integer():
-            step = int(cast("Any", step))  # An array has one type: next to levels, its steps are floats.
+            step = int(
+                cast("Any", step)
+            )  # An array has one type: next to levels, its steps are floats.
         step = integer(path_of_step, step)
         if not checked and step != 0:
             raise ValueError(must(path_of_step, step, "be 0, the first step of the curve"))
         if step < previous:
-            raise ValueError(must(path_of_step, step, f"be at least {previous}, the step before it"))
+            raise ValueError(
+                must(path_of_step, step, f"be at least {previous}, the step before it")
+            )
         if step > MAX_STEP:
             raise ValueError(must(path_of_step, step, f"be at most 2**31 - 1 = {MAX_STEP}"))
         checked.append((step, ratio((*path, "level"), level)))
@@ -322,15 +336,20 @@ def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
             order = "a stage is (steps, to, shape)"
             to = number((*path, "to"), to, f"be a number; {order}")
             to = ratio((*path, "to"), to, f"lie in [0, 1]; {order}")
-        shape = shapes.canonical_shape((*path, "shape"), shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
+        shape = shapes.canonical_shape(
+            (*path, "shape"), shape, shapes.NAMED_SHAPES, shapes.FORMULAS
+        )
         checked.append(Stage(steps, to, shape))
     lengths = lengths_in_steps([stage.steps for stage in checked], total)
-    return tuple(Stage(steps, to, shape) for steps, (_, to, shape) in zip(lengths, checked, strict=True))
+    return tuple(
+        Stage(steps, to, shape) for steps, (_, to, shape) in zip(lengths, checked, strict=True)
+    )
 
 
 def _rows(stages: Sequence[Stage], start: levels.Level) -> Iterator[ExactSegment]:
     """Yield one segment per stage and the end."""
-    # A jump is an empty segment: the table's shape depends on the number of stages, not on their lengths.
+    # A jump is an empty segment: the table's shape depends on the number of stages, not on their
+    # lengths.
     begin = 0
     level = start
     for index, (steps, to, shape) in enumerate(stages):

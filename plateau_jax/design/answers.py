@@ -71,9 +71,10 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
 def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves": [{"curve", "peak"}, …], "describe", "step", "runs"} -> what the page shows.
 
-    The answer describes the curves, unless `describe` is false. The rest of it is about the curves without
-    a fault: their learning rates at `step`, and given `runs`, those of each `open_log`, their bounds and
-    forecasts. These take longest: while a handle is dragged, the picture must not wait for them.
+    The answer describes the curves, unless `describe` is false. The rest of it is about the curves
+    without a fault: their learning rates at `step`, and given `runs`, those of each `open_log`,
+    their bounds and forecasts. These take longest: while a handle is dragged, the picture must not
+    wait for them.
     """
     pairs = [(entry.get("curve"), entry.get("peak")) for entry in entries_of(question)]
     described = [_describe(json.dumps(pair)) for pair in pairs]
@@ -83,7 +84,9 @@ def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
         answer["curves"] = [description for *_, description in described]
     if question.get("step") is not None:
         step = checks.at_least("step", question["step"], 0)
-        answer["learning_rates"] = [float(f"{curve.learning_rate(step, peak):.6g}") for curve, peak in curves]
+        answer["learning_rates"] = [
+            float(f"{curve.learning_rate(step, peak):.6g}") for curve, peak in curves
+        ]
     if (runs := question.get("runs")) is not None:
         answer |= {"ratios": compare_curves(curves), "note": NOTE, "forecasts": []}
         if runs:
@@ -131,21 +134,27 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "largest": largest_multiplier(curve, curve.total_steps),
         "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
-        "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),  # rounded: the picture needs no more
+        "levels": np.round(
+            curve(steps).astype(np.float64), 6
+        ).tolist(),  # rounded: the picture needs no more
         "spans": list(shaded_spans(curve.rows)),
         "segments": segments[: _MAX_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),
         "json": source.as_json(arguments),
-        "advice": [*advice_about(curve, ("curve",)), *_remarks(peak, len(segments) - 1, len(handles))],
+        "advice": [
+            *advice_about(curve, ("curve",)),
+            *_remarks(peak, len(segments) - 1, len(handles)),
+        ],
     }
 
 
 def compare_curves(curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
     """Return the bound and the best peak of each curve, relative to those of the first, or a fault.
 
-    `peak_ratio` is that at equal length; `best_peak` is a learning rate, the first curve's peak times it.
+    `peak_ratio` is that at equal length; `best_peak` is a learning rate, the first curve's peak
+    times it.
     """
     ratios: list[dict[str, Any]] = []
     first, first_peak, first_best = None, 0.0, 0.0
@@ -191,8 +200,14 @@ _cached_bound = lru_cache(64)(minimize_bound)
 def _remarks(peak: float, segments: int, handles: int) -> Iterator[dict[str, Any]]:
     """Yield a sentence about an unlikely peak, and about each thing that the page leaves out."""
     if peak > _LARGEST_LIKELY_PEAK:
-        yield placed_message(Message(("peak",), f" = {peak:g} is large: learning rates are rarely above 10"))
+        yield placed_message(
+            Message(("peak",), f" = {peak:g} is large: learning rates are rarely above 10")
+        )
     if segments > _MAX_ROWS:
-        yield placed_message(Message((), f"The table shows the first {_MAX_ROWS} of {segments} segments."))
+        yield placed_message(
+            Message((), f"The table shows the first {_MAX_ROWS} of {segments} segments.")
+        )
     if handles == 1:  # the peak's handle alone
-        yield placed_message(Message((), "The picture has no handles for this curve. Use the fields."))
+        yield placed_message(
+            Message((), "The picture has no handles for this curve. Use the fields.")
+        )

@@ -2,8 +2,9 @@
 
 The runs of each peak have a fit. A curve is forecast by that of the nearest peak.
 
-The page sends its runs with each question, as it asks for forecasts whenever a handle moves. The latest fits
-and forecasts are kept: the sums of a long curve take tens of milliseconds, and one curve changes at a time.
+The page sends its runs with each question, as it asks for forecasts whenever a handle moves. The
+latest fits and forecasts are kept: the sums of a long curve take tens of milliseconds, and one
+curve changes at a time.
 """
 
 import math
@@ -36,8 +37,8 @@ class Fits(NamedTuple):
 def fit_runs(texts: tuple[str, ...]) -> Fits:
     """Fit the law to the runs of `open_log`; the answer is {"runs", "advice"} or {"fault"}.
 
-    A run of the answer has the logged losses and the fitted law, as `LossFit.plot` draws them. It is null if
-    it was not fitted.
+    A run of the answer has the logged losses and the fitted law, as `LossFit.plot` draws them. It
+    is null if it was not fitted.
     """
     runs = [read_run(text) for text in texts]
     by_peak: dict[float, LossFit] = {}
@@ -62,8 +63,8 @@ def fit_runs(texts: tuple[str, ...]) -> Fits:
 def forecast_curves(fits: Fits, curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
     """Return the forecast of each curve at its peak: with a line and its band, or a fault.
 
-    It has the difference to the first curve, if one fit forecasts both. Limits are null for a curve with a
-    warmup that no run had.
+    It has the difference to the first curve, if one fit forecasts both. Limits are null for a curve
+    with a warmup that no run had.
     """
     answers: list[dict[str, Any]] = []
     first: tuple[LossFit, Prediction] | None = None

@@ -58,7 +58,9 @@ def _with_unique_names(handles: Sequence[Handle]) -> Iterator[Handle]:
 
 
 def _peak_handle(peak: float) -> Handle:
-    return Handle("Peak learning rate", ("peak",), "learning_rate", 0, 1.0, peak, 0.0, max(1.0, 10 * peak))
+    return Handle(
+        "Peak learning rate", ("peak",), "learning_rate", 0, 1.0, peak, 0.0, max(1.0, 10 * peak)
+    )
 
 
 def _curve_handles(curve: Curve, path: _Path) -> Iterator[Handle]:
@@ -91,10 +93,14 @@ def _plateau_curve_handles(curve: PlateauCurve, path: _Path) -> Iterator[Handle]
     total, warmup = curve.total_steps, curve.warmup_steps
     yield _step_handle("Warmup, end", curve, warmup, (*path, "warmup_steps"), high=total - 1)
     if warmup:
-        yield _level_handle("Initial learning rate", 0, float(curve.init_lr_ratio), (*path, "init_lr_ratio"))
+        yield _level_handle(
+            "Initial learning rate", 0, float(curve.init_lr_ratio), (*path, "init_lr_ratio")
+        )
     yield from _all_plateau_handles(curve, path)
     yield _step_handle("End of the curve", curve, total, (*path, "total_steps"), low=warmup + 1)
-    yield _level_handle("Final learning rate", total, float(curve.min_lr_ratio), (*path, "min_lr_ratio"))
+    yield _level_handle(
+        "Final learning rate", total, float(curve.min_lr_ratio), (*path, "min_lr_ratio")
+    )
 
 
 class _PlateauInSteps(NamedTuple):
@@ -163,7 +169,9 @@ def _stage_handles(curve: StagedCurve, path: _Path) -> Iterator[Handle]:
             high = MAX_STEP if following is None else end + following
             field = (*path, "stages", index, 0)
             yield _step_handle(f"Stage {index + 1}, end", curve, end, field, low=begin, high=high)
-        level = level if to is None else float(to)  # a stage without a level holds that of the one before
+        level = (
+            level if to is None else float(to)
+        )  # a stage without a level holds that of the one before
         yield _level_handle(f"Stage {index + 1}, level", end, level, (*path, "stages", index, 1))
         begin = end
 
@@ -173,7 +181,9 @@ def _cooldown_handles(curve: Cooldown, path: _Path) -> Iterator[Handle]:
     yield _step_handle("Cooldown, start", curve, at, (*path, "at"), high=MAX_STEP - curve.steps)
     yield _step_handle("Cooldown, end", curve, total, (*path, "steps"), low=at + 1)
     high = max(curve(at), curve.to)
-    yield _level_handle("Cooldown, final learning rate", total, float(curve.to), (*path, "to"), high=high)
+    yield _level_handle(
+        "Cooldown, final learning rate", total, float(curve.to), (*path, "to"), high=high
+    )
 
 
 def _continuation_handles(curve: Then, path: _Path) -> Iterator[Handle]:
@@ -183,7 +193,9 @@ def _continuation_handles(curve: Then, path: _Path) -> Iterator[Handle]:
     highest = max((row.begin for row in other.rows), key=lambda step: (other(step), -step))
     level = other(highest)
     if level:
-        handle = _level_handle("Continuation, scale", first + highest, scale * level, (*path, "scale"))
+        handle = _level_handle(
+            "Continuation, scale", first + highest, scale * level, (*path, "scale")
+        )
         yield replace(handle, value=scale, slope=level)
     for handle in _curve_handles(other, (*path, "other")):
         name = f"Continuation, {handle.name[0].lower()}{handle.name[1:]}"

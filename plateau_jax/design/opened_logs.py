@@ -15,9 +15,10 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"name", "text", "curve", "peak", "columns"} -> {"run", "largest_lr", "advice"}.
 
-    `run` is JSON text for `read_run`, and `largest_lr` the run's largest learning rate. Without a curve, the
-    learning rates of the log are used. `columns` has those of `step`, `loss` and `lr` that the user chose. Or
-    -> {"fault", "argument", "columns"}: the columns to choose from, if an argument is unclear.
+    `run` is JSON text for `read_run`, and `largest_lr` the run's largest learning rate. Without a
+    curve, the learning rates of the log are used. `columns` has those of `step`, `loss` and `lr`
+    that the user chose. Or -> {"fault", "argument", "columns"}: the columns to choose from, if an
+    argument is unclear.
     """
     name = str(question.get("name"))
     columns = cast("Mapping[str, Any]", question.get("columns", {}))

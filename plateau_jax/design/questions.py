@@ -45,12 +45,17 @@ def check_size(arguments: Any) -> None:
         curve = curves.pop()
         if isinstance(curve, Mapping):
             values = cast("Mapping[str, Any]", curve)
-            lists = (values.get(name) for name in ("stages", "plateaus", "absolute_plateaus", "pairs"))
-            items += sum(len(cast("list[Any]", value)) for value in lists if isinstance(value, list))
+            lists = (
+                values.get(name) for name in ("stages", "plateaus", "absolute_plateaus", "pairs")
+            )
+            items += sum(
+                len(cast("list[Any]", value)) for value in lists if isinstance(value, list)
+            )
             curves += [values.get("curve"), values.get("other")]
     if items > MAX_ITEMS:
         raise ValueError(
-            f"this curve has {items} stages, plateaus and batches; this page takes at most {MAX_ITEMS}"
+            f"this curve has {items} stages, plateaus and batches; this page takes at most "
+            f"{MAX_ITEMS}"
         )
 
 
@@ -66,7 +71,9 @@ def entries_of(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def texts_of(runs: Any) -> tuple[str, ...]:
     """Return the runs of a question, each as JSON text."""
-    if not isinstance(runs, list) or not all(isinstance(run, str) for run in cast("list[Any]", runs)):
+    if not isinstance(runs, list) or not all(
+        isinstance(run, str) for run in cast("list[Any]", runs)
+    ):
         raise TypeError("runs must be a list of strings")
     return tuple(cast("list[str]", runs))
 

@@ -122,7 +122,10 @@ class _Handler(BaseHTTPRequestHandler):
         port = "" if self.server.port == 80 else f":{self.server.port}"
         hosts = [f"{name}{port}" for name in (_LOOPBACK, "localhost")]
         origin = self.headers.get("Origin")
-        return self.headers.get("Host") in hosts and origin in [None, *(f"http://{host}" for host in hosts)]
+        return self.headers.get("Host") in hosts and origin in [
+            None,
+            *(f"http://{host}" for host in hosts),
+        ]
 
     def _reject_stranger(self) -> None:
         self._reject(403, f"this server answers to its own page only: open {self.server.address}")
@@ -133,7 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, content: Any, content_type: str = "application/json") -> None:
         body: bytes = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        for name, value in {**_HEADERS, "Content-Type": content_type, "Content-Length": len(body)}.items():
+        for name, value in {
+            **_HEADERS,
+            "Content-Type": content_type,
+            "Content-Length": len(body),
+        }.items():
             self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(body)
@@ -150,7 +157,8 @@ def serve(curves: Sequence[Mapping[str, Any]], port: int, *, browser: bool) -> N
     """
     with Server(port, curves) as server, suppress(KeyboardInterrupt):
         print(f"The page is at {server.address} (Ctrl-C stops the server)", flush=True)
-        # The command line lets SIGPIPE end the process. Here it would do so when a tab closes midway.
+        # The command line lets SIGPIPE end the process. Here it would do so when a tab closes
+        # midway.
         if hasattr(signal, "SIGPIPE"):
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         if browser:

@@ -10,7 +10,11 @@ from plateau_jax.numerics import shapes
 
 _STEPS = 32  # of a picture
 
-_INITIAL_POWER = {shapes.POWER_FROM_START: "2", shapes.POWER_FROM_END: "2", shapes.INVERSE_POWER: "0.5"}
+_INITIAL_POWER = {
+    shapes.POWER_FROM_START: "2",
+    shapes.POWER_FROM_END: "2",
+    shapes.INVERSE_POWER: "0.5",
+}
 """The initial P of each formula."""
 
 
@@ -27,7 +31,9 @@ def _choice(name: str) -> dict[str, Any]:
     """Return a shape with the initial P of a formula, and the levels of a stage that falls or rises."""
     power = _INITIAL_POWER.get(name)
     shape = name.replace("P", power or "")
-    low = 0.0 if name in (*shapes.SHAPES, *shapes.POWER_SHAPES) else 0.1  # the others cannot reach 0
+    low = (
+        0.0 if name in (*shapes.SHAPES, *shapes.POWER_SHAPES) else 0.1
+    )  # the others cannot reach 0
     falling = StagedCurve([(_STEPS, low, shape)], start=1.0)
     rising = StagedCurve([(_STEPS, 1.0, shape)], start=low)
     levels = {

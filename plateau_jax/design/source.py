@@ -29,7 +29,8 @@ def torch_code(curve: Curve, peak: float) -> str:
     count = "" if curve.unit is None else "count=samples"
     use = (
         f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak\n"
-        f"scheduler = lambda_lr(optimizer, curve)  # scheduler.step({count}) after each optimizer.step()"
+        f"scheduler = lambda_lr(optimizer, curve)  # scheduler.step({count}) after each "
+        "optimizer.step()"
     )
     return _program("torch", "lambda_lr", curve, use)
 
@@ -40,7 +41,10 @@ def _program(framework: str, function: str, curve: Curve, use: str) -> str:
     names = [name for name in _CLASSES if f"{name}(" in statements]
     imports = [f"import {framework}"]
     if framework == "torch":
-        imports += [f"from plateau_jax import {', '.join(names)}", f"from torch_bridge import {function}"]
+        imports += [
+            f"from plateau_jax import {', '.join(names)}",
+            f"from torch_bridge import {function}",
+        ]
     else:
         imports.append(f"from plateau_jax import {', '.join([*names, function])}")
     return "\n".join([*imports, "", statements, use, ""])

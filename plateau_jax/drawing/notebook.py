@@ -15,16 +15,20 @@ _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
 # A notebook stores the HTML, and a browser lays out every row.
 _MOST_ROWS, _MOST_POINTS = 200, 5000
 
-# Text and axes use the notebook's text colour, light or dark, and filled areas are translucent. The line has
-# a contrast of 3.7 : 1 to white and of 5.7 : 1 to black.
+# Text and axes use the notebook's text colour, light or dark, and filled areas are translucent. The
+# line has a contrast of 3.7 : 1 to white and of 5.7 : 1 to black.
 _LINE = "#3b82f6"
 
 
-def html(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str) -> str:
+def html(
+    rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str
+) -> str:
     """Return the plot of a kind of curve, the expression that describes it, and the table of its segments."""
     shown = description if len(description) <= 400 else description[:400] + " …"
     count = sum(1 for _ in nonempty_segments(rows))
-    note = f"The table shows the first {_MOST_ROWS} of {count} segments." if count > _MOST_ROWS else ""
+    note = (
+        f"The table shows the first {_MOST_ROWS} of {count} segments." if count > _MOST_ROWS else ""
+    )
     table = as_html(describe_segments(rows, most=_MOST_ROWS), note)
     return (
         f"<div>{_svg(rows, values_at, name)}{_legend(rows)}"

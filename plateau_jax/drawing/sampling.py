@@ -10,7 +10,8 @@ import numpy as np
 from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
-"""The colour of each kind of span, drawn with OPACITY, so that it suits white and dark backgrounds."""
+"""The colour of each kind of span, drawn with OPACITY, so that it suits white and dark
+backgrounds."""
 
 OPACITY = 0.25
 
@@ -39,9 +40,14 @@ def legend_labels(curves: Sequence[CurveToDraw]) -> list[str]:
         for curve in curves
     ]
     labels = [textwrap.shorten(label, 80, placeholder=" …") for label in labels]
-    # Curves may still share a label: equal curves, or long labels that were shortened to the same text.
+    # Curves may still share a label: equal curves, or long labels that were shortened to the same
+    # text.
     return [
-        curve.name if curve.name is not None else f"{number}: {label}" if labels.count(label) > 1 else label
+        curve.name
+        if curve.name is not None
+        else f"{number}: {label}"
+        if labels.count(label) > 1
+        else label
         for number, (curve, label) in enumerate(zip(curves, labels, strict=True), start=1)
     ]
 
@@ -56,7 +62,8 @@ def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
             last = after - 1
             steps.append(np.array([row.begin, last]))
             if last > row.begin and is_sampled:
-                # Some shapes are steep at an end, so there are samples at every order of magnitude from both.
+                # Some shapes are steep at an end, so there are samples at every order of magnitude
+                # from both.
                 near = np.geomspace(1, last - row.begin, max(50, 2000 // len(segments)))
                 steps += [row.begin + near, last - near]
     return np.unique(np.concatenate(steps).astype(np.int64))

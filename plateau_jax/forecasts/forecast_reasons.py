@@ -28,7 +28,9 @@ _NEAR_PEAK = 0.95
 
 _SHORT_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
 _LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of a nat"
-_NO_STAGE = "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
+_NO_STAGE = (
+    "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
+)
 
 UNKNOWN = frozenset([_SHORT_WARMUP, _LONG_WARMUP])
 """The reasons whose effect no interval contains."""
@@ -39,8 +41,8 @@ def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
     longest = max(run._length for run in runs)
     if curve.total_steps > _MAX_HORIZON * longest:
         raise ValueError(
-            f"the curve has {curve.total_steps} steps; a forecast reaches at most {_MAX_HORIZON:g} times "
-            f"the {longest} steps of the longest run: log a longer run"
+            f"the curve has {curve.total_steps} steps; a forecast reaches at most {_MAX_HORIZON:g} "
+            f"times the {longest} steps of the longest run: log a longer run"
         )
     if curve.total_steps <= _MIN_HORIZON * longest:
         percent = f"{100 * curve.total_steps / longest:.2g} %"
@@ -49,7 +51,9 @@ def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
         )
 
 
-def list_reasons(curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence[LossRun]) -> tuple[str, ...]:
+def list_reasons(
+    curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence[LossRun]
+) -> tuple[str, ...]:
     """Return the known causes of a worse forecast that apply to a curve with this largest learning rate."""
     return (
         *_reasons_of_runs(runs),
@@ -70,10 +74,13 @@ def _reasons_of_curve(curve: Curve, peak: float, runs: Sequence[LossRun]) -> lis
     reasons: list[str] = []
     if any(each.unit is not None for each in (curve, *(run.curve for run in runs))):
         reasons.append(
-            "a curve follows a batch plan, but the law counts every step as one update of the same batch"
+            "a curve follows a batch plan, but the law counts every step as one update of the same "
+            "batch"
         )
     if not any(is_one_peak(peak, run._largest_learning_rate(), run) for run in runs):
-        reasons.append(f"its peak is {2 ** octaves_to_runs(peak, runs):.3g} times that of the nearest run")
+        reasons.append(
+            f"its peak is {2 ** octaves_to_runs(peak, runs):.3g} times that of the nearest run"
+        )
     if round(length, 1) > _LONG:
         reasons.append(f"it has {length:.2g} times as many steps as the longest run")
     if length < _SHORT:

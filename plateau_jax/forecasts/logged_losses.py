@@ -110,7 +110,9 @@ def group_run(run: LossRun, fraction: float) -> Groups:
     weights = np.where(is_last, 0.5 / max(1, is_last.sum()), 0.5 / max(1, (~is_last).sum()))
     steps = np.rint(steps).astype(np.int64)
     progress, noise = schedule_sums(run.curve, run.peak_value, steps)
-    return Groups(steps, losses, weights / weights.sum(), progress, noise, logged, run.steps[spikes])
+    return Groups(
+        steps, losses, weights / weights.sum(), progress, noise, logged, run.steps[spikes]
+    )
 
 
 def _means(values: _Floats) -> _Floats:
@@ -141,10 +143,10 @@ def noise_of(second_differences: _Floats) -> float:
 def _find_spikes(run: LossRun, is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Mark the logged losses that spike and recover.
 
-    One loss, or two in a row, is a spike if it exceeds the loss before it and the one after it by more than
-    1 % plus six times the noise, if the one after is back within this margin of the one before, and if the
-    learning rate does not rise there. The last loss is not a spike, nor is a divergence. If more than a tenth
-    of the losses that count are marked, none is.
+    One loss, or two in a row, is a spike if it exceeds the loss before it and the one after it by
+    more than 1 % plus six times the noise, if the one after is back within this margin of the one
+    before, and if the learning rate does not rise there. The last loss is not a spike, nor is a
+    divergence. If more than a tenth of the losses that count are marked, none is.
     """
     losses = run.losses
     marks = np.zeros(len(losses), np.bool_)

@@ -19,7 +19,15 @@ from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 _NAMES = {
-    "step": ("step", "global_step", "train/global_step", "trainer/global_step", "iter", "_step", "applied"),
+    "step": (
+        "step",
+        "global_step",
+        "train/global_step",
+        "trainer/global_step",
+        "iter",
+        "_step",
+        "applied",
+    ),
     "loss": ("loss", "train_loss", "train/loss"),
     "lr": ("lr", "learning_rate", "train/lr", "train/learning_rate"),
 }
@@ -59,7 +67,10 @@ def read_losses(rows: Sequence[_Row], name: str, step: str, loss: str | None) ->
     wrong = [at for at, value in cells if not math.isfinite(value)]
     losses = _without_replaced(finite)
     if wrong:
-        warn(f"{name}: losses that are not finite are left out ({len(wrong)}, the first at step {wrong[0]})")
+        warn(
+            f"{name}: losses that are not finite are left out ({len(wrong)}, the first at step "
+            f"{wrong[0]})"
+        )
     # Nothing is lost if the value is the same: some trainers evaluate the last update twice.
     replaced = [at for at, value in finite if losses.get(at) != value]
     if 2 * len(replaced) >= len(finite) > 0:
@@ -70,7 +81,9 @@ def read_losses(rows: Sequence[_Row], name: str, step: str, loss: str | None) ->
         warn(f"{name}: steps repeat, as in a resumed run: {first}")
     losses.pop(0, None)  # before the first update
     if not losses:
-        raise ValueError(f"{name} has no finite loss after the first update, in {column!r} by {step!r}")
+        raise ValueError(
+            f"{name} has no finite loss after the first update, in {column!r} by {step!r}"
+        )
     return losses
 
 
@@ -81,7 +94,9 @@ def read_lrs(rows: Sequence[_Row], name: str, step: str, lr: str | None) -> dict
     lrs = _without_replaced((at, value) for at, value in cells if not math.isnan(value))
     for at, value in lrs.items():
         if not 0 <= value < math.inf:
-            raise ValueError(f"{name}: {column} = {value} at step {at} must be finite and not negative")
+            raise ValueError(
+                f"{name}: {column} = {value} at step {at} must be finite and not negative"
+            )
     return lrs
 
 
@@ -118,7 +133,9 @@ def parse_rows(text: str, name: str) -> Sequence[_Row]:
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
     lines = [line for line in io.StringIO(text, newline=None) if line.strip()]
     if text.lstrip().startswith("["):
-        raise ValueError(f"{name} is not CSV or JSON lines: pass the rows of a JSON list, json.loads(...)")
+        raise ValueError(
+            f"{name} is not CSV or JSON lines: pass the rows of a JSON list, json.loads(...)"
+        )
     if text.lstrip().startswith("{"):
         return _parse_json_lines(lines, name)
     try:
@@ -156,7 +173,9 @@ def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
     for number, row in enumerate(rows, 1):
         # With decimal commas, the cells would not be those of their columns.
         if any(row.get(None, "")):
-            raise ValueError(f"{name}, row {number}: more cells than columns; is this CSV with commas?")
+            raise ValueError(
+                f"{name}, row {number}: more cells than columns; is this CSV with commas?"
+            )
     return rows
 
 
@@ -201,7 +220,9 @@ def _cells(rows: Sequence[_Row], name: str, step: str, column: str) -> list[tupl
         value = _number(cell, f"{name}, row {number}: {column}")
         step_number = _number(at, f"{name}, row {number}: {step}")
         if not (step_number.is_integer() and 0 <= step_number <= checks.MAX_STEP):
-            requirement = "must be an integer in 0 … 2**31 - 1, a number of updates, not of samples or epochs"
+            requirement = (
+                "must be an integer in 0 … 2**31 - 1, a number of updates, not of samples or epochs"
+            )
             raise ValueError(f"{name}, row {number}: {step} = {at!r} {requirement}")
         cells.append((int(step_number), value))
     return cells
@@ -228,8 +249,8 @@ def _number(cell: Any, place: str) -> float:
 def _without_replaced(cells: Iterable[tuple[int, float]]) -> dict[int, float]:
     """Return the value of each step, without those that a resumed run logged again.
 
-    A run that resumes at step 300 logs lower steps again: 100 200 300 400 | 300 400 500. What was logged
-    before at step 300 or later is dropped.
+    A run that resumes at step 300 logs lower steps again: 100 200 300 400 | 300 400 500. What was
+    logged before at step 300 or later is dropped.
     """
     kept: dict[int, float] = {}
     for step, value in cells:
@@ -242,8 +263,8 @@ def _without_replaced(cells: Iterable[tuple[int, float]]) -> dict[int, float]:
 def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve, float]:
     """Return a curve of straight lines between learning rates, and its peak.
 
-    Before the first one it is 0: what those updates did is unknown. The last one holds until the last loss,
-    for at most one interval of logging.
+    Before the first one it is 0: what those updates did is unknown. The last one holds until the
+    last loss, for at most one interval of logging.
     """
     peak = max(lrs.values(), default=0.0)
     if not peak > 0:

@@ -30,9 +30,10 @@ _MAX_RISE = 0.01
 _MAX_MISFIT_OF_ONE = 0.005
 _MAX_MISFIT_OF_SEVERAL = 0.008
 
-# The limits below were chosen on published runs of eight sources. `_lags` has one false alarm in 472 fits of
-# raw losses, and catches 0.87 to 0.96 of EMAs with the factors 0.9 and 0.99 and of running means.
-# `_START_FACTOR` rejects none of 776 fits of raw losses, and 0.9 of those without the beginning of the run.
+# The limits below were chosen on published runs of eight sources. `_lags` has one false alarm in
+# 472 fits of raw losses, and catches 0.87 to 0.96 of EMAs with the factors 0.9 and 0.99 and of
+# running means. `_START_FACTOR` rejects none of 776 fits of raw losses, and 0.9 of those without
+# the beginning of the run.
 _FEWEST_TO_COMPARE_LAGS = 120
 _LAGS = 60
 _MAX_NOISE_FACTOR = 2.0
@@ -51,8 +52,8 @@ _MOST_MISSING = 0.1
 """Fraction of a run whose learning rates a log may lack before its first one."""
 
 _LAG = (
-    "the losses seem to lag, like an EMA or a running mean: log a validation loss, or means since the last "
-    "logged loss"
+    "the losses seem to lag, like an EMA or a running mean: log a validation loss, or means since "
+    "the last logged loss"
 )
 _LATE = "the log seems to begin at a checkpoint: step 0 must be the first update of the run"
 
@@ -123,7 +124,8 @@ def _seems_to_lag(run: LossRun) -> bool:
     losses = group_run(run, AFTER_WARMUP).logged
     least = _NOISELESS
     if len(losses) < _FEWEST_TO_COMPARE_LAGS:
-        # They fall so much from one to the next that this alone correlates their second differences.
+        # They fall so much from one to the next that this alone correlates their second
+        # differences.
         least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))
     return bool(logged.weights @ errors**2 > least**2) and _lags(losses)
 
@@ -131,9 +133,10 @@ def _seems_to_lag(run: LossRun) -> bool:
 def _lags(losses: _Floats) -> bool:
     """Return True if logged losses seem to be averages over more than the interval since the last one.
 
-    With b(k) the relative second differences at distance k, and n losses, this is so if the noise in b(n/60)
-    is more than twice that in b(1), or if the autocorrelation of b(1) is above 0.55: independent noise has
-    -2/3. Losses of a formula have no noise at all, which their eighth differences show.
+    With b(k) the relative second differences at distance k, and n losses, this is so if the noise
+    in b(n/60) is more than twice that in b(1), or if the autocorrelation of b(1) is above 0.55:
+    independent noise has -2/3. Losses of a formula have no noise at all, which their eighth
+    differences show.
     """
     binomials = math.comb(16, 8)  # the sum of the squares of 1, 8, 28, …
     if np.median(np.abs(np.diff(losses, 8) / losses[4:-4])) < _FORMULA * binomials**0.5:
@@ -147,13 +150,14 @@ def _lags(losses: _Floats) -> bool:
     return bool(centered[1:] @ centered[:-1] > _MAX_AUTOCORRELATION * (centered @ centered))
 
 
-# These fits take longer than that of all runs, and a run is often fitted both alone and with another.
+# These fits take longer than that of all runs, and a run is often fitted both alone and with
+# another.
 @lru_cache(256)
 def _begins_late(run: LossRun) -> bool:
     """Return True if the losses of a run suggest a larger S at step 0 than 0.
 
-    The law is fitted again with S + x·S_last for some x, and its least error compared with that of x = 0, or
-    with that of the updates before the first learning rate of a log.
+    The law is fitted again with S + x·S_last for some x, and its least error compared with that of
+    x = 0, or with that of the updates before the first learning rate of a log.
     """
     logged = group_losses([run])
     error = penalized_error(logged, fit_alone(run))
@@ -161,7 +165,10 @@ def _begins_late(run: LossRun) -> bool:
         first_lr = run.peak_value * run.curve(run._lrs_from)
         error = min(error, _least_error(logged, run._lrs_from * first_lr**PROGRESS_POWER))
     for fraction in _EARLIER_UPDATES:
-        if error > _START_FACTOR * _least_error(logged, fraction * logged.progress_unit) + _LEAST_ERROR:
+        if (
+            error
+            > _START_FACTOR * _least_error(logged, fraction * logged.progress_unit) + _LEAST_ERROR
+        ):
             return True
     return False
 
@@ -175,8 +182,8 @@ def _least_error(logged: LoggedLosses, earlier: float) -> float:
 def problem_of_law(law: Law, relative_errors: _Floats, logged: LoggedLosses) -> str | None:
     """Return why a law does not describe the logged losses, or None.
 
-    Autocorrelated errors are a misfit: noise has no memory. Their size is the root of the mean product of
-    neighbors.
+    Autocorrelated errors are a misfit: noise has no memory. Their size is the root of the mean
+    product of neighbors.
     """
     if law.scale <= 0:
         return "the losses do not fall as the law says (its scale is 0): log a longer run"

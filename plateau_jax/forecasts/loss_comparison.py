@@ -8,15 +8,16 @@ from plateau_jax.drawing import tables
 from plateau_jax.forecasts.forecast_reasons import UNKNOWN
 
 CONDITIONS = (
-    "The intervals were tested on 249 published runs of language models (AdamW, 3000 to 200000 steps), on "
-    "which the law was also chosen, and on runs unknown to it, for curves of 0.3 to 4 times the steps of the "
-    "fitted runs, at their peak and with their warmup. They contained about 95 % of the true losses and 90 % "
-    "of the true differences. This is what held there, not a promise."
+    "The intervals were tested on 249 published runs of language models (AdamW, 3000 to 200000 "
+    "steps), on which the law was also chosen, and on runs unknown to it, for curves of 0.3 to 4 "
+    "times the steps of the fitted runs, at their peak and with their warmup. They contained about "
+    "95 % of the true losses and 90 % of the true differences. This is what held there, not a "
+    "promise."
 )
 
 NOTE = (
-    "Losses after the last step, and differences to the first curve. A curve is not distinguishable from the "
-    f"first if the interval of its difference contains 0. {CONDITIONS}"
+    "Losses after the last step, and differences to the first curve. A curve is not "
+    f"distinguishable from the first if the interval of its difference contains 0. {CONDITIONS}"
 )
 
 

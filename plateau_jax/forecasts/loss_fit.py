@@ -35,35 +35,40 @@ _DRAWN_STEPS = 100
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     """Fit the law of the loss to the logged losses of one run, or of several of one model, data set and peak.
 
-    With s_0 … s_{t-1} the learning rates of the t updates before a logged loss, those that are 0 left out,
-    and m the largest of them:
+    With s_0 … s_{t-1} the learning rates of the t updates before a logged loss, those that are 0
+    left out, and m the largest of them:
 
         loss(t) = floor + scale·(S(t)/S₀)^-α + noise·(N(t)/p₀)^0.8,   floor, scale, noise >= 0
         S(t) = Σ s^0.9
         N(t) = Σ s²/(2 Σ s) + ½ Σ_{k<t-1} s_k/(Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
 
-    S₀ is the largest S of these losses and p₀ the largest learning rate of the runs: units only. α in
-    [0.05, 1.5] minimizes the mean squared relative error plus (0.02·(α - 0.44))², and the other three follow
-    by non-negative least squares. Losses count from 3 % of the run after the warmup on, without spikes (one
-    or two that exceed both neighbors by 1 % plus six times the noise), in at most 60 averages per run. A run
-    weighs in proportion to the square of its last logged step, and the last 5 % of its steps weigh one half.
+    S₀ is the largest S of these losses and p₀ the largest learning rate of the runs: units only. α
+    in [0.05, 1.5] minimizes the mean squared relative error plus (0.02·(α - 0.44))², and the other
+    three follow by non-negative least squares. Losses count from 3 % of the run after the warmup
+    on, without spikes (one or two that exceed both neighbors by 1 % plus six times the noise), in
+    at most 60 averages per run. A run weighs in proportion to the square of its last logged step,
+    and the last 5 % of its steps weigh one half.
 
-    Warns of spikes, and of losses that seem to lag, as an EMA does. `docs/forecast.md` says what to log.
+    Warns of spikes, and of losses that seem to lag, as an EMA does. `docs/forecast.md` says what to
+    log.
 
-    Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811. N is the
-    noise term of the bound in `compare`, but for m/10. The powers and weights were chosen on data.
+    Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811.
+    N is the noise term of the bound in `compare`, but for m/10. The powers and weights were chosen
+    on data.
 
     Args:
-        runs: One `LossRun`, or several of one peak: their largest learning rates agree within 10⁻⁶, or 5 % if
-            one was read from a log, which may miss the peak. That of at least one must fall to half its peak.
+        runs: One `LossRun`, or several of one peak: their largest learning rates agree within 10⁻⁶,
+            or 5 % if one was read from a log, which may miss the peak. That of at least one must
+            fall to half its peak.
 
     Returns:
         The fit; it is deterministic.
 
     Raises:
         TypeError: A run is not a `LossRun`.
-        ValueError: The law does not describe these losses, they are too few or too noisy, or a log seems to
-            begin at a checkpoint: the message says what to log instead. The runs have several peaks.
+        ValueError: The law does not describe these losses, they are too few or too noisy, or a log
+            seems to begin at a checkpoint: the message says what to log instead. The runs have
+            several peaks.
 
     >>> import numpy as np
     >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
@@ -112,7 +117,8 @@ def _checked_runs(runs: Any) -> list[LossRun]:
     for run in items:
         if not isinstance(run, LossRun):
             raise TypeError(
-                f"{checks.short_repr(run)} must be a LossRun: write LossRun(curve, peak, steps, losses)"
+                f"{checks.short_repr(run)} must be a LossRun: write LossRun(curve, peak, steps, "
+                "losses)"
             )
     return items
 
@@ -131,7 +137,8 @@ class LossFit:
     """The law of the loss, fitted to the logged losses of one run or several; see `fit_losses`.
 
     Attributes:
-        floor, scale, exponent, noise: The law's numbers; floor, scale and noise in units of the loss.
+        floor, scale, exponent, noise: The law's numbers; floor, scale and noise in units of the
+            loss.
         residual_sd: Weighted root mean square of the fit's errors, in units of the loss.
         runs: The runs, a tuple.
 
@@ -162,25 +169,29 @@ class LossFit:
 
             loss ± 2 √(sd² + a² + q² + (1.5 c)² + d² + (0.003 loss)² + k²)
 
-        sd is the fit's residual; a and q are half the difference of two forecasts, with the exponent ± 0.06
-        and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the law is fitted without the
-        first 20 % of each run after its warmup, or 0 if a run then has fewer than 8 averages; d is the
-        largest abs(δ) of the runs with a decay, δ the forecast of a fit to this run alone minus that of the
-        fit to all, or 0 with one run; `k = 0.01 loss |log₂(peak/peak of a run)|`, with the nearest run.
+        sd is the fit's residual; a and q are half the difference of two forecasts, with the
+        exponent ± 0.06 and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the
+        law is fitted without the first 20 % of each run after its warmup, or 0 if a run then has
+        fewer than 8 averages; d is the largest abs(δ) of the runs with a decay, δ the forecast of a
+        fit to this run alone minus that of the fit to all, or 0 with one run; `k = 0.01 loss
+        |log₂(peak/peak of a run)|`, with the nearest run.
 
         Args:
-            curve: Any curve, of more than a tenth and at most four times the steps of the longest run.
-            peak_value: Its peak learning rate, within a factor of 1.5 of that of the runs, the default.
+            curve: Any curve, of more than a tenth and at most four times the steps of the longest
+                run.
+            peak_value: Its peak learning rate, within a factor of 1.5 of that of the runs, the
+                default.
 
         Returns:
-            A named tuple of `loss`, `low`, `high` and `reasons`: the forecast, its interval, and the known
-            causes of a worse forecast that apply, a tuple of texts. `print` also says which runs intervals
-            were tested on, and omits the interval for a warmup that no run had.
+            A named tuple of `loss`, `low`, `high` and `reasons`: the forecast, its interval, and
+                the known
+            causes of a worse forecast that apply, a tuple of texts. `print` also says which runs
+            intervals were tested on, and omits the interval for a warmup that no run had.
 
         Raises:
             TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
-            ValueError: The curve is too long or too short, or the peak too far from that of the runs; without
-                `peak_value`, the runs have several.
+            ValueError: The curve is too long or too short, or the peak too far from that of the
+                runs; without `peak_value`, the runs have several.
         """
         return self._prediction(curve, peak_value).forecast
 
@@ -195,8 +206,8 @@ class LossFit:
             peak_value: As for `predict`.
 
         Returns:
-            Losses, float64, of the shape of `steps`. Infinite before the first update with a positive
-            learning rate.
+            Losses, float64, of the shape of `steps`. Infinite before the first update with a
+            positive learning rate.
 
         Raises:
             TypeError, ValueError: As `predict`; a step out of range.
@@ -209,13 +220,16 @@ class LossFit:
             raise TypeError(f"steps = {checks.short_repr(steps)} must be integers")
         if array.size and not 1 <= array.min() <= array.max() <= curve.total_steps:
             raise ValueError(
-                f"steps = {checks.short_repr(steps)} must lie in 1 … total_steps = {curve.total_steps}"
+                f"steps = {checks.short_repr(steps)} must lie in 1 … total_steps = "
+                f"{curve.total_steps}"
             )
         progress, noise = schedule_sums(curve, peak, array.astype(np.int64))
         with np.errstate(divide="ignore"):
             return np.asarray(self._laws.law.losses(progress, noise))
 
-    def compare(self, curves: Mapping[str, Curve], peak_value: float | None = None) -> LossComparison:
+    def compare(
+        self, curves: Mapping[str, Curve], peak_value: float | None = None
+    ) -> LossComparison:
         """Forecast several curves, and their differences to the first.
 
             difference ± 2 √(sd² + Δa² + Δq² + (1.5 Δc)² + D² + (0.0025 loss of the first)² + Δk²)
@@ -227,12 +241,15 @@ class LossFit:
             peak_value: As for `predict`, for all of them.
 
         Returns:
-            Three tuples with an entry per curve: `names`, `forecasts` as `predict` returns them, and
-            `differences`, named tuples of `difference`, the loss of this curve minus that of the first, `low`
-            and `high`, with `is_distinguishable`: True if this interval excludes 0. For the same curve as the
-            first, they are 0. A warmup that no run had makes them unknown: see the `reasons` of both
-            forecasts. `print` shows a table, as a notebook does, with the runs that the intervals were tested
-            on.
+            Three tuples with an entry per curve: `names`, `forecasts` as `predict` returns them,
+                and
+            `differences`, named tuples of `difference`, the loss of this curve minus that of the
+            first, `low`
+            and `high`, with `is_distinguishable`: True if this interval excludes 0. For the same
+                curve as the
+            first, they are 0. A warmup that no run had makes them unknown: see the `reasons` of
+            both forecasts. `print` shows a table, as a notebook does, with the runs that the
+            intervals were tested on.
 
         Raises:
             TypeError, ValueError: As `predict`; `curves` is not a mapping, or is empty.
@@ -260,7 +277,8 @@ class LossFit:
         """Plot the logged losses, the fitted law, and forecasts with their intervals. Needs matplotlib.
 
         Args:
-            curves: One curve, several, or a mapping from names to curves, to forecast. Default: none.
+            curves: One curve, several, or a mapping from names to curves, to forecast. Default:
+                none.
             peak_value: As for `predict`, for all of them.
             ax: The matplotlib Axes to draw into; the current ones by default.
 
@@ -307,7 +325,8 @@ class LossFit:
             peak_of_runs = max(run._largest_learning_rate() for run in self.runs)
             raise ValueError(
                 f"the curve's largest learning rate, {largest:g}, is more than a factor of "
-                f"{_MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: log a run with a nearer peak"
+                f"{_MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: log a run with a "
+                "nearer peak"
             )
         return peak
 

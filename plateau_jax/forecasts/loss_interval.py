@@ -99,7 +99,10 @@ def refit_laws(law: Law, logged: LoggedLosses, runs: Sequence[LossRun]) -> Refit
         alone = [fit_alone(run) for run in runs if falls_to_half(run.curve, run._last_step)]
     return RefittedLaws(
         law=law,
-        by_alpha=(fit_law_at(logged, law.alpha - _ALPHA_STEP), fit_law_at(logged, law.alpha + _ALPHA_STEP)),
+        by_alpha=(
+            fit_law_at(logged, law.alpha - _ALPHA_STEP),
+            fit_law_at(logged, law.alpha + _ALPHA_STEP),
+        ),
         by_power=(fit_law(logged, _OTHER_POWERS[0]), fit_law(logged, _OTHER_POWERS[1])),
         late=law if late is None else fit_law(late),
         alone=tuple(alone),

@@ -58,16 +58,20 @@ class Law:
     def losses(self, progress: _Floats, noise: _Floats) -> _Floats:
         """Return the losses at sums S and N."""
         decrease = (progress / self.progress_unit) ** -self.alpha
-        return self.floor + self.scale * decrease + self.noise * (noise / self.noise_unit) ** self.power
+        return (
+            self.floor
+            + self.scale * decrease
+            + self.noise * (noise / self.noise_unit) ** self.power
+        )
 
 
 def fit_law(logged: LoggedLosses, power: float = NOISE_POWER) -> Law:
     """Minimize the mean squared relative error plus a penalty that draws α towards its center.
 
-        Σ weight · (law/loss - 1)² + (0.02·(α - 0.44))²,   α in [0.05, 1.5];  floor, scale, noise >= 0
+        Σ weight · (law/loss - 1)² + (0.02·(α - 0.44))², α in [0.05, 1.5]; floor, scale, noise >= 0
 
-    The error has a single minimum in practice, though no theory guarantees it: a grid finds the best
-    interval, and a golden-section search the minimum in it.
+    The error has a single minimum in practice, though no theory guarantees it: a grid finds the
+    best interval, and a golden-section search the minimum in it.
     """
 
     def error(alpha: float) -> float:
@@ -106,15 +110,18 @@ def fit_law_at(logged: LoggedLosses, alpha: float, power: float = NOISE_POWER) -
     noise = logged.noise / logged.noise_unit
     columns = np.stack([np.ones_like(progress), progress**-alpha, noise**power], axis=1)
     roots = np.sqrt(logged.weights)
-    floor, scale, coefficient = _nonnegative((roots / logged.losses)[:, None] * columns, roots).tolist()
+    floor, scale, coefficient = _nonnegative(
+        (roots / logged.losses)[:, None] * columns, roots
+    ).tolist()
     return Law(floor, scale, alpha, coefficient, logged.progress_unit, logged.noise_unit, power)
 
 
 def _nonnegative(matrix: _Floats, target: _Floats) -> _Floats:
     """Return the three coefficients >= 0 with the least squared error.
 
-    At the minimum some coefficients are 0, and the others are the ordinary least squares of their columns. So
-    the best of those solutions, over all sets of columns, whose coefficients are all >= 0 is the minimum.
+    At the minimum some coefficients are 0, and the others are the ordinary least squares of their
+    columns. So the best of those solutions, over all sets of columns, whose coefficients are all >=
+    0 is the minimum.
     """
     best = np.zeros(3)
     least = float(target @ target)

@@ -11,7 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.forecasts.logs import curve_of, find_column, peak_of, read_losses, read_lrs, read_rows
+from plateau_jax.forecasts.logs import (
+    curve_of,
+    find_column,
+    peak_of,
+    read_losses,
+    read_lrs,
+    read_rows,
+)
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -33,15 +40,15 @@ _LOGGED = 0.05
 class LossRun:
     """The losses of a training run, with its curve and its peak learning rate.
 
-    Log a validation loss if you can, at 20 steps or more after the warmup. Training losses are noisier: log
-    means over the interval since the last logged loss, not an EMA or a running mean.
+    Log a validation loss if you can, at 20 steps or more after the warmup. Training losses are
+    noisier: log means over the interval since the last logged loss, not an EMA or a running mean.
 
     Args:
         curve: The curve of the learning rates.
         peak_value: The peak learning rate, positive; the run used peak_value · curve(step).
         steps: Integers, shape (n,), increasing: the loss at step t was measured after t updates.
-        losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first one above 15 seems
-            to be a perplexity and causes a `CurveWarning`.
+        losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first one
+            above 15 seems to be a perplexity and causes a `CurveWarning`.
 
     Attributes:
         curve, peak_value: As above; the peak is a Python float.
@@ -50,8 +57,9 @@ class LossRun:
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: A loss that is not finite or not positive; steps that do not increase, are below 1, or lie
-            after the curve's end; no losses, or not as many steps as losses; a peak that is not positive.
+        ValueError: A loss that is not finite or not positive; steps that do not increase, are below
+            1, or lie after the curve's end; no losses, or not as many steps as losses; a peak that
+            is not positive.
 
     >>> from plateau_jax import LossRun, PlateauCurve
     >>> run = LossRun(PlateauCurve(1000), 1e-3, steps=[250, 500, 750, 1000], losses=[3.5, 3.2, 3.0, 2.9])
@@ -66,7 +74,9 @@ class LossRun:
     _lrs_from: int | None
     """The first step with a learning rate in the log, if the curve is that of the log."""
 
-    def __init__(self, curve: Curve, peak_value: float, steps: ArrayLike, losses: ArrayLike) -> None:
+    def __init__(
+        self, curve: Curve, peak_value: float, steps: ArrayLike, losses: ArrayLike
+    ) -> None:
         check_curve("curve", curve)
         peak = float(checks.number("peak_value", peak_value))
         if not checks.peak("peak_value", peak) > 0:
@@ -97,27 +107,28 @@ class LossRun:
     ) -> Self:
         """Read a run from a log.
 
-        Leaves out rows without a step or a loss. Warns (`CurveWarning`) if it also leaves out losses that are
-        not finite, or losses at steps that a resumed run logged again.
+        Leaves out rows without a step or a loss. Warns (`CurveWarning`) if it also leaves out
+        losses that are not finite, or losses at steps that a resumed run logged again.
 
         Args:
-            source: The path of a CSV file with commas, or of JSON lines; or rows: a list of dictionaries,
-                such as that of a `MetricLog`, or a pandas data frame.
-            curve: The curve of the run. Without it the learning rates of the log are used, with straight
-                lines between them. Updates before the first one are left out of the law's sums.
-            peak_value: The peak learning rate of the curve; by default, that which gives the largest learning
-                rate of the log.
+            source: The path of a CSV file with commas, or of JSON lines; or rows: a list of
+                dictionaries, such as that of a `MetricLog`, or a pandas data frame.
+            curve: The curve of the run. Without it the learning rates of the log are used, with
+                straight lines between them. Updates before the first one are left out of the law's
+                sums.
+            peak_value: The peak learning rate of the curve; by default, that which gives the
+                largest learning rate of the log.
             step: The column of steps, the numbers of updates: by default `step`, `global_step`,
                 `train/global_step`, `trainer/global_step`, `iter`, `_step` or `applied`.
             loss: The column of losses: `loss`, `train_loss` or `train/loss` by default.
-            lr: The column of learning rates: `lr`, `learning_rate`, `train/lr` or `train/learning_rate` by
-                default. If a cell is a list, its first item counts.
+            lr: The column of learning rates: `lr`, `learning_rate`, `train/lr` or
+                `train/learning_rate` by default. If a cell is a list, its first item counts.
 
         Raises:
             TypeError: `source` is neither a path nor rows.
-            ValueError: No column has a usual name, or several have: the message names them, and the argument
-                that helps. A cell is not a number. Half of the losses or more are at steps that were logged
-                again. `peak_value` is given without `curve`.
+            ValueError: No column has a usual name, or several have: the message names them, and the
+                argument that helps. A cell is not a number. Half of the losses or more are at steps
+                that were logged again. `peak_value` is given without `curve`.
             OSError: The file cannot be read.
 
         >>> from plateau_jax import LossRun, PlateauCurve
@@ -162,7 +173,9 @@ class LossRun:
         return self._rebuild, (self.curve, self.peak_value, self.steps, self.losses, self._lrs_from)
 
     @classmethod
-    def _rebuild(cls, curve: Any, peak_value: Any, steps: Any, losses: Any, lrs_from: int | None) -> Self:
+    def _rebuild(
+        cls, curve: Any, peak_value: Any, steps: Any, losses: Any, lrs_from: int | None
+    ) -> Self:
         with suppress_warnings():
             run = cls(curve, peak_value, steps, losses)
         run._set(_lrs_from=lrs_from)
@@ -177,7 +190,8 @@ class LossRun:
     def _length(self) -> int:
         """The number of steps that the log covers.
 
-        The last loss of a whole run is usually logged less than one interval of logging before its end.
+        The last loss of a whole run is usually logged less than one interval of logging before its
+        end.
         """
         interval = int(self.steps[-1] - self.steps[-2]) if len(self.steps) > 1 else 0
         return min(self._last_step + interval, self.curve.total_steps)
@@ -197,15 +211,18 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
     if wrong.size:
         index = int(wrong[0])
         raise ValueError(
-            f"steps must increase: steps[{index}] = {array[index]}, steps[{index + 1}] = {array[index + 1]}; "
-            "a resumed run logs some steps twice: keep the later losses"
+            f"steps must increase: steps[{index}] = {array[index]}, steps[{index + 1}] = "
+            f"{array[index + 1]}; a resumed run logs some steps twice: keep the later losses"
         )
     if array[0] < 1:
-        raise ValueError(f"steps[0] = {array[0]} must be at least 1: a logged loss needs an update before it")
+        raise ValueError(
+            f"steps[0] = {array[0]} must be at least 1: a logged loss needs an update before it"
+        )
     if array[-1] > curve.total_steps:
         raise ValueError(
             f"steps[-1] = {array[-1]} lies after the end of the curve, which has total_steps = "
-            f"{curve.total_steps}: give the curve that the run was trained with, and count steps in updates"
+            f"{curve.total_steps}: give the curve that the run was trained with, and count steps "
+            "in updates"
         )
     array = array.astype(np.int64)
     array.flags.writeable = False
@@ -220,7 +237,9 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
     wrong = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
     if wrong.size:
         index = int(wrong[0])
-        raise ValueError(checks.must(("losses", index), float(array[index]), "be finite and positive"))
+        raise ValueError(
+            checks.must(("losses", index), float(array[index]), "be finite and positive")
+        )
     array.flags.writeable = False
     return array
 
@@ -237,7 +256,9 @@ def group_by_peak(runs: Sequence[LossRun]) -> dict[float, list[LossRun]]:
     for run in sorted(runs, key=lambda run: run._largest_learning_rate(), reverse=True):
         peak = run._largest_learning_rate()
         for group in groups.values():
-            if all(is_one_peak(peak, other._largest_learning_rate(), run, other) for other in group):
+            if all(
+                is_one_peak(peak, other._largest_learning_rate(), run, other) for other in group
+            ):
                 group.append(run)
                 break
         else:

@@ -24,12 +24,13 @@ With 1, a cosine makes too little progress relative to a constant learning rate.
 _DAMPING = 0.1
 """Fraction of the largest learning rate that is added to a denominator of N.
 
-Without it, N jumps where the learning rate drops by orders of magnitude from one step to the next: the sum of
-the learning rates after that step is then almost 0.
+Without it, N jumps where the learning rate drops by orders of magnitude from one step to the next:
+the sum of the learning rates after that step is then almost 0.
 """
 
 MAX_SINGLE_STEPS = 2**16
-"""Up to this many steps, every step is summed; above, parts of several steps at one learning rate."""
+"""Up to this many steps, every step is summed; above, parts of several steps at one learning
+rate."""
 
 _NEAREST = 128
 
@@ -42,7 +43,9 @@ def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floa
     if not steps.size:
         return np.zeros(steps.shape), np.zeros(steps.shape)
     unique = sorted_unique(steps.ravel())
-    noise = [_noise(s, n) for s, n in parts_before(curve, unique.tolist(), MAX_SINGLE_STEPS, _NEAREST)]
+    noise = [
+        _noise(s, n) for s, n in parts_before(curve, unique.tolist(), MAX_SINGLE_STEPS, _NEAREST)
+    ]
     places = np.searchsorted(unique, steps)
     progress = _progress(curve, unique)
     return peak_value**PROGRESS_POWER * progress[places], peak_value * np.array(noise)[places]

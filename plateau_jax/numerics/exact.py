@@ -1,9 +1,10 @@
 """Numbers computed once, on the host, to about 224 bits.
 
-A value v in [0, 1] is the integer nearest to v·2²²⁴. That is far finer than float32, whose smallest number
-is 2⁻¹⁴⁹, and than the 62-bit fixed point of the runtime. So rounding a value to either of them gives, in
-effect, the exact value rounded once. The two levels of an exponential have 100 digits, however small they
-are, since even an exponential that ends near 0 passes through all the levels above.
+A value v in [0, 1] is the integer nearest to v·2²²⁴. That is far finer than float32, whose smallest
+number is 2⁻¹⁴⁹, and than the 62-bit fixed point of the runtime. So rounding a value to either of
+them gives, in effect, the exact value rounded once. The two levels of an exponential have 100
+digits, however small they are, since even an exponential that ends near 0 passes through all the
+levels above.
 """
 
 from decimal import Context, Decimal
@@ -22,7 +23,8 @@ PI = _PI >> _GUARD
 
 _DECIMAL = Context(prec=100)  # digits
 _RELIABLE = Context(prec=80)
-"""Computed numbers are correct to more than these digits: what should be 2 is 2 to 80, and 1.99…9 to 100."""
+"""Computed numbers are correct to more than these digits: what should be 2 is 2 to 80, and 1.99…9
+to 100."""
 
 LN_2 = int(_DECIMAL.multiply(_DECIMAL.ln(2), ONE))
 
@@ -34,15 +36,16 @@ def as_written(number: float) -> Fraction:
 
 def percent_of(whole: int, percentage: float) -> int:
     """Return the percentage of the whole, rounded down."""
-    # In rationals: 32.3 % of 1000 is 323, but floats give 322.99999999999994, which rounds down to 322.
+    # In rationals: 32.3 % of 1000 is 323, but floats give 322.99999999999994, which rounds down to
+    # 322.
     fraction = as_written(percentage)
     return whole * fraction.numerator // (100 * fraction.denominator)
 
 
 def cosine_share(x: Fraction) -> Decimal:
     """Return (1 - cos πx)/2 for x in [0, 1]."""
-    # By its Taylor series, in integers with guard bits: decimals take five times as long. The series is
-    # shorter for the smaller of two angles that mirror each other.
+    # By its Taylor series, in integers with guard bits: decimals take five times as long. The
+    # series is shorter for the smaller of two angles that mirror each other.
     if 2 * x > 1:
         return _DECIMAL.subtract(1, cosine_share(1 - x))
     angle = _PI * x.numerator // x.denominator
@@ -86,13 +89,15 @@ def from_decimal(number: Decimal) -> int:
 
 def interpolate(start: Decimal, end: Decimal, fraction: Decimal) -> Decimal:
     """Return start·(1 - fraction) + end·fraction."""
-    # Unlike start + (end - start)·fraction this is accurate next to an end that is 0: no term is negative.
+    # Unlike start + (end - start)·fraction this is accurate next to an end that is 0: no term is
+    # negative.
     return _DECIMAL.fma(end, fraction, _DECIMAL.multiply(start, _DECIMAL.subtract(1, fraction)))
 
 
 @lru_cache(maxsize=1024)
 def _logarithm(number: Decimal) -> Decimal:
-    # Cached like `power`: nothing else takes as long, and curves derived from a curve share its levels.
+    # Cached like `power`: nothing else takes as long, and curves derived from a curve share its
+    # levels.
     return _DECIMAL.ln(number)
 
 
@@ -113,7 +118,8 @@ def power(base: Decimal, exponent: Fraction) -> Decimal:
 
 def quotient(numerator: Decimal, denominator: Decimal) -> Decimal:
     """Return numerator/denominator."""
-    # A level of 0.5 may be computed as 0.49…9; an exponential from there to 0.25 still has the rate 1/L.
+    # A level of 0.5 may be computed as 0.49…9; an exponential from there to 0.25 still has the rate
+    # 1/L.
     return _RELIABLE.divide(numerator, denominator)
 
 
@@ -129,9 +135,9 @@ def nearest_float32(value: int) -> np.float32:
 
 def round_to_float32(value: int, bits: int) -> float:
     """Return the float32 nearest to value/2^bits, ties to even, as a Python float."""
-    # Rounded in integers, since `np.float32(int)` goes by way of float64 and rounds twice. Adding just under
-    # a half, or a half if the last kept bit is odd, rounds ties to even. With 2 bits to drop, 10 = 4·2.5 and
-    # 14 = 4·3.5 become (10 + 1 + 0) >> 2 = 2 and (14 + 1 + 1) >> 2 = 4.
+    # Rounded in integers, since `np.float32(int)` goes by way of float64 and rounds twice. Adding
+    # just under a half, or a half if the last kept bit is odd, rounds ties to even. With 2 bits to
+    # drop, 10 = 4·2.5 and 14 = 4·3.5 become (10 + 1 + 0) >> 2 = 2 and (14 + 1 + 1) >> 2 = 4.
     smallest_exponent = 149  # of float32: the smallest subnormal number is 2⁻¹⁴⁹
     dropped = max(value.bit_length() - 24, bits - smallest_exponent, 0)
     if dropped:

@@ -16,8 +16,8 @@ from plateau_jax.numerics.levels import Level, between, rounded
 class ExactSegment(NamedTuple):
     """A segment from `start` to `end`, `length` steps later; the next may begin earlier.
 
-    Its first `skipped` steps may be cut off: the level at `begin` is that of the whole segment, `skipped`
-    steps after its start.
+    Its first `skipped` steps may be cut off: the level at `begin` is that of the whole segment,
+    `skipped` steps after its start.
     """
 
     kind: str
@@ -58,7 +58,9 @@ def flat_segment(kind: str, begin: int, length: int, level: Level) -> ExactSegme
     return ExactSegment(kind, begin, length, start=level, end=level, shape=None)
 
 
-def nonempty_segments(segments: Sequence[ExactSegment]) -> Iterator[tuple[ExactSegment, int | None]]:
+def nonempty_segments(
+    segments: Sequence[ExactSegment],
+) -> Iterator[tuple[ExactSegment, int | None]]:
     """Yield each segment that is not empty, with the first step after it; None after the last."""
     for segment, following in pairwise(segments):
         if segment.begin < following.begin:
@@ -76,7 +78,9 @@ def first_and_last_steps(
 
 def highest_level(segments: Sequence[ExactSegment]) -> Level:
     """Return the highest level at any step."""
-    ends = [segment.at(step) for segment, *steps in first_and_last_steps(segments) for step in steps]
+    ends = [
+        segment.at(step) for segment, *steps in first_and_last_steps(segments) for step in steps
+    ]
     return max(ends)
 
 
@@ -92,7 +96,9 @@ def first_step_at_or_below(segments: Sequence[ExactSegment], level: Level) -> in
     for segment, first, last in others:
         if is_higher(segment, last):
             return last + 1
-        if is_higher(segment, first):  # The segment falls; search for its first step at or below the level.
+        if is_higher(
+            segment, first
+        ):  # The segment falls; search for its first step at or below the level.
             return first + bisect_left(
                 range(first, last), True, key=lambda step: not is_higher(segment, step)
             )
@@ -114,7 +120,8 @@ def describe_segments(
 ) -> list[tuple[str, str, str, str, str]]:
     """Describe the segments in words: a header, and a line for each segment that is not empty.
 
-    With a peak, levels are shown as learning rates; with `most`, only the first segments are described.
+    With a peak, levels are shown as learning rates; with `most`, only the first segments are
+    described.
     """
     start, end = ("from", "to") if peak is None else ("lr from", "lr to")
     lines = [("first step", "last step", "kind", start, end)]
@@ -174,8 +181,9 @@ def differences(
 def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
     """Yield (first step, what decides the values from there on): the level held, or the moving segment.
 
-    At its first step a moving segment is at its start level, whatever its length and shape are. So that step
-    is a piece that holds, and two curves that move differently from step s still agree at s:
+    At its first step a moving segment is at its start level, whatever its length and shape are. So
+    that step is a piece that holds, and two curves that move differently from step s still agree at
+    s:
 
         cosine from 1 at step 10  →  (10, 1), (11, the segment)
         linear from 1 at step 10  →  (10, 1), (11, another segment)

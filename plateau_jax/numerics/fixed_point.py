@@ -1,10 +1,10 @@
 """The multiplier at a step, from a table of segments, in integers alone.
 
-Floating point cannot give the same bits everywhere: compilers contract a·b + c, and divisions and cosines
-differ between libraries. Integers can. A number v in [0, 1] is the int64 v·2⁶².
+Floating point cannot give the same bits everywhere: compilers contract a·b + c, and divisions and
+cosines differ between libraries. Integers can. A number v in [0, 1] is the int64 v·2⁶².
 
-One body serves NumPy, JAX, torch and single Python ints: it uses only operations that mean the same in all
-of them.
+One body serves NumPy, JAX, torch and single Python ints: it uses only operations that mean the same
+in all of them.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.numerics import exact, powers
-from plateau_jax.numerics.arithmetic import FIXED_BITS, NUMPY, ONE, PYTHON, DecodedSegments, Operations, ratio
+from plateau_jax.numerics.arithmetic import (
+    FIXED_BITS,
+    NUMPY,
+    ONE,
+    PYTHON,
+    DecodedSegments,
+    Operations,
+    ratio,
+)
 from plateau_jax.numerics.segments import FROM_START, NEARLY_EQUAL
 from plateau_jax.numerics.shapes import SHAPES
 
 CHUNK = 3072
-"""Steps that NumPy computes at once. A temporary array then takes 24 KiB. From 32 KiB on, glibc returns its
-pages to the system and faults them in again, which doubles the time."""
+"""Steps that NumPy computes at once. A temporary array then takes 24 KiB. From 32 KiB on, glibc
+returns its pages to the system and faults them in again, which doubles the time."""
 
 # 1/k!: up to ln 2 the first omitted term is (ln 2)¹⁹/19! < 2⁻⁶⁶.
 _EXPONENTIAL = tuple(ONE // factorial(k) for k in range(19))
@@ -33,11 +41,11 @@ def evaluate(xp: Operations, table: DecodedSegments, step: Any, first: Any = 0) 
 
     Args:
         xp: The operations of the framework. In JAX 64-bit integers must be on.
-        table: The columns of one curve, from `decode_table`, of shape (rows,); or of several, of shape
-            (curves, rows).
+        table: The columns of one curve, from `decode_table`, of shape (rows,); or of several, of
+            shape (curves, rows).
         step: int32 or int64 in [0, 2³¹), of any shape; for several curves of shape (curves, steps).
-        first: For several curves, the index of each one's first row in the flattened columns, of shape
-            (curves, 1).
+        first: For several curves, the index of each one's first row in the flattened columns, of
+            shape (curves, 1).
 
     Returns:
         float32, of the shape of `step`.
@@ -71,9 +79,10 @@ def _row_index(xp: Operations, begin: Any, step: Any, first: Any) -> Any:
         later = begin[..., 1:].reshape(*begin.shape[:-1], rows - 1, *[1] * (step.ndim - axis))
         is_past = later <= step.reshape(*step.shape[:axis], 1, *step.shape[axis:])
         return first + is_past.sum(axis, dtype=begin.dtype)
-    # The index is built from its highest bit down: a bit is set if the row it leads to begins in time. For 5
-    # rows that begin at 0, 10, 20, 30, 40 and step 25: 4 is too far, 2 is not, 3 is too far, so it is row 2.
-    # The number of rounds depends on the number of rows alone, so compilers can unroll them.
+    # The index is built from its highest bit down: a bit is set if the row it leads to begins in
+    # time. For 5 rows that begin at 0, 10, 20, 30, 40 and step 25: 4 is too far, 2 is not, 3 is too
+    # far, so it is row 2. The number of rounds depends on the number of rows alone, so compilers
+    # can unroll them.
     index = 0 * step
     for bit in reversed(range((rows - 1).bit_length())):
         further = xp.minimum(index + (1 << bit), rows - 1)
@@ -111,20 +120,21 @@ def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[A
     After j of the L steps of a segment from a to b, with the shape S, the multiplier is
 
         m = a - (a - b)·S(j/L)         up to the middle, and all along a shape that is not symmetric
-        m = b + (a - b)·S((L - j)/L)   beyond it, for shapes with S(1 - x) = 1 - S(x); all along a "(1-x)^P"
-        m = a·2^(-E(j))                for an exponential or a "t^-P", read backwards if it rises
+        m = b + (a - b)·S((L - j)/L) beyond it, for shapes with S(1 - x) = 1 - S(x); all along a
+        "(1-x)^P" m = a·2^(-E(j)) for an exponential or a "t^-P", read backwards if it rises
 
-    Counting from the nearer end makes both ends exact, needs S on [0, 1/2] only, and cannot leave the range
-    between a and b. Levels far below 1 need more than 62 bits: at the start of a segment and all along a flat
-    one, where x = 0, the callers take the level as float32 from the table instead.
+    Counting from the nearer end makes both ends exact, needs S on [0, 1/2] only, and cannot leave
+    the range between a and b. Levels far below 1 need more than 62 bits: at the start of a segment
+    and all along a flat one, where x = 0, the callers take the level as float32 from the table
+    instead.
     """
-    # Why from the nearer end: 1/L is rounded down, so L·(1/L) < 1, and b would be missed. In units of 1/256,
-    # with L = 3 and 1/L = 85, from a = 256 down to b = 0 in a straight line:
+    # Why from the nearer end: 1/L is rounded down, so L·(1/L) < 1, and b would be missed. In units
+    # of 1/256, with L = 3 and 1/L = 85, from a = 256 down to b = 0 in a straight line:
     #     always from a:     256 - 0·85 = 256, 256 - 1·85 = 171, 256 - 2·85 = 86, 256 - 3·85 = 1
     #     from nearer ends:  256 - 0·85 = 256, 256 - 1·85 = 171,   0 + 1·85 = 85,   0 + 0·85 = 0
     #
-    # Compiled code cannot branch on a row's shape: every shape in the table is computed for every step, and
-    # `where` selects. A shape that is not in the table at all costs nothing.
+    # Compiled code cannot branch on a row's shape: every shape in the table is computed for every
+    # step, and `where` selects. A shape that is not in the table at all costs nothing.
     start, end, multiply = segment.start, segment.end, xp.multiply
     elapsed = step - segment.begin
     remaining = segment.length - elapsed
@@ -140,20 +150,29 @@ def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[A
     if segment.rate_whole is not None:
         from_high = xp.int64(xp.where(start < end, remaining, elapsed))
         power = _two_to_minus(xp, *powers.exponent(xp, elapsed, remaining, from_high, segment))
-        # 2^(-E) is a fraction for x^P, and a factor of the higher level for an exponential and for t^-P.
-        is_factor = (segment.rate_whole | segment.rate_high | segment.rate_middle | segment.rate_low) != 0
+        # 2^(-E) is a fraction for x^P, and a factor of the higher level for an exponential and for
+        # t^-P.
+        is_factor = (
+            segment.rate_whole | segment.rate_high | segment.rate_middle | segment.rate_low
+        ) != 0
         if segment.power is not None:
             is_fraction = segment.power != 0
-            fraction, is_factor = xp.where(is_fraction, power, fraction), is_factor & (segment.power == 0)
+            fraction, is_factor = (
+                xp.where(is_fraction, power, fraction),
+                is_factor & (segment.power == 0),
+            )
             from_start = xp.where(is_fraction, segment.power == FROM_START, from_start)
         if segment.inverse_power is not None:
             is_parabola = segment.inverse_power == NEARLY_EQUAL
             fraction = xp.where(is_parabola, powers.parabola(xp, from_high, segment), fraction)
             from_start = xp.where(is_parabola, start > end, from_start)
-            is_factor = xp.where(segment.inverse_power != 0, segment.inverse_power != NEARLY_EQUAL, is_factor)
+            is_factor = xp.where(
+                segment.inverse_power != 0, segment.inverse_power != NEARLY_EQUAL, is_factor
+            )
 
-    # The product of absolute values, because with a negative factor `multiply` is not monotone. With 4-bit
-    # limbs -209·255 >> 8 is -210, but -209·256 >> 8 is -209; 209·255 and 209·256 give 208 and 209.
+    # The product of absolute values, because with a negative factor `multiply` is not monotone.
+    # With 4-bit limbs -209·255 >> 8 is -210, but -209·256 >> 8 is -209; 209·255 and 209·256 give
+    # 208 and 209.
     distance = multiply(xp.abs(start - end), fraction)
     distance = xp.where(start < end, -distance, distance)
     value = xp.where(from_start, start - distance, end + distance)
@@ -170,7 +189,8 @@ def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[A
 
 def _two_to_minus(xp: Operations, whole: Any, fraction: Any) -> Any:
     """Return 2^(-whole - fraction/2⁶²), at most 8 units of 2⁻⁶² off."""
-    # 2^(-f) = e⁻ᵘ with u = f·ln 2, by Horner's rule for the Taylor series: 1 - u·(1 - u·(1/2 - u·(1/6 - …)))
+    # 2^(-f) = e⁻ᵘ with u = f·ln 2, by Horner's rule for the Taylor series: 1 - u·(1 - u·(1/2 -
+    # u·(1/6 - …)))
     u = xp.multiply(fraction, _LN_2)
     series = _EXPONENTIAL[-1]
     for coefficient in reversed(_EXPONENTIAL[:-1]):

@@ -1,7 +1,7 @@
 """Levels of a curve as decimals of 100 digits, so that they can be compared.
 
-Two levels are equal if they agree to 60 digits, however each was computed: halfway from 1 to 0, a cosine is
-at the level of a stage that ends at 0.5.
+Two levels are equal if they agree to 60 digits, however each was computed: halfway from 1 to 0, a
+cosine is at the level of a stage that ends at 0.5.
 """
 
 from decimal import Context, Decimal
@@ -65,8 +65,8 @@ def why_undefined(shape: str, kind: str, start: Level, end: Level) -> str:
     if formula and rounded(ratio_of_bases(formula.power, start, end)) > _MAX_RATIO:
         least = f"2**-{62 * float(formula.power):g}"
         return (
-            f"{subject} between these levels is too steep: the lower one must be at least {least} times the "
-            "higher one. Take a larger P or closer levels"
+            f"{subject} between these levels is too steep: the lower one must be at least {least} "
+            "times the higher one. Take a larger P or closer levels"
         )
     return ""
 

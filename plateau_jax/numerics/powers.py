@@ -1,17 +1,20 @@
 """The exponents of exponentials, "x^P" and "t^-P", whose values are all 2^(-E).
 
-For an exponential, E is the r of the table times the steps j. For the other two, E = P·log₂ w with a w >= 1:
-1/x for "x^P", and for "t^-P" the t that is 1 at the higher level. All numbers are integers in units of 2⁻⁶².
-An integer k and a y in [5/7, 10/7] are chosen so that w = 2ᵏ/y for "x^P", and w = 2ᵏ·y for "t^-P". Then
+For an exponential, E is the r of the table times the steps j. For the other two, E = P·log₂ w with
+a w >= 1: 1/x for "x^P", and for "t^-P" the t that is 1 at the higher level. All numbers are
+integers in units of 2⁻⁶². An integer k and a y in [5/7, 10/7] are chosen so that w = 2ᵏ/y for
+"x^P", and w = 2ᵏ·y for "t^-P". Then
 
     E = P·k + a·B(y),    B(y) = log₂(y)/(y - 1)
 
-with a = P·(1 - y) for "x^P", and P·(y - 1) for "t^-P". B lies between 1.2 and 1.7, with a relative error of
-2⁻⁵⁹. For "x^P" a is the r = P/L of the table times a number of steps. So an E near 0 has all its digits for
-every P, and x^P is monotone: from step to step E changes by P/L, which is at least 2⁻³⁶.
+with a = P·(1 - y) for "x^P", and P·(y - 1) for "t^-P". B lies between 1.2 and 1.7, with a relative
+error of 2⁻⁵⁹. For "x^P" a is the r = P/L of the table times a number of steps. So an E near 0 has
+all its digits for every P, and x^P is monotone: from step to step E changes by P/L, which is at
+least 2⁻³⁶.
 
-An example: √x after 3 of 16 steps, so P = 1/2 and w = 16/3. The greatest 3·2ᵏ below 16·10/7 is 12, so k = 2
-and y = 12/16. Then a = (16 - 12)·P/L = 1/8, B = 1.66, E = 1 + 0.2075, and 2^(-E) = 0.4330 = √(3/16).
+An example: √x after 3 of 16 steps, so P = 1/2 and w = 16/3. The greatest 3·2ᵏ below 16·10/7 is 12,
+so k = 2 and y = 12/16. Then a = (16 - 12)·P/L = 1/8, B = 1.66, E = 1 + 0.2075, and 2^(-E) = 0.4330
+= √(3/16).
 """
 
 from typing import Any
@@ -28,12 +31,12 @@ from plateau_jax.numerics.arithmetic import (
 )
 from plateau_jax.numerics.segments import FROM_START
 
-# 2/ln 2/(2k + 1)/4: log₂(y) = 2/ln 2·(z + z³/3 + …) with z = (y - 1)/(y + 1). For y in [5/7, 10/7] this
-# ∣z∣ is at most 3/17, and the first omitted term is below 2⁻⁶⁴ of the sum.
+# 2/ln 2/(2k + 1)/4: log₂(y) = 2/ln 2·(z + z³/3 + …) with z = (y - 1)/(y + 1). For y in [5/7, 10/7]
+# this ∣z∣ is at most 3/17, and the first omitted term is below 2⁻⁶⁴ of the sum.
 _LOGARITHM = tuple((ONE << exact.BITS) // (2 * exact.LN_2 * (2 * k + 1)) for k in range(12))
 
-# The guess for 1/s on [12/7, 17/7], where s = 1 + y: c·(29/7 - s) is within 1.6 %, and no straight line is
-# nearer. Here with 31 fractional bits, as a function of s/2.
+# The guess for 1/s on [12/7, 17/7], where s = 1 + y: c·(29/7 - s) is within 1.6 %, and no straight
+# line is nearer. Here with 31 fractional bits, as a function of s/2.
 _SLOPE = round((2 << LIMB_BITS) * 49 / (204 + 29 * 29 / 4))
 _INTERCEPT = _SLOPE * 29 // 7
 
@@ -43,13 +46,13 @@ def exponent(
 ) -> tuple[Any, Any]:
     """Return E for the shapes whose value is 2^(-E): the whole part, and the fraction in 62 bits.
 
-    `elapsed` and `remaining` count steps from the ends of the segment, `from_high` from the end with the
-    higher level.
+    `elapsed` and `remaining` count steps from the ends of the segment, `from_high` from the end
+    with the higher level.
     """
     if segment.power is None and segment.inverse_power is None:
         return _steps_times_rate(from_high, segment)
-    # One path for all three shapes: for an exponential, r·j is the result; for "x^P" it is a; for "t^-P" it
-    # is t - 1, from which a follows.
+    # One path for all three shapes: for an exponential, r·j is the result; for "x^P" it is a; for
+    # "t^-P" it is t - 1, from which a follows.
     k, y = 0, ONE
     is_formula = False
     if segment.power is not None:
@@ -76,14 +79,16 @@ def exponent(
 def parabola(xp: Operations, from_high: Any, segment: DecodedSegments) -> Any:
     """Return S of a "t^-P" between nearly equal levels, x + (P + 1)/2·r·j·(1 - x).
 
-    With t = 1 + g·x from one level to the other, g < 2⁻²², the omitted terms are below 4·g², and less than
-    2⁻⁶² once multiplied by the difference of the levels, which is 4·g at most. S grows by about 2³¹
-    units from step to step, so it is monotone. 2^(-E) itself might not be: its steps may be smaller than its
-    error.
+    With t = 1 + g·x from one level to the other, g < 2⁻²², the omitted terms are below 4·g², and
+    less than 2⁻⁶² once multiplied by the difference of the levels, which is 4·g at most. S grows by
+    about 2³¹ units from step to step, so it is monotone. 2^(-E) itself might not be: its steps may
+    be smaller than its error.
     """
     x = ratio(from_high, segment)
     _, growth = _steps_times_rate(from_high, segment)
-    bend = (growth * (segment.exponent_whole + 1) + xp.multiply(growth, segment.exponent_fraction)) >> 1
+    bend = (
+        growth * (segment.exponent_whole + 1) + xp.multiply(growth, segment.exponent_fraction)
+    ) >> 1
     return x + xp.multiply(bend, ONE - x)
 
 
@@ -129,15 +134,17 @@ def _half_log_slope(xp: Operations, y: Any) -> Any:
     """Return B(y)/2 = log₂(y)/(y - 1)/2 for y in [5/7, 10/7], to a relative 2⁻⁵⁹. B itself is above 1."""
     multiply = xp.multiply
     half_sum = (ONE >> 1) + (y >> 1)
-    # Newton's method for 1/(1 + y), which doubles the correct bits at each step: from 6 to 24 in 31-bit
-    # numbers, whose products fit into int64, and to all of them in 62 bits.
+    # Newton's method for 1/(1 + y), which doubles the correct bits at each step: from 6 to 24 in
+    # 31-bit numbers, whose products fit into int64, and to all of them in 62 bits.
     short = half_sum >> LIMB_BITS
     inverse = _INTERCEPT - ((short * _SLOPE) >> (LIMB_BITS - 1))
     for _ in range(2):
-        inverse = (inverse * ((1 << LIMB_BITS) - ((short * inverse) >> LIMB_BITS))) >> (LIMB_BITS - 1)
+        inverse = (inverse * ((1 << LIMB_BITS) - ((short * inverse) >> LIMB_BITS))) >> (
+            LIMB_BITS - 1
+        )
     inverse = inverse << LIMB_BITS
-    # `half_sum` may be above 1, but its factor is then so small that `multiply` does not overflow: the two
-    # add up to less than 2.
+    # `half_sum` may be above 1, but its factor is then so small that `multiply` does not overflow:
+    # the two add up to less than 2.
     for _ in range(2):
         inverse = multiply(inverse, ONE - multiply(half_sum, inverse)) << 1
     z = multiply(xp.abs(ONE - y), inverse)
@@ -152,7 +159,8 @@ def _add_exponents(
     xp: Operations, k: Any, whole: Any, fraction: Any, half: Any, segment: DecodedSegments
 ) -> tuple[Any, Any]:
     """Return P·k + 2·half·(whole + fraction): the whole part, and the fraction in 62 bits."""
-    # Again limb by limb. With 4-bit limbs, P = 0x1.80 (1.5), k = 2, 3.25 = 0x3.40 and half = 0x0.9C:
+    # Again limb by limb. With 4-bit limbs, P = 0x1.80 (1.5), k = 2, 3.25 = 0x3.40 and half =
+    # 0x0.9C:
     #     product  0x40·0x9C >> 8                = 0x27
     #     low      3·0xC + 0x7                   = 0x2B, of which B stays and 2 is carried
     #     high     3·0x9 + 0x2 + 0x2             = 0x1F

@@ -1,10 +1,11 @@
 """The table: a curve precomputed as int32 columns. Its format is defined here and nowhere else.
 
-A level v in [0, 1] is v·2⁶², and the inverse of a length L is 2⁹³/L. Without x64 JAX truncates the arrays
-that a jitted function receives to 32 bits, so wider numbers are cut in one of two ways:
+A level v in [0, 1] is v·2⁶², and the inverse of a length L is 2⁹³/L. Without x64 JAX truncates the
+arrays that a jitted function receives to 32 bits, so wider numbers are cut in one of two ways:
 
     words   32 bits each. Two of them are joined into an int64 before they are used.
-    limbs   31 bits each, never negative. They are multiplied one by one, since a product fits into int64.
+    limbs 31 bits each, never negative. They are multiplied one by one, since a product fits into
+    int64.
 
 An inverse, which has up to 94 bits, is two words and a limb.
 """
@@ -20,7 +21,13 @@ from numpy.typing import NDArray
 from plateau_jax.numerics import exact, levels
 from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB, LIMB_BITS, DecodedSegments, Operations
 from plateau_jax.numerics.exact_segments import ExactSegment
-from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, POWER_FROM_START, SHAPES, parse_formula
+from plateau_jax.numerics.shapes import (
+    INVERSE_POWER,
+    POWER_FROM_END,
+    POWER_FROM_START,
+    SHAPES,
+    parse_formula,
+)
 from plateau_jax.validation.checks import is_ordered, must
 
 INVERSE_BITS = FIXED_BITS + LIMB_BITS
@@ -40,18 +47,20 @@ _DROPPED_BITS = exact.BITS - FIXED_BITS
 class Segments(NamedTuple):
     """One curve as a table with one row per segment; a pytree of int32 arrays of shape (rows,).
 
-    A level v in [0, 1] and the inverse of a length L are integers, rounded, and split over several columns:
+    A level v in [0, 1] and the inverse of a length L are integers, rounded, and split over several
+    columns:
 
         level      v · 2⁶²
         inverse    2⁹³ / L
 
-    The number of rows does not depend on where the segments lie: a `PlateauCurve` with k plateaus has 2k + 3
-    (warmup, decay, (plateau, decay) k times, end), a `StagedCurve` one for each stage and one for the end. A
-    row may be empty. So moving a plateau changes numbers, but no array's shape. In a curve from
-    `BatchPlan.scale` it may: each threshold inside a segment cuts a row in two. `stack` adds a leading axis.
+    The number of rows does not depend on where the segments lie: a `PlateauCurve` with k plateaus
+    has 2k + 3 (warmup, decay, (plateau, decay) k times, end), a `StagedCurve` one for each stage
+    and one for the end. A row may be empty. So moving a plateau changes numbers, but no array's
+    shape. In a curve from `BatchPlan.scale` it may: each threshold inside a segment cuts a row in
+    two. `stack` adds a leading axis.
 
-    A column that only one kind of segment needs is None or left out in a table without such segments, and
-    nothing is computed for it.
+    A column that only one kind of segment needs is None or left out in a table without such
+    segments, and nothing is computed for it.
 
     >>> from plateau_jax import PlateauCurve
     >>> table = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)]).table
@@ -80,11 +89,12 @@ class Segments(NamedTuple):
     start_float32: Any
     """Start level as the nearest float32: its bits."""
     shapes: dict[str, Any]
-    """By name, each curved shape without a parameter: 1 for its segments, else 0. A segment that has 0 in all
-    of these columns, and no r, is a straight line."""
+    """By name, each curved shape without a parameter: 1 for its segments, else 0. A segment that
+    has 0 in all of these columns, and no r, is a straight line."""
     rate_whole: Any = None
-    """The change r per step, else 0: its whole part below 2³¹. For an exponential r = ∣log₂(end/start)∣/L,
-    for "1-x^P" and "(1-x)^P" r = P/L, and for "t^-P" r = ((high/low)^(1/P) - 1)/L."""
+    """The change r per step, else 0: its whole part below 2³¹. For an exponential r =
+    ∣log₂(end/start)∣/L, for "1-x^P" and "(1-x)^P" r = P/L, and for "t^-P" r = ((high/low)^(1/P) -
+    1)/L."""
     rate_high: Any = None
     """r·2⁹³: bits 62 to 92."""
     rate_middle: Any = None
@@ -104,15 +114,20 @@ class Segments(NamedTuple):
     exponent_low: Any = None
     """P·2⁶²: bits 0 to 30."""
     skipped: Any = None
-    """Steps of the segment that were cut off before `begin`: its phase counts from `begin - skipped`."""
+    """Steps of the segment that were cut off before `begin`: its phase counts from `begin -
+    skipped`."""
     shift: Any = None
-    """n: the two levels are stored divided by 2ⁿ. Above 0 only in a curve from `BatchPlan.scale`, for a
-    segment with a start or end level above 1, which no step reaches."""
+    """n: the two levels are stored divided by 2ⁿ. Above 0 only in a curve from `BatchPlan.scale`,
+    for a segment with a start or end level above 1, which no step reaches."""
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that the table has by name, those of `shapes` by the name of their shape."""
         columns = {**self._asdict(), **self.shapes}
-        return {name: column for name, column in columns.items() if name != "shapes" and column is not None}
+        return {
+            name: column
+            for name, column in columns.items()
+            if name != "shapes" and column is not None
+        }
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Any]) -> "Segments":
@@ -138,7 +153,8 @@ _COLUMNS_OF_SHAPES = {
     INVERSE_POWER: (*_LONG_RATE, "inverse_power", *_EXPONENT),
     **{name: (name,) for name, shape in SHAPES.items() if shape.fixed},
 }
-"""The columns that a shape needs besides those of a straight line, by the name of the shape or formula."""
+"""The columns that a shape needs besides those of a straight line, by the name of the shape or
+formula."""
 
 
 def encode_table(segments: Sequence[ExactSegment]) -> Segments:
@@ -159,8 +175,8 @@ def encode_table(segments: Sequence[ExactSegment]) -> Segments:
         "end_low": end_low,
         "start_float32": np.array([row.level for row in rows], np.float32).view(np.int32),
     }
-    # A flat segment counts with the shape that it was described with. So changing a level never adds or
-    # removes a column, and a jitted function that takes the table is not compiled again.
+    # A flat segment counts with the shape that it was described with. So changing a level never
+    # adds or removes a column, and a jitted function that takes the table is not compiled again.
     shapes = {segment.shape for segment in segments}
     needed = set[str]().union(*map(_columns_of_shape, shapes), *(row.more for row in rows))
     for name in sorted(needed):
@@ -186,10 +202,11 @@ class _FixedPointRow(NamedTuple):
 def _in_fixed_point(segment: ExactSegment) -> _FixedPointRow:
     start, end = exact.from_decimal(segment.start), exact.from_decimal(segment.end)
     level = exact.round_to_float32(start, exact.BITS)
-    # Both levels in 62 bits, rounded towards each other: -(-v >> n) rounds up, v >> n down. With 4 bits, a
-    # segment from 0.8 = 12.8/16 to 0.3 = 4.8/16 goes from 12 to 5. So no value between them passes the exact
-    # level at either end; otherwise a curve could rise by one unit in the last place at the border of two
-    # falling segments. If no number of 62 bits lies between the levels, the row is flat.
+    # Both levels in 62 bits, rounded towards each other: -(-v >> n) rounds up, v >> n down. With 4
+    # bits, a segment from 0.8 = 12.8/16 to 0.3 = 4.8/16 goes from 12 to 5. So no value between them
+    # passes the exact level at either end; otherwise a curve could rise by one unit in the last
+    # place at the border of two falling segments. If no number of 62 bits lies between the levels,
+    # the row is flat.
     lower, higher = min(start, end), max(start, end)
     shift = max(0, (higher - 1).bit_length() - exact.BITS)
     dropped = _DROPPED_BITS + shift
@@ -223,12 +240,17 @@ def _words_of_shape(segment: ExactSegment) -> dict[str, int]:
     if formula is None:
         return dict.fromkeys(_columns_of_shape(segment.shape), 1)
     name, power = formula
-    # To the nearest, unlike r: the error of P is multiplied by a logarithm whose whole part may be 31.
+    # To the nearest, unlike r: the error of P is multiplied by a logarithm whose whole part may be
+    # 31.
     exponent = _limbs(_EXPONENT, _fixed_point(power + Fraction(1, 2 << FIXED_BITS), FIXED_BITS))
     if name == INVERSE_POWER:
         growth = Fraction(levels.ratio_of_bases(power, segment.start, segment.end)) - 1
         rate = _limbs(_LONG_RATE, _fixed_point(growth, INVERSE_BITS, length))
-        return {**rate, "inverse_power": NEARLY_EQUAL if growth < _LEAST_GROWTH else FAR_APART, **exponent}
+        return {
+            **rate,
+            "inverse_power": NEARLY_EQUAL if growth < _LEAST_GROWTH else FAR_APART,
+            **exponent,
+        }
     rate = _limbs(_RATE, _fixed_point(power, INVERSE_BITS, length))
     return {**rate, "power": FROM_START if name == POWER_FROM_START else FROM_END, **exponent}
 
@@ -246,13 +268,17 @@ def _limbs(names: Sequence[str], value: int) -> dict[str, int]:
     """Cut a value into as many limbs as there are names, the highest limb first."""
     # With 4-bit limbs and three names, 0x3C5 is 0x3, 0xC, 0x5.
     places = reversed(range(len(names)))
-    return {name: (value >> (LIMB_BITS * place)) & LIMB for name, place in zip(names, places, strict=True)}
+    return {
+        name: (value >> (LIMB_BITS * place)) & LIMB
+        for name, place in zip(names, places, strict=True)
+    }
 
 
 def _split_words(values: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Split each int64 into two int32, the high word and the low word."""
-    # An int32 has a sign, so a low word from 2³¹ on wraps to a negative number. With 4-bit words, 0x5C is
-    # 5 and 0xC - 16 = -4. `join_words` masks the sign away again: 5 << 4 | (-4 & 0xF) = 0x5C.
+    # An int32 has a sign, so a low word from 2³¹ on wraps to a negative number. With 4-bit words,
+    # 0x5C is 5 and 0xC - 16 = -4. `join_words` masks the sign away again: 5 << 4 | (-4 & 0xF) =
+    # 0x5C.
     wide = np.array(values, np.int64)
     return (wide >> _WORD_BITS).astype(np.int32), wide.astype(np.int32)
 
@@ -295,8 +321,8 @@ def python_rows(table: DecodedSegments) -> tuple[list[int], list[DecodedSegments
     if table.phase_begin is not None:
         table = table._replace(begin=table.phase_begin, phase_begin=None)
     fields = table._asdict()
-    # In the columns a row with a different shape has 0 here. In a single row this becomes None, because the
-    # arithmetic skips what is None.
+    # In the columns a row with a different shape has 0 here. In a single row this becomes None,
+    # because the arithmetic skips what is None.
     if table.rate_whole is not None:
         rates = [fields[name] for name in _LONG_RATE if fields[name] is not None]
         fields["rate_whole"] = np.where(np.any(rates, axis=0), table.rate_whole, None)
@@ -317,7 +343,9 @@ def _shapes_by_row(shapes: dict[str, Any]) -> Iterable[dict[str, int]]:
     if not shapes:
         return itertools.repeat({})
     rows = zip(*(column.tolist() for column in shapes.values()), strict=True)
-    return [{name: 1 for name, is_shape in zip(shapes, row, strict=True) if is_shape} for row in rows]
+    return [
+        {name: 1 for name, is_shape in zip(shapes, row, strict=True) if is_shape} for row in rows
+    ]
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
@@ -328,8 +356,8 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 def stack(curves: Iterable[Any]) -> Segments:
     """Stack the tables of several curves for `vmap`: each column is of shape (curves, rows).
 
-    A shorter table repeats the row of its end, which changes no value. A column that only some curves need is
-    zero for the others.
+    A shorter table repeats the row of its end, which changes no value. A column that only some
+    curves need is zero for the others.
 
     Args:
         curves: At least one curve.
@@ -338,8 +366,8 @@ def stack(curves: Iterable[Any]) -> Segments:
         One table, a pytree of int32 arrays.
 
     Raises:
-        TypeError: `curves` is a single curve, or has no order, as a set, or holds something that is not a
-            `Curve`.
+        TypeError: `curves` is a single curve, or has no order, as a set, or holds something that is
+            not a `Curve`.
         ValueError: `curves` is empty.
 
     >>> from plateau_jax import PlateauCurve, stack
@@ -363,7 +391,9 @@ def stack(curves: Iterable[Any]) -> Segments:
     columns = {name: [table.get(name, zero) for table in tables] for name in names}
     return Segments.of_columns(
         {
-            name: _frozen(np.array([np.pad(part, (0, rows - len(part)), mode="edge") for part in parts]))
+            name: _frozen(
+                np.array([np.pad(part, (0, rows - len(part)), mode="edge") for part in parts])
+            )
             for name, parts in columns.items()
         }
     )

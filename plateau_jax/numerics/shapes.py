@@ -9,7 +9,14 @@ from sys import intern
 from typing import Any, Final, NamedTuple
 
 from plateau_jax.numerics import exact
-from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB_BITS, ONE, DecodedSegments, Operations, ratio
+from plateau_jax.numerics.arithmetic import (
+    FIXED_BITS,
+    LIMB_BITS,
+    ONE,
+    DecodedSegments,
+    Operations,
+    ratio,
+)
 from plateau_jax.validation.checks import Path, must
 
 
@@ -47,9 +54,9 @@ def _half_sine_squared(xp: Operations, x: Any, *_: Any) -> Any:
 
 def _root(xp: Operations, _: Any, elapsed: Any, segment: DecodedSegments) -> Any:
     """Return √(j/L) for 0 <= j < L."""
-    # With y = j·4ᵏ/L in [1/4, 1) this is √y/2ᵏ: for j = 3 and L = 100, k = 2 and y = 48/100. Newton's method
-    # for h = 1/(2√y) needs no division. Heron's step, s + (y - s²)·h, then removes most of the rounding error
-    # of s = 2yh.
+    # With y = j·4ᵏ/L in [1/4, 1) this is √y/2ᵏ: for j = 3 and L = 100, k = 2 and y = 48/100.
+    # Newton's method for h = 1/(2√y) needs no division. Heron's step, s + (y - s²)·h, then removes
+    # most of the rounding error of s = 2yh.
     multiply = xp.multiply
     elapsed, length, k = xp.int64(elapsed), xp.int64(segment.length), 0
     for bits in (16, 8, 4, 2):
@@ -74,12 +81,14 @@ class Shape(NamedTuple):
     exact: Callable[[Fraction], Decimal]
     """S to 100 digits."""
     fixed: Callable[[Operations, Any, Any, DecodedSegments], Any] | None = None
-    """S in 62 bits, as `fixed(xp, x, elapsed, segment)` after `elapsed` of the L steps of a segment. `x` is
-    the fraction of the steps from the nearer end, at most 1/2. None for S(x) = x."""
+    """S in 62 bits, as `fixed(xp, x, elapsed, segment)` after `elapsed` of the L steps of a
+    segment. `x` is the fraction of the steps from the nearer end, at most 1/2. None for S(x) =
+    x."""
     units: int = 0
     """The error bound of `fixed`, in units of 2⁻⁶²."""
     is_symmetric: bool = False
-    """True if S(1 - x) = 1 - S(x). Then `fixed` returns S(x) on [0, 1/2], counted from the nearer end."""
+    """True if S(1 - x) = 1 - S(x). Then `fixed` returns S(x) on [0, 1/2], counted from the nearer
+    end."""
 
 
 SHAPES = {
@@ -129,11 +138,13 @@ def parse_formula(shape: str | None) -> Formula | None:
     return None
 
 
-def canonical_shape(path: Path | str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...]) -> str:
+def canonical_shape(
+    path: Path | str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...]
+) -> str:
     """Check a shape, and spell equal shapes alike.
 
-    "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear". Equal shapes are one
-    object, so that a curve and its copy have pickles of equal length.
+    "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear". Equal
+    shapes are one object, so that a curve and its copy have pickles of equal length.
 
     Args:
         path: The argument, for errors.

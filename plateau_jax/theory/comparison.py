@@ -18,21 +18,22 @@ from plateau_jax.validation import checks
 _Floats = NDArray[np.float64]
 
 MAX_SINGLE_STEPS = 2**20
-"""Up to this many steps, every step is summed; above, parts of several steps at one learning rate."""
+"""Up to this many steps, every step is summed; above, parts of several steps at one learning
+rate."""
 
 _NEAREST = 512
 
 _TAIL_COST = 4
-"""The factor of a tail's sum in T₂. The bound is valid for factors from 1 on; with 2.6 or more, linear and
-cosine decays to 0 keep all of their steps."""
+"""The factor of a tail's sum in T₂. The bound is valid for factors from 1 on; with 2.6 or more,
+linear and cosine decays to 0 keep all of their steps."""
 
 _RATIOS = "Ratios to the first curve, each curve at its own best peak."
 
 _LIMITS = (
-    "They predict neither the loss itself nor the ranking at one fixed peak. In published runs (124M "
-    "parameters, AdamW; nothing fitted), ranks by bound and by best loss correlate at 0.87 and 0.88 "
-    "(Spearman; 25000 and 50000 steps), logarithms of the peak and of the best learning rate at 0.95 and "
-    "0.93. If only the length changes, keep the peak."
+    "They predict neither the loss itself nor the ranking at one fixed peak. In published runs "
+    "(124M parameters, AdamW; nothing fitted), ranks by bound and by best loss correlate at 0.87 "
+    "and 0.88 (Spearman; 25000 and 50000 steps), logarithms of the peak and of the best learning "
+    "rate at 0.95 and 0.93. If only the length changes, keep the peak."
 )
 
 NOTE = f"{_RATIOS} {_LIMITS}"
@@ -80,9 +81,10 @@ def compare(*curves: Curve) -> Comparison: ...
 def compare(*curves: Any) -> Comparison:
     """Compare curves by the predictions of theory, each at its best peak. The first curve is the reference.
 
-    With s₁ … s_T the multipliers curve(0) … curve(total_steps - 1), zeros left out, the last-iterate bound of
-    convex optimization for SGD is least at this peak, if G bounds the gradients, D is the distance from the
-    start to a minimum, and G = D = 1 (ratios don't depend on them):
+    With s₁ … s_T the multipliers curve(0) … curve(total_steps - 1), zeros left out, the
+    last-iterate bound of convex optimization for SGD is least at this peak, if G bounds the
+    gradients, D is the distance from the start to a minimum, and G = D = 1 (ratios don't depend on
+    them):
 
         T₁ = 1 / (2 Σ s)
         T₂ = Σ s² / (2 Σ s) + ½ Σ_{k<T} (s_k / Σ_{t>k} s) · (Σ_{t≥k} s² / Σ_{t≥k} s)
@@ -90,28 +92,29 @@ def compare(*curves: Any) -> Comparison:
         bounds[i] = bound of curve i / bound of the first
         peaks[i]  = peak of curve i · √total_steps / (peak of the first · √total_steps of the first)
 
-    This bound is far too high if tiny multipliers follow large ones. So for each step E with s_E > Σ_{t>E} s
-    it is also computed with the steps after E left out and 4 Σ_{t>E} s added to T₂, which bounds what they
-    change. The lowest bound counts.
+    This bound is far too high if tiny multipliers follow large ones. So for each step E with s_E >
+    Σ_{t>E} s it is also computed with the steps after E left out and 4 Σ_{t>E} s added to T₂, which
+    bounds what they change. The lowest bound counts.
 
-    A curve with a smaller bound should reach a lower loss, once its peak is tuned. If you have tuned the peak
-    of the first curve, try peaks[i] times that peak for curve i. The bound predicts neither the loss itself,
-    nor how curves compare at one fixed peak, nor how the best peak changes with the length.
-    `docs/evidence.md` says how well it did in published runs.
+    A curve with a smaller bound should reach a lower loss, once its peak is tuned. If you have
+    tuned the peak of the first curve, try peaks[i] times that peak for curve i. The bound predicts
+    neither the loss itself, nor how curves compare at one fixed peak, nor how the best peak changes
+    with the length. `docs/evidence.md` says how well it did in published runs.
 
-    Every step counts as one update of the same batch, also those of a curve from `BatchPlan.scale`. Up to 2²⁰
-    steps the numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.
+    Every step counts as one update of the same batch, also those of a curve from `BatchPlan.scale`.
+    Up to 2²⁰ steps the numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.
 
-    Source: Defazio et al. 2023, arXiv:2310.07831, theorem 10; Schaipp et al. 2025, arXiv:2501.18965.
+    Source: Defazio et al. 2023, arXiv:2310.07831, theorem 10; Schaipp et al. 2025,
+    arXiv:2501.18965.
 
     Args:
-        curves: Curves, or one list of curves, or one mapping from names to curves. An unnamed curve is named
-            after what sets it apart from the others.
+        curves: Curves, or one list of curves, or one mapping from names to curves. An unnamed curve
+            is named after what sets it apart from the others.
 
     Returns:
-        Three tuples with an entry per curve, `names`, `bounds` and `peaks`, and two numbers of the first
-        curve for G = D = 1, `bound` and `peak`. `print` shows the tuples as text and a notebook as a table,
-        both with a note on what the numbers mean. A smaller bound is better.
+        Three tuples with an entry per curve, `names`, `bounds` and `peaks`, and two numbers of the
+        first curve for G = D = 1, `bound` and `peak`. `print` shows the tuples as text and a
+        notebook as a table, both with a note on what the numbers mean. A smaller bound is better.
 
     Raises:
         TypeError: An argument is not a `Curve`, or a name is not a string.
@@ -144,14 +147,18 @@ def compare(*curves: Any) -> Comparison:
 def _table_rows(comparison: Comparison, first_peak: float) -> list[tuple[str, ...]]:
     """Return a header and one row per curve."""
     rows: list[tuple[str, ...]] = [("", "bound", "best peak")]
-    for name, bound, peak in zip(comparison.names, comparison.bounds, comparison.peaks, strict=True):
+    for name, bound, peak in zip(
+        comparison.names, comparison.bounds, comparison.peaks, strict=True
+    ):
         rows.append((name, f"{bound:#.4g}", f"{first_peak * peak:#.3g}"))
     return rows
 
 
 def as_text(comparison: Comparison, first_peak: float) -> str:
     """Return the table in columns and the note, with best peaks if this is that of the first curve."""
-    meaning = f"Bounds relative to the first curve. Best peaks, if {first_peak:g} is the first curve's."
+    meaning = (
+        f"Bounds relative to the first curve. Best peaks, if {first_peak:g} is the first curve's."
+    )
     return tables.as_text(_table_rows(comparison, first_peak), f"{meaning} {_LIMITS}")
 
 
@@ -184,7 +191,8 @@ def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
     """Return bound and peak with the steps after the given parts left out, whose sum is `tail`."""
     total, squares, inner = noise_sums(s, n, damping=0.0)
     inner += 2 * _TAIL_COST * tail
-    # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R = √(Q + D·S)
-    # the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives exactly 1/s and 1.
+    # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R =
+    # √(Q + D·S) the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives
+    # exactly 1/s and 1.
     root = math.sqrt(squares + inner * total)
     return LeastBound(bound=root / total, peak=1 / root)

@@ -24,9 +24,9 @@ def parts_before(
 ) -> Iterator[tuple[_Floats, _Floats]]:
     """Yield the parts of a curve before each of some steps: their multipliers, if positive, and lengths.
 
-    Up to `most_single` steps, each step is a part. Above that, parts grow with the distance from the step and
-    from the borders of segments: the `nearest` steps are single parts, and farther ones have 1/nearest of
-    their distance. The multiplier of a part is the one in its middle.
+    Up to `most_single` steps, each step is a part. Above that, parts grow with the distance from
+    the step and from the borders of segments: the `nearest` steps are single parts, and farther
+    ones have 1/nearest of their distance. The multiplier of a part is the one in its middle.
     """
     last = max(steps)
     if last <= most_single:
@@ -59,8 +59,8 @@ def mean_multipliers(curve: Curve, borders: _Steps) -> _Floats:
 def part_begins(curve: Curve) -> _Steps:
     """Return the first steps of parts that grow with the distance from the borders of segments.
 
-    The sums after a step change fastest right before a segment with much lower learning rates, and some
-    shapes are steep at their start.
+    The sums after a step change fastest right before a segment with much lower learning rates, and
+    some shapes are steep at their start.
     """
     begins = segment_begins(curve)
     has_many = len(begins) > _MANY_SEGMENTS

@@ -1,8 +1,10 @@
 """Checks of arguments: each error names the argument, shows its value, and says what would be right.
 
-A message is text with the path of its argument, worded alike in Python, on the command line and on the page:
+A message is text with the path of its argument, worded alike in Python, on the command line and on
+the page:
 
-    raise ValueError(must(("stages", 0, "to"), 5, "lie in [0, 1]"))  # stages[0].to = 5 must lie in [0, 1]
+    raise ValueError(must(("stages", 0, "to"), 5, "lie in [0, 1]")) # stages[0].to = 5 must lie in
+    [0, 1]
 """
 
 import math
@@ -49,7 +51,9 @@ class Message(str):
 
     def within(self, path: Path) -> "Message":
         """Return the message about an argument of the curve that is itself an argument, with this path."""
-        return Message((*path, *self.path), self.text if self.path or not path else f": {self.text}")
+        return Message(
+            (*path, *self.path), self.text if self.path or not path else f": {self.text}"
+        )
 
 
 def message_of(error: BaseException) -> Message:
@@ -199,7 +203,8 @@ def metric(name: str, value: Any) -> np.float32:
     """Return a real number or scalar array, rounded to float32; infinite if it is too large."""
     try:
         array: Any = np.asarray(value)
-        # V stands for bfloat16 and other types that JAX adds, and for records, which would read as 0.
+        # V stands for bfloat16 and other types that JAX adds, and for records, which would read as
+        # 0.
         if array.ndim or array.dtype.kind not in "iufV" or array.dtype.names:
             raise TypeError
         with np.errstate(over="ignore"):
@@ -224,8 +229,8 @@ def steps(step: Any) -> np.ndarray:
     jax = sys.modules.get("jax")
     if isinstance(step, getattr(jax, "Array", ())) or hasattr(step, "__jax_array__"):
         raise TypeError(
-            "step is a JAX array, which a curve does not accept: write optax_schedule(curve, peak_value), or "
-            "multiplier(curve.table, step) in your own function"
+            "step is a JAX array, which a curve does not accept: write optax_schedule(curve, "
+            "peak_value), or multiplier(curve.table, step) in your own function"
         )
     # As objects, because NumPy turns [True, 2] into integers, and [-1, 2**63] and [] into floats.
     array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)

@@ -1,6 +1,7 @@
 """Public names that a package imports on first use, and errors that name the extra to install.
 
-The package's `__init__.pyi` is the only list of them: type checkers read it, and so does this module.
+The package's `__init__.pyi` is the only list of them: type checkers read it, and so does this
+module.
 """
 
 import ast
@@ -23,7 +24,9 @@ def attach(
         needs: For a module, the package without which its names are left out of `__all__`.
     """
     stub = Path(__file__).parents[2] / package / "__init__.pyi"
-    imports = [node for node in ast.parse(stub.read_text("utf-8")).body if isinstance(node, ast.ImportFrom)]
+    imports = [
+        node for node in ast.parse(stub.read_text("utf-8")).body if isinstance(node, ast.ImportFrom)
+    ]
     modules = {alias.name: node.module for node in imports for alias in node.names if node.module}
     # Without JAX, `from plateau_jax import *` must not fail on the names that need it.
     left_out = {module for module, needed in (needs or {}).items() if not _is_installed(needed)}
@@ -54,4 +57,6 @@ def missing_package_error(name: str, error: ModuleNotFoundError, extra: str) -> 
     package = (error.name or "").partition(".")[0]
     if not package or _is_installed(package):  # a module inside it is missing
         return error
-    return ModuleNotFoundError(f"{name} needs {package}: pip install 'plateau-jax[{extra}]'", name=package)
+    return ModuleNotFoundError(
+        f"{name} needs {package}: pip install 'plateau-jax[{extra}]'", name=package
+    )

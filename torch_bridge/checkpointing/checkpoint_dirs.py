@@ -1,11 +1,11 @@
 """Checkpoints in a directory: their names, their manifests, and how they become complete.
 
-The ranks write checkpoint 30 into `.30.<save id>.partial`. When the files of all ranks are on disk, rank 0
-adds the manifest and renames the directory to `30`, or to `30.1` if `30` exists; the older checkpoint of the
-same step is removed afterwards. So a directory under its final name is complete.
+The ranks write checkpoint 30 into `.30.<save id>.partial`. When the files of all ranks are on disk,
+rank 0 adds the manifest and renames the directory to `30`, or to `30.1` if `30` exists; the older
+checkpoint of the same step is removed afterwards. So a directory under its final name is complete.
 
-The manifest ends with the SHA-256 of all bytes before that entry. It is a single line; the line breaks are
-added here for reading:
+The manifest ends with the SHA-256 of all bytes before that entry. It is a single line; the line
+breaks are added here for reading:
 
     {"format": "torch_bridge 2", "step": 30, "save_index": 7, "world_size": 2,
      "parts": {"step": "state", "progress": "dict"},
@@ -40,8 +40,8 @@ class CheckpointDir:
     step: int
     path: Path
     save_index: float
-    """The index of the save in the directory of the run; the newest has the highest. Infinite if damage hides
-    it, since the checkpoint could be the newest."""
+    """The index of the save in the directory of the run; the newest has the highest. Infinite if
+    damage hides it, since the checkpoint could be the newest."""
     world_size: int = 0
     """The number of ranks that saved it."""
     parts: dict[str, str] = field(default_factory=dict[str, str])
@@ -77,8 +77,9 @@ def list_with_damaged(directory: Path) -> list[CheckpointDir]:
             name = _COMPLETE_NAME.fullmatch(path.name)
             if name is not None and _is_checkpoint(path):
                 checkpoints.append(read_checkpoint(path, int(name[1])))
-        # A save in another process renames the new directory, then removes the old one. A listing in between
-        # could miss both: the new one before its rename, and the old one once it is gone.
+        # A save in another process renames the new directory, then removes the old one. A listing
+        # in between could miss both: the new one before its rename, and the old one once it is
+        # gone.
         if _entries(directory) == paths:
             break
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.save_index, checkpoint.step))
@@ -120,8 +121,9 @@ def check_run_directory(directory: Path) -> None:
             continue
         if (path / "rank-0.json").exists() or (path / "0" / "manifest.json").exists():
             raise ValueError(
-                f"{path} was saved in an earlier format. plateau-jax 0.2.0, or the development version that "
-                "saved it, reads it: continue that run there, or pass a different directory"
+                f"{path} was saved in an earlier format. plateau-jax 0.2.0, or the development "
+                "version that saved it, reads it: continue that run there, or pass a different "
+                "directory"
             )
 
 
@@ -147,15 +149,15 @@ def commit(
         keep: The number of steps to keep, those saved last.
 
     Raises:
-        RuntimeError: A rank's file is not here: the ranks do not share the directory, or another training
-            run has removed it.
+        RuntimeError: A rank's file is not here: the ranks do not share the directory, or another
+            training run has removed it.
     """
     directory = path.parent
     for name in files:
         if not (path / name).exists():
             raise RuntimeError(
-                f"{name} is missing in {path}: the ranks do not share {directory}, or another training run "
-                "saves to it"
+                f"{name} is missing in {path}: the ranks do not share {directory}, or another "
+                "training run saves to it"
             )
     last_index = max((checkpoint.save_index for checkpoint in list_complete(directory)), default=0)
     entries: dict[str, Any] = {"format": _FORMAT, "step": step, "save_index": int(last_index) + 1}

@@ -28,45 +28,50 @@ from torch_bridge.training.step import TrainStep
 Value = TypeVar("Value")
 
 _lock = RLock()  # held by a thread while it starts a save, or takes the error of one
-_pending: dict[str, "Future[None]"] = {}  # the last save into each directory, until its error is raised
+_pending: dict[
+    str, "Future[None]"
+] = {}  # the last save into each directory, until its error is raised
 
 
 class Checkpoints:
     """The checkpoints of a training run in a directory. Each has a step, usually the number of updates.
 
-    A checkpoint holds parts, given by name. A part is an object with `state_dict` and `load_state_dict` (a
-    `TrainStep`, a loader, a `MetricLog`, a module, an optimizer, a scheduler), or a dictionary or a list of
-    plain values, which `load` refills in place. Values may be those that `torch.load(weights_only=True)`
-    reads, and NumPy arrays; they are restored exactly, without gradients.
+    A checkpoint holds parts, given by name. A part is an object with `state_dict` and
+    `load_state_dict` (a `TrainStep`, a loader, a `MetricLog`, a module, an optimizer, a scheduler),
+    or a dictionary or a list of plain values, which `load` refills in place. Values may be those
+    that `torch.load(weights_only=True)` reads, and NumPy arrays; they are restored exactly, without
+    gradients.
 
-    `save` copies the current state and returns; the copy is written in the background, as safetensors files
-    in the layout of `torch.distributed.checkpoint`. If a process is killed, the last complete checkpoint
-    survives, and a later save removes the unfinished files. A program that ends normally completes a pending
-    save first. The next call raises an error from the background (if that call is a `save`, it starts first);
-    if there is no next call, the error is printed when the program ends. Several threads of a single process
-    may save: each waits for the others. With several ranks, save from one thread.
+    `save` copies the current state and returns; the copy is written in the background, as
+    safetensors files in the layout of `torch.distributed.checkpoint`. If a process is killed, the
+    last complete checkpoint survives, and a later save removes the unfinished files. A program that
+    ends normally completes a pending save first. The next call raises an error from the background
+    (if that call is a `save`, it starts first); if there is no next call, the error is printed when
+    the program ends. Several threads of a single process may save: each waits for the others. With
+    several ranks, save from one thread.
 
-    `load` compares the SHA-256 of every file, and never runs code from a checkpoint. One run at a time may
-    save to a directory; others may load from it meanwhile.
+    `load` compares the SHA-256 of every file, and never runs code from a checkpoint. One run at a
+    time may save to a directory; others may load from it meanwhile.
 
-    With several processes, each of them calls `save` and `load`, with the same arguments, on a directory
-    that they share. Each rank writes its shards of DTensors; rank 0 writes everything else, and other ranks
-    only what differs from rank 0 (random numbers, for instance). Any number of processes can load, under DDP,
-    FSDP2 or on one process: each rank reads its shards of what is sharded now. If fewer processes load than
-    saved, the values of the missing ranks are dropped. If more load, a `TrainStep` on a new rank keeps its
-    random numbers and carry, and gets every other value from rank 0. A warning says so. A save that is
-    pending when `torch.distributed.destroy_process_group` is called is lost: wait for the last one with
+    With several processes, each of them calls `save` and `load`, with the same arguments, on a
+    directory that they share. Each rank writes its shards of DTensors; rank 0 writes everything
+    else, and other ranks only what differs from rank 0 (random numbers, for instance). Any number
+    of processes can load, under DDP, FSDP2 or on one process: each rank reads its shards of what is
+    sharded now. If fewer processes load than saved, the values of the missing ranks are dropped. If
+    more load, a `TrainStep` on a new rank keeps its random numbers and carry, and gets every other
+    value from rank 0. A warning says so. A save that is pending when
+    `torch.distributed.destroy_process_group` is called is lost: wait for the last one with
     `save(..., wait=True)`.
 
     Args:
         directory: The directory; the first save creates it.
-        keep: Number of checkpoints to keep: the last saved ones. Anything in the directory that this library
-            has not written is left alone.
+        keep: Number of checkpoints to keep: the last saved ones. Anything in the directory that
+            this library has not written is left alone.
 
     Raises:
         NotADirectoryError: The directory is a file or a broken link, or lies in one.
-        TypeError, ValueError: `keep` is not a positive integer; the directory is itself a checkpoint, or has
-            checkpoints in the format of an earlier version.
+        TypeError, ValueError: `keep` is not a positive integer; the directory is itself a
+            checkpoint, or has checkpoints in the format of an earlier version.
 
     >>> import tempfile, torch
     >>> from torch_bridge import Checkpoints
@@ -99,32 +104,37 @@ class Checkpoints:
         This waits for this rank only: call `save(..., wait=True)` to wait for all.
         """
         self._finish()
-        return sorted({checkpoint.step for checkpoint in checkpoint_dirs.list_complete(self.directory)})
+        return sorted(
+            {checkpoint.step for checkpoint in checkpoint_dirs.list_complete(self.directory)}
+        )
 
     def save(self, step: int, /, wait: bool = False, **parts_by_name: Part) -> None:
         """Save the parts as they are now, after waiting for a pending save.
 
         Args:
-            step: The checkpoint's step, at least 0. An older checkpoint of the same step is replaced.
+            step: The checkpoint's step, at least 0. An older checkpoint of the same step is
+                replaced.
             wait: If True, return only when the checkpoint is complete, on all ranks.
             **parts_by_name: The parts.
 
         Raises:
-            TypeError: `step` is not an integer; a part was passed without its name; a part has no state, or
-                its state holds a value that a checkpoint can't hold.
-            ValueError: There are no parts; the step is negative; the step, the names, or the order of
-                sharded parameters in an optimizer differ between ranks.
-            Exception: An error of a part or of the system. The other ranks then raise RuntimeError. An error
-                of an earlier save is raised once this save has started.
+            TypeError: `step` is not an integer; a part was passed without its name; a part has no
+                state, or its state holds a value that a checkpoint can't hold.
+            ValueError: There are no parts; the step is negative; the step, the names, or the order
+                of sharded parameters in an optimizer differ between ranks.
+            Exception: An error of a part or of the system. The other ranks then raise RuntimeError.
+                An error of an earlier save is raised once this save has started.
         """
         states: dict[str, SplitState] = {}
 
         def copy_parts() -> _Copied:
             checked_step = checks.at_least("step", step, 0)
-            if isinstance(wait, Stateful | dict | list):  # a part without a name, which would not be saved
+            if isinstance(
+                wait, Stateful | dict | list
+            ):  # a part without a name, which would not be saved
                 raise TypeError(
-                    f"wait = {checks.short_repr(wait)} must be True or False: pass parts by name, such as "
-                    "step=step"
+                    f"wait = {checks.short_repr(wait)} must be True or False: pass parts by name, "
+                    "such as step=step"
                 )
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
@@ -141,9 +151,12 @@ class Checkpoints:
             earlier_error = self._wait()  # again: a signal handler may have saved meanwhile
             path = checkpoint_dirs.partial_path(self.directory, checked_step, copied[0].save_id)
             kinds = {name: parts.kind_of(part) for name, part in parts_by_name.items()}
-            _pending[self._key] = saving.start_save(saving.Save(checked_step, states, kinds, path, self.keep))
+            _pending[self._key] = saving.start_save(
+                saving.Save(checked_step, states, kinds, path, self.keep)
+            )
         try:
-            # An earlier save's error must not cost this checkpoint as well, so it is raised only now.
+            # An earlier save's error must not cost this checkpoint as well, so it is raised only
+            # now.
             if earlier_error is not None:
                 earlier_error.add_note(
                     f"An earlier save failed. The save of checkpoint {checked_step} has started."
@@ -153,18 +166,20 @@ class Checkpoints:
             if wait:
                 self._finish()
 
-    def load(self, step: int | None = None, /, *, verify: bool = True, **parts_by_name: Part) -> int | None:
+    def load(
+        self, step: int | None = None, /, *, verify: bool = True, **parts_by_name: Part
+    ) -> int | None:
         """Load the saved states into the parts, one after the other.
 
-        Everything is read and verified before the first part changes. If a part then rejects its state, the
-        parts before it are loaded already: stop, or load again. A `TrainStep` that is loaded halfway refuses
-        to train.
+        Everything is read and verified before the first part changes. If a part then rejects its
+        state, the parts before it are loaded already: stop, or load again. A `TrainStep` that is
+        loaded halfway refuses to train.
 
         Args:
-            step: Which checkpoint; by default the last saved one that is not damaged. A warning names the
-                damaged ones that were skipped.
-            verify: Compare the SHA-256 of every file. With False, a load is faster, and a flipped bit may go
-                unnoticed.
+            step: Which checkpoint; by default the last saved one that is not damaged. A warning
+                names the damaged ones that were skipped.
+            verify: Compare the SHA-256 of every file. With False, a load is faster, and a flipped
+                bit may go unnoticed.
             **parts_by_name: The parts, or some of them, under the names that they were saved under.
 
         Returns:
@@ -172,15 +187,17 @@ class Checkpoints:
 
         Raises:
             TypeError: `step` is not an integer; a part has no state.
-            ValueError: There are no parts; no checkpoint has this step; it has no parts of these names, or
-                parts of another kind; the arguments differ between ranks.
+            ValueError: There are no parts; no checkpoint has this step; it has no parts of these
+                names, or parts of another kind; the arguments differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: An error of a part that rejects its state.
         """
 
         def read(saved: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, list[Any]]:
             _check_saved_parts(saved[0], list(parts_by_name))
-            states = [loading.read_part(saved[0], name, part) for name, part in parts_by_name.items()]
+            states = [
+                loading.read_part(saved[0], name, part) for name, part in parts_by_name.items()
+            ]
             return saved[0], states
 
         with torch.inference_mode(False), torch.no_grad():
@@ -202,8 +219,9 @@ class Checkpoints:
     def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
         """Load a model's weights and buffers from a checkpoint, without an optimizer or a training step.
 
-        The model may be plain or wrapped, on any number of ranks, however it was saved. If buffers differed
-        between ranks (running statistics under DDP, for instance), all ranks get those of rank 0.
+        The model may be plain or wrapped, on any number of ranks, however it was saved. If buffers
+        differed between ranks (running statistics under DDP, for instance), all ranks get those of
+        rank 0.
 
         Args:
             model: The module. It has the names and shapes of the saved one; its dtypes may differ.
@@ -215,9 +233,9 @@ class Checkpoints:
 
         Raises:
             TypeError: `model` is not a module; `step` is not an integer.
-            ValueError: The directory has no checkpoint, or none of this step; it has no such part; the part
-                is neither a `TrainStep` nor a module, or of a different model; the model has no memory; the
-                arguments differ between ranks.
+            ValueError: The directory has no checkpoint, or none of this step; it has no such part;
+                the part is neither a `TrainStep` nor a module, or of a different model; the model
+                has no memory; the arguments differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
         >>> import tempfile, torch
@@ -237,12 +255,14 @@ class Checkpoints:
             return saved[0].checkpoint.step, loading.read_model(saved[0], part, model)
 
         with torch.inference_mode(False), torch.no_grad():
-            found = self._read_newest(step, [part], lambda: parts.check_model(part, "model", model), read)
+            found = self._read_newest(
+                step, [part], lambda: parts.check_model(part, "model", model), read
+            )
             # A new training run may start without a checkpoint, but a model would stay random.
             if found is None:
                 raise ValueError(
-                    f"{self.directory} has no checkpoint to load: Checkpoints takes the directory given to "
-                    "the run that saved them"
+                    f"{self.directory} has no checkpoint to load: Checkpoints takes the directory "
+                    "given to the run that saved them"
                 )
             loaded_step, state = found
             collective_call(lambda: parts.set_state(model, state))
@@ -255,30 +275,33 @@ class Checkpoints:
 
             tensor = Σ weights[i] · (the tensor in checkpoint steps[i])
 
-        All floating-point tensors are averaged, buffers included. Everything else, such as an integer buffer,
-        comes from the last of `steps`. `Curve.merge_weights` returns the weights that replace a cooldown.
+        All floating-point tensors are averaged, buffers included. Everything else, such as an
+        integer buffer, comes from the last of `steps`. `Curve.merge_weights` returns the weights
+        that replace a cooldown.
 
-        A tensor that is float64 in any checkpoint is summed in float64, every other one in float32; the sum
-        is rounded to the module's dtype at the end. The result has the same bits on any number of ranks.
-        Tensors are read some megabytes at a time. In addition to the module, each rank needs memory for one
-        whole model, and for some copies of its largest tensor. The SHA-256 of every file is verified.
+        A tensor that is float64 in any checkpoint is summed in float64, every other one in float32;
+        the sum is rounded to the module's dtype at the end. The result has the same bits on any
+        number of ranks. Tensors are read some megabytes at a time. In addition to the module, each
+        rank needs memory for one whole model, and for some copies of its largest tensor. The
+        SHA-256 of every file is verified.
 
         Args:
             steps: The checkpoints, each once.
-            weights: A number for each checkpoint. They add up to 1 within 10⁻⁶, which leaves room for float32
-                rounding, and may be negative. A checkpoint of weight 0 is verified, but not summed.
+            weights: A number for each checkpoint. They add up to 1 within 10⁻⁶, which leaves room
+                for float32 rounding, and may be negative. A checkpoint of weight 0 is verified, but
+                not summed.
             into: The module, plain or wrapped, on any number of ranks, as for `load_model`. Its
                 `load_state_dict` loads the result.
             part: The name of the part: a `TrainStep`, or a module.
 
         Raises:
-            TypeError: `steps` is not a sequence of integers, or `weights` is not a sequence of numbers;
-                `into` is not a module.
-            ValueError: `steps` is empty or names a checkpoint twice; there are more or fewer weights than
-                steps, one is not finite, or they don't add up to 1; a checkpoint is missing, or has no such
-                part; the part is neither a `TrainStep` nor a module, or of a different model; a tensor is
-                floating-point in one checkpoint, but not in another or in the module; the module has no
-                memory; the arguments differ between ranks.
+            TypeError: `steps` is not a sequence of integers, or `weights` is not a sequence of
+                numbers; `into` is not a module.
+            ValueError: `steps` is empty or names a checkpoint twice; there are more or fewer
+                weights than steps, one is not finite, or they don't add up to 1; a checkpoint is
+                missing, or has no such part; the part is neither a `TrainStep` nor a module, or of
+                a different model; a tensor is floating-point in one checkpoint, but not in another
+                or in the module; the module has no memory; the arguments differ between ranks.
             RuntimeError: A checkpoint is damaged; or another rank has failed.
             Exception: An error of the module that rejects the state.
 
@@ -335,14 +358,18 @@ class Checkpoints:
         """Return the checkpoints that rank 0 sees: other ranks may see different ones by now."""
         listed = collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
         # The path of the directory may differ by rank.
-        return [replace(checkpoint, path=self.directory / checkpoint.path.name) for checkpoint in listed]
+        return [
+            replace(checkpoint, path=self.directory / checkpoint.path.name) for checkpoint in listed
+        ]
 
     def _checkpoint_of(self, step: int, listed: Sequence[CheckpointDir]) -> CheckpointDir:
         """Return the checkpoint of this step, the last saved one if there are several."""
         of_step = [checkpoint for checkpoint in listed if checkpoint.step == step]
         if not of_step:
             steps = sorted({checkpoint.step for checkpoint in listed})
-            raise ValueError(f"{self.directory} has no checkpoint {step}; it has {checks.short_repr(steps)}")
+            raise ValueError(
+                f"{self.directory} has no checkpoint {step}; it has {checks.short_repr(steps)}"
+            )
         return of_step[-1]
 
     def _read_newest(
@@ -376,7 +403,9 @@ class Checkpoints:
             value, damage = loading.read_verified([checkpoint], read, verify=verify)
             if not damage:
                 if damages:
-                    message = f"{checkpoint.path} is loaded: newer ones are damaged: {'; '.join(damages)}"
+                    message = (
+                        f"{checkpoint.path} is loaded: newer ones are damaged: {'; '.join(damages)}"
+                    )
                     warnings.warn(message, UserWarning, stacklevel=3)
                 return value
             if self._list() != listed:
@@ -388,7 +417,9 @@ class Checkpoints:
         return None
 
     def __reduce__(self) -> Never:
-        raise TypeError("Checkpoints can't be copied or pickled: build others on the same directory")
+        raise TypeError(
+            "Checkpoints can't be copied or pickled: build others on the same directory"
+        )
 
 
 class _Copied(NamedTuple):
@@ -406,8 +437,8 @@ def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
     for rank, of_rank in enumerate(arguments):
         if of_rank != arguments[0]:
             raise ValueError(
-                f"rank 0 calls {call} with {names} = {checks.short_repr(arguments[0])}, and rank {rank} with "
-                f"{checks.short_repr(of_rank)}"
+                f"rank 0 calls {call} with {names} = {checks.short_repr(arguments[0])}, and rank "
+                f"{rank} with {checks.short_repr(of_rank)}"
             )
     return arguments[0]
 
@@ -427,13 +458,15 @@ def _world_size_warning(saved: SavedCheckpoint, parts_by_name: Mapping[str, Part
     if now < before:
         dropped = saved.values_of_ranks(now, parts_by_name)
         if dropped:
-            return f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
+            return (
+                f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
+            )
     if now > before:
         has_step = any(isinstance(part, TrainStep) for part in parts_by_name.values())
         if has_step or saved.values_of_ranks(1, parts_by_name):
             return (
-                f"{message}the new processes keep the random numbers and the carry of their training steps, "
-                "and get process 0's values of everything else"
+                f"{message}the new processes keep the random numbers and the carry of their "
+                "training steps, and get process 0's values of everything else"
             )
     return ""
 

@@ -97,7 +97,9 @@ class SavedCheckpoint:
 
 
 class _LoadPlanner(dcp.DefaultLoadPlanner):
-    def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
+    def set_up_planner(
+        self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False
+    ) -> None:
         super().set_up_planner(state_dict[saving.TENSORS], metadata, is_coordinator)
 
 
@@ -177,10 +179,11 @@ def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> 
 class Targets:
     """Allocates the tensors of a part to read into, sharded as the part needs them.
 
-    A tensor is sharded like the one that the part has now. An optimizer that has not stepped yet has no
-    state, and reading whole moments would take many times the memory of a shard. So its tensors are sharded
-    like their parameter if they have its shape, and otherwise as they were saved. An optimizer of another
-    library may shard even those of its shape differently from the parameter: as they were saved.
+    A tensor is sharded like the one that the part has now. An optimizer that has not stepped yet
+    has no state, and reading whole moments would take many times the memory of a shard. So its
+    tensors are sharded like their parameter if they have its shape, and otherwise as they were
+    saved. An optimizer of another library may shard even those of its shape differently from the
+    parameter: as they were saved.
     """
 
     def __init__(self, name: str, part: Part) -> None:
@@ -240,7 +243,8 @@ def _current_state(part: Part) -> Any:
 def _sharded_parameters(name: str, part: Part) -> dict[str, _ShardedParameter]:
     """Return the sharded parameters of an optimizer or a training step, by the path of their state.
 
-    The first one is also found under the path of all states, for values that belong to no parameter.
+    The first one is also found under the path of all states, for values that belong to no
+    parameter.
     """
     optimizers: Sequence[Optimizer] = [part] if isinstance(part, Optimizer) else []
     path = name
@@ -265,9 +269,9 @@ def read_verified(
 ) -> tuple[Value | None, str]:
     """Read from checkpoints, and meanwhile verify all their files. A collective.
 
-    With `verify`, the SHA-256 of each file is compared. Otherwise, each file must only be there. The files
-    are divided among the ranks. If the number of ranks is unchanged, each rank verifies the file that it
-    wrote.
+    With `verify`, the SHA-256 of each file is compared. Otherwise, each file must only be there.
+    The files are divided among the ranks. If the number of ranks is unchanged, each rank verifies
+    the file that it wrote.
 
     Returns:
         What `read` returns, and ""; or None, and what is damaged.
@@ -308,7 +312,8 @@ def read_verified(
 def _find_change(checkpoint: CheckpointDir) -> str:
     """Return an empty string, or that a save in another process has replaced or removed a checkpoint.
 
-    Its files are opened by their paths, some later than others, and could be those of two checkpoints.
+    Its files are opened by their paths, some later than others, and could be those of two
+    checkpoints.
     """
     if read_checkpoint(checkpoint.path, checkpoint.step) == checkpoint:
         return ""
@@ -319,7 +324,9 @@ def _files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[Checkpo
     """Return this rank's share of the files, each as its checkpoint and its name."""
     files: list[tuple[CheckpointDir, str]] = []
     for checkpoint in checkpoints:
-        present = {path.name for path in checkpoint.path.glob("*.safetensors")}  # DCP would read all of them
+        present = {
+            path.name for path in checkpoint.path.glob("*.safetensors")
+        }  # DCP would read all of them
         all_names = sorted(present.union(checkpoint.files))
         for name in all_names[processes.rank() :: processes.world_size()]:
             files.append((checkpoint, name))

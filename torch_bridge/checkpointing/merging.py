@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_bridge.checkpointing.loading import SavedCheckpoint, Targets, model_structure, read_tensors
+from torch_bridge.checkpointing.loading import (
+    SavedCheckpoint,
+    Targets,
+    model_structure,
+    read_tensors,
+)
 from torch_bridge.checkpointing.states import meta_of
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import local_shard, memory_key
@@ -27,14 +32,18 @@ def check_arguments(steps: Any, weights: Any) -> tuple[list[int], list[float]]:
     for name, value, items in (("steps", steps, "integers"), ("weights", weights, "numbers")):
         if not checks.is_ordered(value):
             raise TypeError(f"{name} = {checks.short_repr(value)} must be a sequence of {items}")
-    checked_steps = [checks.at_least(f"steps[{index}]", step, 0) for index, step in enumerate(steps)]
+    checked_steps = [
+        checks.at_least(f"steps[{index}]", step, 0) for index, step in enumerate(steps)
+    ]
     checked_weights = [
         float(checks.float32(f"weights[{index}]", weight)) for index, weight in enumerate(weights)
     ]
     if not checked_steps:
         raise ValueError("steps is empty: it must name at least one checkpoint")
     if len(set(checked_steps)) < len(checked_steps):
-        raise ValueError(f"steps = {checks.short_repr(checked_steps)} names a checkpoint more than once")
+        raise ValueError(
+            f"steps = {checks.short_repr(checked_steps)} names a checkpoint more than once"
+        )
     if len(checked_weights) != len(checked_steps):
         raise ValueError(
             f"there are {len(checked_steps)} steps and {len(checked_weights)} weights: "
@@ -109,10 +118,13 @@ def _means(
         )
         for name in names:
             dtype = _dtype_of_sum([structure[name] for structure in structures])
-            # Round the product before adding. A fused operation such as add_(…, alpha=weight) rounds once for
-            # some elements and twice for others: a sharded tensor would get other bits than a whole one.
+            # Round the product before adding. A fused operation such as add_(…, alpha=weight)
+            # rounds once for some elements and twice for others: a sharded tensor would get other
+            # bits than a whole one.
             tensor = tensors.pop(name).detach()
-            is_shared = memory_key(tensor) in map(memory_key, tensors.values())  # tied where it was saved
+            is_shared = memory_key(tensor) in map(
+                memory_key, tensors.values()
+            )  # tied where it was saved
             product = tensor.to(dtype, copy=is_shared)
             local_shard(product).mul_(weights[index])
             if name in sums:
@@ -131,7 +143,8 @@ def _names_to_average(
     """Return the names of the floating-point tensors, real or complex.
 
     Raises:
-        ValueError: A tensor is of another kind in another checkpoint, or the module can't hold its mean.
+        ValueError: A tensor is of another kind in another checkpoint, or the module can't hold its
+            mean.
     """
     names: list[str] = []
     last_step = saved[-1].checkpoint.step
@@ -142,13 +155,13 @@ def _names_to_average(
         for checkpoint, structure in zip(saved, structures, strict=True):
             if _kind_of_mean(structure[name]) != kind:
                 raise ValueError(
-                    f"{name} is {_dtype(structure[name])} in checkpoint {checkpoint.checkpoint.step}, and "
-                    f"{dtype} in checkpoint {last_step}"
+                    f"{name} is {_dtype(structure[name])} in checkpoint "
+                    f"{checkpoint.checkpoint.step}, and {dtype} in checkpoint {last_step}"
                 )
         if not torch.can_cast(dtype, current[name].dtype):
             raise ValueError(
-                f"{name} is {dtype} in checkpoint {last_step}, and {current[name].dtype} here: its mean does "
-                "not fit"
+                f"{name} is {dtype} in checkpoint {last_step}, and {current[name].dtype} here: its "
+                "mean does not fit"
             )
         names.append(name)
     return names

@@ -35,12 +35,13 @@ def check_parts(parts: Mapping[str, Any]) -> None:
     for name, part in parts.items():
         if not name.isidentifier() or name in _RESERVED_NAMES:
             raise ValueError(
-                f"{checks.short_repr(name)} must be a valid variable name, and not one of {_RESERVED_NAMES}"
+                f"{checks.short_repr(name)} must be a valid variable name, and not one of "
+                f"{_RESERVED_NAMES}"
             )
         if isinstance(part, type) or not isinstance(part, Stateful | dict | list):
             raise TypeError(
-                f"{name} = {checks.short_repr(part)} must have state_dict and load_state_dict, or be a "
-                "dictionary or a list"
+                f"{name} = {checks.short_repr(part)} must have state_dict and load_state_dict, or "
+                "be a dictionary or a list"
             )
 
 
@@ -68,7 +69,8 @@ def check_model(part: Any, argument: str, model: Any) -> None:
         )
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise ValueError(
-            f"{argument} is on the meta device, without memory: call {argument}.to_empty(device=...) first"
+            f"{argument} is on the meta device, without memory: call "
+            f"{argument}.to_empty(device=...) first"
         )
 
 
@@ -101,7 +103,9 @@ def copy_state(name: str, part: Part) -> SplitState:
         TypeError: The state holds something that a checkpoint can't hold.
     """
     if isinstance(part, TrainStep):
-        return split_state(name, part.state_dict(), lambda tensor: tensor)  # these are copies already
+        return split_state(
+            name, part.state_dict(), lambda tensor: tensor
+        )  # these are copies already
     return split_state(name, get_state(part), host_copier())
 
 
@@ -130,7 +134,8 @@ def check_same_order(digests_by_rank: Sequence[Mapping[str, str | None]]) -> Non
         for name, digest in digests.items():
             if digest != digests_by_rank[0][name]:
                 raise ValueError(
-                    f"{name} has its parameters in different orders on rank 0 and rank {rank}, so shards of "
-                    "different parameters would be joined. Build the optimizer's groups in the same order on "
-                    "every rank. If they are built from a set, sort it: its order differs between processes"
+                    f"{name} has its parameters in different orders on rank 0 and rank {rank}, so "
+                    "shards of different parameters would be joined. Build the optimizer's groups "
+                    "in the same order on every rank. If they are built from a set, sort it: its "
+                    "order differs between processes"
                 )

@@ -1,8 +1,8 @@
 """Write a checkpoint in the background: DCP plans which rank writes what, and each rank writes one file.
 
-Each rank writes its shards of DTensors. Rank 0 writes everything else, and another rank only what differs
-from rank 0's. DCP assumes that tensors of equal names are equal, so a tensor that differs is stored under a
-name with the number of its rank.
+Each rank writes its shards of DTensors. Rank 0 writes everything else, and another rank only what
+differs from rank 0's. DCP assumes that tensors of equal names are equal, so a tensor that differs
+is stored under a name with the number of its rank.
 """
 
 import gc
@@ -32,8 +32,8 @@ from torch_bridge.checkpointing.states import SplitState
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 
-# One worker, so the collectives of two saves never mix. Saves to different directories queue up, each with
-# its copy of the state. A program that ends first completes the work of such an executor.
+# One worker, so the collectives of two saves never mix. Saves to different directories queue up,
+# each with its copy of the state. A program that ends first completes the work of such an executor.
 _executor = ThreadPoolExecutor(1, thread_name_prefix="torch_bridge.Checkpoints")
 TENSORS = "tensors"  # the only key that DCP gets: it spends 0.1 ms on each
 _SINGLE_PROCESS = re.compile("torch.distributed is disabled", re.IGNORECASE)
@@ -75,8 +75,8 @@ def start_save(save: Save) -> "Future[None]":
 
 def ignore_single_process() -> None:
     """Ignore a warning of DCP, to which a single process seems to be a mistake."""
-    # Permanent: a temporary filter would also change the filters of other threads. If it is the first one
-    # already, adding it would only make Python forget which warnings it has shown.
+    # Permanent: a temporary filter would also change the filters of other threads. If it is the
+    # first one already, adding it would only make Python forget which warnings it has shown.
     if warnings.filters[:1] != [("ignore", _SINGLE_PROCESS, UserWarning, None, 0)]:
         warnings.filterwarnings("ignore", _SINGLE_PROCESS.pattern, UserWarning)
 
@@ -84,7 +84,8 @@ def ignore_single_process() -> None:
 @contextmanager
 def plain_errors(rank: int) -> Generator[None]:
     """Raise this rank's error of a function of DCP as it was, or a RuntimeError for another rank's."""
-    # DCP's CheckpointException is a BaseException, which would pass every `except Exception` of a program.
+    # DCP's CheckpointException is a BaseException, which would pass every `except Exception` of a
+    # program.
     try:
         yield
     except dcp.CheckpointException as error:
@@ -124,10 +125,12 @@ def _run(save: Save, group: Any) -> None:
     del save
     if rank == 0:
         shutil.rmtree(path, ignore_errors=True)
-    if group is not None and not (distributed.is_initialized() and distributed.group.WORLD in _groups):
+    if group is not None and not (
+        distributed.is_initialized() and distributed.group.WORLD in _groups
+    ):
         error = RuntimeError(
-            f"checkpoint {step} is lost: the process group was destroyed before it was complete. Wait for "
-            "the last save with save(..., wait=True) before destroy_process_group()"
+            f"checkpoint {step} is lost: the process group was destroyed before it was complete. "
+            "Wait for the last save with save(..., wait=True) before destroy_process_group()"
         )
     # Its frames would keep the copied state alive, next to the copy of the next save.
     error.__context__ = error.__cause__ = None
@@ -138,7 +141,9 @@ def _run(save: Save, group: Any) -> None:
 
 def _write(save: Save, group: Any) -> None:
     tensors: dict[str, Tensor] = {}
-    main_digests = processes.collective_call(lambda: _collect_tensors(save, tensors, group), group)[0]
+    main_digests = processes.collective_call(lambda: _collect_tensors(save, tensors, group), group)[
+        0
+    ]
     ignore_single_process()
     with plain_errors(save.rank):
         dcp.save(
@@ -166,7 +171,8 @@ class _SavePlanner(dcp.DefaultSavePlanner):
     """Names the tensors that differ from rank 0's.
 
     Args:
-        main_digests: Rank 0's digests of the tensors that are not sharded; None with a single process.
+        main_digests: Rank 0's digests of the tensors that are not sharded; None with a single
+            process.
         rank: This rank.
     """
 
@@ -174,7 +180,9 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         super().__init__(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
         self._main_digests, self._rank = main_digests, rank
 
-    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
+    def set_up_planner(
+        self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False
+    ) -> None:
         tensors: dict[str, Tensor] = state_dict[TENSORS]
         if self._main_digests is not None and not is_coordinator:
             tensors = _with_names_of_rank(tensors, self._main_digests, self._rank)
@@ -200,7 +208,8 @@ def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
         if not mesh_of(tensor):
             digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}".encode())
             if tensor.numel():
-                # flatten() may keep another stride than 1 of a single element, which view(dtype) rejects.
+                # flatten() may keep another stride than 1 of a single element, which view(dtype)
+                # rejects.
                 flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
                 digest.update(flat.view(torch.uint8).numpy().data)
             digests[name] = digest.hexdigest()
@@ -214,7 +223,9 @@ class _Writer(dcp.HuggingFaceStorageWriter):
         super().__init__(str(save.path), save_distributed=True)
         self._save = save
 
-    def write_data(self, plan: dcp.SavePlan, planner: dcp.SavePlanner) -> "torch.futures.Future[Any]":
+    def write_data(
+        self, plan: dcp.SavePlan, planner: dcp.SavePlanner
+    ) -> "torch.futures.Future[Any]":
         # Torch's own method holds two more copies of the file, and calls fsync before it flushes.
         tensors: dict[str, Tensor] = {}
         places: dict[str, Any] = {}
@@ -224,7 +235,9 @@ class _Writer(dcp.HuggingFaceStorageWriter):
             tensors[name] = cast("Tensor", planner.resolve_data(item)).contiguous()
             places[name] = {"saved_offsets": list(data.chunk.offsets)}
         path = self._save.path / checkpoint_dirs.rank_file(self._save.rank)
-        digest = _write_file(path, tensors, {"format": "pt", "DCP_SHARDING_INFO": json.dumps(places)})
+        digest = _write_file(
+            path, tensors, {"format": "pt", "DCP_SHARDING_INFO": json.dumps(places)}
+        )
         written: torch.futures.Future[Any] = torch.futures.Future()
         written.set_result([(path.name, digest)])
         return written
@@ -240,7 +253,8 @@ class _Writer(dcp.HuggingFaceStorageWriter):
 
 def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Write a safetensors file, flush it to disk, and return its SHA-256."""
-    # safetensors creates files that nobody else may read. Take the usual mode from a file made by Python.
+    # safetensors creates files that nobody else may read. Take the usual mode from a file made by
+    # Python.
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     try:

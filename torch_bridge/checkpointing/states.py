@@ -1,16 +1,16 @@
 """A state as tensors by name, and a structure that holds everything else.
 
-The structure is the state with an empty tensor on the meta device in place of each tensor. For the part
-`part`:
+The structure is the state with an empty tensor on the meta device in place of each tensor. For the
+part `part`:
 
     {"at": (3, 0.5), "best": {1: w}}
 
     structure  {"at": (3, 0.5), "best": {1: an empty tensor of w's dtype, shape and stride}}
     tensors    {"part.best.1": w}
 
-`torch.save` turns the structure into bytes. `torch.load(weights_only=True)` reads them without running code.
-A NumPy array is stored as a tensor of bytes in NumPy's file format: pickles of NumPy could be crafted to
-follow any memory address.
+`torch.save` turns the structure into bytes. `torch.load(weights_only=True)` reads them without
+running code. A NumPy array is stored as a tensor of bytes in NumPy's file format: pickles of NumPy
+could be crafted to follow any memory address.
 """
 
 import copy
@@ -28,7 +28,8 @@ from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import local_shard, mesh_of, placements_of
 
-# What both safetensors and DCP's reader support. A tensor of any other dtype stays in the structure.
+# What both safetensors and DCP's reader support. A tensor of any other dtype stays in the
+# structure.
 _STORED_DTYPES = {
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     *(torch.int8, torch.int16, torch.int32, torch.int64),
@@ -56,7 +57,8 @@ class SplitState:
 
     structure: Any
     names: list[str]
-    """The name of each empty tensor in the structure, in the order of `map_leaves`. Tied tensors share it."""
+    """The name of each empty tensor in the structure, in the order of `map_leaves`. Tied tensors
+    share it."""
     kinds: list[str]
     """What each of these tensors is in the state: "tensor", or a NumPy "array" or "scalar"."""
     placements: list[list[int | None] | None]
@@ -92,8 +94,8 @@ class StoredTensor:
 def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) -> SplitState:
     """Split a state into its tensors, which are copied, and its structure.
 
-    A tensor's name is its path, such as `step.model.0.weight`. Plain tensors for which `copy_tensor` returns
-    the same copy are stored once.
+    A tensor's name is its path, such as `step.model.0.weight`. Plain tensors for which
+    `copy_tensor` returns the same copy are stored once.
 
     Args:
         name: The first component of all paths.
@@ -106,7 +108,9 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
     split = SplitState(None, [], [], [], {})
     names_by_copy: dict[int, str] = {}  # by the id of the copy, which `split.tensors` keeps alive
 
-    def store(stored_name: str, kind: str, tensor: Tensor, placements: list[int | None] | None) -> Tensor:
+    def store(
+        stored_name: str, kind: str, tensor: Tensor, placements: list[int | None] | None
+    ) -> Tensor:
         split.names.append(stored_name)
         split.kinds.append(kind)
         split.placements.append(placements)
@@ -126,8 +130,8 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
         if leaf.dtype in _UNSTORED_DTYPES:
             return _with_flags_of(leaf, copied)
         stored_name = names_by_copy.get(id(copied))
-        # Tied DTensors are stored under every name: all ranks must use the same names, and a rank whose shard
-        # is empty can't tell that they are tied.
+        # Tied DTensors are stored under every name: all ranks must use the same names, and a rank
+        # whose shard is empty can't tell that they are tied.
         if stored_name is None or mesh_of(copied):
             stored_name = _free_name(path, split.tensors)
             names_by_copy[id(copied)] = stored_name
@@ -141,7 +145,9 @@ def read_structure(name: str, content: Tensor) -> Any:
     """Return the state of `structure_bytes`, with a `StoredTensor` in place of each stored tensor."""
     # Permanent: the end of a `safe_globals` block would also end it for a load in another thread.
     torch.serialization.add_safe_globals(_SAFE_GLOBALS)
-    record: Any = torch.load(io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True)
+    record: Any = torch.load(
+        io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True
+    )
     stored = zip(record["names"], record["kinds"], record["placements"], strict=True)
 
     def restore_leaf(_: str, leaf: Any) -> Any:
@@ -227,7 +233,9 @@ def _with_flags_of(leaf: Tensor, tensor: Tensor) -> Tensor:
 
 def _free_name(path: str, used: dict[str, Tensor]) -> str:
     """Return a path as a name that safetensors can hold, and that is not used."""
-    name = path.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair is not UTF-8
+    name = path.encode(
+        "utf-8", "backslashreplace"
+    ).decode()  # half of a surrogate pair is not UTF-8
     while name in used:  # {"a.b": …} and {"a": {"b": …}} give the same path
         name += "~"
     return name
@@ -247,7 +255,8 @@ def _check_plain(path: str, value: Any) -> None:
         return
     if kind is int and value.bit_length() > _MAX_INT_BITS:
         raise TypeError(
-            f"{path} is an integer of more than {_MAX_INT_BITS} bits, which a checkpoint does not hold"
+            f"{path} is an integer of more than {_MAX_INT_BITS} bits, which a checkpoint does not "
+            "hold"
         )
     if kind not in _PLAIN_TYPES:
         raise TypeError(
@@ -259,7 +268,8 @@ def _check_tensor(path: str, tensor: Tensor) -> None:
     """Raise a TypeError if a checkpoint can't hold a tensor."""
     if tensor.grad_fn is not None:
         raise TypeError(
-            f"{path} was computed with gradients, which a checkpoint does not hold: save tensor.detach()"
+            f"{path} was computed with gradients, which a checkpoint does not hold: save "
+            "tensor.detach()"
         )
     local = local_shard(tensor)
     is_dense = local.layout == torch.strided and not local.is_nested and not local.is_meta
@@ -273,4 +283,6 @@ def _check_tensor(path: str, tensor: Tensor) -> None:
         if mesh.size() != processes.world_size():
             raise TypeError(f"{path} is a DTensor over {mesh}, not over all ranks")
         if any(placement.is_partial() for placement in cast("Any", tensor).placements):
-            raise TypeError(f"{path} is a DTensor of partial sums, which a checkpoint does not hold")
+            raise TypeError(
+                f"{path} is a DTensor of partial sums, which a checkpoint does not hold"
+            )

@@ -12,7 +12,8 @@ from torch_bridge.curve_api import checks
 from torch_bridge.data.resumable_loader import GlobalBatches, ResumableLoader, on_cpu
 from torch_bridge.distributed import processes
 
-# Each worker holds another copy of the dataset object, and a single device seldom needs more workers.
+# Each worker holds another copy of the dataset object, and a single device seldom needs more
+# workers.
 _MAX_WORKERS = 8
 
 _REFUSED_OPTIONS = ("sampler", "batch_sampler", "generator", "in_order")
@@ -39,37 +40,39 @@ def make_loader(
 ) -> ResumableLoader:
     """Build a reproducible data loader that resumes in the middle of an epoch.
 
-    Every iteration is an epoch. In training, each epoch has a new order, drawn from `seed`, and an incomplete
-    last batch is dropped; otherwise the whole dataset is loaded in the order of its indices. Samples are
-    loaded and collated on the CPU. The random states of torch, NumPy and Python are not changed.
+    Every iteration is an epoch. In training, each epoch has a new order, drawn from `seed`, and an
+    incomplete last batch is dropped; otherwise the whole dataset is loaded in the order of its
+    indices. Samples are loaded and collated on the CPU. The random states of torch, NumPy and
+    Python are not changed.
 
-    With several processes (of the process group or, before there is one, torchrun's) each rank loads its
-    share of every batch: n ranks with batches of `batch_size` together load, in the order of ranks, the
-    samples that one process would load in batches of n · `batch_size`. An incomplete last batch is split as
-    evenly as possible. In evaluation a rank may get none of it, and then has one batch fewer (see
-    `evaluate`).
+    With several processes (of the process group or, before there is one, torchrun's) each rank
+    loads its share of every batch: n ranks with batches of `batch_size` together load, in the order
+    of ranks, the samples that one process would load in batches of n · `batch_size`. An incomplete
+    last batch is split as evenly as possible. In evaluation a rank may get none of it, and then has
+    one batch fewer (see `evaluate`).
 
-    After `load_state_dict(loader.state_dict())` on a loader built with the same arguments, its next iteration
-    begins with the first batch that had not been handed out: the rest of that epoch, or the next epoch if
-    none is left. So a resumed run first gets the rest of an epoch that was left early, where the run without
-    a stop would begin the next one: to leave epochs early, take the batches of all epochs from one iterator.
+    After `load_state_dict(loader.state_dict())` on a loader built with the same arguments, its next
+    iteration begins with the first batch that had not been handed out: the rest of that epoch, or
+    the next epoch if none is left. So a resumed run first gets the rest of an epoch that was left
+    early, where the run without a stop would begin the next one: to leave epochs early, take the
+    batches of all epochs from one iterator.
 
-    The state is (epoch, batch). It is the same on every rank, except that a rank without samples of the last
-    batch counts that batch when its iteration ends. Any number of ranks and workers can load it if the batch
-    of all ranks together keeps its size. A loader has one position: a new iteration, or loading a state, ends
-    the iteration before. To repeat exactly after a resume, augmentation must draw its random numbers from
-    (seed, epoch, index).
+    The state is (epoch, batch). It is the same on every rank, except that a rank without samples of
+    the last batch counts that batch when its iteration ends. Any number of ranks and workers can
+    load it if the batch of all ranks together keeps its size. A loader has one position: a new
+    iteration, or loading a state, ends the iteration before. To repeat exactly after a resume,
+    augmentation must draw its random numbers from (seed, epoch, index).
 
     Args:
         dataset: Samples by index, with a length.
         batch_size: Samples in a batch of one process.
         training: If True, shuffle and drop an incomplete last batch.
-        device: The device that the batches will be copied to (see `prefetch`). For CUDA they are put in
-            pinned memory.
-        num_workers: Number of loading processes, each with its own copy of the dataset, which live through
-            all epochs. By default one fewer than the cores that this process may use, at most 8; the
-            processes on one machine (torchrun's `LOCAL_WORLD_SIZE`) share its cores. On systems that spawn
-            workers, a script needs `if __name__ == "__main__":`.
+        device: The device that the batches will be copied to (see `prefetch`). For CUDA they are
+            put in pinned memory.
+        num_workers: Number of loading processes, each with its own copy of the dataset, which live
+            through all epochs. By default one fewer than the cores that this process may use, at
+            most 8; the processes on one machine (torchrun's `LOCAL_WORLD_SIZE`) share its cores. On
+            systems that spawn workers, a script needs `if __name__ == "__main__":`.
         seed: The seed of the orders, 0 to 2³² - 1.
         **overrides: Other keyword arguments of `torch.utils.data.DataLoader`, such as `shuffle`,
             `drop_last`, `collate_fn` or `prefetch_factor`. For a different order pass
@@ -79,13 +82,14 @@ def make_loader(
         A `torch.utils.data.DataLoader` with `state_dict` and `load_state_dict`.
 
     Raises:
-        TypeError: The dataset has no length or index (an `IterableDataset` keeps its own position in its
-            stream); a sampler was passed, or a keyword argument that `DataLoader` does not have.
+        TypeError: The dataset has no length or index (an `IterableDataset` keeps its own position
+            in its stream); a sampler was passed, or a keyword argument that `DataLoader` does not
+            have.
         ValueError: A number is out of range; the dataset is too small for a batch; in training with
-            `drop_last=False`, the last batch has fewer samples than ranks. From `load_state_dict`: the state
-            is of a loader that was built with other arguments.
-        RuntimeError: torch does not know the device. From an iteration: another one has ended it, or the
-            loader was built before the process group.
+            `drop_last=False`, the last batch has fewer samples than ranks. From `load_state_dict`:
+            the state is of a loader that was built with other arguments.
+        RuntimeError: torch does not know the device. From an iteration: another one has ended it,
+            or the loader was built before the process group.
 
     >>> from torch_bridge import make_loader
     >>> loader = make_loader(range(10), 4, num_workers=0)
@@ -98,16 +102,20 @@ def make_loader(
     True
     """
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Indexed):
-        raise TypeError(f"dataset = {checks.short_repr(dataset)} must have a length and samples by index")
+        raise TypeError(
+            f"dataset = {checks.short_repr(dataset)} must have a length and samples by index"
+        )
     for name in overrides.keys() & _REFUSED_OPTIONS:
         raise TypeError(
-            f"{name} = {checks.short_repr(overrides[name])}: make_loader takes no sampler or order but "
-            "those of seed= and shuffle=, so that the place in the data is (epoch, batch)"
+            f"{name} = {checks.short_repr(overrides[name])}: make_loader takes no sampler or order "
+            "but those of seed= and shuffle=, so that the place in the data is (epoch, batch)"
         )
     batch_size = checks.at_least("batch_size", batch_size, 1)
     seed = checks.at_least("seed", seed, 0)
     if seed >= 2**32:
-        raise ValueError(f"seed = {seed} must be below 2**32: torch's generator would ignore the bits above")
+        raise ValueError(
+            f"seed = {seed} must be below 2**32: torch's generator would ignore the bits above"
+        )
     batches = GlobalBatches(
         len(dataset),
         batch_size,
@@ -118,7 +126,9 @@ def make_loader(
         world_size=processes.world_size(),
     )
     batches.check_sizes(training)
-    on_cuda = device is not None and torch.device(device).type == "cuda" and torch.cuda.is_available()
+    on_cuda = (
+        device is not None and torch.device(device).type == "cuda" and torch.cuda.is_available()
+    )
     workers = _workers(num_workers, any(overrides.get(name) for name in _WORKER_OPTIONS))
     settings = {"pin_memory": on_cuda, "persistent_workers": workers > 0, **overrides}
     with on_cpu(), warnings.catch_warnings():

@@ -20,31 +20,32 @@ State = dict[str, Any]
 class prefetch(Generic[Batch]):
     """A loader's batches on the device, copied while the device still works on earlier ones.
 
-    On CUDA the copies of the next `depth` batches run on a separate stream. The user's stream, the current
-    one when a batch is requested, waits for the copy of that batch; the memory of a batch is reused only
-    after the work that this stream has queued on it. The device does both waits: with pinned memory
-    (`make_loader(..., device=device)`) the host never synchronizes with it. On a CPU the batches are returned
-    unchanged.
+    On CUDA the copies of the next `depth` batches run on a separate stream. The user's stream, the
+    current one when a batch is requested, waits for the copy of that batch; the memory of a batch
+    is reused only after the work that this stream has queued on it. The device does both waits:
+    with pinned memory (`make_loader(..., device=device)`) the host never synchronizes with it. On a
+    CPU the batches are returned unchanged.
 
-    Each iteration iterates over the loader once. An error in the loader is raised after the batches before
-    it. The state is the loader's state after the last batch handed out, however many were fetched ahead. A
-    loader with a state has one position: a new iteration, or loading a state, ends the previous one.
+    Each iteration iterates over the loader once. An error in the loader is raised after the batches
+    before it. The state is the loader's state after the last batch handed out, however many were
+    fetched ahead. A loader with a state has one position: a new iteration, or loading a state, ends
+    the previous one.
 
     Args:
-        loader: Any iterable of batches. A batch is a pytree (tuples, lists, dicts, named tuples) of dense
-            or sparse tensors and packed sequences; other leaves are passed through. The loader must not
-            write to a batch after handing it out.
+        loader: Any iterable of batches. A batch is a pytree (tuples, lists, dicts, named tuples) of
+            dense or sparse tensors and packed sequences; other leaves are passed through. The
+            loader must not write to a batch after handing it out.
         device: A CUDA device or the CPU.
         depth: Number of batches copied ahead.
 
     Raises:
-        TypeError: `depth` is not an integer. From an iteration, on CUDA: a batch holds a nested or quantized
-            tensor, or one of an unsupported layout. From `state_dict`, `load_state_dict` and `len`: the
-            loader has no such method.
-        ValueError: `depth` is below 1; the device is neither a CUDA device nor the CPU, or CUDA is not
-            available.
-        RuntimeError: torch does not know the device. From an iteration: a newer one, or a loaded state, has
-            ended it.
+        TypeError: `depth` is not an integer. From an iteration, on CUDA: a batch holds a nested or
+            quantized tensor, or one of an unsupported layout. From `state_dict`, `load_state_dict`
+            and `len`: the loader has no such method.
+        ValueError: `depth` is below 1; the device is neither a CUDA device nor the CPU, or CUDA is
+            not available.
+        RuntimeError: torch does not know the device. From an iteration: a newer one, or a loaded
+            state, has ended it.
 
     >>> from torch_bridge import make_loader, prefetch
     >>> feed = prefetch(make_loader(range(6), 2, training=False, num_workers=0), "cpu")
@@ -79,7 +80,9 @@ class prefetch(Generic[Batch]):
         self._state = self._loader_state()
         for batch, arrived, state in _run_ahead(self._fetch(batches), self._depth):
             if self._stateful is not None and self._iteration is not this:
-                raise RuntimeError("this iteration was ended: another has begun, or a state was loaded")
+                raise RuntimeError(
+                    "this iteration was ended: another has begun, or a state was loaded"
+                )
             if arrived is not None:
                 _use_on_current_stream(batch, arrived)
             self._state = state
@@ -110,9 +113,12 @@ class prefetch(Generic[Batch]):
     def _loader_state(self) -> State | None:
         return None if self._stateful is None else self._stateful.state_dict()
 
-    def _fetch(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Event | None, State | None]]:
+    def _fetch(
+        self, batches: Iterator[Batch]
+    ) -> Iterator[tuple[Batch, Event | None, State | None]]:
         """Yield each batch with the event of its arrival on the device, and the loader's state after it."""
-        # The state travels with its batch: by the time the batch is handed out, the loader is `depth` ahead.
+        # The state travels with its batch: by the time the batch is handed out, the loader is
+        # `depth` ahead.
         for batch in batches:
             if self._stream is None:
                 yield batch, None, self._loader_state()
@@ -123,9 +129,9 @@ class prefetch(Generic[Batch]):
 # Two streams share a batch, and the host waits for neither:
 #     the copying stream:  copy 1 · record 1 · copy 2 · record 2 · …
 #     the user's stream:   wait for record 1 · work on 1 · wait for record 2 · work on 2 · …
-# `wait_event` makes the user's stream wait for the copy. In the other direction, torch's allocator could give
-# batch 1's memory to copy 3 as soon as Python drops the batch, though work on it may still be queued.
-# `record_stream` delays that until the work is done.
+# `wait_event` makes the user's stream wait for the copy. In the other direction, torch's allocator
+# could give batch 1's memory to copy 3 as soon as Python drops the batch, though work on it may
+# still be queued. `record_stream` delays that until the work is done.
 def _start_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
     leaves, structure = pytree.tree_flatten(batch, _is_packed)
     if any(part.is_cuda for leaf in leaves for part in _dense_parts(leaf)):
@@ -149,7 +155,8 @@ def _use_on_current_stream(batch: Any, arrival: Event) -> None:
     user.wait_event(arrival)
     for leaf in pytree.tree_leaves(batch, _is_packed):
         for part in _dense_parts(leaf):
-            # The copying stream allocated the memory, and would otherwise reuse it as soon as it is freed.
+            # The copying stream allocated the memory, and would otherwise reuse it as soon as it is
+            # freed.
             part.record_stream(user)
 
 
@@ -173,8 +180,8 @@ def _dense_parts(leaf: Any) -> list[Tensor]:
         return [leaf.ccol_indices(), leaf.row_indices(), leaf.values()]
     if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:  # memory unknown
         raise TypeError(
-            f"a batch holds a {type(leaf).__name__} of layout {leaf.layout} and dtype {leaf.dtype}; prefetch "
-            "takes dense and sparse tensors and packed sequences"
+            f"a batch holds a {type(leaf).__name__} of layout {leaf.layout} and dtype "
+            f"{leaf.dtype}; prefetch takes dense and sparse tensors and packed sequences"
         )
     return [leaf]
 

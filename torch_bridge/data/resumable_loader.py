@@ -14,7 +14,8 @@ from torch_bridge.distributed import processes
 from torch_bridge.saved_states import reading_state_of
 
 EPOCHS_PER_SEED = 1024
-"""The generator of the orders gets a new seed after this many epochs, so that every epoch is soon reached."""
+"""The generator of the orders gets a new seed after this many epochs, so that every epoch is soon
+reached."""
 
 Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
 
@@ -22,10 +23,11 @@ Position = tuple[int, int]  # an epoch, and the number of its batches already ha
 class GlobalBatches(BatchSampler):
     """This rank's share of every batch that all ranks load together.
 
-    With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the epoch's
-    order. Of its r samples (B, or fewer in an incomplete last batch) rank k has [⌈k·r/n⌉, ⌈(k + 1)·r/n⌉).
-    The order of epoch e, counted from 0, is permutation e mod 1024 drawn from the seed of its 1024 epochs:
-    `seed` for the first 1024, and for later ones a seed computed from `seed` and ⌊e/1024⌋.
+    With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the
+    epoch's order. Of its r samples (B, or fewer in an incomplete last batch) rank k has [⌈k·r/n⌉,
+    ⌈(k + 1)·r/n⌉). The order of epoch e, counted from 0, is permutation e mod 1024 drawn from the
+    seed of its 1024 epochs: `seed` for the first 1024, and for later ones a seed computed from
+    `seed` and ⌊e/1024⌋.
 
     Args:
         samples: The length of the dataset.
@@ -75,14 +77,14 @@ class GlobalBatches(BatchSampler):
         ranks = f" in each of {self.world_size} processes" if self.world_size > 1 else ""
         if not self.count:
             raise ValueError(
-                f"{self._samples} samples give no batch of batch_size = {self.batch_size}{ranks} with "
-                f"drop_last = {self.drop_last}"
+                f"{self._samples} samples give no batch of batch_size = {self.batch_size}{ranks} "
+                f"with drop_last = {self.drop_last}"
             )
         if training and not self.drop_last and 0 < self._remainder < self.world_size:
             raise ValueError(
-                f"{self._samples} samples leave {self._remainder} for {self.world_size} processes in the "
-                "last batch, and in training every process needs some: give drop_last = True, or another "
-                "batch_size"
+                f"{self._samples} samples leave {self._remainder} for {self.world_size} processes "
+                "in the last batch, and in training every process needs some: give drop_last = "
+                "True, or another batch_size"
             )
 
     def __len__(self) -> int:
@@ -101,8 +103,8 @@ class GlobalBatches(BatchSampler):
 
     def _indices_in(self, batch: int) -> range:
         """Return the indices, into the epoch's order, of this rank's samples in a global batch."""
-        # -(-a // n) rounds up. Five samples over three ranks begin at ⌈0/3⌉, ⌈5/3⌉, ⌈10/3⌉ = 0, 2, 4 and are
-        # split 2, 2, 1.
+        # -(-a // n) rounds up. Five samples over three ranks begin at ⌈0/3⌉, ⌈5/3⌉, ⌈10/3⌉ = 0, 2,
+        # 4 and are split 2, 2, 1.
         first = batch * self._size
         size = min(self._size, self._samples - first)
         begin, end = (first - (-k * size // self.world_size) for k in (self.rank, self.rank + 1))
@@ -111,8 +113,8 @@ class GlobalBatches(BatchSampler):
     def _order(self, epoch: int) -> Any:
         order = None
         if self._shuffle:
-            # Only the seed and the epoch decide an order, so a state need not hold the generator's. A resumed
-            # run draws the earlier orders of the same seed again, once.
+            # Only the seed and the epoch decide an order, so a state need not hold the generator's.
+            # A resumed run draws the earlier orders of the same seed again, once.
             block, index = divmod(epoch, EPOCHS_PER_SEED)
             drawn = self._orders_drawn
             self._orders_drawn = math.inf  # after an interrupt below, start over
@@ -143,17 +145,19 @@ class ResumableLoader(DataLoader[Any]):
     batch_sampler: GlobalBatches  # pyright: ignore[reportIncompatibleVariableOverride]  (torch's may be None)
 
     def __init__(self, dataset: Any, batches: GlobalBatches, **settings: Any) -> None:
-        # DataLoader draws the workers' seeds from this generator at each iteration. If orders used it too,
-        # a resumed run would have others. The seeds differ between ranks.
+        # DataLoader draws the workers' seeds from this generator at each iteration. If orders used
+        # it too, a resumed run would have others. The seeds differ between ranks.
         seeds = torch.Generator("cpu").manual_seed(batches.made_with["seed"] + batches.rank)
         super().__init__(
             dataset, batches.batch_size, drop_last=batches.drop_last, generator=seeds, **settings
         )
-        # As an argument it would hide batch_size and drop_last, and DataLoader rejects an assignment.
+        # As an argument it would hide batch_size and drop_last, and DataLoader rejects an
+        # assignment.
         object.__setattr__(self, "batch_sampler", batches)
-        # `state_dict` saves `_position`; the next iteration begins at `_next_start`. With 3 batches per epoch
-        # they are (0, 2) and (1, 0) once batches 0 and 1 of epoch 0 were handed out: a new iteration is the
-        # next epoch, but a resumed run gets batch 2 first. After batch 2 both are (1, 0).
+        # `state_dict` saves `_position`; the next iteration begins at `_next_start`. With 3 batches
+        # per epoch they are (0, 2) and (1, 0) once batches 0 and 1 of epoch 0 were handed out: a
+        # new iteration is the next epoch, but a resumed run gets batch 2 first. After batch 2 both
+        # are (1, 0).
         self._position: Position = (0, 0)
         self._next_start: Position = (0, 0)
         self._iteration: object = None  # the iteration that the position belongs to
@@ -161,8 +165,8 @@ class ResumableLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch names its class)
         if self.batch_sampler.world_size == 1 < processes.world_size():
             raise RuntimeError(
-                f"the loader was built for one process, and there are {processes.world_size()} now: build it "
-                "after the process group"
+                f"the loader was built for one process, and there are {processes.world_size()} "
+                "now: build it after the process group"
             )
         self._iteration = this = object()
         self._position = self.batch_sampler.start = epoch, batch = self._next_start
@@ -172,15 +176,21 @@ class ResumableLoader(DataLoader[Any]):
         while True:
             # Persistent workers serve one iteration: an older one would take batches away from it.
             if self._iteration is not this:
-                raise RuntimeError("this iteration was ended: another has begun, or a state was loaded")
+                raise RuntimeError(
+                    "this iteration was ended: another has begun, or a state was loaded"
+                )
             with on_cpu():
                 try:
                     loaded = next(batches)
                 except StopIteration:
-                    self._position = self._next_start  # also on a rank without samples in the last batch
+                    self._position = (
+                        self._next_start
+                    )  # also on a rank without samples in the last batch
                     return
             batch += 1
-            self._position = (epoch, batch) if batch < self.batch_sampler.count else self._next_start
+            self._position = (
+                (epoch, batch) if batch < self.batch_sampler.count else self._next_start
+            )
             yield loaded
 
     def state_dict(self) -> dict[str, Any]:
@@ -195,7 +205,8 @@ class ResumableLoader(DataLoader[Any]):
             state_dict: A state that `state_dict` returned.
 
         Raises:
-            ValueError: `state_dict` is not the state of a loader with these arguments. Nothing was changed.
+            ValueError: `state_dict` is not the state of a loader with these arguments. Nothing was
+                changed.
         """
         with reading_state_of("a loader that make_loader built", state_dict):
             saved, made_with = state_dict["made_with"], self.batch_sampler.made_with
@@ -207,12 +218,16 @@ class ResumableLoader(DataLoader[Any]):
             ]
             if changes:
                 raise ValueError(
-                    f"state_dict was saved by a loader with {', '.join(changes)}; this batch_size is that of "
-                    "all processes together, and make_loader takes that of one"
+                    f"state_dict was saved by a loader with {', '.join(changes)}; this batch_size "
+                    "is that of all processes together, and make_loader takes that of one"
                 )
-            epoch, batch = (checks.at_least(name, state_dict[name], 0) for name in ("epoch", "batch"))
+            epoch, batch = (
+                checks.at_least(name, state_dict[name], 0) for name in ("epoch", "batch")
+            )
         if batch >= self.batch_sampler.count:
-            raise ValueError(f"batch = {batch} must be below {self.batch_sampler.count}, those of an epoch")
+            raise ValueError(
+                f"batch = {batch} must be below {self.batch_sampler.count}, those of an epoch"
+            )
         self._position = self._next_start = epoch, batch
         self._iteration = None
 

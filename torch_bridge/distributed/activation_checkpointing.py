@@ -17,51 +17,57 @@ Model = TypeVar("Model", bound=nn.Module)
 _checkpoint: Callable[..., Any] = cast("Any", checkpoint.checkpoint)
 
 
-def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type[nn.Module]]) -> Model:
+def checkpoint_activations(
+    model: Model, blocks: type[nn.Module] | Sequence[type[nn.Module]]
+) -> Model:
     """Make each module of these classes keep only its inputs, and run again in the backward pass.
 
-    With n blocks, each with a bytes of activations and i bytes of inputs, and a backward pass that needs
-    one block at a time, one more forward pass reduces the memory of activations
+    With n blocks, each with a bytes of activations and i bytes of inputs, and a backward pass that
+    needs one block at a time, one more forward pass reduces the memory of activations
 
         from n·a bytes to n·i + a
 
-    Gradients and random numbers have the same bits as without it. Source: Chen et al. 2016, Training Deep
-    Nets with Sublinear Memory Cost (arXiv:1604.06174).
+    Gradients and random numbers have the same bits as without it. Source: Chen et al. 2016,
+    Training Deep Nets with Sublinear Memory Cost (arXiv:1604.06174).
 
-    `torch.utils.checkpoint` with `use_reentrant=False` makes the second pass, under the autocast and the
-    random state of the first. Only the `forward` of each of these modules changes: the names of parameters
-    and states stay, copies and pickles of the model are checkpointed too, and a second call changes nothing.
-    Without gradients, as in `evaluate`, nothing is kept and nothing runs twice.
+    `torch.utils.checkpoint` with `use_reentrant=False` makes the second pass, under the autocast
+    and the random state of the first. Only the `forward` of each of these modules changes: the
+    names of parameters and states stay, copies and pickles of the model are checkpointed too, and a
+    second call changes nothing. Without gradients, as in `evaluate`, nothing is kept and nothing
+    runs twice.
 
-    It composes with `torch.compile`, autocast, accumulation, and a carry that blocks take and return. It
-    composes with `DistributedDataParallel` and `fully_shard`, before or after wrapping, for the same
-    classes of blocks or different ones; a block that is sharded separately is gathered once for both passes.
+    It composes with `torch.compile`, autocast, accumulation, and a carry that blocks take and
+    return. It composes with `DistributedDataParallel` and `fully_shard`, before or after wrapping,
+    for the same classes of blocks or different ones; a block that is sharded separately is gathered
+    once for both passes.
 
     It does not compose with
 
     - `cuda_graph=True`, since torch's checkpoint reads the random state;
     - dropout under `torch.compile(backend="eager")`, which is for debugging: the second pass draws
       different random numbers;
-    - before torch 2.11, a block that is used more than once if `fully_shard` was called on modules inside it:
-      torch raises an error in the backward pass;
-    - on CUDA the dropout of `nn.LSTM`, `nn.GRU` and `nn.RNN`, since cuDNN has a separate random state.
+    - before torch 2.11, a block that is used more than once if `fully_shard` was called on modules
+      inside it: torch raises an error in the backward pass;
+    - on CUDA the dropout of `nn.LSTM`, `nn.GRU` and `nn.RNN`, since cuDNN has a separate random
+      state.
 
-    A block must compute the same result twice. Its side effects, such as a list that it appends to, happen
-    twice, and its inputs must not be changed in place before the backward pass.
+    A block must compute the same result twice. Its side effects, such as a list that it appends to,
+    happen twice, and its inputs must not be changed in place before the backward pass.
 
     Args:
         model: The model, which is modified; it may be one of the blocks itself.
-        blocks: A module class, such as a transformer's block, or a sequence of them. A block inside another
-            runs again within the second pass of the outer one.
+        blocks: A module class, such as a transformer's block, or a sequence of them. A block inside
+            another runs again within the second pass of the outer one.
 
     Returns:
         The model.
 
     Raises:
-        TypeError: `model` is not a module; `blocks` is neither a module class nor a sequence of them.
-        ValueError: `blocks` is empty, or has a class that no module of the model has; or a block contains
-            BatchNorm, another layer with running statistics, or spectral norm, whose buffers would change
-            twice.
+        TypeError: `model` is not a module; `blocks` is neither a module class nor a sequence of
+            them.
+        ValueError: `blocks` is empty, or has a class that no module of the model has; or a block
+            contains BatchNorm, another layer with running statistics, or spectral norm, whose
+            buffers would change twice.
 
     >>> import torch
     >>> layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
@@ -73,13 +79,15 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
     if not classes:
         raise ValueError(f"blocks = {checks.short_repr(blocks)} must have a class of modules")
     named_modules: dict[str, nn.Module] = dict(cast("Any", model.named_modules()))
-    matching = {name: module for name, module in named_modules.items() if isinstance(module, classes)}
+    matching = {
+        name: module for name, module in named_modules.items() if isinstance(module, classes)
+    }
     for path, layer in named_modules.items():
         if _changes_buffers(layer) and any(layer in block.modules() for block in matching.values()):
             raise ValueError(
-                f"{path or 'the model'} ({type(layer).__name__}) has running statistics or spectral norm, "
-                "inside a block: its buffers would change in the first pass, and again in the second. Choose "
-                "other blocks, or a layer that doesn't change buffers"
+                f"{path or 'the model'} ({type(layer).__name__}) has running statistics or "
+                "spectral norm, inside a block: its buffers would change in the first pass, and "
+                "again in the second. Choose other blocks, or a layer that doesn't change buffers"
             )
     for block in matching.values():
         if not isinstance(block.forward, CheckpointedForward):
@@ -99,9 +107,9 @@ def _changes_buffers(layer: nn.Module) -> bool:
 class CheckpointedForward:
     """A `forward` that keeps only its inputs, and runs again in the backward pass."""
 
-    # An attribute of the module, not a module around it. So names stay, and hooks, above all those of
-    # `fully_shard`, run once, outside of the part that runs twice. It wraps a bound method, since copy and
-    # pickle bind that to the copied module.
+    # An attribute of the module, not a module around it. So names stay, and hooks, above all those
+    # of `fully_shard`, run once, outside of the part that runs twice. It wraps a bound method,
+    # since copy and pickle bind that to the copied module.
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         self.__wrapped__ = forward  # a name that inspect.signature follows
@@ -109,9 +117,9 @@ class CheckpointedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.__wrapped__(*args, **kwargs)
-        # All by position: torch's checkpoint takes keywords such as `debug` for itself, which a block may
-        # have too. And it looks for devices, and for inputs changed in place, only among positional
-        # arguments.
+        # All by position: torch's checkpoint takes keywords such as `debug` for itself, which a
+        # block may have too. And it looks for devices, and for inputs changed in place, only among
+        # positional arguments.
         values = *kwargs.values(), *args
         return _checkpoint(self._run, tuple(kwargs), *values, use_reentrant=False)
 

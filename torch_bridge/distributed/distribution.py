@@ -31,36 +31,40 @@ def distribute(
 ) -> Model:
     """Move the model to this process's device and, with several processes, wrap it for all of them.
 
-    Under `torchrun` it starts the process group (NCCL for CUDA, gloo for a CPU) unless there is one, gives
-    every rank the weights and buffers of rank 0, and wraps the model. An update of a `TrainStep` over it is
-    then one update over all ranks. With one process, or with `mode=None`, the model is only moved; the
-    arguments are checked nevertheless.
+    Under `torchrun` it starts the process group (NCCL for CUDA, gloo for a CPU) unless there is
+    one, gives every rank the weights and buffers of rank 0, and wraps the model. An update of a
+    `TrainStep` over it is then one update over all ranks. With one process, or with `mode=None`,
+    the model is only moved; the arguments are checked nevertheless.
 
-    A model that is too large for one device may be passed in host memory: `"fsdp"` moves and shards one block
-    at a time. Build the optimizer afterwards, over `model.parameters()`, because sharding replaces them.
+    A model that is too large for one device may be passed in host memory: `"fsdp"` moves and shards
+    one block at a time. Build the optimizer afterwards, over `model.parameters()`, because sharding
+    replaces them.
 
-    Sources: DDP, Li et al. 2020 (arXiv:2006.15704); sharded parameters, gradients and optimizer states,
-    ZeRO, Rajbhandari et al. 2020 (arXiv:1910.02054); FSDP, Zhao et al. 2023 (arXiv:2304.11277).
+    Sources: DDP, Li et al. 2020 (arXiv:2006.15704); sharded parameters, gradients and optimizer
+    states, ZeRO, Rajbhandari et al. 2020 (arXiv:1910.02054); FSDP, Zhao et al. 2023
+    (arXiv:2304.11277).
 
     Args:
         model: A module that is not wrapped yet.
-        mode: `"ddp"`: `torch.nn.parallel.DistributedDataParallel`, every rank holds the whole model.
-            `"fsdp"`: `torch.distributed.fsdp.fully_shard`, every rank holds a shard of each parameter.
-            None: every rank trains its own model, and a `TrainStep` over it does not warn about that.
-        blocks: Module classes, such as a transformer's block. `"fsdp"` shards each module of these classes
-            separately, and gathers it only while it computes. `"ddp"` ignores them.
-        device: By default the CUDA device of this process's `LOCAL_RANK`, or the CPU if there is no CUDA
-            device.
-        **options: Keyword arguments of torch's wrapper, such as `find_unused_parameters=True`, or `mesh=`
-            of two dimensions for hybrid sharding.
+        mode: `"ddp"`: `torch.nn.parallel.DistributedDataParallel`, every rank holds the whole
+            model. `"fsdp"`: `torch.distributed.fsdp.fully_shard`, every rank holds a shard of each
+            parameter. None: every rank trains its own model, and a `TrainStep` over it does not
+            warn about that.
+        blocks: Module classes, such as a transformer's block. `"fsdp"` shards each module of these
+            classes separately, and gathers it only while it computes. `"ddp"` ignores them.
+        device: By default the CUDA device of this process's `LOCAL_RANK`, or the CPU if there is no
+            CUDA device.
+        **options: Keyword arguments of torch's wrapper, such as `find_unused_parameters=True`, or
+            `mesh=` of two dimensions for hybrid sharding.
 
     Returns:
         The model; for `"ddp"` a `DistributedDataParallel` around it.
 
     Raises:
-        TypeError: `model` is not a module, a block not a module class, or torch's wrapper has no such option.
-        ValueError: The mode is unknown; no module of the model has a class of `blocks`; the model is already
-            wrapped; the device is neither a CPU nor CUDA, or does not exist.
+        TypeError: `model` is not a module, a block not a module class, or torch's wrapper has no
+            such option.
+        ValueError: The mode is unknown; no module of the model has a class of `blocks`; the model
+            is already wrapped; the device is neither a CPU nor CUDA, or does not exist.
         RuntimeError: torch does not know the device.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
@@ -80,16 +84,20 @@ def distribute(
         return model.to(target)
     if not distributed.is_initialized():
         on_cuda = target.type == "cuda"
-        distributed.init_process_group("nccl" if on_cuda else "gloo", device_id=target if on_cuda else None)
+        distributed.init_process_group(
+            "nccl" if on_cuda else "gloo", device_id=target if on_cuda else None
+        )
     if mode == "ddp":
         return cast("Model", DistributedDataParallel(model.to(target), **options))
-    from torch.distributed.device_mesh import init_device_mesh  # start-up: with the next, most of a second
+    from torch.distributed.device_mesh import (
+        init_device_mesh,
+    )  # start-up: with the next, most of a second
     from torch.distributed.fsdp import fully_shard  # start-up
 
     if options.get("mesh") is None:
         options["mesh"] = init_device_mesh(target.type, (processes.world_size(),))
-    # Inner modules first, as fully_shard requires. One at a time, so that the device never holds the whole
-    # model: by the time the next one moves, this one is sharded.
+    # Inner modules first, as fully_shard requires. One at a time, so that the device never holds
+    # the whole model: by the time the next one moves, this one is sharded.
     for module in reversed(list(model.modules())):
         if module is model or isinstance(module, classes):
             module.to(target)
@@ -107,7 +115,8 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
     """
     if not isinstance(blocks, type) and not checks.is_ordered(blocks):
         raise TypeError(
-            f"blocks = {checks.short_repr(blocks)} must be a class of modules, or a sequence of them"
+            f"blocks = {checks.short_repr(blocks)} must be a class of modules, or a sequence of "
+            "them"
         )
     classes: tuple[Any, ...] = (blocks,) if isinstance(blocks, type) else tuple(blocks)
     for kind in classes:
@@ -125,9 +134,13 @@ def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:
 
     known: dict[str, Any] = {"ddp": DistributedDataParallel.__init__, "fsdp": fully_shard}
     wrappers = [known[name] for name in known if mode in (None, name)]
-    names = {name for wrapper in wrappers for name in inspect.signature(wrapper).parameters} - _RESERVED
+    names = {
+        name for wrapper in wrappers for name in inspect.signature(wrapper).parameters
+    } - _RESERVED
     if unknown := options.keys() - names:
-        raise TypeError(f"{sorted(unknown)} are not options of torch's wrapper, which takes {sorted(names)}")
+        raise TypeError(
+            f"{sorted(unknown)} are not options of torch's wrapper, which takes {sorted(names)}"
+        )
 
 
 def _select_device(device: torch.device | str | None) -> torch.device:
@@ -141,7 +154,9 @@ def _select_device(device: torch.device | str | None) -> torch.device:
         local = int(os.environ.get("LOCAL_RANK", processes.rank() % torch.cuda.device_count()))
         target = torch.device("cuda", local)
     if target.index >= torch.cuda.device_count():
-        raise ValueError(f"device = {target}, but there are {torch.cuda.device_count()} CUDA devices")
+        raise ValueError(
+            f"device = {target}, but there are {torch.cuda.device_count()} CUDA devices"
+        )
     torch.cuda.set_device(target)
     return target
 
@@ -149,7 +164,9 @@ def _select_device(device: torch.device | str | None) -> torch.device:
 @torch.no_grad()
 def _broadcast_from_main(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
-        if not mesh_of(tensor):  # a DTensor belongs to an inner module, and was sent before it was sharded
+        if not mesh_of(
+            tensor
+        ):  # a DTensor belongs to an inner module, and was sent before it was sharded
             contiguous = tensor.contiguous()  # collectives take no other tensors
             distributed.broadcast(contiguous, 0)
             if contiguous is not tensor:

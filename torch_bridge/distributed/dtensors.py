@@ -14,8 +14,8 @@ def mesh_of(tensor: Tensor) -> Any:
 
 def local_shard(tensor: Tensor) -> Tensor:
     """Return this rank's shard of a DTensor, in the same memory, or a plain tensor itself."""
-    # Not `to_local()`, which is an operator of autograd. And just one attribute look-up, since it runs for
-    # every gradient of every update.
+    # Not `to_local()`, which is an operator of autograd. And just one attribute look-up, since it
+    # runs for every gradient of every update.
     return getattr(tensor, "_local_tensor", tensor)
 
 
@@ -30,7 +30,8 @@ def memory_key(tensor: Tensor) -> object:
 
 def host_copier() -> Callable[[Tensor], Tensor]:
     """Return a function that copies tensors to host memory, and tied plain tensors only once."""
-    # Tied DTensors are copied under every name: a rank whose shard is empty can't tell that they are tied.
+    # Tied DTensors are copied under every name: a rank whose shard is empty can't tell that they
+    # are tied.
     copies: dict[object, Tensor] = {}
 
     def copy(tensor: Tensor) -> Tensor:
@@ -78,8 +79,9 @@ def empty_dtensor(
 ) -> Tensor:
     """Create an uninitialized DTensor in host memory, over the mesh of a parameter.
 
-    `placements` come from `placements_of` a tensor in a different run. If the mesh of that run had another
-    number of dimensions, the tensor is sharded over those mesh dimensions that the parameter is sharded over.
+    `placements` come from `placements_of` a tensor in a different run. If the mesh of that run had
+    another number of dimensions, the tensor is sharded over those mesh dimensions that the
+    parameter is sharded over.
     """
     from torch.distributed import tensor  # start-up: a third of a second
 
@@ -87,6 +89,10 @@ def empty_dtensor(
     if len(parameter_dims) != len(placements):
         sharded_dim = next((dim for dim in placements if dim is not None), None)
         placements = [None if dim is None else sharded_dim for dim in parameter_dims]
-    torch_placements = [tensor.Replicate() if dim is None else tensor.Shard(dim) for dim in placements]
+    torch_placements = [
+        tensor.Replicate() if dim is None else tensor.Shard(dim) for dim in placements
+    ]
     empty = cast("Any", tensor).empty
-    return empty(shape, dtype=dtype, device_mesh=mesh_of(parameter), placements=torch_placements).to("cpu")
+    return empty(
+        shape, dtype=dtype, device_mesh=mesh_of(parameter), placements=torch_placements
+    ).to("cpu")

@@ -18,13 +18,15 @@ _NONE: Any = object()
 def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, bool]]:
     """Yield each batch with True, then filler batches with False, until all ranks have the same number.
 
-    The filler is this rank's last batch, repeated; on a rank without any batch it is the first batch of
-    another rank. The ranks agree once on the largest length. After that number of batches, or from the start
-    if an iterable has no length, they agree before every batch. If no rank has a batch, nothing is yielded.
+    The filler is this rank's last batch, repeated; on a rank without any batch it is the first
+    batch of another rank. The ranks agree once on the largest length. After that number of batches,
+    or from the start if an iterable has no length, they agree before every batch. If no rank has a
+    batch, nothing is yielded.
 
     Args:
         batches: This rank's batches.
-        device: The device for the tensors of another rank's batch, if that rank had them on a device.
+        device: The device for the tensors of another rank's batch, if that rank had them on a
+            device.
 
     Raises:
         RuntimeError: There are several processes but no process group.
@@ -51,15 +53,16 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
         has_batch = following is not _NONE
         if has_batch:
             batch = following
-        # Ask all ranks even at the agreed number: a length may be wrong, for instance after a loader resumed
-        # in the middle of an epoch.
+        # Ask all ranks even at the agreed number: a length may be wrong, for instance after a
+        # loader resumed in the middle of an epoch.
         if passes >= agreed and not any(processes.gather(has_batch)):
             return
 
 
 def _broadcast(batch: Any, source: int, device: torch.device) -> Any:
     """Return the batch of the rank `source`, on this rank's device if it was on a device there."""
-    # It travels through host memory: the other rank's device, such as "cuda:1", has another name here.
+    # It travels through host memory: the other rank's device, such as "cuda:1", has another name
+    # here.
     were_on_host = [leaf.is_cpu for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
     sent = [pytree.tree_map_only(Tensor, Tensor.cpu, batch), were_on_host]
     distributed.broadcast_object_list(sent, source)

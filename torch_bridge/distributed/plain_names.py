@@ -12,15 +12,17 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torch_bridge.distributed.dtensors import mesh_of, shard_like
 
-# Three wrappers add a part to names: torch.compile "_orig_mod", DistributedDataParallel and DataParallel
-# "module". Torch's own wrapper for activation checkpointing adds one too, but leaves it out of states.
+# Three wrappers add a part to names: torch.compile "_orig_mod", DistributedDataParallel and
+# DataParallel "module". Torch's own wrapper for activation checkpointing adds one too, but leaves
+# it out of states.
 _COMPILED = "_orig_mod"
 _CHECKPOINTED = "_checkpoint_wrapped_module"
 
 
 def plain_name(module: nn.Module, name: str) -> str:
     """Return a name in the module's state, or of one of its submodules, without the parts of wrappers."""
-    # Walk down the modules: a part "module" is dropped if a wrapper is there, but kept if the user chose it.
+    # Walk down the modules: a part "module" is dropped if a wrapper is there, but kept if the user
+    # chose it.
     kept: list[str] = []
     inner: nn.Module | None = module
     for part in name.split(".") if name else []:
@@ -38,7 +40,9 @@ def plain_state(module: nn.Module) -> dict[str, Any]:
     return _renamed(module.state_dict(), lambda name: plain_name(module, name))
 
 
-def names_of_parameters(module: nn.Module, groups: Iterable[Iterable[nn.Parameter]]) -> list[list[str]]:
+def names_of_parameters(
+    module: nn.Module, groups: Iterable[Iterable[nn.Parameter]]
+) -> list[list[str]]:
     """Return the plain names of each group's parameters, "" for one that is not the module's.
 
     Of a tied parameter's names, the first in alphabetical order.
@@ -66,14 +70,15 @@ def to_plain_names(state: Mapping[str, Any], plain_names: Collection[str]) -> Ma
 
     Args:
         state: The saved state.
-        plain_names: The plain names of the module that loads it, which show if "module" in a saved name
-            comes from a wrapper or from the user's module.
+        plain_names: The plain names of the module that loads it, which show if "module" in a saved
+            name comes from a wrapper or from the user's module.
     """
     if state.keys() <= set(plain_names) or not all(isinstance(name, str) for name in state):
         return state  # if its keys are not names, the load rejects it
     plain = {without_wrappers(name): name for name in plain_names}
     renamed = _renamed(state, lambda name: plain.get(short := without_wrappers(name), short))
-    # A module with both "weight" and "module.weight" has no names without wrappers: the load rejects these.
+    # A module with both "weight" and "module.weight" has no names without wrappers: the load
+    # rejects these.
     return renamed if len(renamed) == len(state) else state
 
 
@@ -113,5 +118,7 @@ def _renamed(state: Mapping[str, Any], change: Callable[[str], str]) -> Any:
         return state
     # In this attribute torch keeps the versions of the modules, by their paths.
     if (versions := getattr(state, "_metadata", None)) is not None:
-        renamed._metadata = OrderedDict((change(path), version) for path, version in versions.items())
+        renamed._metadata = OrderedDict(
+            (change(path), version) for path, version in versions.items()
+        )
     return renamed

@@ -43,8 +43,8 @@ def gather(value: Value, group: Any = None) -> list[Value]:
         return [value]
     if group is None and not has_group():
         raise RuntimeError(
-            f"WORLD_SIZE = {world_size()}, but there is no process group: call distribute(model), or "
-            "torch.distributed.init_process_group(), first"
+            f"WORLD_SIZE = {world_size()}, but there is no process group: call distribute(model), "
+            "or torch.distributed.init_process_group(), first"
         )
     values: list[Any] = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(values, value, group=group)
@@ -60,7 +60,8 @@ def collective_call(work: Callable[[], Value], group: Any = None) -> list[Value]
         Exception: The error of the function on this rank.
         RuntimeError: The function raised on another rank.
     """
-    # A rank that raised at once would leave the others waiting in the collective, so errors are gathered too.
+    # A rank that raised at once would leave the others waiting in the collective, so errors are
+    # gathered too.
     value: Any = None
     error: Exception | None = None
     try:
@@ -71,7 +72,9 @@ def collective_call(work: Callable[[], Value], group: Any = None) -> list[Value]
         gathered = gather((value, describe_error(error)), group)
         raise_error_of_any_rank(error, [message for _, message in gathered])
     finally:
-        del error  # its traceback refers to this frame, a cycle that would keep the work's tensors alive
+        del (
+            error
+        )  # its traceback refers to this frame, a cycle that would keep the work's tensors alive
     return [cast("Value", value) for value, _ in gathered]
 
 
@@ -80,7 +83,9 @@ def describe_error(error: BaseException | None) -> str | None:
     return None if error is None else f"{type(error).__name__}: {error}"
 
 
-def raise_error_of_any_rank(error: BaseException | None, descriptions: Sequence[str | None]) -> None:
+def raise_error_of_any_rank(
+    error: BaseException | None, descriptions: Sequence[str | None]
+) -> None:
     """Raise this rank's error, or a RuntimeError with the first one of the other ranks."""
     if error is not None:
         raise error

@@ -12,28 +12,30 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_bridge.distributed.parallelism import Parallelism
 
 _LEFT_OUT = (
-    "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: when it "
-    "was built they were frozen, missing, or to be ignored. Wrap the model after you freeze or add parameters"
+    "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: "
+    "when it was built they were frozen, missing, or to be ignored. Wrap the model after you "
+    "freeze or add parameters"
 )
 
 _NOT_AVERAGED = (
-    "DistributedDataParallel has not averaged the gradients: some of its parameters got none in the "
-    "micro-batch whose backward pass averages. Pass find_unused_parameters=True to it, or to distribute; or, "
-    "if parameters were frozen after it was built, freeze them before"
+    "DistributedDataParallel has not averaged the gradients: some of its parameters got none in "
+    "the micro-batch whose backward pass averages. Pass find_unused_parameters=True to it, or to "
+    "distribute; or, if parameters were frozen after it was built, freeze them before"
 )
 
 _NOT_CALLED = (
-    "DistributedDataParallel has not averaged the gradients: loss_fn did not call it in the micro-batch "
-    "whose backward pass averages. In loss_fn call its argument, model(inputs); not model.module, no other "
-    "module, and not under torch.no_grad() or no_sync()"
+    "DistributedDataParallel has not averaged the gradients: loss_fn did not call it in the "
+    "micro-batch whose backward pass averages. In loss_fn call its argument, model(inputs); not "
+    "model.module, no other module, and not under torch.no_grad() or no_sync()"
 )
 
 
 class Replicated(Parallelism):
     """A `DistributedDataParallel`: every rank holds all parameters and receives the same gradient."""
 
-    # Torch does not complain, at least not in the same update, if the averaging did not take place: the
-    # replicas would drift apart. So each update checks that DDP was called and that its reducer has finished.
+    # Torch does not complain, at least not in the same update, if the averaging did not take place:
+    # the replicas would drift apart. So each update checks that DDP was called and that its reducer
+    # has finished.
 
     is_distributed = True
 
@@ -45,7 +47,9 @@ class Replicated(Parallelism):
         self._group = cast("distributed.ProcessGroup", model.process_group)
         self.size = self.replicas = self._group.size()
         self.rank = self._group.rank()
-        self.may_send_fp16 = bool(self._model._comm_hooks)  # only the hook knows what it compresses to
+        self.may_send_fp16 = bool(
+            self._model._comm_hooks
+        )  # only the hook knows what it compresses to
         self._left_out: list[nn.Parameter] = []
         self._was_called = False
         self._torch_post_forward = self._model._post_forward
@@ -69,8 +73,8 @@ class Replicated(Parallelism):
         self._check_left_out()
         if not self._model.require_backward_grad_sync:
             raise RuntimeError(
-                "the step was called under no_sync(): leave it out, and pass all micro-batches of an update "
-                "in one call; the step decides when gradients are averaged"
+                "the step was called under no_sync(): leave it out, and pass all micro-batches of "
+                "an update in one call; the step decides when gradients are averaged"
             )
         return self._averaged() if is_last or self._every_micro_batch else self._model.no_sync()
 

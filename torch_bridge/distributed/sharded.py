@@ -36,7 +36,8 @@ class Sharded(Parallelism):
         self.size = mesh.size()
         self.rank = mesh.mesh.flatten().tolist().index(distributed.get_rank())
         self.replicas = mesh.size(0) if mesh.ndim == 2 else 1
-        # Gradients reach `parameter.grad` only when they are averaged, which costs nothing on one rank.
+        # Gradients reach `parameter.grad` only when they are averaged, which costs nothing on one
+        # rank.
         self._every_micro_batch = every_micro_batch or self.size == 1
         policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
         self.may_send_fp16 = any(
@@ -63,8 +64,9 @@ def check_sharded(model: nn.Module) -> None:
     """Reject a model that `fully_shard` has sharded in a way that an update does not support.
 
     Raises:
-        ValueError: Only a part of the model is sharded, or it is sharded over several meshes or with another
-            kind of parallelism; it has an offload policy; or its gradients may not be averages over ranks.
+        ValueError: Only a part of the model is sharded, or it is sharded over several meshes or
+            with another kind of parallelism; it has an offload policy; or its gradients may not be
+            averages over ranks.
     """
     reshard(model)
     first = cast("Any", next(model.parameters(), None))
@@ -82,16 +84,19 @@ def check_sharded(model: nn.Module) -> None:
             for parameter in model.parameters()
         }
         raise ValueError(
-            "the model is sharded in part, over several meshes, with an offload policy or with another kind "
-            f"of parallelism: its parameters are {sorted(places)}. Apply fully_shard to its blocks and then "
-            "to the model, over one mesh of one dimension, or of two for hybrid sharding"
+            "the model is sharded in part, over several meshes, with an offload policy or with "
+            f"another kind of parallelism: its parameters are {sorted(places)}. Apply fully_shard "
+            "to its blocks and then to the model, over one mesh of one dimension, or of two for "
+            "hybrid sharding"
         )
-    # Hybrid sharding divides by a given factor twice, so only torch's default, None, is sure to average.
+    # Hybrid sharding divides by a given factor twice, so only torch's default, None, is sure to
+    # average.
     if any(group.gradient_divide_factor is not None for group in _parameter_groups(model)):
         raise ValueError(
-            "set_gradient_divide_factor was called on the model or a part of it, so gradients may not be "
-            f"averages over the {mesh.size()} ranks, which a training step needs. Leave that call out; for a "
-            "loss per token of all ranks return (loss.sum(), number of tokens) from loss_fn"
+            "set_gradient_divide_factor was called on the model or a part of it, so gradients may "
+            f"not be averages over the {mesh.size()} ranks, which a training step needs. Leave "
+            "that call out; for a loss per token of all ranks return (loss.sum(), number of "
+            "tokens) from loss_fn"
         )
 
 
@@ -105,7 +110,8 @@ def check_shardable(optimizer: Optimizer) -> None:
     is_fused = any(group.get("fused") for group in optimizer.param_groups)
     if name in _NOT_SHARDABLE or (name in _NOT_SHARDABLE_IF_FUSED and is_fused):
         raise ValueError(
-            f"torch cannot run {name}{' with fused=True' if is_fused else ''} on parameters under fully_shard"
+            f"torch cannot run {name}{' with fused=True' if is_fused else ''} on parameters under "
+            "fully_shard"
         )
 
 
@@ -130,4 +136,6 @@ def _parameter_groups(model: nn.Module) -> list[Any]:
     states = [module._get_fsdp_state() for module in _sharded_modules(model)]
     if any(hasattr(state, "_fsdp_param_groups") for state in states):
         return [group for state in states for group in state._fsdp_param_groups]
-    return [state._fsdp_param_group for state in states if state._fsdp_param_group]  # before torch 2.13
+    return [
+        state._fsdp_param_group for state in states if state._fsdp_param_group
+    ]  # before torch 2.13

@@ -19,7 +19,9 @@ _INDEPENDENT: WeakSet[nn.Module] = WeakSet()
 def check_module(model: Any) -> None:
     """Raise a TypeError if a model is not a module, as after arguments in the wrong order."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {checks.short_repr(model)} must be a torch.nn.Module; it comes first")
+        raise TypeError(
+            f"model = {checks.short_repr(model)} must be a torch.nn.Module; it comes first"
+        )
 
 
 def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:
@@ -33,8 +35,8 @@ def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:
         CurveWarning: The model has no wrapper, but there are several ranks.
 
     Raises:
-        ValueError: The wrapper is not torch's `DistributedDataParallel` or `fully_shard`, or is not around
-            the whole model.
+        ValueError: The wrapper is not torch's `DistributedDataParallel` or `fully_shard`, or is not
+            around the whole model.
     """
     inner = getattr(model, "_orig_mod", model)  # the module inside that of torch.compile
     if isinstance(inner, DistributedDataParallel):
@@ -46,9 +48,9 @@ def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:
     check_unwrapped(model)
     if inner not in _INDEPENDENT and processes.has_group() and distributed.get_world_size() > 1:
         warn(
-            f"the model is not wrapped, but {distributed.get_world_size()} ranks run: each rank trains its "
-            "own model. Pass what distribute(model) returns to the step; if you want one model per rank, "
-            "write distribute(model, None)"
+            f"the model is not wrapped, but {distributed.get_world_size()} ranks run: each rank "
+            "trains its own model. Pass what distribute(model) returns to the step; if you want "
+            "one model per rank, write distribute(model, None)"
         )
     return Parallelism(model)
 
@@ -66,11 +68,16 @@ def check_unwrapped(model: nn.Module) -> None:
     """
     for module in model.modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
-        if wrappers := kinds & {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}:
+        if wrappers := kinds & {
+            "DistributedDataParallel",
+            "FullyShardedDataParallel",
+            "FSDPModule",
+        }:
             raise ValueError(
-                f"the model, or a part of it, is wrapped for several processes ({wrappers.pop()}). A "
-                "TrainStep takes a model that is wrapped as a whole: by DistributedDataParallel(model), or "
-                "by fully_shard of its blocks and then of the model; distribute does either to a plain model"
+                f"the model, or a part of it, is wrapped for several processes ({wrappers.pop()}). "
+                "A TrainStep takes a model that is wrapped as a whole: by "
+                "DistributedDataParallel(model), or by fully_shard of its blocks and then of the "
+                "model; distribute does either to a plain model"
             )
     if any(map(mesh_of, model.parameters())):
         raise ValueError("parameters of the model are DTensors, but it is not under fully_shard")

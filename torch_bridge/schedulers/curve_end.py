@@ -7,7 +7,8 @@ import numpy as np
 from torch_bridge.curve_api import Curve
 
 _FAR_PAST = 10
-"""Beyond this many times the curve's steps, a run probably counts something other than the curve does."""
+"""Beyond this many times the curve's steps, a run probably counts something other than the curve
+does."""
 
 _FLOOR_UPDATES = 1000
 """The number of updates at a floor above 0 before a warning."""
@@ -16,8 +17,8 @@ _FLOOR_UPDATES = 1000
 def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: int) -> str:
     """Return the warning that is due at this step, after this number of updates; empty if none is.
 
-    The learning rate is 0 for more than 10 steps and 1 % of the curve; or it stays at a floor, below the
-    highest level, past 10 times the steps of the curve and for 1000 updates.
+    The learning rate is 0 for more than 10 steps and 1 % of the curve; or it stays at a floor,
+    below the highest level, past 10 times the steps of the curve and for 1000 updates.
     """
     total = max(curve.total_steps for curve in curves)
     # A run may train a little longer on purpose, or to a round number of updates.
@@ -30,10 +31,11 @@ def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: i
     distinct = list({id(curve): curve for curve in curves}.values())
     if not any(curve(curve.total_steps) for curve in distinct):
         return (
-            f"{message} every learning rate at 0, so no weight changes. Give the curve as many steps as the "
-            f"training {needed}; or end it above 0 (min_lr_ratio)"
+            f"{message} every learning rate at 0, so no weight changes. Give the curve as many "
+            f"steps as the training {needed}; or end it above 0 (min_lr_ratio)"
         )
-    # With a clock, steps are not updates: about (step - total)/step of the updates came after the end.
+    # With a clock, steps are not updates: about (step - total)/step of the updates came after the
+    # end.
     is_far = step > _FAR_PAST * total and updates * (step - total) > _FLOOR_UPDATES * step
     if not is_far:
         return ""
@@ -42,15 +44,17 @@ def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: i
         return ""
     cause = "does the curve count epochs" if unit is None else "is the unit too small"
     return (
-        f"{message} every learning rate at its final value since step {total}: {cause}? Give the curve as "
-        f"many steps as the training {needed}. If it is meant to stay there for so long, turn this warning "
+        f"{message} every learning rate at its final value since step {total}: {cause}? Give the "
+        f"curve as many steps as the training {needed}. If it is meant to stay there for so long, "
+        "turn this warning "
         'off: warnings.filterwarnings("ignore", "the curve has total_steps")'
     )
 
 
 def value_range(curve: Curve, first: int, last: int) -> tuple[float, float]:
     """Return the least and the largest multiplier between two steps, both included."""
-    # A curve is monotonic between the rows of its table. If it jumps, the step before a row counts too.
+    # A curve is monotonic between the rows of its table. If it jumps, the step before a row counts
+    # too.
     first, last = min(first, curve.total_steps), min(last, curve.total_steps)
     begins = curve.table.begin.astype(np.int64)
     values = curve(np.concatenate([begins, begins - 1, [first, last]]).clip(first, last))

@@ -42,52 +42,53 @@ class lambda_lr(LambdaLR):
 
         lr = float32(float32(peak) · curve(n))
 
-    This is the learning rate that `plateau_jax.optax_schedule` returns and `Curve.learning_rate` computes for
-    the same peak. The peak is the group's `initial_lr` if it has one, else its `lr`. If `group["lr"]` is a
-    tensor, the scheduler writes into that tensor.
+    This is the learning rate that `plateau_jax.optax_schedule` returns and `Curve.learning_rate`
+    computes for the same peak. The peak is the group's `initial_lr` if it has one, else its `lr`.
+    If `group["lr"]` is a tensor, the scheduler writes into that tensor.
 
-    The optimizer's groups may change. A group keeps its curve and peak if others are removed or moved. An
-    added group follows the curve that was given for all groups, from the optimizer's next step on; if that is
-    compiled, or a wrapper's that does not run torch's step hooks, from the next `scheduler.step()` on. With
-    one curve for each group, the next step of either raises an error.
+    The optimizer's groups may change. A group keeps its curve and peak if others are removed or
+    moved. An added group follows the curve that was given for all groups, from the optimizer's next
+    step on; if that is compiled, or a wrapper's that does not run torch's step hooks, from the next
+    `scheduler.step()` on. With one curve for each group, the next step of either raises an error.
 
-    By default each call of `step()` moves to the next step of the curve. With a hold rule as `clock`, the
-    rule may hold the curve at its step while updates continue: call `step(metric)`. With a `DataClock` the
-    step is `consumed // unit`, where consumed is the sum of the counts of all updates: call `step(count=n)`.
-    If a trainer or another scheduler calls `step()`, set `scheduler.count = n` before.
+    By default each call of `step()` moves to the next step of the curve. With a hold rule as
+    `clock`, the rule may hold the curve at its step while updates continue: call `step(metric)`.
+    With a `DataClock` the step is `consumed // unit`, where consumed is the sum of the counts of
+    all updates: call `step(count=n)`. If a trainer or another scheduler calls `step()`, set
+    `scheduler.count = n` before.
 
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence with one for each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
-        clock: A `DataClock`; or, under one curve for all groups, a `HoldUntilFlat`, a `HoldBelow` or a list
-            of them. By default a step of the curve is an update; of a curve from `BatchPlan.scale`, its unit
-            of samples or tokens. A scheduler that steps others without a metric, such as `SequentialLR`,
-            can't step one with a hold rule.
+        clock: A `DataClock`; or, under one curve for all groups, a `HoldUntilFlat`, a `HoldBelow`
+            or a list of them. By default a step of the curve is an update; of a curve from
+            `BatchPlan.scale`, its unit of samples or tokens. A scheduler that steps others without
+            a metric, such as `SequentialLR`, can't step one with a hold rule.
 
     Attributes:
         curves: The curve of each group.
-        curve_step: The step of the curve that gives the learning rates; `last_epoch` counts the calls of
-            `step`.
-        count: What the next `step()` consumes, if it is called without `count`; None after it. Set it on this
-            scheduler, not on one that wraps it.
+        curve_step: The step of the curve that gives the learning rates; `last_epoch` counts the
+            calls of `step`.
+        count: What the next `step()` consumes, if it is called without `count`; None after it. Set
+            it on this scheduler, not on one that wraps it.
 
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.
-        ValueError: The numbers of curves and groups differ; a learning rate is negative, not finite, or
-            positive and below 2⁻¹²⁶; the optimizer only stands for others, as transformers' layer-wise ones
-            do; `last_epoch` is at least 0, but an optimizer that was stepped has no `initial_lr`, so that its
-            peak is unknown, or the `DataClock` has no `count`; several curves with a hold rule, or a curve
-            without a flat part for `HoldUntilFlat`; the curve, from `BatchPlan.scale`, needs a different
-            clock.
+        ValueError: The numbers of curves and groups differ; a learning rate is negative, not
+            finite, or positive and below 2⁻¹²⁶; the optimizer only stands for others, as
+            transformers' layer-wise ones do; `last_epoch` is at least 0, but an optimizer that was
+            stepped has no `initial_lr`, so that its peak is unknown, or the `DataClock` has no
+            `count`; several curves with a hold rule, or a curve without a flat part for
+            `HoldUntilFlat`; the curve, from `BatchPlan.scale`, needs a different clock.
 
     Warns:
-        CurveWarning: A group has a factor of its learning rate that only other schedulers read, such as
-            timm's `lr_scale`. At the optimizer's steps, once each: `step()` is called much more rarely or
-            much more often than the optimizer's; training continues far past the curve's end; the unit is so
-            large that the curve stays at 0; the optimizer was loaded, but this scheduler starts at step 0
-            without its state.
+        CurveWarning: A group has a factor of its learning rate that only other schedulers read,
+            such as timm's `lr_scale`. At the optimizer's steps, once each: `step()` is called much
+            more rarely or much more often than the optimizer's; training continues far past the
+            curve's end; the unit is so large that the curve stays at 0; the optimizer was loaded,
+            but this scheduler starts at step 0 without its state.
         UserWarning: As in torch: the scheduler is stepped before the optimizer.
 
     >>> import torch
@@ -113,8 +114,9 @@ class lambda_lr(LambdaLR):
     (204800, 50, 0.00015)
     """
 
-    # Why not curves as the functions of a plain LambdaLR? Its state holds the step but no curve, so a run
-    # could resume under a different one unnoticed, and it rounds neither the peak nor the product to float32.
+    # Why not curves as the functions of a plain LambdaLR? Its state holds the step but no curve, so
+    # a run could resume under a different one unnoticed, and it rounds neither the peak nor the
+    # product to float32.
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
@@ -140,7 +142,8 @@ class lambda_lr(LambdaLR):
         self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve)
         self.strict = strict
         self._is_peak_set = False
-        """True if `set_peak` has set the peak, in this run or before; a resume then expects another one."""
+        """True if `set_peak` has set the peak, in this run or before; a resume then expects another
+        one."""
         self.steps: Steps | None = None
         """Counts the steps for warnings; None for a copy, about which nothing warns."""
         functions: list[Any] = curves
@@ -209,20 +212,22 @@ class lambda_lr(LambdaLR):
         """Write the learning rates of the next step, or of step `epoch`, into the groups.
 
         Args:
-            epoch: The step to go to, as in torch; by default the next one. Values below -1 count as -1. With
-                a hold rule, a first argument is the metric, as in torch's `ReduceLROnPlateau`.
-            count: With a `DataClock`, the samples or tokens that the update consumed on all ranks, an integer
-                of at least 0. By default `scheduler.count`, or the `count` of the clock.
-            metric: With a hold rule, the loss of the update, or another metric: a float, or a scalar tensor
-                of a floating-point dtype, the same on all ranks.
+            epoch: The step to go to, as in torch; by default the next one. Values below -1 count as
+                -1. With a hold rule, a first argument is the metric, as in torch's
+                `ReduceLROnPlateau`.
+            count: With a `DataClock`, the samples or tokens that the update consumed on all ranks,
+                an integer of at least 0. By default `scheduler.count`, or the `count` of the clock.
+            metric: With a hold rule, the loss of the update, or another metric: a float, or a
+                scalar tensor of a floating-point dtype, the same on all ranks.
 
         Warns:
             UserWarning: As in torch: `epoch` is given, or the optimizer has not been stepped yet.
 
         Raises:
-            TypeError, ValueError: An argument is wrong or missing, or belongs to a different clock (`count`
-                to a `DataClock`, `metric` to a hold rule, `epoch` to neither); the total consumed would be
-                above 2⁶²; or a group was added although each group has its own curve. Nothing was changed.
+            TypeError, ValueError: An argument is wrong or missing, or belongs to a different clock
+                (`count` to a `DataClock`, `metric` to a hold rule, `epoch` to neither); the total
+                consumed would be above 2⁶²; or a group was added although each group has its own
+                curve. Nothing was changed.
         """
         clock = self._clock
         updates = self.last_epoch + 1
@@ -231,22 +236,28 @@ class lambda_lr(LambdaLR):
         if epoch is not None and isinstance(clock, HeldClock):
             if metric is not None:
                 raise TypeError("with a hold rule, step() takes one metric, as in step(loss)")
-            if type(epoch) is int:  # DeepSpeed passes its batch size if step() has raised a TypeError
+            if (
+                type(epoch) is int
+            ):  # DeepSpeed passes its batch size if step() has raised a TypeError
                 raise TypeError(
-                    f"metric = {checks.short_repr(epoch)} must be a real scalar, a float or a tensor: with a "
-                    "hold rule, call step(loss)"
+                    f"metric = {checks.short_repr(epoch)} must be a real scalar, a float or a "
+                    "tensor: with a hold rule, call step(loss)"
                 )
             epoch, metric = None, epoch
         if epoch is not None:
             updates = self._checked_epoch(epoch)
-        # Torch steps a scheduler in constructors, before the first update. That must not move its clock.
+        # Torch steps a scheduler in constructors, before the first update. That must not move its
+        # clock.
         is_initial = self._step_count == 0 or self.last_epoch < 0
         if not (is_initial and count is None and metric is None):
             clock = clock.after(self.last_epoch, count, metric)
         if self._step_count == 1:
             self._warn_of_order()
         if epoch is not None:
-            warn("The epoch parameter in `scheduler.step()` is deprecated: call it without", UserWarning)
+            warn(
+                "The epoch parameter in `scheduler.step()` is deprecated: call it without",
+                UserWarning,
+            )
         is_next = updates == self.last_epoch + 1
         self._move_to(updates, clock)
         self.count = None
@@ -259,26 +270,32 @@ class lambda_lr(LambdaLR):
     def _checked_epoch(self, epoch: Any) -> int:
         if self.unit is not None:
             raise TypeError(
-                f"step({checks.short_repr(epoch)}) with DataClock({self.unit}): write step(count=n), "
-                "where n is what the update consumed; to move to another step, call load_state_dict(state)"
+                f"step({checks.short_repr(epoch)}) with DataClock({self.unit}): write "
+                "step(count=n), where n is what the update consumed; to move to another step, call "
+                "load_state_dict(state)"
             )
-        if isinstance(epoch, Tensor) or not isinstance(epoch, SupportsIndex) or isinstance(epoch, bool):
+        if (
+            isinstance(epoch, Tensor)
+            or not isinstance(epoch, SupportsIndex)
+            or isinstance(epoch, bool)
+        ):
             raise TypeError(
-                f"epoch = {checks.short_repr(epoch)} must be an integer. The curve counts updates, not parts "
-                "of epochs: call step() after each; step() takes a loss only with a hold rule, "
-                "as in lambda_lr(optimizer, curve, clock=rule)"
+                f"epoch = {checks.short_repr(epoch)} must be an integer. The curve counts updates, "
+                "not parts of epochs: call step() after each; step() takes a loss only with a hold "
+                "rule, as in lambda_lr(optimizer, curve, clock=rule)"
             )
         return max(checks.integer("epoch", epoch), -1)
 
     def _warn_of_order(self) -> None:
         """Warn as torch does if the scheduler is stepped before the optimizer."""
-        # Torch's constructor replaces `step`, to see its first call. A copy of the optimizer has its own.
+        # Torch's constructor replaces `step`, to see its first call. A copy of the optimizer has
+        # its own.
         is_seen = hasattr(self.optimizer.step, "_wrapped_by_lr_sched")
         if is_seen and not getattr(self.optimizer, "_opt_called", False):
             warn(
-                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in the opposite "
-                "order: `optimizer.step()` before `lr_scheduler.step()`. Otherwise the first value of the "
-                "learning rate schedule is skipped",
+                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in "
+                "the opposite order: `optimizer.step()` before `lr_scheduler.step()`. Otherwise "
+                "the first value of the learning rate schedule is skipped",
                 UserWarning,
             )
 
@@ -298,7 +315,8 @@ class lambda_lr(LambdaLR):
         lrs = self.get_lr()
         if len(lrs) != len(group_curves.groups):  # a derived class's get_lr
             raise ValueError(
-                f"get_lr() returned {len(lrs)} learning rates for {len(group_curves.groups)} parameter groups"
+                f"get_lr() returned {len(lrs)} learning rates for {len(group_curves.groups)} "
+                "parameter groups"
             )
         group_curves.write(clock.step(updates), lrs)
 
@@ -314,17 +332,19 @@ class lambda_lr(LambdaLR):
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak from the next update on. The new peak is part of the state.
 
-        Every learning rate is a fraction of its group's peak, including the final one. Called before the
-        second update, it also silences the warning about an optimizer that was loaded without its scheduler.
+        Every learning rate is a fraction of its group's peak, including the final one. Called
+        before the second update, it also silences the warning about an optimizer that was loaded
+        without its scheduler.
 
         Args:
-            peak: The learning rate at multiplier 1: one number for all groups, or one for each, in the order
-                of the optimizer's groups.
+            peak: The learning rate at multiplier 1: one number for all groups, or one for each, in
+                the order of the optimizer's groups.
 
         Raises:
             TypeError: A peak is not a number.
-            ValueError: The numbers of peaks and groups differ; a peak is negative, not finite, or positive
-                and below 2⁻¹²⁶; a group was added although each group has its own curve. Nothing was changed.
+            ValueError: The numbers of peaks and groups differ; a peak is negative, not finite, or
+                positive and below 2⁻¹²⁶; a group was added although each group has its own curve.
+                Nothing was changed.
 
         >>> import torch
         >>> from plateau_jax import PlateauCurve
@@ -348,12 +368,14 @@ class lambda_lr(LambdaLR):
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and dictionaries, which survive `torch.load(weights_only=True)`.
 
-        `last_epoch`, `curve_step` and `consumed`; `hold`, the states of the rules; `base_lrs`, each group's
-        peak, and `peak_was_set`, True if `set_peak` has set it; `_last_lr`, the learning rates that this
-        scheduler wrote last; and `records`, a record of each group, as `plateau_jax.resume_record` returns
-        it, which `load_state_dict` compares.
+        `last_epoch`, `curve_step` and `consumed`; `hold`, the states of the rules; `base_lrs`, each
+        group's peak, and `peak_was_set`, True if `set_peak` has set it; `_last_lr`, the learning
+        rates that this scheduler wrote last; and `records`, a record of each group, as
+        `plateau_jax.resume_record` returns it, which `load_state_dict` compares.
         """
-        with suppress(TypeError, ValueError):  # then a group that was added has no curve, and is left out
+        with suppress(
+            TypeError, ValueError
+        ):  # then a group that was added has no curve, and is left out
             self._group_curves.follow()
         checked = self._clock.checked
         peaks = [float(as_number(peak)) for peak in self.base_lrs]
@@ -368,8 +390,9 @@ class lambda_lr(LambdaLR):
             "_last_lr": [float(as_number(lr)) for lr in self._last_lr],
             "_step_count": self._step_count,
         }
-        # With these, torch's own `LambdaLR` keeps its functions when it loads this state; without them it is
-        # an error. With a unit or rules it would resume at `last_epoch`, which is not the step of the curve.
+        # With these, torch's own `LambdaLR` keeps its functions when it loads this state; without
+        # them it is an error. With a unit or rules it would resume at `last_epoch`, which is not
+        # the step of the curve.
         if not checked.can_stand_still:
             state["lr_lambdas"] = [None] * len(self.curves)
         return state
@@ -377,37 +400,40 @@ class lambda_lr(LambdaLR):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Resume from the saved step, and write the learning rates into the groups.
 
-        The optimizer's own state may be loaded before or after. If the curve differs from the saved one, load
-        the optimizer first, because its state holds the old learning rates. A state of fewer groups than the
-        optimizer has is for the first ones. Torch's own `LambdaLR` loads the state of a scheduler without a
-        clock too.
+        The optimizer's own state may be loaded before or after. If the curve differs from the saved
+        one, load the optimizer first, because its state holds the old learning rates. A state of
+        fewer groups than the optimizer has is for the first ones. Torch's own `LambdaLR` loads the
+        state of a scheduler without a clock too.
 
         A different curve is accepted if it has the same values at every step before the saved one
-        (`Curve.same_until`), and at that step too if a unit is partly consumed or a rule has held the curve,
-        unless the saved curve ends there. A `DataClock` may have a different `count`. The state of a
-        scheduler without a curve, torch's or transformers', is accepted with a warning: this curve continues
-        at its step, with its peaks.
+        (`Curve.same_until`), and at that step too if a unit is partly consumed or a rule has held
+        the curve, unless the saved curve ends there. A `DataClock` may have a different `count`.
+        The state of a scheduler without a curve, torch's or transformers', is accepted with a
+        warning: this curve continues at its step, with its peaks.
 
         Args:
             state_dict: A state that `state_dict` returned.
-            strict: If True, reject a state whose curve has a different history, or whose clock differs. If
-                False, the run resumes under this scheduler's curve and clock, at the saved step of the curve
-                and with the saved peaks. A warning names the first step that differs, or both clocks; a
-                different clock starts afresh. By default, the value that the scheduler was built with.
+            strict: If True, reject a state whose curve has a different history, or whose clock
+                differs. If False, the run resumes under this scheduler's curve and clock, at the
+                saved step of the curve and with the saved peaks. A warning names the first step
+                that differs, or both clocks; a different clock starts afresh. By default, the value
+                that the scheduler was built with.
 
         Raises:
-            ValueError: The saved curve has a different history, or the clock differs (unless `strict` is
-                False); there are more saved groups than the optimizer has; the scheduler that saved it
-                has no peak, as `OneCycleLR`; or it is not a state. Nothing was changed.
+            ValueError: The saved curve has a different history, or the clock differs (unless
+                `strict` is False); there are more saved groups than the optimizer has; the
+                scheduler that saved it has no peak, as `OneCycleLR`; or it is not a state. Nothing
+                was changed.
 
         Warns:
-            CurveWarning: As above; or the saved peaks, which are used, differ from those that the scheduler
-                was built with, and `set_peak` did not set them.
+            CurveWarning: As above; or the saved peaks, which are used, differ from those that the
+                scheduler was built with, and `set_peak` did not set them.
         """
         strict = self.strict if strict is None else strict
         group_curves = self._group_curves
         group_curves.follow()
-        # Everything is read and checked before anything is written, so that a rejected state changes nothing.
+        # Everything is read and checked before anything is written, so that a rejected state
+        # changes nothing.
         with reading_state_of("a scheduler", state_dict):
             state = read_scheduler_state(state_dict)
             updates = checks.at_least("last_epoch", state["last_epoch"], -1)
@@ -423,10 +449,12 @@ class lambda_lr(LambdaLR):
         for message in position.messages:
             warn(message)
         is_new = self.last_epoch <= 0
-        if not is_peak_set and (is_new or not self._is_peak_set):  # else it is a rollback, and no mistake
+        if not is_peak_set and (
+            is_new or not self._is_peak_set
+        ):  # else it is a rollback, and no mistake
             warn_of_different_peaks(peaks, self.base_lrs[: len(peaks)], "scheduler")
-        # Groups that hold other values than these may be in the charge of another scheduler: the turn of this
-        # one in a `SequentialLR` is over, for instance.
+        # Groups that hold other values than these may be in the charge of another scheduler: the
+        # turn of this one in a `SequentialLR` is over, for instance.
         is_in_charge = group_curves.holds(last_lrs)
         if not group_curves.is_loaded:
             is_in_charge = is_in_charge or is_new or group_curves.is_in_charge()
@@ -457,9 +485,9 @@ def _clock_after(clock: UpdateClock, last_epoch: int) -> UpdateClock:
     count = clock.checked.count
     if count is None:
         raise ValueError(
-            f"last_epoch = {last_epoch} with DataClock({clock.unit}): the number of updates does not say how "
-            f"much they consumed. Write DataClock({clock.unit}, count=n) if each consumed n; or leave out "
-            "last_epoch, and call scheduler.load_state_dict(state)"
+            f"last_epoch = {last_epoch} with DataClock({clock.unit}): the number of updates does "
+            f"not say how much they consumed. Write DataClock({clock.unit}, count=n) if each "
+            "consumed n; or leave out last_epoch, and call scheduler.load_state_dict(state)"
         )
     return replace(clock, total=check_consumed((last_epoch + 1) * count))
 

@@ -8,7 +8,13 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import CheckedClock, Curve, checks, warn
 from torch_bridge.param_groups import GroupOption, groups_of
-from torch_bridge.saved_states import compare_curves, dump_records, read_bases, read_records, reading_state_of
+from torch_bridge.saved_states import (
+    compare_curves,
+    dump_records,
+    read_bases,
+    read_records,
+    reading_state_of,
+)
 from torch_bridge.schedulers.group_curves import GroupCurves
 
 
@@ -20,16 +26,17 @@ class follow:
 
         group[key] = float32(float32(base) · curve(n))
 
-    The base is the group's value when the follower is built. If the value is a tensor, the follower writes
-    into that tensor. The base is saved in the follower's state, not in the groups: build the follower while
-    the groups have their initial values, or load its state afterwards.
+    The base is the group's value when the follower is built. If the value is a tensor, the follower
+    writes into that tensor. The base is saved in the follower's state, not in the groups: build the
+    follower while the groups have their initial values, or load its state afterwards.
 
-    An optimizer may have any number of followers, one for each option, next to a scheduler or a `TrainStep`.
-    `step()` moves to the next step of the curve. If the scheduler has a clock, call
+    An optimizer may have any number of followers, one for each option, next to a scheduler or a
+    `TrainStep`. `step()` moves to the next step of the curve. If the scheduler has a clock, call
     `step(scheduler.curve_step)`. New groups join as in `lambda_lr`.
 
-    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)`, updates
-    run eagerly while the value changes, and are captured again once it has stayed the same for three updates.
+    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)`,
+    updates run eagerly while the value changes, and are captured again once it has stayed the same
+    for three updates.
 
     Args:
         optimizer: Any torch optimizer.
@@ -41,12 +48,13 @@ class follow:
         curve_step: The step of the curve that gives the values.
 
     Raises:
-        TypeError, ValueError: As `lambda_lr`; or `key` is wrong: a group lacks it, its value is not a number
-            or out of the range of a peak, or it is the learning rate, which needs `lambda_lr`.
+        TypeError, ValueError: As `lambda_lr`; or `key` is wrong: a group lacks it, its value is not
+            a number or out of the range of a peak, or it is the learning rate, which needs
+            `lambda_lr`.
 
     Warns:
-        CurveWarning: A group has a factor of its weight decay that only other schedulers read, DINOv2's
-            `wd_multiplier`.
+        CurveWarning: A group has a factor of its weight decay that only other schedulers read,
+            DINOv2's `wd_multiplier`.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -95,13 +103,14 @@ class follow:
         """Write the values of the next step of the curve, or of step `curve_step`, into the groups.
 
         Args:
-            curve_step: The step to go to, such as that of a scheduler, `scheduler.curve_step`; by default the
-                next one.
+            curve_step: The step to go to, such as that of a scheduler, `scheduler.curve_step`; by
+                default the next one.
 
         Raises:
-            TypeError: `curve_step` is not an integer; or it is missing, and a curve counts samples or tokens.
-            ValueError: `curve_step` is negative; or a group was added although each group has its own curve.
-                Nothing was changed.
+            TypeError: `curve_step` is not an integer; or it is missing, and a curve counts samples
+                or tokens.
+            ValueError: `curve_step` is negative; or a group was added although each group has its
+                own curve. Nothing was changed.
         """
         if curve_step is not None:
             self._move_to(checks.at_least("curve_step", curve_step, 0))
@@ -121,10 +130,12 @@ class follow:
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and dictionaries, which survive `torch.load(weights_only=True)`.
 
-        `curve_step`; `key`; `base_values`, each group's base; and `records`, a record of each group, as
-        `plateau_jax.resume_record` returns it for the curve and the base.
+        `curve_step`; `key`; `base_values`, each group's base; and `records`, a record of each
+        group, as `plateau_jax.resume_record` returns it for the curve and the base.
         """
-        with suppress(TypeError, ValueError):  # then a group that was added has no curve, and is left out
+        with suppress(
+            TypeError, ValueError
+        ):  # then a group that was added has no curve, and is left out
             self._group_curves.follow()
         return {
             "curve_step": self.curve_step,
@@ -136,26 +147,28 @@ class follow:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from the saved step and bases, and write the values into the groups.
 
-        The optimizer's own state may be loaded before or after; before, if the curve differs from the saved
-        one. A state of fewer groups than the optimizer has is for the first ones.
+        The optimizer's own state may be loaded before or after; before, if the curve differs from
+        the saved one. A state of fewer groups than the optimizer has is for the first ones.
 
         Args:
             state_dict: A state that `state_dict` returned.
 
         Raises:
-            ValueError: The keys differ; there are more saved groups than the optimizer has; or it is not a
-                state of a follower. Nothing was changed.
+            ValueError: The keys differ; there are more saved groups than the optimizer has; or it
+                is not a state of a follower. Nothing was changed.
 
         Warns:
-            CurveWarning: The saved curve has different values at an earlier step, or cannot be read.
+            CurveWarning: The saved curve has different values at an earlier step, or cannot be
+            read.
         """
         group_curves = self._group_curves
         group_curves.follow()
         with reading_state_of("a follower", state_dict):
             if "curves" in state_dict:
                 raise ValueError(
-                    "state_dict was saved by an earlier version, whose states are not read: build the "
-                    "follower while the groups have their initial values, and call step(state['clock'])"
+                    "state_dict was saved by an earlier version, whose states are not read: build "
+                    "the follower while the groups have their initial values, and call "
+                    "step(state['clock'])"
                 )
             key: Any = state_dict["key"]
             if (list(cast("Any", key)) if isinstance(key, tuple) else key) != self._key:
@@ -187,7 +200,8 @@ def _option(key: Any) -> GroupOption:
         option = GroupOption(name, None if index is None else checks.at_least("index", index, 0))
     except (TypeError, ValueError):
         raise TypeError(
-            f"key = {checks.short_repr(key)} must be a key of the parameter groups, or a key and an index: "
+            f"key = {checks.short_repr(key)} must be a key of the parameter groups, or a key and "
+            "an index: "
             '("betas", 0)'
         ) from None
     if name in ("lr", "initial_lr"):

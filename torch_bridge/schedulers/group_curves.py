@@ -27,8 +27,8 @@ class ValuesAhead:
 
         value = float32(float32(base) · curve(step))
 
-    They are computed for `CHUNK` steps at once. A step far from these is computed alone, because a clock of
-    samples may leap, and would use few of them.
+    They are computed for `CHUNK` steps at once. A step far from these is computed alone, because a
+    clock of samples may leap, and would use few of them.
     """
 
     def __init__(self, curves: Sequence[Curve], bases: Sequence[float]) -> None:
@@ -55,7 +55,8 @@ class ValuesAhead:
         values = np.empty((len(steps), len(self.bases)), np.float32)
         for index, (curve, base) in enumerate(zip(self.curves, self.bases, strict=True)):
             values[:, index] = np.float32(base) * multipliers[id(curve)]
-        # Python floats: NumPy scalars would get into `param_groups`, and from there into checkpoints.
+        # Python floats: NumPy scalars would get into `param_groups`, and from there into
+        # checkpoints.
         self._first, self._rows = first, values.tolist()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,8 +76,8 @@ class GroupCurves:
 
         group[option] = float32(float32(base) · curve(step))
 
-    A group is its dictionary, wherever it lies in `param_groups`. `Optimizer.load_state_dict` replaces the
-    dictionaries; one that has the parameters of a known group takes its place.
+    A group is its dictionary, wherever it lies in `param_groups`. `Optimizer.load_state_dict`
+    replaces the dictionaries; one that has the parameters of a known group takes its place.
 
     Args:
         optimizer: The optimizer.
@@ -84,12 +85,14 @@ class GroupCurves:
         curve: One curve for all groups, also for those that are added later; or one for each.
 
     Attributes:
-        groups, curves, bases, written: Lists with an item for each group, in the order of the optimizer's at
-            the last call of `follow`.
+        groups, curves, bases, written: Lists with an item for each group, in the order of the
+            optimizer's at the last call of `follow`.
         is_loaded: True if the optimizer has loaded a state since values were written here.
     """
 
-    def __init__(self, optimizer: Optimizer, option: GroupOption, curve: Curve | Sequence[Curve]) -> None:
+    def __init__(
+        self, optimizer: Optimizer, option: GroupOption, curve: Curve | Sequence[Curve]
+    ) -> None:
         self.optimizer, self.option = optimizer, option
         self._name = option.name
         self.common_curve = curve if isinstance(curve, Curve) else None
@@ -105,7 +108,8 @@ class GroupCurves:
         self.step = 0
         """The step of the curves that was written last."""
         self._forgotten: list[Member] = []
-        """The groups that the optimizer no longer has. They may come back, if a program alternates."""
+        """The groups that the optimizer no longer has. They may come back, if a program
+        alternates."""
         hook_of(optimizer).add(self)
 
     def __setstate__(self, state: Any) -> None:
@@ -126,7 +130,11 @@ class GroupCurves:
         self._replace_lists(self.groups, self.curves, self.written, list(bases))
 
     def _replace_lists(
-        self, groups: list[dict[str, Any]], curves: list[Curve], written: list[Any], bases: list[float]
+        self,
+        groups: list[dict[str, Any]],
+        curves: list[Curve],
+        written: list[Any],
+        bases: list[float],
     ) -> None:
         unshare_tensors(self.optimizer, self.option, groups, bases, curves)
         if self.option.name == "lr":
@@ -190,7 +198,9 @@ class GroupCurves:
             self.meet()
         finally:
             places = {id(group): place for place, group in enumerate(self.groups)}
-            self._keep([places[id(group)] for group in self.optimizer.param_groups if id(group) in places])
+            self._keep(
+                [places[id(group)] for group in self.optimizer.param_groups if id(group) in places]
+            )
 
     def is_current(self) -> bool:
         """Return True if the optimizer has these groups, in this order."""
@@ -200,7 +210,11 @@ class GroupCurves:
     def unknown_groups(self) -> list[int]:
         """Return the indices of the optimizer's groups that are not known here."""
         known = set(map(id, self.groups))
-        return [index for index, group in enumerate(self.optimizer.param_groups) if id(group) not in known]
+        return [
+            index
+            for index, group in enumerate(self.optimizer.param_groups)
+            if id(group) not in known
+        ]
 
     def meet(self, *, writes: bool = True) -> None:
         """Give new groups of the optimizer a curve and a base; known ones are not looked at.
@@ -238,9 +252,9 @@ class GroupCurves:
                 return former
         if self.common_curve is None:
             raise ValueError(
-                f"the optimizer has {len(self.optimizer.param_groups)} parameter groups, but curves for "
-                f"{len(self.groups)} of them. Build this again with a curve for each group, and load its "
-                "state: new.load_state_dict(old.state_dict())"
+                f"the optimizer has {len(self.optimizer.param_groups)} parameter groups, but "
+                f"curves for {len(self.groups)} of them. Build this again with a curve for each "
+                "group, and load its state: new.load_state_dict(old.state_dict())"
             )
         return Member(group, self.common_curve, self.option.base_of(index, group))
 

@@ -1,7 +1,7 @@
 """The clocks of a scheduler: they count updates, samples or tokens, or let hold rules decide.
 
-A clock is a value: `after` returns the clock after another update, and changes nothing. It does not count the
-updates, since torch does so in `last_epoch`, which other code writes too.
+A clock is a value: `after` returns the clock after another update, and changes nothing. It does not
+count the updates, since torch does so in `last_epoch`, which other code writes too.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import HOST, MAX_CONSUMED, CheckedClock, Curve, check_clock, checks, decide
+from torch_bridge.curve_api import (
+    HOST,
+    MAX_CONSUMED,
+    CheckedClock,
+    Curve,
+    check_clock,
+    checks,
+    decide,
+)
 from torch_bridge.saved_states import Position, States, initial_states
 
 
@@ -102,9 +110,10 @@ class UnitClock(UpdateClock):
             count = self.checked.count
         if count is None:
             raise TypeError(
-                f"with DataClock({self.unit}), step() needs what the update consumed: write step(count=n); "
-                "if a trainer calls step(), set scheduler.count = n before it, on the lambda_lr itself and "
-                f"not on its wrapper; or, if it is always n, build it with DataClock({self.unit}, count=n)"
+                f"with DataClock({self.unit}), step() needs what the update consumed: write "
+                "step(count=n); if a trainer calls step(), set scheduler.count = n before it, on "
+                "the lambda_lr itself and not on its wrapper; or, if it is always n, build it with "
+                f"DataClock({self.unit}, count=n)"
             )
         if isinstance(count, Tensor) and count.dtype is torch.bool:  # operator.index accepts it
             raise TypeError(f"count = {checks.short_repr(count)} must be an integer")
@@ -133,15 +142,16 @@ def new_clock(clock: Any, curves: Sequence[Curve]) -> UpdateClock:
 def _refuse_count(count: Any) -> None:
     if count is not None:
         raise TypeError(
-            f"count = {checks.short_repr(count)} needs a DataClock: write step(), or build the scheduler "
-            "with clock=DataClock(unit)"
+            f"count = {checks.short_repr(count)} needs a DataClock: write step(), or build the "
+            "scheduler with clock=DataClock(unit)"
         )
 
 
 def _refuse_metric(metric: Any) -> None:
     if metric is not None:
         raise TypeError(
-            f"step(metric={checks.short_repr(metric)}) needs a hold rule: lambda_lr(..., clock=rule)"
+            f"step(metric={checks.short_repr(metric)}) needs a hold rule: lambda_lr(..., "
+            "clock=rule)"
         )
 
 
@@ -150,6 +160,8 @@ def _metric_number(metric: Any) -> np.float32:
         raise TypeError("with a hold rule, step() needs the metric of the update: step(loss)")
     if isinstance(metric, Tensor):
         if metric.dim():
-            raise TypeError(f"metric is a tensor of shape {tuple(metric.shape)}; it must be a real scalar")
+            raise TypeError(
+                f"metric is a tensor of shape {tuple(metric.shape)}; it must be a real scalar"
+            )
         metric = metric.item()
     return checks.metric("metric", metric)

@@ -1,18 +1,20 @@
 """Warnings about schedulers whose steps do not fit the updates of their optimizer.
 
-A hook looks at the schedulers of an optimizer after 21 updates, 42, 84 and so on until 1344, and then after
-every 1344. From one look to the next is a window, of n updates. It judges the scheduler with the most steps,
-since several may take turns, as in a `SequentialLR`, and warns once for each kind of mistake:
+A hook looks at the schedulers of an optimizer after 21 updates, 42, 84 and so on until 1344, and
+then after every 1344. From one look to the next is a window, of n updates. It judges the scheduler
+with the most steps, since several may take turns, as in a `SequentialLR`, and warns once for each
+kind of mistake:
 
-    at most n/10 steps, though more would have changed a learning rate     in two windows in a row, n >= 42
-    3n/2 steps or more                                                     in two windows in a row
-    a unit so large that the curve stays where all learning rates are 0    in two windows in a row
-    a step far past the end (`curve_end` has the rule)                     at once
-    a loaded optimizer, whose scheduler starts at step 0 without a state   before the second update
+    at most n/10 steps, though more would have changed a learning rate in two windows in a row, n >=
+    42 3n/2 steps or more in two windows in a row a unit so large that the curve stays where all
+    learning rates are 0 in two windows in a row a step far past the end (`curve_end` has the rule)
+    at once a loaded optimizer, whose scheduler starts at step 0 without a state before the second
+    update
 
-It is silent if the groups hold other values than the scheduler wrote last, since then somebody else is in
-charge: another scheduler, or a range test. A burst of steps, as for a plot, falls into one window. Compiled
-optimizer steps are not counted, nor those of an optimizer without hooks. Copies are not looked at.
+It is silent if the groups hold other values than the scheduler wrote last, since then somebody else
+is in charge: another scheduler, or a range test. A burst of steps, as for a plot, falls into one
+window. Compiled optimizer steps are not counted, nor those of an optimizer without hooks. Copies
+are not looked at.
 """
 
 import math
@@ -62,7 +64,8 @@ class StepWarnings:
         self._schedulers: list[weakref.ref[Any]] = []
         self._start = self._window_start = 0
         self.loaded_updates: int | None = 0
-        """The updates of the run that the optimizer has loaded, as `loaded_updates` returns them."""
+        """The updates of the run that the optimizer has loaded, as `loaded_updates` returns
+        them."""
         self._finding: tuple[Any, str] = None, ""
         """What the last window has shown, and of which scheduler."""
         self._warned: set[str] = set()
@@ -97,7 +100,9 @@ class StepWarnings:
         made = updates_made(optimizer)
         if not schedulers:
             self.loaded_updates = loaded_updates(optimizer)
-        elif made != 0 or not all(map(_has_own_values, schedulers)):  # accelerate reloads the current state
+        elif made != 0 or not all(
+            map(_has_own_values, schedulers)
+        ):  # accelerate reloads the current state
             self.loaded_updates = made or None
 
     def look(self, updates: int) -> None:
@@ -117,7 +122,9 @@ class StepWarnings:
         """Return the warning about an optimizer that was loaded without its scheduler."""
         schedulers = self._living_schedulers()
         # A scheduler past the first step was loaded, or moved by the user.
-        at_start = [item for item in schedulers if item.steps.may_lack_state and item.last_epoch <= 1]
+        at_start = [
+            item for item in schedulers if item.steps.may_lack_state and item.last_epoch <= 1
+        ]
         made = self.loaded_updates
         if made == 0 or not at_start:
             return ""
@@ -132,13 +139,15 @@ class StepWarnings:
         if made is not None and scheduler.unit is None:
             advice += f"; or pass last_epoch={made - 1}"
         return (
-            f"{seen}, but the curve started at step 0: {advice}. To start at step 0, set the peak, which is "
-            f"{peak} now: scheduler.set_peak({peak})"
+            f"{seen}, but the curve started at step 0: {advice}. To start at step 0, set the peak, "
+            f"which is {peak} now: scheduler.set_peak({peak})"
         )
 
     def _judge_window(self, updates: int) -> str:
         """Return the warning that is due after the window that ends now."""
-        in_turn = [scheduler for scheduler in self._living_schedulers() if scheduler.last_epoch >= 0]
+        in_turn = [
+            scheduler for scheduler in self._living_schedulers() if scheduler.last_epoch >= 0
+        ]
         if not in_turn:
             return ""
         scheduler = max(reversed(in_turn), key=lambda item: item.steps.in_window)
@@ -162,7 +171,9 @@ class StepWarnings:
 def _has_own_values(scheduler: Any) -> bool:
     """Return True if the groups that were loaded have the peaks and learning rates of this scheduler."""
     curves = scheduler._group_curves
-    for group, peak, lr in zip(scheduler.optimizer.param_groups, curves.bases, curves.written, strict=False):
+    for group, peak, lr in zip(
+        scheduler.optimizer.param_groups, curves.bases, curves.written, strict=False
+    ):
         # A state that was saved before a scheduler was built has the peak in its place.
         wanted = lr if "initial_lr" in group else peak
         if not is_same(as_number(group.get("initial_lr", peak)), peak):
@@ -179,7 +190,8 @@ def _finding(scheduler: Any, size: int, updates: int) -> str:
         return ""  # it trains nothing
     if steps.in_window > 0 and not steps.was_past_end and _end_message(scheduler):
         return "past the end"
-    # With a unit, each process may step with its own count: calls may outnumber updates, so look at the step.
+    # With a unit, each process may step with its own count: calls may outnumber updates, so look at
+    # the step.
     moved = steps.in_window if scheduler.unit is None else scheduler.curve_step - steps.window_step
     # The ends of a window may cut a group of steps: hence the small margins here and below.
     if 2 * min(steps.in_window, moved) >= 3 * (size - 1):
@@ -214,9 +226,9 @@ def _steps_message(scheduler: Any, finding: str, size: int) -> str:
     seen = f"scheduler.step() was called {scheduler.steps.in_window} times in the last {size} optimizer steps"
     if finding == "stands":
         return (
-            f"{seen}, and the curve stays at step {scheduler.curve_step}, where every learning rate is 0: "
-            f"all updates consumed {scheduler.consumed} in units of {unit}. Choose a unit of at most what an "
-            "update consumes, and check the counts"
+            f"{seen}, and the curve stays at step {scheduler.curve_step}, where every learning "
+            f"rate is 0: all updates consumed {scheduler.consumed} in units of {unit}. Choose a "
+            "unit of at most what an update consumes, and check the counts"
         )
     call = "scheduler.step()" if unit is None else "scheduler.step(count=n)"
     advice = f'Call {call} once after every optimizer.step() (in Lightning "interval": "step")'
@@ -226,8 +238,8 @@ def _steps_message(scheduler: Any, finding: str, size: int) -> str:
         advice += ", with total_steps = count_updates(loader, epochs)"
     if finding == "often" and unit is None:
         advice += (
-            ". Most often the reason is accelerate, which steps a prepared scheduler once for each process: "
-            "build the scheduler with clock=DataClock(accelerator.num_processes, count=1)"
+            ". Most often the reason is accelerate, which steps a prepared scheduler once for each "
+            "process: build the scheduler with clock=DataClock(accelerator.num_processes, count=1)"
         )
     return (
         f"{seen}. {advice}. If the curve is meant to count something else, turn this warning off: "

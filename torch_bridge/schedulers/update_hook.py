@@ -15,7 +15,8 @@ from torch_bridge.schedulers.step_warnings import StepWarnings
 class UpdateHook:
     """Gives added groups their values before an update, and looks for steps that do not fit the updates.
 
-    It holds weak references, since an optimizer holds its hooks, and must not keep old schedulers alive.
+    It holds weak references, since an optimizer holds its hooks, and must not keep old schedulers
+    alive.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,8 @@ class UpdateHook:
     def _begins_update(self, groups: list[Any]) -> bool:
         """Return False if this call belongs to the update of the call before.
 
-        DeepSpeed steps the optimizer once for each group, and shows that group alone, or empties the others.
+        DeepSpeed steps the optimizer once for each group, and shows that group alone, or empties
+        the others.
         """
         stepped = {id(group) for group in groups if group["params"]}
         steps = self.warnings.count_steps()
@@ -82,7 +84,9 @@ def _meet_groups(living: list[Any]) -> None:
                 responsible = curves
                 break
         responsible.meet()
-        for curves in newest_first:  # the others note the bases, before another scheduler changes the values
+        for (
+            curves
+        ) in newest_first:  # the others note the bases, before another scheduler changes the values
             with suppress(TypeError, ValueError):
                 curves.meet(writes=False)
 
@@ -94,10 +98,12 @@ def _is_capturing() -> bool:
 
 def hook_of(optimizer: Any) -> UpdateHook:
     """Return the hook of an optimizer; if its steps run no hooks, one that is never called."""
-    # Torch marks the `step` of a class that runs hooks, in the constructor of its first instance. Others
-    # are wrappers, those of trainers or such as Lookahead, whose own optimizer may run them.
+    # Torch marks the `step` of a class that runs hooks, in the constructor of its first instance.
+    # Others are wrappers, those of trainers or such as Lookahead, whose own optimizer may run them.
     while not hasattr(cast("Any", type(optimizer)).step, "hooked"):
-        optimizer = getattr(optimizer, "optimizer", getattr(optimizer, "_base_optimizer", None))  # timm's
+        optimizer = getattr(
+            optimizer, "optimizer", getattr(optimizer, "_base_optimizer", None)
+        )  # timm's
         if not isinstance(optimizer, Optimizer):
             return UpdateHook()
     hooks: dict[int, Any] | None = getattr(optimizer, "_optimizer_step_pre_hooks", None)

@@ -27,10 +27,11 @@ class StepResult(NamedTuple):
     aux: tuple[Any, ...] = ()
     """With `has_aux=True`, the aux outputs of `loss_fn`: one pytree of tensors per micro-batch.
 
-    They are detached, come from this rank alone, and are there for skipped updates too. Without a CUDA graph
-    they are not copied, so a parameter or buffer among them keeps changing."""
+    They are detached, come from this rank alone, and are there for skipped updates too. Without a
+    CUDA graph they are not copied, so a parameter or buffer among them keeps changing."""
 
-    # An update has its counters in one tensor; most callers read few of them, so slicing waits until then.
+    # An update has its counters in one tensor; most callers read few of them, so slicing waits
+    # until then.
     @property
     def applied(self) -> Tensor:
         """The number of updates applied so far, an int64 scalar."""
@@ -45,8 +46,8 @@ class StepResult(NamedTuple):
     def curve_step(self) -> Tensor:
         """The step of the curve that gave `lr`, an int64 scalar.
 
-        Each applied update moves it by one, unless a rule holds the curve. With a `DataClock` it is the
-        samples or tokens consumed before this update, // unit.
+        Each applied update moves it by one, unless a rule holds the curve. With a `DataClock` it is
+        the samples or tokens consumed before this update, // unit.
         """
         return self.counters[2]
 
@@ -63,8 +64,8 @@ def read_and_raise_if_nonfinite(result: StepResult, scaled: bool) -> None:
     """Raise an error if a result is not finite. Synchronizes with the device.
 
     Raises:
-        FloatingPointError: The loss is not finite; or the norm is not, and the loss was not `scaled`. (With a
-            scaled loss, the scale may have overflowed.)
+        FloatingPointError: The loss is not finite; or the norm is not, and the loss was not
+            `scaled`. (With a scaled loss, the scale may have overflowed.)
     """
     loss, norm = result.loss.item(), result.grad_norm.item()
     if not math.isfinite(loss) or (not math.isfinite(norm) and not scaled):

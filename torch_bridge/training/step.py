@@ -60,17 +60,18 @@ CurvesOfGroups = Curve | Sequence[Curve]
 class TrainStep:
     """Run one training update per call: `step(batch, *more_micro_batches)`, on one device or several.
 
-    Each micro-batch runs forward and backward under autocast. Then gradients are unscaled and clipped. If the
-    loss and the gradient norm are finite, the optimizer steps and the update counts; otherwise it is skipped.
-    With g the gradient of the loss:
+    Each micro-batch runs forward and backward under autocast. Then gradients are unscaled and
+    clipped. If the loss and the gradient norm are finite, the optimizer steps and the update
+    counts; otherwise it is skipped. With g the gradient of the loss:
 
         loss = Σ sum / Σ weight,  or the mean of the means
         g ← g · min(1, max_norm / (‖g‖ + 10⁻⁶))
         lr = float32(float32(peak) · curve(curve_step))
 
-    `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts. Not thread-safe.
-    Cannot be copied or pickled: build a new step and load `state_dict()` there. `print(step)` shows the
-    curve, its current step and the learning rate, and synchronizes with the device.
+    `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts. Not
+    thread-safe. Cannot be copied or pickled: build a new step and load `state_dict()` there.
+    `print(step)` shows the curve, its current step and the learning rate, and synchronizes with the
+    device.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -88,32 +89,33 @@ class TrainStep:
 
     Args:
         model: A module, plain or wrapped as a whole by `DistributedDataParallel` or `fully_shard`.
-        optimizer: A torch optimizer over parameters of the model, or a sequence of several over disjoint
-            ones. The peak of a group is its `initial_lr` if it has one, else its `lr`. Optimizers wrapped by
-            Lightning, Fabric or accelerate are unwrapped.
-        loss_fn: `loss_fn(model, batch)` returns a mean loss, a scalar, or a pair (sum, weight), such as
-            (loss.sum(), number of tokens).
-        curve: One curve, or a sequence of one per parameter group. For several optimizers, one curve for all,
-            or a sequence with such an entry per optimizer.
+        optimizer: A torch optimizer over parameters of the model, or a sequence of several over
+            disjoint ones. The peak of a group is its `initial_lr` if it has one, else its `lr`.
+            Optimizers wrapped by Lightning, Fabric or accelerate are unwrapped.
+        loss_fn: `loss_fn(model, batch)` returns a mean loss, a scalar, or a pair (sum, weight),
+            such as (loss.sum(), number of tokens).
+        curve: One curve, or a sequence of one per parameter group. For several optimizers, one
+            curve for all, or a sequence with such an entry per optimizer.
         precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling (arXiv:1710.03740).
         max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
-        on_nonfinite: `"skip"` the update, or `"raise"` an error, which synchronizes with the device in every
-            update.
+        on_nonfinite: `"skip"` the update, or `"raise"` an error, which synchronizes with the device
+            in every update.
         compile: Compile `loss_fn` with `torch.compile`.
         cuda_graph: Capture the whole update in a CUDA graph, one for each shape of batch.
-        carry: The initial recurrent state, any pytree of tensors: `loss_fn(model, batch, carry)` then returns
-            (loss or pair, new carry).
-        clock: What moves the run along its curve: a `DataClock`; a `HoldUntilFlat`, a `HoldBelow`, or a list
-            of them, which read the loss of each update. With a `DataClock`, pass what each update consumes:
-            `step(batch, count=n)`. By default a step of the curve is an update; of a curve from
-            `BatchPlan.scale`, its unit of samples or tokens.
-        synchronize: Average gradients over the ranks once per `"update"`, or after every `"micro"`-batch,
-            which takes less memory under `fully_shard`.
+        carry: The initial recurrent state, any pytree of tensors: `loss_fn(model, batch, carry)`
+            then returns (loss or pair, new carry).
+        clock: What moves the run along its curve: a `DataClock`; a `HoldUntilFlat`, a `HoldBelow`,
+            or a list of them, which read the loss of each update. With a `DataClock`, pass what
+            each update consumes: `step(batch, count=n)`. By default a step of the curve is an
+            update; of a curve from `BatchPlan.scale`, its unit of samples or tokens.
+        synchronize: Average gradients over the ranks once per `"update"`, or after every
+            `"micro"`-batch, which takes less memory under `fully_shard`.
         strict: The default of `load_state_dict`'s `strict`.
-        initial_updates: Updates already made by another training loop; the schedule resumes from there. The
-            groups then need their peaks in `initial_lr`. None: 0, with a warning if the optimizer has made
-            updates and no state is loaded.
-        has_aux: `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see `result.aux`.
+        initial_updates: Updates already made by another training loop; the schedule resumes from
+            there. The groups then need their peaks in `initial_lr`. None: 0, with a warning if the
+            optimizer has made updates and no state is loaded.
+        has_aux: `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see
+            `result.aux`.
 
     Attributes:
         model: The module.
@@ -121,13 +123,14 @@ class TrainStep:
         strict: As above.
 
     Raises:
-        TypeError, ValueError: A step cannot train with an argument, or with a combination of arguments; the
-            message names them. Nothing was changed.
+        TypeError, ValueError: A step cannot train with an argument, or with a combination of
+            arguments; the message names them. Nothing was changed.
 
     Warns:
         CurveWarning: Several ranks run and the model is not wrapped, so each rank trains alone;
-            `distribute(model, None)` marks this as intended. In the first update: the optimizer has made
-            updates, but the curve starts at 0. Once, if a weight in host memory is not a whole number.
+            `distribute(model, None)` marks this as intended. In the first update: the optimizer has
+            made updates, but the curve starts at 0. Once, if a weight in host memory is not a whole
+            number.
     """
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.
@@ -178,7 +181,8 @@ class TrainStep:
         self._rank, self._size = parallelism.rank, parallelism.size
         self._raises = on_nonfinite == "raise"
         self._is_peak_set = False
-        """True if `set_peak` has set the peaks, in this run or before; a resume then expects other ones."""
+        """True if `set_peak` has set the peaks, in this run or before; a resume then expects other
+        ones."""
         self._is_loading = False
         """True if a load has failed, so that the components have different states."""
         self._count_in_trainer = lightning_counter(layers)
@@ -213,37 +217,44 @@ class TrainStep:
     def optimizer(self) -> Optimizer:
         """The torch optimizer, if it is the only one."""
         if len(self.optimizers) != 1:
-            raise AttributeError(f"this step has {len(self.optimizers)} optimizers: see step.optimizers")
+            raise AttributeError(
+                f"this step has {len(self.optimizers)} optimizers: see step.optimizers"
+            )
         return self.optimizers[0]
 
-    def __call__(self, batch: Any, *more_micro_batches: Any, count: int | Tensor | None = None) -> StepResult:
+    def __call__(
+        self, batch: Any, *more_micro_batches: Any, count: int | Tensor | None = None
+    ) -> StepResult:
         """Run one update over the micro-batches.
 
         Args:
             batch: A batch for `loss_fn`.
             *more_micro_batches: Further micro-batches of the same update.
-            count: With a `DataClock`, the samples or tokens in all micro-batches of this rank; the ranks add
-                theirs up. An integer of at least 0, or an integer scalar tensor, which the host does not
-                read. By default the `count` of the clock, for all ranks together.
+            count: With a `DataClock`, the samples or tokens in all micro-batches of this rank; the
+                ranks add theirs up. An integer of at least 0, or an integer scalar tensor, which
+                the host does not read. By default the `count` of the clock, for all ranks together.
 
         Returns:
-            A named tuple of tensors on the device, which later updates do not overwrite: `loss`, the loss of
-            the whole update; `grad_norm`, the 2-norm of the gradients before clipping; `lr`, float32 of shape
-            (groups,), the learning rate of each parameter group; `counters`, int64 of shape (4,), also as
-            `applied` and `skipped`, the updates so far, `curve_step`, the step of the curve that gave `lr`,
-            and `consumed`, the samples or tokens so far; and with `has_aux=True` `aux`, one pytree per
-            micro-batch.
+            A named tuple of tensors on the device, which later updates do not overwrite: `loss`,
+                the loss of
+            the whole update; `grad_norm`, the 2-norm of the gradients before clipping; `lr`,
+            float32 of shape (groups,), the learning rate of each parameter group; `counters`, int64
+            of shape (4,), also as `applied` and `skipped`, the updates so far, `curve_step`, the
+            step of the curve that gave `lr`, and `consumed`, the samples or tokens so far; and with
+            `has_aux=True` `aux`, one pytree per micro-batch.
 
         Raises:
-            FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not finite.
-            TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of a different
-                structure; `count` is missing or not an integer; the optimizer has a scheduler, or different
-                parameters from before. A wrong count on one of several ranks skips the update on all of them.
-                Unless the model is wrapped, the step stays usable: after an error in `loss_fn` only random
-                numbers that it drew, and buffers that it changed, such as BatchNorm's, differ.
-            RuntimeError: An earlier update was interrupted after the optimizer's step began and before the
-                update was counted, or, if the model is wrapped, anywhere: the message says how to resume. Or
-                `DistributedDataParallel` did not average the gradients.
+            FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not
+                finite.
+            TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of a
+                different structure; `count` is missing or not an integer; the optimizer has a
+                scheduler, or different parameters from before. A wrong count on one of several
+                ranks skips the update on all of them. Unless the model is wrapped, the step stays
+                usable: after an error in `loss_fn` only random numbers that it drew, and buffers
+                that it changed, such as BatchNorm's, differ.
+            RuntimeError: An earlier update was interrupted after the optimizer's step began and
+                before the update was counted, or, if the model is wrapped, anywhere: the message
+                says how to resume. Or `DistributedDataParallel` did not average the gradients.
         """
         if self._steppers.is_partial:
             self._refuse_if_partial()
@@ -267,8 +278,8 @@ class TrainStep:
             are_tensors = all(isinstance(item, Tensor) for item in micro_batches)
             if pieces > 1 and are_tensors and not is_out_of_memory:
                 error.add_note(
-                    f"{pieces} arguments are {pieces} micro-batches, and loss_fn gets one at a time: pass a "
-                    "batch of several tensors as one argument, step((x, y))"
+                    f"{pieces} arguments are {pieces} micro-batches, and loss_fn gets one at a "
+                    "time: pass a batch of several tensors as one argument, step((x, y))"
                 )
             raise
         result = StepResult(*outputs[:4])
@@ -293,13 +304,15 @@ class TrainStep:
         except (TypeError, ValueError) as error:
             if self._size == 1:
                 raise
-            # The other ranks begin this update, and wait for this one: it takes part, and makes all skip it.
+            # The other ranks begin this update, and wait for this one: it takes part, and makes all
+            # skip it.
             return error
         return None
 
     def _check_start(self) -> None:
         """Warn before the first update if the optimizer was resumed and the curve was not."""
-        # Not when the step is built: a state may be loaded after that, the optimizer's or the step's.
+        # Not when the step is built: a state may be loaded after that, the optimizer's or the
+        # step's.
         self._steppers.is_start_known = True
         made = self._steppers.updates_made
         if made == 0:
@@ -315,8 +328,8 @@ class TrainStep:
         if checked.unit is None or checked.count is not None:
             advice += f"; or build it with initial_updates={number}"
         warn(
-            f"the optimizer has made {seen}, but the curve starts at step 0: {advice}; or, if the curve is "
-            f"meant to start there with the peak {peaks}, build it with initial_updates=0"
+            f"the optimizer has made {seen}, but the curve starts at step 0: {advice}; or, if the "
+            f"curve is meant to start there with the peak {peaks}, build it with initial_updates=0"
         )
 
     def reset_carry(self) -> None:
@@ -333,17 +346,17 @@ class TrainStep:
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Use a different peak learning rate from the next update on.
 
-        The state includes it. A learning rate written into a parameter group is overwritten by the next
-        update.
+        The state includes it. A learning rate written into a parameter group is overwritten by the
+        next update.
 
         Args:
-            peak: One peak for all parameter groups, or a sequence of one per group, in the order of the
-                optimizers. Rounded to float32.
+            peak: One peak for all parameter groups, or a sequence of one per group, in the order of
+                the optimizers. Rounded to float32.
 
         Raises:
             TypeError: `peak` is neither a number nor a sequence of numbers.
-            ValueError: A peak is negative, not finite, or positive and below 2⁻¹²⁶; or the number of peaks
-                differs from that of groups. Nothing was changed.
+            ValueError: A peak is negative, not finite, or positive and below 2⁻¹²⁶; or the number
+                of peaks differs from that of groups. Nothing was changed.
         """
         peaks = peaks_per_group(peak, len(self._clock.peaks))
         self._steppers.prepare()
@@ -358,13 +371,15 @@ class TrainStep:
         """Return a snapshot in host memory, which later updates do not change. Synchronizes with the device.
 
         It contains the model, optimizers, loss scale, carry, the position on the curve, and torch's
-        random-number states, as tensors and plain values, so that `torch.load(weights_only=True)` can read
-        it. `state["applied"]` and `state["skipped"]` count the updates so far, and `state["curve_step"]` is
-        the step of the curve. To resume a run, also save the state of its loader. As in torch, non-persistent
-        buffers are not saved, so a buffer that forward changes must be persistent.
+        random-number states, as tensors and plain values, so that `torch.load(weights_only=True)`
+        can read it. `state["applied"]` and `state["skipped"]` count the updates so far, and
+        `state["curve_step"]` is the step of the curve. To resume a run, also save the state of its
+        loader. As in torch, non-persistent buffers are not saved, so a buffer that forward changes
+        must be persistent.
 
-        On several ranks, each rank calls it and gets its own state: its random numbers and carry, and under
-        `fully_shard` its shards. `Checkpoints` resumes from such states with a different number of ranks.
+        On several ranks, each rank calls it and gets its own state: its random numbers and carry,
+        and under `fully_shard` its shards. `Checkpoints` resumes from such states with a different
+        number of ranks.
         """
         self._refuse_if_partial()
         return snapshot.copy_to_host(self._read_state())
@@ -377,7 +392,9 @@ class TrainStep:
         return {
             "model": plain_state(self._module),
             "optimizer": snapshot.one_or_list(states),
-            "optimizer_type": snapshot.one_or_list([type(item).__name__ for item in self.optimizers]),
+            "optimizer_type": snapshot.one_or_list(
+                [type(item).__name__ for item in self.optimizers]
+            ),
             "parameters": names_of_parameters(self._module, groups),
             "precision": self._precision.name,
             "records": dump_records(clock.curves, clock.peaks, clock.checked),
@@ -398,26 +415,27 @@ class TrainStep:
     ) -> None:
         """Resume, bit for bit, from a snapshot. Copies what it loads.
 
-        The peak learning rates and the optimizers' settings become the saved ones, except for those that
-        only choose an implementation (`fused`, `foreach`, `capturable`, `differentiable`).
+        The peak learning rates and the optimizers' settings become the saved ones, except for those
+        that only choose an implementation (`fused`, `foreach`, `capturable`, `differentiable`).
 
         Args:
-            state_dict: The state that `state_dict` returned. If this step's parameters are sharded, the
-                saved tensors may be whole.
-            strict: Reject the state of a curve that differs at a step so far, or of a different clock, as
-                `lambda_lr` does. With False the run resumes under this step's curve and clock, at the saved
-                step of the curve, with a warning. The default is the step's `strict`.
+            state_dict: The state that `state_dict` returned. If this step's parameters are sharded,
+                the saved tensors may be whole.
+            strict: Reject the state of a curve that differs at a step so far, or of a different
+                clock, as `lambda_lr` does. With False the run resumes under this step's curve and
+                clock, at the saved step of the curve, with a warning. The default is the step's
+                `strict`.
 
         Raises:
-            ValueError: The state is not one of a TrainStep; it belongs to a different curve or clock (unless
-                `strict` is False), optimizer, precision or carry, or to a model of different shapes or
-                dtypes; the parameters are different ones, in a different order or in different groups; or a
-                scheduler is attached to the optimizer.
-            Exception: Any error that the `load_state_dict` of the model or an optimizer raises, such as
-                torch's RuntimeError for missing keys.
+            ValueError: The state is not one of a TrainStep; it belongs to a different curve or
+                clock (unless `strict` is False), optimizer, precision or carry, or to a model of
+                different shapes or dtypes; the parameters are different ones, in a different order
+                or in different groups; or a scheduler is attached to the optimizer.
+            Exception: Any error that the `load_state_dict` of the model or an optimizer raises,
+                such as torch's RuntimeError for missing keys.
 
-        An error that this library finds beforehand leaves the step as it was. After any other, such as
-        torch's, the step makes no update until a state is loaded.
+        An error that this library finds beforehand leaves the step as it was. After any other, such
+        as torch's, the step makes no update until a state is loaded.
         """
         if self._is_distributed and not self._is_loading:
             self._refuse_if_partial()
@@ -453,12 +471,12 @@ class TrainStep:
             return
         if self._is_distributed and not self._is_loading:
             raise RuntimeError(
-                "an error ended an update on this rank, and other ranks may still wait for it: stop all "
-                "ranks, and restart the program from its last checkpoint"
+                "an error ended an update on this rank, and other ranks may still wait for it: "
+                "stop all ranks, and restart the program from its last checkpoint"
             )
         raise RuntimeError(
-            "an update was interrupted between its optimizer's step and its count, or a load failed: load a "
-            "checkpoint, by load_state_dict, before the next update"
+            "an update was interrupted between its optimizer's step and its count, or a load "
+            "failed: load a checkpoint, by load_state_dict, before the next update"
         )
 
     def __repr__(self) -> str:
@@ -477,9 +495,12 @@ class TrainStep:
 
     def _describe_curves(self) -> str:
         curves = self._clock.curves
-        return checks.short_repr(curves[0] if all(curve == curves[0] for curve in curves) else curves)
+        return checks.short_repr(
+            curves[0] if all(curve == curves[0] for curve in curves) else curves
+        )
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            "a TrainStep can't be copied or pickled: build another one, and load this one's state there"
+            "a TrainStep can't be copied or pickled: build another one, and load this one's state "
+            "there"
         )

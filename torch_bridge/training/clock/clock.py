@@ -28,8 +28,8 @@ from torch_bridge.training.clock.counts import write_count
 MAX_TABLE_VALUES = 2**24
 """The most multipliers and learning rates that a clock keeps on the device: 64 MiB."""
 
-# The host copies the counters after 16, 32, 64, ..., 1024 updates, and then every 1024 updates: it warns soon
-# of the end of a short curve, and a long run pays next to nothing.
+# The host copies the counters after 16, 32, 64, ..., 1024 updates, and then every 1024 updates: it
+# warns soon of the end of a short curve, and a long run pays next to nothing.
 _FIRST_COPY, _INTERVAL = 16, 1024
 
 _STUCK_UPDATES = 20
@@ -46,7 +46,8 @@ class Counters(NamedTuple):
     curve_step: int
     """The step of the curve for the next update."""
     consumed: int
-    """Samples or tokens that the applied updates consumed; without a unit, the number of these updates."""
+    """Samples or tokens that the applied updates consumed; without a unit, the number of these
+    updates."""
 
 
 def checked_updates(name: str, value: Any) -> int:
@@ -60,14 +61,17 @@ def checked_updates(name: str, value: Any) -> int:
 class Clock:
     """Counts updates on the device and looks up their learning rates there, without synchronizing with it.
 
-        curve_step moves by one with each applied update that no rule holds;  with a unit  consumed // unit
-        lr = float32(float32(peak) · curve(curve_step)) = table[min(curve_step, last step), group]
+        curve_step moves by one with each applied update that no rule holds; with a unit consumed //
+        unit lr = float32(float32(peak) · curve(curve_step)) = table[min(curve_step, last step),
+        group]
 
-    The table holds the learning rates of all steps, next to the multipliers of each distinct curve, from
-    which `set_peaks` fills it. If they would be more than `MAX_TABLE_VALUES`, only the multipliers are kept;
-    and if those are too many, `multiplier` computes the same bits in every update, in some 200 operators.
+    The table holds the learning rates of all steps, next to the multipliers of each distinct curve,
+    from which `set_peaks` fills it. If they would be more than `MAX_TABLE_VALUES`, only the
+    multipliers are kept; and if those are too many, `multiplier` computes the same bits in every
+    update, in some 200 operators.
 
-    Every tensor is allocated once and then written in place, because a captured graph refers to its memory.
+    Every tensor is allocated once and then written in place, because a captured graph refers to its
+    memory.
 
     Args:
         curves: The curve of each parameter group.
@@ -102,9 +106,9 @@ class Clock:
         #     held         +  [ 1, 0,  0,  1]  =  [11, 2, 10, 11]
         #     skipped      +  [ 0, 1,  0,  0]  =  [10, 3, 10, 10]
         #
-        # The attributes below are views of this memory in the shapes that operators need, made once because
-        # slicing is an operator too. With a unit the step follows from consumed, so an update adds only to
-        # applied and consumed.
+        # The attributes below are views of this memory in the shapes that operators need, made once
+        # because slicing is an operator too. With a unit the step follows from consumed, so an
+        # update adds only to applied and consumed.
         self._counters = torch.zeros(4, dtype=torch.int64, device=device)
         self.curve_step = self._counters[2]
         """The step of the curve for the next update, a scalar."""
@@ -112,7 +116,9 @@ class Clock:
         self._consumed = self._counters[3:]
         self._if_skipped = torch.tensor([0, 1, 0, 0], device=device)
         self._if_held = torch.tensor([1, 0, 0, 1 if unit is None else 0], device=device)
-        self._if_applied = torch.tensor([1, 0, 1, 1] if unit is None else [1, 0, 0, 0], device=device)
+        self._if_applied = torch.tensor(
+            [1, 0, 1, 1] if unit is None else [1, 0, 0, 0], device=device
+        )
         self._all_but_step = torch.tensor([1, 1, 0, 1], device=device)
         self._consumed_entry = torch.tensor([0, 0, 0, 1], device=device)
         self.count: Tensor | None = None
@@ -121,15 +127,19 @@ class Clock:
             self.count = torch.zeros((), dtype=torch.int64, device=device)
 
         self.lrs = torch.zeros(len(self.curves), dtype=torch.float32, device=device)
-        """The learning rates of this update, one per parameter group: float32 of shape (groups,)."""
+        """The learning rates of this update, one per parameter group: float32 of shape
+        (groups,)."""
         self.group_lrs = self.lrs.unbind()
-        """The same memory, as one scalar per group: the tensors that fused optimizers read as `lr`."""
+        """The same memory, as one scalar per group: the tensors that fused optimizers read as
+        `lr`."""
         self._lrs_row = self.lrs.unsqueeze(0)
         self._device_peaks = torch.zeros_like(self.lrs)
 
         self._last_step = max(curve.total_steps for curve in self.curves)
         distinct = list(dict.fromkeys(self.curves))
-        self._columns = torch.tensor([distinct.index(curve) for curve in self.curves], device=device)
+        self._columns = torch.tensor(
+            [distinct.index(curve) for curve in self.curves], device=device
+        )
         shape = self._last_step + 1, len(self.curves)
         self._segments: Segments | None = None
         self._multipliers: Tensor | None = None
@@ -143,15 +153,17 @@ class Clock:
             if self._multipliers.numel() + shape[0] * shape[1] <= MAX_TABLE_VALUES:
                 self._table = torch.empty(shape, dtype=torch.float32, device=device)
 
-        # Page-locked, since CUDA copies to pageable memory synchronously. `device` is given because the user
-        # may have set another default device.
+        # Page-locked, since CUDA copies to pageable memory synchronously. `device` is given because
+        # the user may have set another default device.
         self._copy_done = torch.cuda.Event() if device.type == "cuda" else None
         self._host_counters = torch.zeros(
             4, dtype=torch.int64, device="cpu", pin_memory=self._copy_done is not None
         )
         self._hold = Hold(checked.rules, self.curves[0], device) if checked.rules else None
         self._has_warned_of_end = self._has_warned_of_unit = False
-        self.write_state(_initial_counters(checked, initial_updates), peaks, initial_states(checked.rules))
+        self.write_state(
+            _initial_counters(checked, initial_updates), peaks, initial_states(checked.rules)
+        )
 
     def resume(self, counters: Counters, peaks: Sequence[float], states: States) -> None:
         """Continue a saved run, which has warned if it was past the end of its curves."""
@@ -166,8 +178,8 @@ class Clock:
         self._counters.copy_(torch.tensor(counters, device="cpu"))
         self.set_peaks(peaks)
         self._updates, self._next_look = 0, _FIRST_COPY
-        # An update moves by at most one step, so at first it is certainly within the table. With a unit it
-        # may leap.
+        # An update moves by at most one step, so at first it is certainly within the table. With a
+        # unit it may leap.
         can_leap = self._is_captured or self.checked.unit is not None
         self._updates_within_table = 0 if can_leap else self._last_step - counters.curve_step + 1
         self._next_copy: int = _FIRST_COPY
@@ -180,7 +192,11 @@ class Clock:
         for device_peak, peak in zip(self._device_peaks.unbind(), self.peaks, strict=True):
             device_peak.fill_(peak)  # unlike a copy from pageable memory, fill_ waits for nothing
         if self._multipliers is not None and self._table is not None:
-            torch.mul(self._multipliers.index_select(1, self._columns), self._device_peaks, out=self._table)
+            torch.mul(
+                self._multipliers.index_select(1, self._columns),
+                self._device_peaks,
+                out=self._table,
+            )
 
     def read_counters(self) -> Counters:
         """Read all counters. Synchronizes with the device."""
@@ -210,8 +226,8 @@ class Clock:
         if self.count is None:
             if count is not None:
                 raise TypeError(
-                    f"count = {checks.short_repr(count)} needs a DataClock: leave it out, or build the step "
-                    "with clock=DataClock(unit)"
+                    f"count = {checks.short_repr(count)} needs a DataClock: leave it out, or build "
+                    "the step with clock=DataClock(unit)"
                 )
             return
         if count is None:
@@ -219,8 +235,9 @@ class Clock:
             if total is None:
                 unit = self.checked.unit
                 raise TypeError(
-                    f"with DataClock({unit}), the step needs what this update consumes: write step(batch, "
-                    f"count=n); or build it with DataClock({unit}, count=n), if all ranks always consume n"
+                    f"with DataClock({unit}), the step needs what this update consumes: write "
+                    f"step(batch, count=n); or build it with DataClock({unit}, count=n), if all "
+                    "ranks always consume n"
                 )
             count = total // size + (rank < total % size)
         write_count(self.count, count)
@@ -256,7 +273,9 @@ class Clock:
         if self._table is not None:
             torch.index_select(self._table, 0, step, out=self._lrs_row)
         elif self._multipliers is not None:
-            multipliers = self._multipliers.index_select(0, step).view(-1).index_select(0, self._columns)
+            multipliers = (
+                self._multipliers.index_select(0, step).view(-1).index_select(0, self._columns)
+            )
             torch.mul(multipliers, self._device_peaks, out=self.lrs)
 
     def count_update(self, skip: Tensor, loss: Tensor, consumed: Any = None) -> Tensor:
@@ -265,33 +284,45 @@ class Clock:
         Args:
             skip: The decision to skip, a bool scalar.
             loss: The metric for the rules that may hold the curve.
-            consumed: With a unit, the samples or tokens of the update on all ranks, an int64 scalar.
+            consumed: With a unit, the samples or tokens of the update on all ranks, an int64
+                scalar.
 
         Returns:
-            A new int64 tensor of shape (4,): updates applied and skipped so far, this one included; the step
-            of the curve that this update used; the samples or tokens consumed so far, or without a unit the
-            updates applied.
+            A new int64 tensor of shape (4,): updates applied and skipped so far, this one included;
+                the step
+            of the curve that this update used; the samples or tokens consumed so far, or without a
+            unit the updates applied.
         """
         change = self._if_applied
         if self._hold is not None:
-            change = torch.where(self._hold.decide_hold(self.curve_step, loss, skip), self._if_held, change)
+            change = torch.where(
+                self._hold.decide_hold(self.curve_step, loss, skip), self._if_held, change
+            )
         if self.checked.unit is None:
             change = torch.where(skip, self._if_skipped, change)
             # The counters after this update, but the step before it, whose learning rates it used.
             counters = torch.addcmul(self._counters, change, self._all_but_step)
             self._counters.add_(change)
             return counters
-        change = torch.where(skip, self._if_skipped, torch.addcmul(change, self._consumed_entry, consumed))
+        change = torch.where(
+            skip, self._if_skipped, torch.addcmul(change, self._consumed_entry, consumed)
+        )
         self._counters.add_(change)
         self._consumed.clamp_(max=MAX_CONSUMED)
         counters = self._counters.clone()  # before the step moves, for the same reason
-        torch.div(self._consumed, self.checked.unit, rounding_mode="floor", out=self._curve_step_row)
+        torch.div(
+            self._consumed, self.checked.unit, rounding_mode="floor", out=self._curve_step_row
+        )
         return counters
 
     def _check_lrs(self, counters: Counters) -> None:
         """Warn once of training past the end of the curves, or at learning rate 0 while the unit fills."""
         curve_step = counters.curve_step
-        if not self._has_warned_of_end and any(self.peaks) and (message := self._end_message(counters)):
+        if (
+            not self._has_warned_of_end
+            and any(self.peaks)
+            and (message := self._end_message(counters))
+        ):
             self._has_warned_of_end = True
             warn(message)
         updates = counters.applied - self._start.applied
@@ -305,10 +336,10 @@ class Clock:
         ):
             self._has_warned_of_unit = True
             warn(
-                f"{updates} updates consumed {counters.consumed - self._start.consumed} in all, which with "
-                f"unit = {self.checked.unit} leaves the curve at step {curve_step}, where every learning "
-                "rate is 0, so no weight changes: choose a unit that is at most what an update consumes, and "
-                "check the counts"
+                f"{updates} updates consumed {counters.consumed - self._start.consumed} in all, "
+                f"which with unit = {self.checked.unit} leaves the curve at step {curve_step}, "
+                "where every learning rate is 0, so no weight changes: choose a unit that is at "
+                "most what an update consumes, and check the counts"
             )
 
     def _end_message(self, counters: Counters) -> str:
@@ -325,9 +356,9 @@ def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
         return Counters(updates, 0, updates, updates)
     if updates and checked.count is None:
         raise ValueError(
-            f"initial_updates = {updates} with DataClock({checked.unit}): the number of updates does not say "
-            f"how much they consumed. Write DataClock({checked.unit}, count=n) if each consumed n; or leave "
-            "out initial_updates, and call load_state_dict"
+            f"initial_updates = {updates} with DataClock({checked.unit}): the number of updates "
+            f"does not say how much they consumed. Write DataClock({checked.unit}, count=n) if "
+            "each consumed n; or leave out initial_updates, and call load_state_dict"
         )
     consumed = check_consumed(updates * (checked.count or 0))
     return Counters(updates, 0, consumed // checked.unit, consumed)
@@ -348,7 +379,8 @@ class Hold:
         self._rules = rules
         self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
         self._memory: list[tuple[Tensor, Tensor]] = []
-        """The integers and the floats of each rule's state, a tensor each: an update writes it at once."""
+        """The integers and the floats of each rule's state, a tensor each: an update writes it at
+        once."""
         self._states: list[Any] = []
         """The same memory, as states of one scalar per field."""
         for state in initial_states(rules):
@@ -373,7 +405,9 @@ class Hold:
 
     def read_states(self) -> States:
         """Read the states. Synchronizes with the device."""
-        return tuple(type(state)(*(value.cpu().numpy()[()] for value in state)) for state in self._states)
+        return tuple(
+            type(state)(*(value.cpu().numpy()[()] for value in state)) for state in self._states
+        )
 
     def write_states(self, states: States) -> None:
         for device_state, state in zip(self._states, states, strict=True):

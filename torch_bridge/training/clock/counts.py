@@ -16,14 +16,14 @@ def write_count(target: Tensor, count: Any) -> None:
 
     Raises:
         TypeError: The count is not an integer.
-        ValueError: A count on the host is negative or too large; or a tensor is not a scalar, or on a
-            different kind of device.
+        ValueError: A count on the host is negative or too large; or a tensor is not a scalar, or on
+            a different kind of device.
     """
     if isinstance(count, Tensor):
         _check_tensor(count, target.device)
         if count.device.type != "cpu" or target.device.type == "cpu":
-            # A count on the device is not read, so it is clamped, not rejected; on a CPU too, so that both
-            # devices train alike.
+            # A count on the device is not read, so it is clamped, not rejected; on a CPU too, so
+            # that both devices train alike.
             target.copy_(count.detach()).clamp_(0, MAX_COUNT)
             return
         count = count.item()  # in host memory, so this does not synchronize
@@ -42,8 +42,8 @@ def _check_tensor(count: Tensor, device: torch.device) -> None:
         raise ValueError(f"count is a tensor on {count.device}, but the parameters are on {device}")
 
 
-# Ranks add up their counts in a float64 message, which would round a sum above 2**53. Each word of a count
-# has at most 31 bits, so both sums stay exact. With words of 4 bits, 0x5D + 0x2F:
+# Ranks add up their counts in a float64 message, which would round a sum above 2**53. Each word of
+# a count has at most 31 bits, so both sums stay exact. With words of 4 bits, 0x5D + 0x2F:
 #
 #     (5, 13) + (2, 15) = (7, 28),  and (7 << 4) + 28 = 140 = 0x8C
 def split_count(count: Tensor) -> Tensor:

@@ -16,18 +16,20 @@ from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 
 _WARM_UPS = 3
 _MAX_GRAPHS = 8
-_MAX_SHAPES = 64  # of which warm-ups are counted: a number in the batch that always changes gives new ones
+_MAX_SHAPES = (
+    64  # of which warm-ups are counted: a number in the batch that always changes gives new ones
+)
 _PLAIN_TYPES = (int, float, bool, str, bytes, type(None))
 _NOTE = (
-    "This error came while the update was captured in a CUDA graph. During capture loss_fn must not read "
-    "the device (.item(), boolean masks) or move data between host and device; to run it anyway, build the "
-    "step with cuda_graph=False. A 'stale reference' (before torch 2.13: 'the legacy stream') is a loss, or "
-    "another result of the model, that was computed outside of the step and still exists: delete it, or "
-    "compute it under torch.no_grad()."
+    "This error came while the update was captured in a CUDA graph. During capture loss_fn must "
+    "not read the device (.item(), boolean masks) or move data between host and device; to run it "
+    "anyway, build the step with cuda_graph=False. A 'stale reference' (before torch 2.13: 'the "
+    "legacy stream') is a loss, or another result of the model, that was computed outside of the "
+    "step and still exists: delete it, or compute it under torch.no_grad()."
 )
 _NOTE_BEFORE_2_13 = (
-    "Before torch 2.13 a failed capture damages torch's random numbers and memory pools: restart the "
-    "process from the last checkpoint."
+    "Before torch 2.13 a failed capture damages torch's random numbers and memory pools: restart "
+    "the process from the last checkpoint."
 )
 
 
@@ -51,21 +53,25 @@ class GraphedUpdate:
     """An update that runs eagerly at first and from a CUDA graph later, one for each shape of batch.
 
     Args:
-        update: Takes the micro-batches and returns tensors, and other values that depend only on the shape of
-            the batches. It works on the same tensors at every call.
+        update: Takes the micro-batches and returns tensors, and other values that depend only on
+            the shape of the batches. It works on the same tensors at every call.
         steppers: The steppers of the optimizers.
         guards: If they fail, all graphs are dropped, and captured again after new warm-ups.
         device: The CUDA device.
     """
 
     # A graph replays the same kernels on the same memory. For each shape of batch:
-    # 1. The first three updates are warm-ups: real updates, which train and count. They run eagerly, on the
+    # 1. The first three updates are warm-ups: real updates, which train and count. They run
+    # eagerly, on the
     #    side stream that is captured later, so that compilation and the optimizers' states precede capture.
-    # 2. Capture records an update on static inputs, empty tensors of the batch's layout. It executes nothing:
+    # 2. Capture records an update on static inputs, empty tensors of the batch's layout. It
+    # executes nothing:
     #    neither parameters nor counters move, and the first replay follows at once.
-    # 3. A replay copies the batch into the static inputs, runs the graph, and clones its outputs, which the
+    # 3. A replay copies the batch into the static inputs, runs the graph, and clones its outputs,
+    # which the
     #    next replay would overwrite.
-    # All graphs share one memory pool: only one runs at a time, and nothing in it is needed after a replay.
+    # All graphs share one memory pool: only one runs at a time, and nothing in it is needed after a
+    # replay.
 
     def __init__(
         self,
@@ -130,13 +136,16 @@ class GraphedUpdate:
         for leaves, structure in flat:
             static = {key: _empty_like(tensor) for key, tensor in _unique_tensors(leaves).items()}
             inputs += map(_without_overlap, static.values())
-            batches.append(pytree.tree_unflatten([static.get(id(leaf), leaf) for leaf in leaves], structure))
+            batches.append(
+                pytree.tree_unflatten([static.get(id(leaf), leaf) for leaf in leaves], structure)
+            )
         graph = torch.cuda.CUDAGraph()
         outputs: tuple[Any, ...] = ()
         failure: Exception | None = None
         try:
-            # "thread_local": another thread, such as a loader's that pins memory, may use CUDA meanwhile.
-            # The outer context restores the stream if capture fails: torch.cuda.graph would stay on its own.
+            # "thread_local": another thread, such as a loader's that pins memory, may use CUDA
+            # meanwhile. The outer context restores the stream if capture fails: torch.cuda.graph
+            # would stay on its own.
             with (
                 torch.cuda.stream(self._stream),
                 torch.cuda.graph(
@@ -173,21 +182,24 @@ def _check_leaf(leaf: Any, device: torch.device) -> None:
     if not isinstance(leaf, Tensor):
         if not isinstance(leaf, _PLAIN_TYPES):
             raise TypeError(
-                f"a batch holds a {type(leaf).__name__}, and a CUDA graph would use its first value in every "
-                "replay; with cuda_graph=True a batch may hold tensors and plain values"
+                f"a batch holds a {type(leaf).__name__}, and a CUDA graph would use its first "
+                "value in every replay; with cuda_graph=True a batch may hold tensors and plain "
+                "values"
             )
         return
     if leaf.device != device:
         raise ValueError(
-            f"a batch has a tensor on {leaf.device}, and a CUDA graph would use its first value in every "
-            f"replay; with cuda_graph=True all tensors of a batch must be on {device}"
+            f"a batch has a tensor on {leaf.device}, and a CUDA graph would use its first value in "
+            f"every replay; with cuda_graph=True all tensors of a batch must be on {device}"
         )
     if leaf.layout != torch.strided:
-        raise ValueError(f"a batch has a tensor of layout {leaf.layout}; cuda_graph=True needs dense ones")
+        raise ValueError(
+            f"a batch has a tensor of layout {leaf.layout}; cuda_graph=True needs dense ones"
+        )
     if leaf.grad_fn is not None:
         raise ValueError(
-            "a batch has a tensor that another model computed, and a CUDA graph would give that model no "
-            "gradients; with cuda_graph=True detach the tensor, or make both models one"
+            "a batch has a tensor that another model computed, and a CUDA graph would give that "
+            "model no gradients; with cuda_graph=True detach the tensor, or make both models one"
         )
 
 
@@ -210,17 +222,21 @@ def _shape_of(leaves: Sequence[Any]) -> Iterator[Any]:
 
 def _empty_like(tensor: Tensor) -> Tensor:
     """Return an empty tensor of the same strides, gaps included: a compiled loss_fn depends on them."""
-    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    empty = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
     return _with_flags_of(tensor, empty).detach().requires_grad_(tensor.requires_grad)
 
 
 def _without_overlap(tensor: Tensor) -> Tensor:
     """Return a view of the tensor's memory that has each element once, to copy from or to."""
-    # An expanded tensor shows one element several times, and a copy to such a view is undefined. So:
+    # An expanded tensor shows one element several times, and a copy to such a view is undefined.
+    # So:
     #   shape (2, 3), stride (0, 1): sizes (1, 3): the repeated dimension is read once;
     #   shape (2, 3), stride (4, 1): 1·2 < 4, so no elements meet: the view itself, without its gaps;
     #   shape (3, 2), stride (1, 1): elements may meet: all of the range, 2·1 + 1·1 + 1 = 4 elements.
-    # The first call undoes the flags of conjugate and negated views: it is memory that is copied, not values.
+    # The first call undoes the flags of conjugate and negated views: it is memory that is copied,
+    # not values.
     tensor = _with_flags_of(tensor, tensor.detach())
     if tensor.is_contiguous() or not tensor.numel():
         return tensor

@@ -19,10 +19,10 @@ _training = operator.attrgetter("training")
 class Guards:
     """Detect changes to what a captured update depends on, apart from the shapes of its batches.
 
-    Compared are each module's mode, submodules, parameters and buffers; the optimizers' settings and states;
-    and the memory and `requires_grad` of all their tensors. Other changes go unnoticed: to plain values that
-    a forward pass reads (a dropout probability, a variable of `loss_fn`), to hooks, to torch's global
-    switches, and to `.data` if it becomes another view of the same memory.
+    Compared are each module's mode, submodules, parameters and buffers; the optimizers' settings
+    and states; and the memory and `requires_grad` of all their tensors. Other changes go unnoticed:
+    to plain values that a forward pass reads (a dropout probability, a variable of `loss_fn`), to
+    hooks, to torch's global switches, and to `.data` if it becomes another view of the same memory.
 
     Args:
         model: The module that is trained.
@@ -44,7 +44,8 @@ class Guards:
 
     def failed(self) -> bool:
         """Return True if anything differs from the recorded state. Does not synchronize with the device."""
-        # The recorded tensors are still in use if the objects are the same, and only then say something.
+        # The recorded tensors are still in use if the objects are the same, and only then say
+        # something.
         objects, recorded = list(self._objects()), self._recorded_objects
         same = len(objects) == len(recorded) and all(map(operator.is_, objects, recorded))
         return not same or self._values() != self._recorded_values
@@ -58,7 +59,8 @@ class Guards:
 
     def _values(self) -> list[Any]:
         """Return what the objects do not show: settings, modes, and the memory of the recorded tensors."""
-        # A graph bakes the settings in, except for the learning rate, which it reads from the clock's tensor.
+        # A graph bakes the settings in, except for the learning rate, which it reads from the
+        # clock's tensor.
         settings = [
             (name, _comparable(value))
             for group in all_groups(self._optimizers)

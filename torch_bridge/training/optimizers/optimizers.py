@@ -29,9 +29,9 @@ def check_model(model: nn.Module) -> None:
         precision = cast("Any", module)._strategy.precision if "_FabricModule" in kinds else None
         if precision is not None and _overrides_backward(precision):
             raise ValueError(
-                f"the model was set up by Fabric with {type(precision).__name__}, whose backward pass only "
-                "Fabric can run. Give the training step model.module and its own precision=, and on several "
-                "ranks distribute(model.module)"
+                f"the model was set up by Fabric with {type(precision).__name__}, whose backward "
+                "pass only Fabric can run. Give the training step model.module and its own "
+                "precision=, and on several ranks distribute(model.module)"
             )
 
 
@@ -48,8 +48,8 @@ def as_sequence(optimizer: Any) -> Sequence[Any]:
 def layers_of(optimizer: Any) -> list[Any]:
     """Return an optimizer, then the one inside, and so on through the wrappers of trainers.
 
-    The last one is torch's. Other wrappers stay: an optimizer with an attribute `optimizer` may add to its
-    step, as Lookahead does.
+    The last one is torch's. Other wrappers stay: an optimizer with an attribute `optimizer` may add
+    to its step, as Lookahead does.
     """
     layers = [optimizer]
     while any(kind.__module__.partition(".")[0] in _TRAINERS for kind in type(layers[-1]).__mro__):
@@ -63,8 +63,8 @@ def layers_of(optimizer: Any) -> list[Any]:
 def lightning_counter(layers: Iterable[Any]) -> Callable[[], None] | None:
     """Return a function that counts an update in Lightning's Trainer; None without a Lightning optimizer.
 
-    Under manual optimization `trainer.global_step` counts the calls of the wrapper's `step`, skipped updates
-    included. An update of several optimizers counts once.
+    Under manual optimization `trainer.global_step` counts the calls of the wrapper's `step`,
+    skipped updates included. An update of several optimizers counts once.
     """
     for layer in layers:
         if any(kind.__name__ == "LightningOptimizer" for kind in type(layer).__mro__):
@@ -73,8 +73,9 @@ def lightning_counter(layers: Iterable[Any]) -> Callable[[], None] | None:
 
 
 def _count_in_lightning(wrapper: Any) -> None:
-    # Both run after the update. The first one starts a measurement in Lightning's profiler, too, which an
-    # update that fails would never end. Looked up at each call: the Trainer sets both for every batch.
+    # Both run after the update. The first one starts a measurement in Lightning's profiler, too,
+    # which an update that fails would never end. Looked up at each call: the Trainer sets both for
+    # every batch.
     wrapper._on_before_step()
     wrapper._on_after_step()
 
@@ -84,8 +85,8 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
 
     Raises:
         TypeError: An argument is not an optimizer, or its `step` needs a closure.
-        ValueError: No optimizer; a parameter is not the model's, or occurs twice; or an optimizer has a
-            non-standard `state_dict`.
+        ValueError: No optimizer; a parameter is not the model's, or occurs twice; or an optimizer
+            has a non-standard `state_dict`.
     """
     if not optimizers:
         raise ValueError("optimizer is empty; it must be a torch.optim.Optimizer or several")
@@ -102,8 +103,9 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         )
     if repeated := len(parameters) - len(set(parameters)):
         raise ValueError(
-            f"{repeated} parameters are in the optimizer's groups more than once, or belong to several "
-            "optimizers, and would be scaled, clipped and stepped as often: give each one once"
+            f"{repeated} parameters are in the optimizer's groups more than once, or belong to "
+            "several optimizers, and would be scaled, clipped and stepped as often: give each one "
+            "once"
         )
 
 
@@ -117,9 +119,10 @@ def check_no_scheduler(optimizers: Iterable[Any]) -> None:
     attributes: list[dict[str, Any]] = list(map(vars, optimizers))
     if any(hasattr(names.get("step"), "_wrapped_by_lr_sched") for names in attributes):
         raise ValueError(
-            "a scheduler is attached to the optimizer, but a TrainStep sets the learning rates itself, from "
-            "its own curve. Leave the scheduler out; to keep this optimizer, write `del optimizer.step`, "
-            "which removes the function that torch put there for the scheduler"
+            "a scheduler is attached to the optimizer, but a TrainStep sets the learning rates "
+            "itself, from its own curve. Leave the scheduler out; to keep this optimizer, write "
+            "`del optimizer.step`, which removes the function that torch put there for the "
+            "scheduler"
         )
 
 
@@ -136,10 +139,14 @@ def check_fused_sgd(optimizer: Optimizer) -> None:
     """Reject torch's fused SGD on a CPU for 16-bit parameters: torch 2.13 leaves most of them unchanged."""
     for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
         for parameter in group["params"] if group.get("fused") else ():
-            if parameter.device.type == "cpu" and parameter.dtype in (torch.bfloat16, torch.float16):
+            if parameter.device.type == "cpu" and parameter.dtype in (
+                torch.bfloat16,
+                torch.float16,
+            ):
                 raise ValueError(
-                    f"on a CPU, the fused SGD of torch 2.13 leaves most {parameter.dtype} parameters "
-                    "unchanged (github.com/pytorch/pytorch/issues/191763): build it with fused=False"
+                    f"on a CPU, the fused SGD of torch 2.13 leaves most {parameter.dtype} "
+                    "parameters unchanged (github.com/pytorch/pytorch/issues/191763): build it "
+                    "with fused=False"
                 )
 
 
@@ -154,8 +161,8 @@ def _check_state_dict(optimizer: Optimizer) -> None:
         reason = ""
     if not is_standard or counts != [len(group["params"]) for group in optimizer.param_groups]:
         raise ValueError(
-            f"{type(optimizer).__name__}.state_dict() has a non-standard form{reason}, which a TrainStep "
-            "could save but not load. Give it the torch optimizer inside"
+            f"{type(optimizer).__name__}.state_dict() has a non-standard form{reason}, which a "
+            "TrainStep could save but not load. Give it the torch optimizer inside"
         )
 
 
@@ -171,7 +178,8 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     devices = {parameter.device for parameter in parameters}
     if len(devices) != 1:
         raise ValueError(
-            f"the optimizer's parameters are on {sorted(map(str, devices))}; they must be on one device"
+            f"the optimizer's parameters are on {sorted(map(str, devices))}; they must be on one "
+            "device"
         )
     return devices.pop()
 
@@ -179,8 +187,9 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
 def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any) -> list[Curve]:
     """Return one curve for each parameter group of all optimizers.
 
-    For a sequence of optimizers, `curve` is one curve for all, or a sequence with an entry per optimizer.
-    Such an entry, like `curve` for a single optimizer, is a curve or a sequence of one curve per group.
+    For a sequence of optimizers, `curve` is one curve for all, or a sequence with an entry per
+    optimizer. Such an entry, like `curve` for a single optimizer, is a curve or a sequence of one
+    curve per group.
 
     Raises:
         TypeError: An entry is not a `Curve`.
@@ -190,7 +199,8 @@ def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any)
     if isinstance(optimizer, list | tuple) and not isinstance(curve, Curve):
         if not isinstance(curve, Sequence) or isinstance(curve, str):
             raise TypeError(
-                f"curve = {checks.short_repr(curve)} must be a Curve, or an entry for each optimizer"
+                f"curve = {checks.short_repr(curve)} must be a Curve, or an entry for each "
+                "optimizer"
             )
         entries = cast("Sequence[Any]", curve)
         if len(entries) != len(optimizers):

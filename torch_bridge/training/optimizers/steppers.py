@@ -1,9 +1,10 @@
 """Steps of the optimizers, with the decision to skip an update read on the device or on the host.
 
-A skipped update must leave parameters and optimizer states as they were. The fused kernels of torch read the
-decision, and the learning rate, from device tensors. So the host enqueues the step without knowing whether it
-takes effect, and nothing waits. All other optimizers count their steps on the host, before any kernel runs.
-The device cannot undo that, so the host must read the decision first, which synchronizes once per update.
+A skipped update must leave parameters and optimizer states as they were. The fused kernels of torch
+read the decision, and the learning rate, from device tensors. So the host enqueues the step without
+knowing whether it takes effect, and nothing waits. All other optimizers count their steps on the
+host, before any kernel runs. The device cannot undo that, so the host must read the decision first,
+which synchronizes once per update.
 """
 
 from collections.abc import Sequence
@@ -59,24 +60,26 @@ class OptimizerSteppers:
         self._cuda_graph, self.is_start_known = cuda_graph, is_start_known
         self._parameter_ids = self._current_parameter_ids()
         self.is_partial = False
-        """True while an update is unfinished: weights may have moved, or other ranks wait for this one."""
+        """True while an update is unfinished: weights may have moved, or other ranks wait for this
+        one."""
         self.updates_made: int | None = 0
-        """Updates that the optimizers had made before the first one here; None if their number is unknown."""
+        """Updates that the optimizers had made before the first one here; None if their number is
+        unknown."""
         self.attach()
 
     def attach(self) -> None:
         """Find out who steps each optimizer, and give the groups their peaks and learning-rate tensors.
 
         Raises:
-            ValueError: A scheduler is attached; the optimizers' groups or parameters are not those that the
-                step was built for; torch's fused SGD does not train parameters of this dtype; or a CUDA graph
-                cannot capture them.
+            ValueError: A scheduler is attached; the optimizers' groups or parameters are not those
+                that the step was built for; torch's fused SGD does not train parameters of this
+                dtype; or a CUDA graph cannot capture them.
         """
         check_no_scheduler(self._layers)
         if self._current_parameter_ids() != self._parameter_ids:
             raise ValueError(
-                "the optimizer has different parameters, or different groups of them, from those that the "
-                "step was built for"
+                "the optimizer has different parameters, or different groups of them, from those "
+                "that the step was built for"
             )
         for optimizer in self._optimizers:
             check_fused_sgd(optimizer)
@@ -94,9 +97,13 @@ class OptimizerSteppers:
             groups = optimizer.param_groups
             clock_groups = slice(first, first := first + len(groups))
             on_device = takes_found_inf(optimizer)
-            settings = [(group["params"], len(group["params"]), group.get("fused")) for group in groups]
+            settings = [
+                (group["params"], len(group["params"]), group.get("fused")) for group in groups
+            ]
             lrs = self._clock.group_lrs[clock_groups] if on_device else [None] * len(groups)
-            is_sgd = type(optimizer) is torch.optim.SGD and any(group.get("fused") for group in groups)
+            is_sgd = type(optimizer) is torch.optim.SGD and any(
+                group.get("fused") for group in groups
+            )
             self._attached.append(_Attached(optimizer, groups, settings, lrs, clock_groups, is_sgd))
         self._any_on_host = any(attached.lrs[0] is None for attached in self._attached)
         self.write_peaks()
@@ -110,17 +117,23 @@ class OptimizerSteppers:
     def prepare(self) -> None:
         """Prepare the next update: attach again if the user or a load has changed the groups.
 
-        A load creates new groups. If a learning rate was assigned, the clock's tensor replaces it again.
+        A load creates new groups. If a learning rate was assigned, the clock's tensor replaces it
+        again.
 
         Raises:
             ValueError: As `attach`.
         """
-        # Every update pays for these comparisons, so they cover only changes that would go unnoticed.
+        # Every update pays for these comparisons, so they cover only changes that would go
+        # unnoticed.
         for optimizer, groups, settings, lrs, _, has_momentum in self._attached:
             if optimizer.param_groups is not groups or len(groups) != len(settings):
                 return self.attach()
             for group, (params, size, fused), lr in zip(groups, settings, lrs, strict=True):
-                if group["params"] is not params or len(params) != size or group.get("fused") is not fused:
+                if (
+                    group["params"] is not params
+                    or len(params) != size
+                    or group.get("fused") is not fused
+                ):
                     return self.attach()
                 if lr is not None:
                     group["lr"] = lr
@@ -142,13 +155,13 @@ class OptimizerSteppers:
         """Step all optimizers unless `skip`, a bool scalar; `found_inf` is the same as a float32."""
         curve_step = 0
         if self._any_on_host:
-            # The only read of an update. An interrupt while the host waits for it, such as Ctrl-C, changes
-            # nothing. So the wait comes before `is_partial`, and the step stays usable.
+            # The only read of an update. An interrupt while the host waits for it, such as Ctrl-C,
+            # changes nothing. So the wait comes before `is_partial`, and the step stays usable.
             curve_step = int(torch.where(skip, -1, self._clock.curve_step).item())
-        # Set before the first optimizer moves a weight, and before a skipped update is counted. An error from
-        # here until counters and loss scale are written leaves, for instance, new weights with old counters,
-        # and the next update would use the same learning rate again. Only a completed update or a loaded
-        # checkpoint clears the mark.
+        # Set before the first optimizer moves a weight, and before a skipped update is counted. An
+        # error from here until counters and loss scale are written leaves, for instance, new
+        # weights with old counters, and the next update would use the same learning rate again.
+        # Only a completed update or a loaded checkpoint clears the mark.
         self.is_partial = True
         if curve_step < 0:
             return
@@ -170,7 +183,8 @@ class OptimizerSteppers:
 
 def takes_found_inf(optimizer: Optimizer) -> bool:
     """Return True if the optimizer, with its groups, reads the decision to skip from a tensor."""
-    # With dampening, a momentum of zeros does not give the first update of SGD: see `_create_momentum`.
+    # With dampening, a momentum of zeros does not give the first update of SGD: see
+    # `_create_momentum`.
     return type(optimizer) in _WITH_FOUND_INF and all(
         group.get("fused") and not group.get("dampening") for group in optimizer.param_groups
     )
@@ -185,32 +199,39 @@ def check_capturable(optimizer: Optimizer) -> None:
     if not takes_found_inf(optimizer):
         names = ", ".join(kind.__name__ for kind in _WITH_FOUND_INF)
         raise ValueError(
-            f"cuda_graph=True needs {names} with fused=True; the optimizer is {type(optimizer).__name__} "
-            f"with fused={[group.get('fused') for group in optimizer.param_groups]}, and SGD must have no "
-            "dampening"
+            f"cuda_graph=True needs {names} with fused=True; the optimizer is "
+            f"{type(optimizer).__name__} with "
+            f"fused={[group.get('fused') for group in optimizer.param_groups]}, and SGD must have "
+            "no dampening"
         )
     if not all(group.get("capturable", True) for group in optimizer.param_groups):
         raise ValueError(
-            f"cuda_graph=True needs {type(optimizer).__name__} with capturable=True next to fused=True"
+            f"cuda_graph=True needs {type(optimizer).__name__} with capturable=True next to "
+            "fused=True"
         )
 
 
 def _create_momentum(optimizer: Optimizer, *, dampened: bool = False) -> None:
     """Create the missing momentum of fused SGD as zeros, in the groups with dampening or in all others.
 
-    Without dampening, the first update gets the same bits from zeros. SGD itself would create the buffers
-    without values, for the kernel to fill, which does not happen if the update is skipped.
+    Without dampening, the first update gets the same bits from zeros. SGD itself would create the
+    buffers without values, for the kernel to fill, which does not happen if the update is skipped.
 
-    With dampening, SGD starts from an undampened gradient. But its kernel uses the buffers of all parameters
-    with a gradient, or creates them all, so one that gets its first gradient after others needs zeros.
+    With dampening, SGD starts from an undampened gradient. But its kernel uses the buffers of all
+    parameters with a gradient, or creates them all, so one that gets its first gradient after
+    others needs zeros.
     """
     for group in optimizer.param_groups:
         if not group["momentum"] or bool(group["dampening"]) != dampened:
             continue
         trained = [
-            one for one in group["params"] if (one.grad is not None if dampened else one.requires_grad)
+            one
+            for one in group["params"]
+            if (one.grad is not None if dampened else one.requires_grad)
         ]
-        missing = [one for one in trained if optimizer.state.get(one, {}).get("momentum_buffer") is None]
+        missing = [
+            one for one in trained if optimizer.state.get(one, {}).get("momentum_buffer") is None
+        ]
         if not dampened or len(missing) < len(trained):
             for parameter in missing:
                 zeros = torch.zeros_like(parameter, requires_grad=False)

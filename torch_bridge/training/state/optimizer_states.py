@@ -44,7 +44,9 @@ def is_of_torch(optimizer: Optimizer) -> bool:
 def _is_derived_from_torchs(optimizer: Optimizer) -> bool:
     """Return True for torch's optimizers and their subclasses, which may run torch's fused kernels."""
     kinds = type(optimizer).__mro__
-    return any(kind.__module__.startswith("torch.optim") and kind is not Optimizer for kind in kinds)
+    return any(
+        kind.__module__.startswith("torch.optim") and kind is not Optimizer for kind in kinds
+    )
 
 
 def _is_standard(optimizer: Optimizer, state: Any) -> bool:
@@ -75,7 +77,8 @@ def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]]
     An optimizer's state is saved by position.
 
     Args:
-        names: The names of each group's parameters. An empty name is unknown, and fits every other one.
+        names: The names of each group's parameters. An empty name is unknown, and fits every other
+            one.
         saved: The same in the state.
         key: The key of the names in the state.
     """
@@ -85,12 +88,13 @@ def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]]
                 advice = ""
                 if sorted(chain.from_iterable(names)) == sorted(chain.from_iterable(saved)):
                     advice = (
-                        f". Build the same groups in the same order as in the state, under {key!r}. If they "
-                        "are built from a set, sort it: its order changes with every start of Python"
+                        ". Build the same groups in the same order as in the state, under "
+                        f"{key!r}. If they are built from a set, sort it: its order changes with "
+                        "every start of Python"
                     )
                 raise ValueError(
-                    f"state_dict was saved with different parameter groups: in group {index}, parameter "
-                    f"{number} is {saved_name} in the state and {name} here{advice}"
+                    f"state_dict was saved with different parameter groups: in group {index}, "
+                    f"parameter {number} is {saved_name} in the state and {name} here{advice}"
                 )
 
 
@@ -98,7 +102,8 @@ def _check_moments(optimizer: Optimizer, state: Any) -> None:
     """Reject moments of a different shape than their parameter for torch's fused optimizers."""
     if not _is_derived_from_torchs(optimizer):
         return
-    # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller tensor.
+    # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller
+    # tensor.
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         if not (group.get("fused") or saved.get("fused")):
             continue
@@ -114,12 +119,15 @@ def _check_moments(optimizer: Optimizer, state: Any) -> None:
 
 def _lay_out_moments(optimizer: Optimizer) -> None:
     """Lay the moments of torch's optimizers out like their parameters."""
-    # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides. If the
-    # layouts differed, such as channels_last and contiguous, an element would get another one's moments: a
-    # 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10, 01, 11. Other optimizers may
-    # keep a tensor that merely has the parameter's shape, and whose layout changes the bits of its products.
+    # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides.
+    # If the layouts differed, such as channels_last and contiguous, an element would get another
+    # one's moments: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10,
+    # 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape, and whose
+    # layout changes the bits of its products.
     for group in optimizer.param_groups:
-        if not (is_of_torch(optimizer) or (group.get("fused") and _is_derived_from_torchs(optimizer))):
+        if not (
+            is_of_torch(optimizer) or (group.get("fused") and _is_derived_from_torchs(optimizer))
+        ):
             continue
         for parameter in group["params"]:
             values = optimizer.state.get(parameter, {})
@@ -135,8 +143,11 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
         saved.update((name, group[name]) for name in _IMPLEMENTATION_OPTIONS if name in group)
         saved.pop("param_names", None)  # torch then keeps this optimizer's
-        # Options missing from the saved state. Others than torch's optimizers add some in their first step.
-        options = group.keys() if is_of_torch(optimizer) else group.keys() & optimizer.defaults.keys()
+        # Options missing from the saved state. Others than torch's optimizers add some in their
+        # first step.
+        options = (
+            group.keys() if is_of_torch(optimizer) else group.keys() & optimizer.defaults.keys()
+        )
         for name in options - {"params", "param_names"}:
             saved.setdefault(name, group[name])
         for parameter, number in zip(group["params"], saved["params"], strict=True):
@@ -175,5 +186,7 @@ def _restore_dtypes(optimizer: Optimizer, state: Any) -> None:
                             Tensor, methodcaller("to", parameter.device), value
                         )
                 # torch does not cast "step"
-                elif name != "step" and isinstance(current, Tensor) and current.dtype != value.dtype:
+                elif (
+                    name != "step" and isinstance(current, Tensor) and current.dtype != value.dtype
+                ):
                     loaded[name] = value.to(parameter.device)

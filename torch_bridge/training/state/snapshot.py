@@ -51,12 +51,13 @@ class TrainStepState(TypedDict):
     hold: list[dict[str, int | float]]
     """The states of the rules that may hold the curve."""
     loss_scale: Sequence[Tensor] | None
-    """With `precision="fp16"` the loss scale, a float32 scalar, and its growth counter; then the divisor of
-    sums, if the ranks have agreed on one. None if there is neither."""
+    """With `precision="fp16"` the loss scale, a float32 scalar, and its growth counter; then the
+    divisor of sums, if the ranks have agreed on one. None if there is neither."""
     carry: list[Tensor] | None
     """The leaves of the recurrent state, with its shapes and dtypes; None if the step has none."""
     random: dict[str, Tensor]
-    """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU, `"cuda"`."""
+    """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU,
+    `"cuda"`."""
 
 
 def one_or_list(items: list[Any]) -> Any:
@@ -69,11 +70,14 @@ def as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
     return [saved] if len(optimizers) == 1 else saved
 
 
-def optimizer_states(optimizers: Sequence[Optimizer], clock: Clock, step: int) -> list[dict[str, Any]]:
+def optimizer_states(
+    optimizers: Sequence[Optimizer], clock: Clock, step: int
+) -> list[dict[str, Any]]:
     """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
-    # Not strict: a group added after the step was built has no learning rate; the next update rejects it.
+    # Not strict: a group added after the step was built has no learning rate; the next update
+    # rejects it.
     for group, peak, lr in zip(groups, clock.peaks, clock.lrs_at(step), strict=False):
         is_tensor = isinstance(group["lr"], Tensor)
         group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu") if is_tensor else lr

@@ -20,8 +20,8 @@ from torch_bridge.training.state.snapshot import TrainStepState, as_list
 def check_saved_state(current: TrainStepState, saved: Any) -> None:
     """Reject a state that torch would load, and that a run can't continue from.
 
-    Torch itself rejects different names in a model, and different sizes of parameter groups. It casts a
-    model's dtypes, broadcasts a carry, and takes whatever moments an optimizer's state has.
+    Torch itself rejects different names in a model, and different sizes of parameter groups. It
+    casts a model's dtypes, broadcasts a carry, and takes whatever moments an optimizer's state has.
 
     Args:
         current: The current state of the step.
@@ -32,22 +32,25 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
     """
     if isinstance(saved, Mapping) and "base_lrs" in saved:
         raise ValueError(
-            "state_dict is not the state of a TrainStep: it is the state of a scheduler. Load model and "
-            "optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); with clock=, see "
-            "docs/training_step.md, From a TrainStep to a scheduler, and back"
+            "state_dict is not the state of a TrainStep: it is the state of a scheduler. Load "
+            "model and optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); "
+            "with clock=, see docs/training_step.md, From a TrainStep to a scheduler, and back"
         )
     if isinstance(saved, Mapping) and "curves" in saved:
         raise ValueError(
-            "state_dict was saved by an earlier version, whose states are not read: load its 'model' and "
-            "'optimizer', then build TrainStep(..., initial_updates=state['clock'])"
+            "state_dict was saved by an earlier version, whose states are not read: load its "
+            "'model' and 'optimizer', then build TrainStep(..., initial_updates=state['clock'])"
         )
     if not isinstance(saved, Mapping) or current.keys() != saved.keys():
-        raise ValueError(f"state_dict is not the state of a TrainStep, which has the keys {list(current)}")
+        raise ValueError(
+            f"state_dict is not the state of a TrainStep, which has the keys {list(current)}"
+        )
     saved = cast("Mapping[str, Any]", saved)
     for name in ("precision", "optimizer_type"):
         if current[name] != saved[name]:
             raise ValueError(
-                f"state_dict was saved with {name} = {saved[name]}, and this step has {current[name]}"
+                f"state_dict was saved with {name} = {saved[name]}, and this step has "
+                f"{current[name]}"
             )
     if "cpu" not in saved["random"]:
         raise ValueError("state_dict has no random state of the CPU")
@@ -55,15 +58,22 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
     _check_shards(current, saved)
     _check_tensors(current["model"], to_plain_names(saved["model"], current["model"]))
     carry, saved_carry = (
-        {index: f"{leaf.dtype} of {tuple(leaf.shape)}" for index, leaf in enumerate(state["carry"] or ())}
+        {
+            index: f"{leaf.dtype} of {tuple(leaf.shape)}"
+            for index, leaf in enumerate(state["carry"] or ())
+        }
         for state in (current, saved)
     )
     _check_equal("a different carry", carry, saved_carry)
     # The scale, its counter of good updates, and the divisor of sums if there is one.
     scale, is_fp16 = saved["loss_scale"] or (), current["precision"] == "fp16"
     factors = [value for index, value in enumerate(scale) if not (is_fp16 and index == 1)]
-    if len(scale) - 2 * is_fp16 not in (0, 1) or not all(0 < factor < float("inf") for factor in factors):
-        raise ValueError(f"state_dict has loss_scale = {scale}, with which every update would be skipped")
+    if len(scale) - 2 * is_fp16 not in (0, 1) or not all(
+        0 < factor < float("inf") for factor in factors
+    ):
+        raise ValueError(
+            f"state_dict has loss_scale = {scale}, with which every update would be skipped"
+        )
 
 
 class SavedRun(NamedTuple):
@@ -86,13 +96,17 @@ def read_saved_run(
     """
     applied = checked_updates("applied", saved["applied"])
     skipped = checked_updates("skipped", saved["skipped"])
-    position = read_position(saved, applied, clock.curves, clock.checked, "TrainStep", strict=strict)
+    position = read_position(
+        saved, applied, clock.curves, clock.checked, "TrainStep", strict=strict
+    )
     consumed = applied if clock.checked.unit is None else position.consumed
     states = as_list(saved["optimizer"], optimizers)
     groups = chain.from_iterable(state["param_groups"] for state in states)
     peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
     if len(peaks) != len(clock.peaks):
-        raise ValueError(f"state_dict has {len(peaks)} parameter groups; this step has {len(clock.peaks)}")
+        raise ValueError(
+            f"state_dict has {len(peaks)} parameter groups; this step has {len(clock.peaks)}"
+        )
     counters = Counters(applied, skipped, position.curve_step, consumed)
     return SavedRun(counters, peaks, position.hold_states, position.messages)
 
@@ -113,9 +127,9 @@ def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:
     for value in pytree.tree_leaves([dict(saved["model"]), saved["optimizer"]]):
         if (place := _mesh_coordinates(value)) not in current_places:
             raise ValueError(
-                f"state_dict has shards of tensors, placed as {value.placements} over {place}, but the "
-                "model's are placed differently: each rank must load its own state; save and load through "
-                "Checkpoints to resume with a different number of ranks"
+                f"state_dict has shards of tensors, placed as {value.placements} over {place}, but "
+                "the model's are placed differently: each rank must load its own state; save and "
+                "load through Checkpoints to resume with a different number of ranks"
             )
 
 

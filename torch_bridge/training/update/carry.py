@@ -20,7 +20,9 @@ class Carry:
     def __init__(self, initial: Any, device: torch.device) -> None:
         leaves, self._structure = pytree.tree_flatten(initial)
         if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
-            raise TypeError(f"carry = {checks.short_repr(initial)} must be a tensor, or a pytree of tensors")
+            raise TypeError(
+                f"carry = {checks.short_repr(initial)} must be a tensor, or a pytree of tensors"
+            )
         self._initial = [leaf.detach().to(device, copy=True) for leaf in leaves]
         self.buffers = [leaf.clone() for leaf in self._initial]
 
@@ -44,7 +46,10 @@ class Carry:
                 f"{_shapes(self.tree(self.buffers))}"
             )
         # A bf16 LSTM returns its state in bf16, whatever the dtype of its input.
-        return [leaf.detach().to(buffer.dtype) for leaf, buffer in zip(leaves, self.buffers, strict=True)]
+        return [
+            leaf.detach().to(buffer.dtype)
+            for leaf, buffer in zip(leaves, self.buffers, strict=True)
+        ]
 
     def select_if_skipped(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
         """Return new tensors: the leaves of a new state, or the current ones if the update is skipped."""

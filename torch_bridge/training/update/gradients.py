@@ -46,7 +46,8 @@ def total_norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
 
 def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
     """Scale the gradients by min(1, max_norm/(norm + 1e-6)), in place."""
-    # The same operators as max_norm / (norm + 1e-6) in torch, without torch's Python functions around them.
+    # The same operators as max_norm / (norm + 1e-6) in torch, without torch's Python functions
+    # around them.
     factor = norm.add(1e-6).reciprocal_()
     if max_norm != 1.0:  # the usual one: multiplying by it changes no bit
         factor.mul_(max_norm)

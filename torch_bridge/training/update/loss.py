@@ -18,8 +18,8 @@ LossFunction = Callable[[Any, Any], _Result] | Callable[[Any, Any, Any], _Result
 """`loss_fn(model, batch)`, or with a carry `loss_fn(model, batch, carry)`; see `TrainStep`."""
 
 _MEANING = (
-    "a pair is (sum, weight), the loss is sum/weight, and the weight is a count of samples or tokens. To "
-    "return more than the loss, build the step with has_aux=True and return (loss, aux)"
+    "a pair is (sum, weight), the loss is sum/weight, and the weight is a count of samples or "
+    "tokens. To return more than the loss, build the step with has_aux=True and return (loss, aux)"
 )
 
 _TORCH_LOSS_MODULES = ("torch.nn.modules.loss", "torch.nn.functional")
@@ -53,7 +53,8 @@ def parse_loss(value: Any) -> Loss:
 
     Raises:
         TypeError: The result is neither a tensor nor a pair (sum, weight).
-        ValueError: The loss is not a scalar, or the weight is negative, not a scalar, or requires grad.
+        ValueError: The loss is not a scalar, or the weight is negative, not a scalar, or requires
+            grad.
     """
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
         return value, None
@@ -61,7 +62,8 @@ def parse_loss(value: Any) -> Loss:
         _check_scalar("loss", value)
     if not is_pair(value):
         raise TypeError(
-            f"loss_fn returned {describe(value)}; it must return a scalar tensor or a pair (sum, weight)"
+            f"loss_fn returned {describe(value)}; it must return a scalar tensor or a pair (sum, "
+            "weight)"
         )
     total, weight = value
     if not isinstance(total, Tensor):
@@ -69,22 +71,28 @@ def parse_loss(value: Any) -> Loss:
     _check_scalar("sum", total)
     if isinstance(weight, Tensor):
         if weight.dim() != 0:
-            raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; {_MEANING}")
+            raise ValueError(
+                f"loss_fn returned a weight of shape {tuple(weight.shape)}; {_MEANING}"
+            )
         if weight.requires_grad:
             raise ValueError(
-                f"loss_fn returned a weight that requires grad; {_MEANING}; if it was computed from outputs, "
-                "return weight.detach()"
+                f"loss_fn returned a weight that requires grad; {_MEANING}; if it was computed "
+                "from outputs, return weight.detach()"
             )
         if weight.device == total.device:
             return total, weight.detach().to(torch.promote_types(total.dtype, torch.float32))
         if weight.device.type != "cpu":
-            raise ValueError(f"loss_fn returned a weight on {weight.device} and a sum on {total.device}")
+            raise ValueError(
+                f"loss_fn returned a weight on {weight.device} and a sum on {total.device}"
+            )
         weight = weight.item()  # in host memory, so this does not synchronize
     if isinstance(weight, bool) or not isinstance(weight, Real):
         raise TypeError(f"loss_fn returned the weight {describe(weight)}; {_MEANING}")
     number = float(cast("float", weight))
     if not 0 <= number < float("inf"):
-        raise ValueError(f"loss_fn returned the weight {number}; it must be finite and not negative")
+        raise ValueError(
+            f"loss_fn returned the weight {number}; it must be finite and not negative"
+        )
     return total, number
 
 
@@ -92,8 +100,8 @@ def check_weight(weight: Tensor | float) -> bool:
     """Warn if a weight in host memory is not a whole number, as an accuracy in its place.
 
     Returns:
-        True if later weights need no check. (0 and 1 may be a count or an accuracy.) A weight on a device is
-        not read.
+        True if later weights need no check. (0 and 1 may be a count or an accuracy.) A weight on a
+        device is not read.
 
     Warns:
         CurveWarning: The message names `has_aux`.
@@ -110,7 +118,8 @@ def check_weight(weight: Tensor | float) -> bool:
     if number >= 0 and math.isclose(number, count, rel_tol=1e-6):
         return count > 1
     warn(
-        f"loss_fn returned a weight that is not a whole number, but {_MEANING}. If fractions are meant, turn "
+        f"loss_fn returned a weight that is not a whole number, but {_MEANING}. If fractions are "
+        "meant, turn "
         'this warning off: warnings.filterwarnings("ignore", "loss_fn returned a weight")'
     )
     return True
@@ -124,12 +133,15 @@ def parse_loss_and_aux(value: Any) -> tuple[Loss, Any]:
         TypeError, ValueError: As `parse_loss`.
     """
     if not is_pair(value):
-        raise TypeError(f"loss_fn returned {describe(value)}; with has_aux=True it must return (loss, aux)")
+        raise TypeError(
+            f"loss_fn returned {describe(value)}; with has_aux=True it must return (loss, aux)"
+        )
     loss, aux = value
     for leaf in pytree.tree_leaves(aux):
         if not isinstance(leaf, Tensor):
             raise TypeError(
-                f"loss_fn returned an aux that holds {describe(leaf)}; it must be a pytree of tensors"
+                f"loss_fn returned an aux that holds {describe(leaf)}; it must be a pytree of "
+                "tensors"
             )
     return parse_loss(loss), pytree.tree_map(Tensor.detach, aux)
 
@@ -160,7 +172,9 @@ def call_loss_fn(
 def check_same_kind(weight: Tensor | float | None, is_pair: bool) -> None:
     """Reject a mean after pairs, and a pair after means."""
     if (weight is not None) != is_pair:
-        raise TypeError("loss_fn returned a mean for one batch and a pair (sum, weight) for another")
+        raise TypeError(
+            "loss_fn returned a mean for one batch and a pair (sum, weight) for another"
+        )
 
 
 def is_pair(value: Any) -> bool:
@@ -171,11 +185,14 @@ def _check_scalar(name: str, tensor: Tensor) -> None:
     if tensor.dim() != 0 or not tensor.is_floating_point():
         raise ValueError(
             f"loss_fn returned a {name} of shape {tuple(tensor.shape)} and {tensor.dtype}; "
-            "it must be a floating-point scalar: reduce it with .mean(), or return (loss.sum(), weight)"
+            "it must be a floating-point scalar: reduce it with .mean(), or return (loss.sum(), "
+            "weight)"
         )
 
 
 def describe(value: Any) -> str:
     return (
-        f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else checks.short_repr(value)
+        f"a tensor of shape {tuple(value.shape)}"
+        if isinstance(value, Tensor)
+        else checks.short_repr(value)
     )

@@ -20,18 +20,19 @@ class LossNormalizer:
 
         loss = Σ sum / Σ weight  for pairs,  the mean of the means otherwise
 
-    Σ weight is known only at the end. So the backward passes run on sum/c, and at the end gradients and loss
-    are multiplied by c/Σ weight. A single micro-batch on one rank takes its own weight as c and needs no
-    multiplication. Otherwise c is 1, unless an fp16 gradient of a sum could overflow: then c is the largest
-    first weight of any rank, agreed on once, in the first update, and saved with the state.
+    Σ weight is known only at the end. So the backward passes run on sum/c, and at the end gradients
+    and loss are multiplied by c/Σ weight. A single micro-batch on one rank takes its own weight as
+    c and needs no multiplication. Otherwise c is 1, unless an fp16 gradient of a sum could
+    overflow: then c is the largest first weight of any rank, agreed on once, in the first update,
+    and saved with the state.
 
-    On several ranks the model's wrapper averages the gradients, which is right for means. For pairs the
-    average is Σ gradient/(c·size), so the factor is c·size/Σ weight. A single all-reduce in float64 carries
-    total, weight, squared norm, kind and consumption, so all ranks make the same decision. Float64 would
-    round a sum of int64 counts, so a count travels as two words of 31 bits.
+    On several ranks the model's wrapper averages the gradients, which is right for means. For pairs
+    the average is Σ gradient/(c·size), so the factor is c·size/Σ weight. A single all-reduce in
+    float64 carries total, weight, squared norm, kind and consumption, so all ranks make the same
+    decision. Float64 would round a sum of int64 counts, so a count travels as two words of 31 bits.
 
-    For example, two ranks return (12, 3) and (2, 1), so that the loss is 14/4 = 3.5. With gradients g and h
-    of the two sums, the gradient of the loss is (g + h)/4:
+    For example, two ranks return (12, 3) and (2, 1), so that the loss is 14/4 = 3.5. With gradients
+    g and h of the two sums, the gradient of the loss is (g + h)/4:
 
                               c = 1                            fp16: c = 3, the largest first weight
         backward passes       g              and  h            g/3              and  h/3
@@ -68,8 +69,8 @@ class LossNormalizer:
             Its contribution to the total that `normalize` takes, detached.
 
         Raises:
-            ValueError: A loss without a gradient (except an empty sum on one rank); a loss on another device
-                than the parameters.
+            ValueError: A loss without a gradient (except an empty sum on one rank); a loss on
+                another device than the parameters.
         """
         part, weight = loss
         if part.device != self._device:
@@ -91,12 +92,15 @@ class LossNormalizer:
             (part if self._scale is None else part * self._scale.factor).backward()
         elif self._size > 1:
             raise ValueError(
-                "the loss has no gradient with respect to any parameter, but the other ranks wait for one: "
-                "run the model even on an empty micro-batch, and return (loss.sum(), 0)"
+                "the loss has no gradient with respect to any parameter, but the other ranks wait "
+                "for one: run the model even on an empty micro-batch, and return (loss.sum(), 0)"
             )
-        elif weight is None:  # the sum of an empty micro-batch may depend on no parameter; a mean may not
+        elif (
+            weight is None
+        ):  # the sum of an empty micro-batch may depend on no parameter; a mean may not
             raise ValueError("the loss has no gradient with respect to any parameter")
-        # If loss_fn returned a parameter or a view of one, the optimizer would change the reported loss.
+        # If loss_fn returned a parameter or a view of one, the optimizer would change the reported
+        # loss.
         part = part.detach().clone() if part.is_leaf or part._is_view() else part.detach()
         return part.float() if part.dtype.itemsize < 4 else part
 
@@ -106,11 +110,12 @@ class LossNormalizer:
         """Normalize the gradients in place.
 
         Args:
-            loss: The sums, over this rank's micro-batches, of what `backward` returned and of the weights.
+            loss: The sums, over this rank's micro-batches, of what `backward` returned and of the
+                weights.
             count: The number of these micro-batches.
             gradients: Their gradients.
-            consumed: The samples or tokens in them, if the clock counts these; those of other ranks are added
-                in place.
+            consumed: The samples or tokens in them, if the clock counts these; those of other ranks
+                are added in place.
 
         Returns:
             The loss of the update and the total norm of the gradients, as new scalars.
@@ -135,8 +140,8 @@ class LossNormalizer:
         total, own_weight = loss
         is_pair = own_weight is not None
         norm = total_norm(gradients, self._norm_dtype)
-        # In float64, which the square of a float32 cannot overflow. Replicas hold equal gradients, so the sum
-        # over ranks would count each square once per replica.
+        # In float64, which the square of a float32 cannot overflow. Replicas hold equal gradients,
+        # so the sum over ranks would count each square once per replica.
         square = norm.double().square() / self._parallelism.replicas
         numbers = [total, 0.0 if own_weight is None else own_weight, square, float(is_pair)]
         sums = torch.stack([self._as_tensor(number).double() for number in numbers])
@@ -146,7 +151,8 @@ class LossNormalizer:
         total_over_ranks, weight, squares, pairs = sums[:4]
         if consumed is not None:
             consumed.copy_(join_words(sums[4:]))
-        # If some ranks returned means and others pairs, the update has no loss: NaN makes all ranks skip it.
+        # If some ranks returned means and others pairs, the update has no loss: NaN makes all ranks
+        # skip it.
         total_over_ranks = torch.where(pairs % self._size == 0, total_over_ranks, math.nan)
         norm_over_ranks, share = squares.sqrt(), 1 / self._size
         if is_pair:

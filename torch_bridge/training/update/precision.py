@@ -29,7 +29,9 @@ class Precision:
         ValueError: An unknown name, or "fp16" with parameters that are fp16 themselves.
     """
 
-    def __init__(self, name: PrecisionName, device: torch.device, parameters: Sequence[Tensor] = ()) -> None:
+    def __init__(
+        self, name: PrecisionName, device: torch.device, parameters: Sequence[Tensor] = ()
+    ) -> None:
         self.name = checks.one_of("precision", name, get_args(PrecisionName))
         if name == "fp16" and any(parameter.dtype == torch.float16 for parameter in parameters):
             raise ValueError(
@@ -42,8 +44,8 @@ class Precision:
 
     def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
         """Call a function that runs forward passes, under autocast."""
-        # If the user's whole loop runs under autocast, torch caches cast weights until the loop ends, so that
-        # later updates would use the weights of the first one.
+        # If the user's whole loop runs under autocast, torch caches cast weights until the loop
+        # ends, so that later updates would use the weights of the first one.
         torch.clear_autocast_cache()
         if self._autocast is None:
             return function(*arguments)
@@ -54,7 +56,8 @@ class Precision:
 class LossScale:
     """The factor against underflow of fp16 gradients: halved at an overflow, doubled after 2000 good updates.
 
-    It is updated by the operator of `torch.amp.GradScaler`; the step itself decides whether to skip.
+    It is updated by the operator of `torch.amp.GradScaler`; the step itself decides whether to
+    skip.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -63,9 +66,9 @@ class LossScale:
 
     def update(self, found_inf: Tensor, loss: Tensor) -> None:
         """Update the scale; `found_inf` is 1.0 if the update was skipped, else 0.0."""
-        # The scale does not cause a nonfinite loss, and many bad batches would halve it to zero. So such an
-        # update counts neither as an overflow nor as a good update: subtracting 1 cancels what the operator
-        # below adds.
+        # The scale does not cause a nonfinite loss, and many bad batches would halve it to zero. So
+        # such an update counts neither as an overflow nor as a good update: subtracting 1 cancels
+        # what the operator below adds.
         finite = loss.mul(0).eq(0)
         self.good_updates.add_(finite.int() - 1)
         torch._amp_update_scale_(self.factor, self.good_updates, found_inf * finite, 2.0, 0.5, 2000)

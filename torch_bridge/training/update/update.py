@@ -60,14 +60,17 @@ class Update:
             must_skip: True to make the loss NaN, so that every rank skips the update.
 
         Returns:
-            Loss, norm, learning rates and counters, as new tensors. With `has_aux` also the pytree structure
-            of the micro-batches' aux outputs and their tensors, flat, so that a CUDA graph can copy them.
+            Loss, norm, learning rates and counters, as new tensors. With `has_aux` also the pytree
+            structure of the micro-batches' aux outputs and their tensors, flat, so that a CUDA
+            graph can copy them.
         """
-        # A call of a Python function between torch's operators takes most of a microsecond, since the caches
-        # hold torch's code by then. So the smallest pieces are inlined, here and in what this calls.
+        # A call of a Python function between torch's operators takes most of a microsecond, since
+        # the caches hold torch's code by then. So the smallest pieces are inlined, here and in what
+        # this calls.
         #
-        # On one rank `steppers.step` sets `is_partial`: an error before that leaves the step usable. Under a
-        # wrapper, an error anywhere leaves other ranks waiting in a collective, and the wrapper in mid-pass.
+        # On one rank `steppers.step` sets `is_partial`: an error before that leaves the step
+        # usable. Under a wrapper, an error anywhere leaves other ranks waiting in a collective, and
+        # the wrapper in mid-pass.
         steppers, normalizer = self._steppers, self._normalizer
         steppers.is_partial = self._parallelism is not None
         had_agreed = normalizer.has_agreed
@@ -80,14 +83,17 @@ class Update:
                 total = total[0] * math.nan, total[1]
             gradients = gradients_of(self._optimized)
             if not gradients:
-                raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
+                raise ValueError(
+                    "the loss has no gradient with respect to any parameter of the optimizer"
+                )
             consumed = self._clock.count
             if consumed is not None and self._parallelism is not None:
                 consumed = consumed.clone()  # the sum over ranks takes its place
             loss, norm = normalizer.normalize(total, len(micro_batches), gradients, consumed)
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
-            # x·0 is 0 for a finite x and NaN otherwise: one comparison replaces two calls of isfinite.
+            # x·0 is 0 for a finite x and NaN otherwise: one comparison replaces two calls of
+            # isfinite.
             skip = loss.mul(0).add_(norm, alpha=0).ne(0)
             found_inf = skip.float()
             # Before the optimizer's step: a leaf may be a view of a parameter that it moves.
@@ -140,14 +146,22 @@ class Update:
             total, weight = total + loss[0], None if weight is None else weight + loss[1]
         return (total, weight), carry
 
-    def _run_micro_batch(self, batch: Any, carry: list[Tensor], count: int) -> tuple[Loss, list[Tensor]]:
+    def _run_micro_batch(
+        self, batch: Any, carry: list[Tensor], count: int
+    ) -> tuple[Loss, list[Tensor]]:
         """Run one of `count` micro-batches; return its contribution to the loss, and the carry after it."""
         if self._is_plain:
             torch.clear_autocast_cache()  # as in Precision.run
             loss = self._parse_loss(self._loss_fn(self._model, batch))
         else:
             loss, carry = self._precision.run(
-                call_loss_fn, self._loss_fn, self._model, batch, self._carry, carry, self._parse_loss
+                call_loss_fn,
+                self._loss_fn,
+                self._model,
+                batch,
+                self._carry,
+                carry,
+                self._parse_loss,
             )
         return (self._normalizer.backward(loss, count), loss[1]), carry
 
