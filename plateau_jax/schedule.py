@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.numerics import fixed_point
-from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
+from plateau_jax.numerics.arithmetic import DecodedTable, Operations
 from plateau_jax.numerics.segments import Segments, decode_table
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
@@ -145,7 +145,7 @@ def _check_steps(step: Any) -> Any:
 _JAX = Operations.of(jnp)
 
 
-def _evaluate(step: Any, decode: Callable[..., DecodedSegments], *words: Any) -> jax.Array:
+def _evaluate(step: Any, decode: Callable[..., DecodedTable], *words: Any) -> jax.Array:
     """Return the multiplier at each step, in the table that `decode(*words)` returns."""
     evaluate: Any = partial(_evaluate_in_integers, decode)
     # On a mesh with explicit axes, the default of `jax.make_mesh`, JAX requires a sharding for
@@ -156,9 +156,7 @@ def _evaluate(step: Any, decode: Callable[..., DecodedSegments], *words: Any) ->
     return evaluate(step, *words)
 
 
-def _evaluate_in_integers(
-    decode: Callable[..., DecodedSegments], step: Any, *words: Any
-) -> jax.Array:
+def _evaluate_in_integers(decode: Callable[..., DecodedTable], step: Any, *words: Any) -> jax.Array:
     # The curve needs 64-bit integers even in programs with x64 off; JAX traces them within this
     # block. With x64 off, JAX truncates 64-bit arguments of a jitted function to 32 bits, so a
     # traced table arrives as int32 words, which are joined only here.

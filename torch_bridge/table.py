@@ -92,9 +92,7 @@ def tensors(table: Segments, device: Any = None) -> Segments:
     tensor([  0,  10, 100], dtype=torch.int32)
     """
     _check_table(table)
-    return Segments.of_columns(
-        {name: _copy_column(column, device) for name, column in table.columns().items()}
-    )
+    return table.map(lambda column: _copy_column(column, device))
 
 
 def _copy_column(column: Any, device: Any) -> Tensor:

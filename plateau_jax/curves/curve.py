@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from plateau_jax.curves import averaging_weights, serialization
 from plateau_jax.drawing import axes, notebook, sampling, tables
-from plateau_jax.numerics import exact_segments, fixed_point, levels, segments
-from plateau_jax.numerics.arithmetic import NUMPY, DecodedSegments
+from plateau_jax.numerics import exact, exact_segments, fixed_point, segments
+from plateau_jax.numerics.arithmetic import NUMPY, DecodedSegments, DecodedTable
 from plateau_jax.numerics.exact_segments import ExactSegment
 from plateau_jax.numerics.segments import Segments
 from plateau_jax.validation import checks
@@ -65,7 +65,7 @@ class Curve(ABC):
     A `PlateauCurve` with k plateaus has 2k + 3 rows, a `StagedCurve` one for each stage and one for
     the end, wherever they lie. So moving a plateau changes numbers, but no array's shape."""
 
-    _decoded: DecodedSegments
+    _decoded: DecodedTable
     """The table with the words of each column joined into 64-bit integers."""
 
     _decoded_rows: tuple[list[int], list[DecodedSegments]]
@@ -380,8 +380,8 @@ class Curve(ABC):
                 return step + 1
         return None
 
-    def _level_at(self, step: int) -> levels.Level:
-        return levels.rounded(exact_segments.segment_at(self.rows, step).at(step))
+    def _level_at(self, step: int) -> exact.Level:
+        return exact.rounded(exact_segments.segment_at(self.rows, step).at(step))
 
     def describe(self) -> str:
         """Return a table of the segments as text: steps, kind, and level at both ends.

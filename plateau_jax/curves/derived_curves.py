@@ -5,9 +5,9 @@ from typing import final
 
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.serialization import MAX_DEPTH
-from plateau_jax.numerics import levels, shapes
-from plateau_jax.numerics.exact import from_decimal, nearest_float32
+from plateau_jax.numerics.exact import as_level, from_decimal, nearest_float32, rounded
 from plateau_jax.numerics.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
+from plateau_jax.shapes import known_shapes
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP, Message
 from plateau_jax.validation.curve_warning import warn
@@ -34,18 +34,18 @@ class Cooldown(Curve, kind="cooldown"):
                 checks.must("at + steps", at + steps, f"be at most 2**31 - 1 = {MAX_STEP}")
             )
         to = checks.ratio("to", self.to)
-        shape = shapes.canonical_shape("shape", self.shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
-        start, end = segment_at(curve.rows, at).at(at), levels.as_level(to)
+        shape = known_shapes.canonical_shape("shape", self.shape, known_shapes.SHAPES)
+        start, end = segment_at(curve.rows, at).at(at), as_level(to)
         # The level reached may equal `to` though it is written with irrational terms. One object
         # for both ends makes the segment flat.
-        if levels.rounded(start) == levels.rounded(end):
+        if rounded(start) == rounded(end):
             start = end
         elif end > start:
             level = nearest_float32(from_decimal(start))
             raise ValueError(
                 checks.must("to", to, f"not lie above the level at step {at}, {level}")
             )
-        if reason := levels.why_undefined(shape, "cooldown", start, end):
+        if reason := known_shapes.why_undefined(shape, "cooldown", start, end):
             raise ValueError(Message("shape", f" = {shape!r}: {reason}"))
         self._set(at=at, steps=steps, to=to, shape=shape)
         rows = [
@@ -91,7 +91,7 @@ class Then(Curve, kind="then"):
         self._set(scale=scale)
         rows = [
             *curve.rows[:-1],
-            *(row.shifted(first, levels.as_level(scale)) for row in other.rows),
+            *(row.shifted(first, as_level(scale)) for row in other.rows),
         ]
         self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other))
 

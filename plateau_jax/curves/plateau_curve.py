@@ -13,9 +13,9 @@ from plateau_jax.curves.plateaus import (
     place_plateaus,
     warn_of_small_plateaus,
 )
-from plateau_jax.numerics import shapes
+from plateau_jax.numerics.exact import Level, as_level
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
-from plateau_jax.numerics.levels import Level, as_level, between
+from plateau_jax.shapes import known_shapes
 from plateau_jax.validation.checks import must, one_of, positive_int, ratio
 from plateau_jax.validation.curve_warning import warn_of_lr
 
@@ -133,8 +133,8 @@ class PlateauCurve(Curve):
         min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
         init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
         warmup_shape = one_of("warmup_shape", self.warmup_shape, get_args(WarmupShape))
-        decay_shape = shapes.canonical_shape(
-            "decay_shape", self.decay_shape, tuple(shapes.SHAPES), shapes.POWER_SHAPES
+        decay_shape = known_shapes.canonical_shape(
+            "decay_shape", self.decay_shape, known_shapes.INTERPOLATED
         )
         placed = place_plateaus(total, warmup, plateaus, absolute_plateaus)
         self._set(
@@ -187,7 +187,7 @@ def _rows(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[Exac
     begin, elapsed, level = warmup, 0, peak
     for first, length in plateaus:
         elapsed += first - begin
-        next_level = between(shape, peak, lowest, Fraction(elapsed, decaying))
+        next_level = known_shapes.level_between(shape, peak, lowest, Fraction(elapsed, decaying))
         yield ExactSegment("decay", begin, first - begin, level, next_level, shape)
         yield flat_segment("plateau", first, length, next_level)
         begin, level = first + length, next_level

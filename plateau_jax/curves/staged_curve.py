@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps, lengths_in_steps
-from plateau_jax.numerics import levels, shapes
+from plateau_jax.numerics import exact
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
+from plateau_jax.shapes import known_shapes
 from plateau_jax.validation.checks import (
     MAX_STEP,
     Message,
@@ -190,10 +191,8 @@ class StagedCurve(Curve, kind="staged"):
             problem = f" = {warmup} + {decay} must be at most total_steps = {total}"
             raise ValueError(Message("warmup_steps + decay_steps", problem))
         lowest = ratio("min_lr_ratio", min_lr_ratio)
-        shape = shapes.canonical_shape(
-            "decay_shape", decay_shape, shapes.NAMED_SHAPES, shapes.FORMULAS
-        )
-        reason = levels.why_undefined(shape, "decay", levels.Level(1), levels.as_level(lowest))
+        shape = known_shapes.canonical_shape("decay_shape", decay_shape, known_shapes.SHAPES)
+        reason = known_shapes.why_undefined(shape, "decay", exact.Level(1), exact.as_level(lowest))
         if decay and reason:
             raise ValueError(Message("decay_shape", f" = {shape!r}: {reason}"))
         warn_of_lr("min_lr_ratio", lowest, 1e-4)
@@ -269,7 +268,7 @@ class StagedCurve(Curve, kind="staged"):
         if not 1 <= total <= MAX_STEP:
             limits = f"which must lie in 1 … 2**31 - 1 = {MAX_STEP}"
             raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
-        self._freeze(_rows(stages, levels.as_level(start)))
+        self._freeze(_rows(stages, exact.as_level(start)))
         highest = max(start, *(stage.to or 0 for stage in stages))
         if highest == 0:
             text = "and no stage rises, so the curve is 0 at every step"
@@ -336,9 +335,7 @@ def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
             order = "a stage is (steps, to, shape)"
             to = number((*path, "to"), to, f"be a number; {order}")
             to = ratio((*path, "to"), to, f"lie in [0, 1]; {order}")
-        shape = shapes.canonical_shape(
-            (*path, "shape"), shape, shapes.NAMED_SHAPES, shapes.FORMULAS
-        )
+        shape = known_shapes.canonical_shape((*path, "shape"), shape, known_shapes.SHAPES)
         checked.append(Stage(steps, to, shape))
     lengths = lengths_in_steps([stage.steps for stage in checked], total)
     return tuple(
@@ -346,20 +343,20 @@ def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
     )
 
 
-def _rows(stages: Sequence[Stage], start: levels.Level) -> Iterator[ExactSegment]:
+def _rows(stages: Sequence[Stage], start: exact.Level) -> Iterator[ExactSegment]:
     """Yield one segment per stage and the end."""
     # A jump is an empty segment: the table's shape depends on the number of stages, not on their
     # lengths.
     begin = 0
     level = start
     for index, (steps, to, shape) in enumerate(stages):
-        target = level if to is None else levels.as_level(to)
+        target = level if to is None else exact.as_level(to)
         if to is None:
             yield flat_segment("hold", begin, steps, level)
         elif steps == 0:
             yield flat_segment("jump", begin, 0, target)
         else:
-            if reason := levels.why_undefined(shape, "stage", level, target):
+            if reason := known_shapes.why_undefined(shape, "stage", level, target):
                 raise ValueError(Message(("stages", index, "shape"), f" = {shape!r}: {reason}"))
             yield ExactSegment("stage", begin, steps, level, target, shape)
         begin, level = begin + steps, target

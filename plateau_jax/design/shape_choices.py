@@ -6,15 +6,11 @@ import numpy as np
 
 from plateau_jax.curves.plateau_curve import WarmupShape
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.numerics import shapes
+from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
 
 _STEPS = 32  # of a picture
 
-_INITIAL_POWER = {
-    shapes.POWER_FROM_START: "2",
-    shapes.POWER_FROM_END: "2",
-    shapes.INVERSE_POWER: "0.5",
-}
+_INITIAL_POWER = {"1-x^P": "2", "(1-x)^P": "2", "t^-P": "0.5"}
 """The initial P of each formula."""
 
 
@@ -22,8 +18,8 @@ def choices_per_field() -> dict[str, list[dict[str, Any]]]:
     """Return the shapes that each field can have, in the order of the page."""
     return {
         "warmup_shape": [_choice(name) for name in get_args(WarmupShape)],
-        "decay_shape": [_choice(name) for name in (*shapes.SHAPES, *shapes.POWER_SHAPES)],
-        "shape": [_choice(name) for name in (*shapes.NAMED_SHAPES, *shapes.FORMULAS)],
+        "decay_shape": [_choice(name) for name in INTERPOLATED],
+        "shape": [_choice(name) for name in SHAPES],
     }
 
 
@@ -31,9 +27,7 @@ def _choice(name: str) -> dict[str, Any]:
     """Return a shape with the initial P of a formula, and the levels of a stage that falls or rises."""
     power = _INITIAL_POWER.get(name)
     shape = name.replace("P", power or "")
-    low = (
-        0.0 if name in (*shapes.SHAPES, *shapes.POWER_SHAPES) else 0.1
-    )  # the others cannot reach 0
+    low = 0.0 if name in INTERPOLATED else 0.1  # the others cannot reach 0
     falling = StagedCurve([(_STEPS, low, shape)], start=1.0)
     rising = StagedCurve([(_STEPS, 1.0, shape)], start=low)
     levels = {

@@ -5,7 +5,8 @@ the few functions that have no operator.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from fractions import Fraction
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -19,7 +20,23 @@ LIMB_BITS = FIXED_BITS // 2
 LIMB = (1 << LIMB_BITS) - 1
 """The mask that selects the lowest limb."""
 
+INVERSE_BITS = FIXED_BITS + LIMB_BITS
+"""Fractional bits of 1/L and of rates: multiplied by a step below 2³¹, they still have 62 correct
+ones."""
+
 ONE = 1 << FIXED_BITS
+
+
+def in_fixed_point(number: Fraction, bits: int) -> int:
+    """Return the number with these fractional bits, rounded down."""
+    return (number.numerator << bits) // number.denominator
+
+
+def cut_into_limbs(value: int, count: int) -> tuple[int, ...]:
+    """Cut a value into limbs, the highest first."""
+    # With 4-bit limbs and a count of three, 0x3C5 is 0x3, 0xC, 0x5.
+    places = reversed(range(count))
+    return tuple((value >> (LIMB_BITS * place)) & LIMB for place in places)
 
 
 def multiply(a: Any, b: Any) -> Any:
@@ -35,7 +52,7 @@ def multiply(a: Any, b: Any) -> Any:
 
 
 class Operations(NamedTuple):
-    """The functions of an array library that the arithmetic calls, by NumPy's names and meanings."""
+    """The functions of an array library that the arithmetic calls, by NumPy's names."""
 
     int64: Any
     float32: Any
@@ -79,15 +96,14 @@ PYTHON = Operations(
 
 
 class DecodedSegments(NamedTuple):
-    """Segments in the numbers that the arithmetic reads: `Segments` with its words joined.
+    """Segments in the numbers that the arithmetic reads: a table with its words joined.
 
     A field holds a number for each row of the table, for each step (gathered from the rows), or for
-    one row (a Python number). A field that is None in the table is None here too. Fields without a
-    description are those of the table, as int64.
+    one row (a Python number).
     """
 
     begin: Any
-    """First step."""
+    """Step of the start level; it may lie before the first step of the segment."""
     length: Any
     """Number of steps L; 0 if the segment is flat."""
     inverse_high: Any
@@ -99,33 +115,35 @@ class DecodedSegments(NamedTuple):
     end: Any
     """End level times 2⁶², int64."""
     level: Any
-    """Start level, float32."""
-    shapes: dict[str, Any]
-    """For each curved shape without a parameter, by name: not 0 for the segments of this shape."""
-    rate_whole: Any = None
-    rate_high: Any = None
-    rate_middle: Any = None
-    rate_low: Any = None
-    power: Any = None
-    inverse_power: Any = None
-    rate_top: Any = None
-    exponent_whole: Any = None
-    exponent_fraction: Any = None
-    """P·2⁶²: bits 0 to 61."""
-    phase_begin: Any = None
-    """The step at which the segment would be at its start level; it may lie before the first
-    step."""
-    shift: Any = None
+    """Level at the first step, float32."""
+    kind: Any
+    """Number of its shape; None if all are straight lines."""
+    parameters: dict[str, tuple[Any, ...]]
+    """By name, each curved shape in the table, with the limbs of its parameters, int64."""
+    shift: Any
+    """n, int64: the levels are stored divided by 2ⁿ. None if that is 0 everywhere."""
 
     def map(self, change: Callable[[Any], Any]) -> "DecodedSegments":
         """Apply a function to each column."""
-        columns = {name: column for name, column in self._asdict().items() if name != "shapes"}
-        return DecodedSegments(
-            **{
-                name: None if column is None else change(column) for name, column in columns.items()
-            },
-            shapes={name: change(column) for name, column in self.shapes.items()},
-        )
+        return DecodedSegments(*(map_column(change, column) for column in self))
+
+
+class DecodedTable(NamedTuple):
+    """A table in the numbers that the arithmetic reads."""
+
+    begin: Any
+    """First step of each row, int32."""
+    segments: DecodedSegments
+
+
+def map_column(change: Callable[[Any], Any], column: Any) -> Any:
+    """Apply a function to a column of a table, or to each limb of the parameters of its shapes."""
+    if column is None:
+        return None
+    if isinstance(column, dict):
+        parameters = cast("dict[str, tuple[Any, ...]]", column)
+        return {name: tuple(map(change, limbs)) for name, limbs in parameters.items()}
+    return change(column)
 
 
 def ratio(steps: Any, segment: DecodedSegments) -> Any:

@@ -17,7 +17,8 @@ BITS = 224
 ONE = 1 << BITS
 
 _GUARD = 128
-_PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89452821E638D01377BE5466CF  # π·2³⁵²
+# π·2³⁵²
+_PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89452821E638D01377BE5466CF
 
 PI = _PI >> _GUARD
 
@@ -29,8 +30,26 @@ to 100."""
 LN_2 = int(_DECIMAL.multiply(_DECIMAL.ln(2), ONE))
 
 
+Level = Decimal
+"""A level of a curve, to 100 digits."""
+
+_COMPARED = Context(prec=60)  # digits
+
+
+def as_level(number: float) -> Level:
+    """Return the number as the decimal that it prints as."""
+    return Decimal(repr(number))
+
+
+def rounded(level: Level) -> Level:
+    """Round a level to the digits that count, before it is compared with another one."""
+    # Two levels are equal if they agree to 60 digits, however each was computed: halfway from 1 to
+    # 0, a cosine is at the level of a stage that ends at 0.5.
+    return _COMPARED.plus(level)
+
+
 def as_written(number: float) -> Fraction:
-    """Return the number as the decimal that it prints as: 32.3 is 323/10, not the nearest double."""
+    """Return the decimal that the number prints as: 32.3 is 323/10, not the nearest double."""
     return Fraction(repr(number))
 
 
@@ -42,12 +61,12 @@ def percent_of(whole: int, percentage: float) -> int:
     return whole * fraction.numerator // (100 * fraction.denominator)
 
 
-def cosine_share(x: Fraction) -> Decimal:
+def half_cosine(x: Fraction) -> Decimal:
     """Return (1 - cos πx)/2 for x in [0, 1]."""
     # By its Taylor series, in integers with guard bits: decimals take five times as long. The
     # series is shorter for the smaller of two angles that mirror each other.
     if 2 * x > 1:
-        return _DECIMAL.subtract(1, cosine_share(1 - x))
+        return _DECIMAL.subtract(1, half_cosine(1 - x))
     angle = _PI * x.numerator // x.denominator
     square = (angle * angle) >> (BITS + _GUARD)
     term = 1 << (BITS + _GUARD)
@@ -70,7 +89,7 @@ def scaled(number: Decimal, factor: Decimal) -> Decimal:
 
 
 def nearest_power(number: Fraction, exponent: Fraction) -> float:
-    """Return the float64 nearest to a fraction above 0 raised to a power; infinity if it is too large."""
+    """Return the float64 nearest to a fraction above 0 raised to a power; it may be infinity."""
     # A wrong last digit would decide the rounding of a result halfway between two float64.
     return float(_RELIABLE.plus(power(to_decimal(number), exponent)))
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plateau_jax.numerics.exact import from_decimal, nearest_float32, scaled
-from plateau_jax.numerics.levels import Level, between, rounded
+from plateau_jax.numerics.exact import Level, from_decimal, nearest_float32, rounded, scaled
+from plateau_jax.shapes.known_shapes import level_between
 
 
 class ExactSegment(NamedTuple):
@@ -39,7 +39,7 @@ class ExactSegment(NamedTuple):
         if self.holds or self.shape is None:
             return self.start
         x = Fraction(self.skipped + step - self.begin, self.length)
-        return between(self.shape, self.start, self.end, x)
+        return level_between(self.shape, self.start, self.end, x)
 
     def rest(self, step: int) -> "ExactSegment":
         """Return the segment without its steps before `step`."""

@@ -8,35 +8,31 @@ in all of them.
 """
 
 from collections.abc import Sequence
-from math import factorial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.numerics import exact, powers
+from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import (
     FIXED_BITS,
     NUMPY,
     ONE,
     PYTHON,
     DecodedSegments,
+    DecodedTable,
     Operations,
     ratio,
 )
-from plateau_jax.numerics.segments import FROM_START, NEARLY_EQUAL
-from plateau_jax.numerics.shapes import SHAPES
+from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, KINDS
+from plateau_jax.shapes.shape import Position
 
 CHUNK = 3072
 """Steps that NumPy computes at once. A temporary array then takes 24 KiB. From 32 KiB on, glibc
 returns its pages to the system and faults them in again, which doubles the time."""
 
-# 1/k!: up to ln 2 the first omitted term is (ln 2)¹⁹/19! < 2⁻⁶⁶.
-_EXPONENTIAL = tuple(ONE // factorial(k) for k in range(19))
-_LN_2 = exact.LN_2 >> (exact.BITS - FIXED_BITS)
 
-
-def evaluate(xp: Operations, table: DecodedSegments, step: Any, first: Any = 0) -> Any:
+def evaluate(xp: Operations, table: DecodedTable, step: Any, first: Any = 0) -> Any:
     """Return the multiplier at each step.
 
     Args:
@@ -50,16 +46,13 @@ def evaluate(xp: Operations, table: DecodedSegments, step: Any, first: Any = 0) 
     Returns:
         float32, of the shape of `step`.
     """
-    return _evaluate_rows(xp, table, step, _row_index(xp, table.begin, step, first))
+    return _evaluate_rows(xp, table.segments, step, _row_index(xp, table.begin, step, first))
 
 
-def _evaluate_rows(xp: Operations, table: DecodedSegments, step: Any, index: Any) -> Any:
+def _evaluate_rows(xp: Operations, segments: DecodedSegments, step: Any, index: Any) -> Any:
     """Return the multiplier at each step, which lies in the row with this index."""
-    # The first step has found the row; from here on, steps count from the beginning of the phase.
-    if table.phase_begin is not None:
-        table = table._replace(begin=table.phase_begin, phase_begin=None)
     # Column by column: a gather of whole rows is several times slower in XLA.
-    segment = table.map(lambda column: xp.take(column, index, mode="clip"))
+    segment = segments.map(lambda column: xp.take(column, index, mode="clip"))
     x, value = _interpolate(xp, segment, step)
     # int64 to float32 rounds to nearest even, and the power of two is exact.
     multiplier = xp.asarray(value, dtype=xp.float32) * 2.0**-FIXED_BITS
@@ -72,7 +65,8 @@ def _row_index(xp: Operations, begin: Any, step: Any, first: Any) -> Any:
     Written out because `jnp.searchsorted` fails inside a `shard_map` over some axes of a mesh, and
     `torch.searchsorted` warns under vmap.
     """
-    axis, rows = begin.ndim - 1, begin.shape[-1]
+    axis = begin.ndim - 1
+    rows = begin.shape[-1]
     # Up to about 40 rows, comparing a step with every row is faster than a binary search.
     if rows <= 40:
         # The rows become a separate axis in front of the axes of the steps, and are summed away.
@@ -90,7 +84,7 @@ def _row_index(xp: Operations, begin: Any, step: Any, first: Any) -> Any:
     return first + index
 
 
-def evaluate_many(table: DecodedSegments, steps: NDArray[np.int32]) -> NDArray[np.float32]:
+def evaluate_many(table: DecodedTable, steps: NDArray[np.int32]) -> NDArray[np.float32]:
     """Return the multiplier at each step, in NumPy, for steps in [0, 2³¹) of any shape."""
     flat = steps.ravel()
     multipliers = np.empty(flat.shape, np.float32)
@@ -98,31 +92,49 @@ def evaluate_many(table: DecodedSegments, steps: NDArray[np.int32]) -> NDArray[n
         part = flat[begin : begin + CHUNK]
         # NumPy's own search is several times faster than `_row_index`.
         index = np.searchsorted(table.begin, part, side="right") - 1
-        multipliers[begin : begin + CHUNK] = _evaluate_rows(NUMPY, table, part, index)
+        segments = _without_other_shapes(table.segments, index)
+        multipliers[begin : begin + CHUNK] = _evaluate_rows(NUMPY, segments, part, index)
     return multipliers.reshape(steps.shape)
+
+
+def _without_other_shapes(segments: DecodedSegments, index: NDArray[Any]) -> DecodedSegments:
+    """Return the segments without the shapes that no row with one of these indices has."""
+    if not segments.parameters:
+        return segments
+    kinds = set(segments.kind[index].tolist())
+    parameters = {
+        name: limbs for name, limbs in segments.parameters.items() if KINDS[name] in kinds
+    }
+    return segments._replace(parameters=parameters)
 
 
 def evaluate_one(begins: Sequence[int], rows: Sequence[DecodedSegments], step: int) -> float:
     """Return the multiplier at one step, the value of a float32, from rows in Python numbers."""
     # A binary search by hand, since torch's compiler cannot trace `bisect`.
-    index, end = 0, len(begins)
+    index = 0
+    end = len(begins)
     while end - index > 1:
         middle = (index + end) // 2
-        index, end = (middle, end) if begins[middle] <= step else (index, middle)
+        if begins[middle] <= step:
+            index = middle
+        else:
+            end = middle
     segment = rows[index]
     x, value = _interpolate(PYTHON, segment, step)
-    return segment.level if x == 0 else exact.round_to_float32(value, FIXED_BITS)
+    if x == 0:
+        return segment.level
+    return exact.round_to_float32(value, FIXED_BITS)
 
 
 def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[Any, Any]:
     """Return x = j/L, with j counted from the nearer end, and the multiplier; both in 62 bits.
 
-    After j of the L steps of a segment from a to b, with the shape S, the multiplier is
+    After j of the L steps of a segment from a to b, the multiplier is
 
-        m = a - (a - b)·S(j/L)         up to the middle, and all along a shape that is not symmetric
-        m = b + (a - b)·S((L - j)/L) beyond it, for shapes with S(1 - x) = 1 - S(x); all along a
-        "(1-x)^P" m = a·2^(-E(j)) for an exponential or a "t^-P", read backwards if it rises
+        m = a - (a - b)·S(j/L)          counted from the start
+        m = b + (a - b)·(1 - S(j/L))    counted from the end
 
+    for a shape with an interpolant S, and h·2^(-E) for a geometric shape with the higher level h.
     Counting from the nearer end makes both ends exact, needs S on [0, 1/2] only, and cannot leave
     the range between a and b. Levels far below 1 need more than 62 bits: at the start of a segment
     and all along a flat one, where x = 0, the callers take the level as float32 from the table
@@ -135,65 +147,51 @@ def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[A
     #
     # Compiled code cannot branch on a row's shape: every shape in the table is computed for every
     # step, and `where` selects. A shape that is not in the table at all costs nothing.
-    start, end, multiply = segment.start, segment.end, xp.multiply
     elapsed = step - segment.begin
     remaining = segment.length - elapsed
-    x = fraction = ratio(xp.int64(xp.minimum(elapsed, remaining)), segment)
-    from_start = elapsed < remaining
-    for name, column in segment.shapes.items():
-        shape, is_shape = SHAPES[name], column != 0
-        assert shape.fixed
-        fraction = xp.where(is_shape, shape.fixed(xp, x, elapsed, segment), fraction)
-        if not shape.is_symmetric:
-            from_start = from_start | is_shape
-    power = is_factor = None
-    if segment.rate_whole is not None:
-        from_high = xp.int64(xp.where(start < end, remaining, elapsed))
-        power = _two_to_minus(xp, *powers.exponent(xp, elapsed, remaining, from_high, segment))
-        # 2^(-E) is a fraction for x^P, and a factor of the higher level for an exponential and for
-        # t^-P.
-        is_factor = (
-            segment.rate_whole | segment.rate_high | segment.rate_middle | segment.rate_low
-        ) != 0
-        if segment.power is not None:
-            is_fraction = segment.power != 0
-            fraction, is_factor = (
-                xp.where(is_fraction, power, fraction),
-                is_factor & (segment.power == 0),
-            )
-            from_start = xp.where(is_fraction, segment.power == FROM_START, from_start)
-        if segment.inverse_power is not None:
-            is_parabola = segment.inverse_power == NEARLY_EQUAL
-            fraction = xp.where(is_parabola, powers.parabola(xp, from_high, segment), fraction)
-            from_start = xp.where(is_parabola, start > end, from_start)
-            is_factor = xp.where(
-                segment.inverse_power != 0, segment.inverse_power != NEARLY_EQUAL, is_factor
-            )
-
+    x = ratio(xp.int64(xp.minimum(elapsed, remaining)), segment)
+    interpolant = x
+    is_from_start = elapsed < remaining
+    at = Position(elapsed, remaining, x) if segment.parameters else None
+    if at:
+        interpolant, is_from_start = _select_interpolant(xp, segment, at, is_from_start)
     # The product of absolute values, because with a negative factor `multiply` is not monotone.
     # With 4-bit limbs -209·255 >> 8 is -210, but -209·256 >> 8 is -209; 209·255 and 209·256 give
     # 208 and 209.
-    distance = multiply(xp.abs(start - end), fraction)
-    distance = xp.where(start < end, -distance, distance)
-    value = xp.where(from_start, start - distance, end + distance)
-
-    if is_factor is not None:
-        # `power` may be 8 units off, so the product is kept from falling below the lower level.
-        high, low = xp.maximum(start, end), xp.minimum(start, end)
-        value = xp.where(is_factor, xp.maximum(multiply(high, power), low), value)
+    distance = xp.multiply(xp.abs(segment.start - segment.end), interpolant)
+    distance = xp.where(segment.start < segment.end, -distance, distance)
+    value = xp.where(is_from_start, segment.start - distance, segment.end + distance)
+    if at:
+        value = _select_level(xp, segment, at, value)
     if segment.shift is not None:
         # The exact product is at most 1; the error of `value` may carry it a few units beyond.
         value = xp.minimum(value << segment.shift, ONE)
     return x, value
 
 
-def _two_to_minus(xp: Operations, whole: Any, fraction: Any) -> Any:
-    """Return 2^(-whole - fraction/2⁶²), at most 8 units of 2⁻⁶² off."""
-    # 2^(-f) = e⁻ᵘ with u = f·ln 2, by Horner's rule for the Taylor series: 1 - u·(1 - u·(1/2 -
-    # u·(1/6 - …)))
-    u = xp.multiply(fraction, _LN_2)
-    series = _EXPONENTIAL[-1]
-    for coefficient in reversed(_EXPONENTIAL[:-1]):
-        series = coefficient - xp.multiply(series, u)
-    # To shift an int64 by 64 or more is undefined in C; 63 already leaves nothing of at most 2⁶².
-    return series >> xp.minimum(whole, FIXED_BITS + 1)
+def _select_interpolant(
+    xp: Operations, segment: DecodedSegments, at: Position, is_from_start: Any
+) -> tuple[Any, Any]:
+    """Return S or 1 - S of each segment's shape, and whether it is counted from the start."""
+    interpolant = at.x
+    for name, parameters in segment.parameters.items():
+        shape = INTERPOLATED.get(name)
+        if shape is None:
+            continue
+        is_shape = segment.kind == KINDS[name]
+        interpolant = xp.where(
+            is_shape, shape.interpolant(xp, segment, at, parameters), interpolant
+        )
+        if shape.counted_from != "nearer end":
+            is_from_start = xp.where(is_shape, shape.counted_from == "start", is_from_start)
+    return interpolant, is_from_start
+
+
+def _select_level(xp: Operations, segment: DecodedSegments, at: Position, value: Any) -> Any:
+    """Return the level of each segment with a geometric shape, and `value` for other segments."""
+    for name, parameters in segment.parameters.items():
+        shape = GEOMETRIC.get(name)
+        if shape is not None:
+            level = shape.fixed_level(xp, segment, at, parameters)
+            value = xp.where(segment.kind == KINDS[name], level, value)
+    return value

@@ -9,8 +9,8 @@ from playwright.sync_api import Route, expect
 from support.design.page import COSINE, CURVES, STABLE, STAGED, Action
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
-from plateau_jax.numerics import shapes
 from plateau_jax.numerics.exact import percent_of
+from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
 
 pytestmark = pytest.mark.slow
 
@@ -213,7 +213,7 @@ def test_every_shape_can_be_chosen_from_its_picture(design):
     assert (rising[0], rising[-1]) == (0, 1)
     assert np.all(np.diff(rising) >= 0)
     decay = design.field("Decay shape")
-    names = [*shapes.SHAPES, *shapes.POWER_SHAPES]
+    names = [*INTERPOLATED]
     assert decay.locator("option").all_text_contents() == names
     for name in names:
         shape = name.replace("P", "2")
@@ -224,7 +224,7 @@ def test_every_shape_can_be_chosen_from_its_picture(design):
         exact = PlateauCurve(len(shown) - 1, decay_shape=shape)(np.arange(len(shown)))
         assert np.abs(shown - exact).max() < 0.005, name
     design.do("Edit Stages", ("Stage 2, to", "0.5"))
-    names = [*shapes.NAMED_SHAPES, *shapes.FORMULAS]
+    names = [*SHAPES]
     assert design.field("Stage 2, shape").locator("option").all_text_contents() == names
     for name in names:
         design.do(("Stage 2, shape", name))

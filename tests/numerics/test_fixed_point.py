@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from plateau_jax.numerics.shapes import SHAPES
 from support.curves.strategies import MAX_STEP, Words, shape_of, words
 from support.examples import examples
 from support.numerics.oracle import as_written, exactly, power_of, share as share_at
@@ -13,7 +14,6 @@ from plateau_jax import StagedCurve
 from plateau_jax.numerics import fixed_point, powers
 from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
 from plateau_jax.numerics.segments import NEARLY_EQUAL
-from plateau_jax.numerics.shapes import SHAPES
 
 ONE = 2**62
 up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from plateau_jax.numerics.shapes import SHAPES
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments
 from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float32, power_of
@@ -15,7 +16,6 @@ from plateau_jax import StagedCurve, multiplier, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
 from plateau_jax.numerics.segments import Segments, decode_table
-from plateau_jax.numerics.shapes import SHAPES
 
 
 @given(arguments())

@@ -18,13 +18,13 @@ from support.numerics.oracle import Description, Oracle, are_equal, as_written, 
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 from plateau_jax.curves.staged_curve import Stage
-from plateau_jax.numerics import shapes
+from plateau_jax.shapes import known_shapes
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 KINDS = "plateaus", "stages", "cooldown", "then", "part"
 UNIT = 4
 """The unit of every scaled curve, so that any two can be combined."""
-SHAPES = *shapes.NAMED_SHAPES, *shapes.FORMULAS
+SHAPES = tuple(known_shapes.SHAPES)
 """Every shape; a formula takes a decimal for P."""
 
 

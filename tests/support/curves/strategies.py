@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from support.numerics.oracle import percent_of
 
-from plateau_jax.numerics import shapes
+from plateau_jax.shapes.known_shapes import INTERPOLATED
 
 MAX_STEP = 2**31 - 1
 SMALLEST_NORMAL = 2.0**-126
@@ -155,7 +155,7 @@ def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STE
         "min_lr_ratio": read.ratio(),
         "init_lr_ratio": read.ratio(),
         "warmup_shape": ("linear", "cosine")[flags >> 3 & 1],
-        "decay_shape": shape_of(read, (*shapes.SHAPES, *shapes.POWER_SHAPES)),
+        "decay_shape": shape_of(read, (*INTERPOLATED,)),
     }
 
 

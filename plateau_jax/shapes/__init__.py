@@ -1,0 +1,1 @@
+"""The shapes of segments, one file for each family."""

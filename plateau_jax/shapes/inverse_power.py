@@ -1,0 +1,133 @@
+"""The inverse power "t^-P": the level t^(-P), for a t that goes linearly between the two ends.
+
+From the higher level h to the lower level l in L steps, and in the same way upwards,
+
+    h·t^(-P) = h·2^(-E)    with t = 1 + j·r,  r = ((h/l)^(1/P) - 1)/L  and  E = P·log₂ t
+
+at j steps from the higher level.
+"""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from plateau_jax.numerics import exact
+from plateau_jax.numerics.arithmetic import (
+    FIXED_BITS,
+    INVERSE_BITS,
+    LIMB_BITS,
+    ONE,
+    DecodedSegments,
+    Operations,
+    cut_into_limbs,
+    in_fixed_point,
+    ratio,
+)
+from plateau_jax.numerics.exact import Level, rounded
+from plateau_jax.numerics.exponents import (
+    POWER_LIMBS,
+    RATE_LIMBS,
+    add_exponents,
+    half_log_slope,
+    power_limbs,
+    power_times,
+    steps_times_rate,
+    two_to_minus,
+)
+from plateau_jax.shapes.shape import Geometric, Position, level_below, steps_from_higher_level
+
+_MAX_RATIO = Decimal(2**62)
+"""The greatest h/l to the power 1/P, so that t fits into 62 bits."""
+
+_LEAST_GROWTH = Fraction(1, 1 << 22)
+"""If t grows by less than this, a parabola replaces the power: see `_parabola`."""
+
+
+class InversePower(Geometric):
+    """The level t^(-P)."""
+
+    name = "t^-P"
+    powers = "0.25", "4"
+    num_limbs = 1 + RATE_LIMBS + POWER_LIMBS + 1
+
+    def level(self, start: Level, end: Level, x: Fraction) -> Level:
+        first = exact.power(start, -1 / self.power)
+        last = exact.power(end, -1 / self.power)
+        return exact.power(exact.interpolate(first, last, exact.to_decimal(x)), -self.power)
+
+    def why_undefined(self, start: Level, end: Level) -> str:
+        if start == 0 or end == 0:
+            return "from or to 0 is not defined"
+        if rounded(self._ratio_of_bases(start, end)) > _MAX_RATIO:
+            least = f"2**-{62 * float(self.power):g}"
+            return (
+                f"between these levels is too steep: the lower one must be at least {least} times "
+                "the higher one. Take a larger P or closer levels"
+            )
+        return ""
+
+    def _ratio_of_bases(self, start: Level, end: Level) -> Decimal:
+        """Return (h/l)^(1/P), the factor by which t grows."""
+        return exact.power(exact.quotient(max(start, end), min(start, end)), 1 / self.power)
+
+    def parameters(self, start: Level, end: Level, length: int) -> Sequence[int]:
+        """Return r·2⁹³, P·2⁶², and 1 for nearly equal levels, else 0."""
+        growth = Fraction(self._ratio_of_bases(start, end)) - 1
+        rate = in_fixed_point(growth / length, INVERSE_BITS)
+        is_nearly_equal = int(growth < _LEAST_GROWTH)
+        return *cut_into_limbs(rate, 1 + RATE_LIMBS), *power_limbs(self.power), is_nearly_equal
+
+    @staticmethod
+    def fixed_level(
+        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+    ) -> Any:
+        top, *rest, is_nearly_equal = parameters
+        rate = rest[:RATE_LIMBS]
+        power = rest[RATE_LIMBS:]
+        steps = steps_from_higher_level(xp, segment, at)
+        whole, fraction = steps_times_rate(steps, rate)
+        t = 1 + steps * (top << LIMB_BITS) + whole
+        curved = level_below(xp, segment, _inverse_power(xp, t, fraction, power))
+        parabola = _parabola(xp, ratio(steps, segment), fraction, power)
+        high = xp.maximum(segment.start, segment.end)
+        flat = high - xp.multiply(xp.abs(segment.start - segment.end), parabola)
+        return xp.where(is_nearly_equal != 0, flat, curved)
+
+
+def _inverse_power(xp: Operations, whole: Any, fraction: Any, power: Sequence[Any]) -> Any:
+    """Return t^(-P) in 62 bits, at most 14 units off, for a t from 1 to 2⁶² with this fraction."""
+    # With t = 2ᵏ·y and y near 1, E = P·k + P·(y - 1)·B(y).
+    k, y_minus_1 = _normalize(xp, whole, fraction)
+    product = power_times(xp, y_minus_1, power)
+    slope = half_log_slope(xp, ONE + y_minus_1)
+    exponent = add_exponents(xp, k, product >> FIXED_BITS, product & (ONE - 1), slope, power)
+    return two_to_minus(xp, *exponent)
+
+
+def _normalize(xp: Operations, whole: Any, fraction: Any) -> tuple[Any, Any]:
+    """Return k and t/2ᵏ - 1 in [-2/7, 3/7)."""
+    # 11 = 2³·1.375 gives 3 and 0.375. 12 = 2³·1.5 is past 10/7, so 12 = 2⁴·0.75 gives 4 and -0.25.
+    k = 0
+    for bits in (32, 16, 8, 4, 2, 1):
+        fits = whole >= 1 << bits
+        dropped = whole & ((1 << bits) - 1)
+        shifted = (dropped << (FIXED_BITS - bits)) | (fraction >> bits)
+        fraction = xp.where(fits, shifted, fraction)
+        whole = xp.where(fits, whole >> bits, whole)
+        k = k + xp.where(fits, bits, 0)
+    is_past = fraction >= 3 * ONE // 7
+    k = k + xp.where(is_past, 1, 0)
+    return k, xp.where(is_past, (fraction - ONE) >> 1, fraction)
+
+
+def _parabola(xp: Operations, x: Any, growth: Any, power: Sequence[Any]) -> Any:
+    """Return x + (P + 1)/2·growth·(1 - x): S between nearly equal levels, growth being t - 1.
+
+    With t = 1 + g·x from one level to the other, g < 2⁻²², the omitted terms are below 4·g², and
+    less than 2⁻⁶² once multiplied by the difference of the levels, which is 4·g at most. S grows by
+    about 2³¹ units from step to step, so it is monotone. 2^(-E) itself might not be: its steps may
+    be smaller than its error.
+    """
+    bend = (growth + power_times(xp, growth, power)) >> 1
+    return x + xp.multiply(bend, ONE - x)

@@ -1,0 +1,26 @@
+"""The straight line: S(x) = x."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from plateau_jax.numerics import exact
+from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
+from plateau_jax.numerics.exact import Level
+from plateau_jax.shapes.shape import Interpolated, Position
+
+
+class Linear(Interpolated):
+    """S(x) = x."""
+
+    name = "linear"
+    counted_from = "nearer end"
+
+    def level(self, start: Level, end: Level, x: Fraction) -> Level:
+        return exact.interpolate(start, end, exact.to_decimal(x))
+
+    @staticmethod
+    def interpolant(
+        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+    ) -> Any:
+        return at.x

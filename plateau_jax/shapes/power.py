@@ -1,0 +1,111 @@
+"""Powers: "1-x^P", with S(x) = x^P, and "(1-x)^P", with S(x) = 1 - (1 - x)^P.
+
+A stage from 1 to 0 has the level that the formula says. In integers, w^P = 2^(-E) with
+E = P·log₂(1/w), where w is the fraction of the steps from one end of the segment.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from plateau_jax.numerics import exact
+from plateau_jax.numerics.arithmetic import (
+    INVERSE_BITS,
+    DecodedSegments,
+    Operations,
+    cut_into_limbs,
+    in_fixed_point,
+    ratio,
+)
+from plateau_jax.numerics.exact import Level
+from plateau_jax.numerics.exponents import (
+    POWER_LIMBS,
+    RATE_LIMBS,
+    add_exponents,
+    half_log_slope,
+    power_limbs,
+    steps_times_rate,
+    two_to_minus,
+)
+from plateau_jax.shapes.shape import Interpolated, Position
+
+
+class PowerFromStart(Interpolated):
+    """S(x) = x^P."""
+
+    name = "1-x^P"
+    powers = "0.05", "20"
+    equal_shapes: ClassVar[Mapping[str, str]] = {"1": "linear", "0.5": "1-sqrt"}
+    num_limbs = RATE_LIMBS + POWER_LIMBS
+    counted_from = "start"
+
+    def level(self, start: Level, end: Level, x: Fraction) -> Level:
+        return exact.interpolate(start, end, exact.power(exact.to_decimal(x), self.power))
+
+    def parameters(self, start: Level, end: Level, length: int) -> Sequence[int]:
+        return _parameters(self.power, length)
+
+    @staticmethod
+    def interpolant(
+        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+    ) -> Any:
+        return _power_of_fraction(xp, segment, at.elapsed, parameters)
+
+
+class PowerFromEnd(Interpolated):
+    """S(x) = 1 - (1 - x)^P."""
+
+    name = "(1-x)^P"
+    powers = "0.05", "20"
+    equal_shapes: ClassVar[Mapping[str, str]] = {"1": "linear"}
+    num_limbs = RATE_LIMBS + POWER_LIMBS
+    counted_from = "end"
+
+    def level(self, start: Level, end: Level, x: Fraction) -> Level:
+        return exact.interpolate(end, start, exact.power(exact.to_decimal(1 - x), self.power))
+
+    def parameters(self, start: Level, end: Level, length: int) -> Sequence[int]:
+        return _parameters(self.power, length)
+
+    @staticmethod
+    def interpolant(
+        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+    ) -> Any:
+        return _power_of_fraction(xp, segment, at.remaining, parameters)
+
+
+def _parameters(power: Fraction, length: int) -> tuple[int, ...]:
+    """Return r·2⁹³ with r = P/L, and P·2⁶²."""
+    rate = in_fixed_point(power / length, INVERSE_BITS)
+    return *cut_into_limbs(rate, RATE_LIMBS), *power_limbs(power)
+
+
+def _power_of_fraction(
+    xp: Operations, segment: DecodedSegments, steps: Any, parameters: Sequence[Any]
+) -> Any:
+    """Return (steps/L)^P in 62 bits, at most 8 units off."""
+    # With steps/L = y/2ᵏ and y near 1, E = P·k + P·(1 - y)·B(y). The product P·(1 - y) is r times
+    # a number of steps, so an E near 0 has all its digits, and x^P is monotone: from step to step
+    # E changes by P/L, which is at least 2⁻³⁶.
+    #
+    # √x after 3 of 16 steps, so P = 1/2: the greatest 3·2ᵏ below 16·10/7 is 12, so k = 2 and
+    # y = 12/16. Then P·(1 - y) = (16 - 12)·P/L = 1/8, B = 1.66, E = 1 + 0.2075, and
+    # 2^(-E) = 0.4330 = √(3/16).
+    rate = parameters[:RATE_LIMBS]
+    power = parameters[RATE_LIMBS:]
+    length = xp.int64(segment.length)
+    k, scaled = _scale_near_length(xp, xp.int64(steps), length)
+    whole, fraction = steps_times_rate(length - scaled, rate)
+    slope = half_log_slope(xp, ratio(scaled, segment))
+    return two_to_minus(xp, *add_exponents(xp, k, whole, fraction, slope, power))
+
+
+def _scale_near_length(xp: Operations, steps: Any, length: Any) -> tuple[Any, Any]:
+    """Return k and steps·2ᵏ, the greatest below 10/7 of the length."""
+    k = 0
+    for bits in (16, 8, 4, 2, 1):
+        shifted = steps << bits
+        fits = 7 * shifted < 10 * length
+        steps = xp.where(fits, shifted, steps)
+        k = k + xp.where(fits, bits, 0)
+    return k, steps

@@ -1,0 +1,102 @@
+"""What a shape defines: exact levels, parameters in the table, and fixed-point values."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
+from plateau_jax.numerics.exact import Level
+
+
+class Position(NamedTuple):
+    """Where each step lies in its segment of L steps."""
+
+    elapsed: Any
+    """Steps since the start level."""
+    remaining: Any
+    """Steps to the end level."""
+    x: Any
+    """The smaller of the two divided by L, in 62 bits."""
+
+
+class Shape(ABC):
+    """How a segment of L steps goes from its start level to its end level.
+
+    A class is a shape, or all shapes of a formula; an instance has a value of P.
+    """
+
+    name: ClassVar[str]
+    """As a user writes it, with P for the parameter."""
+    powers: ClassVar[tuple[str, str] | None] = None
+    """The least and the greatest P, as decimals; None for a shape without P."""
+    equal_shapes: ClassVar[Mapping[str, str]] = {}
+    """The simpler name of the shape for some P, by P."""
+
+    num_limbs: ClassVar[int] = 0
+    """How many numbers `parameters` returns."""
+
+    def __init__(self, power: Fraction = Fraction(1)) -> None:
+        self.power = power
+        """P, exactly the decimal that was written; 1 for a shape without P."""
+
+    @abstractmethod
+    def level(self, start: Level, end: Level, x: Fraction) -> Level:
+        """Return the exact level at x in (0, 1), for two different levels."""
+
+    def why_undefined(self, start: Level, end: Level) -> str:
+        """Explain why the shape cannot join the two levels; "" if it can."""
+        return ""
+
+    def parameters(self, start: Level, end: Level, length: int) -> Sequence[int]:
+        """Return the limbs that a row of the table stores, of 31 bits each."""
+        return ()
+
+
+CountedFrom = Literal["start", "end", "nearer end"]
+"""The end of a segment from which an interpolant is counted:
+
+    "start"         S(j/L), the fraction of the way from the start level
+    "end"           1 - S(j/L), the fraction of the way from the end level
+    "nearer end"    up to the middle as from the start, then as from the end; for S(1 - x) = 1 - S(x)
+"""
+
+
+class Interpolated(Shape):
+    """A shape that is at a - (a - b)·S(j/L) after j of the steps from level a to level b.
+
+    The interpolant S never decreases from S(0) = 0 to S(1) = 1.
+    """
+
+    counted_from: ClassVar[CountedFrom]
+
+    @staticmethod
+    @abstractmethod
+    def interpolant(
+        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+    ) -> Any:
+        """Return S in 62 bits, or 1 - S, as `counted_from` says."""
+
+
+class Geometric(Shape):
+    """A shape whose levels are the higher level times 2^(-E)."""
+
+    @staticmethod
+    @abstractmethod
+    def fixed_level(
+        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+    ) -> Any:
+        """Return the level in 62 bits."""
+
+
+def steps_from_higher_level(xp: Operations, segment: DecodedSegments, at: Position) -> Any:
+    """Return the steps from the end of the segment with the higher level, int64."""
+    return xp.int64(xp.where(segment.start < segment.end, at.remaining, at.elapsed))
+
+
+def level_below(xp: Operations, segment: DecodedSegments, factor: Any) -> Any:
+    """Return the higher level times a factor, but never less than the lower level."""
+    # A factor may be 8 units off.
+    high = xp.maximum(segment.start, segment.end)
+    low = xp.minimum(segment.start, segment.end)
+    return xp.maximum(xp.multiply(high, factor), low)
