@@ -24,7 +24,6 @@ from support.training.cuda_graphs.gpu import no_waiting
 from torch.torch_version import TorchVersion
 
 from plateau_jax import PlateauCurve, StagedCurve, stack
-from plateau_jax.numerics.segments import Segments
 from torch_bridge import multiplier, table, tensors
 
 SIZE = 48
@@ -118,7 +117,7 @@ def test_stack_adds_leading_axis_of_curves(case, others, rows, shape):
 @_stacks
 def test_vmap_over_stacked_curves(case, others, rows, shape):
     table, steps, expected = stacked(case, others, rows, shape)
-    in_front = Segments.of_columns(dict.fromkeys(table.columns(), 0))
+    in_front = table.map(lambda _: 0)
     over_curves = torch.func.vmap(multiplier, in_dims=(in_front, None))
     assert_equal_bits(over_curves(tensors(table), steps), expected)
 
@@ -136,8 +135,10 @@ def test_step_may_have_any_integer_dtype(dtype):
 
 def with_dtype(dtype, *names):
     """Return a table some of whose columns have another dtype."""
-    columns = tensors(NESTED.table).columns()
-    return Segments.of_columns(columns | {name: columns[name].to(dtype) for name in names or columns})
+    table = tensors(NESTED.table)
+    if not names:
+        return table.map(lambda column: column.to(dtype))
+    return table._replace(**{name: getattr(table, name).to(dtype) for name in names})
 
 
 STEP, TABLE = torch.tensor(3), tensors(CURVE.table)

@@ -71,42 +71,49 @@ def nonempty_segments(
 def first_and_last_steps(
     segments: Sequence[ExactSegment],
 ) -> Iterator[tuple[ExactSegment, int, int]]:
-    """Yield each segment that is not empty, with its first and last step; the last segment is one step."""
+    """Yield each segment that is not empty, with its first and last step.
+
+    The last segment, which never ends, counts as one step.
+    """
     for segment, after in nonempty_segments(segments):
-        yield segment, segment.begin, segment.begin if after is None else after - 1
+        if after is None:
+            yield segment, segment.begin, segment.begin
+        else:
+            yield segment, segment.begin, after - 1
 
 
 def highest_level(segments: Sequence[ExactSegment]) -> Level:
     """Return the highest level at any step."""
-    ends = [
-        segment.at(step) for segment, *steps in first_and_last_steps(segments) for step in steps
-    ]
-    return max(ends)
+    levels: list[Level] = []
+    for segment, first, last in first_and_last_steps(segments):
+        levels += [segment.at(first), segment.at(last)]
+    return max(levels)
 
 
 def first_step_at_or_below(segments: Sequence[ExactSegment], level: Level) -> int | None:
-    """Return the first step from which all levels stay at or below this one; None if the last is above."""
+    """Return the first step from which all levels stay at or below this one; None if none does."""
 
     def is_higher(segment: ExactSegment, step: int) -> bool:
         return rounded(segment.at(step)) > rounded(level)
 
-    (end, begin, _), *others = reversed(list(first_and_last_steps(segments)))
-    if is_higher(end, begin):
+    (end, end_begin, _), *others = reversed(list(first_and_last_steps(segments)))
+    if is_higher(end, end_begin):
         return None
     for segment, first, last in others:
         if is_higher(segment, last):
             return last + 1
-        if is_higher(
-            segment, first
-        ):  # The segment falls; search for its first step at or below the level.
-            return first + bisect_left(
-                range(first, last), True, key=lambda step: not is_higher(segment, step)
-            )
+        if is_higher(segment, first):
+            # The segment falls; search for its first step at or below the level.
+            steps = range(first, last)
+            return first + bisect_left(steps, True, key=lambda step: not is_higher(segment, step))
     return 0
 
 
 def cut_segments(segments: Sequence[ExactSegment], start: int, stop: int) -> Iterator[ExactSegment]:
-    """Yield each segment but the last, cut to the steps start … stop - 1; those without a step are empty."""
+    """Yield each segment but the last, cut to the steps start … stop - 1.
+
+    A segment without any of these steps becomes empty.
+    """
     for segment, following in pairwise(segments):
         begin = max(segment.begin, start)
         if begin < min(following.begin, stop):
@@ -123,20 +130,31 @@ def describe_segments(
     With a peak, levels are shown as learning rates; with `most`, only the first segments are
     described.
     """
-    start, end = ("from", "to") if peak is None else ("lr from", "lr to")
-    lines = [("first step", "last step", "kind", start, end)]
+    header = ("first step", "last step", "kind", "from", "to")
+    if peak is not None:
+        header = ("first step", "last step", "kind", "lr from", "lr to")
+    lines: list[tuple[str, str, str, str, str]] = [header]
     for segment, after in islice(nonempty_segments(segments), most):
-        kind = segment.kind if segment.shape is None else f"{segment.shape} {segment.kind}"
-        last = "…" if after is None else str(after - 1)
-        ends = segment.at(segment.begin), segment.start if after is None else segment.at(after)
-        start, end = (_format_level(level, peak) for level in ends)
-        lines.append((str(segment.begin), last, kind, start, end))
+        kind = segment.kind
+        if segment.shape is not None:
+            kind = f"{segment.shape} {kind}"
+        if after is None:
+            last = "…"
+            end = segment.start
+        else:
+            last = str(after - 1)
+            end = segment.at(after)
+        start = segment.at(segment.begin)
+        levels = _format_level(start, peak), _format_level(end, peak)
+        lines.append((str(segment.begin), last, kind, *levels))
     return lines
 
 
 def _format_level(level: Level, peak: np.float32 | None) -> str:
     multiplier = nearest_float32(from_decimal(level))
-    return f"{multiplier if peak is None else peak * multiplier:.6g}"
+    if peak is not None:
+        multiplier = peak * multiplier
+    return f"{multiplier:.6g}"
 
 
 def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
@@ -145,45 +163,51 @@ def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
 
 
 def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
-    """Yield the first step of each maximal run of segments at one level, except for the last segment."""
+    """Yield the first step of each maximal run of segments at one level, except the last run."""
     level: Level | None = None
     for segment, after in nonempty_segments(segments):
         if after is None:
             return
         start = rounded(segment.start)
-        if segment.holds and start != level:
+        if not segment.holds:
+            level = None
+        elif start != level:
             yield segment.begin
-        level = start if segment.holds else None
+            level = start
 
 
 def end_of_rise(segments: Sequence[ExactSegment]) -> int:
-    """Return the step at which the level first stops rising; steps of level 0 before it count as a rise."""
-    return next(
-        segment.begin
-        for segment, after in nonempty_segments(segments)
-        if after is None or not (segment.end > segment.start or segment.start == segment.end == 0)
-    )
+    """Return the step at which the level first stops rising; level 0 before it counts as a rise."""
+    for segment, _ in nonempty_segments(segments):
+        rises = segment.end > segment.start
+        is_zero = segment.start == segment.end == 0
+        if not (rises or is_zero):
+            return segment.begin
+    return segments[-1].begin
 
 
 def differences(
     segments: Sequence[ExactSegment], others: Sequence[ExactSegment]
 ) -> Iterator[tuple[int, int | None]]:
-    """Yield runs of steps, (first, first after it), for which the two sequences are described differently."""
-    pieces, other_pieces = dict(_pieces(segments)), dict(_pieces(others))
-    piece = other_piece = None
+    """Yield runs of steps, (first, first after it), that the two sequences describe differently."""
+    pieces = dict(_pieces(segments))
+    other_pieces = dict(_pieces(others))
+    piece = None
+    other_piece = None
     begins = sorted(pieces.keys() | other_pieces.keys())
     for begin, after in zip(begins, [*begins[1:], None], strict=True):
-        piece, other_piece = pieces.get(begin, piece), other_pieces.get(begin, other_piece)
+        piece = pieces.get(begin, piece)
+        other_piece = other_pieces.get(begin, other_piece)
         if piece != other_piece:
             yield begin, after
 
 
 def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
-    """Yield (first step, what decides the values from there on): the level held, or the moving segment.
+    """Yield (first step, what decides the values from there on): a level held, or a segment.
 
     At its first step a moving segment is at its start level, whatever its length and shape are. So
-    that step is a piece that holds, and two curves that move differently from step s still agree at
-    s:
+    that step is a piece that holds, and two curves that move differently from step s still agree
+    at s:
 
         cosine from 1 at step 10  →  (10, 1), (11, the segment)
         linear from 1 at step 10  →  (10, 1), (11, another segment)
@@ -193,15 +217,21 @@ def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | Exa
     last: Level | ExactSegment | None = None
     for segment, after in nonempty_segments(segments):
         pieces: list[tuple[int, Level | ExactSegment]] = []
+        start = rounded(segment.start)
         begin = segment.begin
         if not segment.skipped:
-            pieces.append((begin, rounded(segment.start)))
+            pieces.append((begin, start))
             begin += 1
         if not segment.holds and begin != after:
-            ends = rounded(segment.start), rounded(segment.end)
-            begun = segment.begin - segment.skipped
-            pieces.append((begin, ExactSegment("", begun, segment.length, *ends, segment.shape)))
-        for begin, piece in pieces:
+            whole = segment._replace(
+                kind="",
+                begin=segment.begin - segment.skipped,
+                start=start,
+                end=rounded(segment.end),
+                skipped=0,
+            )
+            pieces.append((begin, whole))
+        for first, piece in pieces:
             if piece != last:
-                yield begin, piece
+                yield first, piece
             last = piece

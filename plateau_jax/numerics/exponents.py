@@ -51,7 +51,8 @@ def steps_times_rate(steps: Any, rate: Sequence[Any]) -> tuple[Any, Any]:
     #     low     0xB·0x5 >> 4           = 0x3
     #     middle  0xB·0xC + 0x3          = 0x87, of which 7 stays and 8 is carried
     #     high    0xB·0x3 + 0x8          = 0x29, of which 9 stays and 2 is carried
-    #     whole   0xB·0x0 + 0x2          = 0x2,  so the result is 2 and 0x97/0x100 (exactly: 0x2.977)
+    #     whole   0xB·0x0 + 0x2          = 0x2, so the result is 2 and 0x97/0x100
+    # instead of 0x2.977.
     rate_whole, rate_high, rate_middle, rate_low = rate
     low = (steps * rate_low) >> LIMB_BITS
     middle = steps * rate_middle + low

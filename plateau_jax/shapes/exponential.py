@@ -36,7 +36,7 @@ class Exponential(Geometric):
     def why_undefined(self, start: Level, end: Level) -> str:
         return "from or to 0 is not defined" if start == 0 or end == 0 else ""
 
-    def parameters(self, start: Level, end: Level, length: int) -> Sequence[int]:
+    def parameters(self, start: Level, end: Level, length: int) -> tuple[int, ...]:
         """Return r·2⁹³."""
         octaves = exact.log2_ratio(max(start, end), min(start, end))
         return cut_into_limbs(in_fixed_point(octaves / length, INVERSE_BITS), RATE_LIMBS)

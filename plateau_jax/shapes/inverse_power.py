@@ -71,7 +71,7 @@ class InversePower(Geometric):
         """Return (h/l)^(1/P), the factor by which t grows."""
         return exact.power(exact.quotient(max(start, end), min(start, end)), 1 / self.power)
 
-    def parameters(self, start: Level, end: Level, length: int) -> Sequence[int]:
+    def parameters(self, start: Level, end: Level, length: int) -> tuple[int, ...]:
         """Return r·2⁹³, P·2⁶², and 1 for nearly equal levels, else 0."""
         growth = Fraction(self._ratio_of_bases(start, end)) - 1
         rate = in_fixed_point(growth / length, INVERSE_BITS)

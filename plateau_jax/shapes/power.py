@@ -42,7 +42,7 @@ class PowerFromStart(Interpolated):
     def level(self, start: Level, end: Level, x: Fraction) -> Level:
         return exact.interpolate(start, end, exact.power(exact.to_decimal(x), self.power))
 
-    def parameters(self, start: Level, end: Level, length: int) -> Sequence[int]:
+    def parameters(self, start: Level, end: Level, length: int) -> tuple[int, ...]:
         return _parameters(self.power, length)
 
     @staticmethod
@@ -64,7 +64,7 @@ class PowerFromEnd(Interpolated):
     def level(self, start: Level, end: Level, x: Fraction) -> Level:
         return exact.interpolate(end, start, exact.power(exact.to_decimal(1 - x), self.power))
 
-    def parameters(self, start: Level, end: Level, length: int) -> Sequence[int]:
+    def parameters(self, start: Level, end: Level, length: int) -> tuple[int, ...]:
         return _parameters(self.power, length)
 
     @staticmethod

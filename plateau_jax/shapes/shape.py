@@ -48,7 +48,7 @@ class Shape(ABC):
         """Explain why the shape cannot join the two levels; "" if it can."""
         return ""
 
-    def parameters(self, start: Level, end: Level, length: int) -> Sequence[int]:
+    def parameters(self, start: Level, end: Level, length: int) -> tuple[int, ...]:
         """Return the limbs that a row of the table stores, of 31 bits each."""
         return ()
 
@@ -58,7 +58,7 @@ CountedFrom = Literal["start", "end", "nearer end"]
 
     "start"         S(j/L), the fraction of the way from the start level
     "end"           1 - S(j/L), the fraction of the way from the end level
-    "nearer end"    up to the middle as from the start, then as from the end; for S(1 - x) = 1 - S(x)
+    "nearer end"    "start" up to the middle, then "end"; for shapes with S(1 - x) = 1 - S(x)
 """
 
 

@@ -28,7 +28,7 @@ def test_decimal_functions_match_mpmath(one, other, x):
         assert abs(exactly(Fraction(interpolated)) / level - 1) < mpmath.ldexp(1, -250)
         root = exactly(Fraction(exact.square_root(x)))
         assert abs(root - mpmath.sqrt(weight)) < mpmath.ldexp(1, -290)
-        cosine = exact.cosine_share(x)
+        cosine = exact.half_cosine(x)
         assert abs(exactly(Fraction(cosine)) - (1 - mpmath.cospi(weight)) / 2) < mpmath.ldexp(1, -290)
         assert x not in (0, 1) or cosine == x
         logarithm = mpmath.log(ends[0] / ends[1], 2)

@@ -5,15 +5,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from plateau_jax.numerics.shapes import SHAPES
 from support.curves.strategies import MAX_STEP, Words, shape_of, words
 from support.examples import examples
-from support.numerics.oracle import as_written, exactly, power_of, share as share_at
+from support.numerics.oracle import as_written, exactly, power_of, share
 
 from plateau_jax import StagedCurve
-from plateau_jax.numerics import fixed_point, powers
 from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
-from plateau_jax.numerics.segments import NEARLY_EQUAL
+from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPES
+from plateau_jax.shapes.shape import Position
 
 ONE = 2**62
 up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))
@@ -37,73 +36,78 @@ def test_product_never_decreases(a, b, more):
         assert multiply(a, min(b + more, ONE)) >= product
 
 
-def first_segment(curve):
-    return curve._decoded_rows[1][0]
+def _first_segment(length, low, shape):
+    """Return the segment from 1 to a level as a row in Python numbers."""
+    return StagedCurve([(length, low, shape)], start=1)._decoded_rows[1][0]
 
 
-_FIXED = [name for name, share in SHAPES.items() if share.fixed]
-
-
-def _fixed(name, length, elapsed):
-    """Return the share in NumPy; check that Python computes the same at the first and the last step."""
-    share, segment = SHAPES[name], first_segment(StagedCurve([(length, 0, name)], start=1))
-    elapsed = np.minimum(elapsed, length - elapsed) if share.is_symmetric else np.array(elapsed)
-    x = ratio(np.minimum(elapsed, length - elapsed), segment)
-    shares = share.fixed(NUMPY, x, elapsed, segment)
+def _evaluate(function, segment, elapsed):
+    """Return a shape's value in NumPy; check that Python computes the same at the first and last step."""
+    (parameters,) = segment.parameters.values()
+    remaining = segment.length - elapsed
+    at = Position(elapsed, remaining, ratio(np.minimum(elapsed, remaining), segment))
+    values = function(NUMPY, segment, at, parameters)
     for index in (0, -1):
-        alone = share.fixed(PYTHON, int(x[index]), int(elapsed[index]), segment)
-        assert alone == shares[index]
-    return shares, elapsed
+        at_one_step = Position(*(int(number[index]) for number in at))
+        assert function(PYTHON, segment, at_one_step, parameters) == values[index]
+    return values
 
 
-@examples(500)
-@given(st.sampled_from(_FIXED), words(2))
-def test_share_stays_within_its_units(name, drawn):
-    read = Words(drawn)
-    length = read.magnitude(2, MAX_STEP)
-    shares, elapsed = _fixed(name, length, np.array([read.magnitude(1, length - 1)]))
-    expected = share_at(name, exactly(Fraction(int(elapsed[0]), length)))
-    assert abs(int(shares[0]) - expected * ONE) <= SHAPES[name].units
+# The error bound of each shape, in units of 2⁻⁶².
+UNITS = {"cosine": 8, "1-sqrt": 6, "exponential": 8, "1-x^P": 8, "(1-x)^P": 8, "t^-P": 14}
 
 
-@given(st.sampled_from(_FIXED), st.integers(1, MAX_STEP // 2 - 64))
-def test_share_never_decreases(name, first):
-    shares, _ = _fixed(name, MAX_STEP, np.arange(first, first + 64))
-    assert (np.diff(shares) >= 0).all()
+def test_every_curved_shape_has_an_error_bound():
+    assert UNITS.keys() == SHAPES.keys() - {"linear"}
 
 
-def _two_to_minus_exponent(xp, elapsed, length, segment):
-    """Return 2^(-E), with steps counted from the higher level."""
-    exponent = powers.exponent(xp, elapsed, length - elapsed, elapsed, segment)
-    return fixed_point._two_to_minus(xp, *exponent)
-
-
-@pytest.mark.parametrize(
-    ("formula", "units"), [("exponential", 8), ("1-x^P", 8), ("(1-x)^P", 8), ("t^-P", 14)]
-)
+@pytest.mark.parametrize("name", UNITS.keys() & INTERPOLATED.keys())
 @examples(500)
 @given(drawn=words(8))
-def test_formula_stays_within_units(formula, units, drawn):
+def test_interpolant_stays_within_its_units(name, drawn):
     read = Words(drawn)
-    shape = shape_of(read, (formula,))
+    shape = shape_of(read, (name,))
+    length = read.magnitude(2, MAX_STEP)
+    elapsed = read.one_of((read.magnitude(1, length - 1), length - read.magnitude(1, length - 1)))
+    segment = _first_segment(length, 0, shape)
+    if name not in segment.parameters:
+        return  # a line or a root
+    (value,) = _evaluate(INTERPOLATED[name].interpolant, segment, np.array([elapsed]))
+    counted_from = INTERPOLATED[name].counted_from
+    is_from_end = counted_from == "end" or (counted_from == "nearer end" and 2 * elapsed > length)
+    interpolant = share(shape, exactly(Fraction(elapsed, length)))
+    expected = 1 - interpolant if is_from_end else interpolant
+    assert abs(int(value) - expected * ONE) <= UNITS[name]
+
+
+@pytest.mark.parametrize("name", ["cosine", "1-sqrt"])
+@given(first=st.integers(1, MAX_STEP // 2 - 64))
+def test_interpolant_never_decreases(name, first):
+    segment = _first_segment(MAX_STEP, 0, name)
+    values = _evaluate(INTERPOLATED[name].interpolant, segment, np.arange(first, first + 64))
+    assert (np.diff(values) >= 0).all()
+
+
+@pytest.mark.parametrize("name", UNITS.keys() & GEOMETRIC.keys())
+@examples(500)
+@given(drawn=words(8))
+def test_geometric_level_stays_within_its_units(name, drawn):
+    read = Words(drawn)
+    shape = shape_of(read, (name,))
     _, power = power_of(shape)
     length = read.magnitude(2, MAX_STEP)
     low = max(read.ratio(), 2.0 ** -int(62 * min(power or 1, 1)))
     elapsed = read.one_of((read.magnitude(1, length - 1), length - read.magnitude(1, length - 1)))
-    low = low if formula in ("exponential", "t^-P") else 0
-    segment = first_segment(StagedCurve([(length, low, shape)], start=1))
-    if segment.rate_whole is None or segment.inverse_power == NEARLY_EQUAL:
-        return  # a line, a root or a parabola
-    (value,) = _two_to_minus_exponent(NUMPY, np.array([elapsed]), length, segment)
-    assert value == _two_to_minus_exponent(PYTHON, elapsed, length, segment)
+    segment = _first_segment(length, low, shape)
+    if not segment.parameters:
+        return  # between equal levels
+    (value,) = _evaluate(GEOMETRIC[name].fixed_level, segment, np.array([elapsed]))
     x = exactly(Fraction(elapsed, length))
-    if formula == "exponential":
+    if name == "exponential":
         expected = as_written(low) ** x
-    elif formula == "t^-P":
-        expected = (1 - x + as_written(low) ** (-1 / power) * x) ** -power
     else:
-        expected = (x if formula == "1-x^P" else 1 - x) ** power
-    assert abs(int(value) - expected * ONE) <= units
+        expected = (1 - x + as_written(low) ** (-1 / power) * x) ** -power
+    assert abs(int(value) - expected * ONE) <= UNITS[name]
 
 
 @examples(500)
@@ -114,10 +118,9 @@ def test_parabola_between_nearly_equal_levels(drawn):
     power = power_of(shape)[1]
     elapsed, growth = read.magnitude(1, length - 1), exactly(Fraction(1 + read.below(2**20), 2**43))
     low = float((1 + growth) ** -power)
-    segment = first_segment(StagedCurve([(length, low, shape)], start=1))
-    assert segment.inverse_power == NEARLY_EQUAL
-    (value,) = powers.parabola(NUMPY, np.array([elapsed]), segment)
-    assert value == powers.parabola(PYTHON, elapsed, segment)
+    segment = _first_segment(length, low, shape)
+    *_, is_nearly_equal = segment.parameters["t^-P"]
+    assert is_nearly_equal
+    (value,) = _evaluate(GEOMETRIC["t^-P"].fixed_level, segment, np.array([elapsed]))
     growth = as_written(low) ** (-1 / power) - 1
-    expected = (1 - (1 + growth * elapsed / length) ** -power) / (1 - as_written(low))
-    assert abs(exactly(Fraction(int(value), ONE)) - expected) <= 4 * growth**2 + 8 * exactly(Fraction(1, ONE))
+    assert abs(int(value) - (1 + growth * elapsed / length) ** -power * ONE) <= 4

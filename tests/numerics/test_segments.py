@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
-from plateau_jax.numerics.shapes import SHAPES
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments
 from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float32, power_of
@@ -16,6 +15,7 @@ from plateau_jax import StagedCurve, multiplier, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
 from plateau_jax.numerics.segments import Segments, decode_table
+from plateau_jax.shapes.known_shapes import KINDS
 
 
 @given(arguments())
@@ -23,11 +23,13 @@ def test_table_has_two_rows_per_plateau_and_three_more(chosen):
     curve = build(chosen)
     table = curve.table
     assert isinstance(table, Segments)
-    shapes = {chosen["warmup_shape"], curve.decay_shape}
-    assert table.shapes.keys() == {shape for shape in shapes if shape in SHAPES and shape != "linear"}
-    for column in (table.power, table.exponent_whole, table.rate_whole):
-        assert (column is None) == ("^" not in curve.decay_shape)
-    assert table.inverse_power is table.rate_top is None
+    formula, _ = power_of(curve.decay_shape)
+    shapes = {chosen["warmup_shape"], f"{formula}P" if formula else curve.decay_shape}
+    assert table.parameters.keys() == shapes - {"linear"}
+    assert {name: len(limbs) for name, limbs in table.parameters.items() if limbs} == (
+        {f"{formula}P": 7} if formula else {}
+    )
+    assert table.shift is None
     plateaus = len(chosen["plateaus"]) + len(chosen["absolute_plateaus"])
     for column in table.columns().values():
         assert column.shape == (2 * plateaus + 3,)
@@ -45,8 +47,7 @@ LEVEL_OF_FEW_BITS = {"total_steps": 19, "absolute_plateaus": [(5, 1)], "min_lr_r
 def test_row_encodes_exact_segment(chosen):
     curve, oracle = build(chosen), Oracle(chosen)
     for index, segment in enumerate(oracle.parts):
-        columns = curve.table.columns()
-        row = Segments.of_columns({name: int(column[index]) for name, column in columns.items()})
+        row = curve.table.map(lambda column, index=index: int(column[index]))
         # If no number of 62 bits lies between two levels, the row is flat.
         low, high = sorted((segment.start, segment.end))
         if not curve.rows[index].holds and (are_equal(low, high) or 0 < low < 2.0**-220):
@@ -55,15 +56,16 @@ def test_row_encodes_exact_segment(chosen):
         assert row.length == (segment.length if moves else 0)
         inverse = _joined_words(row.inverse_high, row.inverse_middle) << 31 | row.inverse_low
         assert inverse == (2**93 // segment.length if moves else 0)
-        for name, is_here in row.shapes.items():
-            assert is_here == (moves and curve.rows[index].shape == name)
-        formula, power = power_of(curve.rows[index].shape or "flat")
-        assert (row.power or 0) == moves * (1 + ["1-x^", "(1-x)^"].index(formula) if formula else 0)
-        if row.power:
-            exponent = row.exponent_whole * 2**62 + row.exponent_high * 2**31 + row.exponent_low
-            assert abs(exponent - power * 2**62) <= exactly(Fraction(1, 2))
-            rate = (row.rate_whole * 2**31 + row.rate_high) * 2**62 + row.rate_middle * 2**31 + row.rate_low
-            assert 0 <= power * 2**93 / segment.length - rate < 1
+        shape = curve.rows[index].shape or "linear"
+        formula, power = power_of(shape)
+        name = f"{formula}P" if formula else shape
+        assert row.kind == (KINDS[name] if moves else 0)
+        for other, limbs in row.parameters.items():
+            assert other == name or not any(limbs)
+        if row.kind and formula:
+            rate_limbs, power_limbs = row.parameters[name][:4], row.parameters[name][4:]
+            assert abs(_joined_limbs(power_limbs) - power * 2**62) <= exactly(Fraction(1, 2))
+            assert 0 <= power * 2**93 / segment.length - _joined_limbs(rate_limbs) < 1
         assert is_nearest_float32(np.int32(row.start_float32).view(np.float32), segment.start)
         start, end = _joined_words(row.start_high, row.start_low), _joined_words(row.end_high, row.end_low)
         # One unit, and a little more, because the last of a level's 224 bits may be wrong.
@@ -79,6 +81,10 @@ def _joined_words(high, low):
     return high << 32 | low & 0xFFFF_FFFF
 
 
+def _joined_limbs(limbs):
+    return sum(limb << 31 * place for place, limb in enumerate(reversed(limbs)))
+
+
 @given(
     st.lists(descriptions(range(6)), min_size=1, max_size=5), st.lists(st.integers(0, 2**31 - 1), min_size=1)
 )
@@ -91,15 +97,14 @@ def test_stacked_table_evaluates_like_its_curve(several, steps):
         assert (column.shape, column.dtype) == ((len(curves), longest), np.int32)
         assert not column.flags.writeable
     for index, curve in enumerate(curves):
-        columns = {name: column[index] for name, column in stacked.columns().items()}
-        table = decode_table(NUMPY, Segments.of_columns(columns))
+        table = decode_table(NUMPY, stacked.map(lambda column, index=index: column[index]))
         np.testing.assert_array_equal(fixed_point.evaluate(NUMPY, table, steps), curve(steps))
 
 
 def test_table_has_row_per_stage_and_columns_of_its_shapes():
     linear = StagedCurve([(10, 1), (0, 0.5), (5,), (0, 0.2)])
     assert linear.table.begin.tolist() == [0, 10, 10, 15, 15]
-    assert len(linear.table.columns()) == 10
+    assert len(linear.table.columns()) == 12
     every = StagedCurve(
         [(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential"), (9, 0.2, "t^-2"), (9, 0, "1-x^2")]
     )
@@ -107,7 +112,7 @@ def test_table_has_row_per_stage_and_columns_of_its_shapes():
     assert {column.shape for column in every.table.columns().values()} == {(6,)}
     # A stage that holds or jumps adds no column; one between equal levels keeps those of its shape.
     curve = StagedCurve([(5, None, "exponential"), (0, 0.5, "exponential"), (0, 0, "exponential"), (5,)])
-    assert curve.table.rate_whole is None
+    assert not curve.table.parameters
     assert curve(range(10)).tolist() == [0] * 10
     flat = StagedCurve([(9, 1, shape) for _, _, shape in every.stages], start=1)
     assert flat.table.columns().keys() == every.table.columns().keys()

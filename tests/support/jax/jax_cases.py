@@ -58,8 +58,7 @@ def every_shape(rows: int) -> Curve:
 def in_one_of_two_forms(curve: Curve) -> Segments:
     """Pad a table to one of two lengths, with the columns of every shape."""
     longer = every_shape(39 if len(curve.table.begin) < 40 else 63)
-    table = stack([curve, longer]).columns()
-    return Segments.of_columns({name: column[0] for name, column in table.items()})
+    return stack([curve, longer]).map(lambda column: column[0])
 
 
 def product(curve: Curve, peak: float, steps: NDArray[Any], x64: bool) -> Any:
