@@ -22,9 +22,7 @@ The run then moves to the next step of the curve unless `held`. After a skipped 
 #   constant: XLA moves the addition of a constant into the `where`, next to the product.
 
 import math
-import operator
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,7 +117,9 @@ def decide(
             state, is_holding = _update_below(xp, rule, state, metric, finite)
         updated.append(state)
         holds.append(is_holding)
-    held = reduce(operator.or_, holds)
+    held = holds[0]
+    for is_holding in holds[1:]:
+        held = held | is_holding
     # Another rule may hold the curve at a flat start that this one has released. Its state is then
     # kept, so that it does not hold the same part again; it is reset at the next step.
     stays = flat & held
