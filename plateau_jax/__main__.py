@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,22 +34,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_line_parser()
     options = parser.parse_args(arguments)
     try:
-        _check_combination(options)
-        if options.peak is not None:
-            checks.peak("peak", options.peak)
+        _check_options(options)
         if options.design:
             _serve_design_page(options)
             return 0
         curves = _build_curves(options)
-        text, notes = _text_and_notes(options, curves)
-        if options.plot is not None:
-            _write_picture(curves, options.plot, options.peak)
-        for note in notes:
-            print(note, file=sys.stderr)
-        if options.csv not in (None, "-"):
-            with Path(options.csv).open("w", newline="") as file:
-                _write_values(curves[0], options.peak, file)
-            print(f"wrote {options.csv}", file=sys.stderr)  # standard output may be data
+        runs = [_read_run(log, options.peak) for log in options.fit]
+        text = _text(options, curves, runs)
+        _write_files(options, curves, runs)
     # Matplotlib raises RuntimeError for a format that needs TeX.
     except (ModuleNotFoundError, OSError, RuntimeError, TypeError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
@@ -61,8 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _check_combination(options: argparse.Namespace) -> None:
-    """Reject options of which one would have no effect, and a closed output."""
+def _check_options(options: argparse.Namespace) -> None:
+    """Reject options of which one would have no effect, a wrong peak, and a closed output."""
     problems = {
         "standard output is closed": sys.stdout is None,
         "--fit requires --compare": options.fit and not options.compare,
@@ -72,31 +64,8 @@ def _check_combination(options: argparse.Namespace) -> None:
     for problem, is_present in problems.items():
         if is_present:
             raise ValueError(problem)
-
-
-def _build_curves(options: argparse.Namespace) -> list[Curve]:
-    """Return the curve that the command line describes, if it describes one, and those of --from."""
-    described = _described(options)
-    if not (options.files or described.keys() & {"total_steps", "stages"}):
-        raise ValueError("no curve: give TOTAL, --stage STEPS or --from FILE")
-    if described and options.files and not (options.compare or options.design):
-        raise ValueError(
-            "--from takes a curve as it is: leave out TOTAL and the options of a curve"
-        )
-    curves = [Curve.from_dict(described)] if described else []
-    curves += [_read_curve(file) for file in options.files]
-    if options.cooldown:
-        curves = [curve.cooldown(*parse_numbers(options.cooldown)) for curve in curves]
-    if len(curves) > 1 and (options.csv is not None or options.json):
-        raise ValueError(f"--csv and --json take one curve, not {len(curves)}")
-    return curves
-
-
-def _described(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of the curve that the command line describes; empty if it describes none."""
-    names = *inspect.signature(PlateauCurve).parameters, "stages", "start"
-    values = {name: getattr(options, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
+    if options.peak is not None:
+        checks.peak("peak", options.peak)
 
 
 def _serve_design_page(options: argparse.Namespace) -> None:
@@ -104,55 +73,110 @@ def _serve_design_page(options: argparse.Namespace) -> None:
     # Imported here, because the HTTP modules would double the start-up time of every other command.
     from plateau_jax.design import answers, server
 
+    arguments = _curve_arguments(options)
+    curves: list[Curve] = []
+    if arguments or options.files or options.cooldown:
+        curves = _build_curves(options)
+    names = [Path(file).stem for file in options.files]
+    if arguments:
+        names.insert(0, "Curve")
     peak = 3e-4 if options.peak is None else options.peak
-    described = _described(options)
-    curves = _build_curves(options) if described or options.files or options.cooldown else []
-    names = [*(["Curve"] if described else []), *(Path(file).stem for file in options.files)]
     initial = answers.initial_curves(list(zip(names, curves, strict=True)), peak)
     server.serve(initial, options.port, browser=not options.no_browser)
 
 
-def _text_and_notes(options: argparse.Namespace, curves: list[Curve]) -> tuple[str, list[str]]:
-    """Return what to print, and notes on the logs that were read and on what was made of them."""
-    if options.json:
-        return json.dumps(curves[0].to_dict()), []
-    names = legend_labels([curve._to_draw() for curve in curves])
-    if options.fit:
-        runs, notes = _read_runs(options.fit, options.peak)
-        return str(
-            fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)
-        ), notes
-    if options.compare:
-        table = compare(*curves)
-        if options.peak is None:
-            return str(table), []
-        return comparison.as_text(table, options.peak), []
-    peak = None if options.peak is None else np.float32(options.peak)
-    return "\n\n".join(segments_as_text(curve.rows, peak) for curve in curves), []
+def _build_curves(options: argparse.Namespace) -> list[Curve]:
+    """Return the curve that the options describe, if they describe one, and those of --from."""
+    arguments = _curve_arguments(options)
+    has_length = "total_steps" in arguments or "stages" in arguments
+    if not has_length and not options.files:
+        raise ValueError("no curve: give TOTAL, --stage STEPS or --from FILE")
+    takes_several = options.compare or options.design
+    if arguments and options.files and not takes_several:
+        raise ValueError(
+            "--from takes a curve as it is: leave out TOTAL and the options of a curve"
+        )
+
+    curves: list[Curve] = []
+    if arguments:
+        curves.append(Curve.from_dict(arguments))
+    for file in options.files:
+        curves.append(_read_curve(file))
+    if options.cooldown:
+        at, steps = parse_numbers(options.cooldown)
+        curves = [curve.cooldown(at, steps) for curve in curves]
+    if len(curves) > 1 and (options.csv is not None or options.json):
+        raise ValueError(f"--csv and --json take one curve, not {len(curves)}")
+    return curves
+
+
+def _curve_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of the curve that the options describe; empty if there is none."""
+    arguments: dict[str, Any] = {}
+    for name in (*inspect.signature(PlateauCurve).parameters, "stages", "start"):
+        value = getattr(options, name)
+        if value is not None:
+            arguments[name] = value
+    return arguments
 
 
 def _read_curve(file: str) -> Curve:
     """Read a curve that `to_dict` wrote. The file "-" is standard input."""
-    text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    text = _read_bytes(file)
     try:
         return Curve.from_dict(json.loads(text))
     except (RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _read_runs(
-    fits: Iterable[Sequence[str]], peak: float | None
-) -> tuple[list[LossRun], list[str]]:
-    """Read the run of each --fit, from a log and perhaps the file of its curve; say what was read from it."""
-    runs, notes = list[LossRun](), list[str]()
-    for file, *curves in fits:
-        if len(curves) > 1:
-            problem = f"--fit takes a log and its curve, not {len(curves)} curves: repeat --fit for each log"
-            raise ValueError(problem)
-        run = LossRun.read(file, _read_curve(curves[0]), peak) if curves else LossRun.read(file)
-        runs.append(run)
-        notes.append(f"{file}: {len(run.steps)} logged losses, up to step {run.steps[-1]}")
-    return runs, notes
+def _read_bytes(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    return Path(file).read_bytes()
+
+
+def _read_run(fit: Sequence[str], peak: float | None) -> LossRun:
+    """Read the run of a --fit, from a log and perhaps the file of its curve."""
+    log, *curves = fit
+    if len(curves) > 1:
+        raise ValueError(
+            f"--fit takes a log and its curve, not {len(curves)} curves: repeat --fit for each log"
+        )
+    if not curves:
+        return LossRun.read(log)
+    return LossRun.read(log, _read_curve(curves[0]), peak)
+
+
+def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> str:
+    """Return what to print about the curves: JSON, a comparison, or their segments."""
+    if options.json:
+        return json.dumps(curves[0].to_dict())
+    if runs:
+        names = legend_labels([curve._to_draw() for curve in curves])
+        named_curves = dict(zip(names, curves, strict=True))
+        return str(fit_losses(runs).compare(named_curves, options.peak))
+    if options.compare:
+        table = compare(*curves)
+        if options.peak is None:
+            return str(table)
+        return comparison.as_text(table, options.peak)
+    peak = None
+    if options.peak is not None:
+        peak = np.float32(options.peak)
+    return "\n\n".join(segments_as_text(curve.rows, peak) for curve in curves)
+
+
+def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> None:
+    """Write the files that the options name. Standard output may be data, so notes avoid it."""
+    if options.plot is not None:
+        _write_picture(curves, options.plot, options.peak)
+    for (log, *_), run in zip(options.fit, runs, strict=True):
+        note = f"{log}: {len(run.steps)} logged losses, up to step {run.steps[-1]}"
+        print(note, file=sys.stderr)
+    if options.csv is not None and options.csv != "-":
+        with Path(options.csv).open("w", newline="") as file:
+            _write_values(curves[0], options.peak, file)
+        print(f"wrote {options.csv}", file=sys.stderr)
 
 
 def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:
@@ -161,15 +185,21 @@ def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:
     except ModuleNotFoundError as error:
         raise missing_package_error("--plot", error, "plot") from None
 
+    if peak is None:
+        peak = 1.0
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
-    plots.plot(curves, peak_value=1.0 if peak is None else peak, ax=figure.subplots())
-    path = path if path.suffix else path.with_suffix(".png")
+    plots.plot(curves, peak_value=peak, ax=figure.subplots())
+    if not path.suffix:
+        path = path.with_suffix(".png")
     figure.savefig(path, dpi=120)
     print(f"wrote {path}", file=sys.stderr)
 
 
 def _write_values(curve: Curve, peak: float | None, file: TextIO) -> None:
-    lr = np.float32(1.0 if peak is None else peak)
+    """Write the learning rate of every step as CSV."""
+    if peak is None:
+        peak = 1.0
+    lr = np.float32(peak)
     chunk = 1 << 16  # steps; a curve may have 2**31, too many for one array
     writer = csv.writer(file)
     writer.writerow(["step", "learning_rate"])
@@ -186,9 +216,8 @@ def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
 if __name__ == "__main__":
     warnings.formatwarning = _format_warning
     if isinstance(sys.stdout, TextIOWrapper):  # None if it is closed
-        sys.stdout.reconfigure(
-            errors="replace"
-        )  # "?" in place of characters that its encoding lacks
+        # "?" in place of characters that its encoding lacks.
+        sys.stdout.reconfigure(errors="replace")
     if hasattr(signal, "SIGPIPE"):  # not on Windows
         # In `… | head`, end silently like other commands, rather than with a BrokenPipeError.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

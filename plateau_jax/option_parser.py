@@ -26,6 +26,15 @@ def command_line_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # --min-lr 1e-5, a learning rate, must not become --min-lr-ratio
     )
+    _add_plateau_curve(parser)
+    _add_staged_curve(parser)
+    _add_general_options(parser)
+    _add_outputs(parser)
+    _add_design_page(parser)
+    return parser
+
+
+def _add_plateau_curve(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("a PlateauCurve").add_argument
     add("total_steps", metavar="TOTAL", nargs="?", help="steps of the curve, warmup included")
     add("--warmup-steps", metavar="N", help="warmup steps, or a percentage of TOTAL, as in 2%% (0)")
@@ -58,6 +67,8 @@ def command_line_parser() -> argparse.ArgumentParser:
     )
     add("--min-lr-ratio", metavar="R", help="final learning rate, as a fraction of the peak (0)")
 
+
+def _add_staged_curve(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("a StagedCurve").add_argument
     add(
         "--stage",
@@ -65,12 +76,14 @@ def command_line_parser() -> argparse.ArgumentParser:
         nargs="+",
         action="append",
         dest="stages",
-        help="a stage to the level TO; without TO the level stays. STEPS is a number, or with TOTAL also a "
-        "percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, exponential or "
-        "t^-P (linear); repeat it for the next stage",
+        help="a stage to the level TO; without TO the level stays. STEPS is a number, or with "
+        "TOTAL also a percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, "
+        "exponential or t^-P (linear); repeat it for the next stage",
     )
     add("--start", metavar="R", help="the level at step 0 (0)")
 
+
+def _add_general_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--from",
@@ -78,8 +91,8 @@ def command_line_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         dest="files",
-        help="instead of TOTAL or --stage: a curve that --json or to_dict wrote; - is standard input; may be "
-        "repeated",
+        help="instead of TOTAL or --stage: a curve that --json or to_dict wrote; - is standard "
+        "input; may be repeated",
     )
     add(
         "--cooldown",
@@ -100,12 +113,15 @@ def command_line_parser() -> argparse.ArgumentParser:
         nargs="+",
         action="append",
         default=[],
-        help="with --compare: forecast the losses of the curves from the log of a run. CURVE is a file as "
-        "for --from, needed with --peak if the log has no learning rates; --peak is then the peak "
-        "of the run and of the curves. May be repeated for runs of one peak",
+        help="with --compare: forecast the losses of the curves from the log of a run. CURVE is a "
+        "file as for --from, needed with --peak if the log has no learning rates; --peak is then "
+        "the peak of the run and of the curves. May be repeated for runs of one peak",
     )
 
-    add = parser.add_argument_group("one of").add_mutually_exclusive_group().add_argument
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    outputs = parser.add_argument_group("one of")
+    add = outputs.add_mutually_exclusive_group().add_argument
     add(
         "--csv",
         metavar="FILE",
@@ -115,12 +131,14 @@ def command_line_parser() -> argparse.ArgumentParser:
     add(
         "--compare",
         action="store_true",
-        help="print a table instead that compares TOTAL's curve, if there is one, and each --from by their "
-        "theoretical bounds, each at its best peak; the first curve is the reference. If --peak is "
-        "the best peak of the first curve, the table shows the best peaks of all",
+        help="print a table instead that compares TOTAL's curve, if there is one, and each --from "
+        "by their theoretical bounds, each at its best peak; the first curve is the reference. If "
+        "--peak is the best peak of the first curve, the table shows the best peaks of all",
     )
     add("--design", action="store_true", help="open a page in the browser for designing curves")
 
+
+def _add_design_page(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("with --design").add_argument
     add(
         "--port",
@@ -130,4 +148,3 @@ def command_line_parser() -> argparse.ArgumentParser:
         help="port of the page (8700); 0 for a free one",
     )
     add("--no-browser", action="store_true", help="print the page's address without opening it")
-    return parser

@@ -10,7 +10,7 @@ import numpy as np
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.validation import checks
-from plateau_jax.validation.checks import short_repr
+from plateau_jax.validation.checks import Message, Path, short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 
@@ -36,11 +36,13 @@ def resume_record(
         TypeError, ValueError: As `lambda_lr` for the same curve, peak and clock.
 
     >>> from plateau_jax import DataClock, StagedCurve, resume_record
-    >>> resume_record(StagedCurve([(10, 1.0)]), 3e-4, DataClock(64))  # doctest: +NORMALIZE_WHITESPACE
+    >>> curve = StagedCurve([(10, 1.0)])
+    >>> resume_record(curve, 3e-4, DataClock(64))  # doctest: +NORMALIZE_WHITESPACE
     {'curve': {'kind': 'staged', 'stages': [[10, 1.0, 'linear']], 'start': 0.0},
      'peak_value': 0.0003, 'clock': {'kind': 'data', 'unit': 64, 'count': None}}
     """
-    return dump_record(curve, peak_value, check_clock(clock, [check_curve("curve", curve)]))
+    check_curve("curve", curve)
+    return dump_record(curve, peak_value, check_clock(clock, [curve]))
 
 
 def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) -> None:
@@ -72,35 +74,16 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) ->
     >>> curve = PlateauCurve(1000, warmup_steps=100)
     >>> saved = resume_record(curve)
     >>> check_resume(saved, resume_record(curve.cooldown(500, 100)), 400)
-    >>> check_resume(saved, resume_record(PlateauCurve(2000, warmup_steps=100)), 400)  # doctest: +ELLIPSIS
+    >>> longer = PlateauCurve(2000, warmup_steps=100)
+    >>> check_resume(saved, resume_record(longer), 400)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
     ValueError: the run cannot resume at step 400: it was saved with total_steps=1000, now 2000, ...
     """
     step = checks.at_least("step", step, 0)
-    old = read_record("saved", saved)
-    new = read_record("now", now)
-    if problem := describe_clock_difference(old.clock, new.clock):
-        raise ValueError(
-            f"the run cannot resume at step {step}: {problem}; resume with the old clock"
-        )
-    can_stand_still = new.clock is not None
-    if (step or can_stand_still) and (
-        problem := describe_peak_difference(old.peak_value, new.peak_value)
-    ):
-        raise ValueError(
-            f"the run cannot resume at step {step}: {problem}; resume with the old peak, or leave "
-            "peak_value out of now's record to continue with the new one"
-        )
-    current_curve = read_curve("now", new)
-    if old.curve == new.curve:
-        return  # without building the saved one, which takes long if it has many stages
-    saved_curve = read_curve("saved", old)
-    if problem := describe_curve_difference(saved_curve, current_curve, step, can_stand_still):
-        raise ValueError(
-            f"the run cannot resume at step {step}: {problem}; resume with the old curve, or skip "
-            "check_resume to continue under the new one"
-        )
+    problem = _describe_problem(read_record("saved", saved), read_record("now", now), step)
+    if problem:
+        raise ValueError(f"the run cannot resume at step {step}: {problem}")
 
 
 class Record(NamedTuple):
@@ -111,31 +94,85 @@ class Record(NamedTuple):
     clock: Any = None
 
 
+def _describe_problem(saved: Record, now: Record, step: int) -> str:
+    """Return why a run cannot resume, and the remedy, as a part of a sentence; "" if it can."""
+    difference = describe_clock_difference(saved.clock, now.clock)
+    if difference:
+        return f"{difference}; resume with the old clock"
+
+    can_stand_still = now.clock is not None
+    if step > 0 or can_stand_still:
+        difference = describe_peak_difference(saved.peak_value, now.peak_value)
+        if difference:
+            return (
+                f"{difference}; resume with the old peak, or leave peak_value out of now's record "
+                "to continue with the new one"
+            )
+
+    current_curve = read_curve("now", now)
+    if saved.curve == now.curve:
+        return ""  # without building the saved one, which takes long if it has many stages
+    saved_curve = read_curve("saved", saved)
+    difference = describe_curve_difference(saved_curve, current_curve, step, can_stand_still)
+    if difference:
+        return (
+            f"{difference}; resume with the old curve, or skip check_resume to continue under the "
+            "new one"
+        )
+    return ""
+
+
 def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str, Any]:
     """Return the record of a run as plain JSON values."""
-    peak = None if peak_value is None else shortest_decimal(peak_value)
-    return {"curve": dict(curve.to_dict()), "peak_value": peak, "clock": clock.to_plain()}
+    if peak_value is not None:
+        peak_value = shortest_decimal(peak_value)
+    return {"curve": dict(curve.to_dict()), "peak_value": peak_value, "clock": clock.to_plain()}
 
 
 def read_record(name: str, record: Any) -> Record:
     """Check a saved record, after undoing what checkpoint libraries do to plain values."""
     try:
-        entries = _to_plain_value(record)
-        if isinstance(entries, dict) and "unit" in entries:
-            raise ValueError("it was saved by an earlier version, whose records are not read")
-        # An unknown key shows that it is another dictionary, such as a curve's, which may have a
-        # "curve" too.
-        if not isinstance(entries, dict) or not {"curve"} <= entries.keys() <= set(Record._fields):
-            raise ValueError(
-                'it must be a dictionary with the keys "curve", "peak_value" and "clock"'
-            )
-        values = Record(**cast("dict[str, Any]", entries))
-        peak = None if values.peak_value is None else shortest_decimal(values.peak_value)
-        return values._replace(peak_value=peak)
+        return _parse_record(record)
     except Exception as error:  # a wrong type can raise anything
-        raise ValueError(
-            f"{name} = {short_repr(record)} is not from resume_record: {error}"
-        ) from None
+        shown = short_repr(record)
+        raise ValueError(f"{name} = {shown} is not from resume_record: {error}") from None
+
+
+def _parse_record(record: Any) -> Record:
+    entries = _to_plain_value(record)
+    # An unknown key shows that this is another dictionary, such as a curve's, which may have a
+    # "curve" too.
+    if not isinstance(entries, dict) or not {"curve"} <= entries.keys() <= set(Record._fields):
+        raise ValueError('it must be a dictionary with the keys "curve", "peak_value" and "clock"')
+    parsed = Record(**cast("dict[str, Any]", entries))
+    if parsed.peak_value is None:
+        return parsed
+    return parsed._replace(peak_value=shortest_decimal(parsed.peak_value))
+
+
+def _to_plain_value(value: Any) -> Any:
+    """Undo what checkpoint libraries do to plain values.
+
+    Orbax may return NumPy's or JAX's numbers for numbers. Flax returns {"0": a, "1": b} for [a, b].
+    """
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value).items()
+        return _restore_list({key: _to_plain_value(item) for key, item in items})
+    if checks.is_ordered(value):
+        return [_to_plain_value(item) for item in value]
+    if getattr(value, "ndim", None) == 0:
+        value = np.asarray(value)[()]
+    if isinstance(value, np.number):
+        return checks.number("a number", value)
+    return value
+
+
+def _restore_list(items: dict[str, Any]) -> dict[str, Any] | list[Any]:
+    """Return [a, b] for {"0": a, "1": b}; any other dictionary unchanged."""
+    indices = [str(index) for index in range(len(items))]
+    if items.keys() != set(indices):
+        return items
+    return [items[index] for index in indices]  # the keys may be sorted: "0", "1", "10", "2"
 
 
 def read_curve(name: str, record: Record) -> Curve:
@@ -153,40 +190,44 @@ def describe_clock_difference(saved: Any, now: Any) -> str:
     Both are plain values. They are not built into rules, which would be compared by types too: a
     library that stores [0.3, 5] as floats returns 5.0.
     """
-    # `count` is not part of the history: a resumed run may have a different batch size.
     if _without_count(saved) == _without_count(now):
         return ""
     return f"it was saved with clock={show_clock(saved)}, now {show_clock(now)}"
 
 
 def _without_count(clock: Any) -> Any:
-    if isinstance(clock, dict):
-        return {
-            name: value for name, value in cast("dict[str, Any]", clock).items() if name != "count"
-        }
-    return clock
+    """Return a clock without its `count`: a resumed run may have a different batch size."""
+    if not isinstance(clock, dict):
+        return clock
+    arguments = dict(cast("dict[str, Any]", clock))
+    arguments.pop("count", None)
+    return arguments
+
+
+_CLASSES = {"data": "DataClock", "hold_until_flat": "HoldUntilFlat", "hold_below": "HoldBelow"}
+"""The class of each kind of clock."""
 
 
 def show_clock(clock: Any) -> str:
-    """Return a clock of plain values as the Python expression that builds it, if its kind is known."""
+    """Return the Python expression that builds a clock of plain values, if its kind is known."""
     if isinstance(clock, list):
-        shown = [show_clock(rule) for rule in cast("list[Any]", clock)]
-        return shown[0] if len(shown) == 1 else f"[{', '.join(shown)}]"
-    names = {"data": "DataClock", "hold_until_flat": "HoldUntilFlat", "hold_below": "HoldBelow"}
-    if not isinstance(clock, dict) or clock.get("kind") not in names:
+        rules = [show_clock(rule) for rule in cast("list[Any]", clock)]
+        if len(rules) == 1:
+            return rules[0]
+        return f"[{', '.join(rules)}]"
+    if not isinstance(clock, dict) or clock.get("kind") not in _CLASSES:
         return short_repr(clock)
-    arguments = dict(cast("dict[str, Any]", clock))
-    kind = names[arguments.pop("kind")]
-    shown = [
-        f"{name}={short_repr(value)}" for name, value in arguments.items() if value is not None
-    ]
-    return f"{kind}({', '.join(shown)})"
+    shown: list[str] = []
+    for name, value in cast("dict[str, Any]", clock).items():
+        if name != "kind" and value is not None:
+            shown.append(f"{name}={short_repr(value)}")
+    return f"{_CLASSES[clock['kind']]}({', '.join(shown)})"
 
 
 def describe_peak_difference(saved: Any, now: Any) -> str:
-    """Return how a peak differs from the saved one, as a part of a sentence; "" if not, or if one is None.
+    """Return how a peak differs from the saved one, as a part of a sentence; "" if not.
 
-    A peak is a number, or a list of those of all parameter groups.
+    A peak is a number, or a list of those of all parameter groups; None is not compared.
     """
     if saved is None or now is None or saved == now:
         return ""
@@ -215,68 +256,67 @@ def describe_curve_difference(
     first = current.first_difference(saved)
     if first is None or step < first:
         return ""
-    # Only nearly equal, because a cooldown rounds the level at which it begins.
-    is_same = math.isclose(saved(step), current(step), rel_tol=2**-22, abs_tol=2**-57)
-    if step == first and (is_same or not is_step_used or step >= saved.total_steps):
+    if step == first and not (is_step_used and _is_discontinuous(saved, current, step)):
         return ""
-    return f"it was saved with {_difference(saved, current)}, and the {driven} differ from step {first} on"
+    arguments = _show_differing_arguments(saved, current)
+    return f"it was saved with {arguments}, and the {driven} differ from step {first} on"
 
 
-def _difference(old: Curve, new: Curve) -> str:
-    """Return the saved arguments that differ, with the current ones."""
-    differing = list(_differing_arguments(old, new))
-    shown = [f"{name}{name and '='}{before}, now {now}" for name, before, now in differing[:2]]
-    return "; ".join([*shown, "…"] if len(differing) > 2 else shown)
+def _is_discontinuous(saved: Curve, current: Curve, step: int) -> bool:
+    """Return True if a run that has used `step` of the saved curve would jump at this step."""
+    if step >= saved.total_steps:
+        return False
+    # Nearly equal is enough, because a cooldown rounds the level at which it begins.
+    return not math.isclose(saved(step), current(step), rel_tol=2**-22, abs_tol=2**-57)
 
 
-def _differing_arguments(old: Curve, new: Curve, name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield name, old and new value of each argument that differs, also in curves within a curve.
+def _show_differing_arguments(saved: Curve, current: Curve) -> str:
+    """Return the first two arguments that differ."""
+    differing = list(_differing_arguments(saved, current))
+    if len(differing) > 2:
+        differing = [*differing[:2], "…"]
+    return "; ".join(differing)
 
-    Of curves of two kinds, only kind and length are shown; of a list, only the first item that
-    differs.
+
+def _differing_arguments(saved: Curve, current: Curve, path: Path = ()) -> Iterator[str]:
+    """Yield "argument=saved, now current" for each argument that differs.
+
+    This includes arguments of a curve within a curve, which has this path. Of curves of two kinds,
+    only kind and length are shown; of a list, only the first item that differs.
     """
-    before, now = old.to_dict(), new.to_dict()
-    if before.keys() != now.keys() or before.get("kind") != now.get("kind"):
-        yield name, _kind_and_length(old), _kind_and_length(new)
+    old, new = saved.to_dict(), current.to_dict()
+    if old.keys() != new.keys() or old.get("kind") != new.get("kind"):
+        yield _show_change(path, _kind_and_length(saved), _kind_and_length(current))
         return
-    key: str
-    value: Any
-    for key, value in before.items():
-        label = f"{name}.{key}" if name else key
-        inner = [getattr(curve, key, None) for curve in (old, new)]
-        if isinstance(inner[0], Curve) and isinstance(inner[1], Curve):
-            yield from _differing_arguments(inner[0], inner[1], label)
-        elif isinstance(value, list) and isinstance(now[key], list):
-            pairs: Iterator[tuple[Any, Any]] = zip_longest(cast("list[Any]", value), now[key])
-            for index, (first, second) in enumerate(
-                pairs
-            ):  # None after the end of the shorter list
-                if first != second:
-                    yield f"{label}[{index}]", short_repr(first), short_repr(second)
-                    break
-        elif value != now[key]:
-            yield label, short_repr(value), short_repr(now[key])
+    for name, before in old.items():
+        now = new[name]
+        if before == now:
+            continue
+        inner_saved = getattr(saved, name, None)
+        inner_current = getattr(current, name, None)
+        if isinstance(inner_saved, Curve) and isinstance(inner_current, Curve):
+            yield from _differing_arguments(inner_saved, inner_current, (*path, name))
+        elif isinstance(before, list) and isinstance(now, list):
+            yield from _differing_items(before, now, (*path, name))
+        else:
+            yield _show_change((*path, name), short_repr(before), short_repr(now))
+
+
+def _differing_items(saved: Any, current: Any, path: Path) -> Iterator[str]:
+    """Yield the first item that differs between two lists, if there is one."""
+    pairs = zip_longest(saved, current)  # None after the end of the shorter list
+    for index, (before, now) in enumerate(pairs):
+        if before != now:
+            yield _show_change((*path, index), short_repr(before), short_repr(now))
+            return
+
+
+def _show_change(path: Path, saved: str, current: str) -> str:
+    """Return "argument=saved, now current"; without a path, only the two values."""
+    if not path:
+        return f"{saved}, now {current}"
+    return Message(path, f"={saved}, now {current}")
 
 
 def _kind_and_length(curve: Curve) -> str:
     return f"a {type(curve).__name__} of {curve.total_steps} steps"
-
-
-def _to_plain_value(value: Any) -> Any:
-    """Undo what checkpoint libraries do to plain values.
-
-    Orbax may return NumPy's or JAX's numbers for numbers. Flax returns {"0": a, "1": b} for [a, b].
-    """
-    if isinstance(value, Mapping):
-        items = {
-            key: _to_plain_value(item) for key, item in cast("Mapping[str, Any]", value).items()
-        }
-        indices = [
-            str(index) for index in range(len(items))
-        ]  # the keys may be sorted: "0", "1", "10", "2"
-        return [items[index] for index in indices] if items.keys() == set(indices) else items
-    if checks.is_ordered(value):
-        return [_to_plain_value(item) for item in value]
-    if getattr(value, "ndim", None) == 0:
-        value = np.asarray(value)[()]
-    return checks.number("a number", value) if isinstance(value, np.number) else value

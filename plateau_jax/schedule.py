@@ -4,7 +4,6 @@
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -18,6 +17,8 @@ from plateau_jax.numerics.arithmetic import DecodedTable, Operations
 from plateau_jax.numerics.segments import Segments, decode_table
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
+
+_JAX = Operations.of(jnp)
 
 
 def multiplier(table: Segments, step: Any) -> jax.Array:
@@ -49,9 +50,21 @@ def multiplier(table: Segments, step: Any) -> jax.Array:
         raise TypeError("table must be one table, curve.table; a table from stack is for jax.vmap")
     for name, column in table.columns().items():
         if jnp.result_type(column) != np.int32:
-            message = f"table.{name} is of {column.dtype}; it must be of int32, as in curve.table"
-            raise TypeError(message)
+            raise TypeError(
+                f"table.{name} is of {column.dtype}; it must be of int32, as in curve.table"
+            )
     return _multiplier(table, _check_steps(step))
+
+
+@jax.jit
+def _multiplier(table: Segments, step: Any) -> jax.Array:
+    # With x64 off, JAX truncates 64-bit arguments of a jitted function to 32 bits, so a traced
+    # table arrives as int32 words, which are joined only here.
+    def evaluate(step: Any, table: Segments) -> jax.Array:
+        with jax.enable_x64(True):
+            return _evaluate(decode_table(_JAX, table), step)
+
+    return _call_on_mesh(evaluate, step, table)
 
 
 def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
@@ -95,15 +108,21 @@ class _Schedule:
         # Decoded once, in NumPy, so that every trace takes the finished table as a constant.
         table = curve._decoded
 
+        def evaluate(step: Any) -> jax.Array:
+            with jax.enable_x64(True):
+                return _evaluate(table, step)
+
         @jax.jit
         def learning_rate(step: Any, peak: Any) -> jax.Array:
             # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² at
             # the end of `fixed_point.evaluate`, which underflows for tiny peaks; the select between
             # the two prevents that.
-            lr = peak.astype("float32") * _evaluate(step, lambda: table)
+            lr = peak.astype("float32") * _call_on_mesh(evaluate, step)
             return lr.astype(jnp.result_type(float))
 
-        self._curve, self._peak, self._learning_rate = curve, peak, learning_rate
+        self._curve = curve
+        self._peak = peak
+        self._learning_rate = learning_rate
 
     def __call__(self, step: Any) -> jax.Array:
         return self._learning_rate(_check_steps(step), self._peak)
@@ -112,7 +131,31 @@ class _Schedule:
         return _Schedule, (self._curve, self._peak)
 
 
+def _call_on_mesh(evaluate: Any, step: Any, *arguments: Any) -> jax.Array:
+    """Call a function of the step, whose result has the step's shape, on any mesh."""
+    sharding = jax.typeof(step).sharding
+    explicit = sharding.mesh.explicit_axes
+    # On a mesh with explicit axes, the default of `jax.make_mesh`, JAX requires a sharding for
+    # every gather; `auto_axes` leaves the choice to the compiler.
+    if explicit:
+        evaluate = jax.sharding.auto_axes(evaluate, axes=explicit, out_sharding=sharding)
+    return evaluate(step, *arguments)
+
+
+def _evaluate(table: DecodedTable, step: Any) -> jax.Array:
+    """Return the multiplier at each step, in a block with x64 on.
+
+    The curve needs 64-bit integers even in programs with x64 off.
+    """
+    # Steps are clipped in their own dtype, before the cast to int32 could wrap them around.
+    if jnp.iinfo(step.dtype).max > MAX_STEP:
+        step = jnp.clip(step, 0, MAX_STEP)
+    step = jnp.maximum(step.astype("int32"), 0)
+    return fixed_point.evaluate(_JAX, table, step)
+
+
 def _check_peak(value: Any) -> Any:
+    """Return the peak as float32, or as it is if it is traced."""
     value = unwrap_array(value)
     if not isinstance(value, Tracer):
         return checks.peak("peak_value", value)
@@ -122,52 +165,25 @@ def _check_peak(value: Any) -> Any:
 
 def check_real_scalar(name: str, value: Any) -> None:
     """Raise a TypeError unless an array, possibly traced, is a real number without dimensions."""
-    real = jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
-    if value.shape or not real:
+    is_float = jnp.issubdtype(value.dtype, jnp.floating)
+    is_integer = jnp.issubdtype(value.dtype, jnp.integer)
+    if value.shape or not (is_float or is_integer):
         raise TypeError(f"{name} = {checks.short_repr(value)} must be a real scalar")
 
 
 def unwrap_array(value: Any) -> Any:
-    """Return the array inside a wrapper such as a flax variable; return any other value unchanged."""
+    """Return the array inside a wrapper such as a flax variable; any other value unchanged."""
     convert = getattr(value, "__jax_array__", None)
-    return value if convert is None else convert()
+    if convert is None:
+        return value
+    return convert()
 
 
 def _check_steps(step: Any) -> Any:
+    """Return integers, as a JAX array of their dtype or as int32 in 0 … 2³¹ - 1."""
     step = unwrap_array(step)
     if not isinstance(step, jax.Array):
         return checks.steps(step)
     if not jnp.issubdtype(step.dtype, jnp.integer):
         raise TypeError(f"step must be an integer or an array of integers, not {step.dtype}")
     return step
-
-
-_JAX = Operations.of(jnp)
-
-
-def _evaluate(step: Any, decode: Callable[..., DecodedTable], *words: Any) -> jax.Array:
-    """Return the multiplier at each step, in the table that `decode(*words)` returns."""
-    evaluate: Any = partial(_evaluate_in_integers, decode)
-    # On a mesh with explicit axes, the default of `jax.make_mesh`, JAX requires a sharding for
-    # every gather; `auto_axes` leaves the choice to the compiler.
-    sharding = jax.typeof(step).sharding
-    if explicit := sharding.mesh.explicit_axes:
-        evaluate = jax.sharding.auto_axes(evaluate, axes=explicit, out_sharding=sharding)
-    return evaluate(step, *words)
-
-
-def _evaluate_in_integers(decode: Callable[..., DecodedTable], step: Any, *words: Any) -> jax.Array:
-    # The curve needs 64-bit integers even in programs with x64 off; JAX traces them within this
-    # block. With x64 off, JAX truncates 64-bit arguments of a jitted function to 32 bits, so a
-    # traced table arrives as int32 words, which are joined only here.
-    with jax.enable_x64(True):
-        # Steps are clipped in their own dtype, before the cast to int32 could wrap them around.
-        if jnp.iinfo(step.dtype).max > MAX_STEP:
-            step = jnp.clip(step, 0, MAX_STEP)
-        step = jnp.maximum(step.astype("int32"), 0)
-        return fixed_point.evaluate(_JAX, decode(*words), step)
-
-
-@jax.jit
-def _multiplier(table: Segments, step: Any) -> jax.Array:
-    return _evaluate(step, partial(decode_table, _JAX), table)

@@ -3,6 +3,7 @@
 # JAX is not fully typed, and optax has no stubs:
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plateau_jax.clocks.clock import AnyClock, check_clock
+from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.decision import decide, initial_state
 from plateau_jax.curves.curve import Curve
 from plateau_jax.resume import show_clock
@@ -19,8 +20,10 @@ from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 
 MAX_COUNT = 2**30
-"""The largest unit and the largest count: a rest below the unit plus a count then fits into
-int32."""
+"""The largest unit and the largest count.
+
+The sum of a count and a rest, which is below the unit, then fits into int32.
+"""
 
 
 class ScaleByCurveState(NamedTuple):
@@ -41,6 +44,7 @@ class ScaleByCurveState(NamedTuple):
     float64."""
 
 
+# Two classes, because Flax and Orbax restore a saved state only into one with the same fields.
 class CountedCurveState(NamedTuple):
     """The state of `scale_by_curve` with a `DataClock`: arrays without dimensions.
 
@@ -65,7 +69,7 @@ class CountedCurveState(NamedTuple):
 def scale_by_curve(
     curve: Curve, peak_value: Any, clock: AnyClock | None = None
 ) -> optax.GradientTransformationExtraArgs:
-    """Multiply updates by minus the curve's learning rate, as the last transformation of an optax chain.
+    """Multiply updates by minus the curve's learning rate, at the end of an optax chain.
 
         update ← -lr · update,    lr = float32(float32(peak_value) · curve(curve_step))
 
@@ -141,46 +145,77 @@ def scale_by_curve(
     """
     schedule = optax_schedule(curve, peak_value)
     checked = check_clock(clock, [curve])
-    for name, amount in (("unit", checked.unit), ("count", checked.count)):
+    if checked.unit is not None:
+        return _scale_by_data(schedule, checked.unit, checked)
+    return _scale_by_updates(schedule, curve, checked)
+
+
+def _scale_by_data(
+    schedule: Callable[[Any], jax.Array], unit: int, clock: CheckedClock
+) -> optax.GradientTransformationExtraArgs:
+    """Return the transformation under a `DataClock` of this unit."""
+    shown_clock = show_clock(clock.to_plain())
+    for name, amount in (("unit", unit), ("count", clock.count)):
         if amount is not None and amount > MAX_COUNT:
-            shown = show_clock(checked.to_plain())
-            raise ValueError(f"clock = {shown} must have a {name} of at most 2**30 = {MAX_COUNT}")
-    unit = checked.unit
-    rules = checked.rules
-    owner = f"a transformation with clock={show_clock(checked.to_plain())}"
-    # Two classes, because Flax and Orbax restore a saved state only into one with the same fields.
-    state_class = ScaleByCurveState if unit is None else CountedCurveState
-    state_types = tuple(type(initial_state(rule)) for rule in rules)
-    flat_starts = np.array(curve.flat_starts, np.int32)
+            limit = f"must have a {name} of at most 2**30 = {MAX_COUNT}"
+            raise ValueError(f"clock = {shown_clock} {limit}")
 
     # The total of a run exceeds int32, and without x64 JAX has nothing wider. So the state holds
     # the total as curve_step · unit + rest, and each number stays below 2³¹. With unit = 8, counts
     # of 5, 8 and 8 take (curve_step, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21 samples are
-    # 2 steps and 5 samples. Without a unit it is taken as 1: each update counts 1, and there is
-    # never a rest.
+    # 2 steps and 5 samples.
     @jax.jit
-    def advance(
-        curve_step: Any, rest: Any, count: Any, states: Any, metric: Any
-    ) -> tuple[Any, Any, Any]:
+    def advance(curve_step: Any, rest: Any, count: Any) -> tuple[Any, Any]:
         consumed = rest + count
-        steps = consumed // (unit or 1)
-        # The minimum comes before the sum, which could overflow.
-        next_step = jnp.minimum(curve_step, MAX_STEP - steps) + steps
-        if rules:
-            states, held = decide(jnp, rules, states, jnp.any(flat_starts == curve_step), metric)
-            next_step = jnp.where(held, curve_step, next_step)
-        return next_step, consumed % (unit or 1), states
+        return _move(curve_step, consumed // unit), consumed % unit
 
-    def as_state(
-        curve_step: Any, rest: Any, states: Any, lr: Any
-    ) -> ScaleByCurveState | CountedCurveState:
-        if unit is None:
-            return ScaleByCurveState(curve_step, states, lr)
-        return CountedCurveState(curve_step, rest, lr)
+    def init(params: optax.Params) -> CountedCurveState:
+        curve_step = jnp.zeros((), "int32")
+        rest = jnp.zeros((), "int32")  # not the same array, because the state may be donated
+        return CountedCurveState(curve_step, rest, schedule(0))
 
-    def init(params: optax.Params) -> ScaleByCurveState | CountedCurveState:
+    def update(
+        updates: optax.Updates,
+        state: Any,
+        params: Any = None,
+        *,
+        count: Any = None,
+        **_: Any,
+    ) -> tuple[Any, CountedCurveState]:
+        if not isinstance(state, CountedCurveState):
+            raise _wrong_state_error("state", state, shown_clock)
+        if count is None:
+            count = clock.count
+        count = _check_count(count)
+
+        lr = schedule(state.curve_step)
+        curve_step, rest = advance(state.curve_step, state.rest, count)
+        return _scale(updates, lr), CountedCurveState(curve_step, rest, lr)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _scale_by_updates(
+    schedule: Callable[[Any], jax.Array], curve: Curve, clock: CheckedClock
+) -> optax.GradientTransformationExtraArgs:
+    """Return the transformation that moves one step per update, unless a rule holds the curve."""
+    rules = clock.rules
+    shown_clock = show_clock(clock.to_plain())
+    state_types = [type(initial_state(rule)) for rule in rules]
+    flat_starts = np.array(curve.flat_starts, np.int32)
+
+    @jax.jit
+    def advance(curve_step: Any, states: Any, metric: Any) -> tuple[Any, Any]:
+        next_step = _move(curve_step, 1)
+        if not rules:
+            return next_step, states
+        is_flat = jnp.any(flat_starts == curve_step)
+        states, held = decide(jnp, rules, states, is_flat, metric)
+        return jnp.where(held, curve_step, next_step), states
+
+    def init(params: optax.Params) -> ScaleByCurveState:
         states: Any = jax.device_put(tuple(map(initial_state, rules)))
-        return as_state(jnp.zeros((), "int32"), jnp.zeros((), "int32"), states, schedule(0))
+        return ScaleByCurveState(jnp.zeros((), "int32"), states, schedule(0))
 
     def update(
         updates: optax.Updates,
@@ -190,64 +225,85 @@ def scale_by_curve(
         value: Any = None,
         count: Any = None,
         **_: Any,
-    ) -> tuple[Any, ScaleByCurveState | CountedCurveState]:
-        if not isinstance(state, state_class):
-            raise ValueError(checks.must("state", state, f"belong to {owner}"))
-        if isinstance(state, CountedCurveState):
-            rest, states = state.rest, ()
-            count = _check_count(checked.count if count is None else count)
-        elif count is None:
-            rest, states, count = np.int32(0), state.hold, np.int32(1)
-        else:
+    ) -> tuple[Any, ScaleByCurveState]:
+        if not isinstance(state, ScaleByCurveState):
+            raise _wrong_state_error("state", state, shown_clock)
+        if [type(rule_state) for rule_state in state.hold] != state_types:
+            raise _wrong_state_error("state.hold", state.hold, shown_clock)
+        if count is not None:
             advice = "be left out: without clock=DataClock(unit), each update is one step"
             raise TypeError(checks.must("count", count, advice))
-        if tuple(map(type, states)) != state_types:
-            raise ValueError(checks.must("state.hold", states, f"belong to {owner}"))
-        metric = _check_metric(value) if rules else None
+        metric = None
+        if rules:
+            metric = _check_metric(value)
+
         lr = schedule(state.curve_step)
-        curve_step, rest, states = advance(state.curve_step, rest, count, states, metric)
-
-        def scale(leaf: Any) -> Any:
-            return (-lr).astype(leaf.dtype) * leaf
-
-        return jax.tree.map(scale, updates), as_state(curve_step, rest, states, lr)
+        curve_step, states = advance(state.curve_step, state.hold, metric)
+        return _scale(updates, lr), ScaleByCurveState(curve_step, states, lr)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _check_given(name: str, value: Any, alternative: str = "") -> None:
-    """Raise an error if an argument that the clock needs did not reach `update`."""
-    if value is None:
-        advice = (
-            f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper "
-            "dropped it, as flax's TrainState.apply_gradients does: instead, call "
-            f"state.tx.update(grads, state.opt_state, state.params, {name}=...) and "
-            "state.replace(...)"
-        )
-        raise TypeError(checks.Message(name, advice))
+def _move(curve_step: Any, steps: Any) -> Any:
+    """Return the step of the curve after a number of further steps, at most 2³¹ - 1."""
+    # The minimum comes before the sum, which could overflow.
+    return jnp.minimum(curve_step, MAX_STEP - steps) + steps
+
+
+def _scale(updates: optax.Updates, lr: jax.Array) -> Any:
+    """Multiply the updates by -lr, each in its own dtype."""
+
+    def scale_leaf(leaf: Any) -> Any:
+        return (-lr).astype(leaf.dtype) * leaf
+
+    return jax.tree.map(scale_leaf, updates)
+
+
+def _wrong_state_error(name: str, state: Any, shown_clock: str) -> ValueError:
+    owner = f"a transformation with clock={shown_clock}"
+    return ValueError(checks.must(name, state, f"belong to {owner}"))
 
 
 def _check_count(count: Any) -> Any:
     """Return the count of an update as int32 in 0 … 2³⁰."""
-    _check_given("count", count, ", or write DataClock(unit, count=n) if it is always n")
+    if count is None:
+        raise _missing_error("count", ", or write DataClock(unit, count=n) if it is always n")
     count = unwrap_array(count)
-    if not isinstance(count, jax.Array):
-        checked = checks.integer("count", count)
-        if not 0 <= checked <= MAX_COUNT:
-            raise ValueError(checks.must("count", checked, f"lie in 0 … 2**30 = {MAX_COUNT}"))
-        return np.int32(checked)
+    if isinstance(count, jax.Array):
+        return _clip_count(count)
+    checked = checks.integer("count", count)
+    if not 0 <= checked <= MAX_COUNT:
+        raise ValueError(checks.must("count", checked, f"lie in 0 … 2**30 = {MAX_COUNT}"))
+    return np.int32(checked)
+
+
+def _clip_count(count: jax.Array) -> jax.Array:
+    """Return a count, possibly traced, as int32 in 0 … 2³⁰."""
     if count.shape or not jnp.issubdtype(count.dtype, jnp.integer):
         raise TypeError(checks.must("count", count, "be a single integer"))
+    # Clipped in its own dtype, before the cast could wrap it around.
     if jnp.iinfo(count.dtype).max > MAX_COUNT:
         count = jnp.clip(count, 0, MAX_COUNT)
     return jnp.maximum(count.astype("int32"), 0)
 
 
 def _check_metric(value: Any) -> Any:
-    """Return the metric as float32."""
-    _check_given("value", value)
+    """Return the metric of an update as float32."""
+    if value is None:
+        raise _missing_error("value")
     value = unwrap_array(value)
     if not isinstance(value, jax.Array):
         return checks.metric("value", value)
     check_real_scalar("value", value)
     return value.astype("float32")
+
+
+def _missing_error(name: str, alternative: str = "") -> TypeError:
+    """Return the error of an argument that the clock needs, but that did not reach `update`."""
+    advice = (
+        f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper "
+        "dropped it, as flax's TrainState.apply_gradients does: instead, call "
+        f"state.tx.update(grads, state.opt_state, state.params, {name}=...) and "
+        "state.replace(...)"
+    )
+    return TypeError(checks.Message(name, advice))

@@ -1,1 +1,1 @@
-"""What moves a run along its curve: the argument `clock`, and hold rules with their decision function."""
+"""Clocks, which move a run along its curve, and rules that hold it."""

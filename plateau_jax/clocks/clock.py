@@ -48,11 +48,11 @@ class DataClock:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unit", _check_amount("unit", self.unit, MAX_CONSUMED, "2**62"))
+        unit = _check_amount("unit", self.unit, MAX_CONSUMED, "2**62")
+        object.__setattr__(self, "unit", unit)
         if self.count is not None:
-            object.__setattr__(
-                self, "count", _check_amount("count", self.count, MAX_COUNT, "2**62 - 1")
-            )
+            count = _check_amount("count", self.count, MAX_COUNT, "2**62 - 1")
+            object.__setattr__(self, "count", count)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
@@ -70,7 +70,7 @@ class CheckedClock:
     unit: int | None = None
     """Samples or tokens in one step of the curve; None if a step is an update."""
     count: int | None = None
-    """What an update consumes if it does not say otherwise."""
+    """What an update consumes, unless it passes another number."""
     rules: tuple[Rule, ...] = ()
     """Rules that may hold the curve at its step; () with a unit."""
 
@@ -106,23 +106,24 @@ def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
         checked = CheckedClock(rules=_check_rules(clock, curves))
     for curve in curves:
         if curve.unit is not None and curve.unit != checked.unit:
-            plan = (
-                f"be DataClock({curve.unit}), because the curve follows a batch plan in this unit"
-            )
-            raise ValueError(checks.must("clock", clock, plan))
+            reason = "because the curve follows a batch plan in this unit"
+            requirement = f"be DataClock({curve.unit}), {reason}"
+            raise ValueError(checks.must("clock", clock, requirement))
     return checked
 
 
 def _clock_of_batch_plan(curves: Sequence[Curve]) -> DataClock | None:
-    """Return the clock of the first curve that `BatchPlan.scale` has tied to a unit, if there is one."""
-    units = [curve.unit for curve in curves if curve.unit is not None]
-    return DataClock(units[0]) if units else None
+    """Return the clock of the first curve that `BatchPlan.scale` has tied to a unit, if any."""
+    for curve in curves:
+        if curve.unit is not None:
+            return DataClock(curve.unit)
+    return None
 
 
 def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
-    rules: tuple[Any, ...] = (
-        tuple(cast("Any", clock)) if isinstance(clock, list | tuple) else (clock,)
-    )
+    rules: tuple[Any, ...] = (clock,)
+    if isinstance(clock, list | tuple):
+        rules = tuple(cast("Any", clock))
     if not all(isinstance(rule, Rule) for rule in rules):
         kinds = "be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of such rules"
         raise TypeError(checks.must("clock", clock, kinds))
@@ -134,9 +135,10 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
         )
     for rule in rules:
         if isinstance(rule, HoldUntilFlat) and not curves[0].flat_starts:
+            shown_curve = checks.short_repr(curves[0])
             raise ValueError(
-                f"{rule!r} needs a flat part to hold at, and {checks.short_repr(curves[0])} has "
-                "none: add plateaus=[(start %, duration %)], or, in a StagedCurve, a stage (steps,)"
+                f"{rule!r} needs a flat part to hold at, and {shown_curve} has none: add "
+                "plateaus=[(start %, duration %)], or, in a StagedCurve, a stage (steps,)"
             )
     return rules
 
@@ -149,7 +151,7 @@ def _check_amount(name: str, value: Any, most: int, written: str) -> int:
 
 
 def check_consumed(consumed: int) -> int:
-    """Return the samples or tokens that a run consumed, unless they are too many to count on from."""
+    """Return the samples or tokens that a run consumed, if the clock can still count more."""
     if consumed > MAX_CONSUMED:
         raise ValueError(
             f"the run would have consumed {consumed} samples or tokens, more than 2**62"

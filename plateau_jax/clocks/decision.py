@@ -6,7 +6,7 @@ starts with
     rules = check_clock(clock, [curve]).rules
     states = tuple(map(initial_state, rules))
 
-and calls, after every update that took place,
+and calls after every applied update
 
     states, held = decide(xp, rules, states, flat, metric)
 
@@ -18,9 +18,8 @@ The run then moves to the next step of the curve unless `held`. After a skipped 
 # - No Python branch depends on a value, so that `decide` can be traced and captured.
 # - Nothing is divided: 1/every is rounded to float32 once, on the host.
 # - XLA contracts a·b + c into one fused operation that rounds only once, even across an
-#   optimization barrier.
-#   A `where` between the product and the sum prevents that, unless c is a constant: XLA moves the addition of
-#   a constant into the `where`, next to the product.
+#   optimization barrier. A `where` between the product and the sum prevents that, unless c is a
+#   constant: XLA moves the addition of a constant into the `where`, next to the product.
 
 import math
 from collections.abc import Sequence
@@ -36,7 +35,10 @@ HOST = PYTHON
 
 
 class FlatState(NamedTuple):
-    """The state of a `HoldUntilFlat`; its integers are initial unless the curve is held at a flat start."""
+    """The state of a `HoldUntilFlat`.
+
+    Its integers are initial unless the curve is held at the start of a flat part.
+    """
 
     updates: Any
     """int32: updates at this step so far; the rule's `limit` once it has released the flat part."""
@@ -56,28 +58,21 @@ class BelowState(NamedTuple):
     left: Any
     """int32: updates for which the curve still has to be held."""
     promised: Any
-    """int32: sum of `steps` over all values that were reached; it also tells which ones."""
+    """int32: sum of `steps` over all values that were reached; it determines which ones."""
     filled: Any
     """int32: number of metrics in the unfinished mean."""
     total: Any
     """float32: sum of these metrics; undefined if there are none."""
 
 
-class _Reading(NamedTuple):
-    """The mean of `every` metrics, possibly unfinished."""
-
-    filled: Any
-    total: Any
-    value: Any
-    is_complete: Any
-
-
 def initial_state(rule: Rule) -> FlatState | BelowState:
-    """Return the rule's state before the first update, as NumPy scalars."""
-    zero, undefined = np.int32(0), np.float32(0)
+    """Return the rule's state before the first update, in NumPy scalars."""
+    zero = np.int32(0)
+    undefined = np.float32(0)
     if isinstance(rule, HoldUntilFlat):
-        return FlatState(zero, np.int32(-1), zero, undefined, undefined)
-    return BelowState(zero, zero, zero, undefined)
+        stale = np.int32(-1)
+        return FlatState(updates=zero, stale=stale, filled=zero, total=undefined, best=undefined)
+    return BelowState(left=zero, promised=zero, filled=zero, total=undefined)
 
 
 def decide(
@@ -113,27 +108,28 @@ def decide(
     # for finite metrics: it keeps XLA from contracting that product with the sum in
     # `_add_to_reading`.
     metric = xp.where(finite, metric, 0.0)
-    decisions = [
-        _update_until_flat(xp, rule, state, flat, metric, finite)
-        if isinstance(rule, HoldUntilFlat)
-        else _update_below(xp, rule, state, metric, finite)
-        for rule, state in zip(rules, states, strict=True)
-    ]
-    held = decisions[0][1]
-    for _, holds in decisions[1:]:
-        held = held | holds
+    updated: list[FlatState | BelowState] = []
+    holds: list[Any] = []
+    for rule, state in zip(rules, states, strict=True):
+        if isinstance(rule, HoldUntilFlat):
+            state, is_holding = _update_until_flat(xp, rule, state, flat, metric, finite)
+        else:
+            state, is_holding = _update_below(xp, rule, state, metric, finite)
+        updated.append(state)
+        holds.append(is_holding)
+    held = holds[0]
+    for is_holding in holds[1:]:
+        held = held | is_holding
     # Another rule may hold the curve at a flat start that this one has released. Its state is then
     # kept, so that it does not hold the same part again; it is reset at the next step.
     stays = flat & held
-    return tuple(
-        _reset_unless(xp, stays, state) if isinstance(state, FlatState) else state
-        for state, _ in decisions
-    ), held
+    return tuple(_reset_unless(xp, stays, state) for state in updated), held
 
 
 def _update_until_flat(
     xp: Any, rule: HoldUntilFlat, state: FlatState, flat: Any, metric: Any, finite: Any
 ) -> tuple[FlatState, Any]:
+    """Return the state after an update, and True if the rule holds the curve."""
     reading = _add_to_reading(xp, rule.every, state, metric, finite)
     if rule.threshold_mode == "rel":
         bound = state.best * float(np.float32(1 - rule.threshold))
@@ -142,50 +138,69 @@ def _update_until_flat(
         # above). This `where` yields the threshold whenever a reading is complete, but XLA cannot
         # know that.
         bound = state.best - xp.where(finite, float(np.float32(rule.threshold)), metric)
-    better = reading.is_complete & ((state.stale < 0) | (reading.value < bound))
-    stale = xp.where(better, 0, xp.where(reading.is_complete, state.stale + 1, state.stale))
-    running = (state.updates < rule.limit) & (stale < rule.patience)
-    updates = xp.where(running, state.updates + 1, rule.limit)
-    best = xp.where(better, reading.value, state.best)
-    return FlatState(updates, stale, reading.filled, reading.total, best), flat & (
-        updates < rule.limit
-    )
+    is_first = state.stale < 0
+    is_better = reading.is_complete & (is_first | (reading.value < bound))
+    best = xp.where(is_better, reading.value, state.best)
 
-
-def _reset_unless(xp: Any, stays: Any, state: FlatState) -> FlatState:
-    """Return the state if the curve stays at the start of a flat part, else the initial state."""
-    return state._replace(
-        updates=xp.where(stays, state.updates, 0),
-        stale=xp.where(stays, state.stale, -1),
-        filled=xp.where(stays, state.filled, 0),
-    )
+    stale = xp.where(reading.is_complete, state.stale + 1, state.stale)
+    stale = xp.where(is_better, 0, stale)
+    is_running = (state.updates < rule.limit) & (stale < rule.patience)
+    updates = xp.where(is_running, state.updates + 1, rule.limit)
+    is_holding = flat & (updates < rule.limit)
+    return FlatState(updates, stale, reading.filled, reading.total, best), is_holding
 
 
 def _update_below(
     xp: Any, rule: HoldBelow, state: BelowState, metric: Any, finite: Any
 ) -> tuple[BelowState, Any]:
+    """Return the state after an update, and True if the rule holds the curve."""
     reading = _add_to_reading(xp, rule.every, state, metric, finite)
     # Values fall, so a single running sum of steps records which of them were reached. With (0.5,
     # 3) and (0.2, 10), `promised` is 0, then 3 at a reading of 0.4, then 13 at 0.1; a first reading
     # of 0.1 promises 13 at once. It never decreases, so each value counts once.
-    promised, steps_so_far = state.promised, 0
+    promised = state.promised
+    steps_so_far = 0
     for value, steps in rule.pairs:
         steps_so_far += steps
         promised = xp.where(reading.value <= float(np.float32(value)), steps_so_far, promised)
-    promised = xp.where(reading.is_complete, xp.maximum(promised, state.promised), state.promised)
+    promised = xp.maximum(promised, state.promised)
+    promised = xp.where(reading.is_complete, promised, state.promised)
+
     left = state.left + (promised - state.promised)
-    holds = left > 0
-    return BelowState(
-        xp.where(holds, left - 1, left), promised, reading.filled, reading.total
-    ), holds
+    is_holding = left > 0
+    left = xp.where(is_holding, left - 1, left)
+    return BelowState(left, promised, reading.filled, reading.total), is_holding
+
+
+class _Reading(NamedTuple):
+    """The mean of `every` metrics, possibly unfinished."""
+
+    filled: Any
+    total: Any
+    value: Any
+    is_complete: Any
 
 
 def _add_to_reading(
     xp: Any, every: int, state: FlatState | BelowState, metric: Any, finite: Any
 ) -> _Reading:
+    """Return the reading with the metric of this update, if that is finite."""
     if every == 1:
         return _Reading(state.filled, state.total, metric, finite)
     total = xp.where(state.filled == 0, metric, state.total + metric)
+    mean = total * float(np.float32(1 / every))
     is_complete = finite & (state.filled == every - 1)
-    filled = xp.where(is_complete, 0, xp.where(finite, state.filled + 1, state.filled))
-    return _Reading(filled, total, total * float(np.float32(1 / every)), is_complete)
+    filled = xp.where(finite, state.filled + 1, state.filled)
+    filled = xp.where(is_complete, 0, filled)
+    return _Reading(filled, total, mean, is_complete)
+
+
+def _reset_unless(xp: Any, stays: Any, state: FlatState | BelowState) -> FlatState | BelowState:
+    """Return the initial integers of a `FlatState`, unless the curve stays at a flat start."""
+    if isinstance(state, BelowState):
+        return state
+    return state._replace(
+        updates=xp.where(stays, state.updates, 0),
+        stale=xp.where(stays, state.stale, -1),
+        filled=xp.where(stays, state.filled, 0),
+    )

@@ -1,6 +1,5 @@
 """Rules that hold a curve at a step: frozen, and checked when they are built."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from itertools import pairwise
@@ -58,19 +57,17 @@ class HoldUntilFlat:
     limit: int
 
     def __post_init__(self) -> None:
+        patience = checks.positive_int("patience", self.patience)
         mode = checks.one_of("threshold_mode", self.threshold_mode, get_args(ThresholdMode))
         threshold = checks.float32("threshold", self.threshold)
-        if not 0 <= threshold <= (1 if mode == "rel" else math.inf):
+        if threshold < 0 or (mode == "rel" and threshold > 1):
             limits = 'not be negative, nor above 1 for threshold_mode="rel"'
             raise ValueError(checks.must("threshold", threshold, limits))
-        every, limit = (
-            checks.positive_int("every", self.every),
-            checks.positive_int("limit", self.limit),
-        )
+        every = checks.positive_int("every", self.every)
+        limit = checks.positive_int("limit", self.limit)
         if every > limit:
             most = f"be at most limit = {limit}: the hold would end with no reading"
             raise ValueError(checks.must("every", every, most))
-        patience = checks.positive_int("patience", self.patience)
         _freeze(
             self,
             patience=patience,
@@ -124,40 +121,52 @@ class HoldBelow:
     every: int = 1
 
     def __post_init__(self) -> None:
-        if self.steps is None:
-            placed = checks.pairs("value", self.value, "(value, steps), if steps is not given")
-        else:
-            placed = [((), self.value, self.steps)]
-        pairs = [
-            (checks.float32((*path, "value"), value), checks.positive_int((*path, "steps"), steps))
-            for path, value, steps in placed
-        ]
-        if not pairs:
-            raise ValueError(
-                checks.must("value", self.value, "hold at least one pair (value, steps)")
-            )
+        pairs = self._check_pairs()
         for (value, _), (following, _) in pairwise(pairs):
             if following >= value:
                 falling = f"hold falling values; {following!r} follows {value!r}"
                 raise ValueError(checks.must("value", self.value, falling))
         checks.positive_int("the sum of all steps", sum(steps for _, steps in pairs))
-        value, steps = pairs[0] if len(pairs) == 1 else (tuple(pairs), None)
-        _freeze(self, value=value, steps=steps, every=checks.positive_int("every", self.every))
+        every = checks.positive_int("every", self.every)
+        if len(pairs) == 1:
+            value, steps = pairs[0]
+            _freeze(self, value=value, steps=steps, every=every)
+        else:
+            _freeze(self, value=tuple(pairs), steps=None, every=every)
+
+    def _check_pairs(self) -> list[tuple[float, int]]:
+        """Return the pairs (value, steps) as numbers, also for a single value."""
+        if self.steps is not None:
+            return [_check_pair((), self.value, self.steps)]
+        placed = checks.pairs("value", self.value, "(value, steps), if steps is not given")
+        return [_check_pair(path, value, steps) for path, value, steps in placed]
 
     @property
     def pairs(self) -> tuple[tuple[float, int], ...]:
         """The pairs (value, steps), also for a single value."""
-        return cast("Any", self.value if self.steps is None else ((self.value, self.steps),))
+        if self.steps is None:
+            return cast("Any", self.value)
+        return ((cast("float", self.value), self.steps),)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        value = [list(pair) for pair in self.pairs] if self.steps is None else self.value
+        value: Any = self.value
+        if self.steps is None:
+            value = [list(pair) for pair in self.pairs]
         return {"kind": "hold_below", "value": value, "steps": self.steps, "every": self.every}
 
 
 Rule = HoldUntilFlat | HoldBelow
 
 
+def _check_pair(path: checks.Path, value: Any, steps: Any) -> tuple[float, int]:
+    return (
+        checks.float32((*path, "value"), value),
+        checks.positive_int((*path, "steps"), steps),
+    )
+
+
 def _freeze(rule: Rule, **checked: Any) -> None:
+    """Replace the arguments of a frozen rule by their checked values."""
     for name, value in checked.items():
         object.__setattr__(rule, name, value)

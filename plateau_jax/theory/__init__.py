@@ -1,1 +1,1 @@
-"""Compare curves by what theory says about them, without a run."""
+"""Compare curves by their theoretical bounds, without a run."""

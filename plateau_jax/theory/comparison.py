@@ -1,4 +1,4 @@
-"""Curves compared by their last-iterate bounds: a prediction of convex optimization, before any training."""
+"""Curves compared by their last-iterate bounds, a prediction of convex optimization."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,14 +18,17 @@ from plateau_jax.validation import checks
 _Floats = NDArray[np.float64]
 
 MAX_SINGLE_STEPS = 2**20
-"""Up to this many steps, every step is summed; above, parts of several steps at one learning
-rate."""
+"""Up to this many steps, every step is summed; above, parts of several steps."""
 
 _NEAREST = 512
+"""Number of last steps that are single parts even then."""
 
 _TAIL_COST = 4
-"""The factor of a tail's sum in T₂. The bound is valid for factors from 1 on; with 2.6 or more,
-linear and cosine decays to 0 keep all of their steps."""
+"""The factor of a tail's sum in T₂.
+
+The bound is valid for factors from 1 on; with 2.6 or more, linear and cosine decays to 0 keep all
+of their steps.
+"""
 
 _RATIOS = "Ratios to the first curve, each curve at its own best peak."
 
@@ -51,7 +54,8 @@ class Comparison:
     """The predictions of theory for several curves; `compare` describes the fields.
 
     >>> from plateau_jax import PlateauCurve, compare
-    >>> table = compare({"linear": PlateauCurve(1000, decay_shape="linear"), "cosine": PlateauCurve(1000)})
+    >>> linear = PlateauCurve(1000, decay_shape="linear")
+    >>> table = compare({"linear": linear, "cosine": PlateauCurve(1000)})
     >>> print(str(table).partition("Ratios")[0])
             bound  best peak
     linear  1.000       1.00
@@ -79,7 +83,9 @@ def compare(curves: Iterable[Curve] | Mapping[str, Curve], /) -> Comparison: ...
 @overload
 def compare(*curves: Curve) -> Comparison: ...
 def compare(*curves: Any) -> Comparison:
-    """Compare curves by the predictions of theory, each at its best peak. The first curve is the reference.
+    """Compare curves by the predictions of theory, each at its best peak.
+
+    The first curve is the reference.
 
     With s₁ … s_T the multipliers curve(0) … curve(total_steps - 1), zeros left out, the
     last-iterate bound of convex optimization for SGD is least at this peak, if G bounds the
@@ -128,38 +134,33 @@ def compare(*curves: Any) -> Comparison:
     ([1.0, 1.21], [1.0, 1.44])
     """
     checked = curves_to_draw("compare", curves)
-    predictions: list[LeastBound] = []
+    names = legend_labels([to_draw for _, to_draw in checked])
+    minima = [minimize_bound(curve) for curve, _ in checked]
+    first = minima[0]
+    first_peak = peak_at_equal_length(checked[0][0], first)
+
+    bounds: list[float] = []
     peaks: list[float] = []
-    for curve, _ in checked:
-        prediction = minimize_bound(curve)
-        predictions.append(prediction)
-        peaks.append(peak_at_equal_length(curve, prediction))
-    first = predictions[0]
-    return Comparison(
-        names=tuple(legend_labels([to_draw for _, to_draw in checked])),
-        bounds=tuple(prediction.bound / first.bound for prediction in predictions),
-        peaks=tuple(peak / peaks[0] for peak in peaks),
-        bound=first.bound,
-        peak=first.peak,
-    )
+    for (curve, _), least in zip(checked, minima, strict=True):
+        bounds.append(least.bound / first.bound)
+        peaks.append(peak_at_equal_length(curve, least) / first_peak)
+    return Comparison(tuple(names), tuple(bounds), tuple(peaks), first.bound, first.peak)
 
 
 def _table_rows(comparison: Comparison, first_peak: float) -> list[tuple[str, ...]]:
     """Return a header and one row per curve."""
     rows: list[tuple[str, ...]] = [("", "bound", "best peak")]
-    for name, bound, peak in zip(
-        comparison.names, comparison.bounds, comparison.peaks, strict=True
-    ):
+    columns = zip(comparison.names, comparison.bounds, comparison.peaks, strict=True)
+    for name, bound, peak in columns:
         rows.append((name, f"{bound:#.4g}", f"{first_peak * peak:#.3g}"))
     return rows
 
 
 def as_text(comparison: Comparison, first_peak: float) -> str:
-    """Return the table in columns and the note, with best peaks if this is that of the first curve."""
-    meaning = (
-        f"Bounds relative to the first curve. Best peaks, if {first_peak:g} is the first curve's."
-    )
-    return tables.as_text(_table_rows(comparison, first_peak), f"{meaning} {_LIMITS}")
+    """Return the table in columns and the note, if the best peak of the first curve is known."""
+    peaks = f"Best peaks, if {first_peak:g} is the first curve's."
+    note = f"Bounds relative to the first curve. {peaks} {_LIMITS}"
+    return tables.as_text(_table_rows(comparison, first_peak), note)
 
 
 def peak_at_equal_length(curve: Curve, prediction: LeastBound) -> float:
@@ -168,7 +169,9 @@ def peak_at_equal_length(curve: Curve, prediction: LeastBound) -> float:
 
 
 def minimize_bound(curve: Curve) -> LeastBound:
-    """Return the least last-iterate bound of a curve and the peak that attains it; `compare` has the formula.
+    """Return the least last-iterate bound of a curve and the peak that attains it.
+
+    `compare` has the formula.
 
     Raises:
         ValueError: The curve is 0 at every step.
@@ -177,18 +180,21 @@ def minimize_bound(curve: Curve) -> LeastBound:
     >>> minimize_bound(PlateauCurve(1))
     LeastBound(bound=1.0, peak=1.0)
     """
-    ((s, n),) = parts_before(curve, [curve.total_steps], MAX_SINGLE_STEPS, _NEAREST)
+    s, n = next(parts_before(curve, [curve.total_steps], MAX_SINGLE_STEPS, _NEAREST))
     if not len(s):
         raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
     tails = suffix_sums(s * n)[1:]
-    # Few: the sum from a step on halves at least at each of them.
+    # There are few such ends, because the sum from a step on at least halves at each of them.
     ends = np.flatnonzero(s > tails) + 1
-    bounds = [_bound_until(s[:end], n[:end], float(tails[end - 1])) for end in ends[::-1]]
+    bounds: list[LeastBound] = []
+    for end in ends[::-1]:
+        tail = float(tails[end - 1])
+        bounds.append(_bound_until(s[:end], n[:end], tail))
     return min(bounds, key=lambda least: least.bound)
 
 
 def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
-    """Return bound and peak with the steps after the given parts left out, whose sum is `tail`."""
+    """Return bound and peak of some parts; the multipliers after them add up to `tail`."""
     total, squares, inner = noise_sums(s, n, damping=0.0)
     inner += 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R =

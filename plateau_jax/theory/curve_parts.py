@@ -16,24 +16,26 @@ _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
 
 _MANY_SEGMENTS = 256
-"""More are those of a log: lines between any two of its learning rates."""
+"""A curve with more segments is that of a log: lines between any two of its learning rates."""
 
 
 def parts_before(
     curve: Curve, steps: Sequence[int], most_single: int, nearest: int
 ) -> Iterator[tuple[_Floats, _Floats]]:
-    """Yield the parts of a curve before each of some steps: their multipliers, if positive, and lengths.
+    """Yield the multipliers and the lengths of the parts of a curve before each of some steps.
 
     Up to `most_single` steps, each step is a part. Above that, parts grow with the distance from
     the step and from the borders of segments: the `nearest` steps are single parts, and farther
-    ones have 1/nearest of their distance. The multiplier of a part is the one in its middle.
+    ones have 1/nearest of their distance. The multiplier of a part is the one in its middle. Parts
+    whose multiplier is 0 are left out.
     """
     last = max(steps)
     if last <= most_single:
         multipliers = np.asarray(curve(np.arange(last)), np.float64)
         places = np.flatnonzero(multipliers)
         for step in steps:
-            s = multipliers[places[: np.searchsorted(places, step)]]
+            count = np.searchsorted(places, step)
+            s = multipliers[places[:count]]
             yield s, np.ones(len(s))
         return
     begins = part_begins(curve)
@@ -69,16 +71,19 @@ def part_begins(curve: Curve) -> _Steps:
         length = max(0, end - begin)
         nearest = 128
         if has_many:  # most of them are short
-            nearest = min(128, max(2, 8192 * length // curve.total_steps))
+            nearest = 8192 * length // curve.total_steps
+            nearest = min(128, max(2, nearest))
         distances = _distances(length, nearest)
-        parts += [begin + distances, end - distances]
+        parts.append(begin + distances)
+        parts.append(end - distances)
     return sorted_unique(np.concatenate(parts))
 
 
 @lru_cache(64)
 def segment_begins(curve: Curve) -> _Steps:
     """Return the first step of each segment that is not empty."""
-    return np.array([segment.begin for segment, _ in nonempty_segments(curve.rows)], np.int64)
+    begins = [segment.begin for segment, _ in nonempty_segments(curve.rows)]
+    return np.array(begins, np.int64)
 
 
 def steps_at_borders(curve: Curve, updates: int) -> _Steps:
@@ -94,42 +99,53 @@ def steps_at_borders(curve: Curve, updates: int) -> _Steps:
 @lru_cache(64)
 def largest_multiplier(curve: Curve, updates: int) -> float:
     """Return the largest multiplier of the first updates."""
-    return float(np.max(curve(steps_at_borders(curve, updates))))
+    multipliers = curve(steps_at_borders(curve, updates))
+    return float(np.max(multipliers))
 
 
 def sorted_unique(steps: NDArray[Any]) -> NDArray[Any]:
     """Return the different steps in order."""
     # np.unique takes seconds where a log has thousands of learning rates: it hashes all steps.
     steps = np.sort(steps)
-    return steps[np.append(True, np.diff(steps) > 0)]
+    is_new = np.append(True, np.diff(steps) > 0)
+    return steps[is_new]
 
 
 def _distances(length: int, nearest: int) -> _Steps:
     """Return 0 … length: single steps up to `nearest`, then steps of 1/nearest of the distance."""
     grid = _distance_grid(nearest)
-    return np.append(grid[: np.searchsorted(grid, length)], length)
+    count = np.searchsorted(grid, length)
+    return np.append(grid[:count], length)
 
 
 @cache
 def _distance_grid(nearest: int) -> _Steps:
-    grid = [0]
-    while grid[-1] < MAX_STEP:
-        grid.append(grid[-1] + max(1, grid[-1] // nearest))
+    distance = 0
+    grid = [distance]
+    while distance < MAX_STEP:
+        distance += max(1, distance // nearest)
+        grid.append(distance)
     return np.array(grid)
 
 
 def suffix_sums(values: _Floats) -> _Floats:
-    """Return, for each index, the sum of the values from there to the end; the last sum, of none, is 0."""
+    """Return the sum of the values from each index on, and 0 at the end.
+
+    >>> suffix_sums(np.array([1.0, 2.0, 4.0])).tolist()
+    [7.0, 6.0, 4.0, 0.0]
+    """
     # From the end, since total minus prefix cancels when the last values are small.
-    return np.append(np.cumsum(values[::-1])[::-1], 0.0)
+    sums_from_end = np.cumsum(values[::-1])
+    return np.append(sums_from_end[::-1], 0.0)
 
 
 def noise_sums(s: _Floats, n: _Floats, damping: float) -> tuple[float, float, float]:
-    """Return Σ s, Σ s² and a double sum over T steps in parts, each of n steps with the learning rate s.
+    """Return Σ s, Σ s² and a double sum over T steps.
 
         Σ_{k<T-1} s_k / (Σ_{j>k} s_j + damping) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
 
-    All terms of a part are taken at its middle.
+    The steps come in parts, each of n steps with the learning rate s. All terms of a part are taken
+    at its middle.
     """
     sums = suffix_sums(s * n)
     sums_of_squares = suffix_sums(s * s * n)
@@ -138,5 +154,6 @@ def noise_sums(s: _Floats, n: _Floats, damping: float) -> tuple[float, float, fl
     counts = n.copy()
     counts[-1] -= 1  # the last step has no term
     # Without damping, nothing is left to divide by after the last step.
-    ratios = counts * s / np.where(counts > 0, after + damping, 1.0)
-    return float(sums[0]), float(sums_of_squares[0]), float(np.sum(ratios * squares / (after + s)))
+    denominators = np.where(counts > 0, after + damping, 1.0)
+    terms = counts * s / denominators * squares / (after + s)
+    return float(sums[0]), float(sums_of_squares[0]), float(np.sum(terms))

@@ -150,13 +150,6 @@ ERRORS: list[Any] = [
             "reduce(lambda inner, _: {'curve': inner}, range(100_000), {})",
         )
     ),
-    # The form of earlier versions, even if it says nothing but the curve.
-    *(
-        (call.format({"curve": CURVE.to_dict(), "unit": unit, "hold": None, "peak_value": peak}), ValueError,
-         f"{name} = ", "is not from resume_record: it was saved by an earlier version")
-        for name, call in EITHER_RECORD
-        for unit, peak in ((None, None), (8, 0.1))
-    ),
     *(
         (call.format(record), ValueError, f"{name} has a curve that cannot be read: ")
         for name, call in EITHER_RECORD
