@@ -20,18 +20,25 @@ Evaluate = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 def weights(rows: Sequence[ExactSegment], evaluate: Evaluate, steps: Any) -> NDArray[np.float64]:
     """Return `Curve.merge_weights` for the segments and the values of a curve."""
     steps = _check_steps(steps)
-    # The segments, cut to the range of the checkpoints.
-    pieces = np.array([(row.begin, after or MAX_STEP) for row, after in nonempty_segments(rows)])
-    pieces = pieces.clip(steps[0], steps[-1])
-    pieces = pieces[pieces[:, 0] < pieces[:, 1]]
+    pieces = _cut_to_range(rows, steps[0], steps[-1])
     levels = _levels_at_ends(evaluate, pieces)
-    means = _interval_sums(evaluate, pieces, levels, steps) / np.diff(steps)
+    sums = _interval_sums(evaluate, pieces, levels, steps)
+    means = sums / np.diff(steps) / levels[0, 0]
     # Every mean is rounded to a multiple of 2⁻⁵³. In [0, 1] float64 holds all of these, so the
     # differences and all of their partial sums are exact: the weights add up to exactly 1, in any
     # order. Rounded sums could make a mean exceed its predecessor, and a weight negative; `minimum`
     # prevents that.
-    means = np.minimum.accumulate([1.0, *np.rint(means / levels[0, 0] / _UNIT) * _UNIT])
+    means = np.rint(means / _UNIT) * _UNIT
+    means = np.minimum.accumulate([1.0, *means])
     return means - np.append(means[1:], 0.0)
+
+
+def _cut_to_range(rows: Sequence[ExactSegment], start: int, stop: int) -> NDArray[np.int64]:
+    """Return (first step, first step after it) of each segment, cut to start … stop - 1."""
+    borders = [(row.begin, after or MAX_STEP) for row, after in nonempty_segments(rows)]
+    pieces = np.array(borders).clip(start, stop)
+    is_empty = pieces[:, 0] == pieces[:, 1]
+    return pieces[~is_empty]
 
 
 def _check_steps(steps: Any) -> NDArray[np.int64]:
@@ -51,11 +58,10 @@ def _levels_at_ends(evaluate: Evaluate, pieces: NDArray[np.int64]) -> NDArray[np
     levels = evaluate(ends)
     if levels[0] == 0:
         raise ValueError(f"the curve is 0 at steps[0] = {ends[0]}, and must be above 0 there")
-    # Checking the ends is enough: a segment is monotone, so its values lie between those at its
-    # ends.
+    # It is enough to check the ends, as each segment is monotone between them.
     rises = np.flatnonzero(np.diff(levels) > 0)
     if rises.size:
-        before, after = ends[rises[0]], ends[rises[0] + 1]
+        before, after = ends[rises[0] :][:2]
         raise ValueError(
             f"the curve rises from step {before} to step {after}, and must not rise from "
             f"steps[0] = {ends[0]} to steps[-1]"
