@@ -61,7 +61,7 @@ def _levels_at_ends(evaluate: Evaluate, pieces: NDArray[np.int64]) -> NDArray[np
     # It is enough to check the ends, as each segment is monotone between them.
     rises = np.flatnonzero(np.diff(levels) > 0)
     if rises.size:
-        before, after = ends[rises[0] :][:2]
+        before, after = ends[rises[0] : rises[0] + 2]
         raise ValueError(
             f"the curve rises from step {before} to step {after}, and must not rise from "
             f"steps[0] = {ends[0]} to steps[-1]"

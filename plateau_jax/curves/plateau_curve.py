@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class PlateauCurve(Curve):
-    """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
+    """A learning-rate curve with warmup, cosine decay and plateaus.
 
-    The multiplier rises to 1 during the warmup, then falls to `min_lr_ratio` at `total_steps`. On a
-    plateau it stays at the level that it has reached; after the plateau the decay continues. The
-    learning rate is the peak times the multiplier.
+    Called with a step, it is a multiplier, which rises to 1 during the warmup, then falls to
+    `min_lr_ratio` at `total_steps`. On a plateau it stays at the level that it has reached; after
+    the plateau the decay continues. The learning rate is the peak times the multiplier.
 
     With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`, the
     warmup (step < W) is one of
@@ -151,26 +151,30 @@ class PlateauCurve(Curve):
         warn_of_small_plateaus(plateaus, total - warmup)
         # Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0.
         warn_of_lr("min_lr_ratio", min_lr_ratio, 1e-4)
-        # A warmup of (step + 1)/W starts at 1/W, which is below 1e-4 if it is long.
-        warn_of_lr("init_lr_ratio", init_lr_ratio, min(1e-4, 1 / (warmup + 1)) if warmup else 0.0)
+        if warmup:
+            # A warmup of (step + 1)/W starts at 1/W, which is below 1e-4 if it is long.
+            warn_of_lr("init_lr_ratio", init_lr_ratio, min(1e-4, 1 / (warmup + 1)))
 
     def _legend_phrases(self) -> list[str]:
-        warmup = (
-            f"{self.warmup_shape} warmup from {self.init_lr_ratio:g} over {self.warmup_steps} steps"
-        )
-        plateaus = [
-            f"plateau {start:g}–{start + duration:g} %" for start, duration in self.plateaus
-        ]
-        plateaus += [
-            f"plateau {start}–{start + length}" for start, length in self.absolute_plateaus
-        ]
-        if len(plateaus) > 2:
-            plateaus = [f"{len(plateaus)} plateaus"]
-        return [
-            warmup if self.warmup_steps else "no warmup",
-            f"{self.decay_shape} decay to {self.min_lr_ratio:g}",
-            *(plateaus or ["no plateau"]),
-        ]
+        warmup = "no warmup"
+        if self.warmup_steps:
+            begin = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g}"
+            warmup = f"{begin} over {self.warmup_steps} steps"
+        decay = f"{self.decay_shape} decay to {self.min_lr_ratio:g}"
+        return [warmup, decay, *self._plateau_phrases()]
+
+    def _plateau_phrases(self) -> list[str]:
+        count = len(self.plateaus) + len(self.absolute_plateaus)
+        if count == 0:
+            return ["no plateau"]
+        if count > 2:
+            return [f"{count} plateaus"]
+        phrases: list[str] = []
+        for start, duration in self.plateaus:
+            phrases.append(f"plateau {start:g}–{start + duration:g} %")
+        for start, length in self.absolute_plateaus:
+            phrases.append(f"plateau {start}–{start + length}")
+        return phrases
 
 
 def _rows(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[ExactSegment]:
@@ -180,16 +184,22 @@ def _rows(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[Exac
     """
     # Empty segments are kept: the table's shape then depends on the number of plateaus alone, and
     # moving one never makes JAX compile again.
-    total, warmup, shape = curve.total_steps, curve.warmup_steps, curve.decay_shape
-    peak, lowest = Level(1), as_level(curve.min_lr_ratio)
-    decaying = total - warmup - sum(length for _, length in plateaus)
-    yield ExactSegment("warmup", 0, warmup, as_level(curve.init_lr_ratio), peak, curve.warmup_shape)
-    begin, elapsed, level = warmup, 0, peak
+    shape = curve.decay_shape
+    peak = Level(1)
+    lowest = as_level(curve.min_lr_ratio)
+    begin = curve.warmup_steps
+    yield ExactSegment("warmup", 0, begin, as_level(curve.init_lr_ratio), peak, curve.warmup_shape)
+
+    decaying = curve.total_steps - begin - sum(length for _, length in plateaus)
+    elapsed = 0  # of the decaying steps
+    level = peak
     for first, length in plateaus:
         elapsed += first - begin
-        next_level = between(shape, peak, lowest, Fraction(elapsed, decaying))
-        yield ExactSegment("decay", begin, first - begin, level, next_level, shape)
-        yield flat_segment("plateau", first, length, next_level)
-        begin, level = first + length, next_level
-    yield ExactSegment("decay", begin, total - begin, level, lowest, shape)
-    yield flat_segment("end", total, 0, lowest)
+        reached = between(shape, peak, lowest, Fraction(elapsed, decaying))
+        yield ExactSegment("decay", begin, first - begin, level, reached, shape)
+        yield flat_segment("plateau", first, length, reached)
+        begin = first + length
+        level = reached
+
+    yield ExactSegment("decay", begin, curve.total_steps - begin, level, lowest, shape)
+    yield flat_segment("end", curve.total_steps, 0, lowest)
