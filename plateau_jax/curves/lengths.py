@@ -8,15 +8,15 @@ from plateau_jax.numerics.exact import scaled
 from plateau_jax.validation.checks import Message, Path, at_least, integer, must
 from plateau_jax.validation.curve_warning import warn
 
-REST = "rest"
+_REST = "rest"
 
 
-def is_percentage(value: Any) -> TypeGuard[str]:
+def _is_percentage(value: Any) -> TypeGuard[str]:
     """Return True if the value was meant as a percentage."""
     return isinstance(value, str) and "%" in value
 
 
-def percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int:
+def _percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int:
     """Return a percentage of the total such as "2%", rounded down; warn if that leaves no step."""
     percentage = _parse_percentage(path, written)
     # In decimals: 32.3 % of 1000 is 323, but floats give 322.
@@ -39,8 +39,8 @@ def _parse_percentage(path: Path | str, written: str) -> Decimal:
 
 def length_in_steps(path: Path | str, length: Any, total_steps: int) -> int:
     """Return a length that is a number of steps, of any sign, or a percentage of the total."""
-    if is_percentage(length):
-        return percentage_in_steps(path, length, total_steps)
+    if _is_percentage(length):
+        return _percentage_in_steps(path, length, total_steps)
     return integer(path, length, "be an integer, or a percentage of total_steps such as '2%'")
 
 
@@ -55,8 +55,8 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
     requirement = f"{kinds}; a stage is (steps, to, shape)"
     for index, length in enumerate(lengths):
         path = "stages", index, "steps"
-        is_rest = isinstance(length, str) and length == REST
-        if not is_rest and not is_percentage(length):
+        is_rest = isinstance(length, str) and length == _REST
+        if not is_rest and not _is_percentage(length):
             steps.append(at_least(path, length, 0, requirement))
             continue
         if total_steps is None:
@@ -66,7 +66,7 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
             rests.append(index)
             steps.append(0)
         else:
-            steps.append(percentage_in_steps(path, length, total_steps))
+            steps.append(_percentage_in_steps(path, length, total_steps))
     if total_steps is None:
         return steps
 
