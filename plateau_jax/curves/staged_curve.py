@@ -15,6 +15,7 @@ from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
 from plateau_jax.validation.checks import (
     MAX_STEP,
     Message,
+    Path,
     at_least,
     integer,
     is_ordered,
@@ -51,7 +52,7 @@ class Stage(NamedTuple):
 @final
 @dataclass(frozen=True)
 class StagedCurve(Curve, kind="staged"):
-    """A learning-rate curve made of stages. Each stage begins at the level at which the previous one ended.
+    """A learning-rate curve made of stages, each of which begins where the previous one ended.
 
     `StagedCurve.wsd` writes the stages of warmup-stable-decay, `StagedCurve.through` those of
     straight lines through points.
@@ -193,11 +194,13 @@ class StagedCurve(Curve, kind="staged"):
         shape = shapes.canonical_shape(
             "decay_shape", decay_shape, shapes.NAMED_SHAPES, shapes.FORMULAS
         )
-        reason = levels.why_undefined(shape, "decay", levels.Level(1), levels.as_level(lowest))
-        if decay and reason:
-            raise ValueError(Message("decay_shape", f" = {shape!r}: {reason}"))
+        if decay:
+            reason = levels.why_undefined(shape, "decay", levels.Level(1), levels.as_level(lowest))
+            if reason:
+                raise ValueError(Message("decay_shape", f" = {shape!r}: {reason}"))
         warn_of_lr("min_lr_ratio", lowest, 1e-4)
-        return cls([(warmup, 1.0), (total - warmup - decay,), (decay, lowest, shape)])
+        stable = total - warmup - decay
+        return cls([(warmup, 1.0), (stable,), (decay, lowest, shape)])
 
     @classmethod
     def through(cls, points: Iterable[tuple[Any, Any]] | NDArray[Any]) -> Self:
@@ -247,10 +250,11 @@ class StagedCurve(Curve, kind="staged"):
         _, start = checked[0]
         stages: list[Stage] = []
         for (step, level), (next_step, to) in pairwise(checked):
+            steps = next_step - step
             if to == level:
-                stages.append(Stage(next_step - step))
+                stages.append(Stage(steps))
             else:
-                stages.append(Stage(next_step - step, to))
+                stages.append(Stage(steps, to))
         # Not by __init__: the points are checked, and a million stages need no second check.
         curve = object.__new__(cls)
         curve._set(stages=tuple(stages), start=start)
@@ -264,28 +268,30 @@ class StagedCurve(Curve, kind="staged"):
         return curve
 
     def __post_init__(self) -> None:
-        stages, start = cast("tuple[Stage, ...]", self.stages), self.start
+        stages = cast("tuple[Stage, ...]", self.stages)
         total = sum(stage.steps for stage in stages)
         if not 1 <= total <= MAX_STEP:
             limits = f"which must lie in 1 … 2**31 - 1 = {MAX_STEP}"
             raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
-        self._freeze(_rows(stages, levels.as_level(start)))
-        highest = max(start, *(stage.to or 0 for stage in stages))
+        self._freeze(_rows(stages, levels.as_level(self.start)))
+        highest = max(self.start, *(stage.to or 0 for stage in stages))
         if highest == 0:
-            text = "and no stage rises, so the curve is 0 at every step"
-            warn(Message("start", f" = 0 {text}. To begin at the peak write start=1.0"))
+            problem = " = 0 and no stage rises, so the curve is 0 at every step"
+            warn(Message("start", f"{problem}. To begin at the peak write start=1.0"))
         elif highest < 0.01:
             warn(_levels_like_lrs("stages", highest))
 
     def _legend_phrases(self) -> list[str]:
+        start = f"from {self.start:g}"
         if len(self.stages) > 20:
-            return [f"from {self.start:g}", f"{len(self.stages)} stages"]
-        return [f"from {self.start:g}", *map(_phrase, self.stages)]
+            return [start, f"{len(self.stages)} stages"]
+        return [start, *map(_phrase, self.stages)]
 
 
 def _levels_like_lrs(name: str, highest: float) -> Message:
-    text = f"have levels that look like learning rates, up to {highest!r}, but are fractions of the peak"
-    return Message(name, f" {text}. Write each as learning rate / peak")
+    levels_like_lrs = f" have levels that look like learning rates, up to {highest!r}"
+    advice = "Write each as learning rate / peak"
+    return Message(name, f"{levels_like_lrs}, but are fractions of the peak. {advice}")
 
 
 def _check_points(points: Any) -> list[tuple[int, float]]:
@@ -297,16 +303,14 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
     for path, step, level in pairs("points", points, "(step, level)"):
         path_of_step = (*path, "step")
         if isinstance(step, np.floating) and step.is_integer():
-            step = int(
-                cast("Any", step)
-            )  # An array has one type: next to levels, its steps are floats.
+            # An array has one type: next to levels, its steps are floats.
+            step = int(cast("Any", step))
         step = integer(path_of_step, step)
         if not checked and step != 0:
             raise ValueError(must(path_of_step, step, "be 0, the first step of the curve"))
         if step < previous:
-            raise ValueError(
-                must(path_of_step, step, f"be at least {previous}, the step before it")
-            )
+            at_least_previous = f"be at least {previous}, the step before it"
+            raise ValueError(must(path_of_step, step, at_least_previous))
         if step > MAX_STEP:
             raise ValueError(must(path_of_step, step, f"be at most 2**31 - 1 = {MAX_STEP}"))
         checked.append((step, ratio((*path, "level"), level)))
@@ -320,30 +324,33 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
 
 
 def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
-    """Return the stages with their lengths in steps; they add up to `total_steps` if that is given."""
+    """Return the stages with their lengths in steps.
+
+    They add up to `total_steps` if that is given.
+    """
     if not is_ordered(stages):
         raise TypeError(must("stages", stages, "be a sequence of stages (steps, to, shape)"))
-    total = None if total_steps is None else positive_int("total_steps", total_steps)
-    checked: list[Stage] = []
-    for index, stage in enumerate(stages):
-        path = "stages", index
-        items = tuple(stage) if is_ordered(stage) else ()
-        if not 1 <= len(items) <= 3:
-            layout = "be a stage (steps, to, shape); to and shape may be left out"
-            raise TypeError(must(path, stage, layout))
-        steps, to, shape = Stage(*items)
-        if to is not None:
-            order = "a stage is (steps, to, shape)"
-            to = number((*path, "to"), to, f"be a number; {order}")
-            to = ratio((*path, "to"), to, f"lie in [0, 1]; {order}")
-        shape = shapes.canonical_shape(
-            (*path, "shape"), shape, shapes.NAMED_SHAPES, shapes.FORMULAS
-        )
-        checked.append(Stage(steps, to, shape))
+    total = None
+    if total_steps is not None:
+        total = positive_int("total_steps", total_steps)
+    checked = [_check_stage(("stages", index), stage) for index, stage in enumerate(stages)]
     lengths = lengths_in_steps([stage.steps for stage in checked], total)
-    return tuple(
-        Stage(steps, to, shape) for steps, (_, to, shape) in zip(lengths, checked, strict=True)
-    )
+    return tuple(stage._replace(steps=steps) for stage, steps in zip(checked, lengths, strict=True))
+
+
+def _check_stage(path: Path, stage: Any) -> Stage:
+    """Return the stage with its level and shape checked, and with its length as it was given."""
+    items = tuple(stage) if is_ordered(stage) else ()
+    if not 1 <= len(items) <= 3:
+        layout = "be a stage (steps, to, shape); to and shape may be left out"
+        raise TypeError(must(path, stage, layout))
+    steps, to, shape = Stage(*items)
+    if to is not None:
+        order = "a stage is (steps, to, shape)"
+        to = number((*path, "to"), to, f"be a number; {order}")
+        to = ratio((*path, "to"), to, f"lie in [0, 1]; {order}")
+    shape = shapes.canonical_shape((*path, "shape"), shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
+    return Stage(steps, to, shape)
 
 
 def _rows(stages: Sequence[Stage], start: levels.Level) -> Iterator[ExactSegment]:
@@ -353,16 +360,20 @@ def _rows(stages: Sequence[Stage], start: levels.Level) -> Iterator[ExactSegment
     begin = 0
     level = start
     for index, (steps, to, shape) in enumerate(stages):
-        target = level if to is None else levels.as_level(to)
         if to is None:
             yield flat_segment("hold", begin, steps, level)
-        elif steps == 0:
+            begin += steps
+            continue
+        target = levels.as_level(to)
+        if steps == 0:
             yield flat_segment("jump", begin, 0, target)
         else:
-            if reason := levels.why_undefined(shape, "stage", level, target):
+            reason = levels.why_undefined(shape, "stage", level, target)
+            if reason:
                 raise ValueError(Message(("stages", index, "shape"), f" = {shape!r}: {reason}"))
             yield ExactSegment("stage", begin, steps, level, target, shape)
-        begin, level = begin + steps, target
+        begin += steps
+        level = target
     yield flat_segment("end", begin, 0, level)
 
 
@@ -370,4 +381,6 @@ def _phrase(stage: Stage | tuple[Any, ...]) -> str:
     steps, to, shape = stage
     if to is None:
         return f"hold {steps}"
-    return f"{shape} to {to:g} in {steps}" if steps else f"jump to {to:g}"
+    if steps == 0:
+        return f"jump to {to:g}"
+    return f"{shape} to {to:g} in {steps}"
