@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP, must
+from plateau_jax.validation.checks import MAX_STEP, at_least, must
 
 _CHUNK = 2**16  # steps evaluated at once
 _UNIT = 2.0**-53  # of which all weights are multiples
@@ -42,13 +41,11 @@ def _cut_to_range(rows: Sequence[ExactSegment], start: int, stop: int) -> NDArra
 
 
 def _check_steps(steps: Any) -> NDArray[np.int64]:
-    if not checks.is_ordered(steps):
-        raise TypeError(must("steps", steps, "be a sequence of integers"))
-    checked = [checks.at_least(("steps", index), step, 0) for index, step in enumerate(steps)]
+    checked = [at_least(("steps", index), step, 0) for index, step in enumerate(steps)]
     is_rising = all(before < after for before, after in pairwise(checked))
     if len(checked) < 2 or not is_rising or checked[-1] > MAX_STEP:
-        requirement = f"be at least two rising integers, at most 2**31 - 1 = {MAX_STEP}"
-        raise ValueError(must("steps", checked, requirement))
+        rising = f"be at least two rising integers, at most 2**31 - 1 = {MAX_STEP}"
+        raise ValueError(must("steps", checked, rising))
     return np.array(checked, np.int64)
 
 
@@ -62,10 +59,8 @@ def _levels_at_ends(evaluate: Evaluate, pieces: NDArray[np.int64]) -> NDArray[np
     rises = np.flatnonzero(np.diff(levels) > 0)
     if rises.size:
         before, after = ends[rises[0] : rises[0] + 2]
-        raise ValueError(
-            f"the curve rises from step {before} to step {after}, and must not rise from "
-            f"steps[0] = {ends[0]} to steps[-1]"
-        )
+        rise = f"the curve rises from step {before} to step {after}"
+        raise ValueError(f"{rise}, and must not rise from steps[0] = {ends[0]} to steps[-1]")
     return levels.reshape(-1, 2).astype(np.float64)
 
 
@@ -77,12 +72,14 @@ def _interval_sums(
 ) -> NDArray[np.float64]:
     """Return the sum of the curve over the updates between each two successive checkpoints."""
     sums = np.zeros(len(steps) - 1)
-    for (first, after), (level, last) in zip(pieces, levels, strict=True):
-        if level == last:  # flat, as the piece is monotone: a billion steps cost no more than one
-            sums += np.diff(np.clip(steps, first, after)) * level
+    for (first, after), (level, last_level) in zip(pieces, levels, strict=True):
+        if level == last_level:
+            # Flat, as the piece is monotone: a billion steps cost no more than one.
+            sums += level * np.diff(steps.clip(first, after))
             continue
         for begin in range(first, after, _CHUNK):
-            updates = np.arange(begin, min(begin + _CHUNK, after))
+            end = min(begin + _CHUNK, after)
+            updates = np.arange(begin, end)
             intervals = np.searchsorted(steps, updates, side="right") - 1
-            sums += np.bincount(intervals, evaluate(updates), len(sums))
+            sums += np.bincount(intervals, weights=evaluate(updates), minlength=len(sums))
     return sums
