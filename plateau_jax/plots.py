@@ -43,7 +43,8 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('step', 'learning rate')
     """
-    return axes.draw([to_draw for _, to_draw in curves_to_draw("plot", curves)], peak_value, ax)
+    drawn = [to_draw for _, to_draw in curves_to_draw("plot", curves)]
+    return axes.draw(drawn, peak_value, ax)
 
 
 def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:

@@ -260,10 +260,13 @@ def place_plateaus(
     after_warmup = total_steps - warmup_steps
     placed: list[_Plateau] = []
     for index, pair in enumerate(absolute_plateaus):
-        placed.append(_Plateau(*pair, ("absolute_plateaus", index), pair))
+        first, length = pair
+        placed.append(_Plateau(first, length, ("absolute_plateaus", index), pair))
     for index, pair in enumerate(plateaus):
-        start, length = (exact.percent_of(after_warmup, percentage) for percentage in pair)
-        placed.append(_Plateau(warmup_steps + start, length, ("plateaus", index), pair))
+        start, duration = pair
+        first = warmup_steps + exact.percent_of(after_warmup, start)
+        length = exact.percent_of(after_warmup, duration)
+        placed.append(_Plateau(first, length, ("plateaus", index), pair))
     placed.sort()
     # In steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300 and (30.03, 10)
     # starts there.
