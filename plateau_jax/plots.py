@@ -1,7 +1,7 @@
 """`plot`: several curves in one plot, given as arguments, as a list or as a mapping."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.drawing import axes
@@ -53,13 +53,17 @@ def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, 
     The keys of a mapping become names.
     """
     advice = f"write {function}(curve, other) or {function}({{'name': curve, ...}})"
-    items: Any = curves
+    given: Any = curves
     if len(curves) == 1 and _is_collection(curves[0]):
-        items = curves[0]
-    has_names = isinstance(items, Mapping)
-    keyed: Iterable[Any] = items.items() if has_names else enumerate(items)
+        given = curves[0]
+    has_names = isinstance(given, Mapping)
+    items: Iterable[tuple[Any, Any]]
+    if has_names:
+        items = cast("Mapping[Any, Any]", given).items()
+    else:
+        items = enumerate(cast("Iterable[Any]", given))
     checked: list[tuple[Curve, CurveToDraw]] = []
-    for key, curve in keyed:
+    for key, curve in items:
         if not isinstance(curve, Curve):
             argument = f"curves[{short_repr(key)}] = {short_repr(curve)}"
             raise TypeError(f"{argument} must be a Curve: {advice}")

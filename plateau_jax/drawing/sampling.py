@@ -47,7 +47,7 @@ def legend_labels(curves: Sequence[CurveToDraw]) -> list[str]:
 
 def _distinguishing_phrases(curves: Sequence[CurveToDraw]) -> list[str]:
     """Return for each curve the phrases that not all curves share, or all if there is none."""
-    shared = set.intersection(*(set(curve.phrases) for curve in curves))
+    shared = set(curves[0].phrases).intersection(*(curve.phrases for curve in curves))
     descriptions: list[str] = []
     for curve in curves:
         phrases = [phrase for phrase in curve.phrases if phrase not in shared]

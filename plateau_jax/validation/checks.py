@@ -178,7 +178,7 @@ def pairs(name: str, value: Any, meaning: str) -> Iterator[tuple[Path, Any, Any]
         raise TypeError(must(name, value, f"be a sequence of pairs {meaning}"))
     for index, pair in enumerate(value):
         path = name, index
-        items = cast("Any", pair) if is_ordered(pair) else ()
+        items = cast("Any", pair if is_ordered(pair) else ())
         try:
             first, second = items
         except ValueError:
