@@ -1,6 +1,6 @@
 """Plots in matplotlib Axes: of curves, and of losses over steps with forecasts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
     peak = checks.peak("peak_value", peak_value)
     if ax is None:
         ax = current_axes()
+
     is_single = len(curves) == 1
     handles: list[Any] = []
     if is_single and not ax.lines:
@@ -38,7 +39,12 @@ def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
     for curve, label, style in zip(curves, labels, cycle(LINE_STYLES), strict=False):
         steps = steps_to_draw(curve.rows)
         handles += ax.plot(steps, peak * curve.values_at(steps), label=label, linestyle=style)
-    ax.set(xlabel="step", ylabel="multiplier" if peak_value == 1.0 else "learning rate")
+
+    ax.set_xlabel("step")
+    if peak_value == 1.0:
+        ax.set_ylabel("multiplier")
+    else:
+        ax.set_ylabel("learning rate")
     ax.grid(alpha=0.3)
     if is_single and curves[0].name is None:
         handles.pop()  # The line of a single curve without a name needs no entry in the legend.
@@ -57,9 +63,9 @@ def current_axes() -> Any:
     return plt.gca()
 
 
-def _shade_spans(ax: Any, rows: Sequence[ExactSegment]) -> Iterator[Any]:
-    """Shade warmups and plateaus; yield the first of each, for the legend."""
-    seen: set[str] = set()
+def _shade_spans(ax: Any, rows: Sequence[ExactSegment]) -> list[Any]:
+    """Shade warmups and plateaus; return the first of each, for the legend."""
+    first_of_each: dict[str, Any] = {}
     for name, begin, after in shaded_spans(rows):
         fill = FILLS[name]
         span = ax.axvspan(
@@ -71,10 +77,10 @@ def _shade_spans(ax: Any, rows: Sequence[ExactSegment]) -> Iterator[Any]:
             linewidth=0.5,
             zorder=0.5,
         )
-        if name not in seen:
-            seen.add(name)
+        if name not in first_of_each:
             span.set_label(name)
-            yield span
+            first_of_each[name] = span
+    return list(first_of_each.values())
 
 
 class RunToDraw(NamedTuple):
@@ -105,11 +111,13 @@ def draw_losses(runs: Sequence[RunToDraw], lines: Sequence[LossLine], ax: Any) -
         if index == 0:  # One entry in the legend for all runs.
             points[0].set_label("logged losses")
             law[0].set_label("fitted law")
+
     for line, style in zip(lines, cycle(LINE_STYLES), strict=False):
         (drawn,) = ax.plot(line.steps, line.losses, label=line.name, linestyle=style)
         low = line.losses - line.half_widths
         high = line.losses + line.half_widths
         ax.fill_between(line.steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+
     ax.set(xlabel="step", ylabel="loss")
     ax.grid(alpha=0.3)
     ax.legend(fontsize="small", handlelength=3.5)

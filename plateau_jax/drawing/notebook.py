@@ -43,6 +43,7 @@ def html(
     note = ""
     if count > _MOST_ROWS:
         note = f"The table shows the first {_MOST_ROWS} of {count} segments."
+
     plot = _svg(rows, values_at, name)
     legend = _legend(rows)
     table = as_html(describe_segments(rows, most=_MOST_ROWS), note)
@@ -53,10 +54,11 @@ def _svg(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: st
     total = rows[-1].begin
     steps = _steps_to_draw(rows)
     values = values_at(steps)
-    top = float(values.max()) or 1.0
+    top = float(values.max()) or 1.0  # a curve may be 0 everywhere
     xs = _LEFT + steps * (_WIDTH / total)
     ys = _TOP + (1 - values / top) * _HEIGHT
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
+
     full_width = _LEFT + _WIDTH + 10
     full_height = _TOP + _HEIGHT + 25
     size = f'viewBox="0 0 {full_width} {full_height}"'
