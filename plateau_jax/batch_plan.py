@@ -216,6 +216,7 @@ class BatchPlan:
         highest = highest_level(curve.rows)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
+
         pairs = {0: batch}
         doubled = 2 * batch
         level = scaled(highest, _HALF)

@@ -34,6 +34,7 @@ class Cooldown(Curve, kind="cooldown"):
             raise ValueError(checks.must("at + steps", at + steps, limit))
         to = checks.ratio("to", self.to)
         shape = shapes.canonical_shape("shape", self.shape, shapes.NAMED_SHAPES, shapes.FORMULAS)
+
         start = segment_at(curve.rows, at).at(at)
         end = levels.as_level(to)
         if levels.rounded(start) == levels.rounded(end):
@@ -47,6 +48,7 @@ class Cooldown(Curve, kind="cooldown"):
         reason = levels.why_undefined(shape, "cooldown", start, end)
         if reason:
             raise ValueError(Message("shape", f" = {shape!r}: {reason}"))
+
         self._set(at=at, steps=steps, to=to, shape=shape)
         cooldown = ExactSegment("cooldown", at, steps, start, end, shape)
         rows = [*_rows_until(curve, at), cooldown, flat_segment("end", at + steps, 0, end)]
@@ -93,6 +95,7 @@ class Then(Curve, kind="then"):
         if first + other.total_steps > MAX_STEP:
             total = f"{first} + {other.total_steps}"
             raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
+
         self._set(scale=scale)
         factor = levels.as_level(scale)
         rows = [*curve.rows[:-1], *(row.shifted(first, factor) for row in other.rows)]
@@ -134,6 +137,7 @@ class Part(Curve, kind="part"):
             raise ValueError(checks.must("stop", stop, limit))
         if start >= stop:
             raise ValueError(checks.must("start", start, f"be below stop = {stop}"))
+
         self._set(start=start, stop=stop)
         cut = cut_segments(curve.rows, start, stop)
         rows = [row._replace(begin=row.begin - start) for row in cut]

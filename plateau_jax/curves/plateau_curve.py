@@ -134,6 +134,7 @@ class PlateauCurve(Curve):
         if not 0 <= warmup < total:
             limits = f"lie in 0 … total_steps - 1 = {total - 1}, so that a step is left to decay"
             raise ValueError(must("warmup_steps", warmup, limits))
+
         plateaus = _check_percentages(self.plateaus)
         absolute_plateaus = _check_absolute(self.absolute_plateaus, warmup)
         min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
@@ -143,6 +144,7 @@ class PlateauCurve(Curve):
             "decay_shape", self.decay_shape, tuple(shapes.SHAPES), shapes.POWER_SHAPES
         )
         placed = place_plateaus(total, warmup, plateaus, absolute_plateaus)
+
         self._set(
             total_steps=total,
             warmup_steps=warmup,
@@ -154,6 +156,7 @@ class PlateauCurve(Curve):
             decay_shape=decay_shape,
         )
         self._freeze(_rows(self, placed))
+
         _warn_of_small_plateaus(plateaus, total - warmup)
         # Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0.
         warn_of_lr("min_lr_ratio", min_lr_ratio, 1e-4)
@@ -268,6 +271,7 @@ def place_plateaus(
         length = exact.percent_of(after_warmup, duration)
         placed.append(_Plateau(first, length, ("plateaus", index), pair))
     placed.sort()
+
     # In steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300 and (30.03, 10)
     # starts there.
     for plateau, following in pairwise(placed):

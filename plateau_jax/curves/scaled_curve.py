@@ -50,6 +50,7 @@ class ScaledCurve(Curve, kind="scaled"):
             if threshold % unit:
                 path = "pairs", index, "threshold"
                 raise ValueError(checks.must(path, threshold, f"be a multiple of unit = {unit}"))
+
         begins = [threshold // unit for threshold, _ in pairs]
         factors = [_factor(batch, reference, exponent) for _, batch in pairs]
         rows = _scaled_rows(curve, begins, factors)
@@ -59,6 +60,7 @@ class ScaledCurve(Curve, kind="scaled"):
             raise ValueError(checks.must("curve", curve, limit))
         if max(factors) > 1:
             _check_levels(rows, reference)
+
         self._set(pairs=pairs, reference=reference, exponent=exponent)
         self._freeze(rows, depth=depth_above(curve), unit=unit)
 
@@ -79,6 +81,7 @@ def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
         threshold = checks.integer((*path, "threshold"), threshold)
         batch = checks.at_least((*path, "batch"), batch, 1)
         checked.append((threshold, batch))
+
     if not checked:
         raise ValueError(checks.must("pairs", pairs, "hold at least one pair (threshold, batch)"))
     if checked[0][0] != 0:

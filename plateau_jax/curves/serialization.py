@@ -58,6 +58,7 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
         raise TypeError(must(path or "arguments", arguments, "be a mapping, as to_dict returns it"))
     if len(path) > MAX_DEPTH:
         raise ValueError(f"derived curves are nested more than {MAX_DEPTH} deep")
+
     values = dict(cast("Mapping[str, Any]", arguments))
     kind = _pop_kind(values, path)
     if not issubclass(kind, cls):
@@ -72,6 +73,7 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
             values[name] = curve_from_dict(object, value, (*path, name))
         else:
             values[name] = parse_numbers(value)
+
     try:
         # `to_dict` writes all fields and nothing else: such a curve has warned already.
         if values.keys() == {field.name for field in fields(kind)}:

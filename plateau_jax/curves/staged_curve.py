@@ -190,6 +190,7 @@ class StagedCurve(Curve, kind="staged"):
         if warmup + decay > total:
             problem = f" = {warmup} + {decay} must be at most total_steps = {total}"
             raise ValueError(Message("warmup_steps + decay_steps", problem))
+
         lowest = ratio("min_lr_ratio", min_lr_ratio)
         shape = shapes.canonical_shape(
             "decay_shape", decay_shape, shapes.NAMED_SHAPES, shapes.FORMULAS
@@ -198,6 +199,7 @@ class StagedCurve(Curve, kind="staged"):
             reason = levels.why_undefined(shape, "decay", levels.Level(1), levels.as_level(lowest))
             if reason:
                 raise ValueError(Message("decay_shape", f" = {shape!r}: {reason}"))
+
         warn_of_lr("min_lr_ratio", lowest, 1e-4)
         stable = total - warmup - decay
         return cls([(warmup, 1.0), (stable,), (decay, lowest, shape)])
@@ -255,11 +257,13 @@ class StagedCurve(Curve, kind="staged"):
                 stages.append(Stage(steps))
             else:
                 stages.append(Stage(steps, to))
+
         # Not by __init__: the points are checked, and a million stages need no second check.
         curve = object.__new__(cls)
         curve._set(stages=tuple(stages), start=start)
         with suppress_warnings():  # they would name stages, which the user did not write
             curve.__post_init__()
+
         highest = max(level for _, level in checked)
         if highest == 0:
             warn(Message("points", " have no level above 0, so the curve is 0 at every step"))
@@ -274,6 +278,7 @@ class StagedCurve(Curve, kind="staged"):
             limits = f"which must lie in 1 … 2**31 - 1 = {MAX_STEP}"
             raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
         self._freeze(_rows(stages, levels.as_level(self.start)))
+
         highest = max(self.start, *(stage.to or 0 for stage in stages))
         if highest == 0:
             problem = " = 0 and no stage rises, so the curve is 0 at every step"
@@ -315,6 +320,7 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
             raise ValueError(must(path_of_step, step, f"be at most 2**31 - 1 = {MAX_STEP}"))
         checked.append((step, ratio((*path, "level"), level)))
         previous = step
+
     if len(checked) < 2:
         raise ValueError(must("points", checked, "hold at least two points (step, level)"))
     if previous == 0:
@@ -362,18 +368,17 @@ def _rows(stages: Sequence[Stage], start: levels.Level) -> Iterator[ExactSegment
     for index, (steps, to, shape) in enumerate(stages):
         if to is None:
             yield flat_segment("hold", begin, steps, level)
-            begin += steps
-            continue
-        target = levels.as_level(to)
-        if steps == 0:
-            yield flat_segment("jump", begin, 0, target)
+        elif steps == 0:
+            level = levels.as_level(to)
+            yield flat_segment("jump", begin, 0, level)
         else:
+            target = levels.as_level(to)
             reason = levels.why_undefined(shape, "stage", level, target)
             if reason:
                 raise ValueError(Message(("stages", index, "shape"), f" = {shape!r}: {reason}"))
             yield ExactSegment("stage", begin, steps, level, target, shape)
+            level = target
         begin += steps
-        level = target
     yield flat_segment("end", begin, 0, level)
 
 
