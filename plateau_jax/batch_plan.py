@@ -1,6 +1,6 @@
 """Batch-size schedules: pure functions of the number of samples or tokens consumed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -83,13 +83,15 @@ class BatchPlan:
             ValueError: `total` is below 0.
         """
         total = checks.at_least("total", total, 0)
-        updates = consumed = 0
+        updates = 0
+        consumed = 0
         for batch, end in self._parts():
-            goal = total if end is None else min(end, total)
-            # Division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up
-            # to 28. There is none if the previous batch has already passed this part's end.
-            count = max(0, -((consumed - goal) // batch))
-            updates, consumed = updates + count, consumed + count * batch
+            goal = total
+            if end is not None:
+                goal = min(end, total)
+            count = _updates_to_reach(goal, consumed, batch)
+            updates += count
+            consumed += count * batch
         return updates
 
     def consumed(self, updates: int) -> int:
@@ -108,16 +110,18 @@ class BatchPlan:
         remaining = checks.at_least("updates", updates, 0)
         consumed = 0
         for batch, end in self._parts():
-            count = (
-                remaining if end is None else min(remaining, max(0, -((consumed - end) // batch)))
-            )
-            remaining, consumed = remaining - count, consumed + count * batch
+            count = remaining
+            if end is not None:
+                count = min(remaining, _updates_to_reach(end, consumed, batch))
+            remaining -= count
+            consumed += count * batch
         return consumed
 
-    def _parts(self) -> Iterator[tuple[int, int | None]]:
+    def _parts(self) -> list[tuple[int, int | None]]:
         """Return each batch with the threshold that ends its part; None for the last."""
+        batches = [batch for _, batch in self.pairs]
         ends = [threshold for threshold, _ in self.pairs[1:]]
-        return zip((batch for _, batch in self.pairs), [*ends, None], strict=True)
+        return list(zip(batches, [*ends, None], strict=True))
 
     def scale(self, curve: Curve, unit: int, *, reference: int, exponent: float = 0.5) -> Curve:
         """Return the curve with its learning rates scaled by the batch sizes of the plan.
@@ -211,15 +215,18 @@ class BatchPlan:
         highest = highest_level(curve.rows)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
-        batches = {0: batch}
-        doubled, level = 2 * batch, scaled(highest, _HALF)
+
+        pairs = {0: batch}
+        doubled = 2 * batch
+        level = scaled(highest, _HALF)
         while doubled <= largest:
             step = first_step_at_or_below(curve.rows, level)
             if step is None or step >= curve.total_steps:
                 break
-            batches[step * unit] = doubled
-            doubled, level = 2 * doubled, scaled(level, _HALF)
-        return cls(list(batches.items()))
+            pairs[step * unit] = doubled  # in place of a smaller batch at the same step
+            doubled *= 2
+            level = scaled(level, _HALF)
+        return cls(list(pairs.items()))
 
     def micro_batches(self, consumed: int, micro_batch: int, processes: int = 1) -> int:
         """Return the number of micro-batches per process in the next update.
@@ -242,9 +249,8 @@ class BatchPlan:
         >>> BatchPlan([(0, 8), (160, 16)]).micro_batches(160, micro_batch=2, processes=4)
         2
         """
-        return _micro_batches_of(
-            self(consumed), f"the batch at consumed = {consumed}", micro_batch, processes
-        )
+        label = f"the batch at consumed = {consumed}"
+        return _micro_batches_of(self(consumed), label, micro_batch, processes)
 
     def check(self, micro_batch: int, processes: int = 1) -> None:
         """Check that `micro_batch · processes` divides every batch of the plan.
@@ -261,9 +267,8 @@ class BatchPlan:
             ValueError: A number is below 1, or `micro_batch · processes` does not divide a batch.
         """
         for index, (threshold, batch) in enumerate(self.pairs):
-            _micro_batches_of(
-                batch, f"the batch of pairs[{index}] = {(threshold, batch)}", micro_batch, processes
-            )
+            label = f"the batch of pairs[{index}] = {(threshold, batch)}"
+            _micro_batches_of(batch, label, micro_batch, processes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the pairs as plain JSON values."""
@@ -288,13 +293,19 @@ class BatchPlan:
         True
         """
         if not isinstance(cast("Any", arguments), Mapping):
-            raise TypeError(
-                checks.must("arguments", arguments, "be a mapping, as to_dict returns it")
-            )
+            mapping = "be a mapping, as to_dict returns it"
+            raise TypeError(checks.must("arguments", arguments, mapping))
         if set(arguments) != {"pairs"}:
             one_key = "have the one key 'pairs', as to_dict returns it"
             raise ValueError(checks.must("arguments", arguments, one_key))
         return cls(arguments["pairs"])
+
+
+def _updates_to_reach(goal: int, consumed: int, batch: int) -> int:
+    """Return the least number of updates after which at least `goal` is consumed."""
+    # Division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up to 28. It
+    # is below 0 if the previous batch has already passed the goal.
+    return max(0, -((consumed - goal) // batch))
 
 
 def _micro_batches_of(batch: int, label: str, micro_batch: int, processes: int) -> int:
@@ -302,8 +313,8 @@ def _micro_batches_of(batch: int, label: str, micro_batch: int, processes: int) 
     processes = checks.at_least("processes", processes, 1)
     count, rest = divmod(batch, micro_batch * processes)
     if rest:
+        product = f"{micro_batch} · {processes} = {micro_batch * processes}"
         raise ValueError(
-            f"{label} is {batch}, which micro_batch · processes = {micro_batch} · {processes} = "
-            f"{micro_batch * processes} does not divide"
+            f"{label} is {batch}, which micro_batch · processes = {product} does not divide"
         )
     return count

@@ -1,11 +1,12 @@
-"""`plot`: several curves in one plot."""
+"""`plot`: several curves in one plot, given as arguments, as a list or as a mapping."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.several_curves import curves_to_draw
 from plateau_jax.drawing import axes
+from plateau_jax.drawing.sampling import CurveToDraw
+from plateau_jax.validation.checks import short_repr
 
 
 @overload
@@ -42,4 +43,42 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('step', 'learning rate')
     """
-    return axes.draw([to_draw for _, to_draw in curves_to_draw("plot", curves)], peak_value, ax)
+    drawn = [to_draw for _, to_draw in curves_to_draw("plot", curves)]
+    return axes.draw(drawn, peak_value, ax)
+
+
+def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
+    """Return each curve among the arguments of a function, and what to draw of it.
+
+    The keys of a mapping become names.
+    """
+    advice = f"write {function}(curve, other) or {function}({{'name': curve, ...}})"
+    given: Any = curves
+    if len(curves) == 1 and _is_collection(curves[0]):
+        given = curves[0]
+    has_names = isinstance(given, Mapping)
+    items: Iterable[tuple[Any, Any]]
+    if has_names:
+        items = cast("Mapping[Any, Any]", given).items()
+    else:
+        items = enumerate(cast("Iterable[Any]", given))
+    checked: list[tuple[Curve, CurveToDraw]] = []
+    for key, curve in items:
+        if not isinstance(curve, Curve):
+            argument = f"curves[{short_repr(key)}] = {short_repr(curve)}"
+            raise TypeError(f"{argument} must be a Curve: {advice}")
+        to_draw = curve._to_draw()
+        if has_names:
+            if not isinstance(key, str):
+                raise TypeError(f"the name {short_repr(key)} of a curve must be a string")
+            to_draw = to_draw._replace(name=key)
+        checked.append((curve, to_draw))
+    if not checked:
+        raise ValueError(f"there is no curve: {advice}")
+    return checked
+
+
+def _is_collection(value: Any) -> bool:
+    # An array without dimensions passes for an `Iterable`, but cannot be iterated.
+    is_scalar = isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
+    return isinstance(value, Iterable) and not is_scalar

@@ -80,7 +80,8 @@ class Curve(ABC):
                 f"{cls.__name__} cannot be derived from a curve: write a function that returns the "
                 "curve, or a class that holds it"
             )
-        cls._kind, serialization.KINDS[kind] = kind, cls
+        cls._kind = kind
+        serialization.KINDS[kind] = cls
 
     @abstractmethod
     def __post_init__(self) -> None:
@@ -105,7 +106,10 @@ class Curve(ABC):
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:
-        """The first step of each flat part: a maximal run of steps below `total_steps` at one exact level."""
+        """The first step of each flat part.
+
+        A flat part is a maximal run of steps below `total_steps` at one exact level.
+        """
         return tuple(exact_segments.flat_starts(self.rows))
 
     @overload
@@ -129,9 +133,8 @@ class Curve(ABC):
         """
         if type(step) is int:
             # torch.compile may trace an int as a symbol; `index` turns it into the number itself.
-            return fixed_point.evaluate_one(
-                *self._decoded_rows, min(max(operator.index(step), 0), MAX_STEP)
-            )
+            clamped = min(max(operator.index(step), 0), MAX_STEP)
+            return fixed_point.evaluate_one(*self._decoded_rows, clamped)
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
@@ -144,13 +147,14 @@ class Curve(ABC):
         self, step: NDArray[Any] | Sequence[Any], peak_value: float
     ) -> NDArray[np.float32]: ...
     def learning_rate(self, step: Any, peak_value: float) -> Any:
-        """Return the learning rate at each step, as `lambda_lr` writes it and `optax_schedule` returns it.
+        """Return the learning rate at each step.
 
             lr(step) = float32(float32(peak_value) · curve(step))
 
-        Use it for a library that asks for a number or a function of the step. The plain product
-        `peak * curve(step)` differs in the last bit of float32 at many steps, because Python rounds
-        neither the peak nor the product to float32.
+        These are the values that `lambda_lr` writes and `optax_schedule` returns. Use them for a
+        library that asks for a number or a function of the step. The plain product `peak *
+        curve(step)` differs in the last bit of float32 at many steps, because Python rounds neither
+        the peak nor the product to float32.
 
         Args:
             step: An integer of any size, or an array of integers of any shape and dtype.
@@ -173,10 +177,12 @@ class Curve(ABC):
         """
         multiplier = cast("Any", self(step))
         lr = checks.peak("peak_value", peak_value) * multiplier
-        return float(lr) if isinstance(multiplier, float) else lr
+        if isinstance(multiplier, float):
+            return float(lr)
+        return lr
 
     def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: str = "1-sqrt") -> "Curve":
-        """Return a curve that leaves this one at step `at` and reaches the level `to` `steps` steps later.
+        """Return a curve that leaves this one at step `at` and falls to `to` in `steps` steps.
 
         Use it to end a long run early, or to branch finished models off a run that continues.
         Before step `at` both curves have the same bits, so a checkpoint that was saved at or before
@@ -226,7 +232,7 @@ class Curve(ABC):
         return serialization.KINDS["cooldown"](self, at, steps, to=to, shape=shape)
 
     def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
-        """Return a curve that follows this one to its end, then `other` from its step 0, times `scale`.
+        """Return a curve that follows this one to its end, then `other`, times `scale`.
 
             curve(step)                          for step < total_steps
             scale · other(step - total_steps)    after that
@@ -255,7 +261,7 @@ class Curve(ABC):
         return serialization.KINDS["then"](self, other, scale=scale)
 
     def part(self, start: int = 0, stop: int | None = None) -> "Curve":
-        """Return the steps `start` … `stop` - 1 of this curve, as a curve of `stop` - `start` steps.
+        """Return the steps `start` … `stop` - 1 of this curve, as a curve.
 
             part(step) = curve(start + step)      for 0 <= step < stop - start
 
@@ -289,7 +295,7 @@ class Curve(ABC):
         return serialization.KINDS["part"](self, start, stop)
 
     def merge_weights(self, steps: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-        """Return the averaging weights that turn checkpoints of a constant learning rate into a cooldown.
+        """Return weights that turn checkpoints of a constant learning rate into a cooldown.
 
         Keep training at the level of step `steps[0]`, and save checkpoints θ₀, …, θ_k after `steps`
         updates. Their weighted mean Σ c_j θ_j is then where this curve would have led:
@@ -357,7 +363,7 @@ class Curve(ABC):
         return difference is None or step <= difference
 
     def first_difference(self, other: "Curve") -> int | None:
-        """Return the largest step for which `same_until` is True; None if it is True for every step.
+        """Return the largest step for which `same_until` is True; None if it is for all.
 
         Args:
             other: The curve to compare with.
@@ -372,10 +378,11 @@ class Curve(ABC):
         """
         other = check_curve("other", other)
         for step, after in exact_segments.differences(self.rows, other.rows):
+            has_equal_levels = self._level_at(step) == other._level_at(step)
+            if not has_equal_levels or self(step) != other(step):
+                return step
             # Different segments may agree at their first step: a cooldown starts on the curve that
             # it leaves.
-            if self._level_at(step) != other._level_at(step) or self(step) != other(step):
-                return step
             if after != step + 1:
                 return step + 1
         return None
@@ -426,20 +433,21 @@ class Curve(ABC):
         return axes.draw([self._to_draw()], peak_value, ax)
 
     def _to_draw(self) -> sampling.CurveToDraw:
-        # Derived curves name their last step in a phrase already.
-        length = [] if self.depth else [f"{self.total_steps} steps"]
-        return sampling.CurveToDraw(self.rows, self, [*length, *self._legend_phrases()])
+        phrases = self._legend_phrases()
+        if self.depth == 0:  # derived curves name their last step in a phrase already
+            phrases = [f"{self.total_steps} steps", *phrases]
+        return sampling.CurveToDraw(self.rows, self, phrases)
 
     @abstractmethod
     def _legend_phrases(self) -> list[str]:
         """Describe this curve for a plot's legend, in parts, without its number of steps."""
 
     def _repr_html_(self) -> str:
-        """Return HTML for notebooks: a plot and the table of `describe`. Does not need matplotlib."""
+        """Return HTML for notebooks: a plot and the table of `describe`, without matplotlib."""
         return notebook.html(self.rows, self, type(self).__name__, repr(self))
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Return kind and arguments as plain JSON values: numbers, strings, lists and dictionaries."""
+        """Return kind and arguments as plain JSON values."""
         return serialization.curve_to_dict(self)
 
     @classmethod
@@ -474,7 +482,7 @@ class Curve(ABC):
         >>> curve = PlateauCurve(1000).cooldown(500, 100)
         >>> Curve.from_dict(curve.to_dict()) == curve
         True
-        >>> stages = [["2%", 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]  # as a YAML or TOML file gives them
+        >>> stages = [["2%", 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]  # as in a YAML file
         >>> Curve.from_dict({"total_steps": 10_000, "stages": stages})([100, 200, 8000, 10_000])
         array([0.5, 1. , 1. , 0. ], dtype=float32)
         """
@@ -482,9 +490,8 @@ class Curve(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickles and copies hold the arguments alone: rows and tables are computed from them again.
-        return partial(
-            serialization.rebuild_curve, type(self), serialization.arguments_of(self)
-        ), ()
+        arguments = serialization.arguments_of(self)
+        return partial(serialization.rebuild_curve, type(self), arguments), ()
 
 
 class _ProtectedDict(dict[str, Any]):
@@ -511,5 +518,5 @@ def check_curve(name: str, value: Any) -> Curve:
 def check_unit(curve: Curve, unit: int) -> None:
     """Raise a ValueError if the curve follows a batch plan in a different unit."""
     if curve.unit is not None and unit != curve.unit:
-        plan = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
-        raise ValueError(checks.must("unit", unit, plan))
+        expected = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
+        raise ValueError(checks.must("unit", unit, expected))

@@ -30,32 +30,28 @@ class Cooldown(Curve, kind="cooldown"):
         at = checks.at_least("at", self.at, 0)
         steps = checks.at_least("steps", self.steps, 1)
         if at + steps > MAX_STEP:
-            raise ValueError(
-                checks.must("at + steps", at + steps, f"be at most 2**31 - 1 = {MAX_STEP}")
-            )
+            limit = f"be at most 2**31 - 1 = {MAX_STEP}"
+            raise ValueError(checks.must("at + steps", at + steps, limit))
         to = checks.ratio("to", self.to)
         shape = known_shapes.canonical_shape("shape", self.shape, known_shapes.SHAPES)
-        start, end = segment_at(curve.rows, at).at(at), as_level(to)
-        # The level reached may equal `to` though it is written with irrational terms. One object
-        # for both ends makes the segment flat.
+
+        start = segment_at(curve.rows, at).at(at)
+        end = as_level(to)
         if rounded(start) == rounded(end):
+            # The level reached may equal `to` though it is written with irrational terms. One
+            # object for both ends makes the segment flat.
             start = end
-        elif end > start:
-            level = nearest_float32(from_decimal(start))
-            raise ValueError(
-                checks.must("to", to, f"not lie above the level at step {at}, {level}")
-            )
-        if reason := known_shapes.why_undefined(shape, "cooldown", start, end):
+        if end > start:
+            reached = nearest_float32(from_decimal(start))
+            too_high = f"not lie above the level at step {at}, {reached}"
+            raise ValueError(checks.must("to", to, too_high))
+        reason = known_shapes.why_undefined(shape, "cooldown", start, end)
+        if reason:
             raise ValueError(Message("shape", f" = {shape!r}: {reason}"))
+
         self._set(at=at, steps=steps, to=to, shape=shape)
-        rows = [
-            # The number of rows does not depend on `at`, so `at` may move without recompilation.
-            # The row that is cut short keeps its length, and with it the bits of its values.
-            *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
-            curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
-            ExactSegment("cooldown", at, steps, start, end, shape),
-            flat_segment("end", at + steps, 0, end),
-        ]
+        cooldown = ExactSegment("cooldown", at, steps, start, end, shape)
+        rows = [*_rows_until(curve, at), cooldown, flat_segment("end", at + steps, 0, end)]
         self._freeze(rows, depth=depth_above(curve), unit=curve.unit)
         if start == 0:
             advice = "Begin the cooldown at a step at which the curve is above 0"
@@ -66,7 +62,17 @@ class Cooldown(Curve, kind="cooldown"):
         return [*self.curve._legend_phrases(), cooldown]
 
     def __repr__(self) -> str:
-        return f"{self.curve!r}.cooldown({self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r})"
+        arguments = f"{self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r}"
+        return f"{self.curve!r}.cooldown({arguments})"
+
+
+def _rows_until(curve: Curve, step: int) -> list[ExactSegment]:
+    """Return the segments of a curve, cut at a step; those after it are empty."""
+    # Empty ones are kept: the number of rows does not depend on the step, so it may move without
+    # recompilation. A row that is cut short keeps its length, and with it the bits of its values.
+    rows = [row._replace(begin=min(row.begin, step)) for row in curve.rows]
+    rows[-1] = rows[-1]._replace(kind="hold")
+    return rows
 
 
 @final
@@ -80,7 +86,8 @@ class Then(Curve, kind="then"):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        curve, other = check_curve("curve", self.curve), check_curve("other", self.other)
+        curve = check_curve("curve", self.curve)
+        other = check_curve("other", self.other)
         scale = checks.number("scale", self.scale)
         if not 0 < scale <= 1:
             raise ValueError(checks.must("scale", scale, "lie in (0, 1]"))
@@ -88,11 +95,10 @@ class Then(Curve, kind="then"):
         if first + other.total_steps > MAX_STEP:
             total = f"{first} + {other.total_steps}"
             raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
+
         self._set(scale=scale)
-        rows = [
-            *curve.rows[:-1],
-            *(row.shifted(first, as_level(scale)) for row in other.rows),
-        ]
+        factor = as_level(scale)
+        rows = [*curve.rows[:-1], *(row.shifted(first, factor) for row in other.rows)]
         self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other))
 
     def _legend_phrases(self) -> list[str]:
@@ -100,8 +106,11 @@ class Then(Curve, kind="then"):
         # Only what differs: a restart of the same curve would repeat every phrase.
         new = [phrase for phrase in self.other._legend_phrases() if phrase not in phrases]
         then = f"then {self.curve.total_steps}–{self.total_steps}"
-        then += f" × {self.scale:g}" if self.scale != 1 else ""
-        return [*phrases, f"{then}: {', '.join(new)}" if new else then]
+        if self.scale != 1:
+            then += f" × {self.scale:g}"
+        if new:
+            then += f": {', '.join(new)}"
+        return [*phrases, then]
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
@@ -119,20 +128,22 @@ class Part(Curve, kind="part"):
     def __post_init__(self) -> None:
         curve = check_curve("curve", self.curve)
         total = curve.total_steps
-        stop = total if self.stop is None else checks.at_least("stop", self.stop, 1)
+        stop = total
+        if self.stop is not None:
+            stop = checks.at_least("stop", self.stop, 1)
         start = checks.at_least("start", self.start, 0)
         if stop > total:
-            raise ValueError(
-                checks.must("stop", stop, f"be at most the curve's total_steps = {total}")
-            )
+            limit = f"be at most the curve's total_steps = {total}"
+            raise ValueError(checks.must("stop", stop, limit))
         if start >= stop:
             raise ValueError(checks.must("start", start, f"be below stop = {stop}"))
+
         self._set(start=start, stop=stop)
-        rows = [
-            row._replace(begin=row.begin - start) for row in cut_segments(curve.rows, start, stop)
-        ]
-        end = flat_segment("end", stop - start, 0, segment_at(curve.rows, stop).at(stop))
-        self._freeze([*rows, end], depth=depth_above(curve), unit=curve.unit)
+        cut = cut_segments(curve.rows, start, stop)
+        rows = [row._replace(begin=row.begin - start) for row in cut]
+        level = segment_at(curve.rows, stop).at(stop)
+        rows.append(flat_segment("end", stop - start, 0, level))
+        self._freeze(rows, depth=depth_above(curve), unit=curve.unit)
 
     def _legend_phrases(self) -> list[str]:
         return [*self.curve._legend_phrases(), f"steps {self.start}–{self.stop}"]
@@ -151,7 +162,9 @@ def depth_above(*curves: Curve) -> int:
 
 def _common_unit(curve: Curve, other: Curve) -> int | None:
     """Return the unit of a curve that is made of two, of which one or both may have none."""
-    if None not in (curve.unit, other.unit) and curve.unit != other.unit:
+    if curve.unit is None:
+        return other.unit
+    if other.unit not in (None, curve.unit):
         units = f"other has unit = {other.unit}, but the curve before it has unit = {curve.unit}"
         raise ValueError(f"{units}: scale both for one clock")
-    return other.unit if curve.unit is None else curve.unit
+    return curve.unit

@@ -8,23 +8,17 @@ from plateau_jax.numerics.exact import scaled
 from plateau_jax.validation.checks import Message, Path, at_least, integer, must
 from plateau_jax.validation.curve_warning import warn
 
-REST = "rest"
+_REST = "rest"
 
 
-def is_percentage(value: Any) -> TypeGuard[str]:
+def _is_percentage(value: Any) -> TypeGuard[str]:
     """Return True if the value was meant as a percentage."""
     return isinstance(value, str) and "%" in value
 
 
-def percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int:
-    """Return a percentage of the total such as "2%", rounded down; warn if nothing is left of it."""
-    try:
-        percentage = Decimal(written.strip().removesuffix("%"))
-        is_valid = 0 <= percentage <= 100
-    except ArithmeticError:  # not a number
-        percentage, is_valid = Decimal(0), False
-    if not is_valid:
-        raise ValueError(must(path, written, "be a percentage from 0% to 100%, such as '2.5%'"))
+def _percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int:
+    """Return a percentage of the total such as "2%", rounded down; warn if that leaves no step."""
+    percentage = _parse_percentage(path, written)
     # In decimals: 32.3 % of 1000 is 323, but floats give 322.
     steps = int(scaled(Decimal(total_steps), percentage) // 100)
     if percentage and not steps:
@@ -33,43 +27,57 @@ def percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int
     return steps
 
 
+def _parse_percentage(path: Path | str, written: str) -> Decimal:
+    try:
+        percentage = Decimal(written.strip().removesuffix("%"))
+        if 0 <= percentage <= 100:
+            return percentage
+    except ArithmeticError:  # not a number
+        pass
+    raise ValueError(must(path, written, "be a percentage from 0% to 100%, such as '2.5%'"))
+
+
 def length_in_steps(path: Path | str, length: Any, total_steps: int) -> int:
     """Return a length that is a number of steps, of any sign, or a percentage of the total."""
-    if is_percentage(length):
-        return percentage_in_steps(path, length, total_steps)
+    if _is_percentage(length):
+        return _percentage_in_steps(path, length, total_steps)
     return integer(path, length, "be an integer, or a percentage of total_steps such as '2%'")
 
 
 def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[int]:
-    """Return the lengths of all stages in steps, at least 0; they add up to the total if that is given."""
+    """Return the lengths of all stages in steps, at least 0.
+
+    With a total, a length may be a percentage of it, one may be "rest", and they add up to it.
+    """
     steps: list[int] = []
-    rests = [
-        index for index, length in enumerate(lengths) if isinstance(length, str) and length == REST
-    ]
+    rests: list[int] = []
     kinds = "be an integer, or with total_steps a percentage such as '2%' or the word 'rest'"
     requirement = f"{kinds}; a stage is (steps, to, shape)"
     for index, length in enumerate(lengths):
         path = "stages", index, "steps"
-        if index in rests or is_percentage(length):
-            if total_steps is None:
-                problem = f" = {length!r} is a fraction of all steps, and needs total_steps"
-                raise ValueError(Message(path, problem))
-            steps.append(0 if index in rests else percentage_in_steps(path, length, total_steps))
-        else:
+        is_rest = isinstance(length, str) and length == _REST
+        if not is_rest and not _is_percentage(length):
             steps.append(at_least(path, length, 0, requirement))
+            continue
+        if total_steps is None:
+            problem = f" = {length!r} is a fraction of all steps, and needs total_steps"
+            raise ValueError(Message(path, problem))
+        if is_rest:
+            rests.append(index)
+            steps.append(0)
+        else:
+            steps.append(_percentage_in_steps(path, length, total_steps))
     if total_steps is None:
         return steps
+
     if len(rests) > 1:
         raise ValueError(Message(("stages", rests[1], "steps"), " = 'rest' may appear only once"))
     missing = total_steps - sum(steps)
-    if missing < 0 or (missing and not rests):
-        advice = ": write 'rest' for one of the lengths" if missing > 0 else ""
-        raise ValueError(
-            Message(
-                "stages",
-                f" add up to {sum(steps)} steps, not to total_steps = {total_steps}{advice}",
-            )
-        )
+    if missing < 0 or (missing > 0 and not rests):
+        problem = f" add up to {sum(steps)} steps, not to total_steps = {total_steps}"
+        if missing > 0:
+            problem += ": write 'rest' for one of the lengths"
+        raise ValueError(Message("stages", problem))
     for index in rests:
         steps[index] = missing
     return steps

@@ -3,21 +3,28 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal, final, get_args
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final, get_args
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps
-from plateau_jax.curves.plateaus import (
-    check_absolute,
-    check_percentages,
-    place_plateaus,
-    warn_of_small_plateaus,
-)
+from plateau_jax.numerics import exact
 from plateau_jax.numerics.exact import Level, as_level
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
 from plateau_jax.shapes import known_shapes
-from plateau_jax.validation.checks import must, one_of, positive_int, ratio
-from plateau_jax.validation.curve_warning import warn_of_lr
+from plateau_jax.validation.checks import (
+    Message,
+    Path,
+    integer,
+    must,
+    number,
+    one_of,
+    pairs,
+    positive_int,
+    ratio,
+    short_repr,
+)
+from plateau_jax.validation.curve_warning import warn, warn_of_lr
 
 WarmupShape = Literal["linear", "cosine"]
 
@@ -33,11 +40,11 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class PlateauCurve(Curve):
-    """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
+    """A learning-rate curve with warmup, cosine decay and plateaus.
 
-    The multiplier rises to 1 during the warmup, then falls to `min_lr_ratio` at `total_steps`. On a
-    plateau it stays at the level that it has reached; after the plateau the decay continues. The
-    learning rate is the peak times the multiplier.
+    Called with a step, it is a multiplier, which rises to 1 during the warmup, then falls to
+    `min_lr_ratio` at `total_steps`. On a plateau it stays at the level that it has reached; after
+    the plateau the decay continues. The learning rate is the peak times the multiplier.
 
     With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`, the
     warmup (step < W) is one of
@@ -128,8 +135,9 @@ class PlateauCurve(Curve):
         if not 0 <= warmup < total:
             limits = f"lie in 0 … total_steps - 1 = {total - 1}, so that a step is left to decay"
             raise ValueError(must("warmup_steps", warmup, limits))
-        plateaus = check_percentages(self.plateaus)
-        absolute_plateaus = check_absolute(self.absolute_plateaus, warmup)
+
+        plateaus = _check_percentages(self.plateaus)
+        absolute_plateaus = _check_absolute(self.absolute_plateaus, warmup)
         min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
         init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
         warmup_shape = one_of("warmup_shape", self.warmup_shape, get_args(WarmupShape))
@@ -137,6 +145,7 @@ class PlateauCurve(Curve):
             "decay_shape", self.decay_shape, known_shapes.INTERPOLATED
         )
         placed = place_plateaus(total, warmup, plateaus, absolute_plateaus)
+
         self._set(
             total_steps=total,
             warmup_steps=warmup,
@@ -148,29 +157,34 @@ class PlateauCurve(Curve):
             decay_shape=decay_shape,
         )
         self._freeze(_rows(self, placed))
-        warn_of_small_plateaus(plateaus, total - warmup)
+
+        _warn_of_small_plateaus(plateaus, total - warmup)
         # Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0.
         warn_of_lr("min_lr_ratio", min_lr_ratio, 1e-4)
-        # A warmup of (step + 1)/W starts at 1/W, which is below 1e-4 if it is long.
-        warn_of_lr("init_lr_ratio", init_lr_ratio, min(1e-4, 1 / (warmup + 1)) if warmup else 0.0)
+        if warmup:
+            # A warmup of (step + 1)/W starts at 1/W, which is below 1e-4 if it is long.
+            warn_of_lr("init_lr_ratio", init_lr_ratio, min(1e-4, 1 / (warmup + 1)))
 
     def _legend_phrases(self) -> list[str]:
-        warmup = (
-            f"{self.warmup_shape} warmup from {self.init_lr_ratio:g} over {self.warmup_steps} steps"
-        )
-        plateaus = [
-            f"plateau {start:g}–{start + duration:g} %" for start, duration in self.plateaus
-        ]
-        plateaus += [
-            f"plateau {start}–{start + length}" for start, length in self.absolute_plateaus
-        ]
-        if len(plateaus) > 2:
-            plateaus = [f"{len(plateaus)} plateaus"]
-        return [
-            warmup if self.warmup_steps else "no warmup",
-            f"{self.decay_shape} decay to {self.min_lr_ratio:g}",
-            *(plateaus or ["no plateau"]),
-        ]
+        warmup = "no warmup"
+        if self.warmup_steps:
+            begin = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g}"
+            warmup = f"{begin} over {self.warmup_steps} steps"
+        decay = f"{self.decay_shape} decay to {self.min_lr_ratio:g}"
+        return [warmup, decay, *self._plateau_phrases()]
+
+    def _plateau_phrases(self) -> list[str]:
+        count = len(self.plateaus) + len(self.absolute_plateaus)
+        if count == 0:
+            return ["no plateau"]
+        if count > 2:
+            return [f"{count} plateaus"]
+        phrases: list[str] = []
+        for start, duration in self.plateaus:
+            phrases.append(f"plateau {start:g}–{start + duration:g} %")
+        for start, length in self.absolute_plateaus:
+            phrases.append(f"plateau {start}–{start + length}")
+        return phrases
 
 
 def _rows(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[ExactSegment]:
@@ -180,16 +194,120 @@ def _rows(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[Exac
     """
     # Empty segments are kept: the table's shape then depends on the number of plateaus alone, and
     # moving one never makes JAX compile again.
-    total, warmup, shape = curve.total_steps, curve.warmup_steps, curve.decay_shape
-    peak, lowest = Level(1), as_level(curve.min_lr_ratio)
-    decaying = total - warmup - sum(length for _, length in plateaus)
-    yield ExactSegment("warmup", 0, warmup, as_level(curve.init_lr_ratio), peak, curve.warmup_shape)
-    begin, elapsed, level = warmup, 0, peak
+    shape = curve.decay_shape
+    peak = Level(1)
+    lowest = as_level(curve.min_lr_ratio)
+    begin = curve.warmup_steps
+    yield ExactSegment("warmup", 0, begin, as_level(curve.init_lr_ratio), peak, curve.warmup_shape)
+
+    decaying = curve.total_steps - begin - sum(length for _, length in plateaus)
+    elapsed = 0  # of the decaying steps
+    level = peak
     for first, length in plateaus:
         elapsed += first - begin
-        next_level = known_shapes.level_between(shape, peak, lowest, Fraction(elapsed, decaying))
-        yield ExactSegment("decay", begin, first - begin, level, next_level, shape)
-        yield flat_segment("plateau", first, length, next_level)
-        begin, level = first + length, next_level
-    yield ExactSegment("decay", begin, total - begin, level, lowest, shape)
-    yield flat_segment("end", total, 0, lowest)
+        reached = known_shapes.level_between(shape, peak, lowest, Fraction(elapsed, decaying))
+        yield ExactSegment("decay", begin, first - begin, level, reached, shape)
+        yield flat_segment("plateau", first, length, reached)
+        begin = first + length
+        level = reached
+
+    yield ExactSegment("decay", begin, curve.total_steps - begin, level, lowest, shape)
+    yield flat_segment("end", curve.total_steps, 0, lowest)
+
+
+def _check_percentages(plateaus: Any) -> list[tuple[float, float]]:
+    """Check pairs (start, duration) in percent of the steps after the warmup."""
+    checked: list[tuple[float, float]] = []
+    for path, start, duration in pairs("plateaus", plateaus, "(start, duration) in percent"):
+        pair = number((*path, "start"), start), number((*path, "duration"), duration)
+        if min(pair) < 0 or max(pair) > 100:
+            raise ValueError(must(path, pair, "lie in 0 … 100 %; for steps use absolute_plateaus"))
+        checked.append(pair)
+    return checked
+
+
+def _check_absolute(plateaus: Any, warmup_steps: int) -> list[tuple[int, int]]:
+    """Check pairs (start, length) in steps."""
+    checked: list[tuple[int, int]] = []
+    for path, start, length in pairs("absolute_plateaus", plateaus, "(start, length) in steps"):
+        start = integer((*path, "start"), start)
+        length = integer((*path, "length"), length)
+        if start < warmup_steps:
+            too_early = f"not start before the warmup ends, at step {warmup_steps}"
+            raise ValueError(must(path, (start, length), too_early))
+        if length < 0:
+            raise ValueError(must(path, (start, length), "not have a negative length"))
+        checked.append((start, length))
+    return checked
+
+
+class _Plateau(NamedTuple):
+    """A plateau in steps, and the argument that describes it."""
+
+    start: int
+    length: int
+    path: Path
+    pair: tuple[float, float]
+
+
+def place_plateaus(
+    total_steps: int,
+    warmup_steps: int,
+    plateaus: Sequence[tuple[float, float]],
+    absolute_plateaus: Sequence[tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """Return (first step, number of steps) of every plateau, sorted.
+
+    Raises:
+        ValueError: Plateaus overlap, run past the end or leave no step to decay.
+    """
+    after_warmup = total_steps - warmup_steps
+    placed: list[_Plateau] = []
+    for index, pair in enumerate(absolute_plateaus):
+        first, length = pair
+        placed.append(_Plateau(first, length, ("absolute_plateaus", index), pair))
+    for index, pair in enumerate(plateaus):
+        start, duration = pair
+        first = warmup_steps + exact.percent_of(after_warmup, start)
+        length = exact.percent_of(after_warmup, duration)
+        placed.append(_Plateau(first, length, ("plateaus", index), pair))
+    placed.sort()
+
+    # In steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300 and (30.03, 10)
+    # starts there.
+    for plateau, following in pairwise(placed):
+        before = f"before the next plateau starts, at step {following.start}"
+        _check_end(plateau, following.start, before)
+    if placed:
+        _check_end(placed[-1], total_steps, f"by total_steps = {total_steps}")
+    if sum(plateau.length for plateau in placed) >= after_warmup:
+        rest = f"must leave at least one of the {after_warmup} steps after the warmup to decay"
+        advice = "for a curve that never decays use StagedCurve"
+        raise ValueError(Message("plateaus", f" {rest}; {advice}"))
+    return [(plateau.start, plateau.length) for plateau in placed]
+
+
+def _check_end(plateau: _Plateau, last: int, deadline: str) -> None:
+    """Raise a ValueError if a plateau ends after the step `last`, the deadline in words."""
+    end = plateau.start + plateau.length
+    if end > last:
+        span = f"it lasts from step {plateau.start} to step {end}"
+        advice = "the second number is the length, not the end"
+        raise ValueError(must(plateau.path, plateau.pair, f"end {deadline}: {span}; {advice}"))
+
+
+def _warn_of_small_plateaus(plateaus: Sequence[tuple[float, float]], after_warmup: int) -> None:
+    """Warn if the percentages look like fractions, or a duration rounds to no step."""
+    if not plateaus:
+        return
+    percentages = list(chain.from_iterable(plateaus))
+    if max(percentages) <= 1 and any(0 < percentage < 1 for percentage in percentages):
+        text = "look like fractions of 1, but are percentages. Multiply them by 100"
+        warn(Message("plateaus", f" = {short_repr(sorted(plateaus))} {text}"))
+        return
+    for _, duration in plateaus:
+        if duration and not exact.percent_of(after_warmup, duration):
+            text = f"a duration of {duration} % of {after_warmup} steps rounds down to 0 steps"
+            advice = "Write a longer one, or absolute_plateaus in steps"
+            warn(Message("plateaus", f": {text}. {advice}"))
+            return

@@ -1,7 +1,7 @@
 """`ScaledCurve`: a curve that follows a schedule of batch sizes."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -37,7 +37,8 @@ class ScaledCurve(Curve, kind="scaled"):
     exponent: float = 0.5
 
     def __post_init__(self) -> None:
-        curve, pairs = check_curve("curve", self.curve), check_pairs(self.pairs)
+        curve = check_curve("curve", self.curve)
+        pairs = check_pairs(self.pairs)
         unit = checks.at_least("unit", self.unit, 1)
         check_unit(curve, unit)
         reference = checks.at_least("reference", self.reference, 1)
@@ -48,39 +49,38 @@ class ScaledCurve(Curve, kind="scaled"):
             if threshold % unit:
                 path = "pairs", index, "threshold"
                 raise ValueError(checks.must(path, threshold, f"be a multiple of unit = {unit}"))
+
+        begins = [threshold // unit for threshold, _ in pairs]
         factors = [_factor(batch, reference, exponent) for _, batch in pairs]
-        pieces = _cut(curve, [threshold // unit for threshold, _ in pairs])
-        rows = [piece.shifted(0, as_level(factors[index])) for piece, index in pieces]
-        if any(level > _MAX_FACTOR for row in rows for level in (row.start, row.end)):
-            raise ValueError(
-                checks.must("curve", curve, "not be scaled so often: the factors are above 2**31")
-            )
+        rows = _scaled_rows(curve, begins, factors)
+        highest = max(max(row.start, row.end) for row in rows)
+        if highest > _MAX_FACTOR:
+            limit = "not be scaled so often: the factors are above 2**31"
+            raise ValueError(checks.must("curve", curve, limit))
         if max(factors) > 1:
             _check_levels(rows, reference)
+
         self._set(pairs=pairs, reference=reference, exponent=exponent)
         self._freeze(rows, depth=depth_above(curve), unit=unit)
 
     def _legend_phrases(self) -> list[str]:
         batches = [batch for _, batch in self.pairs]
-        return [
-            *self.curve._legend_phrases(),
-            f"scaled for batches of {min(batches)}–{max(batches)}",
-        ]
+        scaled = f"scaled for batches of {min(batches)}–{max(batches)}"
+        return [*self.curve._legend_phrases(), scaled]
 
     def __repr__(self) -> str:
-        scale = f"scale({self.curve!r}, {self.unit}, reference={self.reference}, exponent={self.exponent!r})"
-        return f"BatchPlan({self.pairs!r}).{scale}"
+        options = f"reference={self.reference}, exponent={self.exponent!r}"
+        return f"BatchPlan({self.pairs!r}).scale({self.curve!r}, {self.unit}, {options})"
 
 
 def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
     """Return the pairs (threshold, batch) of a schedule of batch sizes."""
-    checked = [
-        (
-            checks.integer((*path, "threshold"), threshold),
-            checks.at_least((*path, "batch"), batch, 1),
-        )
-        for path, threshold, batch in checks.pairs("pairs", pairs, "(threshold, batch)")
-    ]
+    checked: list[tuple[int, int]] = []
+    for path, threshold, batch in checks.pairs("pairs", pairs, "(threshold, batch)"):
+        threshold = checks.integer((*path, "threshold"), threshold)
+        batch = checks.at_least((*path, "batch"), batch, 1)
+        checked.append((threshold, batch))
+
     if not checked:
         raise ValueError(checks.must("pairs", pairs, "hold at least one pair (threshold, batch)"))
     if checked[0][0] != 0:
@@ -93,18 +93,28 @@ def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
     return tuple(checked)
 
 
-def _cut(curve: Curve, steps: Sequence[int]) -> Iterator[tuple[ExactSegment, int]]:
-    """Yield each segment, cut where a batch begins, with the index of its batch."""
+def _scaled_rows(
+    curve: Curve, begins: Sequence[int], factors: Sequence[float]
+) -> list[ExactSegment]:
+    """Return the segments of a curve, cut where a batch begins, each scaled for its batch.
+
+    Args:
+        curve: The curve.
+        begins: The first step of each batch.
+        factors: The factor of each batch.
+    """
+    scales = [as_level(factor) for factor in factors]
+    rows: list[ExactSegment] = []
     for row, after in nonempty_segments(curve.rows):
         if after is None:
             # One level is held past the end: that of the last batch.
-            yield row, len(steps) - 1
-            return
-        for begin in [
-            row.begin,
-            *steps[bisect_right(steps, row.begin) : bisect_left(steps, after)],
-        ]:
-            yield row.rest(begin), bisect_right(steps, begin) - 1
+            rows.append(row.shifted(0, scales[-1]))
+            break
+        cuts = begins[bisect_right(begins, row.begin) : bisect_left(begins, after)]
+        for begin in (row.begin, *cuts):
+            batch = bisect_right(begins, begin) - 1
+            rows.append(row.rest(begin).shifted(0, scales[batch]))
+    return rows
 
 
 def _factor(batch: int, reference: int, exponent: float) -> float:
@@ -112,19 +122,21 @@ def _factor(batch: int, reference: int, exponent: float) -> float:
     factor = nearest_power(Fraction(batch, reference), as_written(exponent))
     # Beyond these limits 62 bits are too few, and the numbers are surely a mistake.
     if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
-        effect = f": the factor is {factor:.3g}, outside 2**-31 … 2**31"
-        nearer = f"be nearer to the batch {checks.short_repr(batch)}{effect}"
-        raise ValueError(checks.must("reference", reference, nearer))
+        nearer = f"be nearer to the batch {checks.short_repr(batch)}"
+        effect = f"the factor is {factor:.3g}, outside 2**-31 … 2**31"
+        raise ValueError(checks.must("reference", reference, f"{nearer}: {effect}"))
     return factor
 
 
 def _check_levels(rows: Sequence[ExactSegment], reference: int) -> None:
     for row, first, last in first_and_last_steps(rows):
-        step = last if row.end > row.start else first  # of the highest level: a segment is monotone
-        if (level := row.at(step)) > _HIGHEST:
+        # A segment is monotone, so it is highest at one of its ends.
+        step = first
+        if row.end > row.start:
+            step = last
+        level = row.at(step)
+        if level > _HIGHEST:
             # 16 digits, because a level may lie only a little above 1.
-            requirement = (
-                f"keep every multiplier at most 1; at step {step} it is {float(level):.16g}"
-            )
+            limit = f"keep every multiplier at most 1; at step {step} it is {float(level):.16g}"
             advice = "use a larger reference, and multiply the peak by (new / old)**exponent"
-            raise ValueError(checks.must("reference", reference, f"{requirement}: {advice}"))
+            raise ValueError(checks.must("reference", reference, f"{limit}: {advice}"))

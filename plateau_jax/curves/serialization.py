@@ -6,7 +6,6 @@ kind="cooldown")`.
 
 import inspect
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import fields
 from decimal import Decimal
 from typing import Any, cast
@@ -31,78 +30,102 @@ def arguments_of(curve: Any) -> dict[str, Any]:
 
 def curve_to_dict(curve: Any) -> dict[str, Any]:
     """Return the kind and all arguments of a curve."""
-    kind = {} if curve._kind is None else {"kind": curve._kind}
-    return kind | {name: _to_plain_value(value) for name, value in arguments_of(curve).items()}
+    written: dict[str, Any] = {}
+    if curve._kind is not None:
+        written["kind"] = curve._kind
+    for name, value in arguments_of(curve).items():
+        written[name] = _to_plain_value(value)
+    return written
 
 
 def _to_plain_value(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_to_plain_value(item) for item in cast("tuple[Any, ...]", value)]
-    return value.to_dict() if hasattr(value, "to_dict") else value
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return value
 
 
 def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
-    """Build the curve that `curve_to_dict` or a configuration file describes, of the kind `cls` or any.
+    """Build the curve that `curve_to_dict` or a configuration file describes.
 
-    `path` is that of a curve within another one, for messages.
+    Args:
+        cls: The kind of curve; `Curve` for any.
+        arguments: The kind and the arguments of the curve.
+        path: The path of a curve within another one, for messages.
     """
     if not isinstance(arguments, Mapping):
         raise TypeError(must(path or "arguments", arguments, "be a mapping, as to_dict returns it"))
     if len(path) > MAX_DEPTH:
         raise ValueError(f"derived curves are nested more than {MAX_DEPTH} deep")
+
     values = dict(cast("Mapping[str, Any]", arguments))
-    kind = "staged" if "stages" in values else None
-    if "kind" in values:
-        kind = values.pop("kind")
-        if not isinstance(kind, str) or kind not in KINDS:
-            known = ", ".join(repr(name) for name in KINDS if name)
-            raise ValueError(must((*path, "kind"), kind, f"be one of {known}, or left out"))
-    if not issubclass(KINDS[kind], cls):
-        raise ValueError(
-            f"these are the arguments of a {KINDS[kind].__name__}, not of a {cls.__name__}"
-        )
-    cls = KINDS[kind]
-    names = list(inspect.signature(cls).parameters)
+    kind = _pop_kind(values, path)
+    if not issubclass(kind, cls):
+        raise ValueError(f"these are the arguments of a {kind.__name__}, not of a {cls.__name__}")
+    names = list(inspect.signature(kind).parameters)
     for name, value in values.items():
         if name not in names:
-            problem = f"{short_repr(name)} is not an argument of {cls.__name__}, which has {', '.join(names)}"
+            known = f"{kind.__name__}, which has {', '.join(names)}"
+            problem = f"{short_repr(name)} is not an argument of {known}"
             raise ValueError(Message((), problem).within(path))
-        values[name] = (
-            curve_from_dict(object, value, (*path, name))
-            if name in NESTED
-            else parse_numbers(value)
-        )
-    # `to_dict` writes all fields and nothing else: such a curve has warned already.
-    is_saved = values.keys() == {field.name for field in fields(cls)}
+        if name in NESTED:
+            values[name] = curve_from_dict(object, value, (*path, name))
+        else:
+            values[name] = parse_numbers(value)
+
     try:
-        with suppress_warnings() if is_saved else nullcontext():
-            return cls(**values)
+        # `to_dict` writes all fields and nothing else: such a curve has warned already.
+        if values.keys() == {field.name for field in fields(kind)}:
+            return rebuild_curve(kind, values)
+        return kind(**values)
     except (TypeError, ValueError) as error:
         error.args = (message_of(error).within(path),)
         raise
 
 
+def _pop_kind(values: dict[str, Any], path: Path) -> type[Any]:
+    """Remove the key "kind", if there is one, and return the class that the values are for."""
+    if "kind" not in values:
+        if "stages" in values:
+            return KINDS["staged"]
+        return KINDS[None]
+    kind = values.pop("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        known = ", ".join(repr(name) for name in KINDS if name)
+        raise ValueError(must((*path, "kind"), kind, f"be one of {known}, or left out"))
+    return KINDS[kind]
+
+
 def parse_numbers(value: Any, depth: int = 2) -> Any:
-    """Return the numbers that strings say, also in a sequence of pairs; YAML reads 1e-4 as a string.
+    """Return a value with numbers in place of the strings that say them.
+
+    A string may be the value itself or an item of a sequence, nested `depth` times at most.
 
     >>> parse_numbers([["1e4", "2%"], ["1e-4", "linear"]])
     [[10000, '2%'], [0.0001, 'linear']]
     """
     if isinstance(value, str):
-        try:
-            number = Decimal(value)
-        except ArithmeticError:
-            return value
-        if not number.is_finite() or number.adjusted() >= 100:  # no endless digits
-            return value
-        is_integer = "." not in value and number == number.to_integral_value()
-        return int(number) if is_integer else float(number)
+        return _parse_number(value)
     if depth and is_ordered(value):
         return [parse_numbers(item, depth - 1) for item in cast("Iterable[Any]", value)]
     return value
 
 
+def _parse_number(text: str) -> int | float | str:
+    """Return the number that a text says, or the text: YAML reads 1e-4 as a string."""
+    try:
+        number = Decimal(text)
+    except ArithmeticError:
+        return text
+    if not number.is_finite() or number.adjusted() >= 100:  # no endless digits
+        return text
+    if "." in text or number != number.to_integral_value():
+        return float(number)
+    return int(number)
+
+
 def rebuild_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    """Rebuild a copied or pickled curve from its fields, without warnings."""
+    """Build a curve from the fields of an earlier one, which has warned already."""
     with suppress_warnings():
         return cls(**values)

@@ -16,6 +16,7 @@ from plateau_jax.shapes import known_shapes
 from plateau_jax.validation.checks import (
     MAX_STEP,
     Message,
+    Path,
     at_least,
     integer,
     is_ordered,
@@ -52,7 +53,7 @@ class Stage(NamedTuple):
 @final
 @dataclass(frozen=True)
 class StagedCurve(Curve, kind="staged"):
-    """A learning-rate curve made of stages. Each stage begins at the level at which the previous one ended.
+    """A learning-rate curve made of stages, each of which begins where the previous one ended.
 
     `StagedCurve.wsd` writes the stages of warmup-stable-decay, `StagedCurve.through` those of
     straight lines through points.
@@ -190,13 +191,19 @@ class StagedCurve(Curve, kind="staged"):
         if warmup + decay > total:
             problem = f" = {warmup} + {decay} must be at most total_steps = {total}"
             raise ValueError(Message("warmup_steps + decay_steps", problem))
+
         lowest = ratio("min_lr_ratio", min_lr_ratio)
         shape = known_shapes.canonical_shape("decay_shape", decay_shape, known_shapes.SHAPES)
-        reason = known_shapes.why_undefined(shape, "decay", exact.Level(1), exact.as_level(lowest))
-        if decay and reason:
-            raise ValueError(Message("decay_shape", f" = {shape!r}: {reason}"))
+        if decay:
+            reason = known_shapes.why_undefined(
+                shape, "decay", exact.Level(1), exact.as_level(lowest)
+            )
+            if reason:
+                raise ValueError(Message("decay_shape", f" = {shape!r}: {reason}"))
+
         warn_of_lr("min_lr_ratio", lowest, 1e-4)
-        return cls([(warmup, 1.0), (total - warmup - decay,), (decay, lowest, shape)])
+        stable = total - warmup - decay
+        return cls([(warmup, 1.0), (stable,), (decay, lowest, shape)])
 
     @classmethod
     def through(cls, points: Iterable[tuple[Any, Any]] | NDArray[Any]) -> Self:
@@ -246,15 +253,18 @@ class StagedCurve(Curve, kind="staged"):
         _, start = checked[0]
         stages: list[Stage] = []
         for (step, level), (next_step, to) in pairwise(checked):
+            steps = next_step - step
             if to == level:
-                stages.append(Stage(next_step - step))
+                stages.append(Stage(steps))
             else:
-                stages.append(Stage(next_step - step, to))
+                stages.append(Stage(steps, to))
+
         # Not by __init__: the points are checked, and a million stages need no second check.
         curve = object.__new__(cls)
         curve._set(stages=tuple(stages), start=start)
         with suppress_warnings():  # they would name stages, which the user did not write
             curve.__post_init__()
+
         highest = max(level for _, level in checked)
         if highest == 0:
             warn(Message("points", " have no level above 0, so the curve is 0 at every step"))
@@ -263,28 +273,31 @@ class StagedCurve(Curve, kind="staged"):
         return curve
 
     def __post_init__(self) -> None:
-        stages, start = cast("tuple[Stage, ...]", self.stages), self.start
+        stages = cast("tuple[Stage, ...]", self.stages)
         total = sum(stage.steps for stage in stages)
         if not 1 <= total <= MAX_STEP:
             limits = f"which must lie in 1 … 2**31 - 1 = {MAX_STEP}"
             raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
-        self._freeze(_rows(stages, exact.as_level(start)))
-        highest = max(start, *(stage.to or 0 for stage in stages))
+        self._freeze(_rows(stages, exact.as_level(self.start)))
+
+        highest = max(self.start, *(stage.to or 0 for stage in stages))
         if highest == 0:
-            text = "and no stage rises, so the curve is 0 at every step"
-            warn(Message("start", f" = 0 {text}. To begin at the peak write start=1.0"))
+            problem = " = 0 and no stage rises, so the curve is 0 at every step"
+            warn(Message("start", f"{problem}. To begin at the peak write start=1.0"))
         elif highest < 0.01:
             warn(_levels_like_lrs("stages", highest))
 
     def _legend_phrases(self) -> list[str]:
+        start = f"from {self.start:g}"
         if len(self.stages) > 20:
-            return [f"from {self.start:g}", f"{len(self.stages)} stages"]
-        return [f"from {self.start:g}", *map(_phrase, self.stages)]
+            return [start, f"{len(self.stages)} stages"]
+        return [start, *map(_phrase, self.stages)]
 
 
 def _levels_like_lrs(name: str, highest: float) -> Message:
-    text = f"have levels that look like learning rates, up to {highest!r}, but are fractions of the peak"
-    return Message(name, f" {text}. Write each as learning rate / peak")
+    levels_like_lrs = f" have levels that look like learning rates, up to {highest!r}"
+    advice = "Write each as learning rate / peak"
+    return Message(name, f"{levels_like_lrs}, but are fractions of the peak. {advice}")
 
 
 def _check_points(points: Any) -> list[tuple[int, float]]:
@@ -296,20 +309,19 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
     for path, step, level in pairs("points", points, "(step, level)"):
         path_of_step = (*path, "step")
         if isinstance(step, np.floating) and step.is_integer():
-            step = int(
-                cast("Any", step)
-            )  # An array has one type: next to levels, its steps are floats.
+            # An array has one type: next to levels, its steps are floats.
+            step = int(cast("Any", step))
         step = integer(path_of_step, step)
         if not checked and step != 0:
             raise ValueError(must(path_of_step, step, "be 0, the first step of the curve"))
         if step < previous:
-            raise ValueError(
-                must(path_of_step, step, f"be at least {previous}, the step before it")
-            )
+            at_least_previous = f"be at least {previous}, the step before it"
+            raise ValueError(must(path_of_step, step, at_least_previous))
         if step > MAX_STEP:
             raise ValueError(must(path_of_step, step, f"be at most 2**31 - 1 = {MAX_STEP}"))
         checked.append((step, ratio((*path, "level"), level)))
         previous = step
+
     if len(checked) < 2:
         raise ValueError(must("points", checked, "hold at least two points (step, level)"))
     if previous == 0:
@@ -319,28 +331,33 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
 
 
 def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
-    """Return the stages with their lengths in steps; they add up to `total_steps` if that is given."""
+    """Return the stages with their lengths in steps.
+
+    They add up to `total_steps` if that is given.
+    """
     if not is_ordered(stages):
         raise TypeError(must("stages", stages, "be a sequence of stages (steps, to, shape)"))
-    total = None if total_steps is None else positive_int("total_steps", total_steps)
-    checked: list[Stage] = []
-    for index, stage in enumerate(stages):
-        path = "stages", index
-        items = tuple(stage) if is_ordered(stage) else ()
-        if not 1 <= len(items) <= 3:
-            layout = "be a stage (steps, to, shape); to and shape may be left out"
-            raise TypeError(must(path, stage, layout))
-        steps, to, shape = Stage(*items)
-        if to is not None:
-            order = "a stage is (steps, to, shape)"
-            to = number((*path, "to"), to, f"be a number; {order}")
-            to = ratio((*path, "to"), to, f"lie in [0, 1]; {order}")
-        shape = known_shapes.canonical_shape((*path, "shape"), shape, known_shapes.SHAPES)
-        checked.append(Stage(steps, to, shape))
+    total = None
+    if total_steps is not None:
+        total = positive_int("total_steps", total_steps)
+    checked = [_check_stage(("stages", index), stage) for index, stage in enumerate(stages)]
     lengths = lengths_in_steps([stage.steps for stage in checked], total)
-    return tuple(
-        Stage(steps, to, shape) for steps, (_, to, shape) in zip(lengths, checked, strict=True)
-    )
+    return tuple(stage._replace(steps=steps) for stage, steps in zip(checked, lengths, strict=True))
+
+
+def _check_stage(path: Path, stage: Any) -> Stage:
+    """Return the stage with its level and shape checked, and with its length as it was given."""
+    items = tuple(stage) if is_ordered(stage) else ()
+    if not 1 <= len(items) <= 3:
+        layout = "be a stage (steps, to, shape); to and shape may be left out"
+        raise TypeError(must(path, stage, layout))
+    steps, to, shape = Stage(*items)
+    if to is not None:
+        order = "a stage is (steps, to, shape)"
+        to = number((*path, "to"), to, f"be a number; {order}")
+        to = ratio((*path, "to"), to, f"lie in [0, 1]; {order}")
+    shape = known_shapes.canonical_shape((*path, "shape"), shape, known_shapes.SHAPES)
+    return Stage(steps, to, shape)
 
 
 def _rows(stages: Sequence[Stage], start: exact.Level) -> Iterator[ExactSegment]:
@@ -350,16 +367,19 @@ def _rows(stages: Sequence[Stage], start: exact.Level) -> Iterator[ExactSegment]
     begin = 0
     level = start
     for index, (steps, to, shape) in enumerate(stages):
-        target = level if to is None else exact.as_level(to)
         if to is None:
             yield flat_segment("hold", begin, steps, level)
         elif steps == 0:
-            yield flat_segment("jump", begin, 0, target)
+            level = exact.as_level(to)
+            yield flat_segment("jump", begin, 0, level)
         else:
-            if reason := known_shapes.why_undefined(shape, "stage", level, target):
+            target = exact.as_level(to)
+            reason = known_shapes.why_undefined(shape, "stage", level, target)
+            if reason:
                 raise ValueError(Message(("stages", index, "shape"), f" = {shape!r}: {reason}"))
             yield ExactSegment("stage", begin, steps, level, target, shape)
-        begin, level = begin + steps, target
+            level = target
+        begin += steps
     yield flat_segment("end", begin, 0, level)
 
 
@@ -367,4 +387,6 @@ def _phrase(stage: Stage | tuple[Any, ...]) -> str:
     steps, to, shape = stage
     if to is None:
         return f"hold {steps}"
-    return f"{shape} to {to:g} in {steps}" if steps else f"jump to {to:g}"
+    if steps == 0:
+        return f"jump to {to:g}"
+    return f"{shape} to {to:g} in {steps}"

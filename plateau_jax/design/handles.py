@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
-from plateau_jax.curves.plateau_curve import PlateauCurve
-from plateau_jax.curves.plateaus import place_plateaus
+from plateau_jax.curves.plateau_curve import PlateauCurve, place_plateaus
 from plateau_jax.curves.scaled_curve import ScaledCurve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation.checks import MAX_STEP

@@ -1,6 +1,6 @@
-"""Plots in matplotlib Axes: of curves, of losses over steps with forecasts, and of losses over peaks."""
+"""Plots in matplotlib Axes: of curves, and of losses over steps with forecasts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -21,21 +21,36 @@ from plateau_jax.validation.lazy_names import missing_package_error
 # For lines and spans to remain distinct in black and white.
 LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
 
+# For the same reason, a warmup is hatched.
+HATCHES = {"warmup": "////", "plateau": None}
+
 
 def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
     """Plot the learning rates of curves in one Axes; see `plateau_jax.plot`."""
     peak = checks.peak("peak_value", peak_value)
-    ax = current_axes() if ax is None else ax
-    handles = [*_shade_spans(ax, curves[0].rows)] if len(curves) == 1 and not ax.lines else []
-    for curve, label, style in zip(curves, legend_labels(curves), cycle(LINE_STYLES), strict=False):
+    if ax is None:
+        ax = current_axes()
+
+    is_single = len(curves) == 1
+    handles: list[Any] = []
+    if is_single and not ax.lines:
+        handles += _shade_spans(ax, curves[0].rows)
+    labels = legend_labels(curves)
+    for curve, label, style in zip(curves, labels, cycle(LINE_STYLES), strict=False):
         steps = steps_to_draw(curve.rows)
         handles += ax.plot(steps, peak * curve.values_at(steps), label=label, linestyle=style)
-    ax.set(xlabel="step", ylabel="learning rate" if peak_value != 1.0 else "multiplier")
+
+    ax.set_xlabel("step")
+    if peak_value == 1.0:
+        ax.set_ylabel("multiplier")
+    else:
+        ax.set_ylabel("learning rate")
     ax.grid(alpha=0.3)
-    # The line of a single curve without a name needs no entry in the legend.
-    if shown := handles[:-1] if len(curves) == 1 and curves[0].name is None else handles:
+    if is_single and curves[0].name is None:
+        handles.pop()  # The line of a single curve without a name needs no entry in the legend.
+    if handles:
         # Out of the layout, so that a long label does not squeeze the Axes.
-        ax.legend(handles=shown, fontsize="small", handlelength=3.5).set_in_layout(False)
+        ax.legend(handles=handles, fontsize="small", handlelength=3.5).set_in_layout(False)
     return ax
 
 
@@ -48,17 +63,24 @@ def current_axes() -> Any:
     return plt.gca()
 
 
-def _shade_spans(ax: Any, rows: Sequence[ExactSegment]) -> Iterator[Any]:
-    """Shade warmups and plateaus; yield the first of each, for the legend."""
-    seen: set[str] = set()
+def _shade_spans(ax: Any, rows: Sequence[ExactSegment]) -> list[Any]:
+    """Shade warmups and plateaus; return the first of each, for the legend."""
+    first_of_each: dict[str, Any] = {}
     for name, begin, after in shaded_spans(rows):
-        look = {"facecolor": (FILLS[name], OPACITY), "edgecolor": (FILLS[name], 2 * OPACITY)}
-        hatch = "////" if name == "warmup" else None
-        span = ax.axvspan(begin, after, **look, hatch=hatch, linewidth=0.5, zorder=0.5)
-        if name not in seen:
-            seen.add(name)
+        fill = FILLS[name]
+        span = ax.axvspan(
+            begin,
+            after,
+            facecolor=(fill, OPACITY),
+            edgecolor=(fill, 2 * OPACITY),
+            hatch=HATCHES[name],
+            linewidth=0.5,
+            zorder=0.5,
+        )
+        if name not in first_of_each:
             span.set_label(name)
-            yield span
+            first_of_each[name] = span
+    return list(first_of_each.values())
 
 
 class RunToDraw(NamedTuple):
@@ -81,16 +103,21 @@ class LossLine(NamedTuple):
 
 def draw_losses(runs: Sequence[RunToDraw], lines: Sequence[LossLine], ax: Any) -> Any:
     """Plot runs and forecasts in one Axes; see `LossFit.plot`."""
-    ax = current_axes() if ax is None else ax
+    if ax is None:
+        ax = current_axes()
     for index, run in enumerate(runs):
-        # One entry in the legend for all runs.
-        labels = ("_", "_") if index else ("logged losses", "fitted law")
-        ax.plot(run.steps, run.losses, ".", color="0.6", markersize=4, label=labels[0], zorder=1)
-        ax.plot(run.fitted_steps, run.fitted_losses, color="0.2", linewidth=1, label=labels[1])
+        points = ax.plot(run.steps, run.losses, ".", color="0.6", markersize=4, zorder=1)
+        law = ax.plot(run.fitted_steps, run.fitted_losses, color="0.2", linewidth=1)
+        if index == 0:  # One entry in the legend for all runs.
+            points[0].set_label("logged losses")
+            law[0].set_label("fitted law")
+
     for line, style in zip(lines, cycle(LINE_STYLES), strict=False):
         (drawn,) = ax.plot(line.steps, line.losses, label=line.name, linestyle=style)
-        low, high = line.losses - line.half_widths, line.losses + line.half_widths
+        low = line.losses - line.half_widths
+        high = line.losses + line.half_widths
         ax.fill_between(line.steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+
     ax.set(xlabel="step", ylabel="loss")
     ax.grid(alpha=0.3)
     ax.legend(fontsize="small", handlelength=3.5)

@@ -1,6 +1,6 @@
 """HTML of a curve for notebooks: an inline SVG and the table of its segments."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
@@ -10,10 +10,16 @@ from plateau_jax.drawing.sampling import FILLS, OPACITY, shaded_spans, thin_out
 from plateau_jax.drawing.tables import as_html
 from plateau_jax.numerics.exact_segments import ExactSegment, describe_segments, nonempty_segments
 
-_WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
+# In pixels: the size of the plot inside its axes, and its upper left corner.
+_WIDTH = 620
+_HEIGHT = 180
+_LEFT = 50
+_TOP = 10
 
 # A notebook stores the HTML, and a browser lays out every row.
-_MOST_ROWS, _MOST_POINTS = 200, 5000
+_MOST_ROWS = 200
+_MOST_POINTS = 5000
+_MOST_CHARACTERS = 400
 
 # Text and axes use the notebook's text colour, light or dark, and filled areas are translucent. The
 # line has a contrast of 3.7 : 1 to white and of 5.7 : 1 to black.
@@ -23,71 +29,102 @@ _LINE = "#3b82f6"
 def html(
     rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str
 ) -> str:
-    """Return the plot of a kind of curve, the expression that describes it, and the table of its segments."""
-    shown = description if len(description) <= 400 else description[:400] + " …"
+    """Return the plot of a curve, its description, and the table of its segments.
+
+    Args:
+        rows: The segments.
+        values_at: The curve as a function from an array of steps to an array of multipliers.
+        name: The kind of curve, for the title of the plot.
+        description: The expression that builds the curve.
+    """
+    if len(description) > _MOST_CHARACTERS:
+        description = description[:_MOST_CHARACTERS] + " …"
     count = sum(1 for _ in nonempty_segments(rows))
-    note = (
-        f"The table shows the first {_MOST_ROWS} of {count} segments." if count > _MOST_ROWS else ""
-    )
+    note = ""
+    if count > _MOST_ROWS:
+        note = f"The table shows the first {_MOST_ROWS} of {count} segments."
+
+    plot = _svg(rows, values_at, name)
+    legend = _legend(rows)
     table = as_html(describe_segments(rows, most=_MOST_ROWS), note)
-    return (
-        f"<div>{_svg(rows, values_at, name)}{_legend(rows)}"
-        f"<div><code>{escape(shown)}</code></div>{table}</div>"
-    )
+    return f"<div>{plot}{legend}<div><code>{escape(description)}</code></div>{table}</div>"
 
 
 def _svg(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str) -> str:
     total = rows[-1].begin
-    # A step for each pixel, and both sides of every border.
-    borders = [row.begin + side for row in rows for side in (-1, 0)]
-    steps = np.unique([*np.linspace(0, total, _WIDTH + 1).astype(np.int64), *borders])
-    steps = thin_out(steps[steps >= 0], _MOST_POINTS)
+    steps = _steps_to_draw(rows)
     values = values_at(steps)
-    top = float(values.max()) or 1.0
-    x = _LEFT + steps * (_WIDTH / total)
-    y = _TOP + (1 - values / top) * _HEIGHT
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(x.tolist(), y.tolist(), strict=True))
+    top = float(values.max()) or 1.0  # a curve may be 0 everywhere
+    xs = _LEFT + steps * (_WIDTH / total)
+    ys = _TOP + (1 - values / top) * _HEIGHT
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
+
+    full_width = _LEFT + _WIDTH + 10
+    full_height = _TOP + _HEIGHT + 25
+    size = f'viewBox="0 0 {full_width} {full_height}"'
+    style = f'style="width:100%;max-width:{full_width}px;height:auto"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 10} {_TOP + _HEIGHT + 25}" '
-        f'style="width:100%;max-width:{_LEFT + _WIDTH + 10}px;height:auto" role="img" font-size="11">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style} role="img" font-size="11">'
         f"<title>{escape(name)}, {total} steps</title>"
-        f"{''.join(_shades(rows))}{''.join(_axes(total, top))}"
-        f'<polyline points="{line}" fill="none" stroke="{_LINE}" stroke-width="2"/></svg>'
+        f"{_shades(rows)}{_axes(total, top)}"
+        f'<polyline points="{points}" fill="none" stroke="{_LINE}" stroke-width="2"/></svg>'
     )
 
 
-def _shades(rows: Sequence[ExactSegment]) -> Iterator[str]:
+def _steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
+    """Return a step for each pixel, and both sides of every border."""
+    pixels = np.linspace(0, rows[-1].begin, _WIDTH + 1).astype(np.int64)
+    begins = np.array([row.begin for row in rows])
+    steps = np.unique(np.concatenate([pixels, begins - 1, begins]))
+    return thin_out(steps[steps >= 0], _MOST_POINTS)
+
+
+def _shades(rows: Sequence[ExactSegment]) -> str:
+    """Return a rectangle for each warmup and plateau."""
     scale = _WIDTH / rows[-1].begin
+    rectangles: list[str] = []
     for name, begin, after in shaded_spans(rows):
         fill = FILLS[name]
+        x = _LEFT + begin * scale
+        width = (after - begin) * scale
         # The outline keeps spans visible that are too narrow to be filled.
-        yield (
-            f'<rect class="{name}" x="{_LEFT + begin * scale:.1f}" y="{_TOP}" '
-            f'width="{(after - begin) * scale:.1f}" height="{_HEIGHT}" stroke-width="0.5" '
-            f'fill="{fill}" fill-opacity="{OPACITY}" stroke="{fill}" stroke-opacity="{2 * OPACITY}">'
+        rectangles.append(
+            f'<rect class="{name}" x="{x:.1f}" y="{_TOP}" width="{width:.1f}" height="{_HEIGHT}" '
+            f'stroke-width="0.5" fill="{fill}" fill-opacity="{OPACITY}" stroke="{fill}" '
+            f'stroke-opacity="{2 * OPACITY}">'
             f"<title>{name}: steps {begin} to {after - 1}</title></rect>"
         )
+    return "".join(rectangles)
 
 
-def _axes(total: int, top: float) -> Iterator[str]:
-    """Yield a line and two labels, of the level and of the step, at the ends and in the middle."""
+def _axes(total: int, top: float) -> str:
+    """Return a line and two labels, of the level and of the step, at the ends and in the middle."""
     bottom = _TOP + _HEIGHT
-    for share, anchor in ((0, "start"), (0.5, "middle"), (1, "end")):
-        y, step = bottom - share * _HEIGHT, round(share * total)
-        yield (
-            f'<line x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y:g}" y2="{y:g}" stroke="currentColor" '
-            f'stroke-opacity="{0.2 if share else 0.6}"/>'
-            f'<text x="{_LEFT - 6}" y="{y + 4:g}" text-anchor="end" fill="currentColor">'
-            f"{share * top:.3g}</text>"
-            f'<text x="{_LEFT + step * _WIDTH / total:.1f}" y="{bottom + 16}" text-anchor="{anchor}" '
-            f'fill="currentColor">{step}</text>'
+    right = _LEFT + _WIDTH
+    elements: list[str] = []
+    for fraction, anchor, opacity in ((0, "start", 0.6), (0.5, "middle", 0.2), (1, "end", 0.2)):
+        level = fraction * top
+        y = bottom - fraction * _HEIGHT
+        step = round(fraction * total)
+        x = _LEFT + step * _WIDTH / total
+        elements.append(
+            f'<line x1="{_LEFT}" x2="{right}" y1="{y:g}" y2="{y:g}" stroke="currentColor" '
+            f'stroke-opacity="{opacity}"/>'
         )
+        elements.append(_label(f"{_LEFT - 6}", f"{y + 4:g}", "end", f"{level:.3g}"))
+        elements.append(_label(f"{x:.1f}", f"{bottom + 16}", anchor, f"{step}"))
+    return "".join(elements)
+
+
+def _label(x: str, y: str, anchor: str, text: str) -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor">{text}</text>'
 
 
 def _legend(rows: Sequence[ExactSegment]) -> str:
-    alpha = f"{round(255 * OPACITY):02x}"
-    entries = (
-        f'<span style="background:{FILLS[name]}{alpha};margin-right:1.5em">{name}</span>'
-        for name in sorted({name for name, *_ in shaded_spans(rows)})
-    )
+    opacity = f"{round(255 * OPACITY):02x}"  # CSS takes it in hexadecimal, behind the colour
+    names = sorted({name for name, _, _ in shaded_spans(rows)})
+    entries: list[str] = []
+    for name in names:
+        style = f"background:{FILLS[name]}{opacity};margin-right:1.5em"
+        entries.append(f'<span style="{style}">{name}</span>')
     return f"<div>{''.join(entries)}</div>"

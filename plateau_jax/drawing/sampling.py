@@ -10,11 +10,9 @@ import numpy as np
 from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
-"""The colour of each kind of span, drawn with OPACITY, so that it suits white and dark
-backgrounds."""
+"""The colour of each kind of span; with `OPACITY` it suits white and dark backgrounds."""
 
 OPACITY = 0.25
-
 
 MOST_SPANS = 200
 """The most warmups and plateaus that a plot shades: thousands would take minutes to draw."""
@@ -33,39 +31,48 @@ class CurveToDraw(NamedTuple):
 
 
 def legend_labels(curves: Sequence[CurveToDraw]) -> list[str]:
-    """Return a label per curve: its name, else the phrases that set it apart, or all if none does."""
+    """Return a label per curve: its name, else the phrases that distinguish it, else all."""
+    descriptions = _distinguishing_phrases(curves)
+    labels: list[str] = []
+    for number, (curve, description) in enumerate(zip(curves, descriptions, strict=True), start=1):
+        if curve.name is not None:
+            labels.append(curve.name)
+        elif descriptions.count(description) == 1:
+            labels.append(description)
+        else:
+            # Equal curves, or long descriptions that were shortened to the same text.
+            labels.append(f"{number}: {description}")
+    return labels
+
+
+def _distinguishing_phrases(curves: Sequence[CurveToDraw]) -> list[str]:
+    """Return for each curve the phrases that not all curves share, or all if there is none."""
     shared = set(curves[0].phrases).intersection(*(curve.phrases for curve in curves))
-    labels = [
-        ", ".join([phrase for phrase in curve.phrases if phrase not in shared] or curve.phrases)
-        for curve in curves
-    ]
-    labels = [textwrap.shorten(label, 80, placeholder=" …") for label in labels]
-    # Curves may still share a label: equal curves, or long labels that were shortened to the same
-    # text.
-    return [
-        curve.name
-        if curve.name is not None
-        else f"{number}: {label}"
-        if labels.count(label) > 1
-        else label
-        for number, (curve, label) in enumerate(zip(curves, labels, strict=True), start=1)
-    ]
+    descriptions: list[str] = []
+    for curve in curves:
+        phrases = [phrase for phrase in curve.phrases if phrase not in shared]
+        description = ", ".join(phrases or curve.phrases)
+        descriptions.append(textwrap.shorten(description, 80, placeholder=" …"))
+    return descriptions
 
 
 def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
     """Return both sides of every segment border, and enough steps between for a smooth line."""
     steps = [np.linspace(0, rows[-1].begin, 1001)]
     segments = list(nonempty_segments(rows))
-    is_sampled = len(segments) <= 1000  # The borders of more segments are a smooth line already.
+    samples = max(50, 2000 // len(segments))
+    are_sampled = len(segments) <= 1000  # The borders of more segments are a smooth line already.
     for row, after in segments:
-        if after is not None:
-            last = after - 1
-            steps.append(np.array([row.begin, last]))
-            if last > row.begin and is_sampled:
-                # Some shapes are steep at an end, so there are samples at every order of magnitude
-                # from both.
-                near = np.geomspace(1, last - row.begin, max(50, 2000 // len(segments)))
-                steps += [row.begin + near, last - near]
+        if after is None:
+            continue
+        last = after - 1
+        steps.append(np.array([row.begin, last]))
+        if last > row.begin and are_sampled:
+            # Some shapes are steep at an end, so there are samples at every order of magnitude
+            # from both.
+            distances = np.geomspace(1, last - row.begin, samples)
+            steps.append(row.begin + distances)
+            steps.append(last - distances)
     return np.unique(np.concatenate(steps).astype(np.int64))
 
 
@@ -77,7 +84,10 @@ def thin_out(steps: np.ndarray, most: int) -> np.ndarray:
 
 
 def shaded_spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, first step, first step after it) of each warmup and plateau, up to `MOST_SPANS`."""
+    """Yield (name, first step, first step after it) of each warmup and plateau.
+
+    Only the first `MOST_SPANS` are yielded.
+    """
     return itertools.islice(_all_spans(rows), MOST_SPANS)
 
 
@@ -85,7 +95,8 @@ def _all_spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
     for row, after in nonempty_segments(rows):
         if after is None:
             return
-        if row.kind == "warmup" or (row.begin == 0 and row.end > row.start):
+        rises_at_once = row.begin == 0 and row.end > row.start
+        if row.kind == "warmup" or rises_at_once:
             yield "warmup", row.begin, after
         elif row.kind in ("plateau", "hold"):
             yield "plateau", row.begin, after

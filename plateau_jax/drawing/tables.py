@@ -22,30 +22,39 @@ def as_text(lines: Sequence[tuple[str, ...]], note: str = "", left: Collection[i
         left: The columns aligned to the left; the others are aligned to the right.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = [
-        "  ".join(
-            f"{cell:{'<' if column in left else '>'}{width}}"
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-    return "\n".join([*table, "", *textwrap.wrap(note, 90)] if note else table)
+    text: list[str] = []
+    for line in lines:
+        cells: list[str] = []
+        for column, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            if column in left:
+                cells.append(cell.ljust(width))
+            else:
+                cells.append(cell.rjust(width))
+        text.append("  ".join(cells).rstrip())
+    if note:
+        text += ["", *textwrap.wrap(note, 90)]
+    return "\n".join(text)
 
 
 def as_html(lines: Sequence[tuple[str, ...]], note: str = "") -> str:
     """Return HTML of a header and rows, with the note below them."""
     header, *body = lines
-    cells = [_cells("th", header), *(_cells("td", line) for line in body)]
-    table = f'<div style="{_SCROLLED}"><table style="{_STYLE}">{"".join(cells)}</table></div>'
-    return f"<div>{table}<div>{escape(note)}</div></div>" if note else table
+    rows = _row("th", header) + "".join(_row("td", line) for line in body)
+    table = f'<div style="{_SCROLLED}"><table style="{_STYLE}">{rows}</table></div>'
+    if not note:
+        return table
+    return f"<div>{table}<div>{escape(note)}</div></div>"
 
 
-def _cells(tag: str, line: tuple[str, ...]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in line)}</tr>"
+def _row(tag: str, line: tuple[str, ...]) -> str:
+    cells = [f"<{tag}>{escape(cell)}</{tag}>" for cell in line]
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def segments_as_text(segments: Sequence[ExactSegment], peak: np.float32 | None = None) -> str:
     """Return the table of segments; with a peak, levels are shown as learning rates."""
-    (first, last, kind, start, end), *rows = describe_segments(segments, peak)
+    header, *rows = describe_segments(segments, peak)
+    first, last, kind, start, end = header
     # The least widths make the tables of most curves line up with each other.
-    return as_text([(first, last, f"{kind:13}", f"{start:>10}", f"{end:>10}"), *rows], left=(2,))
+    header = first, last, kind.ljust(13), start.rjust(10), end.rjust(10)
+    return as_text([header, *rows], left=(2,))

@@ -1,10 +1,9 @@
-"""Checks of arguments: each error names the argument, shows its value, and says what would be right.
+"""Checks of arguments: each error names the argument, shows its value, and says what is right.
 
 A message is text with the path of its argument, worded alike in Python, on the command line and on
-the page:
+the page. This raises "stages[0].to = 5 must lie in [0, 1]":
 
-    raise ValueError(must(("stages", 0, "to"), 5, "lie in [0, 1]")) # stages[0].to = 5 must lie in
-    [0, 1]
+    raise ValueError(must(("stages", 0, "to"), 5, "lie in [0, 1]"))
 """
 
 import math
@@ -19,8 +18,9 @@ import numpy as np
 MAX_STEP = 2**31 - 1
 """The largest int32: tables and traced steps are int32."""
 
-_SMALLEST, _LARGEST = 2.0**-126, float(np.finfo(np.float32).max)
-"""The limits of normal float32: XLA flushes smaller numbers to 0."""
+# The limits of normal float32: XLA flushes smaller numbers to 0.
+_SMALLEST = 2.0**-126
+_LARGEST = float(np.finfo(np.float32).max)
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -40,26 +40,39 @@ class Message(str):
     """What follows the path."""
 
     def __new__(cls, path: Path | str, text: str) -> "Message":
-        path = (path,) if isinstance(path, str) else path
-        spelled = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
-        message = super().__new__(cls, spelled.removeprefix(".") + text)
-        message.path, message.text = path, text
+        if isinstance(path, str):
+            path = (path,)
+        message = super().__new__(cls, _spell(path) + text)
+        message.path = path
+        message.text = text
         return message
 
     def __getnewargs__(self) -> Any:
         return self.path, self.text
 
     def within(self, path: Path) -> "Message":
-        """Return the message about an argument of the curve that is itself an argument, with this path."""
-        return Message(
-            (*path, *self.path), self.text if self.path or not path else f": {self.text}"
-        )
+        """Return the same message about an argument of the curve at this path."""
+        text = self.text
+        if path and not self.path:
+            text = f": {text}"
+        return Message((*path, *self.path), text)
+
+
+def _spell(path: Path) -> str:
+    spelled = ""
+    for key in path:
+        if isinstance(key, int):
+            spelled += f"[{key}]"
+        else:
+            spelled += f".{key}"
+    return spelled.removeprefix(".")
 
 
 def message_of(error: BaseException) -> Message:
     """Return the message of an error or a warning; one of Python or another library has no path."""
-    message = error.args[0] if error.args else ""
-    return message if isinstance(message, Message) else Message((), str(error))
+    if error.args and isinstance(error.args[0], Message):
+        return error.args[0]
+    return Message((), str(error))
 
 
 def must(path: Path | str, value: Any, requirement: str) -> Message:
@@ -73,7 +86,9 @@ def short_repr(value: Any) -> str:
         text = " ".join(repr(value).split())
     except RecursionError:  # nested too deeply
         return f"{type(value).__name__}(...)"
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    if len(text) > 200:
+        return f"{text[:197]}..."
+    return text
 
 
 def integer(path: Path | str, value: Any, requirement: str = "be an integer") -> int:
@@ -103,12 +118,14 @@ def positive_int(path: Path | str, value: Any) -> int:
 
 
 def _unwrap_scalar(value: Any) -> Any:
-    """Return the NumPy scalar in an array without dimensions, NumPy's or JAX's; any other value unchanged."""
-    return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
+    """Return the NumPy scalar in an array without dimensions; any other value unchanged."""
+    if getattr(value, "ndim", None) == 0:  # NumPy's or JAX's
+        return np.asarray(value)[()]
+    return value
 
 
 def _unwrap_number(value: Any) -> Any:
-    """Return a number of NumPy, or in an array without dimensions, as Python's; any other value unchanged."""
+    """Return a number of NumPy, or in an array, as Python's; any other value unchanged."""
     value = _unwrap_scalar(value)
     # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
     if isinstance(value, np.integer):
@@ -119,15 +136,17 @@ def _unwrap_number(value: Any) -> Any:
 
 
 def number(path: Path | str, value: Any, requirement: str = "be a number") -> int | float:
-    """Return the value as a Python int or float; a NumPy float becomes the decimal that it prints as."""
+    """Return the value as a Python int or float; a NumPy float as the decimal that it prints as."""
     if type(value) not in (int, float):
         value = _unwrap_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(must(path, value, requirement))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(must(path, value, "be finite"))
-    # No -0.0, and no subclass, whose addition may be its own.
-    return (int(value) if isinstance(value, int) else float(value)) + 0
+    # No subclass, whose arithmetic may differ.
+    if isinstance(value, int):
+        return int(value)
+    return float(value) + 0.0  # turns -0.0 into 0.0
 
 
 def float32(path: Path | str, value: Any) -> int | float:
@@ -158,7 +177,8 @@ def pairs(name: str, value: Any, meaning: str) -> Iterator[tuple[Path, Any, Any]
     if not is_ordered(value):
         raise TypeError(must(name, value, f"be a sequence of pairs {meaning}"))
     for index, pair in enumerate(value):
-        path, items = (name, index), cast("Any", pair if is_ordered(pair) else ())
+        path = name, index
+        items = cast("Any", pair if is_ordered(pair) else ())
         try:
             first, second = items
         except ValueError:
@@ -172,13 +192,13 @@ def is_ordered(value: Any) -> bool:
         return True
     if getattr(value, "ndim", 1) == 0:  # an array without dimensions counts as `Iterable` too
         return False
-    return isinstance(value, Iterable) and not isinstance(
-        value, str | bytes | bytearray | Set | Mapping | MappingView
-    )
+    is_text = isinstance(value, str | bytes | bytearray)
+    is_unordered = isinstance(value, Set | Mapping | MappingView)
+    return isinstance(value, Iterable) and not is_text and not is_unordered
 
 
 def peak(path: Path | str, value: Any) -> np.float32:
-    """Return a peak learning rate, rounded to float32: 0, or from 2⁻¹²⁶ to float32's largest number."""
+    """Return a peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶ and finite."""
     value = _unwrap_scalar(value)
     try:
         if is_not_real(value):
@@ -190,7 +210,8 @@ def peak(path: Path | str, value: Any) -> np.float32:
         lr = math.inf
     if lr < 0:
         raise ValueError(must(path, value, "not be negative"))
-    if not (lr == 0 or _SMALLEST <= lr < math.inf):
+    is_normal = _SMALLEST <= lr < math.inf
+    if lr != 0 and not is_normal:
         raise ValueError(must(path, value, "be 0, or finite and at least 2**-126"))
     with np.errstate(over="ignore"):
         rounded = np.float32(abs(lr))  # abs, because -0.0 is accepted too
@@ -203,9 +224,10 @@ def metric(name: str, value: Any) -> np.float32:
     """Return a real number or scalar array, rounded to float32; infinite if it is too large."""
     try:
         array: Any = np.asarray(value)
-        # V stands for bfloat16 and other types that JAX adds, and for records, which would read as
-        # 0.
-        if array.ndim or array.dtype.kind not in "iufV" or array.dtype.names:
+        # V stands for bfloat16 and other types that JAX adds, and for records, which have names and
+        # would read as 0.
+        is_real = array.dtype.kind in "iufV" and not array.dtype.names
+        if array.ndim or not is_real:
             raise TypeError
         with np.errstate(over="ignore"):
             return array.astype(np.float32)[()]
@@ -225,19 +247,22 @@ def is_not_real(value: Any) -> bool:
 def steps(step: Any) -> np.ndarray:
     """Return integers of any size as int32, clamped to 0 … 2³¹ - 1."""
     if type(step) is int:
-        return np.array(min(max(step, 0), MAX_STEP), np.int32)
+        return np.array(_clamp(step), np.int32)
     jax = sys.modules.get("jax")
     if isinstance(step, getattr(jax, "Array", ())) or hasattr(step, "__jax_array__"):
         raise TypeError(
             "step is a JAX array, which a curve does not accept: write optax_schedule(curve, "
             "peak_value), or multiplier(curve.table, step) in your own function"
         )
-    # As objects, because NumPy turns [True, 2] into integers, and [-1, 2**63] and [] into floats.
-    array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)
+    if hasattr(step, "dtype") or isinstance(step, range):
+        array = np.asarray(step)
+    else:
+        # As objects: NumPy would turn [True, 2] into integers, and [-1, 2**63] and [] into floats.
+        array = np.asarray(step, object)
     # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
     if not array.dtype.name.removeprefix("u").startswith("int"):
         try:
-            clamped = [min(max(integer("step", item), 0), MAX_STEP) for item in array.flat]
+            clamped = [_clamp(integer("step", item)) for item in array.flat]
         except TypeError:
             message = f"step must be an integer or an array of integers, not {short_repr(step)}"
             raise TypeError(message) from None
@@ -245,3 +270,7 @@ def steps(step: Any) -> np.ndarray:
     if array.dtype != np.uint64:
         array = array.astype(np.int64)
     return np.clip(array, 0, MAX_STEP).astype(np.int32)
+
+
+def _clamp(step: int) -> int:
+    return min(max(step, 0), MAX_STEP)

@@ -18,10 +18,11 @@ _is_suppressed = ContextVar("is_suppressed", default=False)
 
 
 class CurveWarning(UserWarning):
-    """A warning about a likely mistake: the message says what is suspicious, and what to write instead.
+    """A warning about a likely mistake.
 
-    It points at the line of the user's call; inside a trainer, at the trainer's line. Each curve or
-    scheduler warns once. Python's own filters turn it off:
+    The message says what is suspicious, and what to write instead. It points at the line of the
+    user's call; inside a trainer, at the trainer's line. Each curve or scheduler warns once.
+    Python's own filters turn it off:
 
     >>> import warnings
     >>> from plateau_jax import CurveWarning, PlateauCurve
@@ -37,11 +38,10 @@ def warn(message: str, category: type[Warning] = CurveWarning) -> None:
         return
     frame = sys._getframe(1)
     # Python 3.11 has no `skip_file_prefixes`.
-    while frame.f_back is not None and _module_of(frame).partition(".")[0] in _SKIPPED_PACKAGES:
+    while frame.f_back is not None and _package_of(frame) in _SKIPPED_PACKAGES:
         frame = frame.f_back
-    registry = frame.f_globals.setdefault(
-        "__warningregistry__", {}
-    )  # in which Python notes what was shown
+    # In which Python notes what was shown.
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
     place = frame.f_code.co_filename, frame.f_lineno, _module_of(frame)
     warnings.warn_explicit(message, category, *place, registry)
 
@@ -50,21 +50,22 @@ def warn_of_lr(name: str, ratio: float, least: float) -> None:
     """Warn about a ratio in (0, `least`), which looks like a learning rate."""
     # A quotient such as 1e-6 / 0.01 is meant as 1e-4, but rounds to a little less.
     if 0 < ratio < least and not math.isclose(ratio, least):
-        reason = "looks like a learning rate, but is a fraction of the peak"
-        warn(
-            Message(
-                name, f" = {ratio!r} {reason}. For a learning rate write {name}={ratio!r} / peak"
-            )
-        )
+        problem = f" = {ratio!r} looks like a learning rate, but is a fraction of the peak"
+        advice = f"For a learning rate write {name}={ratio!r} / peak"
+        warn(Message(name, f"{problem}. {advice}"))
 
 
 def _module_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__"))
 
 
+def _package_of(frame: FrameType) -> str:
+    return _module_of(frame).partition(".")[0]
+
+
 @contextmanager
 def suppress_warnings() -> Generator[None]:
-    """Suppress warnings while a curve that was constructed before is rebuilt, as a copy or from a state."""
+    """Suppress warnings while a curve that has warned is rebuilt, as a copy or from a state."""
     token = _is_suppressed.set(True)
     try:
         yield

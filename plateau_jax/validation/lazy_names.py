@@ -23,13 +23,12 @@ def attach(
         extra: The extra that installs what its names may need.
         needs: For a module, the package without which its names are left out of `__all__`.
     """
-    stub = Path(__file__).parents[2] / package / "__init__.pyi"
-    imports = [
-        node for node in ast.parse(stub.read_text("utf-8")).body if isinstance(node, ast.ImportFrom)
-    ]
-    modules = {alias.name: node.module for node in imports for alias in node.names if node.module}
+    modules = _modules_of_names(package)
     # Without JAX, `from plateau_jax import *` must not fail on the names that need it.
-    left_out = {module for module, needed in (needs or {}).items() if not _is_installed(needed)}
+    left_out: set[str] = set()
+    for module, needed in (needs or {}).items():
+        if not _is_installed(needed):
+            left_out.add(module)
     names = sorted(name for name, module in modules.items() if module not in left_out)
 
     def import_name(name: str) -> Any:
@@ -47,16 +46,26 @@ def attach(
     return names, import_name, names.copy
 
 
+def _modules_of_names(package: str) -> dict[str, str]:
+    """Return the module that each public name of a package comes from, as its stub says."""
+    stub = Path(__file__).parents[2] / package / "__init__.pyi"
+    modules: dict[str, str] = {}
+    for node in ast.parse(stub.read_text("utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                modules[alias.name] = node.module
+    return modules
+
+
 def _is_installed(package: str) -> bool:
     # `find_spec` raises a ValueError for a module without a spec, such as a mock in `sys.modules`.
     return bool(sys.modules.get(package)) or find_spec(package) is not None
 
 
 def missing_package_error(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
-    """Return the error to raise if `name` cannot be imported: how to install the missing package."""
+    """Return the error to raise if `name` cannot be imported, which says what to install."""
     package = (error.name or "").partition(".")[0]
     if not package or _is_installed(package):  # a module inside it is missing
         return error
-    return ModuleNotFoundError(
-        f"{name} needs {package}: pip install 'plateau-jax[{extra}]'", name=package
-    )
+    message = f"{name} needs {package}: pip install 'plateau-jax[{extra}]'"
+    return ModuleNotFoundError(message, name=package)

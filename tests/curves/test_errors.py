@@ -312,7 +312,6 @@ OF_CALLS = [
     ("CURVE.same_until(CURVE, {})", "step", ValueError, "at least 0", [-1]),
     ("CURVE.learning_rate(3, {})", "peak_value", TypeError, "number", ["0.1", True, None]),
     ("CURVE.learning_rate(3, {})", "peak_value", ValueError, "negative", [-0.1]),
-    ("BRANCH.merge_weights({})", "steps", TypeError, "sequence of integers", [7, None, "67", {600: 7}]),
     ("BRANCH.merge_weights([600, {}])", "steps[1]", TypeError, "integer", [700.0, True, [700]]),
     ("BRANCH.merge_weights([{}, 600])", "steps[0]", ValueError, "at least 0", [-1]),
     ("BRANCH.merge_weights({})", "steps", ValueError, "two rising integers",
