@@ -4,16 +4,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.plateau_curve import PlateauCurve
+from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
+from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.design import source
-from plateau_jax.design.forecasts import fit_runs, forecast_curves
+from plateau_jax.design.forecasts import fit_runs, forecast_curves, open_log
 from plateau_jax.design.handles import curve_and_peak_handles
-from plateau_jax.design.opened_logs import open_log
 from plateau_jax.design.questions import (
     MAX_CURVES,
     advice_about,
@@ -26,6 +26,7 @@ from plateau_jax.design.questions import (
 )
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.forecasts.loss_comparison import NOTE as FORECAST_NOTE
+from plateau_jax.numerics import shapes
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise
 from plateau_jax.theory.comparison import NOTE, minimize_bound, peak_at_equal_length
 from plateau_jax.theory.curve_parts import largest_multiplier
@@ -38,6 +39,15 @@ _MAX_ROWS = 200
 _LARGEST_LIKELY_PEAK = 10.0
 
 _DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt")
+
+_STEPS = 32  # of a picture
+
+_INITIAL_POWER = {
+    shapes.POWER_FROM_START: "2",
+    shapes.POWER_FROM_END: "2",
+    shapes.INVERSE_POWER: "0.5",
+}
+"""The initial P of each formula."""
 
 
 def initial_curves(named_curves: Sequence[tuple[str, Curve]], peak: float) -> list[dict[str, Any]]:
@@ -66,6 +76,31 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     end = end_of_rise(curve.rows)
     # A step must remain to decay, and a curve of zeros has no warmup.
     return {"warmup_steps": min(end, curve.total_steps - 1) if curve(end) else 0}
+
+
+def choices_per_field() -> dict[str, list[dict[str, Any]]]:
+    """Return the shapes that each field can have, in the order of the page."""
+    return {
+        "warmup_shape": [_choice(name) for name in get_args(WarmupShape)],
+        "decay_shape": [_choice(name) for name in (*shapes.SHAPES, *shapes.POWER_SHAPES)],
+        "shape": [_choice(name) for name in (*shapes.NAMED_SHAPES, *shapes.FORMULAS)],
+    }
+
+
+def _choice(name: str) -> dict[str, Any]:
+    """Return a shape with the initial P of a formula, and the levels of a stage that falls or rises."""
+    power = _INITIAL_POWER.get(name)
+    shape = name.replace("P", power or "")
+    low = (
+        0.0 if name in (*shapes.SHAPES, *shapes.POWER_SHAPES) else 0.1
+    )  # the others cannot reach 0
+    falling = StagedCurve([(_STEPS, low, shape)], start=1.0)
+    rising = StagedCurve([(_STEPS, 1.0, shape)], start=low)
+    levels = {
+        direction: np.round(stage(np.arange(_STEPS + 1)).astype(np.float64), 4).tolist()
+        for direction, stage in (("falling", falling), ("rising", rising))
+    }
+    return {"name": name, "power": power, "levels": levels}
 
 
 def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:

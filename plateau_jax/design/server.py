@@ -13,9 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 
-from plateau_jax.design.answers import ANSWERS, answer_request
+from plateau_jax.design.answers import ANSWERS, answer_request, choices_per_field
 from plateau_jax.design.questions import MAX_CURVES
-from plateau_jax.design.shape_choices import choices_per_field
 
 MAX_BODY_BYTES = 64 << 20
 """The limit for a question: 50 000 rows of a trainer's log take some 10 MB."""
