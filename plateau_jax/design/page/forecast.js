@@ -1,9 +1,9 @@
 // Forecasts of the loss: the runs whose logs the user opened, the fits of the law to them, and their forecasts.
 
 import { byId, element, formatLearningRate, sentence } from "./elements.js";
+import { keepState, loadState } from "./history.js";
 import { LogDialog, describeRun } from "./logs.js";
 import { LossPicture } from "./losses.js";
-import { keepState, loadState } from "./saved.js";
 
 const SAME_PEAK = 0.01;  // relative difference of peaks that is not worth a button
 

@@ -1,4 +1,4 @@
-// The state that the user edits (the curves, and which one is selected), with undo and redo.
+// The state that the user edits: undo and redo, what survives a reload of the tab, and the parts at a path.
 
 const MAX_SAVED = 100;  // states before the present one, and after it
 
@@ -71,4 +71,28 @@ export function withValue(value, path, replacement) {
   if (!path.length) return replacement;
   valueAt(copy, path.slice(0, -1))[path.at(-1)] = replacement;
   return copy;
+}
+
+const storageKey = (part) => `plateau_jax.design.${part}`;
+
+export function loadState(part) {
+  try {
+    return JSON.parse(sessionStorage.getItem(storageKey(part)));
+  } catch {
+    return null;
+  }
+}
+
+// Save what getState() returns when the tab is left: also when it is hidden, because a hidden tab may be discarded. If
+// the storage is blocked, or too small for long curves and logs, the browser asks the user before it reloads the tab.
+export function keepState(part, getState) {
+  const save = (event) => {
+    try {
+      sessionStorage.setItem(storageKey(part), JSON.stringify(getState()));
+    } catch {
+      event.preventDefault();
+    }
+  };
+  addEventListener("beforeunload", save);
+  document.addEventListener("visibilitychange", save);
 }

@@ -1,19 +1,16 @@
 // The page: it holds the curves, asks the server about them, and shows the answers.
 
-import { showCode } from "./code.js";
 import { Controls } from "./controls.js";
 import { drawCurves } from "./curves.js";
-import { movedEntry, stepsOf } from "./edits.js";
-import { byId, element, formatLearningRate, formatStep, setProperties } from "./elements.js";
-import { keepFocus } from "./focus.js";
+import { showCode, showSegments } from "./details.js";
+import { TEMPLATES, distinctName, movedEntry, stepsOf } from "./edits.js";
+import { byId, element, formatLearningRate, formatStep, keepFocus, setProperties } from "./elements.js";
 import { Forecasts } from "./forecast.js";
-import { History, withValue } from "./history.js";
+import { History, keepState, loadState, withValue } from "./history.js";
 import { freeLook, swatch } from "./looks.js";
 import { prepareOpening } from "./opening.js";
 import { Picture } from "./picture.js";
 import { ask, latestOnly, showTrouble } from "./requests.js";
-import { keepState, loadState } from "./saved.js";
-import { TEMPLATES, distinctName } from "./templates.js";
 
 // By the curve's id: {asked, fault, description}: the entry that the server was asked about, as JSON, and what it
 // answered. If the entry has a fault, the description is that of when it was last valid.
@@ -215,16 +212,6 @@ const showCurves = () => keepFocus(() => {
   });
   forecasts.draw();
 });
-
-function showSegments(answer) {
-  const [heads, ...rows] = answer?.segments ?? [[]];
-  // Six digits of the learning rates would not fit next to the fields; the tooltip has them.
-  const shown = (text, column) => (column < 2 ? formatStep(text) : column > 2 ? formatLearningRate(Number(text)) : text);
-  const cell = (text, column) => element("td", { class: column === 2 ? null : "number", title: column > 2 ? text : null }, shown(text, column));
-  byId("segments").tHead.replaceChildren(element("tr", {}, ...heads.map((text, column) =>
-    element("th", { scope: "col", class: column === 2 ? null : "number" }, text))));
-  byId("segments").tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...row.map(cell))));
-}
 
 // Actions of the user
 
