@@ -6,7 +6,8 @@ let shown;  // the server's description of a curve
 
 export function showCode(answer = shown) {
   shown = answer;
-  const text = answer?.[document.querySelector("[name=format]:checked").value] ?? "";
+  const format = document.querySelector("[name=format]:checked").value;
+  const text = answer?.[format] ?? "";
   if (byId("code").textContent !== text) byId("code").textContent = text;
 }
 
@@ -22,12 +23,22 @@ byId("copy").addEventListener("click", async () => {
   setTimeout(() => (byId("copied").textContent = ""), 2500);
 });
 
+// The columns of segments: two steps, a shape, and learning rates.
+const SHAPE_COLUMN = 2;
+const numberClass = (column) => (column === SHAPE_COLUMN ? null : "number");
+
 export function showSegments(answer) {
   const [heads, ...rows] = answer?.segments ?? [[]];
+  const table = byId("segments");
+  const headCells = heads.map((text, column) =>
+    element("th", { scope: "col", class: numberClass(column) }, text));
+  table.tHead.replaceChildren(element("tr", {}, ...headCells));
+  table.tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...row.map(segmentCell))));
+}
+
+function segmentCell(text, column) {
+  if (column < SHAPE_COLUMN) return element("td", { class: "number" }, formatStep(text));
+  if (column === SHAPE_COLUMN) return element("td", {}, text);
   // Six digits of the learning rates would not fit next to the fields; the tooltip has them.
-  const shown = (text, column) => (column < 2 ? formatStep(text) : column > 2 ? formatLearningRate(Number(text)) : text);
-  const cell = (text, column) => element("td", { class: column === 2 ? null : "number", title: column > 2 ? text : null }, shown(text, column));
-  byId("segments").tHead.replaceChildren(element("tr", {}, ...heads.map((text, column) =>
-    element("th", { scope: "col", class: column === 2 ? null : "number" }, text))));
-  byId("segments").tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...row.map(cell))));
+  return element("td", { class: "number", title: text }, formatLearningRate(Number(text)));
 }
