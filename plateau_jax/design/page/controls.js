@@ -75,7 +75,7 @@ export class Controls {
       input.defaultValue = input.value;
     }
     for (const { field, path } of this.#shapes) {
-      field.draw(valueAt(entry, path), rises(entry, path), isUndone);
+      field.draw(valueAt(entry, path), { rises: rises(entry, path), isUndone });
     }
     this.#messages.show(fault, advice, this.#allInputs());
   }
@@ -129,7 +129,8 @@ export class Controls {
 
   #derivedBlock(title, curve, path, fields) {
     const removeCurve = () => this.#change(path, ({ curve: parent }) => parent);
-    const remove = this.#button("×", [...path, "remove"], removeCurve, `Remove the ${title.toLowerCase()}`);
+    const label = `Remove the ${title.toLowerCase()}`;
+    const remove = this.#button("×", [...path, "remove"], removeCurve, { label });
     const legend = element("legend", {}, element("span", { class: "legend" }, title, remove));
     return element("fieldset", {}, legend, batchesOf(curve), ...fields, this.#other(curve, path));
   }
@@ -195,12 +196,13 @@ export class Controls {
     const labels = ["steps", "to", "shape"].map((part) => `Stage ${index + 1}, ${part}`);
     const move = (arrow, direction, offset, isAtEnd) => {
       const click = () => this.#moveItem(list, index, direction, offset);
-      return this.#button(arrow, [...list, index, direction], click, `Move ${name} ${direction}`, isAtEnd);
+      const label = `Move ${name} ${direction}`;
+      return this.#button(arrow, [...list, index, direction], click, { label, disabled: isAtEnd });
     };
     return this.#row([...list, index], index + 1, labels, [
       move("↑", "up", -1, index === 0),
       move("↓", "down", 1, index === count - 1),
-      this.#removeButton(list, index, `Remove ${name}`, count === 1),
+      this.#removeButton(list, index, `Remove ${name}`, { disabled: count === 1 }),
     ]);
   }
 
@@ -266,7 +268,7 @@ export class Controls {
 
   // The path identifies the button when it is drawn anew. A button without a label has a border and
   // its text.
-  #button(text, path, click, label = null, disabled = false) {
+  #button(text, path, click, { label = null, disabled = false } = {}) {
     return element("button", {
       type: "button",
       class: label ? "plain" : null,
@@ -278,9 +280,9 @@ export class Controls {
     }, text);
   }
 
-  #removeButton(list, index, label, disabled = false) {
+  #removeButton(list, index, label, { disabled = false } = {}) {
     const remove = () => this.#change(list, (items) => items.toSpliced(index, 1));
-    return this.#button("×", [...list, index, "remove"], remove, label, disabled);
+    return this.#button("×", [...list, index, "remove"], remove, { label, disabled });
   }
 
   // Changes

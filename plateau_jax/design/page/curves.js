@@ -121,7 +121,7 @@ function actionCell(entry, buttons) {
   return element("td", { class: "row-actions" },
     buttons.makeReference(),
     entry.isHidden ? buttons.plain("show", "Show", "hide") : buttons.plain("hide", "Hide", "hide"),
-    buttons.plain("×", "Remove", "remove", entry.isOnly));
+    buttons.plain("×", "Remove", "remove", { disabled: entry.isOnly }));
 }
 
 // The tab key stops at the controls of the selected row only, or it would stop at every control of
@@ -138,7 +138,7 @@ class RowButtons {
   }
 
   // A button for an action on the curve; `label` and the curve's name say what it does.
-  plain(text, label, action, disabled = false) {
+  plain(text, label, action, { disabled = false } = {}) {
     return element("button", {
       type: "button",
       class: "plain",

@@ -34,12 +34,12 @@ function roundPart(part) {
   return [5, 2, 1].map((times) => times * power).find((size) => size <= atLeastOne);
 }
 
-// Make a mark {node, handle} draggable. Sets mark.begin, which starts a drag from a pointerdown
-// event. `picture` converts pixels to steps and learning rates; `overlapping()` returns the other
-// handles under the mark. `move({handle, value}, isLast)` receives each new value, and null at the
-// end of a drag. `enqueue(action)` runs an action after all earlier changes have been drawn.
-// picture.drag(handle) shows the handle's value.
-export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
+// Make a mark {node, handle} draggable. Sets mark.begin, which starts a drag from a pointerdown event.
+// `picture` converts pixels to steps and learning rates, and picture.drag(handle) shows the handle's
+// value; `overlapping()` returns the other handles under the mark. `move({handle, value})` receives
+// each new value, `endDrag()` is called after a drag, and `enqueue(action)` runs an action after all
+// earlier changes have been drawn.
+export function makeDraggable(mark, picture, overlapping, { move, endDrag, enqueue }) {
   let drag = null;
   let waitingKeys = 0;
 
@@ -48,7 +48,12 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
     mark.node.focus({ focusVisible: false, preventScroll: true });
     mark.node.setPointerCapture(event.pointerId);
     picture.drag(mark.handle);
-    drag = { x: event.clientX, y: event.clientY, handles: [mark.handle, ...overlapping()], handle: null };
+    drag = {
+      x: event.clientX,
+      y: event.clientY,
+      handles: [mark.handle, ...overlapping()],
+      handle: null,  // the one that moves, once that is clear
+    };
   };
 
   mark.node.addEventListener("pointermove", (event) => {
@@ -58,21 +63,22 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
     drag.handle ??= handleAlong(drag.handles, right, up);
     if (drag.handle === null) return;
     picture.drag(drag.handle);
-    move({ handle: drag.handle, value: afterDrag(drag.handle, picture, right, up, event.shiftKey) }, false);
+    const value = afterDrag(drag.handle, picture, right, up, event.shiftKey);
+    move({ handle: drag.handle, value });
   });
 
   const end = () => {
     if (drag === null) return;
     drag = null;
     picture.drag(null);
-    move(null, true);
+    endDrag();
   };
   mark.node.addEventListener("pointerup", end);
   mark.node.addEventListener("lostpointercapture", end);
 
   const cancel = () => {
     const [handle] = drag.handles;
-    move({ handle, value: handle.value }, false);  // back to the beginning
+    move({ handle, value: handle.value });  // back to the beginning
     end();
   };
 
@@ -88,7 +94,7 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
     waitingKeys += 1;
     enqueue(() => {
       waitingKeys -= 1;
-      if (mark.node.isConnected) move({ handle: mark.handle, value: valueAfterKey() }, true);
+      if (mark.node.isConnected) move({ handle: mark.handle, value: valueAfterKey() });
     });
   });
 }

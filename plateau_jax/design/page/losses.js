@@ -84,7 +84,9 @@ function rangeOf(runs, lines) {
   const shown = [];
   for (const { steps, losses } of runs) {
     const sorted = lateValues(steps, losses, steps.at(-1)).sort((one, other) => one - other);
-    shown.push(sorted[Math.floor(sorted.length * 0.02)], sorted[Math.ceil(sorted.length * 0.98) - 1]);
+    const lowest = sorted[Math.floor(sorted.length * 0.02)];
+    const highest = sorted[Math.ceil(sorted.length * 0.98) - 1];
+    shown.push(lowest, highest);
   }
   const longest = Math.max(...runs.map(({ steps }) => steps.at(-1)));
   for (const line of lines) {

@@ -29,6 +29,7 @@ let history;
 let maxCurves;
 let refreshed = Promise.resolve();  // resolves once the server's answers to the last change are shown
 let queue = Promise.resolve();  // of key presses on handles
+let beforeDrag = null;  // the entry at the beginning of a drag
 
 // The state: entries {id, colour, name, isHidden, peak, curve}, and the id of the selected one
 
@@ -55,7 +56,7 @@ function changeEntry(key, entry) {
 
 function undoOrRedo(action) {
   history[action]();
-  show(true);
+  show({ isUndone: true });
   refreshed = refresh();
 }
 
@@ -93,7 +94,8 @@ async function addFromTemplate(template) {
 async function openCurves(saved, name) {
   if (saved?.curves !== undefined) return openPage(saved.curves);
   if (isFull()) throw new Error(fullText());
-  const { curves } = await ask("/page", { curves: [{ curve: saved, peak: lastValid(selected()).peak }] });
+  const asked = { curve: saved, peak: lastValid(selected()).peak };
+  const { curves } = await ask("/page", { curves: [asked] });
   const [{ fault, curve, peak }] = curves;
   if (fault) throw new Error(fault.message);
   add(name, curve, peak);
@@ -114,8 +116,11 @@ async function openPage(saved) {
 // Download the curves with their names and peaks: each as it was last valid, or as typed if no
 // answer has come yet.
 function save() {
-  const saved = entries().map((entry) => (isAnswered(entry) ? lastValid(entry) : entry));
-  download("curves.json", { curves: saved.map(({ name, peak, curve }) => ({ name, peak, curve })) });
+  const curves = entries().map((entry) => {
+    const { name, peak, curve } = isAnswered(entry) ? lastValid(entry) : entry;
+    return { name, peak, curve };
+  });
+  download("curves.json", { curves });
 }
 
 // Questions to the server
@@ -134,7 +139,8 @@ async function askAboutValid(question) {
   const asked = validEntries();
   const answer = await ask("/page", { curves: asked.map(validPart), describe: false, ...question });
   for (const [name, value] of Object.entries(answer)) {
-    if (Array.isArray(value)) answer[name] = new Map(asked.map(({ id }, index) => [id, value[index]]));
+    if (!Array.isArray(value)) continue;
+    answer[name] = new Map(asked.map(({ id }, index) => [id, value[index]]));
   }
   return answer;
 }
@@ -205,11 +211,10 @@ const picture = new Picture(byId("picture"), {
   enqueue: (action) => {
     queue = queue.then(() => refreshed).then(action).catch(showTrouble);
   },
-  move: (moved, isLast) => {
-    if (moved !== null) moveHandle(moved);
-    if (!isLast) return;
-    picture.beforeDrag = null;
-    if (moved === null) history.endStep();
+  move: moveHandle,
+  endDrag: () => {
+    beforeDrag = null;
+    history.endStep();
     show();
   },
 });
@@ -221,11 +226,11 @@ function moveHandle({ handle, value }) {
   const distance = value - handle.value;
   // Without an answer to what was typed last, the handle does not know it, and would undo it.
   const knowsEntry = distance !== 0 && isAnswered(entry);
-  if (!picture.beforeDrag && !knowsEntry) return;
+  if (beforeDrag === null && !knowsEntry) return;
   let before = lastValid(entry);
   if (picture.isDragging) {
-    picture.beforeDrag ??= before;
-    before = picture.beforeDrag;
+    beforeDrag ??= before;
+    before = beforeDrag;
   }
   const next = distance === 0 ? before : movedEntry(before, handle, distance);
   changeEntry(`move ${entry.id} ${handle.name}`, next);
@@ -233,10 +238,10 @@ function moveHandle({ handle, value }) {
 
 // Drawing
 
-function show(isUndone = false) {
+function show({ isUndone = false } = {}) {
   keepFocus(() => {
     const entry = selected();
-    showFields(isUndone);
+    showFields({ isUndone });
     showPicture(entry);
     showButtons();
     showCurves();
@@ -245,7 +250,7 @@ function show(isUndone = false) {
   });
 }
 
-function showFields(isUndone = false) {
+function showFields({ isUndone = false } = {}) {
   const entry = selected();
   controls.draw(entry, { fault: faultOf(entry), advice: descriptionOf(entry)?.advice, isUndone });
 }

@@ -24,7 +24,7 @@ export class Picture {
   #pressed = { x: 0, y: 0 };  // where the pointer went down last
   step = null;  // at the cursor
 
-  // listeners.move and listeners.enqueue serve handles.js; listeners.read() is called when the
+  // listeners.move, .endDrag and .enqueue serve handles.js; listeners.read() is called when the
   // cursor moves, listeners.choose(id) when a curve is clicked on.
   constructor(svg, listeners) {
     this.#svg = svg;

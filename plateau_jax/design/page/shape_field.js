@@ -40,7 +40,7 @@ export class ShapeField {
   }
 
   // Show a shape that rises or falls. "(1-x)^2" is "(1-x)^P" with P = 2.
-  draw(shape, rises, isUndone) {
+  draw(shape, { rises, isUndone }) {
     this.#drawChoices(rises ? "rising" : "falling");
     const formula = this.#choices.map(({ name }) => name).find((name) => isOfFormula(shape, name));
     this.select.value = formula ?? shape;
