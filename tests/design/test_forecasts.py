@@ -11,7 +11,7 @@ from support.examples import examples
 from support.forecasts.law_runs import csv_of, rows_of
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.design import forecasts, opened_logs
+from plateau_jax.design import forecasts
 from plateau_jax.design.answers import answer_page
 from plateau_jax.forecasts.loss_fit import fit_named_runs
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -150,7 +150,7 @@ def test_kept_answers_have_their_advice(monkeypatch) -> None:
     first = forecast([run], (WSD, PEAK))
     assert first[0]["advice"] == ["these losses lag behind"]
     monkeypatch.setattr(forecasts, "fit_named_runs", None)
-    monkeypatch.setattr(opened_logs, "LossRun", None)
+    monkeypatch.setattr(forecasts, "LossRun", None)
     assert forecast([run], (WSD, PEAK)) == first
 
 
