@@ -1,4 +1,4 @@
-"""The same number of batches on every rank, because each forward pass of a wrapped model is a collective."""
+"""The same number of batches on every rank: a forward pass of a wrapped model is a collective."""
 
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -16,12 +16,17 @@ _NONE: Any = object()
 
 
 def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, bool]]:
-    """Yield each batch with True, then filler batches with False, until all ranks have the same number.
+    """Yield `(batch, True)` for each batch, then `(filler, False)` until all ranks have as many.
 
     The filler is this rank's last batch, repeated; on a rank without any batch it is the first
-    batch of another rank. The ranks agree once on the largest length. After that number of batches,
-    or from the start if an iterable has no length, they agree before every batch. If no rank has a
-    batch, nothing is yielded.
+    batch of another rank. With three batches on rank 0 and one on rank 1:
+
+        rank 0    (a, True)   (b, True)    (c, True)
+        rank 1    (d, True)   (d, False)   (d, False)
+
+    The ranks agree once on the largest length. After that number of batches, or from the start if
+    an iterable has no length, they agree before every batch. If no rank has a batch, nothing is
+    yielded.
 
     Args:
         batches: This rank's batches.
@@ -35,27 +40,36 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
         for batch in batches:
             yield batch, True
         return
+
     length = length_hint(batches, -1)
     iterator = iter(batches)
     batch = next(iterator, _NONE)
     has_batch = batch is not _NONE
-    lengths, ranks_have_batch = zip(*processes.gather((length, has_batch)), strict=True)
+
+    gathered = processes.gather((length, has_batch))
+    lengths = [length for length, _ in gathered]
+    ranks_have_batch = [has_batch for _, has_batch in gathered]
     if not any(ranks_have_batch):
         return
     if not all(ranks_have_batch):
         # A collective: ranks that have a batch take part too, and discard the result.
         first = _broadcast(batch, ranks_have_batch.index(True), device)
-        batch = batch if has_batch else first
-    agreed = 0 if -1 in lengths else max(lengths)
-    for passes in count(1):
+        if not has_batch:
+            batch = first
+
+    agreed_length = max(lengths)
+    if -1 in lengths:
+        agreed_length = 0
+    for num_yielded in count(1):
         yield batch, has_batch
-        following = next(iterator, _NONE) if has_batch else _NONE
-        has_batch = following is not _NONE
         if has_batch:
-            batch = following
-        # Ask all ranks even at the agreed number: a length may be wrong, for instance after a
-        # loader resumed in the middle of an epoch.
-        if passes >= agreed and not any(processes.gather(has_batch)):
+            following = next(iterator, _NONE)
+            has_batch = following is not _NONE
+            if has_batch:
+                batch = following
+        # Ask all ranks even at the agreed length: it may be wrong, for instance after a loader
+        # resumed in the middle of an epoch.
+        if num_yielded >= agreed_length and not any(processes.gather(has_batch)):
             return
 
 
@@ -66,7 +80,13 @@ def _broadcast(batch: Any, source: int, device: torch.device) -> Any:
     were_on_host = [leaf.is_cpu for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
     sent = [pytree.tree_map_only(Tensor, Tensor.cpu, batch), were_on_host]
     distributed.broadcast_object_list(sent, source)
-    received, stays_on_host = sent[0], iter(sent[1])
-    return pytree.tree_map_only(
-        Tensor, lambda leaf: leaf if next(stays_on_host) else leaf.to(device), received
-    )
+
+    received, were_on_host = sent
+    stays_on_host = iter(were_on_host)
+
+    def to_device(leaf: Tensor) -> Tensor:
+        if next(stays_on_host):
+            return leaf
+        return leaf.to(device)
+
+    return pytree.tree_map_only(Tensor, to_device, received)

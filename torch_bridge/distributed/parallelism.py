@@ -9,7 +9,10 @@ from torch.distributed import ReduceOp
 
 
 class Parallelism:
-    """The interface between an update and the model's parallelism; the class itself serves a plain module."""
+    """The interface between an update and the model's parallelism.
+
+    The class itself serves a plain module.
+    """
 
     is_distributed = False
     """True if an update runs collectives, even in a group of one rank."""
@@ -34,7 +37,7 @@ class Parallelism:
         """
 
     def micro_batch_context(self, is_last: bool) -> AbstractContextManager[Any] | None:
-        """Return a context for the passes of a micro-batch, which decides if gradients are averaged.
+        """Return a context for a micro-batch's passes, which decides if gradients are averaged.
 
         None if it would do nothing.
         """

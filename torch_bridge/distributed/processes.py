@@ -11,12 +11,16 @@ Value = TypeVar("Value")
 
 def world_size() -> int:
     """Return the number of ranks: of the process group or, before there is one, from torchrun."""
-    return distributed.get_world_size() if has_group() else int(os.environ.get("WORLD_SIZE", "1"))
+    if has_group():
+        return distributed.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
     """Return the rank of this process, from 0."""
-    return distributed.get_rank() if has_group() else int(os.environ.get("RANK", "0"))
+    if has_group():
+        return distributed.get_rank()
+    return int(os.environ.get("RANK", "0"))
 
 
 def is_main() -> bool:
@@ -39,13 +43,14 @@ def gather(value: Value, group: Any = None) -> list[Value]:
     Raises:
         RuntimeError: There are several processes but no process group.
     """
-    if group is None and world_size() == 1:
-        return [value]
-    if group is None and not has_group():
-        raise RuntimeError(
-            f"WORLD_SIZE = {world_size()}, but there is no process group: call distribute(model), "
-            "or torch.distributed.init_process_group(), first"
-        )
+    if group is None:
+        if world_size() == 1:
+            return [value]
+        if not has_group():
+            raise RuntimeError(
+                f"WORLD_SIZE = {world_size()}, but there is no process group: call "
+                "distribute(model), or torch.distributed.init_process_group(), first"
+            )
     values: list[Any] = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(values, value, group=group)
     return values
@@ -72,15 +77,16 @@ def collective_call(work: Callable[[], Value], group: Any = None) -> list[Value]
         gathered = gather((value, describe_error(error)), group)
         raise_error_of_any_rank(error, [message for _, message in gathered])
     finally:
-        del (
-            error
-        )  # its traceback refers to this frame, a cycle that would keep the work's tensors alive
+        # The traceback refers to this frame, a cycle that would keep the work's tensors alive.
+        del error
     return [cast("Value", value) for value, _ in gathered]
 
 
 def describe_error(error: BaseException | None) -> str | None:
     """Return an error as text, to gather from all ranks."""
-    return None if error is None else f"{type(error).__name__}: {error}"
+    if error is None:
+        return None
+    return f"{type(error).__name__}: {error}"
 
 
 def raise_error_of_any_rank(
@@ -95,4 +101,5 @@ def raise_error_of_any_rank(
 
 
 def has_group() -> bool:
+    """Return True if there is a process group."""
     return distributed.is_available() and distributed.is_initialized()
