@@ -31,11 +31,12 @@ _NOT_CALLED = (
 
 
 class Replicated(Parallelism):
-    """A `DistributedDataParallel`: every rank holds all parameters and receives the same gradient."""
+    """A `DistributedDataParallel`: every rank holds all parameters and gets the same gradient.
 
-    # Torch does not complain, at least not in the same update, if the averaging did not take place:
-    # the replicas would drift apart. So each update checks that DDP was called and that its reducer
-    # has finished.
+    Torch does not complain, at least not in the same update, if the averaging did not take place:
+    the replicas would drift apart. So each update checks that DDP was called and that its reducer
+    has finished.
+    """
 
     is_distributed = True
 
@@ -45,11 +46,11 @@ class Replicated(Parallelism):
         # With static_graph torch can't postpone the averaging of the first backward pass.
         self._every_micro_batch = every_micro_batch or model.static_graph
         self._group = cast("distributed.ProcessGroup", model.process_group)
-        self.size = self.replicas = self._group.size()
+        self.size = self._group.size()
+        self.replicas = self.size
         self.rank = self._group.rank()
-        self.may_send_fp16 = bool(
-            self._model._comm_hooks
-        )  # only the hook knows what it compresses to
+        # Only a communication hook knows what it compresses gradients to.
+        self.may_send_fp16 = bool(self._model._comm_hooks)
         self._left_out: list[nn.Parameter] = []
         self._was_called = False
         self._torch_post_forward = self._model._post_forward
@@ -59,10 +60,12 @@ class Replicated(Parallelism):
     def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         known_to_torch: list[nn.Parameter] = self._model._module_parameters
         trained = [parameter for parameter in known_to_torch if parameter.requires_grad]
-        known = set(map(id, trained))
-        self._left_out = [parameter for parameter in parameters if id(parameter) not in known]
+        trained_ids = {id(parameter) for parameter in trained}
+        self._left_out = [parameter for parameter in parameters if id(parameter) not in trained_ids]
         self._check_left_out()
-        if len(trained) > self._model._get_ddp_logging_data()["num_parameter_tensors"]:
+        # Parameters that were frozen when DDP was built are known to it, but not averaged.
+        num_averaged = self._model._get_ddp_logging_data()["num_parameter_tensors"]
+        if len(trained) > num_averaged:
             raise ValueError(_LEFT_OUT)
 
     def _check_left_out(self) -> None:
@@ -76,7 +79,9 @@ class Replicated(Parallelism):
                 "the step was called under no_sync(): leave it out, and pass all micro-batches of "
                 "an update in one call; the step decides when gradients are averaged"
             )
-        return self._averaged() if is_last or self._every_micro_batch else self._model.no_sync()
+        if is_last or self._every_micro_batch:
+            return self._averaged()
+        return self._model.no_sync()
 
     @contextmanager
     def _averaged(self) -> Generator[None]:

@@ -1,6 +1,6 @@
-"""`fully_shard` (FSDP2) in an update: which models it can train, and when gradients are averaged."""
+"""`fully_shard` (FSDP2) in an update: which models it trains, and when gradients are averaged."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
@@ -34,18 +34,19 @@ class Sharded(Parallelism):
         mesh = mesh_of(next(model.parameters()))
         self._groups = mesh.get_all_groups()
         self.size = mesh.size()
-        self.rank = mesh.mesh.flatten().tolist().index(distributed.get_rank())
-        self.replicas = mesh.size(0) if mesh.ndim == 2 else 1
+        ranks = mesh.mesh.flatten().tolist()
+        self.rank = ranks.index(distributed.get_rank())
+        if mesh.ndim == 2:
+            self.replicas = mesh.size(0)
         # Gradients reach `parameter.grad` only when they are averaged, which costs nothing on one
         # rank.
         self._every_micro_batch = every_micro_batch or self.size == 1
-        policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
-        self.may_send_fp16 = any(
-            torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies
-        )
+        self.may_send_fp16 = any(_sends_fp16(module) for module in _sharded_modules(model))
 
     def micro_batch_context(self, is_last: bool) -> AbstractContextManager[Any] | None:
-        return None if is_last or self._every_micro_batch else self._unsynchronized()
+        if is_last or self._every_micro_batch:
+            return None
+        return self._unsynchronized()
 
     @contextmanager
     def _unsynchronized(self) -> Generator[None]:
@@ -69,20 +70,9 @@ def check_sharded(model: nn.Module) -> None:
             averages over ranks.
     """
     reshard(model)
-    first = cast("Any", next(model.parameters(), None))
-    mesh, *replicated, sharded = mesh_of(first), *getattr(first, "placements", [None])
-    if (
-        mesh is None
-        or {mesh} != set(map(mesh_of, model.parameters()))
-        or len(replicated) > 1
-        or not all(placement.is_replicate() for placement in replicated)
-        or not sharded.is_shard()
-        or first.device.type != mesh.device_type
-    ):
-        places = {
-            f"{getattr(parameter, 'placements', 'plain')} on {parameter.device.type}"
-            for parameter in model.parameters()
-        }
+    parameters = list(model.parameters())
+    if not _are_sharded_as_one(parameters):
+        places = {_place_of(parameter) for parameter in parameters}
         raise ValueError(
             "the model is sharded in part, over several meshes, with an offload policy or with "
             f"another kind of parallelism: its parameters are {sorted(places)}. Apply fully_shard "
@@ -92,12 +82,37 @@ def check_sharded(model: nn.Module) -> None:
     # Hybrid sharding divides by a given factor twice, so only torch's default, None, is sure to
     # average.
     if any(group.gradient_divide_factor is not None for group in _parameter_groups(model)):
+        size = mesh_of(parameters[0]).size()
         raise ValueError(
             "set_gradient_divide_factor was called on the model or a part of it, so gradients may "
-            f"not be averages over the {mesh.size()} ranks, which a training step needs. Leave "
-            "that call out; for a loss per token of all ranks return (loss.sum(), number of "
-            "tokens) from loss_fn"
+            f"not be averages over the {size} ranks, which a training step needs. Leave that call "
+            "out; for a loss per token of all ranks return (loss.sum(), number of tokens) from "
+            "loss_fn"
         )
+
+
+def _are_sharded_as_one(parameters: Sequence[nn.Parameter]) -> bool:
+    """Return True if one mesh holds all parameters: sharded, or sharded and then replicated."""
+    if not parameters:
+        return False
+    first: Any = parameters[0]
+    mesh = mesh_of(first)
+    if mesh is None or any(mesh_of(parameter) != mesh for parameter in parameters):
+        return False
+    if first.device.type != mesh.device_type:  # an offload policy keeps shards in host memory
+        return False
+    match first.placements:
+        case [sharded]:
+            return sharded.is_shard()
+        case [replicated, sharded]:  # hybrid sharding
+            return replicated.is_replicate() and sharded.is_shard()
+        case _:
+            return False
+
+
+def _place_of(parameter: nn.Parameter) -> str:
+    placements = getattr(parameter, "placements", "plain")
+    return f"{placements} on {parameter.device.type}"
 
 
 def check_shardable(optimizer: Optimizer) -> None:
@@ -106,13 +121,18 @@ def check_shardable(optimizer: Optimizer) -> None:
     Raises:
         ValueError: Torch cannot run it; the message names the optimizer.
     """
-    name = type(optimizer).__name__
-    is_fused = any(group.get("fused") for group in optimizer.param_groups)
-    if name in _NOT_SHARDABLE or (name in _NOT_SHARDABLE_IF_FUSED and is_fused):
-        raise ValueError(
-            f"torch cannot run {name}{' with fused=True' if is_fused else ''} on parameters under "
-            "fully_shard"
-        )
+    kind = type(optimizer).__name__
+    if kind in _NOT_SHARDABLE:
+        unsupported = kind
+    elif kind in _NOT_SHARDABLE_IF_FUSED and _is_fused(optimizer):
+        unsupported = f"{kind} with fused=True"
+    else:
+        return
+    raise ValueError(f"torch cannot run {unsupported} on parameters under fully_shard")
+
+
+def _is_fused(optimizer: Optimizer) -> bool:
+    return any(group.get("fused") for group in optimizer.param_groups)
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -133,9 +153,16 @@ def _sharded_modules(model: nn.Module) -> list[Any]:
 
 def _parameter_groups(model: nn.Module) -> list[Any]:
     """Return FSDP2's groups of parameters, each gathered and reduced by one collective."""
-    states = [module._get_fsdp_state() for module in _sharded_modules(model)]
-    if any(hasattr(state, "_fsdp_param_groups") for state in states):
-        return [group for state in states for group in state._fsdp_param_groups]
-    return [
-        state._fsdp_param_group for state in states if state._fsdp_param_group
-    ]  # before torch 2.13
+    groups: list[Any] = []
+    for module in _sharded_modules(model):
+        state = module._get_fsdp_state()
+        if hasattr(state, "_fsdp_param_groups"):
+            groups += state._fsdp_param_groups
+        elif state._fsdp_param_group:  # before torch 2.13
+            groups.append(state._fsdp_param_group)
+    return groups
+
+
+def _sends_fp16(module: Any) -> bool:
+    policy = module._get_fsdp_state()._mp_policy
+    return torch.float16 in (policy.param_dtype, policy.reduce_dtype)

@@ -13,6 +13,8 @@ from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.distributed.replicated import Replicated
 from torch_bridge.distributed.sharded import Sharded, check_sharded, is_sharded
 
+_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+
 _INDEPENDENT: WeakSet[nn.Module] = WeakSet()
 
 
@@ -46,13 +48,21 @@ def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:
         check_sharded(inner)
         return Sharded(inner, every_micro_batch)
     check_unwrapped(model)
-    if inner not in _INDEPENDENT and processes.has_group() and distributed.get_world_size() > 1:
-        warn(
-            f"the model is not wrapped, but {distributed.get_world_size()} ranks run: each rank "
-            "trains its own model. Pass what distribute(model) returns to the step; if you want "
-            "one model per rank, write distribute(model, None)"
-        )
+    _warn_if_independent(inner)
     return Parallelism(model)
+
+
+def _warn_if_independent(model: nn.Module) -> None:
+    """Warn if each rank trains its own model, unless `distribute` was called with `mode=None`."""
+    if model in _INDEPENDENT or not processes.has_group():
+        return
+    size = distributed.get_world_size()
+    if size > 1:
+        warn(
+            f"the model is not wrapped, but {size} ranks run: each rank trains its own model. Pass "
+            "what distribute(model) returns to the step; if you want one model per rank, write "
+            "distribute(model, None)"
+        )
 
 
 def mark_independent(model: nn.Module) -> None:
@@ -67,17 +77,14 @@ def check_unwrapped(model: nn.Module) -> None:
         ValueError: The model is wrapped, or a part is; the message names the wrapper.
     """
     for module in model.modules():
-        kinds = {kind.__name__ for kind in type(module).__mro__}
-        if wrappers := kinds & {
-            "DistributedDataParallel",
-            "FullyShardedDataParallel",
-            "FSDPModule",
-        }:
-            raise ValueError(
-                f"the model, or a part of it, is wrapped for several processes ({wrappers.pop()}). "
-                "A TrainStep takes a model that is wrapped as a whole: by "
-                "DistributedDataParallel(model), or by fully_shard of its blocks and then of the "
-                "model; distribute does either to a plain model"
-            )
-    if any(map(mesh_of, model.parameters())):
+        # By the class's name, since importing torch.distributed.fsdp takes most of a second.
+        for kind in type(module).__mro__:
+            if kind.__name__ in _WRAPPERS:
+                raise ValueError(
+                    f"the model, or a part of it, is wrapped for several processes "
+                    f"({kind.__name__}). A TrainStep takes a model that is wrapped as a whole: by "
+                    "DistributedDataParallel(model), or by fully_shard of its blocks and then of "
+                    "the model; distribute does either to a plain model"
+                )
+    if any(mesh_of(parameter) is not None for parameter in model.parameters()):
         raise ValueError("parameters of the model are DTensors, but it is not under fully_shard")
