@@ -80,29 +80,15 @@ def distribute(
     target = _select_device(device)
     if mode is None:
         mark_independent(model)
-    if mode is None or processes.world_size() == 1:
         return model.to(target)
+    if processes.world_size() == 1:
+        return model.to(target)
+
     if not distributed.is_initialized():
-        on_cuda = target.type == "cuda"
-        distributed.init_process_group(
-            "nccl" if on_cuda else "gloo", device_id=target if on_cuda else None
-        )
+        _start_process_group(target)
     if mode == "ddp":
         return cast("Model", DistributedDataParallel(model.to(target), **options))
-    from torch.distributed.device_mesh import (
-        init_device_mesh,
-    )  # start-up: with the next, most of a second
-    from torch.distributed.fsdp import fully_shard  # start-up
-
-    if options.get("mesh") is None:
-        options["mesh"] = init_device_mesh(target.type, (processes.world_size(),))
-    # Inner modules first, as fully_shard requires. One at a time, so that the device never holds
-    # the whole model: by the time the next one moves, this one is sharded.
-    for module in reversed(list(model.modules())):
-        if module is model or isinstance(module, classes):
-            module.to(target)
-            _broadcast_from_main(chain(module.parameters(), module.buffers()))
-            fully_shard(module, **options)
+    _shard(model, classes, target, options)
     return model
 
 
@@ -113,12 +99,9 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
         TypeError: `blocks` is neither a module class nor a sequence of module classes.
         ValueError: No module of the model has one of the classes.
     """
-    if not isinstance(blocks, type) and not checks.is_ordered(blocks):
-        raise TypeError(
-            f"blocks = {checks.short_repr(blocks)} must be a class of modules, or a sequence of "
-            "them"
-        )
-    classes: tuple[Any, ...] = (blocks,) if isinstance(blocks, type) else tuple(blocks)
+    if isinstance(blocks, type | str):  # the name of a class is named whole in the error
+        blocks = [blocks]
+    classes: tuple[Any, ...] = tuple(blocks)
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise TypeError(f"blocks has {checks.short_repr(kind)}; it must be a class of modules")
@@ -132,12 +115,14 @@ def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:
         return
     from torch.distributed.fsdp import fully_shard  # start-up: most of a second
 
-    known: dict[str, Any] = {"ddp": DistributedDataParallel.__init__, "fsdp": fully_shard}
-    wrappers = [known[name] for name in known if mode in (None, name)]
-    names = {
-        name for wrapper in wrappers for name in inspect.signature(wrapper).parameters
-    } - _RESERVED
-    if unknown := options.keys() - names:
+    names: set[str] = set()
+    if mode in (None, "ddp"):
+        names.update(inspect.signature(DistributedDataParallel.__init__).parameters)
+    if mode in (None, "fsdp"):
+        names.update(inspect.signature(fully_shard).parameters)
+    names -= _RESERVED
+    unknown = options.keys() - names
+    if unknown:
         raise TypeError(
             f"{sorted(unknown)} are not options of torch's wrapper, which takes {sorted(names)}"
         )
@@ -145,28 +130,59 @@ def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:
 
 def _select_device(device: torch.device | str | None) -> torch.device:
     """Return the checked device of this process; a CUDA device becomes torch's current one."""
-    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    has_cuda = torch.cuda.is_available()
+    if device is None:
+        device = "cuda" if has_cuda else "cpu"
+    target = torch.device(device)
     if target.type == "cpu":
         return target
-    if target.type != "cuda" or not torch.cuda.is_available():
+    if target.type != "cuda" or not has_cuda:
         raise ValueError(f"device = {device!r} must be the CPU or an available CUDA device")
+
+    count = torch.cuda.device_count()
     if target.index is None:  # pyright: ignore[reportUnnecessaryComparison]  (it is None for "cuda")
-        local = int(os.environ.get("LOCAL_RANK", processes.rank() % torch.cuda.device_count()))
-        target = torch.device("cuda", local)
-    if target.index >= torch.cuda.device_count():
-        raise ValueError(
-            f"device = {target}, but there are {torch.cuda.device_count()} CUDA devices"
-        )
+        local_rank = int(os.environ.get("LOCAL_RANK", processes.rank() % count))
+        target = torch.device("cuda", local_rank)
+    if target.index >= count:
+        raise ValueError(f"device = {target}, but there are {count} CUDA devices")
     torch.cuda.set_device(target)
     return target
+
+
+def _start_process_group(device: torch.device) -> None:
+    if device.type == "cuda":
+        distributed.init_process_group("nccl", device_id=device)
+    else:
+        distributed.init_process_group("gloo")
+
+
+def _shard(
+    model: nn.Module,
+    classes: tuple[type[nn.Module], ...],
+    device: torch.device,
+    options: dict[str, Any],
+) -> None:
+    """Move the model to the device and shard it, one block at a time."""
+    # Start-up: these imports take most of a second.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    if options.get("mesh") is None:
+        options["mesh"] = init_device_mesh(device.type, (processes.world_size(),))
+    # Inner modules first, as fully_shard requires. One at a time, so that the device never holds
+    # the whole model: by the time the next one moves, this one is sharded.
+    for module in reversed(list(model.modules())):
+        if module is model or isinstance(module, classes):
+            module.to(device)
+            _broadcast_from_main(chain(module.parameters(), module.buffers()))
+            fully_shard(module, **options)
 
 
 @torch.no_grad()
 def _broadcast_from_main(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
-        if not mesh_of(
-            tensor
-        ):  # a DTensor belongs to an inner module, and was sent before it was sharded
+        # A DTensor belongs to an inner module, and was sent before it was sharded.
+        if mesh_of(tensor) is None:
             contiguous = tensor.contiguous()  # collectives take no other tensors
             distributed.broadcast(contiguous, 0)
             if contiguous is not tensor:
