@@ -115,11 +115,14 @@ def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:
         return
     from torch.distributed.fsdp import fully_shard  # start-up: most of a second
 
-    names: set[str] = set()
+    wrappers: list[Any] = []
     if mode in (None, "ddp"):
-        names.update(inspect.signature(DistributedDataParallel.__init__).parameters)
+        wrappers.append(DistributedDataParallel.__init__)
     if mode in (None, "fsdp"):
-        names.update(inspect.signature(fully_shard).parameters)
+        wrappers.append(fully_shard)
+    names: set[str] = set()
+    for wrapper in wrappers:
+        names.update(inspect.signature(wrapper).parameters)
     names -= _RESERVED
     unknown = options.keys() - names
     if unknown:
