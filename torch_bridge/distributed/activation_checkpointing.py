@@ -10,8 +10,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils import checkpoint
 
 from torch_bridge.curve_api import checks
-from torch_bridge.distributed.distribution import classes_of
-from torch_bridge.distributed.wrappers import check_module
+from torch_bridge.distributed.distribution import check_module, classes_of
 
 Model = TypeVar("Model", bound=nn.Module)
 _checkpoint: Callable[..., Any] = cast("Any", checkpoint.checkpoint)
