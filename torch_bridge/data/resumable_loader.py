@@ -21,11 +21,12 @@ _END: Any = object()
 
 
 class _Orders:
-    """A random order of the samples for each epoch. Only the seed and the epoch decide it.
+    """A random order of the samples for each epoch.
 
-    The order of epoch e, counted from 0, is permutation e mod 1024 drawn from the seed of its 1024
-    epochs: `seed` for the first 1024, and for later ones a seed computed from `seed` and ⌊e/1024⌋.
-    So at most 1023 permutations are drawn and discarded to reach an epoch, once after a resume.
+    Only the seed and the epoch decide it, so a saved state has no state of the generator. The order
+    of epoch e, counted from 0, is permutation e mod 1024 drawn from the seed of its 1024 epochs:
+    `seed` for the first 1024, and for later ones a seed computed from `seed` and ⌊e/1024⌋. So at
+    most 1023 permutations are drawn and discarded to reach an epoch, once after a resume.
     """
 
     def __init__(self, samples: int, seed: int) -> None:
@@ -33,9 +34,9 @@ class _Orders:
         self._seed = seed
         self._generator = torch.Generator("cpu").manual_seed(seed)
         self._block = 0
-        """The epochs whose seed the generator has got: epoch // _EPOCHS_PER_SEED."""
+        """The block of epochs whose seed the generator has: epoch // _EPOCHS_PER_SEED."""
         self._num_drawn: float = 0
-        """The number of orders drawn since then."""
+        """The number of orders drawn from this seed."""
 
     def order_of(self, epoch: int) -> Tensor:
         """Return the indices of the samples in the order of an epoch."""
