@@ -190,14 +190,21 @@ def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> 
     return fill_structure(structure, tensors)
 
 
+class _ShardedParameter(NamedTuple):
+    parameter: Tensor
+    is_of_torch: bool
+    """True if one of torch's own optimizers trains it."""
+
+
 class Targets:
     """Allocates the tensors of a part to read into, sharded as the part needs them.
 
     A tensor is sharded like the one that the part has now. An optimizer that has not stepped yet
-    has no state, and reading whole moments would take many times the memory of a shard. So its
-    tensors are sharded like their parameter if they have its shape, and otherwise as they were
-    saved. An optimizer of another library may shard even those of its shape differently from the
-    parameter: as they were saved.
+    has none, and whole moments would take many times the memory of a shard. Then it is sharded
+
+        like its parameter    if it has the parameter's shape
+        as it was saved       if it has a different shape, or if the optimizer is not torch's own,
+                              which may shard its state differently from the parameter
     """
 
     def __init__(self, name: str, part: Part) -> None:
@@ -214,7 +221,7 @@ class Targets:
         return leaves
 
     @cached_property
-    def _parameters(self) -> "dict[str, _ShardedParameter]":
+    def _parameters(self) -> dict[str, _ShardedParameter]:
         if not processes.has_group():
             return {}
         return _sharded_parameters(self.name, self._part)
@@ -235,19 +242,13 @@ class Targets:
             return torch.empty_like(like.detach(), dtype=dtype, device="cpu")
         return torch.empty_strided(shape, stored.meta.stride(), dtype=dtype, device="cpu")
 
-    def _parameter_of(self, path: str) -> "_ShardedParameter | None":
+    def _parameter_of(self, path: str) -> _ShardedParameter | None:
         """Return the sharded parameter whose state a path belongs to."""
         while path:
             path = path.rpartition(".")[0]
             if path in self._parameters:
                 return self._parameters[path]
         return None
-
-
-class _ShardedParameter(NamedTuple):
-    parameter: Tensor
-    is_of_torch: bool
-    """True if one of torch's own optimizers trains it."""
 
 
 def _current_state(part: Part) -> Any:

@@ -202,7 +202,7 @@ def _broadcast_from_main(tensors: Iterable[Tensor]) -> None:
                 tensor.copy_(contiguous)
 
 
-def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:
+def parallelism_of(model: nn.Module, *, every_micro_batch: bool) -> Parallelism:
     """Return the interface to the model's parallelism.
 
     Args:
@@ -219,10 +219,10 @@ def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:
     inner = getattr(model, "_orig_mod", model)  # the module inside that of torch.compile
     if isinstance(inner, DistributedDataParallel):
         check_unwrapped(cast("nn.Module", inner.module))
-        return Replicated(inner, every_micro_batch)
+        return Replicated(inner, every_micro_batch=every_micro_batch)
     if is_sharded(inner):
         check_sharded(inner)
-        return Sharded(inner, every_micro_batch)
+        return Sharded(inner, every_micro_batch=every_micro_batch)
     check_unwrapped(model)
     _warn_if_independent(inner)
     return Parallelism(model)

@@ -63,7 +63,7 @@ class Parallelism:
             ValueError: There is such a parameter.
         """
 
-    def micro_batch_context(self, is_last: bool) -> AbstractContextManager[Any] | None:
+    def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any] | None:
         """Return a context for a micro-batch's passes, which decides if gradients are averaged.
 
         None if it would do nothing.
@@ -84,7 +84,7 @@ class Replicated(Parallelism):
 
     is_distributed = True
 
-    def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
+    def __init__(self, model: DistributedDataParallel, *, every_micro_batch: bool) -> None:
         super().__init__(cast("nn.Module", model.module))
         self._model = cast("Any", model)
         # With static_graph torch can't postpone the averaging of the first backward pass.
@@ -116,7 +116,7 @@ class Replicated(Parallelism):
         if any(parameter.requires_grad for parameter in self._left_out):
             raise ValueError(_LEFT_OUT)
 
-    def micro_batch_context(self, is_last: bool) -> AbstractContextManager[Any]:
+    def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any]:
         self._check_left_out()
         if not self._model.require_backward_grad_sync:
             raise RuntimeError(
@@ -161,7 +161,7 @@ class Sharded(Parallelism):
 
     is_distributed = True
 
-    def __init__(self, model: nn.Module, every_micro_batch: bool) -> None:
+    def __init__(self, model: nn.Module, *, every_micro_batch: bool) -> None:
         super().__init__(model)
         self._model = cast("Any", model)
         # An earlier training loop may have switched these off, perhaps only in parts of the model.
@@ -179,7 +179,7 @@ class Sharded(Parallelism):
         self._every_micro_batch = every_micro_batch or self.size == 1
         self.may_send_fp16 = any(_sends_fp16(module) for module in _sharded_modules(model))
 
-    def micro_batch_context(self, is_last: bool) -> AbstractContextManager[Any] | None:
+    def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any] | None:
         if is_last or self._every_micro_batch:
             return None
         return self._unsynchronized()
@@ -228,7 +228,7 @@ def check_sharded(model: nn.Module) -> None:
 
 
 def _are_sharded_as_one(parameters: Sequence[nn.Parameter]) -> bool:
-    """Return True if one mesh holds all parameters: sharded, or sharded and then replicated."""
+    """Return True if all parameters are sharded over one mesh, or sharded and replicated."""
     if not parameters:
         return False
     first: Any = parameters[0]
