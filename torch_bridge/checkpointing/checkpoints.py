@@ -142,14 +142,14 @@ class Checkpoints:
             digests = {name: parts.digest_of_names(state) for name, state in states.items()}
             return _Copied((checked_step, list(parts_by_name)), digests, uuid.uuid4().hex)
 
-        # Tensors of inference mode can't be trained on.
+        # Tensors that are created in inference mode can't be trained on.
         with _lock, torch.inference_mode(False), torch.no_grad():
             self._wait()  # so that the copy of an earlier save is freed
-            copied = collective_call(copy_parts)
-            checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in copied])
-            parts.check_same_order([rank.digests for rank in copied])
+            ranks = collective_call(copy_parts)
+            checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
+            parts.check_same_order([rank.digests for rank in ranks])
             earlier_error = self._wait()  # again: a signal handler may have saved meanwhile
-            path = checkpoint_dirs.partial_path(self.directory, checked_step, copied[0].save_id)
+            path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
             kinds = {name: parts.kind_of(part) for name, part in parts_by_name.items()}
             save = saving.Save(checked_step, states, kinds, path, self.keep)
             _pending[self._key] = saving.start_save(save)

@@ -17,7 +17,7 @@ import copy
 import io
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -48,22 +48,25 @@ _SAFE_GLOBALS: list[Any] = [frozenset, bytes]
 
 _ARRAY_KINDS = "biufcmMSU"  # booleans, numbers, times, bytes and text
 
-_TENSOR, _ARRAY, _SCALAR = "tensor", "array", "scalar"
+_TENSOR = "tensor"
+_ARRAY = "array"
+_SCALAR = "scalar"
 
 
 @dataclass
 class SplitState:
     """A copy of a state, split into its tensors and its structure."""
 
-    structure: Any
-    names: list[str]
+    structure: Any = None
+    names: list[str] = field(default_factory=list[str])
     """The name of each empty tensor in the structure, in the order of `map_leaves`. Tied tensors
     share it."""
-    kinds: list[str]
+    kinds: list[str] = field(default_factory=list[str])
     """What each of these tensors is in the state: "tensor", or a NumPy "array" or "scalar"."""
-    placements: list[list[int | None] | None]
+    placements: list[list[int | None] | None] = field(default_factory=list[list[int | None] | None])
     """The `placements_of` each of these tensors: None for a plain tensor."""
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """The copied tensors, by name."""
 
     def add_tensor(
         self, name: str, kind: str, tensor: Tensor, placements: list[int | None] | None
@@ -124,7 +127,7 @@ class _Splitter:
     """Collects the tensors of a state, leaf by leaf."""
 
     def __init__(self, copy_tensor: Callable[[Tensor], Tensor]) -> None:
-        self.split = SplitState(None, [], [], [], {})
+        self.split = SplitState()
         self._copy_tensor = copy_tensor
         self._names_by_copy: dict[int, str] = {}
         """By the id of the copy, which `split.tensors` keeps alive."""

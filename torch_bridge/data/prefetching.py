@@ -132,10 +132,11 @@ class prefetch(Generic[Batch]):
         # The state travels with its batch: by the time the batch is handed out, the loader is
         # `depth` ahead.
         for batch in batches:
-            arrival = None
-            if self._stream is not None:
-                batch, arrival = _start_copy(batch, self._stream)
-            yield _Fetched(batch, arrival, self._loader_state())
+            if self._stream is None:
+                yield _Fetched(batch, None, self._loader_state())
+            else:
+                copied, arrival = _start_copy(batch, self._stream)
+                yield _Fetched(copied, arrival, self._loader_state())
 
 
 # Two streams share a batch, and the host waits for neither:
