@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.lockstep import in_lockstep
-from torch_bridge.distributed.sharded import reshard
-from torch_bridge.distributed.wrappers import check_module
+from torch_bridge.distributed.distribution import check_module
+from torch_bridge.distributed.parallelism import reshard
+from torch_bridge.distributed.processes import in_lockstep
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss import (
     Loss,

@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.curve_api import AnyClock, Curve, check_clock, checks, warn
+from torch_bridge.distributed.distribution import parallelism_of
+from torch_bridge.distributed.parallelism import Sharded, check_shardable
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
-from torch_bridge.distributed.sharded import Sharded, check_shardable
-from torch_bridge.distributed.wrappers import parallelism_of
 from torch_bridge.param_groups import (
     all_groups,
     all_parameters,

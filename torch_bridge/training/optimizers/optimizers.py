@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, checks
-from torch_bridge.distributed.wrappers import check_module
+from torch_bridge.distributed.distribution import check_module
 from torch_bridge.param_groups import all_parameters, curves_of, groups_of
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
