@@ -443,7 +443,7 @@ class TrainStep:
         with reading_state_of("a TrainStep", state_dict):
             check_saved_state(self._read_state(), state_dict)
             strict = self.strict if strict is None else strict
-            position = read_saved_run(state_dict, self._clock, self.optimizers, strict)
+            position = read_saved_run(state_dict, self._clock, self.optimizers, strict=strict)
             is_peak_set = bool(state_dict["peak_was_set"])
         for message in position.messages:
             warn(message)

@@ -61,13 +61,17 @@ class TrainStepState(TypedDict):
 
 
 def one_or_list(items: list[Any]) -> Any:
-    """Return a single item itself, and several as a list: the form in which a state holds optimizers."""
-    return items[0] if len(items) == 1 else items
+    """Return a single item itself, and several as a list, as a state holds optimizers."""
+    if len(items) == 1:
+        return items[0]
+    return items
 
 
 def as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
     """Undo `one_or_list` for the states of these optimizers."""
-    return [saved] if len(optimizers) == 1 else saved
+    if len(optimizers) == 1:
+        return [saved]
+    return saved
 
 
 def optimizer_states(
@@ -76,11 +80,14 @@ def optimizer_states(
     """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
+    lrs = clock.lrs_at(step)
     # Not strict: a group added after the step was built has no learning rate; the next update
     # rejects it.
-    for group, peak, lr in zip(groups, clock.peaks, clock.lrs_at(step), strict=False):
-        is_tensor = isinstance(group["lr"], Tensor)
-        group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu") if is_tensor else lr
+    for group, peak, lr in zip(groups, clock.peaks, lrs, strict=False):
+        if isinstance(group["lr"], Tensor):
+            group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu")
+        else:
+            group["lr"] = lr
         group["initial_lr"] = peak
     return states
 

@@ -1,5 +1,6 @@
-"""Check a saved state for what torch's own `load_state_dict` does not notice, and read its position."""
+"""Checks of a saved state that torch's own `load_state_dict` does not make, and its position."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
@@ -30,22 +31,7 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
     Raises:
         ValueError: The message names the entry.
     """
-    if isinstance(saved, Mapping) and "base_lrs" in saved:
-        raise ValueError(
-            "state_dict is not the state of a TrainStep: it is the state of a scheduler. Load "
-            "model and optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); "
-            "with clock=, see docs/training_step.md, From a TrainStep to a scheduler, and back"
-        )
-    if isinstance(saved, Mapping) and "curves" in saved:
-        raise ValueError(
-            "state_dict was saved by an earlier version, whose states are not read: load its "
-            "'model' and 'optimizer', then build TrainStep(..., initial_updates=state['clock'])"
-        )
-    if not isinstance(saved, Mapping) or current.keys() != saved.keys():
-        raise ValueError(
-            f"state_dict is not the state of a TrainStep, which has the keys {list(current)}"
-        )
-    saved = cast("Mapping[str, Any]", saved)
+    _check_keys(current, saved)
     for name in ("precision", "optimizer_type"):
         if current[name] != saved[name]:
             raise ValueError(
@@ -56,23 +42,98 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
         raise ValueError("state_dict has no random state of the CPU")
     check_same_parameters(current["parameters"], saved["parameters"], "parameters")
     _check_shards(current, saved)
-    _check_tensors(current["model"], to_plain_names(saved["model"], current["model"]))
-    carry, saved_carry = (
-        {
-            index: f"{leaf.dtype} of {tuple(leaf.shape)}"
-            for index, leaf in enumerate(state["carry"] or ())
-        }
-        for state in (current, saved)
+    _check_model(current["model"], to_plain_names(saved["model"], current["model"]))
+    _check_equal(
+        "a different carry", _describe_carry(current["carry"]), _describe_carry(saved["carry"])
     )
-    _check_equal("a different carry", carry, saved_carry)
-    # The scale, its counter of good updates, and the divisor of sums if there is one.
-    scale, is_fp16 = saved["loss_scale"] or (), current["precision"] == "fp16"
-    factors = [value for index, value in enumerate(scale) if not (is_fp16 and index == 1)]
-    if len(scale) - 2 * is_fp16 not in (0, 1) or not all(
-        0 < factor < float("inf") for factor in factors
-    ):
+    _check_loss_scale(saved["loss_scale"] or (), current["precision"])
+
+
+def _check_keys(current: TrainStepState, saved: Any) -> None:
+    keys: set[str] = set(cast("Any", saved)) if isinstance(saved, Mapping) else set()
+    if "base_lrs" in keys:
         raise ValueError(
-            f"state_dict has loss_scale = {scale}, with which every update would be skipped"
+            "state_dict is not the state of a TrainStep: it is the state of a scheduler. Load "
+            "model and optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); "
+            "with clock=, see docs/training_step.md, From a TrainStep to a scheduler, and back"
+        )
+    if "curves" in keys:
+        raise ValueError(
+            "state_dict was saved by an earlier version, whose states are not read: load its "
+            "'model' and 'optimizer', then build TrainStep(..., initial_updates=state['clock'])"
+        )
+    if keys != current.keys():
+        raise ValueError(
+            f"state_dict is not the state of a TrainStep, which has the keys {list(current)}"
+        )
+
+
+def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:
+    """Reject shards of a different rank or number of ranks. Whole tensors fit everywhere."""
+    places = {_mesh_coordinates(value) for value in current["model"].values()}
+    places.add(None)
+    for value in pytree.tree_leaves([dict(saved["model"]), saved["optimizer"]]):
+        place = _mesh_coordinates(value)
+        if place not in places:
+            raise ValueError(
+                f"state_dict has shards of tensors, placed as {value.placements} over {place}, but "
+                "the model's are placed differently: each rank must load its own state; save and "
+                "load through Checkpoints to resume with a different number of ranks"
+            )
+
+
+def _mesh_coordinates(value: Any) -> str | None:
+    """Return this rank's coordinates in the mesh of a DTensor; None for a plain tensor."""
+    # Only the mesh matters: torch itself converts between placements over one mesh.
+    mesh = mesh_of(value)
+    if mesh is None:
+        return None
+    return f"{tuple(mesh.shape)} ranks at {mesh.get_coordinate()}"
+
+
+def _check_model(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Reject different dtypes or shapes: torch casts the former, and loads (1,) into ()."""
+    kinds: dict[str, str] = {}
+    saved_kinds: dict[str, str] = {}
+    for name, tensor in current.items():
+        saved_tensor = saved.get(name)
+        are_tensors = isinstance(tensor, Tensor) and isinstance(saved_tensor, Tensor)
+        # A module's extra state may be of any type, and change it.
+        if are_tensors and "_extra_state" not in name:
+            kinds[name] = _describe_tensor(tensor)
+            saved_kinds[name] = _describe_tensor(saved_tensor)
+    _check_equal("a different model", kinds, saved_kinds)
+
+
+def _describe_carry(leaves: Sequence[Tensor] | None) -> dict[int, str]:
+    return {index: _describe_tensor(leaf) for index, leaf in enumerate(leaves or ())}
+
+
+def _describe_tensor(tensor: Tensor) -> str:
+    return f"{tensor.dtype} of {tuple(tensor.shape)}"
+
+
+def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) -> None:
+    differences: list[str] = []
+    for name in current | saved:
+        here = current.get(name, "missing")
+        in_state = saved.get(name, "missing")
+        if here != in_state:
+            differences.append(f"{name}: {in_state} in the state, {here} here")
+    if differences:
+        raise ValueError(f"state_dict was saved with {source}: " + "; ".join(differences[:5]))
+
+
+def _check_loss_scale(state: Sequence[Tensor], precision: str) -> None:
+    """Reject a scale or a divisor of sums with which every update would be skipped."""
+    factors = list(state)
+    has_right_length = len(state) <= 1
+    if precision == "fp16":
+        factors = [*state[:1], *state[2:]]  # without the counter of good updates
+        has_right_length = len(state) in (2, 3)
+    if not has_right_length or not all(0 < factor < math.inf for factor in factors):
+        raise ValueError(
+            f"state_dict has loss_scale = {state}, with which every update would be skipped"
         )
 
 
@@ -87,7 +148,7 @@ class SavedRun(NamedTuple):
 
 
 def read_saved_run(
-    saved: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], strict: bool
+    saved: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], *, strict: bool
 ) -> SavedRun:
     """Return the position of a saved run, and compare its curves and clock.
 
@@ -99,7 +160,11 @@ def read_saved_run(
     position = read_position(
         saved, applied, clock.curves, clock.checked, "TrainStep", strict=strict
     )
-    consumed = applied if clock.checked.unit is None else position.consumed
+    consumed = position.consumed
+    if clock.checked.unit is None:
+        consumed = applied
+    counters = Counters(applied, skipped, position.curve_step, consumed)
+
     states = as_list(saved["optimizer"], optimizers)
     groups = chain.from_iterable(state["param_groups"] for state in states)
     peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
@@ -107,49 +172,4 @@ def read_saved_run(
         raise ValueError(
             f"state_dict has {len(peaks)} parameter groups; this step has {len(clock.peaks)}"
         )
-    counters = Counters(applied, skipped, position.curve_step, consumed)
     return SavedRun(counters, peaks, position.hold_states, position.messages)
-
-
-def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) -> None:
-    different = [
-        f"{name}: {saved.get(name, 'missing')} in the state, {current.get(name, 'missing')} here"
-        for name in current | saved
-        if current.get(name) != saved.get(name)
-    ]
-    if different:
-        raise ValueError(f"state_dict was saved with {source}: " + "; ".join(different[:5]))
-
-
-def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:
-    """Reject shards of a different rank or of a different number of ranks. Whole tensors fit everywhere."""
-    current_places = {_mesh_coordinates(value) for value in current["model"].values()} | {None}
-    for value in pytree.tree_leaves([dict(saved["model"]), saved["optimizer"]]):
-        if (place := _mesh_coordinates(value)) not in current_places:
-            raise ValueError(
-                f"state_dict has shards of tensors, placed as {value.placements} over {place}, but "
-                "the model's are placed differently: each rank must load its own state; save and "
-                "load through Checkpoints to resume with a different number of ranks"
-            )
-
-
-def _mesh_coordinates(value: Any) -> str | None:
-    """Return this rank's coordinates in the mesh of a DTensor; None for a plain tensor."""
-    # Only the mesh matters: torch itself converts between placements over one mesh.
-    mesh = mesh_of(value)
-    return None if mesh is None else f"{tuple(mesh.shape)} ranks at {mesh.get_coordinate()}"
-
-
-def _check_tensors(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Reject a model with different dtypes or shapes: torch casts the former, and loads (1,) into ()."""
-    kinds, saved_kinds = (
-        {
-            name: f"{state[name].dtype} of {tuple(state[name].shape)}"
-            for name in current
-            # A module's extra state may be of any type, and change it.
-            if "_extra_state" not in name
-            and all(isinstance(values.get(name), Tensor) for values in (current, saved))
-        }
-        for state in (current, saved)
-    )
-    _check_equal("a different model", kinds, saved_kinds)
