@@ -124,7 +124,7 @@ class Clock:
 
         self._learning_rates = LearningRates(self.curves, device)
         self.lrs = self._learning_rates.current
-        """The learning rates of this update, one per parameter group: float32 of shape (groups,)."""
+        """The learning rates of this update: float32 of shape (groups,)."""
         self.group_lrs = self._learning_rates.of_groups
         """The same memory, as one scalar per group."""
 
@@ -211,7 +211,7 @@ class Clock:
         write_count(self.count, count)
 
     def _usual_count(self, rank: int, size: int) -> int:
-        """Return the part of this rank in the clock's own `count`: of 11, 4 ranks take 3, 3, 3, 2."""
+        """Return this rank's part of the clock's own `count`: of 11, 4 ranks take 3, 3, 3, 2."""
         total = self.checked.count
         if total is None:
             raise TypeError(

@@ -47,7 +47,7 @@ def _check_tensor(count: Tensor, device: torch.device) -> None:
 #
 #     (5, 13) + (2, 15) = (7, 28),  and (7 << 4) + 28 = 140 = 0x8C
 def split_count(count: Tensor) -> Tensor:
-    """Split a count into its high and low word, whose sums over ranks are exact: float64 of shape (2,)."""
+    """Split a count into its high and low word, whose sums are exact: float64 of shape (2,)."""
     return torch.stack([count >> _WORD_BITS, count & _WORD]).double()
 
 

@@ -76,7 +76,11 @@ class LearningRates:
             torch.mul(of_groups, self._peaks, out=self._table)
 
     def fill(self, step: Tensor) -> None:
-        """Write the learning rates at a step, int64 of shape (1,) up to `last_step`, into `current`."""
+        """Write the learning rates at a step into `current`.
+
+        Args:
+            step: At most `last_step`: int64 of shape (1,).
+        """
         if self._table is not None:
             torch.index_select(self._table, 0, step, out=self._current_row)
             return

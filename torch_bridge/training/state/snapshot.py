@@ -20,7 +20,9 @@ class TrainStepState(TypedDict):
     >>> from torch_bridge import TrainStep
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    >>> step = TrainStep(model, optimizer, lambda model, batch: model(batch).mean(), PlateauCurve(100))
+    >>> def loss_fn(model, batch):
+    ...     return model(batch).mean()
+    >>> step = TrainStep(model, optimizer, loss_fn, PlateauCurve(100))
     >>> state: TrainStepState = step.state_dict()
     >>> state["applied"], state["precision"], list(state["model"])
     (0, 'fp32', ['weight', 'bias'])
