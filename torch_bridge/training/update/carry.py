@@ -36,30 +36,31 @@ class Carry:
             ValueError: Its structure, shapes or devices are not those of the initial state.
         """
         leaves, structure = pytree.tree_flatten(value)
-        fits = structure == self._structure and all(
-            isinstance(leaf, Tensor) and leaf.shape == buffer.shape and leaf.device == buffer.device
-            for leaf, buffer in zip(leaves, self.buffers, strict=True)
-        )
-        if not fits:
+        if structure != self._structure or not all(map(_fits, leaves, self.buffers)):
             raise ValueError(
                 f"loss_fn returned a carry of {_shapes(value)}; it must be like the initial one, "
                 f"{_shapes(self.tree(self.buffers))}"
             )
         # A bf16 LSTM returns its state in bf16, whatever the dtype of its input.
-        return [
-            leaf.detach().to(buffer.dtype)
-            for leaf, buffer in zip(leaves, self.buffers, strict=True)
-        ]
+        pairs = zip(leaves, self.buffers, strict=True)
+        return [leaf.detach().to(buffer.dtype) for leaf, buffer in pairs]
 
     def select_if_skipped(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
-        """Return new tensors: the leaves of a new state, or the current ones if the update is skipped."""
-        return [torch.where(skip, *pair) for pair in zip(self.buffers, leaves, strict=True)]
+        """Return new tensors: the leaves of a new state, or the current ones after a skip."""
+        pairs = zip(self.buffers, leaves, strict=True)
+        return [torch.where(skip, buffer, leaf) for buffer, leaf in pairs]
 
     def write(self, leaves: Sequence[Tensor]) -> None:
         torch._foreach_copy_(self.buffers, list(leaves))
 
     def reset(self) -> None:
         self.write(self._initial)
+
+
+def _fits(leaf: Any, buffer: Tensor) -> bool:
+    if not isinstance(leaf, Tensor):
+        return False
+    return leaf.shape == buffer.shape and leaf.device == buffer.device
 
 
 def _shapes(value: Any) -> str:
