@@ -16,12 +16,11 @@ def write_count(target: Tensor, count: Any) -> None:
 
     Raises:
         TypeError: The count is not an integer.
-        ValueError: A count on the host is negative or too large; or a tensor is not a scalar, or on
-            a different kind of device.
+        ValueError: A count on the host is negative or too large; or a tensor is not a scalar.
     """
     if isinstance(count, Tensor):
-        _check_tensor(count, target.device)
-        if count.device.type != "cpu" or target.device.type == "cpu":
+        _check_tensor(count)
+        if target.is_cpu or not count.is_cpu:
             # A count on the device is not read, so it is clamped, not rejected; on a CPU too, so
             # that both devices train alike.
             target.copy_(count.detach()).clamp_(0, MAX_COUNT)
@@ -33,13 +32,11 @@ def write_count(target: Tensor, count: Any) -> None:
     target.fill_(number)
 
 
-def _check_tensor(count: Tensor, device: torch.device) -> None:
+def _check_tensor(count: Tensor) -> None:
     if count.dtype.is_floating_point or count.dtype.is_complex or count.dtype == torch.bool:
         raise TypeError(f"count is a tensor of {count.dtype}; it must be an integer")
     if count.dim() != 0:
         raise ValueError(f"count is a tensor of shape {tuple(count.shape)}; it must be a scalar")
-    if count.device.type not in ("cpu", device.type):
-        raise ValueError(f"count is a tensor on {count.device}, but the parameters are on {device}")
 
 
 # Ranks add up their counts in a float64 message, which would round a sum above 2**53. Each word of
