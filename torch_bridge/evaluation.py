@@ -13,8 +13,8 @@ from torch_bridge.distributed import processes
 from torch_bridge.distributed.lockstep import in_lockstep
 from torch_bridge.distributed.sharded import reshard
 from torch_bridge.distributed.wrappers import check_module
-from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss import (
+    Carry,
     Loss,
     LossFunction,
     call_loss_fn,

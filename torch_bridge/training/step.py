@@ -27,8 +27,7 @@ from torch_bridge.saved_states import (
     warn_of_different_peaks,
 )
 from torch_bridge.training.clock.clock import Clock, checked_updates
-from torch_bridge.training.cuda_graphs.capture import GraphedUpdate, check_graph
-from torch_bridge.training.cuda_graphs.guards import Guards
+from torch_bridge.training.cuda_graphs.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.optimizers.optimizers import (
     as_sequence,
     check_model,
@@ -41,13 +40,11 @@ from torch_bridge.training.optimizers.optimizers import (
 )
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
-from torch_bridge.training.state import snapshot
+from torch_bridge.training.state import step_state
 from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer
-from torch_bridge.training.state.snapshot import TrainStepState
-from torch_bridge.training.state.state_checks import check_saved_state, read_saved_run
-from torch_bridge.training.update.carry import Carry
+from torch_bridge.training.state.step_state import TrainStepState, check_saved_state, read_saved_run
 from torch_bridge.training.update.gradients import check_max_norm
-from torch_bridge.training.update.loss import LossFunction, check_loss_fn
+from torch_bridge.training.update.loss import Carry, LossFunction, check_loss_fn
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 from torch_bridge.training.update.precision import Precision, PrecisionName
 from torch_bridge.training.update.update import Update
@@ -400,20 +397,20 @@ class TrainStep:
         """
         if self._steppers.is_partial:
             raise self._interruption()
-        return snapshot.copy_to_host(self._read_state())
+        return step_state.copy_to_host(self._read_state())
 
     def _read_state(self) -> TrainStepState:
         """Return the current state, which shares memory with the step. Synchronizes."""
         clock = self._clock
         counters = clock.read_counters()
-        states = snapshot.optimizer_states(self.optimizers, clock, counters.curve_step)
+        states = step_state.optimizer_states(self.optimizers, clock, counters.curve_step)
         types = [type(item).__name__ for item in self.optimizers]
         groups = [group["params"] for group in all_groups(self.optimizers)]
         carry = None if self._carry is None else self._carry.buffers
         return {
             "model": plain_state(self._module),
-            "optimizer": snapshot.one_or_list(states),
-            "optimizer_type": snapshot.one_or_list(types),
+            "optimizer": step_state.one_or_list(states),
+            "optimizer_type": step_state.one_or_list(types),
             "parameters": names_of_parameters(self._module, groups),
             "precision": self._precision.name,
             "records": dump_records(clock.curves, clock.peaks, clock.checked),
@@ -425,7 +422,7 @@ class TrainStep:
             "hold": dump_hold_states(clock.checked.rules, clock.read_hold_states()),
             "loss_scale": self._normalizer.state_tensors(),
             "carry": carry,
-            "random": snapshot.get_random_states(self._device),
+            "random": step_state.get_random_states(self._device),
         }
 
     @torch.inference_mode(False)
@@ -474,7 +471,7 @@ class TrainStep:
         self._is_loading = True
         self._steppers.is_partial = True
         load_plain_state(self._module, state_dict["model"])
-        states = snapshot.as_list(state_dict["optimizer"], self.optimizers)
+        states = step_state.as_list(state_dict["optimizer"], self.optimizers)
         for optimizer, saved in zip(self.optimizers, states, strict=True):
             load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
         self._clock.resume(run.counters, run.peaks, run.hold_states)
@@ -482,7 +479,7 @@ class TrainStep:
         self._normalizer.write_state(state_dict["loss_scale"] or ())
         if self._carry is not None:
             self._carry.write(state_dict["carry"] or ())
-        snapshot.set_random_states(state_dict["random"], self._device)
+        step_state.set_random_states(state_dict["random"], self._device)
         self._steppers.is_start_known = True
         self._steppers.attach()
         if self._graphs is not None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torch_bridge.curve_api import (
     MAX_CONSUMED,
+    MAX_COUNT,
     CheckedClock,
     Curve,
     Rule,
@@ -19,7 +20,6 @@ from torch_bridge.curve_api import (
 )
 from torch_bridge.saved_states import States, initial_states
 from torch_bridge.schedulers.curve_end import end_message
-from torch_bridge.training.clock.counts import write_count
 from torch_bridge.training.clock.learning_rates import LearningRates
 
 # The host copies the counters after 16, 32, 64, ..., 1024 updates, and then every 1024 updates: it
@@ -208,7 +208,7 @@ class Clock:
             return
         if count is None:
             count = self._usual_count(rank, size)
-        write_count(self.count, count)
+        _write_count(self.count, count)
 
     def _usual_count(self, rank: int, size: int) -> int:
         """Return this rank's part of the clock's own `count`: of 11, 4 ranks take 3, 3, 3, 2."""
@@ -342,6 +342,34 @@ def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
         )
     consumed = check_consumed(updates * (checked.count or 0))
     return Counters(updates, 0, curve_step=consumed // checked.unit, consumed=consumed)
+
+
+def _write_count(target: Tensor, count: Any) -> None:
+    """Write a count into an int64 scalar on the device, without synchronizing with it.
+
+    Raises:
+        TypeError: The count is not an integer.
+        ValueError: A count on the host is negative or too large; or a tensor is not a scalar.
+    """
+    if isinstance(count, Tensor):
+        _check_tensor(count)
+        if target.is_cpu or not count.is_cpu:
+            # A count on the device is not read, so it is clamped, not rejected; on a CPU too, so
+            # that both devices train alike.
+            target.copy_(count.detach()).clamp_(0, MAX_COUNT)
+            return
+        count = count.item()  # in host memory, so this does not synchronize
+    number = checks.at_least("count", count, 0)
+    if number > MAX_COUNT:
+        raise ValueError(f"count = {number} must be less than 2**62")
+    target.fill_(number)
+
+
+def _check_tensor(count: Tensor) -> None:
+    if count.dtype.is_floating_point or count.dtype.is_complex or count.dtype == torch.bool:
+        raise TypeError(f"count is a tensor of {count.dtype}; it must be an integer")
+    if count.dim() != 0:
+        raise ValueError(f"count is a tensor of shape {tuple(count.shape)}; it must be a scalar")
 
 
 class Hold:

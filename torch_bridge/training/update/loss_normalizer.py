@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
+from torch_bridge.curve_api import MAX_COUNT
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.clock.counts import join_words, split_count
 from torch_bridge.training.update.gradients import norm_dtype, total_norm
 from torch_bridge.training.update.loss import Loss, check_weight
 from torch_bridge.training.update.precision import LossScale
+
+_WORD_BITS = 31
+_WORD = 2**_WORD_BITS - 1
 
 
 class LossNormalizer:
@@ -245,3 +248,19 @@ def _nonzero_on_host(total_weight: Tensor | float) -> Tensor | float:
     if not isinstance(total_weight, Tensor) and total_weight == 0:
         raise ValueError("the total weight of the micro-batches is zero")
     return total_weight
+
+
+# Ranks add up their counts in a float64 message, which would round a sum above 2**53. Each word of
+# a count has at most 31 bits, so both sums stay exact. With words of 4 bits, 0x5D + 0x2F:
+#
+#     (5, 13) + (2, 15) = (7, 28),  and (7 << 4) + 28 = 140 = 0x8C
+def split_count(count: Tensor) -> Tensor:
+    """Split a count into its high and low word, whose sums are exact: float64 of shape (2,)."""
+    return torch.stack([count >> _WORD_BITS, count & _WORD]).double()
+
+
+def join_words(sums: Tensor) -> Tensor:
+    """Return the count whose words, each summed over ranks, are these."""
+    high, low = sums.long().unbind()
+    # A larger high word would overflow in the shift.
+    return ((high.clamp(max=_WORD + 1) << _WORD_BITS) + low).clamp_(max=MAX_COUNT)

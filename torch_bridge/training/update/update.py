@@ -11,9 +11,9 @@ from torch.utils import _pytree as pytree
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.clock.clock import Clock
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
-from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.gradients import clip, gradients_of
 from torch_bridge.training.update.loss import (
+    Carry,
     Loss,
     call_loss_fn,
     check_same_kind,
