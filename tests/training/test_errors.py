@@ -29,6 +29,11 @@ class LineSearch(torch.optim.Optimizer):
         closure()
 
 
+def inference_net() -> Net:
+    with torch.inference_mode():
+        return Net()
+
+
 ERRORS: list[Any] = [
     ("build(precision='tf32')", ValueError, "precision = 'tf32'", "fp32"),
     ("build(on_nonfinite='stop')", ValueError, "on_nonfinite = 'stop'", "skip"),
@@ -72,6 +77,8 @@ ERRORS: list[Any] = [
     ("build(optimizer=[first, last], curve=[CURVE, LINEAR], clock=HOLD)", ValueError, "the same curve"),
     # Models that cannot be trained.
     ("build(model=Net().half(), precision='fp16')", ValueError, "fp16"),
+    ("build(model=inference_net())", ValueError,
+     "made under torch.inference_mode()"),
     ("build(model=nn.Sequential(nn.LazyLinear(2)))", ValueError,
      "dummy batch"),
     # A step that has been built, and the functions around it.

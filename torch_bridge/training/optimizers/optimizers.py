@@ -186,9 +186,13 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     """Return the device of the parameters.
 
     Raises:
-        ValueError: They are on several devices, or there are none.
+        ValueError: They are on several devices, or were made under `torch.inference_mode`; or there
+            are none.
     """
-    devices = {parameter.device for parameter in all_parameters(optimizers)}
+    parameters = all_parameters(optimizers)
+    if any(parameter.is_inference() for parameter in parameters):
+        raise ValueError("the model was made under torch.inference_mode(), and can't be trained")
+    devices = {parameter.device for parameter in parameters}
     if len(devices) != 1:
         raise ValueError(
             f"the optimizer's parameters are on {sorted(map(str, devices))}; they must be on one "
