@@ -204,10 +204,21 @@ class TrainStep:
         self._carry: Carry | None = None
         if carry is not None:
             self._carry = Carry(carry, device)
-        self._clock = Clock(curves, peaks, device, checked_clock, updates_before, cuda_graph)
+        self._clock = Clock(
+            curves,
+            peaks,
+            device,
+            checked_clock,
+            initial_updates=updates_before,
+            is_captured=cuda_graph,
+        )
         self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
         self._steppers = OptimizerSteppers(
-            optimizers, layers, self._clock, cuda_graph, is_start_known=is_start_known
+            optimizers,
+            layers,
+            self._clock,
+            cuda_graph=cuda_graph,
+            is_start_known=is_start_known,
         )
         if compile:
             loss_fn = torch.compile(loss_fn)
@@ -252,12 +263,11 @@ class TrainStep:
 
         Returns:
             A named tuple of tensors on the device, which later updates do not overwrite: `loss`,
-                the loss of
-            the whole update; `grad_norm`, the 2-norm of the gradients before clipping; `lr`,
-            float32 of shape (groups,), the learning rate of each parameter group; `counters`, int64
-            of shape (4,), also as `applied` and `skipped`, the updates so far, `curve_step`, the
-            step of the curve that gave `lr`, and `consumed`, the samples or tokens so far; and with
-            `has_aux=True` `aux`, one pytree per micro-batch.
+            the loss of the whole update; `grad_norm`, the 2-norm of the gradients before clipping;
+            `lr`, float32 of shape (groups,), the learning rate of each parameter group; `counters`,
+            int64 of shape (4,), also as `applied` and `skipped`, the updates so far, `curve_step`,
+            the step of the curve that gave `lr`, and `consumed`, the samples or tokens so far; and
+            with `has_aux=True` `aux`, one pytree per micro-batch.
 
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not

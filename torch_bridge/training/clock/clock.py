@@ -93,6 +93,7 @@ class Clock:
         peaks: Sequence[float],
         device: torch.device,
         checked: CheckedClock,
+        *,
         initial_updates: int = 0,
         is_captured: bool = False,
     ) -> None:

@@ -62,6 +62,7 @@ class OptimizerSteppers:
         optimizers: Sequence[Optimizer],
         layers: Sequence[Any],
         clock: Clock,
+        *,
         cuda_graph: bool,
         is_start_known: bool,
     ) -> None:
