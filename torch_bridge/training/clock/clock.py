@@ -156,7 +156,7 @@ class Clock:
 
         self._updates = 0
         """Updates since here, skipped ones included."""
-        self._next_copy = _FIRST_COPY
+        self._next_copy: int = _FIRST_COPY
         self._next_look = _FIRST_COPY
         """The number of updates at which the host copies the counters, or looks for a copy."""
         self._is_copying = False  # a copy that has not arrived has the old counters

@@ -204,9 +204,9 @@ def _check_model(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     saved_kinds: dict[str, str] = {}
     for name, tensor in current.items():
         saved_tensor = saved.get(name)
-        are_tensors = isinstance(tensor, Tensor) and isinstance(saved_tensor, Tensor)
-        # A module's extra state may be of any type, and change it.
-        if are_tensors and "_extra_state" not in name:
+        if "_extra_state" in name:  # it may be of any type, and change it
+            continue
+        if isinstance(tensor, Tensor) and isinstance(saved_tensor, Tensor):
             kinds[name] = _describe_tensor(tensor)
             saved_kinds[name] = _describe_tensor(saved_tensor)
     _check_equal("a different model", kinds, saved_kinds)
