@@ -339,12 +339,13 @@ class TrainStep:
         made = self._steppers.updates_made
         if made == 0:
             return
+        updates = f"{made} updates"
+        number = str(made)
         if made is None:
             updates = "updates"
             number = "n"
-        else:
-            updates = "1 update" if made == 1 else f"{made} updates"
-            number = str(made)
+        elif made == 1:
+            updates = "1 update"
         advice = "load the step's state, step.load_state_dict(state)"
         checked = self._clock.checked
         if checked.unit is None or checked.count is not None:

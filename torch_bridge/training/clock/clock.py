@@ -221,7 +221,8 @@ class Clock:
                 "ranks always consume n"
             )
         part, rest = divmod(total, size)
-        return part + 1 if rank < rest else part
+        has_one_more = rank < rest
+        return part + has_one_more
 
     def prepare(self) -> None:
         """Prepare the next update; warn about earlier ones."""
