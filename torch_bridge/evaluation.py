@@ -13,8 +13,8 @@ from torch_bridge.distributed import processes
 from torch_bridge.distributed.distribution import check_module
 from torch_bridge.distributed.parallelism import reshard
 from torch_bridge.distributed.processes import in_lockstep
-from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss import (
+    Carry,
     Loss,
     LossFunction,
     call_loss_fn,

@@ -179,7 +179,6 @@ STEPS: list[Any] = [
     ("counted(*DATA, count=torch.tensor(2j))", TypeError, "count", "torch.complex64"),
     ("counted(*DATA, count=torch.tensor(True))", TypeError, "count", "torch.bool"),
     ("counted(*DATA, count=torch.tensor([2]))", ValueError, "count", "(1,)", "scalar"),
-    ("counted(*DATA, count=torch.tensor(3, device='meta'))", ValueError, "count", "meta", "cpu"),
     ("two_groups(*DATA, count=2)", TypeError, "count = 2", "clock=DataClock(unit)"),
     ("make_step(clock=DataClock(8), initial_updates=3)", ValueError, "initial_updates = 3",
      "DataClock(8, count=n)"),

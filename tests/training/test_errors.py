@@ -40,7 +40,6 @@ ERRORS: list[Any] = [
     ("build(max_norm=0)", ValueError, "max_norm = 0", "positive"),
     ("build(max_norm=NAN)", ValueError, "max_norm = nan"),
     ("build(max_norm=True)", TypeError, "max_norm = True", "number"),
-    ("build(loss_fn=None)", TypeError, "loss_fn = None", "callable"),
     ("build(model=mean_loss)", TypeError, "model = <function mean_loss", "must be a torch.nn.Module"),
     ("build(model=optimizer, optimizer=model)", TypeError, "model = AdamW", "it comes first"),
     ("build(curve=lambda step: 0.1)", TypeError, "curve = <function", "must be a Curve"),
@@ -61,7 +60,6 @@ ERRORS: list[Any] = [
     ("build(applied=3)", TypeError, "unexpected keyword argument", "'applied'"),
     # Optimizers, and their learning rates.
     ("build(optimizer='adamw')", TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer"),
-    ("build(optimizer=[])", ValueError, "optimizer is empty"),
     ("build(optimizer=SGD([*model.parameters(), nn.Parameter(torch.ones(1))]))", ValueError,
      "1 of the optimizer's 5 parameters are not the model's"),
     ("build(optimizer=LineSearch(model.parameters(), {'lr': 0.1}))", TypeError, "LineSearch needs"),
@@ -75,8 +73,6 @@ ERRORS: list[Any] = [
     ("build(optimizer=[first, last], curve=[CURVE] * 3)", ValueError, "3 entries for 2 optimizers"),
     ("build(optimizer=[first, last], curve=[CURVE, [CURVE, CURVE]])", ValueError, "2 curves", "has 1"),
     ("build(optimizer=[first, last], curve=[CURVE, 0.1])", TypeError, "0.1", "must be a Curve"),
-    ("build(optimizer=[first, last], curve='xy')", TypeError, "'xy'", "an entry for each optimizer"),
-    ("build(optimizer=[first, last], curve=0.1)", TypeError, "0.1", "an entry for each optimizer"),
     ("build(optimizer=[first], curve=[CURVE, CURVE])", ValueError, "2 entries for 1"),
     ("build(optimizer=[first, last], curve=[CURVE, LINEAR], clock=HOLD)", ValueError, "the same curve"),
     # Models that cannot be trained.
@@ -94,7 +90,6 @@ ERRORS: list[Any] = [
     ("copy.deepcopy([step])", TypeError, "can't be copied or pickled: build another one"),
     ("pickle.dumps({'step': step})", TypeError, "can't be copied or pickled: build another one"),
     ("evaluate(NUMBERS, model, mean_loss)", TypeError, "model = [0, 1, ", "torch.nn.Module; it comes first"),
-    ("evaluate(model, batches(1), NUMBERS)", TypeError, "loss_fn = [0, 1, "),
     ("evaluate(model, batches(1), mean_loss, carry=NUMBERS)", TypeError, "carry"),
     ("distribute(NUMBERS)", TypeError, "model = [0, 1, "),
     ("checkpoint_activations(NUMBERS, nn.Linear)", TypeError, "model = [0, 1, "),
