@@ -2,8 +2,9 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -57,7 +58,8 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
         raise ValueError(f"state_dict is not the state of {owner}: {error}") from None
 
 
-class Position(NamedTuple):
+@dataclass(frozen=True)
+class Position:
     """The position at which a saved run continues, on the clock of the run that resumes it."""
 
     updates: int
@@ -68,7 +70,7 @@ class Position(NamedTuple):
     """The sum of the counts of all updates; 0 without a unit."""
     hold_states: States = ()
     """The states of the rules."""
-    messages: Sequence[str] = ()
+    messages: list[str] = field(default_factory=list[str])
     """Warnings that are due, because the clocks or the curves differ."""
 
 
@@ -124,14 +126,14 @@ def read_position(
         position = _on_fresh_clock(saved.position, clock)
     elif clock.rules:
         hold_states = _read_hold_states(state["hold"], clock.rules)
-        position = saved.position._replace(hold_states=hold_states)
+        position = replace(saved.position, hold_states=hold_states)
     else:
         position = saved.position
 
     message = compare_curves(records, curves, step, saved.is_step_used, builder, strict=strict)
     if message:
         messages.append(message)
-    return position._replace(messages=messages)
+    return replace(position, messages=messages)
 
 
 def _on_fresh_clock(saved: Position, clock: CheckedClock) -> Position:
@@ -139,10 +141,10 @@ def _on_fresh_clock(saved: Position, clock: CheckedClock) -> Position:
     states = initial_states(clock.rules)
     if clock.unit is not None:
         consumed = check_consumed(max(saved.curve_step, 0) * clock.unit)
-        return saved._replace(consumed=consumed, hold_states=states)
+        return replace(saved, consumed=consumed, hold_states=states)
     if saved.updates < 0:  # it waits for its turn in a `SequentialLR`
-        return saved._replace(consumed=0, hold_states=states)
-    return saved._replace(updates=saved.curve_step, consumed=0, hold_states=states)
+        return replace(saved, consumed=0, hold_states=states)
+    return replace(saved, updates=saved.curve_step, consumed=0, hold_states=states)
 
 
 def read_records(saved: Any, group_count: int) -> list[Record]:
@@ -155,7 +157,8 @@ def read_records(saved: Any, group_count: int) -> list[Record]:
     return records
 
 
-class _SavedPosition(NamedTuple):
+@dataclass(frozen=True)
+class _SavedPosition:
     """The position on the clock of the saved run."""
 
     position: Position
