@@ -237,7 +237,7 @@ def dump_hold_states(rules: Sequence[Rule], states: States) -> list[dict[str, in
     for rule, state in zip(rules, states, strict=True):
         values: dict[str, int | float] = {}
         for name, initial in initial_state(rule)._asdict().items():
-            plain_type = type(initial.item())  # int or float
+            plain_type: Any = type(initial.item())  # int or float
             values[name] = plain_type(getattr(state, name))
         dumped.append(values)
     return dumped
