@@ -237,8 +237,7 @@ def dump_hold_states(rules: Sequence[Rule], states: States) -> list[dict[str, in
     for rule, state in zip(rules, states, strict=True):
         values: dict[str, int | float] = {}
         for name, initial in initial_state(rule)._asdict().items():
-            plain_type: Any = type(initial.item())  # int or float
-            values[name] = plain_type(getattr(state, name))
+            values[name] = type(initial.item())(getattr(state, name))  # an int or a float
         dumped.append(values)
     return dumped
 
