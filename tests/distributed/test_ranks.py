@@ -1,6 +1,6 @@
 """What ranks do together, on threads in place of processes. `test_processes` has more, and is slow."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,8 +8,10 @@ import torch
 from support.distributed.processes import error_of
 from support.distributed.threads import Replica, on_ranks
 from support.evaluated import SPLITS, Sized, batches_of, named_loss
-from support.training.models import Net
-from torch import nn
+from support.training.models import Net, batches, mean_loss
+from support.training.steps import make_step
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from torch_bridge import evaluate
 from torch_bridge.checkpointing.parts import check_same_order
@@ -55,9 +57,9 @@ def test_error_on_one_rank_is_raised_on_all(failing: int) -> None:
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 def test_evaluation_is_the_mean_over_all_ranks(split: list[list[int]]) -> None:
-    batches = batches_of(split)
-    expected = evaluate(Net(), [batch for of_rank in batches for batch in of_rank], named_loss)
-    for means in on_ranks(lambda: evaluate(Net(), batches[processes.rank()], named_loss), len(split)):
+    by_rank = batches_of(split)
+    expected = evaluate(Net(), [batch for of_rank in by_rank for batch in of_rank], named_loss)
+    for means in on_ranks(lambda: evaluate(Net(), by_rank[processes.rank()], named_loss), len(split)):
         assert means == pytest.approx(expected)
 
 
@@ -129,3 +131,38 @@ def test_trainers_wrappers_are_taken_off_and_counted(monkeypatch: pytest.MonkeyP
     count()
     assert wrapper.calls == ["before", "after"]
     assert lightning_counter([plain]) is None
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+LEFT_OUT = "does not average the gradients of some of the optimizer's parameters"
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_update_that_ddp_does_not_average_is_rejected() -> None:
+    """In a group of one rank as in any other."""
+    (batch,) = batches(1)
+
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        return mean_loss(model.module, batch)
+
+    step = make_step(model=DistributedDataParallel(Net()), loss_fn=loss_fn)
+    with pytest.raises(RuntimeError, match="loss_fn did not call it in the micro-batch"):
+        step(batch)
+    model = DistributedDataParallel(Net())
+    step = make_step(model=model)
+    with model.no_sync(), pytest.raises(RuntimeError, match=r"called under no_sync\(\)"):
+        step(batch)
+    frozen = Net()
+    frozen.last.requires_grad_(False)
+    step = make_step(model=DistributedDataParallel(frozen))
+    frozen.last.requires_grad_(True)
+    with pytest.raises(ValueError, match=LEFT_OUT):
+        step(batch)
+    with pytest.raises(ValueError, match=LEFT_OUT):
+        make_step(model=step.model)
