@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from support.design.logs import CURVE, LOSSES, PEAK, RUN, STEPS, opened
 from support.examples import examples
 from support.forecasts.law_runs import csv_of, rows_of
+from support.pairs import pairs as paired
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.design import forecasts
@@ -80,7 +81,7 @@ def test_forecasts_are_those_of_the_fit(pairs) -> None:
     """Each curve has its own peak; the differences are to the first. A warmup of no run has no interval."""
     _, answers = forecast([run_of(TEXT)], *pairs)
     is_known = [FIT.predict(*pair).is_known for pair in pairs]
-    for index, ((curve, peak), shown) in enumerate(zip(pairs, answers, strict=True)):
+    for index, ((curve, peak), shown) in enumerate(paired(pairs, answers)):
         expected = FIT.predict(curve, peak)
         limits = expected[1:3] if is_known[index] else (None, None)
         assert (shown["loss"], (shown["low"], shown["high"])) == (expected.loss, limits)
