@@ -12,12 +12,12 @@ from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch_bridge.distributed.lockstep import in_lockstep
 
 from torch_bridge import evaluate
 from torch_bridge.checkpointing.parts import check_same_order
 from torch_bridge.checkpointing.saving import _digests, _with_names_of_rank, name_of_rank
 from torch_bridge.distributed import processes
+from torch_bridge.distributed.processes import in_lockstep
 from torch_bridge.training.optimizers.optimizers import layers_of, lightning_counter
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 
