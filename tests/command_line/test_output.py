@@ -110,8 +110,9 @@ def test_every_curve_is_read_from_a_file(tmp_path, capsys, description, peak):
     assert head.split() == ["first", "step", "last", "step", "kind", "lr", "from", "lr", "to"]
     for line, its_bare in pairs(lines, bare):
         assert line.split()[:-2] == its_bare.split()[:-2]
-        first = int(line.split()[0])
-        assert line.split()[-2] == f"{np.float32(peak) * np.float32(curve(first)):.6g}"
+        level = np.float32(curve(int(line.split()[0])))
+        # The table shows exact levels; the curve's own values are rounded to about 2⁻⁶².
+        assert line.split()[-2] == f"{np.float32(peak) * level:.6g}" or level < 2.0**-60
         assert len(line) == len(head)
 
 
