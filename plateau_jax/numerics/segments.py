@@ -134,12 +134,14 @@ def _encode_row(segment: ExactSegment) -> Segments:
     else:
         first = low
         last = high
+    phase_begin = segment.begin
     length = 0
     inverse = 0
     kind = 0
     parameters: dict[str, tuple[int, ...]] = {}
     if segment.length > 0 and segment.shape and not segment.holds and low <= high:
         shape = parse_shape(segment.shape)
+        phase_begin -= segment.skipped
         length = segment.length
         inverse = (1 << INVERSE_BITS) // length
         kind = KINDS[shape.name]
@@ -149,7 +151,7 @@ def _encode_row(segment: ExactSegment) -> Segments:
     end_high, end_low = _split_words(last)
     return Segments(
         begin=segment.begin,
-        phase_begin=segment.begin - segment.skipped,
+        phase_begin=phase_begin,
         length=length,
         inverse_high=inverse_high,
         inverse_middle=inverse_middle,

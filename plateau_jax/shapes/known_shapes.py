@@ -75,7 +75,7 @@ def canonical_shape(path: Path | str, value: Any, names: Collection[str]) -> str
     """
     if isinstance(value, str):
         if value in names and SHAPES[value].powers is None:
-            return SHAPES[value].name
+            return intern(SHAPES[value].name)
         formula, text = _split_formula(value, names)
         if formula:
             return intern(_spell_formula(formula, _parse_power(path, value, formula, text)))
