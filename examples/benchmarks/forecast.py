@@ -168,7 +168,7 @@ class AnnealingLaw:
     """The annealing law, fitted to the losses that `fit_losses` uses."""
 
     def __init__(self, fit: LossFit) -> None:
-        logged = group_losses(fit.runs)
+        logged = group_losses(fit.runs, AFTER_WARMUP)
         sums, falls = np.empty_like(logged.progress), np.empty_like(logged.progress)
         for index, run in enumerate(fit.runs):
             run_sums, run_falls = annealing_sums(run)

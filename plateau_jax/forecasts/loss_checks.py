@@ -119,7 +119,7 @@ def _missing_lrs(run: LossRun) -> str:
 @lru_cache(256)
 def _seems_to_lag(run: LossRun) -> bool:
     """Return True if the law misses losses that look like averages over earlier ones."""
-    logged = group_losses([run])
+    logged = group_losses([run], AFTER_WARMUP)
     errors = fit_alone(run).losses(logged.progress, logged.noise) / logged.losses - 1
     losses = group_run(run, AFTER_WARMUP).logged
     least = _NOISELESS
@@ -159,7 +159,7 @@ def _begins_late(run: LossRun) -> bool:
     The law is fitted again with S + x·S_last for some x, and its least error compared with that of
     x = 0, or with that of the updates before the first learning rate of a log.
     """
-    logged = group_losses([run])
+    logged = group_losses([run], AFTER_WARMUP)
     error = penalized_error(logged, fit_alone(run))
     if run._lrs_from is not None and run._lrs_from < _MOST_MISSING * run._last_step:
         first_lr = run.peak_value * run.curve(run._lrs_from)

@@ -13,7 +13,7 @@ from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
-from plateau_jax.forecasts.logged_losses import first_used_step, group_losses
+from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, first_used_step, group_losses
 from plateau_jax.forecasts.loss_checks import check_runs, problem_of_law
 from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
@@ -95,7 +95,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
 def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> "LossFit":
     """Fit runs of one peak; messages about a run begin with its name."""
     advice = check_runs(runs, names)
-    logged = group_losses(runs)
+    logged = group_losses(runs, AFTER_WARMUP)
     law = fit_law(logged)
     errors = law.losses(logged.progress, logged.noise) - logged.losses
     problem = problem_of_law(law, errors / logged.losses, logged)
@@ -159,7 +159,7 @@ class LossFit:
 
     @cached_property
     def _laws(self) -> RefittedLaws:
-        logged = group_losses(self.runs)
+        logged = group_losses(self.runs, AFTER_WARMUP)
         units = logged.progress_unit, logged.noise_unit
         law = Law(self.floor, self.scale, self.exponent, self.noise, *units)
         return refit_laws(law, logged, self.runs)
