@@ -29,39 +29,47 @@ the sum of the learning rates after that step is then almost 0.
 """
 
 MAX_SINGLE_STEPS = 2**16
-"""Up to this many steps, every step is summed; above, parts of several steps at one learning
-rate."""
+"""Up to this many steps, every step is summed.
+
+Above, parts of several steps count as having one learning rate.
+"""
 
 _NEAREST = 128
 
 
 def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floats, _Floats]:
-    """Return S and N at some numbers of updates, see `fit_losses`; 0 without a positive learning rate.
+    """Return S and N at some numbers of updates, see `fit_losses`.
 
-    They are those of the formulas up to 2¹⁶ steps, and within 10⁻⁵ of them above that.
+    They are those of the formulas up to 2¹⁶ steps, and within 10⁻⁵ of them above that. Without a
+    positive learning rate they are 0.
     """
     if not steps.size:
         return np.zeros(steps.shape), np.zeros(steps.shape)
     unique = sorted_unique(steps.ravel())
-    noise = [
-        _noise(s, n) for s, n in parts_before(curve, unique.tolist(), MAX_SINGLE_STEPS, _NEAREST)
-    ]
+    progress = peak_value**PROGRESS_POWER * _progress(curve, unique)
+    noise = peak_value * _noise(curve, unique)
     places = np.searchsorted(unique, steps)
-    progress = _progress(curve, unique)
-    return peak_value**PROGRESS_POWER * progress[places], peak_value * np.array(noise)[places]
+    return progress[places], noise[places]
 
 
 def _progress(curve: Curve, steps: _Steps) -> _Floats:
     last = int(steps[-1])
-    begins = part_begins(curve)
     singles = np.arange(min(last, MAX_SINGLE_STEPS) + 1)
+    begins = part_begins(curve)
     borders = sorted_unique(np.concatenate([singles, begins[begins < last], steps]))
     powers = np.diff(borders) * mean_multipliers(curve, borders) ** PROGRESS_POWER
     sums = np.append(0.0, np.cumsum(powers))
     return sums[np.searchsorted(borders, steps)]
 
 
-def _noise(s: _Floats, n: _Floats) -> float:
+def _noise(curve: Curve, steps: _Steps) -> _Floats:
+    noise: list[float] = []
+    for s, n in parts_before(curve, steps.tolist(), MAX_SINGLE_STEPS, _NEAREST):
+        noise.append(_noise_after(s, n))
+    return np.array(noise)
+
+
+def _noise_after(s: _Floats, n: _Floats) -> float:
     """Return N after steps with the learning rates s, n times each."""
     if not len(s):
         return 0.0
