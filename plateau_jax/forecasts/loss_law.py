@@ -105,23 +105,30 @@ def penalized_error(logged: LoggedLosses, law: Law) -> float:
 
 
 def fit_law_at(logged: LoggedLosses, alpha: float, power: float = NOISE_POWER) -> Law:
-    """Fit floor, scale and noise for one α, by non-negative least squares of the relative errors."""
+    """Fit floor, scale and noise for one α: non-negative least squares of the relative errors."""
     progress = logged.progress / logged.progress_unit
     noise = logged.noise / logged.noise_unit
     columns = np.stack([np.ones_like(progress), progress**-alpha, noise**power], axis=1)
     roots = np.sqrt(logged.weights)
-    floor, scale, coefficient = _nonnegative(
-        (roots / logged.losses)[:, None] * columns, roots
-    ).tolist()
-    return Law(floor, scale, alpha, coefficient, logged.progress_unit, logged.noise_unit, power)
+    matrix = (roots / logged.losses)[:, None] * columns
+    coefficients = _nonnegative(matrix, roots).tolist()
+    return Law(
+        floor=coefficients[0],
+        scale=coefficients[1],
+        alpha=alpha,
+        noise=coefficients[2],
+        progress_unit=logged.progress_unit,
+        noise_unit=logged.noise_unit,
+        power=power,
+    )
 
 
 def _nonnegative(matrix: _Floats, target: _Floats) -> _Floats:
     """Return the three coefficients >= 0 with the least squared error.
 
     At the minimum some coefficients are 0, and the others are the ordinary least squares of their
-    columns. So the best of those solutions, over all sets of columns, whose coefficients are all >=
-    0 is the minimum.
+    columns. So the minimum is the best of those solutions, over all sets of columns, among those
+    with all coefficients >= 0.
     """
     best = np.zeros(3)
     least = float(target @ target)
