@@ -108,11 +108,10 @@ def _problem_of_count(run: LossRun) -> str | None:
 
 def _problem_of_noise(run: LossRun) -> str | None:
     noise = _noise_of_groups(run)
-    if noise <= _MAX_NOISE:
-        return None
-    return (
-        f"the losses have a noise of {noise:.1%}, more than {_MAX_NOISE:.0%}: log a validation loss"
-    )
+    if noise > _MAX_NOISE:
+        found = f"the losses have a noise of {noise:.1%}, more than {_MAX_NOISE:.0%}"
+        return f"{found}: log a validation loss"
+    return None
 
 
 def _noise_of_groups(run: LossRun) -> float:

@@ -47,8 +47,8 @@ RUN_ERRORS: list[Row] = [
 
 def read(log: Any, curve: Any = CURVE, peak_value: Any = PEAK, **columns: Any) -> LossRun:
     """Read rows, or a text as that of a file."""
-    if isinstance(log, str | bytes):
-        Path("log").write_bytes(log if isinstance(log, bytes) else log.encode())
+    if isinstance(log, str):
+        Path("log").write_bytes(log.encode())
         log = "log"
     return LossRun.read(log, curve, peak_value, **columns)
 
@@ -60,9 +60,8 @@ LOG_ERRORS: list[Row] = [
     *((f"read({log})", TypeError, "must be a path, a pandas data frame, or a list of dictionaries") for log in
       ("3", "None", "np.ones(())", "{'step': [1]}", "[3]", "iter(['step,loss'])", "pd.Series([1])")),
     ("LossRun.read('missing.csv')", FileNotFoundError, "missing.csv"),
-    ("read('step,loss\\n1,2\\n'.encode('utf-16'))", ValueError, "log is not a text file in UTF-8"),
     ("read([])", ValueError, "the log has no rows"),
-    ("read('[{\"step\": 1}]')", ValueError, "log is not CSV or JSON lines: pass the rows of a JSON list"),
+    ("read('[{\"step\": 1}]')", ValueError, "log, row 1: ", "is not a JSON object; of other JSON, pass"),
     ("read('step,loss\\n1,2\\n2,\"3\\n')", ValueError, "log is not a CSV file: unexpected end of data"),
     ("read(LRS[::-1])", ValueError, "50 losses at 50 steps: keep those of one split, rank or run"),
     ("read([row | {'loss': loss} for row in LRS for loss in (3, 2)])", ValueError,
@@ -85,8 +84,6 @@ LOG_ERRORS: list[Row] = [
     ("read(rows_of(step=[1, 1001], loss=VALUES))", ValueError, "the log: steps[-1] = 1001", "after the end"),
     ("read(rows_of(step=[1, ''], loss=['', 1]))", ValueError, "no finite loss after the first update"),
     ("read(rows_of(step=[1], loss=[[3, 2]]))", ValueError, "row 1: loss = [3, 2] must be a number"),
-    *((f"read(rows_of(step=[1], loss=[3], lr=[float('{lr}')]), None, None)", ValueError,
-       f"the log: lr = {lr:.1f} at step 1 must be finite and not negative") for lr in (-0.1, 1e400)),
     *((f"read({arguments})", UnclearLogError, *parts) for arguments, *parts in [
         ("rows_of(Step=[1], loss=[3])", "no usual column for step among 'Step', 'loss'", "step=..."),
         ("rows_of(step=[1], _step=[1], loss=[3])", "several columns for step, 'step', '_step'", "step=..."),
