@@ -38,8 +38,7 @@ import numpy as np
 from plateau_jax import LossFit, LossRun, StagedCurve, fit_losses
 from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses, group_run
 from plateau_jax.forecasts.loss_interval import ForecastTerms
-from plateau_jax.forecasts.loss_law import fit_law
-from plateau_jax.forecasts.lr_sums import schedule_sums
+from plateau_jax.forecasts.loss_law import fit_law, schedule_sums
 
 LAWS = "fit_losses", "annealing law", "nearest run"
 LENGTHS = "same length", "longer", "shorter"

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law
+from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, schedule_sums
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.lr_sums import schedule_sums
 from plateau_jax.numerics.exact_segments import end_of_rise
 from plateau_jax.theory.curve_parts import steps_at_borders
 

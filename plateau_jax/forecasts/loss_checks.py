@@ -18,9 +18,14 @@ from plateau_jax.forecasts.logged_losses import (
     noise_of,
     second_differences,
 )
-from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, penalized_error
+from plateau_jax.forecasts.loss_law import (
+    PROGRESS_POWER,
+    Law,
+    LoggedLosses,
+    fit_law,
+    penalized_error,
+)
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.lr_sums import PROGRESS_POWER
 
 _Floats = NDArray[np.float64]
 

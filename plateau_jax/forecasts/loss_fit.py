@@ -17,9 +17,8 @@ from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, first_used_step, g
 from plateau_jax.forecasts.loss_checks import check_runs, problem_of_law
 from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
-from plateau_jax.forecasts.loss_law import Law, fit_law
+from plateau_jax.forecasts.loss_law import Law, fit_law, schedule_sums
 from plateau_jax.forecasts.loss_run import LossRun, group_by_peak, octaves_to_runs, peak_value_of
-from plateau_jax.forecasts.lr_sums import schedule_sums
 from plateau_jax.plots import curves_to_draw
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
