@@ -84,7 +84,7 @@ napoleon_custom_sections = [("Attributes", "params_style")]  # formatted like Ar
 
 
 def mark_equations(app, what, name, obj, options, lines):
-    """Turn each indented block after an empty line, a docstring's equation, into a literal block."""
+    """Turn a docstring's equations, indented blocks after an empty line, into literal blocks."""
     # In reStructuredText such a block would be a quotation, set as prose.
     marked, before = [], ""
     for index, line in enumerate(lines):
@@ -102,7 +102,7 @@ def mark_equations(app, what, name, obj, options, lines):
 
 
 def link_to_site_pages(app, name, source):
-    """Replace links to the notebook's and the changelog's files by links to their pages on the site."""
+    """Replace links to the files of notebook and changelog by links to their pages."""
     source[0] = source[0].replace("](../examples/choosing_a_curve.ipynb)", "](choosing_a_curve)")
     source[0] = source[0].replace("](../CHANGELOG.md)", "](changelog)")
 

@@ -1,4 +1,4 @@
-"""Forecast the final losses of published runs from one or two other runs of the same model, data and peak.
+"""Forecast final losses of published runs from one or two runs of the same model, data and peak.
 
 Every run that can be fitted forecasts the final losses of all other runs of its model, data and
 peak: of the same length (within 2 %), longer (up to four times), or shorter (from 0.3 times on).
@@ -14,8 +14,8 @@ run that was fitted; of two, that with the nearer length.
 
 PATH is a clone of one of these repositories, which this program reads and does not copy:
 
-    git clone https://github.com/fabian-sp/lr-scheduling (measured at 8ace3a3, on main) git clone
-    --branch ladder-1xC https://github.com/allenai/OLMo (measured at 9bc064c72b14)
+    git clone https://github.com/fabian-sp/lr-scheduling           (measured at 8ace3a3, on main)
+    git clone --branch ladder-1xC https://github.com/allenai/OLMo  (measured at 9bc064c72b14)
 
     python examples/benchmarks/forecast.py lr-scheduling OLMo
 
@@ -89,7 +89,7 @@ def schaipp_curve(config: dict) -> StagedCurve:
 
 
 def read_olmo(clone: Path) -> dict[str, list[LossRun]]:
-    """Return the runs of the OLMo ladder of each size: cosines, constant learning rates, and their decays."""
+    """Return the runs of each size of the OLMo ladder: cosines, stable phases, decays."""
     folder = clone / "scripts" / "scaling" / "data"
     groups = defaultdict(list)
     for constant_path in sorted((folder / "peteish-moreeval-const").glob("*-10xC.csv")):

@@ -138,7 +138,7 @@ def accelerate(mode: str, model: nn.Module, device: str) -> Update:
 
 
 def contenders(mode: str, size: Size, count: int) -> dict[str, Update]:
-    """Return the updates to compare, each with a separate model. On a CPU, accelerate does not shard."""
+    """Return the updates to compare, each with a separate model; accelerate shards on GPUs only."""
 
     def make(kind: Callable[..., Update], *arguments: object) -> Update:
         return kind(mode, mlp(size.width, size.depth), DEVICE, *arguments)
@@ -177,7 +177,8 @@ def compare(mode: str, size: Size, count: int, rounds: int) -> None:
         parameters = sum(
             parameter.numel() for parameter in mlp(size.width, size.depth).parameters()
         )
-        title = f"{mode}, {size.name} model of {parameters:,} parameters, micro-batches an update: {count}"
+        model = f"{size.name} model of {parameters:,} parameters"
+        title = f"{mode}, {model}, micro-batches an update: {count}"
         show(title, ["", "µs", "to TrainStep"], ratios_to_first(times, size.calls))
 
 
