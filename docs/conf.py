@@ -63,9 +63,8 @@ if repository.startswith("https://github.com/"):  # .ci/first_publication fills 
     }
 pygments_dark_style = "a11y-dark"  # the default style underlines module names, like links
 html_title = "plateau-jax"
-html_baseurl = os.environ.get(
-    "READTHEDOCS_CANONICAL_URL", ""
-)  # search engines prefer this version's pages
+# Search engines prefer this version's pages.
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")
 html_copy_source = False
 html_use_index = False  # reference/index.md lists all names, in order of use
 html_css_files = ["site.css"]

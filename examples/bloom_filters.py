@@ -15,14 +15,12 @@ import names
 import numpy as np
 import torch
 
-SURNAMES = names.FILES[
-    "last"
-]  # of the US census of 1990: the most common first, in lines of one width
+# Of the US census of 1990: the most common first, in lines of one width.
+SURNAMES = names.FILES["last"]
 LINE, LONGEST = 35, 13  # bytes of a line, letters of a name
 LETTERS = "_ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-TWO_GRAMS = [first + second for first in LETTERS for second in LETTERS][
-    1:
-]  # no name has the two-gram __
+TWO_GRAMS = [first + second for first in LETTERS for second in LETTERS]
+TWO_GRAMS.remove("__")  # no name has it
 
 
 def positions(bits, hashes):

@@ -180,9 +180,8 @@ def main() -> None:
     # not be.
     data = cached(args.data, count=args.count, **sizes)
     seconds = time.perf_counter() - start
-    shuffled = np.random.default_rng(0).permutation(
-        len(data["filters"])
-    )  # the same split for every seed
+    # The same split for every seed.
+    shuffled = np.random.default_rng(0).permutation(len(data["filters"]))
     training, validation, held_out = np.split(
         shuffled, [len(shuffled) * 8 // 10, len(shuffled) * 9 // 10]
     )

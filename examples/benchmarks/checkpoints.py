@@ -98,9 +98,8 @@ class Ours:
 
     def __init__(self, directory: Path, checkout: Path) -> None:
         sys.path.insert(0, str(checkout))
-        from torch_bridge import (
-            Checkpoints,
-        )  # not at the top: which checkout it comes from is known only now
+        # Not at the top: which checkout it comes from is known only now.
+        from torch_bridge import Checkpoints
 
         self.checkpoints = Checkpoints(directory, keep=1)
 

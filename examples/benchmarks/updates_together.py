@@ -191,12 +191,8 @@ def settle() -> None:
 def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -> None:
     """Time the updates in one process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C ends it without a traceback
-    names = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": count,
-        "LOCAL_WORLD_SIZE": count,
-    }  # torchrun's
+    # The names are torchrun's.
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     os.environ |= {name: str(number) for name, number in names.items()} | {"OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
@@ -218,9 +214,8 @@ def run(sizes: Sequence[Size], rounds: int) -> None:
     count = max(2, torch.cuda.device_count())
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     print(f"\n{count} processes", flush=True)
-    handler = signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # new processes inherit it, until `work` begins
+    # New processes inherit it, until `work` begins.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         processes = multiprocessing.spawn(
             work, (count, store.port, sizes, rounds), nprocs=count, join=False, daemon=True
