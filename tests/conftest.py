@@ -17,7 +17,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from hypothesis import settings, strategies
-from hypothesis.internal.conjecture import providers
 
 collect_ignore = ["support"]  # no tests, and some import a trainer
 
@@ -32,12 +31,10 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp()
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
 
-# The same examples in every run, and no deadline: compiling takes as long as it takes.
+# The same command draws the same examples, and there is no deadline: compiling takes as long as it takes.
+# Hypothesis also draws constants of imported modules, so one file alone may see others than in a run of all.
 settings.register_profile("all", deadline=None, derandomize=True, database=None)
 settings.register_profile("fast", settings.get_profile("all"), max_examples=25)
-# Examples would also come from the constants of every module that earlier tests imported, so they would
-# depend on the order of the tests; no setting says otherwise.
-providers.is_local_module_file = lambda path: False
 # New examples in every run: `--hypothesis-profile explore`.
 settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.errors import check_error, each_row
+from support.errors import check_error, each, each_row
 from support.numerics.oracle import Oracle, are_equal
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
@@ -103,74 +103,88 @@ NEAR = BatchPlan([(0, 1_000_001)])
 NOT_INTEGERS = nan, 3.0, True, "3", None, Fraction(3), np.float32(3)
 KEYS = "as to_dict returns it"
 
-# Wrong values of one argument of a call, which stands in place of the braces.
+# Wrong values of one argument of a call.
 OF_CALLS = [
-    ("RAMP({})", "consumed", TypeError, "integer", NOT_INTEGERS),
-    ("RAMP.updates({})", "total", TypeError, "integer", NOT_INTEGERS),
-    ("RAMP.consumed({})", "updates", TypeError, "integer", NOT_INTEGERS),
-    ("RAMP.check({})", "micro_batch", TypeError, "integer", NOT_INTEGERS),
-    ("RAMP.check(1, {})", "processes", TypeError, "integer", NOT_INTEGERS),
-    ("RAMP({})", "consumed", ValueError, "at least 0", [-1]),
-    ("RAMP.updates({})", "total", ValueError, "at least 0", [-1]),
-    ("RAMP.consumed({})", "updates", ValueError, "at least 0", [-1]),
-    ("RAMP.check({})", "micro_batch", ValueError, "at least 1", [-1, 0]),
-    ("RAMP.check(1, {})", "processes", ValueError, "at least 1", [-1, 0]),
-    ("RAMP.micro_batches({}, 4)", "consumed", ValueError, "at least 0", [-1]),
-    ("RAMP.scale(FLAT, {}, reference=16)", "unit", TypeError, "integer", [8.0, True, "8", None]),
-    ("RAMP.scale(FLAT, {}, reference=16)", "unit", ValueError, "at least 1", [0]),
-    ("RAMP.scale(FLAT, 8, reference={})", "reference", TypeError, "integer", [8.0, True, "8", None]),
-    ("RAMP.scale(FLAT, 8, reference={})", "reference", ValueError, "at least 1", [0]),
-    ("RAMP.scale(FLAT, 8, reference={})", "reference", ValueError, "step 20 it is 1.41421356", [8]),
-    ("NEAR.scale(FLAT, 8, reference={})", "reference", ValueError, "step 0 it is 1.0000004", [1_000_000]),
-    ("RAMP.scale({}, 8, reference=16)", "curve", TypeError, "a Curve", [0.5]),
-    ("RAMP.scale(FLAT, 8, reference=16, exponent={})", "exponent", TypeError, "number", ["half"]),
-    ("RAMP.scale(FLAT, 8, reference=16, exponent={})", "exponent", ValueError, "(0, 2]", [0, 2.5]),
-    ("BatchPlan.seesaw(FLAT, {}, unit=8, largest=16)", "batch", TypeError, "integer", [8.0, True]),
-    ("BatchPlan.seesaw(FLAT, {}, unit=8, largest=16)", "batch", ValueError, "at least 1", [0]),
-    ("BatchPlan.seesaw(FLAT, 8, unit=8, largest={})", "largest", TypeError, "integer", [8.0, True]),
-    ("BatchPlan.seesaw(FLAT, 8, unit=8, largest={})", "largest", ValueError, "at least batch = 8", [0, 7]),
-    ("BatchPlan.seesaw({}, 8, unit=8, largest=16)", "curve", TypeError, "a Curve", [None]),
-    ("BatchPlan({})", "pairs", TypeError, "sequence of pairs", [8, {0: 8}]),
-    ("BatchPlan([{}, 8])", "pairs[0]", TypeError, "pair (threshold, batch)", [0, (0, 8, 9)]),
-    ("BatchPlan([{}])", "pairs[0]", ValueError, "have the threshold 0", [(1, 8), (-1, 8)]),
-    ("BatchPlan([({}, 8)])", "pairs[0].threshold", TypeError, "integer", [0.0, False, nan]),
-    ("BatchPlan([(0, 8), (9, {})])", "pairs[1].batch", TypeError, "integer", [8.0, True]),
-    ("BatchPlan([(0, 8), (9, {})])", "pairs[1].batch", ValueError, "at least 1", [0, -16]),
-    ("BatchPlan({})", "pairs", ValueError, "at least one pair", [[]]),
-    ("BatchPlan({})", "pairs", ValueError, "rising thresholds; 20 follows 20", [[(0, 8), (20, 9), (20, 1)]]),
-    ("BatchPlan({})", "pairs", ValueError, "rising thresholds; 2 follows 20", [[(0, 8), (20, 9), (2, 1)]]),
-    ("BatchPlan.from_dict({})", "arguments", TypeError, KEYS, [[(0, 8)], None]),
-    ("BatchPlan.from_dict({})", "arguments", ValueError, KEYS, [{}, {"pairs": [[0, 8]], "unit": 3}]),
-]
+    (lambda value: RAMP(value), "consumed", TypeError, "integer", NOT_INTEGERS),
+    (lambda value: RAMP.updates(value), "total", TypeError, "integer", NOT_INTEGERS),
+    (lambda value: RAMP.consumed(value), "updates", TypeError, "integer", NOT_INTEGERS),
+    (lambda value: RAMP.check(value), "micro_batch", TypeError, "integer", NOT_INTEGERS),
+    (lambda value: RAMP.check(1, value), "processes", TypeError, "integer", NOT_INTEGERS),
+    (lambda value: RAMP(value), "consumed", ValueError, "at least 0", [-1]),
+    (lambda value: RAMP.updates(value), "total", ValueError, "at least 0", [-1]),
+    (lambda value: RAMP.consumed(value), "updates", ValueError, "at least 0", [-1]),
+    (lambda value: RAMP.check(value), "micro_batch", ValueError, "at least 1", [-1, 0]),
+    (lambda value: RAMP.check(1, value), "processes", ValueError, "at least 1", [-1, 0]),
+    (lambda value: RAMP.micro_batches(value, 4), "consumed", ValueError, "at least 0", [-1]),
+    (lambda value: RAMP.scale(FLAT, value, reference=16), "unit", TypeError, "integer",
+     [8.0, True, "8", None]),
+    (lambda value: RAMP.scale(FLAT, value, reference=16), "unit", ValueError, "at least 1", [0]),
+    (lambda value: RAMP.scale(FLAT, 8, reference=value), "reference", TypeError, "integer",
+     [8.0, True, "8", None]),
+    (lambda value: RAMP.scale(FLAT, 8, reference=value), "reference", ValueError, "at least 1", [0]),
+    (lambda value: RAMP.scale(FLAT, 8, reference=value), "reference", ValueError, "step 20 it is 1.41421356",
+     [8]),
+    (lambda value: NEAR.scale(FLAT, 8, reference=value), "reference", ValueError, "step 0 it is 1.0000004",
+     [1_000_000]),
+    (lambda value: RAMP.scale(value, 8, reference=16), "curve", TypeError, "a Curve", [0.5]),
+    (lambda value: RAMP.scale(FLAT, 8, reference=16, exponent=value), "exponent", TypeError, "number",
+     ["half"]),
+    (lambda value: RAMP.scale(FLAT, 8, reference=16, exponent=value), "exponent", ValueError, "(0, 2]",
+     [0, 2.5]),
+    (lambda value: BatchPlan.seesaw(FLAT, value, unit=8, largest=16), "batch", TypeError, "integer",
+     [8.0, True]),
+    (lambda value: BatchPlan.seesaw(FLAT, value, unit=8, largest=16), "batch", ValueError, "at least 1", [0]),
+    (lambda value: BatchPlan.seesaw(FLAT, 8, unit=8, largest=value), "largest", TypeError, "integer",
+     [8.0, True]),
+    (lambda value: BatchPlan.seesaw(FLAT, 8, unit=8, largest=value), "largest", ValueError,
+     "at least batch = 8", [0, 7]),
+    (lambda value: BatchPlan.seesaw(value, 8, unit=8, largest=16), "curve", TypeError, "a Curve", [None]),
+    (lambda value: BatchPlan(value), "pairs", TypeError, "sequence of pairs", [8, {0: 8}]),
+    (lambda value: BatchPlan([value, 8]), "pairs[0]", TypeError, "pair (threshold, batch)", [0, (0, 8, 9)]),
+    (lambda value: BatchPlan([value]), "pairs[0]", ValueError, "have the threshold 0", [(1, 8), (-1, 8)]),
+    (lambda value: BatchPlan([(value, 8)]), "pairs[0].threshold", TypeError, "integer", [0.0, False, nan]),
+    (lambda value: BatchPlan([(0, 8), (9, value)]), "pairs[1].batch", TypeError, "integer", [8.0, True]),
+    (lambda value: BatchPlan([(0, 8), (9, value)]), "pairs[1].batch", ValueError, "at least 1", [0, -16]),
+    (lambda value: BatchPlan(value), "pairs", ValueError, "at least one pair", [[]]),
+    (lambda value: BatchPlan(value), "pairs", ValueError, "rising thresholds; 20 follows 20",
+     [[(0, 8), (20, 9), (20, 1)]]),
+    (lambda value: BatchPlan(value), "pairs", ValueError, "rising thresholds; 2 follows 20",
+     [[(0, 8), (20, 9), (2, 1)]]),
+    (lambda value: BatchPlan.from_dict(value), "arguments", TypeError, KEYS, [[(0, 8)], None]),
+    (lambda value: BatchPlan.from_dict(value), "arguments", ValueError, KEYS,
+     [{}, {"pairs": [[0, 8]], "unit": 3}]),
+]  # fmt: skip
 ERRORS = [
-    *((call.format(f"np.float32({value})" if isinstance(value, np.float32) else repr(value)), error,
-       f"{name} = {value!r}", word) for call, name, error, word, values in OF_CALLS for value in values),
-    ("BatchPlan([(0, 2)]).scale(StagedCurve([(50, 1.0), (0, 0.1), (50,)]), 1, reference=1)", ValueError,
+    *(row for call, name, error, word, values in OF_CALLS
+      for row in each(call, values, error, f"{name} = {{}}", word)),
+    (lambda: BatchPlan([(0, 2)]).scale(StagedCurve([(50, 1.0), (0, 0.1), (50,)]), 1, reference=1), ValueError,
      "reference"),
-    ("RAMP.scale(FLAT, 64, reference=16)", ValueError, "pairs[1].threshold = 160", "a multiple of unit = 64"),
-    ("RAMP.scale(FLAT, 8, reference=1, exponent=2)", ValueError,
+    (lambda: RAMP.scale(FLAT, 64, reference=16), ValueError, "pairs[1].threshold = 160",
+     "a multiple of unit = 64"),
+    (lambda: RAMP.scale(FLAT, 8, reference=1, exponent=2), ValueError,
      "multiply the peak by (new / old)**exponent"),
-    ("BatchPlan([(0, 2**40)]).scale(FLAT, 1, reference=1, exponent=1)", ValueError,
+    (lambda: BatchPlan([(0, 2**40)]).scale(FLAT, 1, reference=1, exponent=1), ValueError,
      f"reference = 1 must be nearer to the batch {2**40}", "1.1e+12, outside"),
-    ("BatchPlan([(0, 10**200)]).scale(TAIL, 1, reference=1, exponent=2)", ValueError,
+    (lambda: BatchPlan([(0, 10**200)]).scale(TAIL, 1, reference=1, exponent=2), ValueError,
      "nearer to the batch 1000", "inf, outside"),
-    ("BatchPlan([(0, 2**31)]).scale(ONCE, 1, reference=1, exponent=1)", ValueError, "curve = ",
+    (lambda: BatchPlan([(0, 2**31)]).scale(ONCE, 1, reference=1, exponent=1), ValueError, "curve = ",
      "not be scaled so often"),
-    ("BatchPlan.seesaw(ZERO, 8, unit=8, largest=16)", ValueError, "curve = StagedCurve(",
+    (lambda: BatchPlan.seesaw(ZERO, 8, unit=8, largest=16), ValueError, "curve = StagedCurve(",
      "is 0 at every step"),
-    ("BatchPlan.seesaw(RAMP.scale(FLAT, 16, reference=16), 8, unit=8, largest=16)", ValueError,
+    (lambda: BatchPlan.seesaw(RAMP.scale(FLAT, 16, reference=16), 8, unit=8, largest=16), ValueError,
      "unit = 8 must be 16, the unit of the curve"),
-    ("RAMP.scale(RAMP.scale(FLAT, 16, reference=16), 8, reference=16)", ValueError, "unit = 8 must be 16"),
-    ("RAMP.scale(FLAT, 16, reference=16).then(RAMP.scale(FLAT, 8, reference=16))", ValueError,
+    (lambda: RAMP.scale(RAMP.scale(FLAT, 16, reference=16), 8, reference=16), ValueError,
+     "unit = 8 must be 16"),
+    (lambda: RAMP.scale(FLAT, 16, reference=16).then(RAMP.scale(FLAT, 8, reference=16)), ValueError,
      "other has unit = 8, but the curve before it has unit = 16"),
-    ("RAMP.check(16)", ValueError, "pairs[0] = (0, 8) is 8", "= 16 · 1 = 16 does not divide"),
-    ("setattr(RAMP, 'pairs', ())", FrozenInstanceError),
+    (lambda: RAMP.check(16), ValueError, "pairs[0] = (0, 8) is 8", "= 16 · 1 = 16 does not divide"),
+    (lambda: setattr(RAMP, "pairs", ()), FrozenInstanceError),
 ]  # fmt: skip
 
 
 @each_row(ERRORS)
 def test_errors(row):
-    check_error(row, globals(), RAMP=RAMP)
+    check_error(row, RAMP=RAMP)
 
 
 @given(descriptions(), st.integers(1, 5), st.integers(1, 3), st.integers(0, 40))

@@ -257,16 +257,16 @@ def _on_two_ranks() -> Any:
 
 
 ERRORS: list[Any] = [
-    ("find_batch_size(3, torch.ones, 8)", TypeError, "'int' object is not callable"),
-    ("find_batch_size(lambda: print, torch.ones, 2.0)", TypeError, "global_batch = 2.0"),
-    ("find_batch_size(lambda: print, torch.ones, 0)", ValueError, "global_batch = 0"),
-    ("find_batch_size(lambda: print, torch.ones, 8, limit='4')", TypeError, "limit = '4'"),
-    ("find_batch_size(lambda: print, torch.ones, 8, limit=0)", ValueError, "limit = 0"),
-    ("find_batch_size(exhaust, torch.ones, 8)", RuntimeError, "DefaultCPUAllocator"),
-    ("_on_two_ranks()", RuntimeError, "runs in one process, and there are 2"),
+    (lambda: find_batch_size(3, torch.ones, 8), TypeError, "'int' object is not callable"),
+    (lambda: find_batch_size(lambda: print, torch.ones, 2.0), TypeError, "global_batch = 2.0"),
+    (lambda: find_batch_size(lambda: print, torch.ones, 0), ValueError, "global_batch = 0"),
+    (lambda: find_batch_size(lambda: print, torch.ones, 8, limit="4"), TypeError, "limit = '4'"),
+    (lambda: find_batch_size(lambda: print, torch.ones, 8, limit=0), ValueError, "limit = 0"),
+    (lambda: find_batch_size(exhaust, torch.ones, 8), RuntimeError, "DefaultCPUAllocator"),
+    (lambda: _on_two_ranks(), RuntimeError, "runs in one process, and there are 2"),
 ]
 
 
 @each_row(ERRORS)
 def test_errors(row: Any) -> None:
-    check_error(row, globals())
+    check_error(row)

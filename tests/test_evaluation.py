@@ -151,33 +151,38 @@ def _without_carry(model: nn.Module, batch: Any, carry: Any) -> Tensor:
 
 DATA, TIMED = [*batches(2), "not reached"], batches(1, time=2)
 ERRORS: list[Any] = [
-    ("evaluate(net, [], mean_loss)", ValueError, "batches is empty"),
-    ("evaluate(net, iter(()), mean_loss)", ValueError, "batches is empty"),
-    ("evaluate(mean_loss, DATA, mean_loss)", TypeError, "must be a torch.nn.Module"),
-    ("evaluate(net, DATA, None)", TypeError, "loss_fn = None", "callable"),
-    ("evaluate(net, DATA, nn.MSELoss())", TypeError, "MSELoss", "wrap the criterion"),
-    ("evaluate(net, DATA, _one_then_other(mean_loss, pair_loss))", TypeError, "a mean", "a pair"),
-    ("evaluate(net, DATA, _one_then_other(pair_loss, mean_loss))", TypeError, "a mean", "a pair"),
-    ("evaluate(net, DATA, lambda model, batch: model(batch[0]))", ValueError, "loss_fn returned", "shape"),
-    ("evaluate(net, [1.0], _returned)", TypeError, "loss_fn returned"),
-    ("evaluate(net, DATA, mean_loss, precision='half')", ValueError, "precision = 'half'"),
-    ("evaluate(net, DATA, carried_loss, carry=3)", TypeError, "carry = 3"),
-    ("evaluate(recurrent, TIMED, _without_carry, carry=initial)", TypeError, "(loss, carry)"),
-    ("evaluate(recurrent, TIMED, carried_loss, carry=[*initial])", ValueError, "carry"),
-    ("evaluate(net, [{'a': 1.0}, {'b': 1.0}], _returned)", TypeError, "the names ['b']", "the names ['a']"),
-    ("evaluate(net, [{'a': 1.0}, torch.tensor(1.0)], _returned)", TypeError, "a loss", "the names ['a']"),
-    ("evaluate(net, [{'a': 1.0}, {'a': (1.0, 2)}], _returned)", TypeError, "a pair", "a mean"),
-    ("evaluate(net, [{}], _returned)", TypeError, "loss_fn returned a dictionary", "must be strings"),
-    ("evaluate(net, [{1: 1.0}], _returned)", TypeError, "the keys [1]", "must be strings"),
-    ("evaluate(net, [{'a': '1'}], _returned)", TypeError, "in 'a' loss_fn returned"),
-    ("evaluate(net, [{'a': (1.0, '2')}], _returned)", TypeError, "in 'a' loss_fn returned", "'2'"),
+    (lambda net: evaluate(net, [], mean_loss), ValueError, "batches is empty"),
+    (lambda net: evaluate(net, iter(()), mean_loss), ValueError, "batches is empty"),
+    (lambda: evaluate(mean_loss, DATA, mean_loss), TypeError, "must be a torch.nn.Module"),
+    (lambda net: evaluate(net, DATA, nn.MSELoss()), TypeError, "MSELoss", "wrap the criterion"),
+    (lambda net: evaluate(net, DATA, _one_then_other(mean_loss, pair_loss)), TypeError, "a mean", "a pair"),
+    (lambda net: evaluate(net, DATA, _one_then_other(pair_loss, mean_loss)), TypeError, "a mean", "a pair"),
+    (lambda net: evaluate(net, DATA, lambda model, batch: model(batch[0])), ValueError, "loss_fn returned",
+     "shape"),
+    (lambda net: evaluate(net, [1.0], _returned), TypeError, "loss_fn returned"),
+    (lambda net: evaluate(net, DATA, mean_loss, precision="half"), ValueError, "precision = 'half'"),
+    (lambda net: evaluate(net, DATA, carried_loss, carry=3), TypeError, "carry = 3"),
+    (lambda recurrent, initial: evaluate(recurrent, TIMED, _without_carry, carry=initial), TypeError,
+     "(loss, carry)"),
+    (lambda recurrent, initial: evaluate(recurrent, TIMED, carried_loss, carry=[*initial]), ValueError,
+     "carry"),
+    (lambda net: evaluate(net, [{"a": 1.0}, {"b": 1.0}], _returned), TypeError, "the names ['b']",
+     "the names ['a']"),
+    (lambda net: evaluate(net, [{"a": 1.0}, torch.tensor(1.0)], _returned), TypeError, "a loss",
+     "the names ['a']"),
+    (lambda net: evaluate(net, [{"a": 1.0}, {"a": (1.0, 2)}], _returned), TypeError, "a pair", "a mean"),
+    (lambda net: evaluate(net, [{}], _returned), TypeError, "loss_fn returned a dictionary",
+     "must be strings"),
+    (lambda net: evaluate(net, [{1: 1.0}], _returned), TypeError, "the keys [1]", "must be strings"),
+    (lambda net: evaluate(net, [{"a": "1"}], _returned), TypeError, "in 'a' loss_fn returned"),
+    (lambda net: evaluate(net, [{"a": (1.0, "2")}], _returned), TypeError, "in 'a' loss_fn returned", "'2'"),
 ]  # fmt: skip
 
 
 @each_row(ERRORS)
 def test_errors(row: Any) -> None:
     net, recurrent = Net(), Recurrent()
-    check_error(row, globals(), net=net, recurrent=recurrent, initial=recurrent.initial())
+    check_error(row, net=net, recurrent=recurrent, initial=recurrent.initial())
     assert net.training
     assert recurrent.training
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.errors import check_error, each_row
+from support.errors import check_error, each, each_row
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.operators import OperatorRecorder
 from support.training.steps import CURVE, make_step
@@ -96,20 +96,22 @@ def test_log_is_bounded_and_drops_aux() -> None:
 
 RESULT = _result(0.5, 0.5, [0.5], 1, 0, 1)
 ERRORS: list[Any] = [
-    *((f"MetricLog({name}={value})", error, f"{name} = {value}")
-      for name in ("every", "keep")
-      for value, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError), ("'2'", TypeError))),
-    *((f"log.load_state_dict({state})", ValueError, "not the state of a MetricLog")
-      for state in ("'log.pt'", "{}", "{'rows': 3}", "{'rows': [3]}",
-                    *(f"{{'rows': [], 'since_flush': {count}}}" for count in (-1, 0.5, "'1'", True)))),
-    *((f"log({part})", TypeError, "the whole result of an update", "log(result)")
-      for part in ("RESULT.loss", "0.5", "tuple(RESULT)", "None")),
+    *each(lambda value: MetricLog(every=value), [0, -1], ValueError, "every = {}"),
+    *each(lambda value: MetricLog(every=value), [1.5, "2"], TypeError, "every = {}"),
+    *each(lambda value: MetricLog(keep=value), [0, -1], ValueError, "keep = {}"),
+    *each(lambda value: MetricLog(keep=value), [1.5, "2"], TypeError, "keep = {}"),
+    *each(lambda log, value: log.load_state_dict(value),
+          ["log.pt", {}, {"rows": 3}, {"rows": [3]},
+           *({"rows": [], "since_flush": count} for count in (-1, 0.5, "1", True))],
+          ValueError, "not the state of a MetricLog"),
+    *each(lambda log, value: log(value), [RESULT.loss, 0.5, tuple(RESULT), None], TypeError,
+          "the whole result of an update", "log(result)"),
 ]  # fmt: skip
 
 
 @each_row(ERRORS)
 def test_errors(row: Any) -> None:
-    check_error(row, globals(), log=MetricLog())
+    check_error(row, log=MetricLog())
 
 
 def test_flush_copies_each_column_once() -> None:

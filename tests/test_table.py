@@ -8,7 +8,7 @@ import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
-from support.errors import check_error, each_row
+from support.errors import check_error, each, each_row
 from support.examples import examples
 from support.jax.jax_cases import (
     CURVE,
@@ -143,23 +143,25 @@ def with_dtype(dtype, *names):
 
 STEP, TABLE = torch.tensor(3), tensors(CURVE.table)
 ERRORS = [
-    *((f"multiplier(TABLE, torch.ones(3, dtype=torch.{dtype}))", TypeError, "step ", f"torch.{dtype}")
-      for dtype in ("bool", "float32", "bfloat16", "float64", "complex64")),
-    *((f"multiplier(TABLE, {step})", TypeError, "step = ", "must be a tensor of integers; write")
-      for step in ("3", "True", "3.0", "np.arange(3)", "[1, 2]", "None")),
-    *((call.format(table), TypeError, "table = ", "must be a table")
-      for table in ("CURVE", "CURVE.table.begin", "None", "tuple(CURVE.table)")
-      for call in ("multiplier({}, STEP)", "tensors({})")),
-    ("multiplier(CURVE.table, STEP)", TypeError, "table.begin", "int32", "write tensors"),
-    *((f"multiplier(with_dtype(torch.{dtype}{names}), STEP)", TypeError, f"table.{column}", "int32")
-      for dtype in ("int64", "float64", "float32", "int16")
-      for names, column in (("", "begin"), (", 'start_low'", "start_low"))),
+    *each(lambda value: multiplier(TABLE, torch.ones(3, dtype=value)),
+          [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64], TypeError, "step ",
+          "{}"),
+    *each(lambda value: multiplier(TABLE, value), [3, True, 3.0, np.arange(3), [1, 2], None], TypeError,
+          "step = ", "must be a tensor of integers; write"),
+    *(row for call in (lambda value: multiplier(value, STEP), lambda value: tensors(value))
+      for row in each(call, [CURVE, CURVE.table.begin, None, tuple(CURVE.table)], TypeError,
+                      "table = ", "must be a table")),
+    (lambda: multiplier(CURVE.table, STEP), TypeError, "table.begin", "int32", "write tensors"),
+    *(row for names, column in (((), "begin"), (("start_low",), "start_low"))
+      for row in each(lambda value, names=names: multiplier(with_dtype(value, *names), STEP),
+                      [torch.int64, torch.float64, torch.float32, torch.int16], TypeError,
+                      f"table.{column}", "int32")),
 ]  # fmt: skip
 
 
 @each_row(ERRORS)
 def test_errors(row):
-    check_error(row, globals())
+    check_error(row)
 
 
 def test_tensors_copies_every_column():

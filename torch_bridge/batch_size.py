@@ -72,12 +72,15 @@ def find_batch_size(
     >>> def make_step():
     ...     model = torch.nn.Linear(2, 1)
     ...     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
-    ...     return TrainStep(model, optimizer, lambda model, batch: model(batch).mean(), PlateauCurve(100))
+    ...     loss_fn = lambda model, batch: model(batch).mean()
+    ...     return TrainStep(model, optimizer, loss_fn, PlateauCurve(100))
     >>> find_batch_size(make_step, lambda micro_batch: torch.ones(micro_batch, 2), 96, limit=40)
     (32, 3)
     """
     samples = checks.positive_int("global_batch", global_batch)
-    largest = samples if limit is None else checks.at_least("limit", limit, 1)
+    if limit is None:
+        limit = samples
+    limit = checks.at_least("limit", limit, 1)
     if processes.world_size() > 1:
         raise RuntimeError(
             f"find_batch_size runs in one process, and there are {processes.world_size()}: run it "
@@ -86,32 +89,38 @@ def find_batch_size(
         )
     with _preserved_random_states():
         _check_model_is_new(make_step)
-        sizes = [size for size in _divisors(samples) if size <= largest]
+        sizes = [size for size in _divisors(samples) if size <= limit]
         # Bisection bounds: sizes[:fitting] fit, sizes[unfit:] do not.
-        fitting, unfit = 0, len(sizes)
+        fitting = 0
+        unfit = len(sizes)
         while fitting < unfit:
             middle = (fitting + unfit) // 2
             fits = _fits(make_step, make_batch, sizes[middle], samples // sizes[middle])
             _free_memory()
-            fitting, unfit = (middle + 1, unfit) if fits else (fitting, middle)
+            if fits:
+                fitting = middle + 1
+            else:
+                unfit = middle
     if not fitting:
         raise RuntimeError(
             "not even a micro-batch of one sample fits: see checkpoint_activations, and fully_shard"
         )
-    return sizes[fitting - 1], samples // sizes[fitting - 1]
+    micro_batch = sizes[fitting - 1]
+    return micro_batch, samples // micro_batch
 
 
 def _divisors(number: int) -> list[int]:
     small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
-    return sorted({*small, *(number // size for size in small)})
+    large = [number // size for size in small]
+    return sorted({*small, *large})
 
 
 def _check_model_is_new(make_step: Callable[[], Any]) -> None:
     """Reject a `make_step` whose model something else holds, because trials would train it."""
     model = getattr(make_step(), "model", None)
-    parameters = (
-        [] if model is None else [weakref.ref(parameter) for parameter in model.parameters()]
-    )
+    parameters: list[weakref.ref[Any]] = []
+    if model is not None:
+        parameters = [weakref.ref(parameter) for parameter in model.parameters()]
     del model
     _free_memory()
     if any(parameter() is not None for parameter in parameters):
@@ -132,7 +141,8 @@ def _fits(
     step = make_step()  # outside the try: if the step itself does not fit, no batch size helps
     try:
         for calls in range(1, _MAX_CALLS + 1):
-            if calls - _skipped_after_update(step, make_batch(size), accumulation) == _UPDATES:
+            skipped = _skipped_after_update(step, make_batch(size), accumulation)
+            if calls - skipped == _UPDATES:
                 break
     except Exception as error:
         if not _is_out_of_memory(error):
@@ -142,12 +152,14 @@ def _fits(
 
 
 def _skipped_after_update(step: Callable[..., Any], batch: Any, accumulation: int) -> int:
-    """Make an update as training does, and return the number of updates that the step has skipped so far."""
+    """Make an update as training does, and return the number of updates skipped so far."""
     # All micro-batches of the update are in memory, but it is enough to run two: the second one
     # runs with the gradients of the first in memory, and further ones need no more.
     copies = [pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)]
     result = step(batch, *copies[:1])
-    return int(result.skipped) if isinstance(result, StepResult) else 0
+    if isinstance(result, StepResult):
+        return int(result.skipped)
+    return 0
 
 
 def _free_memory() -> None:
@@ -158,14 +170,18 @@ def _free_memory() -> None:
 
 @contextmanager
 def _preserved_random_states() -> Generator[None]:
-    """Restore all random states: the number of trials depends on memory; a run's random numbers must not."""
-    numpy, python = np.random.get_state(), random.getstate()  # noqa: NPY002 (the state to restore)
+    """Restore all random states at the end.
+
+    The number of trials depends on the memory; the random numbers of a run must not.
+    """
+    numpy_state = np.random.get_state()  # noqa: NPY002 (the state to restore)
+    python_state = random.getstate()
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
     finally:
-        np.random.set_state(numpy)  # noqa: NPY002 (the same)
-        random.setstate(python)
+        np.random.set_state(numpy_state)  # noqa: NPY002 (the same)
+        random.setstate(python_state)
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
@@ -173,9 +189,9 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
-        if isinstance(error, RuntimeError) and any(
-            part in str(error) for part in _OUT_OF_MEMORY_MESSAGES
-        ):
-            return True
+        if isinstance(error, RuntimeError):
+            message = str(error)
+            if any(part in message for part in _OUT_OF_MEMORY_MESSAGES):
+                return True
         error = error.__cause__ or getattr(error, "inner_exception", None)  # of torch.compile
     return False

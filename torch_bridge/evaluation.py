@@ -1,20 +1,20 @@
-"""`evaluate`: the mean loss of a model over a data set, or several named means, without gradients."""
+"""`evaluate`: the mean loss of a model over a data set, or several named means."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast, overload
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast, overload
 
 import torch
 from torch import Tensor, nn
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.lockstep import in_lockstep
-from torch_bridge.distributed.sharded import reshard
-from torch_bridge.distributed.wrappers import check_module
-from torch_bridge.training.update.carry import Carry
+from torch_bridge.distributed.distribution import check_module
+from torch_bridge.distributed.parallelism import reshard
+from torch_bridge.distributed.processes import in_lockstep
 from torch_bridge.training.update.loss import (
+    Carry,
     Loss,
     LossFunction,
     call_loss_fn,
@@ -56,14 +56,14 @@ def evaluate(
     precision: PrecisionName = "fp32",
     carry: Any = None,
 ) -> float | dict[str, float]:
-    """Return the mean loss over all batches, or several means, without gradients and in evaluation mode.
+    """Return the mean loss over all batches, or several means, in evaluation mode.
 
         Σ sum / Σ weight    if loss_fn returns pairs
         Σ mean / batches    if it returns means
 
-    The sums are float64, and the host synchronizes with the device once, at the end. Afterwards
-    every module has its previous mode. `loss_fn` is not compiled: a step built with `compile=True`
-    compiles its own copy.
+    No gradients are computed. The sums are float64, and the host synchronizes with the device once,
+    at the end. Afterwards every module has its previous mode. `loss_fn` is not compiled: a step
+    built with `compile=True` compiles its own copy.
 
     With several ranks, every rank calls this with its own batches (those of `make_loader(...,
     training=False)` hold every sample once). The sums run over all ranks, and every rank gets the
@@ -104,27 +104,36 @@ def evaluate(
     check_loss_fn(loss_fn)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     state = None if carry is None else Carry(carry, device)
-    run = Precision(precision, device).run
     leaves = [] if state is None else state.buffers
+    precision_of_run = Precision(precision, device)
+    sums = _Sums()
+    with _evaluation_mode(model), torch.no_grad():
+        for batch, counts in in_lockstep(batches, device):
+            losses, new_leaves = precision_of_run.run(
+                call_loss_fn, loss_fn, model, batch, state, leaves, _parse_named_losses
+            )
+            if counts:  # else a filler batch, which keeps the collectives of the ranks together
+                leaves = new_leaves
+                sums.add(losses)
+    means = _means_over_ranks(sums.read())
+    return means.get(_LOSS, means)
+
+
+@contextmanager
+def _evaluation_mode(model: nn.Module) -> Generator[None]:
+    """Put a model into evaluation mode, and restore the mode of every module afterwards."""
     modes = {module: module.training for module in model.modules()}
-    sums: dict[str, _Sum] = {}
     model.eval()
     try:
-        with torch.no_grad():
-            for batch, counts in in_lockstep(batches, device):
-                losses, new_leaves = run(
-                    call_loss_fn, loss_fn, model, batch, state, leaves, _parse_named_losses
-                )
-                if counts:  # else a filler batch, which keeps the collectives of the ranks together
-                    leaves = new_leaves
-                    _add(sums, losses)
+        yield
     finally:
         for module, mode in modes.items():
             module.training = mode
-        reshard(
-            model
-        )  # without a backward pass it stays gathered, and no optimizer could be built over it
-    return _read_means(sums)
+        # Without a backward pass the model stays gathered, and no optimizer could be built over it.
+        reshard(model)
+
+
+# One batch: the losses by name, from the value that the loss function returned.
 
 
 def _parse_named_losses(value: Any) -> dict[str, Loss]:
@@ -137,20 +146,21 @@ def _parse_named_losses(value: Any) -> dict[str, Loss]:
         return {_LOSS: parse_loss(value)}
     named = cast("Mapping[Any, Any]", value)
     if not named or not all(isinstance(name, str) and name for name in named):
+        names = checks.short_repr([*named])
         raise TypeError(
-            f"loss_fn returned a dictionary with the keys {checks.short_repr([*named])}; they must "
-            "be strings"
+            f"loss_fn returned a dictionary with the keys {names}; they must be strings"
         )
-    losses: dict[str, Loss] = {}
-    for name, item in named.items():
-        try:
-            total, *weight = item if is_pair(item) else (item,)
-            losses[name] = parse_loss(
-                (_as_floating(total), *weight) if weight else _as_floating(total)
-            )
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"in {name!r} {error}") from error
-    return losses
+    return {name: _parse_item(name, item) for name, item in named.items()}
+
+
+def _parse_item(name: str, item: Any) -> Loss:
+    try:
+        if is_pair(item):
+            total, weight = item
+            return parse_loss((_as_floating(total), weight))
+        return parse_loss(_as_floating(item))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"in {name!r} {error}") from error
 
 
 def _as_floating(total: Any) -> Any:
@@ -161,57 +171,82 @@ def _as_floating(total: Any) -> Any:
     return total
 
 
-@dataclass
-class _Sum:
-    """The sum of a loss over the batches of one rank, in float64 because a data set may be large."""
-
-    is_mean: bool
-    """True if the loss function returns means, whose weight is the number of batches; False for
-    pairs."""
-    total: Any = 0.0
-    weight: Any = 0.0
+# All batches of a rank.
 
 
-def _add(sums: dict[str, _Sum], losses: Mapping[str, Loss]) -> None:
-    """Add the losses of a batch. Those of the first batch decide the names, and which are means.
+class _Sum(NamedTuple):
+    """A loss summed over batches, in float64 because a data set may be large."""
 
-    Raises:
-        TypeError: The names differ from those of the first batch, or a mean takes the place of a
-            pair.
-    """
-    if not sums:
-        sums.update({name: _Sum(weight is None) for name, (_, weight) in losses.items()})
-    if losses.keys() != sums.keys():
-        raise TypeError(
-            f"loss_fn returned {_describe(losses)} for one batch and {_describe(sums)} before"
-        )
-    for name, (total, weight) in losses.items():
-        check_same_kind(weight, not sums[name].is_mean)
-        weight = 1.0 if weight is None else weight
-        sums[name].total = sums[name].total + total.double()
-        sums[name].weight = sums[name].weight + (
-            weight.double() if isinstance(weight, Tensor) else weight
-        )
+    is_pair: bool
+    """True for pairs (sum, weight); False for means, whose weight is the number of batches."""
+    total: Any
+    weight: Any
+
+
+class _Sums:
+    """The sums of a rank, on the device. The first batch decides the names, and which are pairs."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, _Sum] = {}
+
+    def add(self, losses: Mapping[str, Loss]) -> None:
+        """Add the losses of a batch.
+
+        Raises:
+            TypeError: The names differ from those of the first batch, or a mean takes the place of
+                a pair.
+        """
+        if not self._sums:
+            for name, (_, weight) in losses.items():
+                self._sums[name] = _Sum(weight is not None, 0.0, 0.0)
+        if losses.keys() != self._sums.keys():
+            names = _describe(losses)
+            names_before = _describe(self._sums)
+            raise TypeError(f"loss_fn returned {names} for one batch and {names_before} before")
+        for name, (total, weight) in losses.items():
+            before = self._sums[name]
+            check_same_kind(weight, before.is_pair)
+            if weight is None:
+                weight = 1.0
+            elif isinstance(weight, Tensor):
+                weight = weight.double()
+            self._sums[name] = before._replace(
+                total=before.total + total.double(), weight=before.weight + weight
+            )
+
+    def read(self) -> dict[str, _Sum]:
+        """Return the sums as numbers. Synchronizes with the device once."""
+        if not self._sums:
+            return {}
+        values: list[Any] = []
+        for item in self._sums.values():
+            values += [item.total, item.weight]
+        device = torch.device("cpu")
+        for value in values:
+            if isinstance(value, Tensor) and not value.is_cpu:
+                device = value.device
+        # A host number added to a zero on the device is an operator's argument. A copy would
+        # synchronize.
+        zero = torch.zeros((), dtype=torch.float64, device=device)
+        on_device = torch.stack([zero + value for value in values])
+        numbers = iter(cast("list[float]", on_device.tolist()))
+        return {
+            name: item._replace(total=next(numbers), weight=next(numbers))
+            for name, item in self._sums.items()
+        }
 
 
 def _describe(names: Collection[str]) -> str:
-    return "a loss" if _LOSS in names else f"the names {checks.short_repr([*names])}"
+    if _LOSS in names:
+        return "a loss"
+    return f"the names {checks.short_repr([*names])}"
 
 
-def _read_sums(sums: Mapping[str, _Sum]) -> dict[str, _Sum]:
-    """Return the sums as numbers. Synchronizes with the device once."""
-    values = [value for item in sums.values() for value in (item.total, item.weight)]
-    devices = (value.device for value in values if isinstance(value, Tensor))
-    device = next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
-    zero = torch.zeros((), dtype=torch.float64, device=device)
-    # A host number added to a zero on the device is an operator's argument. A copy would
-    # synchronize.
-    numbers = iter(cast("list[float]", torch.stack([zero + value for value in values]).tolist()))
-    return {name: _Sum(item.is_mean, next(numbers), next(numbers)) for name, item in sums.items()}
+# All ranks.
 
 
-def _read_means(sums: Mapping[str, _Sum]) -> Any:
-    """Return Σ sum / Σ weight of each name over all ranks, from the sums of this rank. Synchronizes.
+def _means_over_ranks(sums: Mapping[str, _Sum]) -> dict[str, float]:
+    """Return Σ sum / Σ weight of each name over all ranks, from the sums of this rank.
 
     Raises:
         ValueError: No rank has had a batch.
@@ -220,23 +255,24 @@ def _read_means(sums: Mapping[str, _Sum]) -> Any:
     Warns:
         CurveWarning: The total weight of pairs, which the host knows by now, is not a whole number.
     """
-    gathered = processes.gather(_read_sums(sums) if sums else {})
-    ranks = [rank_sums for rank_sums in gathered if rank_sums]
+    ranks = [rank_sums for rank_sums in processes.gather(sums) if rank_sums]
     if not ranks:
         raise ValueError("batches is empty")
-    if any(rank_sums.keys() != ranks[0].keys() for rank_sums in ranks):
+    names = ranks[0].keys()
+    if any(rank_sums.keys() != names for rank_sums in ranks):
         raise TypeError("loss_fn returned different names on different ranks")
-    means: dict[str, float] = {}
-    for name, first in ranks[0].items():
-        if any(rank_sums[name].is_mean != first.is_mean for rank_sums in ranks):
-            raise TypeError(
-                "loss_fn returned a mean on one rank and a pair (sum, weight) on another"
-            )
-        total = sum(rank_sums[name].total for rank_sums in ranks)
-        weight = sum(rank_sums[name].weight for rank_sums in ranks)
-        if name == _LOSS and not first.is_mean:  # a pair in a dictionary is surely meant as one
-            check_weight(weight)
-        means[name] = (
-            total / weight if weight else total * math.inf
-        )  # Python's own division by zero raises
-    return means.get(_LOSS, means)
+    return {name: _mean(name, [rank_sums[name] for rank_sums in ranks]) for name in names}
+
+
+def _mean(name: str, sums: Sequence[_Sum]) -> float:
+    """Return the mean of one loss, from its sum on each rank."""
+    is_pair = sums[0].is_pair
+    if any(rank_sum.is_pair != is_pair for rank_sum in sums):
+        raise TypeError("loss_fn returned a mean on one rank and a pair (sum, weight) on another")
+    total = sum(rank_sum.total for rank_sum in sums)
+    weight = sum(rank_sum.weight for rank_sum in sums)
+    if name == _LOSS and is_pair:  # a pair in a dictionary is surely meant as one
+        check_weight(weight)
+    if not weight:  # Python's own division by zero raises
+        return total * math.inf
+    return total / weight

@@ -12,13 +12,13 @@ from torch_bridge.training.result import StepResult
 
 _COUNTER_NAMES = "applied", "skipped", "curve_step", "consumed"
 
+# fp16 skips some updates until its loss scale fits.
 _FEWEST_SKIPPED = 10
-"""The fewest skipped updates in a row that bring a warning: fp16 skips some until its loss scale
-fits."""
+"""The fewest skipped updates in a row that bring a warning."""
 
 
 class MetricLog:
-    """A log that keeps results on the device, and turns them into rows of numbers every few updates.
+    """A log that keeps results on the device, and copies them to rows of numbers now and then.
 
     A call returns the newest row if it has made rows, else None: print it, or show it in a progress
     bar. To make rows, the log copies all results from the device at once, which synchronizes with
@@ -83,7 +83,9 @@ class MetricLog:
             )
         self._pending.append(result[:4])  # without aux, which may be large
         self._since_flush += 1
-        return self.flush() if self._since_flush >= self.every else None
+        if self._since_flush < self.every:
+            return None
+        return self.flush()
 
     def flush(self) -> dict[str, Any] | None:
         """Make rows of the kept results. Synchronizes with the device if there are any.
@@ -93,38 +95,54 @@ class MetricLog:
         """
         self._since_flush = 0
         self._make_rows()
-        return self.rows[-1] if self.rows else None
+        if not self.rows:
+            return None
+        return self.rows[-1]
 
     def _make_rows(self) -> None:
-        if self._pending:
-            # Four copies to the host, of all losses, norms, learning rates and counters; the first
-            # one waits.
-            columns = [
-                cast("list[Any]", torch.stack(column).tolist())
-                for column in zip(*self._pending, strict=True)
-            ]
-            self._pending.clear()
-            for loss, norm, lrs, counters in zip(*columns, strict=True):
-                row = {"loss": loss, "grad_norm": norm, "lr": lrs[0] if len(lrs) == 1 else lrs}
-                row.update(zip(_COUNTER_NAMES, counters, strict=True))
-                self.rows.append(row)
-                is_applied = math.isfinite(loss) and math.isfinite(norm)
-                self._skipped_in_a_row = 0 if is_applied else self._skipped_in_a_row + 1
-            if self.keep is not None:
-                del self.rows[: -self.keep]
-            if self._skipped_in_a_row >= max(self.every, _FEWEST_SKIPPED) and not self._has_warned:
-                self._has_warned = True
-                row = self.rows[-1]
-                warn(
-                    f"the last {self._skipped_in_a_row} updates were all skipped, so no weight "
-                    f"changed: the newest loss is {row['loss']}, its gradient norm "
-                    f"{row['grad_norm']}. Resume from a checkpoint before the first of them, with "
-                    "a lower peak or max_norm=1.0; "
-                    'on_nonfinite="raise" ends a run at the first nonfinite loss'
-                )
+        if not self._pending:
+            return
+        # Four copies to the host, of all losses, norms, learning rates and counters; the first one
+        # waits.
+        columns: list[list[Any]] = []
+        for tensors in zip(*self._pending, strict=True):
+            columns.append(cast("list[Any]", torch.stack(tensors).tolist()))
+        self._pending.clear()
+        for loss, norm, lrs, counters in zip(*columns, strict=True):
+            self._add_row(loss, norm, lrs, counters)
+        self._drop_old_rows()
+        self._warn_of_skipped_updates()
+
+    def _add_row(self, loss: float, norm: float, lrs: list[float], counters: list[int]) -> None:
+        row: dict[str, Any] = {"loss": loss, "grad_norm": norm, "lr": lrs}
+        if len(lrs) == 1:
+            row["lr"] = lrs[0]
+        row.update(zip(_COUNTER_NAMES, counters, strict=True))
+        self.rows.append(row)
+        if math.isfinite(loss) and math.isfinite(norm):
+            self._skipped_in_a_row = 0
+        else:
+            self._skipped_in_a_row += 1
+
+    def _drop_old_rows(self) -> None:
+        if self.keep is not None:
+            del self.rows[: -self.keep]
+
+    def _warn_of_skipped_updates(self) -> None:
+        """Warn, once, if many updates in a row, up to the newest, were all skipped."""
+        if self._has_warned or self._skipped_in_a_row < max(self.every, _FEWEST_SKIPPED):
+            return
+        self._has_warned = True
+        newest = self.rows[-1]
+        warn(
+            f"the last {self._skipped_in_a_row} updates were all skipped, so no weight changed: "
+            f"the newest loss is {newest['loss']}, its gradient norm {newest['grad_norm']}. Resume "
+            "from a checkpoint before the first of them, with a lower peak or max_norm=1.0; "
+            'on_nonfinite="raise" ends a run at the first nonfinite loss'
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all rows, including those of kept results. Synchronizes with the device as `flush` does."""
+        """Return all rows, including those of kept results. Synchronizes as `flush` does."""
         self._make_rows()
         return {"rows": [dict(row) for row in self.rows], "since_flush": self._since_flush}
 
@@ -138,18 +156,16 @@ class MetricLog:
             ValueError: `state_dict` is not the state of a log. Nothing was changed.
         """
         saved: Any = state_dict if isinstance(state_dict, Mapping) else {}
-        rows, since_flush = (
-            saved.get("rows"),
-            saved.get("since_flush", 0),
-        )  # older states have only rows
-        if (
-            not isinstance(rows, list)
-            or not all(isinstance(row, dict) for row in cast("list[Any]", rows))
-            or type(since_flush) is not int
-            or since_flush < 0
-        ):
+        saved_rows = saved.get("rows")
+        since_flush = saved.get("since_flush", 0)  # older states have only rows
+        are_rows = isinstance(saved_rows, list) and all(
+            isinstance(row, dict) for row in cast("list[Any]", saved_rows)
+        )
+        is_count = type(since_flush) is int and since_flush >= 0
+        if not are_rows or not is_count:
             raise ValueError("state_dict is not the state of a MetricLog")
-        rows = cast("list[dict[str, Any]]", rows)
-        self.rows[:] = [dict(row) for row in (rows if self.keep is None else rows[-self.keep :])]
+        self.rows[:] = [dict(row) for row in cast("list[dict[str, Any]]", saved_rows)]
+        self._drop_old_rows()
         self._pending.clear()
-        self._since_flush, self._skipped_in_a_row = since_flush, 0
+        self._since_flush = since_flush
+        self._skipped_in_a_row = 0

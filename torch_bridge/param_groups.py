@@ -11,15 +11,19 @@ from torch_bridge.curve_api import Curve, checks, warn
 
 
 def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the parameter groups of an optimizer, after a check that it is one, and trains them."""
+    """Return the parameter groups of an optimizer.
+
+    Raises:
+        TypeError: It is not an optimizer.
+        ValueError: It only stands for others, which do its updates.
+    """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
             f"optimizer = {checks.short_repr(optimizer)} must be a torch.optim.Optimizer"
         )
     # Transformers' layer-wise optimizers have these, and a single tensor that needs no gradient.
-    if hasattr(optimizer, "optimizer_dict") and not any(
-        parameter.requires_grad for parameter in all_parameters([optimizer])
-    ):
+    is_layer_wise = hasattr(optimizer, "optimizer_dict")
+    if is_layer_wise and not any(item.requires_grad for item in all_parameters([optimizer])):
         raise ValueError(
             f"{type(optimizer).__name__} updates no parameter: the optimizers in its "
             "optimizer_dict do so during the backward pass. Build a scheduler for each of them"
@@ -29,12 +33,18 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 def all_groups(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
     """Return the parameter groups of several optimizers in one list."""
-    return [group for optimizer in optimizers for group in optimizer.param_groups]
+    groups: list[dict[str, Any]] = []
+    for optimizer in optimizers:
+        groups += optimizer.param_groups
+    return groups
 
 
 def all_parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
     """Return the parameters of several optimizers, in the order of their groups."""
-    return [parameter for group in all_groups(optimizers) for parameter in group["params"]]
+    parameters: list[nn.Parameter] = []
+    for group in all_groups(optimizers):
+        parameters += group["params"]
+    return parameters
 
 
 def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curve]:
@@ -43,10 +53,9 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
     if isinstance(curve, Curve):
         return [curve] * group_count
     if not isinstance(curve, Sequence) or not all(isinstance(item, Curve) for item in curve):
-        example = curve if isinstance(curve, int) and not isinstance(curve, bool) else "total_steps"
         raise TypeError(
-            f"curve = {checks.short_repr(curve)} must be a Curve, such as PlateauCurve({example}), "
-            "or one for each parameter group"
+            f"curve = {checks.short_repr(curve)} must be a Curve, such as "
+            "PlateauCurve(total_steps), or one for each parameter group"
         )
     if len(curve) != group_count:
         raise ValueError(
@@ -57,9 +66,10 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
 
 def as_number(value: Any) -> Any:
     """Return the value itself, or the number in a tensor."""
-    # `float(tensor)` would warn for a leaf of autograd, and NumPy has no bfloat16; `item` reads
-    # both.
-    return value.item() if isinstance(value, Tensor) else value
+    # `float(tensor)` would warn for a leaf of autograd, and NumPy has no bfloat16.
+    if isinstance(value, Tensor):
+        return value.item()
+    return value
 
 
 def is_same(value: float, other: float) -> bool:
@@ -83,14 +93,16 @@ def peaks_of(optimizer: Optimizer) -> list[float]:
 
 
 def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str = "") -> None:
-    """Reject a curve that resumes in mid-run if a decayed learning rate could be mistaken for the peak.
+    """Reject a resumed curve if a decayed learning rate could be mistaken for the peak.
 
     The message names `argument`, which resumes the curve, and ends with an `alternative` to it.
     """
     groups = groups_of(optimizer)
-    # A scheduler writes `initial_lr` into all groups. One without it was added later, and is not
-    # decayed.
-    if any("initial_lr" in group for group in groups) or updates_made(optimizer) == 0:
+    # A scheduler writes `initial_lr` into all groups; a group without it was added later, and is
+    # not decayed.
+    if any("initial_lr" in group for group in groups):
+        return
+    if updates_made(optimizer) == 0:
         return
     raise ValueError(
         f"{argument}, but param_groups[0] of an optimizer that was stepped, or loaded, has no "
@@ -100,7 +112,7 @@ def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str 
 
 
 def updates_made(optimizer: Optimizer) -> int | None:
-    """Return the number of updates that an optimizer's state shows, the most of any parameter; 0 if none.
+    """Return the number of updates that an optimizer's state shows, the most of any parameter.
 
     None if the state shows that there were updates, but not how many, as for SGD with momentum.
     Steps on a device are read, which synchronizes with it: call this when something is built or
@@ -108,51 +120,62 @@ def updates_made(optimizer: Optimizer) -> int | None:
     """
     entries: list[Any] = [*getattr(optimizer, "state", {}).values()]
     states: list[dict[str, Any]] = [entry for entry in entries if isinstance(entry, dict)]
-    most = 0
-    for state in states:
-        step = state.get("step")
-        if isinstance(step, Tensor) and (step.is_meta or step.numel() != 1):
-            continue
-        step = as_number(step)
-        if isinstance(step, int | float):
-            most = max(most, int(step))
-    # Other entries prove nothing: some optimizers create theirs when they are built.
-    is_uncounted = any(_is_nonzero(state.get("momentum_buffer")) for state in states)
-    return None if is_uncounted and not most else most
+    most = max((_steps_in(state) for state in states), default=0)
+    # Entries other than momentum prove nothing: some optimizers create theirs when they are built.
+    if most == 0 and any(_is_nonzero(state.get("momentum_buffer")) for state in states):
+        return None
+    return most
+
+
+def _steps_in(state: dict[str, Any]) -> int:
+    """Return the number of updates in a parameter's state; 0 if it has none."""
+    step = state.get("step")
+    if isinstance(step, Tensor) and (step.is_meta or step.numel() != 1):
+        return 0
+    step = as_number(step)
+    if isinstance(step, int | float):
+        return max(int(step), 0)
+    return 0
 
 
 def _is_nonzero(momentum: Any) -> bool:
     """Return False for None and for zeros, with which a `TrainStep` starts fused SGD."""
     if not isinstance(momentum, Tensor) or momentum.is_meta:
         return momentum is not None
-    # For a DTensor, this rank's shard: a sum over ranks would be a collective. `any` rejects sparse
-    # momentum.
-    return bool(getattr(momentum, "_local_tensor", momentum).abs().sum())
+    # For a DTensor, this rank's shard: a sum over ranks would be a collective.
+    shard = getattr(momentum, "_local_tensor", momentum)
+    return bool(shard.abs().sum())  # `any` rejects sparse momentum
 
 
 def loaded_updates(optimizer: Optimizer) -> int | None:
-    """Return the number of updates of the run whose state the optimizer has loaded; None if it is unknown.
+    """Return the number of updates of the run whose state the optimizer has loaded.
 
-    Call it before the first scheduler is built. 0 if the optimizer was not loaded, or nothing shows
-    that it was trained.
+    None if it is unknown; 0 if the optimizer was not loaded, or nothing shows that it was trained.
+    Call it before the first scheduler is built.
     """
-    keys = list(optimizer.param_groups[0]) if optimizer.param_groups else []
+    if not optimizer.param_groups:
+        return 0
+    keys = list(optimizer.param_groups[0])
     made = updates_made(optimizer)
     # A scheduler has left its peak there, but none was built in this process.
     if made != 0 and "initial_lr" in keys:
         return made
+
     # `load_state_dict` writes the saved options into each group and then the parameters, and
     # options that the state lacks. The constructor begins with the parameters.
-    defaults = [key for key in getattr(optimizer, "defaults", ()) if key in keys]
-    before = keys[: keys.index("params")] if "params" in keys else []
-    if len(defaults) < 2 or 2 * len(set(before) & set(defaults)) <= len(defaults):
+    before_params = keys[: keys.index("params")]
+    options = [key for key in getattr(optimizer, "defaults", ()) if key in keys]
+    options_before = set(before_params) & set(options)
+    is_loaded = len(options) >= 2 and 2 * len(options_before) > len(options)
+    if not is_loaded:
         return 0
-    # A state of plain SGD shows no updates.
-    return None if "initial_lr" in before else made
+    if "initial_lr" in before_params:  # it was trained, but a state of plain SGD shows no updates
+        return None
+    return made
 
 
 def peaks_per_group(peak: Any, group_count: int) -> list[float]:
-    """Return one peak for each group, rounded to float32, from the user's one peak or sequence of peaks."""
+    """Return a peak for each group, rounded to float32, from one peak or a sequence of peaks."""
     if isinstance(peak, Tensor) and peak.dim() > 0:
         peak = cast("list[float]", peak.tolist())
     if not checks.is_ordered(peak):
@@ -163,19 +186,12 @@ def peaks_per_group(peak: Any, group_count: int) -> list[float]:
     return [base_value(f"peak[{index}]", value) for index, value in enumerate(peaks)]
 
 
+# Some libraries keep factors of an option in the groups, and only their schedulers read them.
 _SCALES = {
     "lr": ("lr_scale", "lr_mult", "lr_multiplier"),  # of timm, MAE and BEiT; of others; of DINOv2
     "weight_decay": ("wd_multiplier",),  # of DINOv2
 }
-"""The factors of an option that some libraries keep in the groups, and that only their schedulers
-read."""
-
-
-def _is_scale(value: Any) -> bool:
-    try:
-        return float(value) != 1
-    except (RuntimeError, TypeError, ValueError):
-        return False  # a key of this name has another meaning
+"""The keys of these factors, for each option."""
 
 
 class GroupOption(NamedTuple):
@@ -185,40 +201,47 @@ class GroupOption(NamedTuple):
     item: int | None = None
 
     def __str__(self) -> str:
-        name = checks.short_repr(self.name).strip(
-            "'"
-        )  # on one line, and not too long for a message
-        return name if self.item is None else f"{name}[{self.item}]"
+        name = checks.short_repr(self.name).strip("'")  # on one line, and short enough to show
+        if self.item is None:
+            return name
+        return f"{name}[{self.item}]"
 
     def read(self, group: dict[str, Any]) -> Any:
-        return group[self.name] if self.item is None else group[self.name][self.item]
+        if self.item is None:
+            return group[self.name]
+        return group[self.name][self.item]
 
     def base_of(self, index: int, group: dict[str, Any]) -> float:
-        """Return a group's value at multiplier 1, in float32: for a learning rate, its `initial_lr`."""
+        """Return a group's value at multiplier 1, in float32; of lr, the `initial_lr`."""
         try:
             value = self.read(group)
         except (IndexError, KeyError, TypeError):
             raise ValueError(f"param_groups[{index}] has no {self}") from None
-        name = str(self)
         if self.name == "lr":
-            name, value = "learning rate", group.get("initial_lr", value)
-        return base_value(f"{name} of param_groups[{index}]", value)
+            peak = group.get("initial_lr", value)
+            return base_value(f"learning rate of param_groups[{index}]", peak)
+        return base_value(f"{self} of param_groups[{index}]", value)
 
     def warn_of_scales(self, groups: Sequence[dict[str, Any]]) -> None:
         """Warn if a group has a factor for this option, which nothing here reads."""
         for key in _SCALES.get(self.name, ()):
             scaled = [group for group in groups if _is_scale(group.get(key, 1))]
-            if not scaled:
-                continue
-            name = "initial_lr" if self.name == "lr" and "initial_lr" in scaled[0] else self.name
-            line = f'group["{name}"] *= group.pop("{key}")'
-            if isinstance(scaled[0][name], Tensor):  # several groups may hold the same one
-                line = f'group["{name}"] = group["{name}"] * group.pop("{key}")'
-            warn(
-                f"{len(scaled)} of {len(groups)} parameter groups have a factor {key}, which only "
-                "other schedulers read: under this curve they would train without it. Before the "
-                f"scheduler is built, write for each group that has it: {line}"
-            )
+            if scaled:
+                warn(
+                    f"{len(scaled)} of {len(groups)} parameter groups have a factor {key}, which "
+                    "only other schedulers read: under this curve they would train without it. "
+                    "Before the scheduler is built, write for each group that has it: "
+                    + self._line_that_applies(key, scaled[0])
+                )
+
+    def _line_that_applies(self, key: str, group: dict[str, Any]) -> str:
+        """Return the line of code that multiplies a group's base by the factor."""
+        name = self.name
+        if name == "lr" and "initial_lr" in group:
+            name = "initial_lr"
+        if isinstance(group[name], Tensor):  # several groups may hold the same one
+            return f'group["{name}"] = group["{name}"] * group.pop("{key}")'
+        return f'group["{name}"] *= group.pop("{key}")'
 
     def is_held_by(self, defaults: dict[str, Any], value: Tensor) -> bool:
         """Return True if this very tensor is the option's value in an optimizer's defaults."""
@@ -229,11 +252,12 @@ class GroupOption(NamedTuple):
 
     def replace(self, group: dict[str, Any], value: Any) -> None:
         """Replace the value in the group, also if it is a tensor."""
-        if self.item is not None:
+        if self.item is None:
+            group[self.name] = value
+        else:
             items = list(group[self.name])
             items[self.item] = value
-            value = type(group[self.name])(items)
-        group[self.name] = value
+            group[self.name] = type(group[self.name])(items)
 
     def write(self, group: dict[str, Any], value: float | Tensor) -> float | Tensor:
         """Set the value, and return it; if it is a tensor, fill that tensor, and return a copy."""
@@ -242,6 +266,13 @@ class GroupOption(NamedTuple):
             return current.fill_(value).clone()
         self.replace(group, value)
         return value
+
+
+def _is_scale(value: Any) -> bool:
+    try:
+        return float(value) != 1
+    except (RuntimeError, TypeError, ValueError):
+        return False  # a key of this name has another meaning
 
 
 def unshare_tensors(
@@ -257,8 +288,8 @@ def unshare_tensors(
     get a separate tensor, with the base: a group that is added later begins with it.
     """
     defaults: dict[str, Any] = getattr(optimizer, "defaults", {})
-    # The base and curve of the first group that holds each tensor; that group keeps it.
-    holders: dict[int, tuple[float, Curve]] = {}
+    first_uses: dict[int, tuple[float, Curve]] = {}
+    """The base and curve of the first group that holds each tensor; that group keeps it."""
     for group, base, curve in zip(groups, bases, curves, strict=True):
         value = option.read(group)
         if not isinstance(value, Tensor):
@@ -266,7 +297,8 @@ def unshare_tensors(
         if option.is_held_by(defaults, value):
             # Filled, because another scheduler may have written a learning rate into it.
             option.replace(defaults, value.clone().fill_(base))
-        if holders.setdefault(id(value), (base, curve)) != (base, curve):
+        use = base, curve
+        if first_uses.setdefault(id(value), use) != use:
             option.replace(group, value.clone())
 
 

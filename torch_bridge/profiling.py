@@ -28,9 +28,8 @@ def profile(
 
     Returns:
         A short table of averages per update: wall time; the host's time in the step; the time that
-            the
-        device works; copies from, to and on the device; waits of the host for the device; the time
-        that the host waits for data. Without a GPU the rows of the device are zero.
+        the device works; copies from, to and on the device; waits of the host for the device; the
+        time that the host waits for data. Without a GPU the rows of the device are zero.
 
     Raises:
         TypeError: `step` can't be called, `batches` can't be iterated, or `directory` is not a
@@ -80,32 +79,47 @@ def profile(
 def _table(profiler: Any) -> str:
     """Return a table of counts and times in milliseconds, averaged over the traced updates."""
     cpu = torch.autograd.DeviceType.CPU
-    on_host = {event.key: event for event in profiler.key_averages() if event.device_type == cpu}
-    # A range that `record_function` names appears on the device too, around the work inside it.
-    on_device = [e for e in profiler.events() if e.device_type != cpu and not e.is_user_annotation]
-    copies = [event for event in on_device if event.name.startswith("Memcpy")]
-    updates = [
-        e.time_range for e in profiler.events() if e.name == "update" and e.device_type == cpu
-    ]
-    # Only waits inside updates count: the profiler itself waits for the device at its end.
-    waits = [
-        event
-        for event in profiler.events()
-        if event.name in _WAITS and any(u.start <= event.time_range.start < u.end for u in updates)
-    ]
+    host_events: list[Any] = []
+    device_events: list[Any] = []
+    for event in profiler.events():
+        if event.device_type == cpu:
+            host_events.append(event)
+        # A range that `record_function` names appears on the device too, around the work inside it.
+        elif not event.is_user_annotation:
+            device_events.append(event)
+    copies = [event for event in device_events if event.name.startswith("Memcpy")]
+    waits = _waits_inside_updates(host_events)
+    totals: dict[str, float] = {}
+    for average in profiler.key_averages():
+        if average.device_type == cpu:
+            totals[average.key] = average.cpu_time_total
+
     rows = [
-        ("wall time", None, on_host["all updates"].cpu_time_total),
-        ("host time in the step", None, on_host["update"].cpu_time_total),
-        ("device time", None, _duration(on_device)),
+        ("wall time", None, totals["all updates"]),
+        ("host time in the step", None, totals["update"]),
+        ("device time", None, _duration(device_events)),
         ("copies", len(copies), _duration(copies)),
         ("waits for the device", len(waits), _duration(waits)),
-        ("waiting for data", None, on_host["waiting for data"].cpu_time_total),
+        ("waiting for data", None, totals["waiting for data"]),
     ]
     lines = [f"{'per update':22}{'count':>8}{'ms':>10}"]
     for name, count, microseconds in rows:
-        shown = "" if count is None else f"{count / _UPDATES:.1f}"
+        shown = ""
+        if count is not None:
+            shown = f"{count / _UPDATES:.1f}"
         lines.append(f"{name:22}{shown:>8}{microseconds / _UPDATES / 1e3:10.3f}")
     return "\n".join(lines)
+
+
+def _waits_inside_updates(host_events: list[Any]) -> list[Any]:
+    """Return the waits for the device. Others are the profiler's, which waits at its end."""
+    updates = [event.time_range for event in host_events if event.name == "update"]
+    waits: list[Any] = []
+    for event in host_events:
+        start = event.time_range.start
+        if event.name in _WAITS and any(update.start <= start < update.end for update in updates):
+            waits.append(event)
+    return waits
 
 
 def _duration(events: list[Any]) -> float:

@@ -2,8 +2,9 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,7 +32,7 @@ States = tuple[Any, ...]
 
 @contextmanager
 def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
-    """Turn errors from a malformed state into a ValueError that says it is not the state of `owner`."""
+    """Turn errors from a malformed state into a ValueError that it is not the state of `owner`."""
     if isinstance(state_dict, str | bytes | PathLike):
         raise ValueError(
             f"state_dict = {checks.short_repr(state_dict)} is a path, not a state: load the file "
@@ -52,24 +53,24 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
                 "docs/training_step.md, From a TrainStep to a scheduler"
             )
         raise ValueError(f"state_dict is not the state of {owner}: {advice}") from None
-    except (
-        Exception
-    ) as error:  # a wrong type can raise anything: a tensor in place of a number, for example
+    # A wrong type can raise anything: a tensor in place of a number, for example.
+    except Exception as error:
         raise ValueError(f"state_dict is not the state of {owner}: {error}") from None
 
 
-class Position(NamedTuple):
+@dataclass(frozen=True)
+class Position:
     """The position at which a saved run continues, on the clock of the run that resumes it."""
 
     updates: int
     """The number of updates so far; -1 if the scheduler waits for its turn in a `SequentialLR`."""
     curve_step: int
     """The step of the curve that gives the next learning rates."""
-    consumed: int
+    consumed: int = 0
     """The sum of the counts of all updates; 0 without a unit."""
-    hold_states: States
+    hold_states: States = ()
     """The states of the rules."""
-    messages: list[str]
+    messages: list[str] = field(default_factory=list[str])
     """Warnings that are due, because the clocks or the curves differ."""
 
 
@@ -82,7 +83,7 @@ def read_position(
     *,
     strict: bool,
 ) -> Position:
-    """Return the position in a state that was saved after `updates` updates, and compare its records.
+    """Return the position in a state, and compare the records in it with the present run.
 
     Args:
         state: A state with the entries `curve_step`, `consumed` and `hold`; and with `records`,
@@ -103,31 +104,36 @@ def read_position(
     if "records" in state:
         records = read_records(state["records"], len(curves))
         saved_clock = records[0].clock
-    saved, is_step_used = _read_saved_position(state, updates, saved_clock, builder)
-    problem = describe_clock_difference(saved_clock, clock.to_plain())
-    if problem and strict:
-        raise ValueError(
-            f"state_dict cannot resume at step {saved.curve_step}: {problem}; resume with the old "
-            f"clock, or {_how_to_override(builder)}, to continue at this step of the curve with a "
-            "fresh clock"
-        )
-    messages: list[str] = []
-    if problem:
-        position = _on_fresh_clock(saved, clock)
-        messages.append(
-            f"state_dict belongs to a different clock: {problem}. The run continues at step "
-            f"{saved.curve_step} of the curve, with a fresh clock"
-        )
-    elif clock.rules:
-        position = saved._replace(hold_states=_read_hold_states(state["hold"], clock.rules))
+    if isinstance(saved_clock, dict):
+        saved = _read_data_position(state, updates, cast("dict[str, Any]", saved_clock)["unit"])
     else:
-        position = saved
-    message = compare_curves(
-        records, curves, saved.curve_step, is_step_used, builder, strict=strict
-    )
+        saved = _read_update_position(state, updates, builder, has_rules=saved_clock is not None)
+    step = saved.position.curve_step
+
+    messages: list[str] = []
+    clock_problem = describe_clock_difference(saved_clock, clock.to_plain())
+    if clock_problem and strict:
+        raise ValueError(
+            f"state_dict cannot resume at step {step}: {clock_problem}; resume with the old clock, "
+            f"or {_how_to_override(builder)}, to continue at this step of the curve with a fresh "
+            "clock"
+        )
+    if clock_problem:
+        messages.append(
+            f"state_dict belongs to a different clock: {clock_problem}. The run continues at step "
+            f"{step} of the curve, with a fresh clock"
+        )
+        position = _on_fresh_clock(saved.position, clock)
+    elif clock.rules:
+        hold_states = _read_hold_states(state["hold"], clock.rules)
+        position = replace(saved.position, hold_states=hold_states)
+    else:
+        position = saved.position
+
+    message = compare_curves(records, curves, step, saved.is_step_used, builder, strict=strict)
     if message:
         messages.append(message)
-    return position._replace(messages=messages)
+    return replace(position, messages=messages)
 
 
 def _on_fresh_clock(saved: Position, clock: CheckedClock) -> Position:
@@ -135,10 +141,10 @@ def _on_fresh_clock(saved: Position, clock: CheckedClock) -> Position:
     states = initial_states(clock.rules)
     if clock.unit is not None:
         consumed = check_consumed(max(saved.curve_step, 0) * clock.unit)
-        return saved._replace(consumed=consumed, hold_states=states)
+        return replace(saved, consumed=consumed, hold_states=states)
     if saved.updates < 0:  # it waits for its turn in a `SequentialLR`
-        return saved._replace(consumed=0, hold_states=states)
-    return saved._replace(updates=saved.curve_step, consumed=0, hold_states=states)
+        return replace(saved, consumed=0, hold_states=states)
+    return replace(saved, updates=saved.curve_step, consumed=0, hold_states=states)
 
 
 def read_records(saved: Any, group_count: int) -> list[Record]:
@@ -151,22 +157,28 @@ def read_records(saved: Any, group_count: int) -> list[Record]:
     return records
 
 
-def _read_saved_position(
-    state: Mapping[str, Any], updates: int, clock: Any, builder: str
-) -> tuple[Position, bool]:
-    """Return the position on the clock of the saved run, and True if an update may have used its step."""
-    if isinstance(clock, dict):
-        return _read_data_position(state, updates, cast("dict[str, Any]", clock)["unit"])
+@dataclass(frozen=True)
+class _SavedPosition:
+    """The position on the clock of the saved run."""
+
+    position: Position
+    is_step_used: bool
+    """True if an update may have used its step of the curve."""
+
+
+def _read_update_position(
+    state: Mapping[str, Any], updates: int, builder: str, *, has_rules: bool
+) -> _SavedPosition:
     curve_step = checks.at_least("curve_step", state["curve_step"], min(updates, 0))
-    is_step_used = clock is not None and curve_step != updates
+    is_step_used = has_rules and curve_step != updates
+    is_possible = curve_step == updates or (has_rules and curve_step < updates)
     # After a change of clock, the updates of a TrainStep no longer give its step of the curve.
-    is_possible = curve_step == updates or (is_step_used and curve_step < updates)
     if not is_possible and builder != "TrainStep":
         raise ValueError(f"state_dict has curve_step = {curve_step} after {updates} updates")
-    return Position(updates, curve_step, 0, (), []), is_step_used
+    return _SavedPosition(Position(updates, curve_step), is_step_used)
 
 
-def _read_data_position(state: Mapping[str, Any], updates: int, unit: Any) -> tuple[Position, bool]:
+def _read_data_position(state: Mapping[str, Any], updates: int, unit: Any) -> _SavedPosition:
     unit = checks.at_least("unit", unit, 1)
     consumed = check_consumed(checks.at_least("consumed", state["consumed"], 0))
     curve_step = checks.integer("curve_step", state["curve_step"])
@@ -175,7 +187,7 @@ def _read_data_position(state: Mapping[str, Any], updates: int, unit: Any) -> tu
             f"state_dict has curve_step = {curve_step}, consumed = {consumed} and unit = {unit}; "
             "the step must be consumed // unit"
         )
-    return Position(updates, curve_step, consumed, (), []), consumed % unit > 0
+    return _SavedPosition(Position(updates, curve_step, consumed), consumed % unit > 0)
 
 
 def _how_to_override(builder: str) -> str:
@@ -188,11 +200,11 @@ def _read_hold_states(saved: Any, rules: Sequence[Rule]) -> States:
     states = cast("list[Any]", saved)
     if not isinstance(saved, list) or len(states) != len(rules):
         raise ValueError(f"state_dict has hold = {checks.short_repr(saved)} for {len(rules)} rules")
-    return tuple(_read_rule_state(state, rule) for state, rule in zip(states, rules, strict=True))
+    return tuple(map(_read_rule_state, states, rules))
 
 
 def _read_rule_state(saved: Any, rule: Rule) -> Any:
-    """Check a rule's saved state against its initial one: same names, and no count below its start."""
+    """Check a rule's saved state against its initial one: same names, no count below its start."""
     initial = initial_state(rule)
     if set(saved) != set(initial._fields):
         raise ValueError(
@@ -202,12 +214,15 @@ def _read_rule_state(saved: Any, rule: Rule) -> Any:
     for name, start_value in zip(initial._fields, initial, strict=True):
         value = saved[name]
         if start_value.dtype == np.int32:
-            if not start_value <= checks.integer(name, value) <= checks.MAX_STEP:
-                raise ValueError(
-                    f"state_dict has {name} = {value!r} in a rule's state; it must be a count"
-                )
-        elif type(value) is not float:
-            raise TypeError(f"{name} = {value!r} must be a float")
+            is_possible = start_value <= checks.integer(name, value) <= checks.MAX_STEP
+            wanted = "a count"
+        else:
+            is_possible = type(value) is float
+            wanted = "a float"
+        if not is_possible:
+            raise ValueError(
+                f"state_dict has {name} = {value!r} in a rule's state; it must be {wanted}"
+            )
         values[name] = type(start_value)(value)
     return type(initial)(**values)
 
@@ -218,13 +233,13 @@ def initial_states(rules: Sequence[Rule]) -> States:
 
 def dump_hold_states(rules: Sequence[Rule], states: States) -> list[dict[str, int | float]]:
     """Return the states of the rules as plain values for a checkpoint."""
-    saved: list[dict[str, int | float]] = []
+    dumped: list[dict[str, int | float]] = []
     for rule, state in zip(rules, states, strict=True):
-        initial = initial_state(rule)._asdict()
-        saved.append(
-            {name: type(initial[name].item())(value) for name, value in state._asdict().items()}
-        )
-    return saved
+        values: dict[str, int | float] = {}
+        for name, initial in initial_state(rule)._asdict().items():
+            values[name] = type(initial.item())(getattr(state, name))  # an int or a float
+        dumped.append(values)
+    return dumped
 
 
 def dump_records(
@@ -235,7 +250,7 @@ def dump_records(
 
 
 def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of a `lambda_lr`, or the step, peaks and learning rates of a state without records."""
+    """Return the state of a `lambda_lr`, or the step, peaks and lrs of another scheduler."""
     # LambdaLR saves its whole __dict__, and with it the entries of our state that it once loaded.
     # Those are out of date, so `records` does not show that `lambda_lr` saved the state.
     is_torchs = "_get_lr_called_within_step" in state_dict or "_schedulers" in state_dict
@@ -248,12 +263,15 @@ def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
             "last_epoch=state['clock'] - 1); if it had unit=n, add clock=DataClock(n, count=n), "
             "and pass count= to each step()"
         )
-    first, updates = state_dict, state_dict.get("last_epoch")
-    while (
-        "_schedulers" in first
-    ):  # a SequentialLR, or a ChainedScheduler, which saves no last_epoch
+    return _read_foreign_state(state_dict)
+
+
+def _read_foreign_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
+    first = state_dict
+    updates = state_dict.get("last_epoch")
+    while "_schedulers" in first:  # a SequentialLR, or a ChainedScheduler
         first = first["_schedulers"][0]
-        if updates is None:
+        if updates is None:  # a ChainedScheduler saves none
             updates = first.get("last_epoch")
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
@@ -261,11 +279,15 @@ def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
             "Do not load it: build lambda_lr(optimizer, curve, "
             f"last_epoch={first['last_epoch'] - 1}), and then call scheduler.set_peak(peak)"
         )
-    updates = first["last_epoch"] if updates is None else updates
-    entries = {"last_epoch": updates, "curve_step": updates, "base_lrs": first["base_lrs"]}
-    entries["_last_lr"] = state_dict["_last_lr"]
-    entries["_step_count"] = state_dict.get("_step_count", updates + 1)
-    return entries
+    if updates is None:
+        updates = first["last_epoch"]  # a KeyError that names what the state lacks
+    return {
+        "last_epoch": updates,
+        "curve_step": updates,
+        "base_lrs": first["base_lrs"],
+        "_last_lr": state_dict["_last_lr"],
+        "_step_count": state_dict.get("_step_count", updates + 1),
+    }
 
 
 def read_bases(name: str, saved: Any, group_count: int) -> list[float]:
@@ -278,9 +300,9 @@ def read_bases(name: str, saved: Any, group_count: int) -> list[float]:
 
 def read_last_lrs(state: Mapping[str, Any], group_count: int) -> list[float]:
     """Check the learning rates that were written last, one for each group."""
-    lrs = [
-        float(checks.number(f"_last_lr[{index}]", lr)) for index, lr in enumerate(state["_last_lr"])
-    ]
+    lrs: list[float] = []
+    for index, lr in enumerate(state["_last_lr"]):
+        lrs.append(float(checks.number(f"_last_lr[{index}]", lr)))
     if len(lrs) != group_count or min(lrs, default=0.0) < 0:
         raise ValueError(
             f"state_dict has _last_lr = {checks.short_repr(lrs)} for {group_count} parameter groups"
@@ -297,7 +319,7 @@ def compare_curves(
     *,
     strict: bool,
 ) -> str:
-    """Return a warning about curves that differ from the saved ones at a step so far, if one is due.
+    """Return a warning about curves that differ from the saved ones before a step, or "".
 
     Args:
         records: The record of each parameter group; None if a scheduler without a curve has saved
@@ -316,7 +338,9 @@ def compare_curves(
             "state_dict was saved by a scheduler without a curve: this curve continues at step "
             f"{step}, and nothing shows whether the learning rates so far were its own"
         )
-    driven = "values" if builder == "follow" else "learning rates"
+    driven = "learning rates"
+    if builder == "follow":
+        driven = "values"
     for index, (record, curve) in enumerate(zip(records, current, strict=True)):
         if record.curve == curve.to_dict():
             continue  # without building it, which takes long if it has many stages
@@ -326,8 +350,10 @@ def compare_curves(
             if strict:
                 raise
             return f"the {driven} so far are not compared: {error}"
-        group = f" of param_groups[{index}]" if len(current) > 1 else ""
-        difference = describe_curve_difference(saved, curve, step, is_step_used, driven + group)
+        driven_here = driven
+        if len(current) > 1:
+            driven_here += f" of param_groups[{index}]"
+        difference = describe_curve_difference(saved, curve, step, is_step_used, driven_here)
         if difference and strict:
             raise ValueError(
                 f"state_dict cannot resume at step {step}: {difference}; resume with the old "
@@ -345,7 +371,8 @@ def warn_of_different_peaks(saved: Sequence[float], current: Sequence[float], ow
     """Warn if the saved peaks, which a load uses, differ from those of the program."""
     old = shown_peaks(saved)
     new = shown_peaks(current)
-    if problem := describe_peak_difference(old, new):
+    problem = describe_peak_difference(old, new)
+    if problem:
         warn(
             f"state_dict has a different peak: {problem}. The run continues with {old}; to change "
             f"it, call {owner}.set_peak({new}) after the load"
@@ -355,4 +382,6 @@ def warn_of_different_peaks(saved: Sequence[float], current: Sequence[float], ow
 def shown_peaks(peaks: Sequence[float]) -> float | list[float]:
     """Return the peaks of the groups as short decimals, or the one that all have."""
     shown = [shortest_decimal(peak) for peak in peaks]
-    return shown[0] if len(set(shown)) == 1 else shown
+    if len(set(shown)) == 1:
+        return shown[0]
+    return shown

@@ -54,10 +54,6 @@ def multiplier(table: Segments, step: Tensor) -> Tensor:
             f"step = {checks.short_repr(step)} must be a tensor of integers; write "
             "torch.tensor(step), or curve(step) for a number or a NumPy array"
         )
-    if step.is_floating_point() and not step.numel():  # torch.tensor([]), as in `checks.steps`
-        step = step.to(torch.int32)
-    if step.dtype == torch.bool or step.is_floating_point() or step.is_complex():
-        raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")
     for name, column in table.columns().items():
         if not isinstance(column, Tensor) or column.dtype != torch.int32:
             raise TypeError(
@@ -67,9 +63,12 @@ def multiplier(table: Segments, step: Tensor) -> Tensor:
     decoded = decode_table(_TORCH, table)
     if decoded.begin.ndim == 1:
         return evaluate_table(_TORCH, decoded, steps)
+
+    # A table from `stack`: its curves lie one after another in the flat columns.
     curves, rows = decoded.begin.shape
-    first = rows * torch.arange(curves, device=step.device)[:, None]
-    multipliers = evaluate_table(_TORCH, decoded, steps.flatten().expand(curves, -1), first)
+    first_rows = rows * torch.arange(curves, device=step.device)[:, None]
+    steps_per_curve = steps.flatten().expand(curves, -1)
+    multipliers = evaluate_table(_TORCH, decoded, steps_per_curve, first_rows)
     return multipliers.reshape(curves, *step.shape)
 
 
@@ -97,7 +96,8 @@ def tensors(table: Segments, device: Any = None) -> Segments:
 
 def _copy_column(column: Any, device: Any) -> Tensor:
     if isinstance(column, Tensor):
-        return column.detach().to(device or torch.get_default_device(), torch.int32, copy=True)
+        device = device or torch.get_default_device()
+        return column.detach().to(device, torch.int32, copy=True)
     return torch.tensor(np.asarray(column), dtype=torch.int32, device=device)
 
 
@@ -110,7 +110,15 @@ def _check_table(table: Any) -> None:
 
 
 def _clamp_steps(step: Tensor) -> Tensor:
-    """Clamp steps of any integer dtype to 0 … 2³¹ - 1, as int64."""
+    """Clamp steps of any integer dtype to 0 … 2³¹ - 1, as int64.
+
+    Raises:
+        TypeError: The steps are not integers.
+    """
+    if step.is_floating_point() and not step.numel():  # torch.tensor([]), as in `checks.steps`
+        step = step.to(torch.int32)
+    if step.dtype == torch.bool or step.is_floating_point() or step.is_complex():
+        raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")
     wide = step.to(torch.int64)
     if step.dtype == torch.uint64:  # values from 2⁶³ on have become negative
         wide = torch.where(wide < 0, checks.MAX_STEP, wide)
@@ -130,7 +138,8 @@ def _to_int64(value: Tensor) -> Tensor:
     return value.to(torch.int64)
 
 
-_LOW_BITS, _STICKY_BIT = (1 << 10) - 1, 1 << 9
+_LOW_BITS = (1 << 10) - 1
+_STICKY_BIT = 1 << 9
 
 
 def _to_float(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -140,7 +149,7 @@ def _to_float(value: Tensor, dtype: torch.dtype) -> Tensor:
     # replaced by one bit that says whether any of them was set. The same with 8 bits, rounded to 5
     # binary digits and then to 3:
     #     0b10101111 rounds to 101·2⁵, but by way of 10110·2³, a tie, it would round to 110·2⁵
-    #     0b10101000, with the low 4 bits replaced by the sticky bit, is 10101·2³ and rounds to 101·2⁵
+    #     0b10101000, whose low 4 bits are the sticky bit, is 10101·2³ and rounds to 101·2⁵
     low = value & _LOW_BITS
     sticky = (value - low) | torch.where(low != 0, _STICKY_BIT, 0)
     return torch.where(value < 1 << 53, value, sticky).to(dtype)
@@ -148,11 +157,14 @@ def _to_float(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _take(column: Tensor, index: Tensor, mode: str) -> Tensor:
     # `column[index]` would read an index without dimensions on the host, which synchronizes.
-    return column.flatten().index_select(0, index.flatten()).reshape(index.shape)
+    values = column.flatten().index_select(0, index.flatten())
+    return values.reshape(index.shape)
 
 
 def _minimum(a: Tensor, b: Any) -> Tensor:
-    return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
+    if isinstance(b, Tensor):
+        return torch.minimum(a, b)
+    return a.clamp(max=b)
 
 
 _TORCH = Operations(

@@ -4,16 +4,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.plateau_curve import PlateauCurve
+from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
+from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.design import source
-from plateau_jax.design.forecasts import fit_runs, forecast_curves
+from plateau_jax.design.forecasts import fit_runs, forecast_curves, open_log
 from plateau_jax.design.handles import curve_and_peak_handles
-from plateau_jax.design.opened_logs import open_log
 from plateau_jax.design.questions import (
     MAX_CURVES,
     advice_about,
@@ -27,7 +28,8 @@ from plateau_jax.design.questions import (
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.forecasts.loss_comparison import NOTE as FORECAST_NOTE
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise
-from plateau_jax.theory.comparison import NOTE, minimize_bound, peak_at_equal_length
+from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
+from plateau_jax.theory.comparison import NOTE, LeastBound, minimize_bound, peak_at_equal_length
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import Message, message_of
@@ -36,17 +38,32 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
 _LARGEST_LIKELY_PEAK = 10.0
+_SHAPE_STEPS = 32
+"""The steps of the small picture of a shape."""
 
 _DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt")
 
+_INITIAL_POWER = {
+    "1-x^P": "2",
+    "(1-x)^P": "2",
+    "t^-P": "0.5",
+}
+"""The initial P of each formula."""
+
+
+# The beginning
+
 
 def initial_curves(named_curves: Sequence[tuple[str, Curve]], peak: float) -> list[dict[str, Any]]:
-    """Return the page's initial curves. A single one is compared with a cosine of its length and warmup."""
+    """Return the page's initial curves.
+
+    A single one is compared with a cosine of the same length and warmup.
+    """
     if len(named_curves) > MAX_CURVES:
         raise ValueError(f"--design takes at most {MAX_CURVES} curves, not {len(named_curves)}")
     initial = list(named_curves) or [("Stable + cooldown", _DEFAULT_CURVE)]
     if len(initial) == 1:
-        curve = initial[0][1]
+        _, curve = initial[0]
         with suppress_warnings():  # the curve itself has warned of its warmup
             cosine = PlateauCurve(curve.total_steps, **warmup_arguments(curve))
         initial.insert(0, ("Cosine", cosine))
@@ -64,8 +81,42 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
         names = "warmup_steps", "init_lr_ratio", "warmup_shape"
         return {name: getattr(curve, name) for name in names}
     end = end_of_rise(curve.rows)
-    # A step must remain to decay, and a curve of zeros has no warmup.
-    return {"warmup_steps": min(end, curve.total_steps - 1) if curve(end) else 0}
+    if curve(end) == 0:  # a curve of zeros has no warmup
+        return {"warmup_steps": 0}
+    return {"warmup_steps": min(end, curve.total_steps - 1)}  # a step must remain to decay
+
+
+def choices_per_field() -> dict[str, list[dict[str, Any]]]:
+    """Return the shapes that each field can have, in the order of the page."""
+    return {
+        "warmup_shape": [_describe_shape(name) for name in get_args(WarmupShape)],
+        "decay_shape": [_describe_shape(name) for name in INTERPOLATED],
+        "shape": [_describe_shape(name) for name in SHAPES],
+    }
+
+
+def _describe_shape(name: str) -> dict[str, Any]:
+    """Return a shape, the initial P of a formula, and levels of a stage that falls or rises."""
+    power = _INITIAL_POWER.get(name)
+    shape = name.replace("P", power or "")
+    reaches_zero = name in INTERPOLATED
+    low = 0.0 if reaches_zero else 0.1
+    falling = StagedCurve([(_SHAPE_STEPS, low, shape)], start=1.0)
+    rising = StagedCurve([(_SHAPE_STEPS, 1.0, shape)], start=low)
+    steps = np.arange(_SHAPE_STEPS + 1)
+    levels = {
+        "falling": _rounded(falling(steps), 4),
+        "rising": _rounded(rising(steps), 4),
+    }
+    return {"name": name, "power": power, "levels": levels}
+
+
+def _rounded(levels: NDArray[np.float32], digits: int) -> list[float]:
+    """Return levels with fewer digits, which suffice for a picture."""
+    return np.round(levels.astype(np.float64), digits).tolist()
+
+
+# The page
 
 
 def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,24 +127,39 @@ def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
     their bounds and forecasts. These take longest: while a handle is dragged, the picture must not
     wait for them.
     """
-    pairs = [(entry.get("curve"), entry.get("peak")) for entry in entries_of(question)]
-    described = [_describe(json.dumps(pair)) for pair in pairs]
+    described: list[_Described] = []
+    for entry in entries_of(question):
+        text = json.dumps((entry.get("curve"), entry.get("peak")))
+        described.append(_describe(text))
     curves = [(curve, peak) for curve, peak, _ in described if curve]
+
     answer: dict[str, Any] = {}
     if question.get("describe", True):
         answer["curves"] = [description for *_, description in described]
     if question.get("step") is not None:
         step = checks.at_least("step", question["step"], 0)
-        answer["learning_rates"] = [
-            float(f"{curve.learning_rate(step, peak):.6g}") for curve, peak in curves
-        ]
-    if (runs := question.get("runs")) is not None:
-        answer |= {"ratios": compare_curves(curves), "note": NOTE, "forecasts": []}
-        if runs:
-            fits = fit_runs(texts_of(runs))
-            forecasts = forecast_curves(fits, curves) if fits.by_peak else []
-            answer |= {"fit": fits.answer, "forecasts": forecasts, "forecast_note": FORECAST_NOTE}
+        answer["learning_rates"] = _learning_rates(curves, step)
+    if question.get("runs") is not None:
+        answer["ratios"] = compare_curves(curves)
+        answer["note"] = NOTE
+        answer["forecasts"] = []
+        if question["runs"]:
+            answer |= _forecasts(texts_of(question["runs"]), curves)
     return answer
+
+
+def _learning_rates(curves: Sequence[tuple[Curve, float]], step: int) -> list[float]:
+    """Return the learning rate of each curve at a step, with six digits."""
+    lrs = [curve.learning_rate(step, peak) for curve, peak in curves]
+    return [float(f"{lr:.6g}") for lr in lrs]
+
+
+def _forecasts(runs: tuple[str, ...], curves: Sequence[tuple[Curve, float]]) -> dict[str, Any]:
+    fits = fit_runs(runs)
+    forecasts: list[dict[str, Any]] = []
+    if fits.by_peak:
+        forecasts = forecast_curves(fits, curves)
+    return {"fit": fits.answer, "forecasts": forecasts, "forecast_note": FORECAST_NOTE}
 
 
 class _Described(NamedTuple):
@@ -123,10 +189,13 @@ def _describe(text: str) -> _Described:
 
 def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
     """Return everything the page shows of a curve."""
-    steps = thin_out(steps_to_draw(curve.rows), _MAX_POINTS)
     arguments = curve.to_dict()
+    steps = thin_out(steps_to_draw(curve.rows), _MAX_POINTS)
     segments = describe_segments(curve.rows, np.float32(peak))
     handles = curve_and_peak_handles(curve, peak)
+    advice = list(advice_about(curve, ("curve",)))
+    for remark in _remarks(peak, len(segments) - 1, len(handles)):
+        advice.append(placed_message(remark))
     return {
         "curve": arguments,
         "peak": peak,
@@ -134,20 +203,25 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "largest": largest_multiplier(curve, curve.total_steps),
         "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
-        "levels": np.round(
-            curve(steps).astype(np.float64), 6
-        ).tolist(),  # rounded: the picture needs no more
+        "levels": _rounded(curve(steps), 6),
         "spans": list(shaded_spans(curve.rows)),
         "segments": segments[: _MAX_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),
         "json": source.as_json(arguments),
-        "advice": [
-            *advice_about(curve, ("curve",)),
-            *_remarks(peak, len(segments) - 1, len(handles)),
-        ],
+        "advice": advice,
     }
+
+
+def _remarks(peak: float, segments: int, handles: int) -> Iterator[Message]:
+    """Yield a sentence about an unlikely peak, and about each thing that the page leaves out."""
+    if peak > _LARGEST_LIKELY_PEAK:
+        yield Message(("peak",), f" = {peak:g} is large: learning rates are rarely above 10")
+    if segments > _MAX_ROWS:
+        yield Message((), f"The table shows the first {_MAX_ROWS} of {segments} segments.")
+    if handles == 1:  # the peak's handle alone
+        yield Message((), "The picture has no handles for this curve. Use the fields.")
 
 
 def compare_curves(curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
@@ -156,25 +230,35 @@ def compare_curves(curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]
     `peak_ratio` is that at equal length; `best_peak` is a learning rate, the first curve's peak
     times it.
     """
-    ratios: list[dict[str, Any]] = []
-    first, first_peak, first_best = None, 0.0, 0.0
-    for number, (curve, peak) in enumerate(curves):
-        try:
-            prediction = _cached_bound(curve)
-        except ValueError:
-            ratios.append({"fault": "no learning rate above 0"})
-            continue
-        best = peak_at_equal_length(curve, prediction)
-        if number == 0:
-            first, first_peak, first_best = prediction, peak, best
-        if first is None:
-            ratios.append({"fault": "the first curve has no learning rate above 0"})
-            continue
-        ratio = best / first_best
-        bound = prediction.bound / first.bound
-        ratios.append({"bound": bound, "peak_ratio": ratio, "best_peak": ratio * first_peak})
-    return ratios
+    return [_compare(curve, *curves[0]) for curve, _ in curves]
 
+
+def _compare(curve: Curve, first: Curve, first_peak: float) -> dict[str, Any]:
+    least = _least_bound(curve)
+    if least is None:
+        return {"fault": "no learning rate above 0"}
+    first_least = _least_bound(first)
+    if first_least is None:
+        return {"fault": "the first curve has no learning rate above 0"}
+    ratio = peak_at_equal_length(curve, least) / peak_at_equal_length(first, first_least)
+    return {
+        "bound": least.bound / first_least.bound,
+        "peak_ratio": ratio,
+        "best_peak": ratio * first_peak,
+    }
+
+
+# That of a long curve takes a tenth of a second, and the user changes one curve at a time.
+@lru_cache(64)
+def _least_bound(curve: Curve) -> LeastBound | None:
+    """Return the bound of a curve at its best peak; None if it is 0 at every step."""
+    try:
+        return minimize_bound(curve)
+    except ValueError:
+        return None
+
+
+# Requests
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "/page": answer_page,
@@ -191,23 +275,3 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
         ValueError: Likewise, or the body is not JSON.
     """
     return ANSWERS[path](parse_object(body))
-
-
-# The bound of a long curve takes a tenth of a second, and the user changes one curve at a time.
-_cached_bound = lru_cache(64)(minimize_bound)
-
-
-def _remarks(peak: float, segments: int, handles: int) -> Iterator[dict[str, Any]]:
-    """Yield a sentence about an unlikely peak, and about each thing that the page leaves out."""
-    if peak > _LARGEST_LIKELY_PEAK:
-        yield placed_message(
-            Message(("peak",), f" = {peak:g} is large: learning rates are rarely above 10")
-        )
-    if segments > _MAX_ROWS:
-        yield placed_message(
-            Message((), f"The table shows the first {_MAX_ROWS} of {segments} segments.")
-        )
-    if handles == 1:  # the peak's handle alone
-        yield placed_message(
-            Message((), "The picture has no handles for this curve. Use the fields.")
-        )

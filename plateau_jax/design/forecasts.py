@@ -1,29 +1,101 @@
-"""Forecasts as JSON values: the law is fitted to runs, and the losses of curves are forecast.
+"""Forecasts as JSON values: logs that the user opens, fits of the law, and the losses of curves.
 
-The runs of each peak have a fit. A curve is forecast by that of the nearest peak.
+Each log becomes a run, which the page keeps and sends with its questions. One fit covers all runs
+with the same peak. A curve is forecast by the fit of the nearest peak.
 
-The page sends its runs with each question, as it asks for forecasts whenever a handle moves. The
-latest fits and forecasts are kept: the sums of a long curve take tens of milliseconds, and one
-curve changes at a time.
+The page asks for forecasts whenever a handle moves. The latest runs, fits and forecasts are kept:
+the sums of a long curve take tens of milliseconds, and one curve changes at a time.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.design.opened_logs import read_run
-from plateau_jax.design.questions import record_warnings
+from plateau_jax.design.questions import parse_object, record_warnings, typed_peak
+from plateau_jax.forecasts.logs import UnclearLogError, parse_rows
 from plateau_jax.forecasts.loss_fit import LossFit, Prediction, fit_named_runs
 from plateau_jax.forecasts.loss_run import LossRun, group_by_peak
 from plateau_jax.theory.curve_parts import largest_multiplier
+from plateau_jax.validation.curve_warning import suppress_warnings
 
 _MAX_DRAWN = 600
 """How many logged losses of a run the page draws."""
+
+
+def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"name", "text", "curve", "peak", "columns"} -> {"run", "largest_lr", "advice"}.
+
+    `run` is JSON text for `_read_run`, and `largest_lr` the run's largest learning rate. Without a
+    curve, the learning rates of the log are used. `columns` has those of `step`, `loss` and `lr`
+    that the user chose. Or -> {"fault", "argument", "columns"}: the columns to choose from, if an
+    argument is unclear.
+    """
+    name = str(question.get("name"))
+    columns = cast("Mapping[str, Any]", question.get("columns", {}))
+    curve, peak = None, None
+    if question.get("curve") is not None:
+        curve = Curve.from_dict(question["curve"])
+        peak = typed_peak(question.get("peak"))
+    try:
+        with record_warnings() as advice:
+            rows = parse_rows(str(question.get("text")), name)
+            run = LossRun.read(
+                rows,
+                curve,
+                peak,
+                step=columns.get("step"),
+                loss=columns.get("loss"),
+                lr=columns.get("lr"),
+            )
+    except UnclearLogError as error:
+        return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
+    except (TypeError, ValueError) as error:
+        return {"fault": str(error), "argument": None, "columns": ()}
+    return {
+        "run": _run_text(name, run),
+        "largest_lr": run._largest_learning_rate(),
+        "advice": advice,
+    }
+
+
+class _NamedRun(NamedTuple):
+    name: str
+    run: LossRun
+
+
+def _run_text(name: str, run: LossRun) -> str:
+    """Return the JSON text of a run."""
+    description = {
+        "name": name,
+        "lrs_from": run._lrs_from,
+        "curve": run.curve.to_dict(),
+        "peak": run.peak_value,
+        "steps": run.steps.tolist(),
+        "losses": run.losses.tolist(),
+    }
+    return json.dumps(description)
+
+
+@lru_cache(16)  # a curve of many stages takes seconds
+def _read_run(text: str) -> _NamedRun:
+    """Return the run of a `_run_text`."""
+    description = parse_object(text)
+    with suppress_warnings():
+        curve = Curve.from_dict(description.get("curve", {}))
+    run = LossRun._rebuild(
+        curve,
+        typed_peak(description.get("peak")),
+        description.get("steps", ()),
+        description.get("losses", ()),
+        description.get("lrs_from"),
+    )
+    return _NamedRun(str(description.get("name")), run)
 
 
 class Fits(NamedTuple):
@@ -40,31 +112,57 @@ def fit_runs(texts: tuple[str, ...]) -> Fits:
     A run of the answer has the logged losses and the fitted law, as `LossFit.plot` draws them. It
     is null if it was not fitted.
     """
-    runs = [read_run(text) for text in texts]
+    named_runs = [_read_run(text) for text in texts]
+    groups = group_by_peak([run for _, run in named_runs])
     by_peak: dict[float, LossFit] = {}
     faults: list[str] = []
     with record_warnings() as warned:
-        for peak, group in group_by_peak([run for _, run in runs]).items():
-            members = [(name, run) for name, run in runs if run in group]
-            names = [f"{name}: " if len(runs) > 1 else "" for name, _ in members]
+        for peak, group in groups.items():
             try:
-                by_peak[peak] = fit_named_runs([run for _, run in members], names)
+                by_peak[peak] = _fit_group(named_runs, group)
             except ValueError as error:
                 faults.append(str(error))
     if not by_peak:
         return Fits({}, {"fault": "; ".join(faults)})
-    drawn: list[dict[str, list[float]] | None] = []
-    for _, run in runs:
-        fits = [fit for fit in by_peak.values() if run in fit.runs]
-        drawn.append(_describe_run(fits[0], run) if fits else None)
-    return Fits(by_peak, {"runs": drawn, "advice": [*dict.fromkeys([*warned, *faults])]})
+
+    fits = list(by_peak.values())
+    drawn = [_describe_run(fits, run) for _, run in named_runs]
+    advice = list(dict.fromkeys([*warned, *faults]))  # each once
+    return Fits(by_peak, {"runs": drawn, "advice": advice})
+
+
+def _fit_group(named_runs: Sequence[_NamedRun], group: Sequence[LossRun]) -> LossFit:
+    """Fit the law to a group of the runs, whose messages have names if there are several."""
+    runs: list[LossRun] = []
+    prefixes: list[str] = []
+    for name, run in named_runs:
+        if run in group:
+            runs.append(run)
+            prefixes.append(f"{name}: " if len(named_runs) > 1 else "")
+    return fit_named_runs(runs, prefixes)
+
+
+def _describe_run(fits: Sequence[LossFit], run: LossRun) -> dict[str, list[float]] | None:
+    """Return the losses to draw of a run and of its fit, if it has one."""
+    fit = next((fit for fit in fits if run in fit.runs), None)
+    if fit is None:
+        return None
+    drawn = fit._run_to_draw(run)
+    evenly_spaced = np.linspace(0, len(drawn.steps) - 1, _MAX_DRAWN)
+    shown = np.unique(evenly_spaced.astype(np.int64))
+    return {
+        "steps": drawn.steps[shown].tolist(),
+        "losses": _for_drawing(drawn.losses[shown]),
+        "fitted_steps": drawn.fitted_steps.tolist(),
+        "fitted_losses": _for_drawing(drawn.fitted_losses),
+    }
 
 
 def forecast_curves(fits: Fits, curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
     """Return the forecast of each curve at its peak: with a line and its band, or a fault.
 
-    It has the difference to the first curve, if one fit forecasts both. Limits are null for a curve
-    with a warmup that no run had.
+    It has the difference to the first curve, if the same fit forecasts both. Limits are null for a
+    curve with a warmup that no run had.
     """
     answers: list[dict[str, Any]] = []
     first: tuple[LossFit, Prediction] | None = None
@@ -76,34 +174,36 @@ def forecast_curves(fits: Fits, curves: Sequence[tuple[Curve, float]]) -> list[d
             answers.append({"fault": str(error)})
             continue
         difference = None
-        if first is not None and first[0] is fit:  # other fits have other errors
-            difference = _difference(fit, prediction, first[1])
+        if first is not None:
+            first_fit, first_prediction = first
+            if first_fit is fit:  # different fits have different errors
+                difference = _difference(fit, prediction, first_prediction)
         answers.append(answer | {"difference": difference})
         if number == 0:
             first = fit, prediction
     return answers
 
 
-def _difference(fit: LossFit, prediction: Prediction, first: Prediction) -> dict[str, Any]:
-    difference = fit._difference(prediction, first)
-    if not (prediction.forecast.is_known and first.forecast.is_known):
-        return {"difference": difference.difference, "low": None, "high": None, "remark": ""}
-    return difference._asdict() | {"remark": difference.remark}
-
-
 def _nearest_fit(fits: Mapping[float, LossFit], curve: Curve, peak: float) -> LossFit:
     highest = peak * largest_multiplier(curve, curve.total_steps)
     if not highest > 0:
         raise ValueError("no learning rate above 0")
-    return fits[min(fits, key=lambda fitted: abs(math.log(highest / fitted)))]
+    nearest = min(fits, key=lambda fitted_peak: abs(math.log(highest / fitted_peak)))
+    return fits[nearest]
 
 
 @lru_cache(64)
 def _forecast(fit: LossFit, curve: Curve, peak: float) -> tuple[Prediction, dict[str, Any]]:
-    prediction, line = fit._prediction(curve, peak), fit._line(curve, peak, "")
+    """Forecast a curve: for comparisons, and as an answer with a line to draw.
+
+    The answer is kept, so callers must not change it.
+    """
+    prediction = fit._prediction(curve, peak)
+    line = fit._line(curve, peak, "")
     answer = prediction.forecast._asdict()
     if not prediction.forecast.is_known:
-        answer |= {"low": None, "high": None}
+        answer["low"] = None
+        answer["high"] = None
     answer["line"] = {
         "steps": line.steps.tolist(),
         "losses": _for_drawing(line.losses),
@@ -112,16 +212,13 @@ def _forecast(fit: LossFit, curve: Curve, peak: float) -> tuple[Prediction, dict
     return prediction, answer
 
 
-def _describe_run(fit: LossFit, run: LossRun) -> dict[str, list[float]]:
-    drawn = fit._run_to_draw(run)
-    shown = np.unique(np.linspace(0, len(drawn.steps) - 1, _MAX_DRAWN).astype(np.int64))
-    return {
-        "steps": drawn.steps[shown].tolist(),
-        "losses": _for_drawing(drawn.losses[shown]),
-        "fitted_steps": drawn.fitted_steps.tolist(),
-        "fitted_losses": _for_drawing(drawn.fitted_losses),
-    }
+def _difference(fit: LossFit, prediction: Prediction, first: Prediction) -> dict[str, Any]:
+    difference = fit._difference(prediction, first)
+    if prediction.forecast.is_known and first.forecast.is_known:
+        return difference._asdict() | {"remark": difference.remark}
+    return {"difference": difference.difference, "low": None, "high": None, "remark": ""}
 
 
 def _for_drawing(losses: NDArray[np.float64]) -> list[float]:
+    """Return losses with six digits, which suffice for a picture."""
     return [float(f"{loss:.6g}") for loss in losses.tolist()]

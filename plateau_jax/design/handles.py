@@ -3,16 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve, place_plateaus
 from plateau_jax.curves.scaled_curve import ScaledCurve
-from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.validation.checks import MAX_STEP
-
-_Path = tuple[str | int, ...]
+from plateau_jax.curves.staged_curve import Stage, StagedCurve
+from plateau_jax.validation.checks import MAX_STEP, Path
 
 MAX_HANDLES = 200
 """A curve with more handles gets none: they would cover one another."""
@@ -23,7 +21,7 @@ class Handle:
     """A point on the picture, and the number that changes with it."""
 
     name: str
-    path: _Path
+    path: Path
     """The field that it changes, by the same amount; or a plateau, all of which it moves."""
     axis: Literal["step", "level", "learning_rate"]
     """The coordinate along which it moves."""
@@ -48,21 +46,30 @@ def curve_and_peak_handles(curve: Curve, peak: float) -> list[Handle]:
 
 
 def _with_unique_names(handles: Sequence[Handle]) -> Iterator[Handle]:
-    """Number repeated names, as of several cooldowns: screen readers announce the handles by name."""
+    """Number repeated names, as of several cooldowns: screen readers announce handles by name."""
     counts = Counter[str]()
     for handle in handles:
         counts[handle.name] += 1
         count = counts[handle.name]
-        yield handle if count == 1 else replace(handle, name=f"{handle.name} ({count})")
+        if count > 1:
+            handle = replace(handle, name=f"{handle.name} ({count})")
+        yield handle
 
 
 def _peak_handle(peak: float) -> Handle:
     return Handle(
-        "Peak learning rate", ("peak",), "learning_rate", 0, 1.0, peak, 0.0, max(1.0, 10 * peak)
+        name="Peak learning rate",
+        path=("peak",),
+        axis="learning_rate",
+        step=0,
+        level=1.0,
+        value=peak,
+        low=0.0,
+        high=max(1.0, 10 * peak),
     )
 
 
-def _curve_handles(curve: Curve, path: _Path) -> Iterator[Handle]:
+def _curve_handles(curve: Curve, path: Path) -> Iterator[Handle]:
     """Yield the handles of a curve whose arguments are at `path` of the page's JSON."""
     match curve:
         case PlateauCurve():
@@ -70,36 +77,48 @@ def _curve_handles(curve: Curve, path: _Path) -> Iterator[Handle]:
         case StagedCurve():
             yield from _stage_handles(curve, path)
         case Cooldown():
-            parent_handles = _curve_handles(curve.curve, (*path, "curve"))
-            yield from (handle for handle in parent_handles if handle.step < curve.at)
             yield from _cooldown_handles(curve, path)
         case Then():
-            yield from _curve_handles(curve.curve, (*path, "curve"))
             yield from _continuation_handles(curve, path)
         case Part():
-            for handle in _curve_handles(curve.curve, (*path, "curve")):
-                if curve.start <= handle.step < curve.start + curve.total_steps:
-                    yield replace(handle, step=handle.step - curve.start)
+            yield from _part_handles(curve, path)
         case ScaledCurve():
-            for handle in _curve_handles(curve.curve, (*path, "curve")):
-                level = curve.curve(handle.step)
-                yield _scaled(handle, curve(handle.step) / level if level else 1.0)
+            yield from _batch_plan_handles(curve, path)
         case _:
             pass
 
 
-def _plateau_curve_handles(curve: PlateauCurve, path: _Path) -> Iterator[Handle]:
-    total, warmup = curve.total_steps, curve.warmup_steps
+def _step_handle(
+    name: str, curve: Curve, step: int, path: Path, *, low: int = 0, high: int = MAX_STEP
+) -> Handle:
+    """Return a handle on the curve, whose value is its step."""
+    return Handle(name, path, "step", step, level=curve(step), value=step, low=low, high=high)
+
+
+def _level_handle(name: str, step: int, level: float, path: Path, *, high: float = 1.0) -> Handle:
+    """Return a handle whose value is its level."""
+    return Handle(name, path, "level", step, level, value=level, low=0.0, high=high)
+
+
+def _scaled(handle: Handle, factor: float) -> Handle:
+    """Return a handle of a curve whose levels are multiplied by a factor."""
+    return replace(handle, level=factor * handle.level, slope=factor * handle.slope)
+
+
+# Plateau curves
+
+
+def _plateau_curve_handles(curve: PlateauCurve, path: Path) -> Iterator[Handle]:
+    total = curve.total_steps
+    warmup = curve.warmup_steps
+    initial = float(curve.init_lr_ratio)
+    final = float(curve.min_lr_ratio)
     yield _step_handle("Warmup, end", curve, warmup, (*path, "warmup_steps"), high=total - 1)
     if warmup:
-        yield _level_handle(
-            "Initial learning rate", 0, float(curve.init_lr_ratio), (*path, "init_lr_ratio")
-        )
+        yield _level_handle("Initial learning rate", 0, initial, (*path, "init_lr_ratio"))
     yield from _all_plateau_handles(curve, path)
     yield _step_handle("End of the curve", curve, total, (*path, "total_steps"), low=warmup + 1)
-    yield _level_handle(
-        "Final learning rate", total, float(curve.min_lr_ratio), (*path, "min_lr_ratio")
-    )
+    yield _level_handle("Final learning rate", total, final, (*path, "min_lr_ratio"))
 
 
 class _PlateauInSteps(NamedTuple):
@@ -123,70 +142,123 @@ class _Room(NamedTuple):
     max_length: int
 
 
-def _all_plateau_handles(curve: PlateauCurve, path: _Path) -> Iterator[Handle]:
-    total, warmup = curve.total_steps, curve.warmup_steps
+def _all_plateau_handles(curve: PlateauCurve, path: Path) -> Iterator[Handle]:
+    plateaus = _plateaus_in_steps(curve)
+    decay_begin = curve.warmup_steps
+    # At least one step must remain to decay.
+    occupied = sum(plateau.length for plateau in plateaus)
+    spare = curve.total_steps - decay_begin - occupied - 1
+    ends = [decay_begin, *(plateau.end for plateau in plateaus)]
+    begins = [*(plateau.first for plateau in plateaus[1:]), curve.total_steps]
+    for index, plateau in enumerate(plateaus):
+        room = _Room(ends[index], begins[index], plateau.length + spare)
+        yield from _plateau_handles(f"Plateau {index + 1}", curve, plateau, room, path)
+
+
+def _plateaus_in_steps(curve: PlateauCurve) -> list[_PlateauInSteps]:
+    """Return the plateaus of both arguments, from left to right."""
     plateaus: list[_PlateauInSteps] = []
     for index, pair in enumerate(curve.plateaus):
-        ((first, length),) = place_plateaus(total, warmup, (pair,), ())
+        ((first, length),) = place_plateaus(curve.total_steps, curve.warmup_steps, (pair,), ())
         plateaus.append(_PlateauInSteps(first, length, "plateaus", index))
     for index, (first, length) in enumerate(curve.absolute_plateaus):
         plateaus.append(_PlateauInSteps(first, length, "absolute_plateaus", index))
-    plateaus.sort()
-    # At least one step must remain to decay.
-    spare = total - warmup - sum(plateau.length for plateau in plateaus) - 1
-    ends = [warmup, *(plateau.end for plateau in plateaus)]
-    begins = [*(plateau.first for plateau in plateaus[1:]), total]
-    for number, plateau in enumerate(plateaus):
-        room = _Room(ends[number], begins[number], plateau.length + spare)
-        yield from _plateau_handles(curve, number, plateau, room, path)
+    return sorted(plateaus)
 
 
 def _plateau_handles(
-    curve: PlateauCurve, number: int, plateau: _PlateauInSteps, room: _Room, path: _Path
+    name: str, curve: PlateauCurve, plateau: _PlateauInSteps, room: _Room, path: Path
 ) -> Iterator[Handle]:
     """Yield the handles at a plateau's start, middle and end."""
-    first, end, level = plateau.first, plateau.end, curve(plateau.first)
-    name, place = f"Plateau {number + 1}", (*path, plateau.argument, plateau.position)
-    # The script also changes the length with the start, so that the end stays.
-    low = max(room.begin, end - room.max_length)
-    yield Handle(f"{name}, start", (*place, 0), "step", first, level, first, low, end)
-    middle, high = first + plateau.length // 2, room.end - plateau.length
-    yield Handle(f"{name}, place", place, "step", middle, level, first, room.begin, high)
-    high = min(room.end, first + room.max_length)
-    yield Handle(f"{name}, end", (*place, 1), "step", end, level, end, first, high)
-
-
-def _stage_handles(curve: StagedCurve, path: _Path) -> Iterator[Handle]:
-    stages = [(stage[0], stage[1]) for stage in curve.stages]
-    yield _level_handle("Start", 0, float(curve.start), (*path, "start"))
-    begin, level = 0, float(curve.start)
-    for index, (steps, to) in enumerate(stages):
-        end = begin + steps
-        if steps:
-            # The script takes from the next stage that is not empty what it gives to this one.
-            following = next((later for later, _ in stages[index + 1 :] if later), None)
-            high = MAX_STEP if following is None else end + following
-            field = (*path, "stages", index, 0)
-            yield _step_handle(f"Stage {index + 1}, end", curve, end, field, low=begin, high=high)
-        level = (
-            level if to is None else float(to)
-        )  # a stage without a level holds that of the one before
-        yield _level_handle(f"Stage {index + 1}, level", end, level, (*path, "stages", index, 1))
-        begin = end
-
-
-def _cooldown_handles(curve: Cooldown, path: _Path) -> Iterator[Handle]:
-    at, total = curve.at, curve.total_steps
-    yield _step_handle("Cooldown, start", curve, at, (*path, "at"), high=MAX_STEP - curve.steps)
-    yield _step_handle("Cooldown, end", curve, total, (*path, "steps"), low=at + 1)
-    high = max(curve(at), curve.to)
-    yield _level_handle(
-        "Cooldown, final learning rate", total, float(curve.to), (*path, "to"), high=high
+    first = plateau.first
+    end = plateau.end
+    level = curve(first)
+    place = (*path, plateau.argument, plateau.position)
+    yield Handle(
+        name=f"{name}, start",
+        path=(*place, 0),
+        axis="step",
+        step=first,
+        level=level,
+        value=first,
+        # The script also changes the length with the start, so that the end stays.
+        low=max(room.begin, end - room.max_length),
+        high=end,
+    )
+    yield Handle(
+        name=f"{name}, place",
+        path=place,
+        axis="step",
+        step=first + plateau.length // 2,
+        level=level,
+        value=first,
+        low=room.begin,
+        high=room.end - plateau.length,
+    )
+    yield Handle(
+        name=f"{name}, end",
+        path=(*place, 1),
+        axis="step",
+        step=end,
+        level=level,
+        value=end,
+        low=first,
+        high=min(room.end, first + room.max_length),
     )
 
 
-def _continuation_handles(curve: Then, path: _Path) -> Iterator[Handle]:
-    first, scale = curve.curve.total_steps, float(curve.scale)
+# Staged curves
+
+
+def _stage_handles(curve: StagedCurve, path: Path) -> Iterator[Handle]:
+    stages = cast("Sequence[Stage]", curve.stages)  # a curve has made them of its argument
+    begin = 0
+    level = float(curve.start)
+    yield _level_handle("Start", begin, level, (*path, "start"))
+    for index, stage in enumerate(stages):
+        name = f"Stage {index + 1}"
+        place = (*path, "stages", index)
+        end = begin + stage.steps
+        if stage.steps:
+            # The script takes from the next stage that is not empty what it gives to this one.
+            following = _first_length(stages[index + 1 :])
+            high = MAX_STEP if following is None else end + following
+            yield _step_handle(f"{name}, end", curve, end, (*place, 0), low=begin, high=high)
+        if stage.to is not None:  # a stage without a level holds that of the one before
+            level = float(stage.to)
+        yield _level_handle(f"{name}, level", end, level, (*place, 1))
+        begin = end
+
+
+def _first_length(stages: Sequence[Stage]) -> int | None:
+    """Return the steps of the first stage that is not empty; None if there is none."""
+    for stage in stages:
+        if stage.steps:
+            return stage.steps
+    return None
+
+
+# Curves that are derived from another one
+
+
+def _cooldown_handles(curve: Cooldown, path: Path) -> Iterator[Handle]:
+    at = curve.at
+    total = curve.total_steps
+    for handle in _curve_handles(curve.curve, (*path, "curve")):
+        if handle.step < at:
+            yield handle
+    yield _step_handle("Cooldown, start", curve, at, (*path, "at"), high=MAX_STEP - curve.steps)
+    yield _step_handle("Cooldown, end", curve, total, (*path, "steps"), low=at + 1)
+    final = float(curve.to)
+    high = max(curve(at), curve.to)
+    yield _level_handle("Cooldown, final learning rate", total, final, (*path, "to"), high=high)
+
+
+def _continuation_handles(curve: Then, path: Path) -> Iterator[Handle]:
+    yield from _curve_handles(curve.curve, (*path, "curve"))
+
+    first = curve.curve.total_steps
+    scale = float(curve.scale)
     other = curve.other
     # The scale's handle is at the highest level (the first of them, if several are equal).
     highest = max((row.begin for row in other.rows), key=lambda step: (other(step), -step))
@@ -201,16 +273,14 @@ def _continuation_handles(curve: Then, path: _Path) -> Iterator[Handle]:
         yield replace(_scaled(handle, scale), name=name, step=first + handle.step)
 
 
-def _scaled(handle: Handle, scale: float) -> Handle:
-    """Return a handle of a curve whose levels are multiplied by a factor."""
-    return replace(handle, level=scale * handle.level, slope=scale * handle.slope)
+def _part_handles(curve: Part, path: Path) -> Iterator[Handle]:
+    for handle in _curve_handles(curve.curve, (*path, "curve")):
+        if curve.start <= handle.step < curve.start + curve.total_steps:
+            yield replace(handle, step=handle.step - curve.start)
 
 
-def _step_handle(
-    name: str, curve: Curve, step: int, path: _Path, *, low: int = 0, high: int = MAX_STEP
-) -> Handle:
-    return Handle(name, path, "step", step, curve(step), step, low, high)
-
-
-def _level_handle(name: str, step: int, level: float, path: _Path, *, high: float = 1.0) -> Handle:
-    return Handle(name, path, "level", step, level, level, 0.0, high)
+def _batch_plan_handles(curve: ScaledCurve, path: Path) -> Iterator[Handle]:
+    for handle in _curve_handles(curve.curve, (*path, "curve")):
+        level = curve.curve(handle.step)
+        factor = curve(handle.step) / level if level else 1.0
+        yield _scaled(handle, factor)

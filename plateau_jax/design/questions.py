@@ -1,4 +1,4 @@
-"""What the answers of the design page share: parts of questions, checked, and messages with their fields."""
+"""Parts of questions to the design page, checked, and messages with the fields they are about."""
 
 import json
 import warnings
@@ -16,6 +16,12 @@ from plateau_jax.validation.curve_warning import CurveWarning
 
 MAX_CURVES = 12
 MAX_ITEMS = 5000
+
+_LISTS = "stages", "plateaus", "absolute_plateaus", "pairs"
+"""The arguments of curves that are lists of any length."""
+
+_CELLS = {"start": 0, "steps": 0, "duration": 1, "length": 1, "to": 1, "shape": 2}
+"""The position of each part in a pair or a stage."""
 
 _warnings = Lock()
 """Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
@@ -35,28 +41,34 @@ def parse_object(text: str | bytes) -> Mapping[str, Any]:
 
 
 def check_size(arguments: Any) -> None:
-    """Reject a curve for which the page would wait for seconds, because of its stages, plateaus and batches.
+    """Reject a curve with so many stages, plateaus or batches that the page would wait seconds.
 
     Raises:
-        ValueError: It has more than `MAX_ITEMS`.
+        ValueError: The curve has more than `MAX_ITEMS` of them.
     """
-    items, curves = 0, [arguments]
+    items = 0
+    curves = [arguments]
     while curves:
         curve = curves.pop()
         if isinstance(curve, Mapping):
             values = cast("Mapping[str, Any]", curve)
-            lists = (
-                values.get(name) for name in ("stages", "plateaus", "absolute_plateaus", "pairs")
-            )
-            items += sum(
-                len(cast("list[Any]", value)) for value in lists if isinstance(value, list)
-            )
-            curves += [values.get("curve"), values.get("other")]
+            items += _count_items(values)
+            curves += [values.get(name) for name in NESTED]
     if items > MAX_ITEMS:
         raise ValueError(
             f"this curve has {items} stages, plateaus and batches; this page takes at most "
             f"{MAX_ITEMS}"
         )
+
+
+def _count_items(arguments: Mapping[str, Any]) -> int:
+    """Count the stages, plateaus and batches of a curve, but not those of curves within it."""
+    count = 0
+    for name in _LISTS:
+        value = arguments.get(name)
+        if isinstance(value, list):
+            count += len(cast("list[Any]", value))
+    return count
 
 
 def entries_of(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -71,11 +83,10 @@ def entries_of(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def texts_of(runs: Any) -> tuple[str, ...]:
     """Return the runs of a question, each as JSON text."""
-    if not isinstance(runs, list) or not all(
-        isinstance(run, str) for run in cast("list[Any]", runs)
-    ):
+    texts = cast("list[str]", runs)
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise TypeError("runs must be a list of strings")
-    return tuple(cast("list[str]", runs))
+    return tuple(texts)
 
 
 def typed_peak(typed: Any) -> float:
@@ -92,27 +103,29 @@ def record_warnings() -> Generator[list[Message]]:
     with _warnings, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CurveWarning)
         yield messages
-    messages += [message_of(cast("Warning", warning.message)) for warning in caught]
-
-
-_CELLS = {"start": 0, "steps": 0, "duration": 1, "length": 1, "to": 1, "shape": 2}
-"""The position of each part in a pair or a stage."""
+    for warning in caught:
+        messages.append(message_of(cast("Warning", warning.message)))
 
 
 def placed_message(message: Message, place: Path = ()) -> dict[str, Any]:
-    """Return a message about an argument of the curve at a place, and the path of its field; () for none."""
+    """Return a message about an argument of the curve at a place, and the path of its field.
+
+    The path of a message about no argument is the place.
+    """
     keys = list(message.path)
-    if len(keys) > 1 and isinstance(keys[-2], int):
+    is_cell = len(keys) > 1 and isinstance(keys[-2], int)  # as in ("stages", 1, "to")
+    if is_cell:
         keys[-1] = _CELLS.get(str(keys[-1]), keys[-1])
     return {"message": message, "path": (*place, *keys)}
 
 
 def advice_about(curve: Curve, place: Path) -> Iterator[dict[str, Any]]:
-    """Yield the constructors' warnings about a curve and, recursively, the curves it is derived from."""
+    """Yield the constructors' warnings about a curve and the curves it is derived from."""
     with record_warnings() as messages:
         replace(cast("Any", curve))  # runs the constructor again
     for message in messages:
         yield placed_message(message, place)
     for name in NESTED:
-        if isinstance(inner := getattr(curve, name, None), Curve):
+        inner = getattr(curve, name, None)
+        if isinstance(inner, Curve):
             yield from advice_about(inner, (*place, name))

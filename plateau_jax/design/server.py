@@ -1,4 +1,4 @@
-"""The HTTP server of the design page, on the loopback address: for browsers on this machine only."""
+"""The HTTP server of the design page, for browsers on this machine only (the loopback address)."""
 
 import json
 import os
@@ -13,9 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 
-from plateau_jax.design.answers import ANSWERS, answer_request
+from plateau_jax.design.answers import ANSWERS, answer_request, choices_per_field
 from plateau_jax.design.questions import MAX_CURVES
-from plateau_jax.design.shape_choices import choices_per_field
 
 MAX_BODY_BYTES = 64 << 20
 """The limit for a question: 50 000 rows of a trainer's log take some 10 MB."""
@@ -25,8 +24,10 @@ _LOOPBACK = "127.0.0.1"
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
 
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -55,7 +56,7 @@ class Server(ThreadingHTTPServer):
             raise OSError(f"--port {port}: {error}; --port 0 chooses a free one") from None
         self.port: int = self.server_address[1]
         self.address = f"http://{_LOOPBACK}:{self.port}/"
-        self.initial_state = {
+        self.initial_state: dict[str, Any] = {
             "curves": list(curves),
             "max_curves": MAX_CURVES,
             "max_log_bytes": MAX_BODY_BYTES,
@@ -79,20 +80,19 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_local():
             self._reject_stranger()
         elif path == "/start":
-            self._send(200, self.server.initial_state)
+            self._send_json(200, self.server.initial_state)
         elif path in self.server.files:
-            content_type = f"{_TYPES[path.rpartition('.')[2]]}; charset=utf-8"
-            self._send(200, self.server.files[path], content_type)
+            self._send_file(path)
         else:
-            self._reject(404, f"there is no {path}; the page is at {self.server.address}")
+            self._reject_path(path)
 
     def do_POST(self) -> None:
-        path, length = self._path(), self.headers.get("Content-Length", "")
-        size = int(length) if length.isdecimal() and len(length) < 12 else MAX_BODY_BYTES + 1
+        path = self._path()
+        size = self._body_size()
         if not self._is_local():
             self._reject_stranger()
         elif path not in ANSWERS:
-            self._reject(404, f"there is no {path}; the page is at {self.server.address}")
+            self._reject_path(path)
         elif self.headers.get_content_type() != "application/json":
             # Browsers send the types of forms to other origins without asking first.
             self._reject(415, "the body must be application/json")
@@ -103,45 +103,64 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, path: str, body: bytes) -> None:
         try:
-            answer = json.dumps(answer_request(path, body)).encode()
+            answer = json.dumps(answer_request(path, body))
         except (TypeError, ValueError) as error:
             self._reject(400, str(error))
         except Exception:  # a bug: the page shows the message, and the server continues
             traceback.print_exc()
             self._reject(500, "this request failed; the terminal shows why")
         else:
-            self._send(200, answer)
+            self._send(200, answer.encode(), "application/json")
+
+    # Parts of requests
 
     def _path(self) -> str:
         path = self.path.partition("?")[0]
         return "/page.html" if path == "/" else path
 
+    def _body_size(self) -> int:
+        """Return the length of the body; without a valid header, more than is permitted."""
+        length = self.headers.get("Content-Length", "")
+        if length.isdecimal() and len(length) < 12:
+            return int(length)
+        return MAX_BODY_BYTES + 1
+
     def _is_local(self) -> bool:
-        """Return False for other hosts and pages: a domain may resolve to this address (DNS rebinding)."""
+        """Return False for other hosts and pages.
+
+        A foreign domain may resolve to this address (DNS rebinding).
+        """
         # Browsers omit the default port, 80.
         port = "" if self.server.port == 80 else f":{self.server.port}"
-        hosts = [f"{name}{port}" for name in (_LOOPBACK, "localhost")]
-        origin = self.headers.get("Origin")
-        return self.headers.get("Host") in hosts and origin in [
-            None,
-            *(f"http://{host}" for host in hosts),
-        ]
+        hosts = [f"{_LOOPBACK}{port}", f"localhost{port}"]
+        origins = [f"http://{host}" for host in hosts]
+        host, origin = self.headers.get("Host"), self.headers.get("Origin")
+        return host in hosts and (origin is None or origin in origins)
+
+    # Replies
 
     def _reject_stranger(self) -> None:
         self._reject(403, f"this server answers to its own page only: open {self.server.address}")
 
-    def _reject(self, status: int, message: str) -> None:
-        self._send(status, {"error": message})
+    def _reject_path(self, path: str) -> None:
+        self._reject(404, f"there is no {path}; the page is at {self.server.address}")
 
-    def _send(self, status: int, content: Any, content_type: str = "application/json") -> None:
-        body: bytes = content if isinstance(content, bytes) else json.dumps(content).encode()
+    def _reject(self, status: int, message: str) -> None:
+        self._send_json(status, {"error": message})
+
+    def _send_file(self, path: str) -> None:
+        extension = path.rpartition(".")[2]
+        self._send(200, self.server.files[path], f"{_TYPES[extension]}; charset=utf-8")
+
+    def _send_json(self, status: int, content: Any) -> None:
+        self._send(status, json.dumps(content).encode(), "application/json")
+
+    def _send(self, status: int, body: bytes, content_type: str) -> None:
         self.send_response(status)
-        for name, value in {
-            **_HEADERS,
-            "Content-Type": content_type,
-            "Content-Length": len(body),
-        }.items():
-            self.send_header(name, str(value))
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
@@ -157,8 +176,7 @@ def serve(curves: Sequence[Mapping[str, Any]], port: int, *, browser: bool) -> N
     """
     with Server(port, curves) as server, suppress(KeyboardInterrupt):
         print(f"The page is at {server.address} (Ctrl-C stops the server)", flush=True)
-        # The command line lets SIGPIPE end the process. Here it would do so when a tab closes
-        # midway.
+        # The command line lets SIGPIPE end the process. Here a tab that closes midway would do so.
         if hasattr(signal, "SIGPIPE"):
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         if browser:

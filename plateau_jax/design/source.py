@@ -12,42 +12,44 @@ from plateau_jax.curves.staged_curve import Stage
 
 _CLASSES = "BatchPlan", "PlateauCurve", "StagedCurve"
 
+_DEFAULT_STAGE = Stage(0)
+
 
 def optax_code(curve: Curve, peak: float) -> str:
+    """Return a program that builds the curve, and an optimizer of optax that follows it."""
+    statements = _build_statements(curve)
     if curve.unit is None:
+        function = "optax_schedule"
         use = f"tx = optax.adamw(optax_schedule(curve, peak_value={peak!r}))"
-        return _program("optax", "optax_schedule", curve, use)
-    scale = f"scale_by_curve(curve, {peak!r})"
-    use = (
-        f"tx = optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-4), {scale})\n"
-        "# tx.update(grads, state, params, count=...)  # samples or tokens of the update"
-    )
-    return _program("optax", "scale_by_curve", curve, use)
+    else:
+        function = "scale_by_curve"
+        scale = f"scale_by_curve(curve, {peak!r})"
+        use = (
+            f"tx = optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-4), {scale})\n"
+            "# tx.update(grads, state, params, count=...)  # samples or tokens of the update"
+        )
+    names = ", ".join([*_used_classes(statements), function])
+    lines = ["import optax", f"from plateau_jax import {names}", "", statements, use, ""]
+    return "\n".join(lines)
 
 
 def torch_code(curve: Curve, peak: float) -> str:
+    """Return a program that builds the curve, and a scheduler of PyTorch that follows it."""
+    statements = _build_statements(curve)
+    names = ", ".join(_used_classes(statements))
     count = "" if curve.unit is None else "count=samples"
-    use = (
-        f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak\n"
-        f"scheduler = lambda_lr(optimizer, curve)  # scheduler.step({count}) after each "
-        "optimizer.step()"
-    )
-    return _program("torch", "lambda_lr", curve, use)
-
-
-def _program(framework: str, function: str, curve: Curve, use: str) -> str:
-    """Return a program that imports what it needs, builds the curve and uses it."""
-    statements = "\n".join(_statements(curve))
-    names = [name for name in _CLASSES if f"{name}(" in statements]
-    imports = [f"import {framework}"]
-    if framework == "torch":
-        imports += [
-            f"from plateau_jax import {', '.join(names)}",
-            f"from torch_bridge import {function}",
-        ]
-    else:
-        imports.append(f"from plateau_jax import {', '.join([*names, function])}")
-    return "\n".join([*imports, "", statements, use, ""])
+    call = f"scheduler.step({count})"
+    lines = [
+        "import torch",
+        f"from plateau_jax import {names}",
+        "from torch_bridge import lambda_lr",
+        "",
+        statements,
+        f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak",
+        f"scheduler = lambda_lr(optimizer, curve)  # {call} after each optimizer.step()",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def as_json(value: Any, indent: str = "") -> str:
@@ -55,32 +57,45 @@ def as_json(value: Any, indent: str = "") -> str:
     if not isinstance(value, Mapping):
         return json.dumps(value)
     inner = indent + "  "
-    items = cast("Mapping[str, Any]", value).items()
-    lines = [f"{inner}{json.dumps(key)}: {as_json(item, inner)}" for key, item in items]
+    lines: list[str] = []
+    for key, item in cast("Mapping[str, Any]", value).items():
+        lines.append(f"{inner}{json.dumps(key)}: {as_json(item, inner)}")
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
-def _statements(curve: Curve, name: str = "curve") -> Iterator[str]:
-    """Yield one statement for each call that builds the curve, the last of which assigns it to `name`."""
+def _build_statements(curve: Curve) -> str:
+    return "\n".join(_statements(curve, "curve"))
+
+
+def _used_classes(statements: str) -> list[str]:
+    """Return the classes that statements call."""
+    return [name for name in _CLASSES if f"{name}(" in statements]
+
+
+def _statements(curve: Curve, name: str) -> Iterator[str]:
+    """Yield a statement for each call that builds the curve; the last one assigns it to `name`."""
     arguments = _arguments(curve)
+    listed = ", ".join(arguments)
     match curve:
         case Cooldown():
             yield from _statements(curve.curve, name)
-            yield f"{name} = {name}.cooldown({', '.join(arguments)})"
+            yield f"{name} = {name}.cooldown({listed})"
         case Part():
             yield from _statements(curve.curve, name)
             yield f"{name} = {name}.part({curve.start}, {curve.stop})"
         case ScaledCurve():
             pairs, *others = arguments
+            scaled = ", ".join([name, *others])
             yield from _statements(curve.curve, name)
-            yield f"{name} = BatchPlan({pairs}).scale({', '.join([name, *others])})"
+            yield f"{name} = BatchPlan({pairs}).scale({scaled})"
         case Then():
             following = f"next_{name}"
             yield from _statements(curve.curve, name)
             yield from _statements(curve.other, following)
-            yield f"{name} = {name}.then({', '.join([following, *arguments])})"
+            continuation = ", ".join([following, *arguments])
+            yield f"{name} = {name}.then({continuation})"
         case _:
-            yield f"{name} = {type(curve).__name__}({', '.join(arguments)})"
+            yield f"{name} = {type(curve).__name__}({listed})"
 
 
 def _arguments(curve: Any) -> list[str]:
@@ -88,9 +103,11 @@ def _arguments(curve: Any) -> list[str]:
     arguments: list[str] = []
     for field in fields(curve):
         value = getattr(curve, field.name)
-        if isinstance(value, Curve) or (field.default is not MISSING and value == field.default):
+        is_default = field.default is not MISSING and value == field.default
+        if is_default or isinstance(value, Curve):
             continue
-        arguments.append((f"{field.name}=" if field.kw_only else "") + _literal(value))
+        keyword = f"{field.name}=" if field.kw_only else ""
+        arguments.append(keyword + _literal(value))
     return arguments
 
 
@@ -98,11 +115,18 @@ def _literal(value: Any) -> str:
     """Return the `repr` of a value; pairs and stages are tuples in a list."""
     if not isinstance(value, tuple):
         return repr(value)
-    items = cast("tuple[Any, ...]", value)
-    return repr([_without_defaults(item) if isinstance(item, Stage) else item for item in items])
+    items: list[Any] = []
+    for item in cast("tuple[Any, ...]", value):
+        if isinstance(item, Stage):
+            item = _without_defaults(item)
+        items.append(item)
+    return repr(items)
 
 
 def _without_defaults(stage: Stage) -> tuple[Any, ...]:
-    if stage[1:] == Stage(0)[1:]:
+    """Return a stage as a tuple, without the default values at its end."""
+    if stage[1:] == _DEFAULT_STAGE[1:]:
         return stage[:1]
-    return stage[:2] if stage.shape == Stage(0).shape else tuple(stage)
+    if stage.shape == _DEFAULT_STAGE.shape:
+        return stage[:2]
+    return tuple(stage)

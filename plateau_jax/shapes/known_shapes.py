@@ -1,7 +1,7 @@
 """All shapes, and how users write them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache
@@ -53,7 +53,7 @@ def parse_shape(shape: str) -> Shape:
     return SHAPES[formula](Fraction(power))
 
 
-def _split_formula(text: str, names: Iterable[str]) -> tuple[str, str]:
+def _split_formula(text: str, names: Collection[str]) -> tuple[str, str]:
     """Split "1-x^2" into "1-x^P" and "2"; ("", "") if it is none of these formulas."""
     for name in names:
         before = name.removesuffix("P")
@@ -62,7 +62,7 @@ def _split_formula(text: str, names: Iterable[str]) -> tuple[str, str]:
     return "", ""
 
 
-def canonical_shape(path: Path | str, value: Any, names: Iterable[str]) -> str:
+def canonical_shape(path: Path | str, value: Any, names: Collection[str]) -> str:
     """Check a shape, and spell equal shapes alike.
 
     "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear". Equal
@@ -73,15 +73,13 @@ def canonical_shape(path: Path | str, value: Any, names: Iterable[str]) -> str:
         value: The shape that the user wrote.
         names: The names of the shapes that the argument may be.
     """
-    words = [name for name in names if SHAPES[name].powers is None]
-    formulas = [name for name in names if SHAPES[name].powers is not None]
     if isinstance(value, str):
-        if value in words:
-            return intern(words[words.index(value)])
-        formula, text = _split_formula(value, formulas)
+        if value in names and SHAPES[value].powers is None:
+            return SHAPES[value].name
+        formula, text = _split_formula(value, names)
         if formula:
             return intern(_spell_formula(formula, _parse_power(path, value, formula, text)))
-    known = ", ".join(map(repr, (*words, *formulas)))
+    known = ", ".join(map(repr, names))
     must_be = f"be one of {known}, with a decimal for P, such as '1-x^2'"
     raise ValueError(must(path, value, must_be))
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,10 +19,12 @@ from hypothesis import given, strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support.checkpointing.checkpoints import Part, constant_model, same_bits, state_of
+from support.data.batches_by_rank import in_each
 from support.examples import examples
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import loading
+from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, rank_file
 from torch_bridge.checkpointing.loading import SavedCheckpoint
 
 MANIFEST, TENSORS = "checkpoint.json", "rank-0.safetensors"
@@ -153,6 +156,14 @@ def test_every_file_is_verified(saved: Path, tmp_path: Path) -> None:
     _change(directory / "2" / TENSORS, lambda content: content[:-1] + b"!")
     with pytest.raises(RuntimeError, match=f"2: {TENSORS} is damaged"):
         Checkpoints(directory).load(2, part=part)
+
+
+def test_each_file_is_verified_by_one_rank(tmp_path: Path) -> None:
+    """The order of a set differs between processes, so all ranks must share the sorted names."""
+    checkpoint = CheckpointDir(1, tmp_path, 0.0, files={rank_file(number): "" for number in range(20)})
+    shares = in_each(loading._files_to_verify, [checkpoint], processes=3)
+    names = [name for turn in zip_longest(*shares) for file in turn if file for name in file[1:]]
+    assert names == sorted(checkpoint.files)
 
 
 def test_load_without_verifying_compares_no_digest(copied: Path) -> None:

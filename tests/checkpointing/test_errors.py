@@ -1,7 +1,6 @@
 """Wrong calls of `Checkpoints`, and states that a checkpoint can't hold."""
 
 import math
-import pickle
 import warnings
 from collections import defaultdict
 from functools import partial
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.checkpointing.checkpoints import Part
-from support.errors import Row, check_error, each_row
+from support.errors import Row, check_error, each, each_row
 from support.training.steps import make_step
 from torch import Tensor, nn
 
@@ -75,132 +74,128 @@ def with_module(order: int = 1) -> torch.optim.Optimizer:
 
 
 ARGUMENTS: list[Row] = [
-    ("Checkpoints(here, keep=0)", ValueError, "keep = 0"),
-    ("Checkpoints(here / 'file')", NotADirectoryError, "/file': ", "not a directory"),
-    ("Checkpoints(here / 'link' / 'new')", NotADirectoryError, "/new': ", "a link to a missing directory"),
-    ("checkpoints.save(-1, values=[1])", ValueError, "step = -1"),
-    ("checkpoints.load('1', values=[1])", TypeError, "step = '1'"),
+    (lambda here: Checkpoints(here, keep=0), ValueError, "keep = 0"),
+    (lambda here: Checkpoints(here / "file"), NotADirectoryError, "/file': ", "not a directory"),
+    (lambda here: Checkpoints(here / "link" / "new"), NotADirectoryError, "/new': ",
+     "a link to a missing directory"),
+    (lambda checkpoints: checkpoints.save(-1, values=[1]), ValueError, "step = -1"),
+    (lambda checkpoints: checkpoints.load("1", values=[1]), TypeError, "step = '1'"),
     *(
-        (f"checkpoints.{call}odd={part})", TypeError, "odd = ", "state_dict and load_state_dict")
-        for call in ("save(1, ", "load(")
-        for part in ("(1, 2)", "Part")
+        row
+        for call in (
+            lambda checkpoints, value: checkpoints.save(1, odd=value),
+            lambda checkpoints, value: checkpoints.load(odd=value),
+        )
+        for row in each(call, [(1, 2), Part], TypeError, "odd = ", "state_dict and load_state_dict")
     ),
-    ("Checkpoints(here / '10')", ValueError, "/10 is itself a checkpoint", "directory of the run"),
-    ("Checkpoints(earlier('30/rank-0.json'))", ValueError, "/30 was saved in an earlier format", "0.2.0"),
-    ("Checkpoints(earlier('30.1/0/manifest.json'))", ValueError, "/30.1 was saved in an earlier format"),
-    ("checkpoints.save(step=1, values=[1])", TypeError, "missing 1 required positional argument: 'step'"),
-    ("checkpoints.save(1)", ValueError, "no parts"),
-    ("checkpoints.save(1, **{'../up': []})", ValueError, "'../up'", "variable name"),
-    ("checkpoints.save(1, __metadata__=Part(1))", ValueError, "'__metadata__'"),
-    ("checkpoints.save(1, verify=Part(1))", ValueError, "'verify' must be"),
-    ("checkpoints.save(1, Part(1), values=[1])", TypeError, "wait = ", "by name"),
-    ("checkpoints.save(1, {'a': 1}, values=[1])", TypeError, "wait = {'a': 1}", "by name"),
-    ("checkpoints.save(1, [1], values=[1])", TypeError, "wait = [1]", "by name"),
-    ("checkpoints.load(3, one=one)", ValueError, "no checkpoint 3", "[10, 20, 50]"),
-    ("checkpoints.load(one=one, three=[])", ValueError, "['model', 'one', 'two', 'optimizer']", "['three']"),
-    ("checkpoints.load(one=one, two=[])", ValueError, "two was saved as a dict", "a list"),
-    ("checkpoints.load(one=one, model={})", ValueError, "model was saved as a state", "a dict"),
-    ("empty.load_model(model)", ValueError, "/empty has no checkpoint to load"),
-    ("pickle.dumps(checkpoints)", TypeError, "can't be copied or pickled"),
-]
+    (lambda here: Checkpoints(here / "10"), ValueError, "/10 is itself a checkpoint", "directory of the run"),
+    (lambda: Checkpoints(earlier("30/rank-0.json")), ValueError, "/30 was saved in an earlier format",
+     "0.2.0"),
+    (lambda: Checkpoints(earlier("30.1/0/manifest.json")), ValueError,
+     "/30.1 was saved in an earlier format"),
+    (lambda checkpoints: checkpoints.save(step=1, values=[1]), TypeError,
+     "missing 1 required positional argument: 'step'"),
+    (lambda checkpoints: checkpoints.save(1), ValueError, "no parts"),
+    (lambda checkpoints: checkpoints.save(1, **{"../up": []}), ValueError, "'../up'", "variable name"),
+    (lambda checkpoints: checkpoints.save(1, __metadata__=Part(1)), ValueError, "'__metadata__'"),
+    (lambda checkpoints: checkpoints.save(1, verify=Part(1)), ValueError, "'verify' must be"),
+    (lambda checkpoints: checkpoints.save(1, Part(1), values=[1]), TypeError, "wait = ", "by name"),
+    (lambda checkpoints: checkpoints.save(1, {"a": 1}, values=[1]), TypeError, "wait = {'a': 1}", "by name"),
+    (lambda checkpoints: checkpoints.save(1, [1], values=[1]), TypeError, "wait = [1]", "by name"),
+    (lambda checkpoints, one: checkpoints.load(3, one=one), ValueError, "no checkpoint 3", "[10, 20, 50]"),
+    (lambda checkpoints, one: checkpoints.load(one=one, three=[]), ValueError,
+     "['model', 'one', 'two', 'optimizer']", "['three']"),
+    (lambda checkpoints, one: checkpoints.load(one=one, two=[]), ValueError, "two was saved as a dict",
+     "a list"),
+    (lambda checkpoints, one: checkpoints.load(one=one, model={}), ValueError, "model was saved as a state",
+     "a dict"),
+    (lambda model, empty: empty.load_model(model), ValueError, "/empty has no checkpoint to load"),
+]  # fmt: skip
 MODELS: list[Row] = [
-    *(
-        (f"checkpoints.load_model({model})", TypeError, "model = ", "must be a module", "load(step=...)")
-        for model in ("make_step()", "Part()", "None", "list(range(10_000))")
+    *each(
+        lambda checkpoints, value: checkpoints.load_model(value),
+        [make_step(), Part(), None, list(range(10_000))],
+        *(TypeError, "model = ", "must be a module", "load(step=...)"),
     ),
-    ("checkpoints.load_model(model, part='a b')", ValueError, "part = 'a b'"),
-    ("checkpoints.load_model(model, part='none')", ValueError, "has the parts", "['none']"),
-    ("checkpoints.load_model(model, 50, part='two')", ValueError, "two is neither a TrainStep nor a module"),
-    ("checkpoints.load_model(model, 50, part='optimizer')", ValueError, "optimizer was saved with a"),
-    (
-        "checkpoints.load_model(nn.Linear(3, 2, device='meta'), part='model')",
-        *(ValueError, "model is on the meta device", "to_empty"),
-    ),
-    (
-        "checkpoints.load_model(model, 50, part='model')",
-        *(
-            ValueError,
-            "model was saved with a different model",
-            "weight: (2, 4) in the checkpoint, (2, 3) here",
-        ),
-    ),
-    (
-        "checkpoints.load_model(nn.Linear(3, 2), 10, part='model')",
-        *(ValueError, "bias: missing in the checkpoint, (2,) here"),
-    ),
-    ("load_state({}, 'weight', 'module.weight')", RuntimeError, "Unexpected key", '"module.weight"'),
-    ("load_state({}, 'weight', 'more')", RuntimeError, "Unexpected key", '"more"'),
-    (
-        "load_state({'module': nn.Linear(2, 2)}, 'module.weight', 'module.module.weight')",
-        *(RuntimeError, "Missing key", '"weight"'),
-    ),
-    (
-        "load_optimizer(with_module(-1), with_module().state_dict())",
-        *(ValueError, "parameter 0 is weight in the state and module.weight here"),
-    ),
-]
+    (lambda model, checkpoints: checkpoints.load_model(model, part="none"), ValueError, "has the parts",
+     "['none']"),
+    (lambda model, checkpoints: checkpoints.load_model(model, 50, part="two"), ValueError,
+     "two is neither a TrainStep nor a module"),
+    (lambda model, checkpoints: checkpoints.load_model(model, 50, part="optimizer"), ValueError,
+     "optimizer was saved with a"),
+    (lambda checkpoints: checkpoints.load_model(nn.Linear(3, 2, device="meta"), part="model"), ValueError,
+     "model is on the meta device", "to_empty"),
+    (lambda model, checkpoints: checkpoints.load_model(model, 50, part="model"), ValueError,
+     "model was saved with a different model", "weight: (2, 4) in the checkpoint, (2, 3) here"),
+    (lambda checkpoints: checkpoints.load_model(nn.Linear(3, 2), 10, part="model"), ValueError,
+     "bias: missing in the checkpoint, (2,) here"),
+    (lambda: load_state({}, "weight", "module.weight"), RuntimeError, "Unexpected key", '"module.weight"'),
+    (lambda: load_state({}, "weight", "more"), RuntimeError, "Unexpected key", '"more"'),
+    (lambda: load_state({"module": nn.Linear(2, 2)}, "module.weight", "module.module.weight"), RuntimeError,
+     "Missing key", '"weight"'),
+    (lambda: load_optimizer(with_module(-1), with_module().state_dict()), ValueError,
+     "parameter 0 is weight in the state and module.weight here"),
+]  # fmt: skip
 MERGES: list[Row] = [
-    ("merge(10, [1.0])", TypeError, "steps = 10", "sequence"),
-    ("merge([10, 20.0], [0.5, 0.5])", TypeError, "steps[1] = 20.0"),
-    ("merge([10, -1], [0.5, 0.5])", ValueError, "steps[1] = -1"),
-    ("merge([], [])", ValueError, "steps is empty"),
-    ("merge([10, 20, 10], [0.5, 0.25, 0.25])", ValueError, "steps = [10, 20, 10]", "more than once"),
-    ("merge([10, 25], [0.5, 0.5])", ValueError, "no checkpoint 25", "[10, 20, 50]"),
-    ("merge([10], 0.25)", TypeError, "weights = 0.25", "sequence"),
-    ("merge([10], ['a'])", TypeError, "weights[0] = 'a'"),
-    ("merge([10, 20], [1.0])", ValueError, "2 steps and 1 weights"),
-    ("merge([10, 20], [0.5, math.nan])", ValueError, "weights[1] = nan"),
-    ("merge([10, 20], [0.5, 0.50001])", ValueError, "weights add up to 1.00001"),
-    ("merge([10], [1.0], into=make_step())", TypeError, "into = ", "must be a module"),
-    ("merge([10], [1.0], part='step')", ValueError, "10 has the parts ['model', 'int64'", "['step']"),
-    (
-        "merge([10, 50], [0.5, 0.5])",
-        *(ValueError, "checkpoint 50", "weight: (2, 4) in the checkpoint, (2, 3) here"),
-    ),
-    ("merge([50, 10], [0.0, 1.0])", ValueError, "checkpoint 50", "weight: (2, 4)"),
-    ("merge([10, 20], [0.5, 0.5], into=nn.Linear(3, 3))", ValueError, "checkpoint 10", "different model"),
+    (lambda merge: merge(10, [1.0]), TypeError, "steps = 10", "sequence"),
+    (lambda merge: merge([10, 20.0], [0.5, 0.5]), TypeError, "steps[1] = 20.0"),
+    (lambda merge: merge([10, -1], [0.5, 0.5]), ValueError, "steps[1] = -1"),
+    (lambda merge: merge([], []), ValueError, "steps is empty"),
+    (lambda merge: merge([10, 20, 10], [0.5, 0.25, 0.25]), ValueError, "steps = [10, 20, 10]",
+     "more than once"),
+    (lambda merge: merge([10, 25], [0.5, 0.5]), ValueError, "no checkpoint 25", "[10, 20, 50]"),
+    (lambda merge: merge([10], 0.25), TypeError, "weights = 0.25", "sequence"),
+    (lambda merge: merge([10], ["a"]), TypeError, "weights[0] = 'a'"),
+    (lambda merge: merge([10, 20], [1.0]), ValueError, "2 steps and 1 weights"),
+    (lambda merge: merge([10, 20], [0.5, math.nan]), ValueError, "weights[1] = nan"),
+    (lambda merge: merge([10, 20], [0.5, 0.50001]), ValueError, "weights add up to 1.00001"),
+    (lambda merge: merge([10], [1.0], into=make_step()), TypeError, "into = ", "must be a module"),
+    (lambda merge: merge([10], [1.0], part="step"), ValueError, "10 has the parts ['model', 'int64'",
+     "['step']"),
+    (lambda merge: merge([10, 50], [0.5, 0.5]), ValueError, "checkpoint 50",
+     "weight: (2, 4) in the checkpoint, (2, 3) here"),
+    (lambda merge: merge([50, 10], [0.0, 1.0]), ValueError, "checkpoint 50", "weight: (2, 4)"),
+    (lambda merge: merge([10, 20], [0.5, 0.5], into=nn.Linear(3, 3)), ValueError, "checkpoint 10",
+     "different model"),
     # In checkpoint 10 the buffer has the dtype of the part's name; in checkpoint 20 it is float32.
-    (
-        "merge([10, 20], [0.5, 0.5], into=buffer('float32'), part='int64')",
-        *(ValueError, "values is torch.int64 in checkpoint 10, and torch.float32 in checkpoint 20"),
-    ),
-    (
-        "merge([10, 20], [0.5, 0.5], into=buffer('float32'), part='complex64')",
-        *(ValueError, "values is torch.complex64 in checkpoint 10, and torch.float32 in checkpoint 20"),
-    ),
-    (
-        "merge([20], [1.0], into=buffer('int64'), part='int64')",
-        *(ValueError, "values is torch.float32 in checkpoint 20, and torch.int64 here", "mean"),
-    ),
-    (
-        "merge([10], [1.0], into=buffer('float32'), part='complex64')",
-        *(ValueError, "values is torch.complex64 in checkpoint 10, and torch.float32 here", "mean"),
-    ),
-]
+    (lambda merge: merge([10, 20], [0.5, 0.5], into=buffer("float32"), part="int64"), ValueError,
+     "values is torch.int64 in checkpoint 10, and torch.float32 in checkpoint 20"),
+    (lambda merge: merge([10, 20], [0.5, 0.5], into=buffer("float32"), part="complex64"), ValueError,
+     "values is torch.complex64 in checkpoint 10, and torch.float32 in checkpoint 20"),
+    (lambda merge: merge([20], [1.0], into=buffer("int64"), part="int64"), ValueError,
+     "values is torch.float32 in checkpoint 20, and torch.int64 here", "mean"),
+    (lambda merge: merge([10], [1.0], into=buffer("float32"), part="complex64"), ValueError,
+     "values is torch.complex64 in checkpoint 10, and torch.float32 here", "mean"),
+]  # fmt: skip
 VALUES: list[Row] = [
-    ("encode({'a': [object()]})", TypeError, "part.a.0 is of builtins.object"),
-    ("encode(Pair(1))", TypeError, "part is of ", "test_errors.Pair"),
-    ("encode({1: defaultdict(int)})", TypeError, "part.1 is of collections.defaultdict"),
-    ("encode({'a': np.array([None])})", TypeError, "part.a is a NumPy array of object"),
-    ("encode({'a': np.zeros(2, 'i2,f4')})", TypeError, "part.a is a NumPy array of [('f0'"),
-    ("encode({'a': np.zeros(2, jnp.bfloat16)})", TypeError, "part.a is a NumPy array of bfloat16"),
-    ("encode({np.float64(1): 2})", TypeError, "the key", "is of numpy.float64"),
-    ("encode({'a': bytearray(b'')})", TypeError, "part.a is of builtins.bytearray"),
-    ("encode({'a': np.ma.masked_array([1], [True])})", TypeError, "part.a is of numpy.ma", "MaskedArray"),
-    ("encode({'a': torch.eye(2).to_sparse()})", TypeError, "part.a is a torch.sparse_coo Tensor"),
-    ("encode({'a': torch.ones(2).to(torch.uint8).view(torch.bits8)})", TypeError, "part.a", "of torch.bits8"),
-    ("encode({'a': nested(torch.strided)})", TypeError, "part.a is a nested Tensor of torch.float32"),
-    ("encode({'a': nested(torch.jagged)})", TypeError, "part.a is a nested NestedTensor of torch.float32"),
-    ("encode({'a': torch.empty(2, device='meta')})", TypeError, "part.a", "torch.float32 on meta"),
-    ("encode({'a': {2, Point()}})", TypeError, " in part.a is of ", "test_errors.Point"),
-    ("encode({'a': frozenset({(Point(),)})})", TypeError, " in part.a is of ", "test_errors.Point"),
-    ("encode({'a': [{Point(): 1}]})", TypeError, "the key ", " of part.a.0 is of ", "test_errors.Point"),
-    ("encode({(1, Point()): 1})", TypeError, "the key (1, ", " of part is of ", "test_errors.Point"),
-    ("encode({'a': 2**2032})", TypeError, "part.a is an integer of more than 2032 bits"),
-    ("encode({'a': nn.Linear(2, 1)(torch.ones(2))})", TypeError, "part.a", "gradients", "tensor.detach()"),
-    ("encode(with_metadata(Point()))", TypeError, "part._metadata is of ", "test_errors.Point"),
-    ("encode({torch.ones(1): 1})", TypeError, "the key tensor([1.]) of part is of torch.Tensor"),
-]
+    (lambda: encode({"a": [object()]}), TypeError, "part.a.0 is of builtins.object"),
+    (lambda: encode(Pair(1)), TypeError, "part is of ", "test_errors.Pair"),
+    (lambda: encode({1: defaultdict(int)}), TypeError, "part.1 is of collections.defaultdict"),
+    (lambda: encode({"a": np.array([None])}), TypeError, "part.a is a NumPy array of object"),
+    (lambda: encode({"a": np.zeros(2, "i2,f4")}), TypeError, "part.a is a NumPy array of [('f0'"),
+    (lambda: encode({"a": np.zeros(2, jnp.bfloat16)}), TypeError, "part.a is a NumPy array of bfloat16"),
+    (lambda: encode({np.float64(1): 2}), TypeError, "the key", "is of numpy.float64"),
+    (lambda: encode({"a": bytearray(b"")}), TypeError, "part.a is of builtins.bytearray"),
+    (lambda: encode({"a": np.ma.masked_array([1], [True])}), TypeError, "part.a is of numpy.ma",
+     "MaskedArray"),
+    (lambda: encode({"a": torch.eye(2).to_sparse()}), TypeError, "part.a is a torch.sparse_coo Tensor"),
+    (lambda: encode({"a": torch.ones(2).to(torch.uint8).view(torch.bits8)}), TypeError, "part.a",
+     "of torch.bits8"),
+    (lambda: encode({"a": nested(torch.strided)}), TypeError, "part.a is a nested Tensor of torch.float32"),
+    (lambda: encode({"a": nested(torch.jagged)}), TypeError,
+     "part.a is a nested NestedTensor of torch.float32"),
+    (lambda: encode({"a": torch.empty(2, device="meta")}), TypeError, "part.a", "torch.float32 on meta"),
+    (lambda: encode({"a": {2, Point()}}), TypeError, " in part.a is of ", "test_errors.Point"),
+    (lambda: encode({"a": frozenset({(Point(),)})}), TypeError, " in part.a is of ", "test_errors.Point"),
+    (lambda: encode({"a": [{Point(): 1}]}), TypeError, "the key ", " of part.a.0 is of ",
+     "test_errors.Point"),
+    (lambda: encode({(1, Point()): 1}), TypeError, "the key (1, ", " of part is of ", "test_errors.Point"),
+    (lambda: encode({"a": 2**2032}), TypeError, "part.a is an integer of more than 2032 bits"),
+    (lambda: encode({"a": nn.Linear(2, 1)(torch.ones(2))}), TypeError, "part.a", "gradients",
+     "tensor.detach()"),
+    (lambda: encode(with_metadata(Point())), TypeError, "part._metadata is of ", "test_errors.Point"),
+    (lambda: encode({torch.ones(1): 1}), TypeError, "the key tensor([1.]) of part is of torch.Tensor"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -223,12 +218,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wrong_calls(row: Row, here: Path) -> None:
     """No part changes, and no file is written."""
     before, checkpoints, model = sorted(here.rglob("*")), Checkpoints(here), nn.Linear(3, 2, bias=False)
-    names = globals() | {"merge": partial(checkpoints.merge, into=model, part="model")}
     objects = {"here": here, "checkpoints": checkpoints, "empty": Checkpoints(here / "empty"), "one": [5]}
-    check_error(row, names, model=model, **objects)
+    merge = partial(checkpoints.merge, into=model, part="model")
+    check_error(row, merge=merge, model=model, **objects)
     assert sorted(here.rglob("*")) == before
 
 
 @each_row(VALUES)
 def test_unsupported_value_is_named(row: Row) -> None:
-    check_error(row, globals())
+    check_error(row)

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
-from torch_bridge.training.clock import clock as clock_module
+from torch_bridge.training.clock import learning_rates
 from torch_bridge.training.clock.clock import Clock, Counters
-from torch_bridge.training.clock.counts import join_words, split_count
+from torch_bridge.training.update.loss_normalizer import join_words, split_count
 
 CPU = torch.device("cpu")
 LOSS, APPLIED = torch.tensor(0.5), torch.tensor(False)
@@ -74,7 +74,7 @@ def test_clock_follows_its_curves(
     """Groups may share a curve, in any order; with less room there are multipliers alone, or no table."""
     pairs = [(build(description), peak) for description, drawn in groups for peak in drawn]
     random.shuffle(pairs)
-    with patch.object(clock_module, "MAX_TABLE_VALUES", room):
+    with patch.object(learning_rates, "MAX_TABLE_VALUES", room):
         run = Run([curve for curve, _ in pairs], [peak for _, peak in pairs], unit)
     for skip in skips:
         run.update(skip, random.randrange(2 ** random.randrange(42)))
@@ -106,6 +106,12 @@ def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
     assert int(join_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
 
 
+def tensors_of(clock: Clock) -> list[Tensor]:
+    """Return the tensors of a clock, each once."""
+    values = [*vars(clock).values(), *vars(clock._learning_rates).values()]
+    return list({id(value): value for value in values if isinstance(value, Tensor)}.values())
+
+
 @pytest.mark.parametrize(
     ("curves", "least"),
     [
@@ -116,9 +122,9 @@ def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
     ],
 )
 def test_memory_stays_below_the_limit(curves: Any, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock_module, "MAX_TABLE_VALUES", 2**12)
+    monkeypatch.setattr(learning_rates, "MAX_TABLE_VALUES", 2**12)
     run = Run(curves, [(index + 1) / 64 for index in range(len(curves))], unit=1)
-    held = sum(value.numel() for value in vars(run.clock).values() if isinstance(value, Tensor))
+    held = sum(value.numel() for value in tensors_of(run.clock))
     assert least < held < 2**12 + 200
     for count in (400, 1):
         run.update(False, count)
@@ -127,12 +133,12 @@ def test_memory_stays_below_the_limit(curves: Any, least: int, monkeypatch: pyte
 @pytest.mark.parametrize("room", [0, 2**14])
 def test_clock_reads_nothing_and_keeps_its_tensors(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A captured graph refers to the memory of the tensors."""
-    monkeypatch.setattr(clock_module, "MAX_TABLE_VALUES", room)
+    monkeypatch.setattr(learning_rates, "MAX_TABLE_VALUES", room)
     step, (batch,) = make_step(clock=DataClock(3), count=lambda batch: (batch[1] > 0).sum()), batches(1)
     clock = step._clock
 
     def places() -> list[int]:
-        return [value.data_ptr() for value in vars(clock).values() if isinstance(value, Tensor)]
+        return [value.data_ptr() for value in tensors_of(clock)]
 
     step(batch)
     before = places()

@@ -9,83 +9,87 @@ import pytest
 import torch
 from support.clocks.held import CURVE, PATIENT
 from support.curves.scaled import OF_UNIT_8
-from support.errors import Row, check_error, each_row
+from support.errors import Row, check_error, each, each_row
 from support.schedulers.driven import Driven
-from support.schedulers.runs import optimizer_with
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step
-from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import DataClock, HoldBelow, HoldUntilFlat, PlateauCurve
 from plateau_jax.clocks.clock import check_clock
-from plateau_jax.validation.checks import metric
-from torch_bridge import TrainStep, follow, lambda_lr
+from torch_bridge import TrainStep
 
 nan, inf = float("nan"), float("inf")
 FALLING = PlateauCurve(10, plateaus=[(50, 0)])  # without a flat part
 UNTIL, BELOW = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
 
 CLOCKS: list[Any] = [
-    ("HoldUntilFlat(0, limit=9)", ValueError, "patience = 0"),
-    ("HoldUntilFlat(1.0, limit=9)", TypeError, "patience = 1.0", "integer"),
-    ("HoldUntilFlat(2**31, limit=9)", ValueError, "patience = 2147483648"),
-    ("HoldUntilFlat(2, limit=0)", ValueError, "limit = 0"),
-    ("HoldUntilFlat(2, limit=None)", TypeError, "limit = None"),
-    ("HoldUntilFlat(2, every=0, limit=9)", ValueError, "every = 0"),
-    ("HoldUntilFlat(2, every=10, limit=9)", ValueError, "every = 10", "limit = 9", "no reading"),
-    ("HoldUntilFlat(2, threshold=-1e-9, limit=9)", ValueError, "threshold = -1e-09", "negative"),
-    ("HoldUntilFlat(2, threshold=1.5, limit=9)", ValueError, "threshold = 1.5", "rel"),
-    ("HoldUntilFlat(2, threshold=inf, threshold_mode='abs', limit=9)", ValueError, "threshold = inf"),
-    ("HoldUntilFlat(2, threshold=1e39, threshold_mode='abs', limit=9)", ValueError, "1e+39", "float32"),
-    ("HoldUntilFlat(2, threshold='0.1', limit=9)", TypeError, "threshold = '0.1'"),
-    ("HoldUntilFlat(2, threshold_mode='low', limit=9)", ValueError, "threshold_mode = 'low'", "'rel'"),
-    ("HoldBelow(0.5)", TypeError, "value = 0.5", "steps"),
-    ("HoldBelow('0.5')", TypeError, "value = '0.5'", "pairs"),
-    ("HoldBelow([(0.5, 3)], 3)", TypeError, "value = [(0.5, 3)]", "number"),
-    ("HoldBelow([0.5, 3])", TypeError, "value[0] = 0.5", "pair (value, steps)"),
-    ("HoldBelow({0.5: 3})", TypeError, "value = {0.5: 3}", "pairs (value, steps)"),
-    ("HoldBelow([])", ValueError, "the sum of all steps = 0"),
-    ("HoldBelow(nan, 3)", ValueError, "value = nan"),
-    ("HoldBelow(-1e39, 3)", ValueError, "value = -1e+39", "float32"),
-    ("HoldBelow(0.5, 0)", ValueError, "steps = 0"),
-    ("HoldBelow(0.5, 3.0)", TypeError, "steps = 3.0"),
-    ("HoldBelow(0.5, 3, every=0)", ValueError, "every = 0"),
-    ("HoldBelow([(0.5, 3), (0.2, -1)])", ValueError, "value[1].steps = -1"),
-    ("HoldBelow([(0.5, 3), (0.5, 3)])", ValueError, "falling", "0.5 follows 0.5"),
-    ("HoldBelow([(0.5, 3), (0.2, 3), (0.3, 3)])", ValueError, "falling", "0.3 follows 0.2"),
-    ("HoldBelow([(0.5, 2**31 - 1), (0.2, 1)])", ValueError, "the sum of all steps = 2147483648"),
-    ("check_clock(UNTIL, [FALLING])", ValueError, "HoldUntilFlat", "flat part", "(50, 0)"),
-    ("check_clock([BELOW, UNTIL], [FALLING])", ValueError, "HoldUntilFlat", "flat part"),
-    ("check_clock([BELOW, UNTIL], [CURVE, FALLING])", ValueError, "must follow the same curve"),
-    ("check_clock([], [CURVE])", ValueError, "clock", "leave it out"),
-    ("check_clock(BELOW, [OF_UNIT_8[0]])", ValueError, "clock = HoldBelow", "DataClock(8)", "batch plan"),
-    ("check_clock(DataClock(16), [CURVE, OF_UNIT_8[0]])", ValueError, "clock = DataClock(unit=16",
+    (lambda: HoldUntilFlat(0, limit=9), ValueError, "patience = 0"),
+    (lambda: HoldUntilFlat(1.0, limit=9), TypeError, "patience = 1.0", "integer"),
+    (lambda: HoldUntilFlat(2**31, limit=9), ValueError, "patience = 2147483648"),
+    (lambda: HoldUntilFlat(2, limit=0), ValueError, "limit = 0"),
+    (lambda: HoldUntilFlat(2, limit=None), TypeError, "limit = None"),
+    (lambda: HoldUntilFlat(2, every=0, limit=9), ValueError, "every = 0"),
+    (lambda: HoldUntilFlat(2, every=10, limit=9), ValueError, "every = 10", "limit = 9", "no reading"),
+    (lambda: HoldUntilFlat(2, threshold=-1e-9, limit=9), ValueError, "threshold = -1e-09", "negative"),
+    (lambda: HoldUntilFlat(2, threshold=1.5, limit=9), ValueError, "threshold = 1.5", "rel"),
+    (lambda: HoldUntilFlat(2, threshold=inf, threshold_mode="abs", limit=9), ValueError, "threshold = inf"),
+    (lambda: HoldUntilFlat(2, threshold=1e39, threshold_mode="abs", limit=9), ValueError, "1e+39", "float32"),
+    (lambda: HoldUntilFlat(2, threshold="0.1", limit=9), TypeError, "threshold = '0.1'"),
+    (lambda: HoldUntilFlat(2, threshold_mode="low", limit=9), ValueError, "threshold_mode = 'low'", "'rel'"),
+    (lambda: HoldBelow(0.5), TypeError, "value = 0.5", "steps"),
+    (lambda: HoldBelow("0.5"), TypeError, "value = '0.5'", "pairs"),
+    (lambda: HoldBelow([(0.5, 3)], 3), TypeError, "value = [(0.5, 3)]", "number"),
+    (lambda: HoldBelow([0.5, 3]), TypeError, "value[0] = 0.5", "pair (value, steps)"),
+    (lambda: HoldBelow({0.5: 3}), TypeError, "value = {0.5: 3}", "pairs (value, steps)"),
+    (lambda: HoldBelow([]), ValueError, "the sum of all steps = 0"),
+    (lambda: HoldBelow(nan, 3), ValueError, "value = nan"),
+    (lambda: HoldBelow(-1e39, 3), ValueError, "value = -1e+39", "float32"),
+    (lambda: HoldBelow(0.5, 0), ValueError, "steps = 0"),
+    (lambda: HoldBelow(0.5, 3.0), TypeError, "steps = 3.0"),
+    (lambda: HoldBelow(0.5, 3, every=0), ValueError, "every = 0"),
+    (lambda: HoldBelow([(0.5, 3), (0.2, -1)]), ValueError, "value[1].steps = -1"),
+    (lambda: HoldBelow([(0.5, 3), (0.5, 3)]), ValueError, "falling", "0.5 follows 0.5"),
+    (lambda: HoldBelow([(0.5, 3), (0.2, 3), (0.3, 3)]), ValueError, "falling", "0.3 follows 0.2"),
+    (lambda: HoldBelow([(0.5, 2**31 - 1), (0.2, 1)]), ValueError, "the sum of all steps = 2147483648"),
+    (lambda: check_clock(UNTIL, [FALLING]), ValueError, "HoldUntilFlat", "flat part", "(50, 0)"),
+    (lambda: check_clock([BELOW, UNTIL], [FALLING]), ValueError, "HoldUntilFlat", "flat part"),
+    (lambda: check_clock([BELOW, UNTIL], [CURVE, FALLING]), ValueError, "must follow the same curve"),
+    (lambda: check_clock([], [CURVE]), ValueError, "clock", "leave it out"),
+    (lambda: check_clock(BELOW, [OF_UNIT_8[0]]), ValueError, "clock = HoldBelow", "DataClock(8)",
+     "batch plan"),
+    (lambda: check_clock(DataClock(16), [CURVE, OF_UNIT_8[0]]), ValueError, "clock = DataClock(unit=16",
      "DataClock(8)"),
-    *(
-        (f"check_clock({clock}, [CURVE])", TypeError, "clock = ", "a DataClock, a HoldUntilFlat, a HoldBelow")
-        for clock in (
-            *("'flat'", "8", "False", "DataClock", "DataClock(8).to_dict()", "BELOW.to_dict()", "{BELOW}"),
-            *("[BELOW, 3]", "[BELOW, None]", "[DataClock(8)]", "(BELOW, DataClock(8))", "[[BELOW]]"),
-        )
+    *each(
+        lambda value: check_clock(value, [CURVE]),
+        [
+            *("flat", 8, False, DataClock, DataClock(8).to_dict(), BELOW.to_dict(), {BELOW}),
+            *([BELOW, 3], [BELOW, None], [DataClock(8)], (BELOW, DataClock(8)), [[BELOW]]),
+        ],
+        *(TypeError, "clock = ", "a DataClock, a HoldUntilFlat, a HoldBelow"),
     ),
     *(
-        (f"DataClock({given}{value})", error, f"{name} = {value}", message)
-        for given, name in (("", "unit"), ("8, ", "count"), ("8, count=", "count"), ("unit=", "unit"))
-        for value, error, message in (
-            *((wrong, ValueError, "lie in 1 … 2**62") for wrong in ("0", "-1", str(2**62 + 1))),
-            *((wrong, TypeError, "be an integer") for wrong in ("True", "np.True_", "8.0", "'8'", "nan")),
+        row
+        for call, name in (
+            (lambda value: DataClock(value), "unit"),
+            (lambda value: DataClock(unit=value), "unit"),
+            (lambda value: DataClock(8, value), "count"),
+            (lambda value: DataClock(8, count=value), "count"),
+        )
+        for row in (
+            *each(call, [0, -1, 2**62 + 1], ValueError, f"{name} = {{}}", "lie in 1 … 2**62"),
+            *each(call, [True, np.True_, 8.0, "8", nan], TypeError, f"{name} = {{}}", "be an integer"),
         )
     ),
-    (f"DataClock(8, {2**62})", ValueError, f"count = {2**62} must lie in 1 … 2**62 - 1"),
-    ("DataClock(None)", TypeError, "unit = None", "integer"),
-    ("DataClock()", TypeError, "unit"),
-    ("setattr(DataClock(8), 'unit', 3)", FrozenInstanceError, "unit"),
+    (lambda: DataClock(8, 2**62), ValueError, f"count = {2**62} must lie in 1 … 2**62 - 1"),
+    (lambda: DataClock(None), TypeError, "unit = None", "integer"),
+    (lambda: DataClock(), TypeError, "unit"),
+    (lambda: setattr(DataClock(8), "unit", 3), FrozenInstanceError, "unit"),
 ]  # fmt: skip
 
 
 @each_row(CLOCKS)
 def test_errors_of_clocks(row: Any) -> None:
-    check_error(row, globals())
+    check_error(row)
 
 
 def started(kind: str, updates: int, **options: Any) -> Driven:
@@ -96,31 +100,26 @@ def started(kind: str, updates: int, **options: Any) -> Driven:
 
 def check_call(row: Row, **runs: Driven) -> None:
     optimizers = {f"optimizer_of_{name}": run.optimizer for name, run in runs.items()}
-    check_error(row, globals(), **{name: run.part for name, run in runs.items()}, **optimizers)
+    check_error(row, **{name: run.part for name, run in runs.items()}, **optimizers)
 
 
 COUNTS: list[Any] = [
-    ("counted.step(count=-1)", ValueError, "count = -1", "at least 0"),
-    ("counted.step(count=torch.tensor(-2))", ValueError, "count = -2"),
-    ("counted.step(count=2**62 - counted.consumed + 1)", ValueError, "would raise consumed = ", "2**62"),
-    ("counted.step(count=True)", TypeError, "count = True", "integer"),
-    ("counted.step(count=np.True_)", TypeError, "count = np.True_"),
-    ("counted.step(count=2.0)", TypeError, "count = 2.0"),
-    ("counted.step(count='2')", TypeError, "count = '2'"),
-    ("counted.step(count=torch.tensor(True))", TypeError, "count = tensor(True)"),
-    ("counted.step(count=torch.tensor(2.0))", TypeError, "count = tensor(2.)"),
-    ("counted.step(count=torch.tensor([2, 2]))", TypeError, "count = tensor([2, 2])"),
-    (
-        "counted.step()",
-        TypeError,
-        "DataClock(8)",
-        "step(count=n)",
-        "scheduler.count = n",
-        "DataClock(8, count=n)",
-    ),
-    ("told.step()", TypeError, "count = '2'", "integer"),
-    ("plain.step(count=8)", TypeError, "count = 8", "clock=DataClock(unit)"),
-]
+    (lambda counted: counted.step(count=-1), ValueError, "count = -1", "at least 0"),
+    (lambda counted: counted.step(count=torch.tensor(-2)), ValueError, "count = -2"),
+    (lambda counted: counted.step(count=2**62 - counted.consumed + 1), ValueError, "would raise consumed = ",
+     "2**62"),
+    (lambda counted: counted.step(count=True), TypeError, "count = True", "integer"),
+    (lambda counted: counted.step(count=np.True_), TypeError, "count = np.True_"),
+    (lambda counted: counted.step(count=2.0), TypeError, "count = 2.0"),
+    (lambda counted: counted.step(count="2"), TypeError, "count = '2'"),
+    (lambda counted: counted.step(count=torch.tensor(True)), TypeError, "count = tensor(True)"),
+    (lambda counted: counted.step(count=torch.tensor(2.0)), TypeError, "count = tensor(2.)"),
+    (lambda counted: counted.step(count=torch.tensor([2, 2])), TypeError, "count = tensor([2, 2])"),
+    (lambda counted: counted.step(), TypeError, "DataClock(8)", "step(count=n)", "scheduler.count = n",
+     "DataClock(8, count=n)"),
+    (lambda told: told.step(), TypeError, "count = '2'", "integer"),
+    (lambda plain: plain.step(count=8), TypeError, "count = 8", "clock=DataClock(unit)"),
+]  # fmt: skip
 
 
 @each_row(COUNTS)
@@ -132,30 +131,31 @@ def test_errors_of_counts(row: Any, updates: int) -> None:
 
 
 METRICS: list[Any] = [
-    ("held.step()", TypeError, "metric"),
-    ("held.step(3, metric=0.5)", TypeError, "one metric"),
-    ("held.step(count=8)", TypeError, "count = 8", "clock=DataClock(unit)"),
-    ("plain.step(3, count=8)", TypeError, "count = 8", "clock=DataClock(unit)"),
-    ("plain.step(metric=0.5)", TypeError, "step(metric=0.5)", "clock=rule"),
-    ("plain.step(3, metric=0.5)", TypeError, "step(metric=0.5)", "clock=rule"),
-    ("counted.step(metric=0.5)", TypeError, "step(metric=0.5)", "clock=rule"),
-    ("counted.step(0)", TypeError, "step(0) with DataClock(8)", "step(count=n)"),
-    ("counted.step(8, count=8)", TypeError, "step(8) with DataClock(8)"),
-    ("held.step(8)", TypeError, "metric = 8 must be a real scalar", "step(loss)"),
-    ("follower.step(0.5)", TypeError, "curve_step = 0.5", "integer"),
-    ("follower.step(-1)", ValueError, "curve_step = -1", "at least 0"),
-    ("follower.step(count=8)", TypeError, "unexpected keyword argument"),
-    ("of_plan.step()", TypeError, "units of 8", "step(scheduler.curve_step)"),
-    *(
-        (f"held.step({value})", TypeError, "metric", "real scalar")
-        for value in (
-            *("'0.5'", "True", "1j", "[0.5]", "()", "np.ones(1)", "np.True_", "torch.ones(1)"),
-            *("torch.ones(2, requires_grad=True)", "torch.tensor(True)", "torch.tensor(1j)"),
-            *("np.zeros((), 'i4,i4')", "np.ones((), [('loss', 'f4')])", "10**400", "[[1], [1, 2]]"),
-            *("{}", "SimpleNamespace()"),
-        )
+    (lambda held: held.step(), TypeError, "metric"),
+    (lambda held: held.step(3, metric=0.5), TypeError, "one metric"),
+    (lambda held: held.step(count=8), TypeError, "count = 8", "clock=DataClock(unit)"),
+    (lambda plain: plain.step(3, count=8), TypeError, "count = 8", "clock=DataClock(unit)"),
+    (lambda plain: plain.step(metric=0.5), TypeError, "step(metric=0.5)", "clock=rule"),
+    (lambda plain: plain.step(3, metric=0.5), TypeError, "step(metric=0.5)", "clock=rule"),
+    (lambda counted: counted.step(metric=0.5), TypeError, "step(metric=0.5)", "clock=rule"),
+    (lambda counted: counted.step(0), TypeError, "step(0) with DataClock(8)", "step(count=n)"),
+    (lambda counted: counted.step(8, count=8), TypeError, "step(8) with DataClock(8)"),
+    (lambda held: held.step(8), TypeError, "metric = 8 must be a real scalar", "step(loss)"),
+    (lambda follower: follower.step(0.5), TypeError, "curve_step = 0.5", "integer"),
+    (lambda follower: follower.step(-1), ValueError, "curve_step = -1", "at least 0"),
+    (lambda follower: follower.step(count=8), TypeError, "unexpected keyword argument"),
+    (lambda of_plan: of_plan.step(), TypeError, "units of 8", "step(scheduler.curve_step)"),
+    *each(
+        lambda held, value: held.step(value),
+        [
+            *("0.5", True, 1j, [0.5], (), np.ones(1), np.True_, torch.ones(1)),
+            *(torch.ones(2, requires_grad=True), torch.tensor(True), torch.tensor(1j)),
+            *(np.zeros((), "i4,i4"), np.ones((), [("loss", "f4")]), 10**400, [[1], [1, 2]]),
+            *({}, SimpleNamespace()),
+        ],
+        *(TypeError, "metric", "real scalar"),
     ),
-]
+]  # fmt: skip
 
 
 @each_row(METRICS)
@@ -169,23 +169,22 @@ def test_errors_of_metrics(row: Any, updates: int) -> None:
 
 
 STEPS: list[Any] = [
-    ("counted(*DATA)", TypeError, "step(batch, count=n)", "DataClock(2, count=n)"),
-    ("counted(*DATA, count=-1)", ValueError, "count = -1"),
-    ("counted(*DATA, count=2**62)", ValueError, "count = 4611686018427387904", "2**62"),
-    ("counted(*DATA, count=2.0)", TypeError, "count = 2.0", "integer"),
-    ("counted(*DATA, count=True)", TypeError, "count = True"),
-    ("counted(*DATA, count='2')", TypeError, "count = '2'"),
-    ("counted(*DATA, count=torch.tensor(2.0))", TypeError, "count", "torch.float32", "integer"),
-    ("counted(*DATA, count=torch.tensor(2j))", TypeError, "count", "torch.complex64"),
-    ("counted(*DATA, count=torch.tensor(True))", TypeError, "count", "torch.bool"),
-    ("counted(*DATA, count=torch.tensor([2]))", ValueError, "count", "(1,)", "scalar"),
-    ("counted(*DATA, count=torch.tensor(3, device='meta'))", ValueError, "count", "meta", "cpu"),
-    ("two_groups(*DATA, count=2)", TypeError, "count = 2", "clock=DataClock(unit)"),
-    ("make_step(clock=DataClock(8), initial_updates=3)", ValueError, "initial_updates = 3",
+    (lambda counted: counted(*DATA), TypeError, "step(batch, count=n)", "DataClock(2, count=n)"),
+    (lambda counted: counted(*DATA, count=-1), ValueError, "count = -1"),
+    (lambda counted: counted(*DATA, count=2**62), ValueError, "count = 4611686018427387904", "2**62"),
+    (lambda counted: counted(*DATA, count=2.0), TypeError, "count = 2.0", "integer"),
+    (lambda counted: counted(*DATA, count=True), TypeError, "count = True"),
+    (lambda counted: counted(*DATA, count="2"), TypeError, "count = '2'"),
+    (lambda counted: counted(*DATA, count=torch.tensor(2.0)), TypeError, "count", "torch.float32", "integer"),
+    (lambda counted: counted(*DATA, count=torch.tensor(2j)), TypeError, "count", "torch.complex64"),
+    (lambda counted: counted(*DATA, count=torch.tensor(True)), TypeError, "count", "torch.bool"),
+    (lambda counted: counted(*DATA, count=torch.tensor([2])), ValueError, "count", "(1,)", "scalar"),
+    (lambda two_groups: two_groups(*DATA, count=2), TypeError, "count = 2", "clock=DataClock(unit)"),
+    (lambda: make_step(clock=DataClock(8), initial_updates=3), ValueError, "initial_updates = 3",
      "DataClock(8, count=n)"),
-    ("two_groups.set_peak([0.5])", ValueError, "peak has 1", "2 parameter groups"),
-    ("two_groups.set_peak([0.5, nan])", ValueError, "peak[1] = nan"),
-    ("TrainStep(model, stepped, mean_loss, CURVE, initial_updates=3)", ValueError,
+    (lambda two_groups: two_groups.set_peak([0.5]), ValueError, "peak has 1", "2 parameter groups"),
+    (lambda two_groups: two_groups.set_peak([0.5, nan]), ValueError, "peak[1] = nan"),
+    (lambda model, stepped: TrainStep(model, stepped, mean_loss, CURVE, initial_updates=3), ValueError,
      "initial_updates = 3, but param_groups[0]", '"initial_lr"'),
 ]  # fmt: skip
 DATA = batches(2)
@@ -201,4 +200,4 @@ def test_errors_of_training_steps(row: Any) -> None:
     mean_loss(model, DATA[0]).backward()
     stepped.step()
     objects = {"model": model, "stepped": stepped, "two_groups": two_groups, "counted": counted}
-    check_error(row, globals(), **objects)
+    check_error(row, **objects)

@@ -19,7 +19,7 @@ from support.training.steps import make_step
 from support.training.trees import equal_trees
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
-from torch_bridge.training.clock import clock
+from torch_bridge.training.clock import learning_rates
 
 pytestmark = [
     pytest.mark.usefixtures("short_windows", "small_tables"),
@@ -31,7 +31,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def small_tables() -> Iterator[None]:
     """Training steps compute the learning rates of long curves, which takes less time than their tables."""
-    with patch.object(clock, "MAX_TABLE_VALUES", 2**12):
+    with patch.object(learning_rates, "MAX_TABLE_VALUES", 2**12):
         yield
 
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, given, strategies as st
 from support.commands import error_of, output_of
 from support.examples import examples
 

@@ -10,6 +10,7 @@ from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions_and_steps
 from support.curves.strategies import MAX_STEP, Words
 from support.examples import examples
+from support.pairs import pairs
 
 from plateau_jax import StagedCurve
 
@@ -49,7 +50,7 @@ def test_weights_match_definition_on_generated_curves(drawn):
         for order in (weights, weights[::-1], np.sort(weights)):
             assert sum(order) == 1  # in any order, not a bit is lost
         assert not (weights * 2**53 % 1).any()
-        for weight, exact in zip(weights, expected, strict=True):
+        for weight, exact in pairs(weights, expected):
             assert abs(Fraction(float(weight)) - exact) < Fraction(1, 2**51)
 
 

@@ -2,11 +2,13 @@
 
 import os
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.data.batches_by_rank import in_each
 from support.data.loaders import WORKERS, build, epoch, with_and_without_workers
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -60,6 +62,13 @@ def test_default_device_changes_nothing(num_workers: int, depth: int) -> None:
     with torch.device("meta"):
         assert run() == expected
         assert torch.get_default_device().type == "meta"
+
+
+def test_workers_of_each_rank_draw_other_numbers() -> None:
+    """DataLoader seeds the workers from this generator."""
+    loaders = in_each(partial(make_loader, range(8), 2, num_workers=0, seed=3), processes=4)
+    drawn = [torch.empty((), dtype=torch.int64).random_(generator=one.generator).item() for one in loaders]
+    assert len(set(drawn)) == 4
 
 
 @pytest.mark.parametrize(

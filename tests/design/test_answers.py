@@ -18,9 +18,13 @@ from support.examples import examples
 from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
-from plateau_jax.design.answers import answer_page, initial_curves, warmup_arguments
+from plateau_jax.design.answers import (
+    answer_page,
+    choices_per_field,
+    initial_curves,
+    warmup_arguments,
+)
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
-from plateau_jax.design.shape_choices import choices_per_field
 from plateau_jax.numerics.exact_segments import describe_segments
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -193,7 +197,20 @@ def test_plateau_limits_give_valid_curves(description):
     for handle in curve_and_peak_handles(curve, PEAK):
         if handle.name.startswith("Plateau"):
             for value in (handle.low, handle.high):
-                Curve.from_dict(arguments_after_move(curve, handle, value))
+                after = Curve.from_dict(arguments_after_move(curve, handle, value))
+                assert (after.total_steps, after.warmup_steps) == (curve.total_steps, curve.warmup_steps)
+
+
+@pytest.mark.parametrize("plateaus", [[(20, 30)], [(10, 20), (50, 7)], [(12, 80)]])
+def test_curves_beyond_plateau_limits_are_invalid(plateaus):
+    curve = PlateauCurve(100, warmup_steps=10, absolute_plateaus=plateaus)
+    handles = [each for each in curve_and_peak_handles(curve, PEAK) if each.name.startswith("Plateau")]
+    assert len(handles) == 3 * len(plateaus)
+    for handle in handles:
+        for outside in (handle.low - 1, handle.high + 1):
+            arguments = arguments_after_move(curve, handle, outside)
+            with pytest.raises(ValueError, match="plateau"):
+                Curve.from_dict(arguments)
 
 
 def test_cooldown_may_start_until_it_ends_at_the_last_step():

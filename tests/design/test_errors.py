@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from support.design.design import PEAK, answer_about, describe_curve
-from support.design.logs import CURVE, LOSSES, STEPS, opened
+from support.design.design import PEAK, answer_about, fault_of
+from support.design.logs import LOSSES, STEPS, opened
 from support.forecasts.law_runs import csv_of
 
 from plateau_jax import PlateauCurve, StagedCurve
@@ -43,7 +43,7 @@ def test_faults_stand_at_their_field(arguments, path, message, place):
         "deep": ({"kind": "then", "curve": {**cooldown, "steps": -4}, "other": {"total_steps": -1}},
                  ["curve", "curve"]),
     }[place]  # fmt: skip
-    fault = describe_curve({"curve": nested, "peak": PEAK})["fault"]
+    fault = fault_of({"curve": nested, "peak": PEAK})
     assert (".".join([*inner, message]) if path else message) in fault["message"]
     alone = [] if path or inner else ["arguments"]
     assert list(fault["path"]) == ["curve", *inner, *path, *alone]
@@ -51,7 +51,7 @@ def test_faults_stand_at_their_field(arguments, path, message, place):
 
 @pytest.mark.parametrize("peak", [-1, "x", None, True, 1e300, 1e-300, float("nan")])
 def test_invalid_peak_is_a_fault_of_the_peak(peak):
-    fault = describe_curve({"curve": GOOD, "peak": peak})["fault"]
+    fault = fault_of({"curve": GOOD, "peak": peak})
     assert fault["path"] == ("peak",)
     assert fault["message"].startswith("peak = ")
 
@@ -62,7 +62,7 @@ def test_curve_of_too_many_stages_is_rejected_at_once():
     pairs = [[step, 8] for step in range(5999)]
     scaled = {"kind": "scaled", "curve": GOOD, "pairs": pairs, "unit": 1, "reference": 8}
     for curve in (both, scaled):
-        message = describe_curve({"curve": curve, "peak": PEAK})["fault"]["message"]
+        message = fault_of({"curve": curve, "peak": PEAK})["message"]
         assert "curve has 6000 stages, plateaus and batches; this page takes at most 5000" in message
 
 

@@ -9,9 +9,10 @@ from hypothesis import given, strategies as st
 from support.design.logs import CURVE, LOSSES, PEAK, RUN, STEPS, opened
 from support.examples import examples
 from support.forecasts.law_runs import csv_of, rows_of
+from support.pairs import pairs as paired
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.design import forecasts, opened_logs
+from plateau_jax.design import forecasts
 from plateau_jax.design.answers import answer_page
 from plateau_jax.forecasts.loss_fit import fit_named_runs
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -80,7 +81,7 @@ def test_forecasts_are_those_of_the_fit(pairs) -> None:
     """Each curve has its own peak; the differences are to the first. A warmup of no run has no interval."""
     _, answers = forecast([run_of(TEXT)], *pairs)
     is_known = [FIT.predict(*pair).is_known for pair in pairs]
-    for index, ((curve, peak), shown) in enumerate(zip(pairs, answers, strict=True)):
+    for index, ((curve, peak), shown) in enumerate(paired(pairs, answers)):
         expected = FIT.predict(curve, peak)
         limits = expected[1:3] if is_known[index] else (None, None)
         assert (shown["loss"], (shown["low"], shown["high"])) == (expected.loss, limits)
@@ -150,7 +151,7 @@ def test_kept_answers_have_their_advice(monkeypatch) -> None:
     first = forecast([run], (WSD, PEAK))
     assert first[0]["advice"] == ["these losses lag behind"]
     monkeypatch.setattr(forecasts, "fit_named_runs", None)
-    monkeypatch.setattr(opened_logs, "LossRun", None)
+    monkeypatch.setattr(forecasts, "LossRun", None)
     assert forecast([run], (WSD, PEAK)) == first
 
 

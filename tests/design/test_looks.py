@@ -50,6 +50,6 @@ def test_colours_differ_for_every_vision(scheme):
 
 def test_every_curve_has_its_dash():
     """A look is a colour and a dash: all twelve dashes differ, for those who see no colour at all."""
-    (line,) = re.findall(r"DASHES = \[(.*)\]", (PAGE / "looks.js").read_text())
-    dashes = re.findall(r'"([\d ]+)"', line)
+    (listed,) = re.findall(r"DASHES = \[([^]]*)\]", (PAGE / "looks.js").read_text())
+    dashes = re.findall(r'"([\d ]+)"', listed)
     assert len(set(dashes)) == len(dashes) == 12

@@ -1,12 +1,13 @@
 """Wrong calls of `distribute` and `checkpoint_activations`, and calls in one process that change nothing."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from support.distributed.blocks import Block, Mixer, Stack
 from support.distributed.distributed_models import Block as Layer, Blocks
-from support.errors import Row, check_error, each_row
+from support.errors import Row, check_error, each, each_row
 from support.training.models import Net
 from support.training.steps import CURVE
 from torch import nn
@@ -28,53 +29,60 @@ def captured() -> TrainStep:
     return TrainStep(model, optimizer, lambda *_: torch.zeros(()), CURVE, cuda_graph=True)
 
 
-LAYERS = [
-    *("nn.SyncBatchNorm(4)", "nn.InstanceNorm1d(4, track_running_stats=True)"),
-    *("spectral_norm(nn.Linear(4, 4))", "parametrizations.spectral_norm(nn.Linear(4, 4))"),
+LAYERS: list[Callable[[], nn.Module]] = [
+    lambda: nn.SyncBatchNorm(4),
+    lambda: nn.InstanceNorm1d(4, track_running_stats=True),
+    lambda: spectral_norm(nn.Linear(4, 4)),
+    lambda: parametrizations.spectral_norm(nn.Linear(4, 4)),
 ]
+MODES: list[Any] = ["ddp", "fsdp", None]
 ERRORS: list[Row] = [
-    *(
-        row
-        for mode in ("'ddp'", "'fsdp'", "None")
-        for row in (
-            (f"distribute(3, {mode})", TypeError, "model = 3", "torch.nn.Module"),
-            (f"distribute(net, {mode}, blocks=['Linear'])", TypeError, "blocks has 'Linear'"),
-            (f"distribute(net, {mode}, blocks=int)", TypeError, "blocks has <class 'int'>"),
-            (f"distribute(net, {mode}, blocks=3)", TypeError, "blocks = 3"),
-            (f"distribute(net, {mode}, blocks=[nn.Linear, nn.LSTM])", ValueError, "blocks has LSTM"),
-            (f"distribute(net, {mode}, unused=True)", TypeError, "['unused']"),
-            (f"distribute(net, {mode}, device='meta')", ValueError, "device = 'meta'"),
-        )
+    *each(lambda value: distribute(3, value), MODES, TypeError, "model = 3", "torch.nn.Module"),
+    *each(lambda net, value: distribute(net, value, blocks=["Linear"]), MODES, TypeError,
+          "blocks has 'Linear'"),
+    *each(lambda net, value: distribute(net, value, blocks=int), MODES, TypeError,
+          "blocks has <class 'int'>"),
+    *each(
+        lambda net, value: distribute(net, value, blocks=[nn.Linear, nn.LSTM]),
+        *(MODES, ValueError, "blocks has LSTM"),
     ),
-    ("distribute(net, 'dp')", ValueError, "mode = 'dp'"),
-    ("distribute(net, 'fsdp', find_unused_parameters=True)", TypeError, "['find_unused_parameters']"),
-    ("distribute(net, 'ddp', reshard_after_forward=True)", TypeError, "['reshard_after_forward']"),
-    ("distribute(net, 'ddp', module=None)", TypeError, "['module']"),
-    ("checkpoint_activations('Block', Block)", TypeError, "model = 'Block'", "torch.nn.Module"),
-    ("checkpoint_activations(stack, 'Block')", TypeError, "blocks = 'Block'"),
-    ("checkpoint_activations(stack, (Block, 3))", TypeError, "blocks has 3"),
-    ("checkpoint_activations(stack, int)", TypeError, "blocks has <class 'int'>"),
-    ("checkpoint_activations(stack, ())", ValueError, "blocks = ()"),
-    ("checkpoint_activations(stack, (Block, nn.GRU))", ValueError, "blocks has GRU"),
-    *(
-        (f"checkpoint_activations(in_block({layer}), Block)", ValueError, "deep.1.extra", "inside a block")
-        for layer in LAYERS
+    *each(lambda net, value: distribute(net, value, unused=True), MODES, TypeError, "['unused']"),
+    *each(lambda net, value: distribute(net, value, device="meta"), MODES, ValueError, "device = 'meta'"),
+    (lambda net: distribute(net, "dp"), ValueError, "mode = 'dp'"),
+    (lambda net: distribute(net, "fsdp", find_unused_parameters=True), TypeError,
+     "['find_unused_parameters']"),
+    (lambda net: distribute(net, "ddp", reshard_after_forward=True), TypeError, "['reshard_after_forward']"),
+    (lambda net: distribute(net, "ddp", module=None), TypeError, "['module']"),
+    (lambda: checkpoint_activations("Block", Block), TypeError, "model = 'Block'", "torch.nn.Module"),
+    (lambda stack: checkpoint_activations(stack, "Block"), TypeError, "blocks has 'Block'"),
+    (lambda stack: checkpoint_activations(stack, (Block, 3)), TypeError, "blocks has 3"),
+    (lambda stack: checkpoint_activations(stack, int), TypeError, "blocks has <class 'int'>"),
+    (lambda stack: checkpoint_activations(stack, ()), ValueError, "blocks = ()"),
+    (lambda stack: checkpoint_activations(stack, (Block, nn.GRU)), ValueError, "blocks has GRU"),
+    *each(
+        lambda value: checkpoint_activations(in_block(value()), Block),
+        *(LAYERS, ValueError, "deep.1.extra", "inside a block"),
     ),
-    ("checkpoint_activations(nn.BatchNorm1d(4), nn.Module)", ValueError, "the model (BatchNorm1d)"),
-    ("captured()", ValueError, "cuda_graph=True", "checkpoint_activations"),
-]
+    (lambda: checkpoint_activations(nn.BatchNorm1d(4), nn.Module), ValueError, "the model (BatchNorm1d)"),
+    (lambda: captured(), ValueError, "cuda_graph=True", "checkpoint_activations"),
+]  # fmt: skip
 
 
 @each_row(ERRORS)
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
 def test_errors(row: Row) -> None:
-    check_error(row, globals(), net=Net(), stack=Stack())
+    check_error(row, net=Net(), stack=Stack())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_missing_device_is_named() -> None:
-    row: Row = ("distribute(Net(), device='cuda')", ValueError, "device = 'cuda'", "available CUDA device")
-    check_error(row, globals())
+    row: Row = (
+        lambda: distribute(Net(), device="cuda"),
+        ValueError,
+        "device = 'cuda'",
+        "available CUDA device",
+    )
+    check_error(row)
 
 
 def test_rejected_model_is_not_checkpointed() -> None:

@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import matplotlib as mpl
 import numpy as np
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from support.curves.descriptions import build, descriptions
 from support.errors import check_error, each_row
 from support.examples import examples
+from support.pairs import pairs
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare, plot
 from plateau_jax.drawing.sampling import shaded_spans
@@ -41,7 +43,7 @@ def _labels(ax):
 def test_points_lie_on_the_curve_and_include_borders(cases, peak):
     curves = [build(description) for description in cases]
     ax = plot(curves, peak_value=peak, ax=_axes())
-    for line, curve in zip(ax.lines, curves, strict=True):
+    for line, curve in pairs(ax.lines, curves):
         steps, rates = _points(line)
         assert np.issubdtype(steps.dtype, np.integer)
         assert (steps[0], steps[-1]) == (0, curve.total_steps)
@@ -211,19 +213,19 @@ def test_lines_and_spans_differ_without_colour():
 
 
 ERRORS = [
-    *((f"plot({curves}, ax=ax)", TypeError, f"curves[{key}] = ", "must be a Curve: write plot")
-      for curves, key in (("5", 0), ("[None]", 0), ("CURVE, 3", 1), ("np.array(3)", 0),
-                          ("CURVE.to_dict()", "'total_steps'"), ("[CURVE], CURVE", 0))),
-    ("plot({1: CURVE}, ax=ax)", TypeError, "the name 1", "string"),
-    *((f"plot({curves})", ValueError, "there is no curve: write plot") for curves in ("", "[]", "{}")),
-    ("plot(CURVE, peak_value=-1.0, ax=ax)", ValueError, "peak_value = -1.0"),
-    ("CURVE.plot(peak_value='0.1', ax=ax)", TypeError, "peak_value = '0.1'", "number"),
+    *((partial(plot, *curves), TypeError, f"curves[{key}] = ", "must be a Curve: write plot")
+      for curves, key in (((5,), 0), (([None],), 0), ((CURVE, 3), 1), ((np.array(3),), 0),
+                          ((CURVE.to_dict(),), "'total_steps'"), (([CURVE], CURVE), 0))),
+    (lambda ax: plot({1: CURVE}, ax=ax), TypeError, "the name 1", "string"),
+    *((partial(plot, *curves), ValueError, "there is no curve: write plot") for curves in ((), ([],), ({},))),
+    (lambda ax: plot(CURVE, peak_value=-1.0, ax=ax), ValueError, "peak_value = -1.0"),
+    (lambda ax: CURVE.plot(peak_value="0.1", ax=ax), TypeError, "peak_value = '0.1'", "number"),
 ]  # fmt: skip
 
 
 @each_row(ERRORS)
 def test_errors(row):
-    check_error(row, globals() | {"ax": _axes()}, CURVE=CURVE)
+    check_error(row, ax=_axes(), CURVE=CURVE)
 
 
 def test_given_axes_do_not_need_pyplot():

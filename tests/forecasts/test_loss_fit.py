@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from support.examples import examples
 from support.forecasts.law_runs import logged, losses_of
 from support.forecasts.loss_oracle import LossOracle
+from support.pairs import pairs
 
 from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.loss_comparison import LossDifference
@@ -82,7 +83,7 @@ def check_forecasts(runs: list[LossRun], data: st.DataObject) -> None:
     peak = 1.3 * runs[0].peak_value if data.draw(st.booleans()) else runs[0].peak_value
     comparison = fit.compare({"first": first, "other": other}, peak)
     close(fit.residual_sd, oracle.residual())
-    for curve, forecast in zip((first, other), comparison.forecasts, strict=True):
+    for curve, forecast in pairs((first, other), comparison.forecasts):
         loss, half = oracle.forecast(curve, peak)
         close(forecast[:3], (loss, loss - half, loss + half))
         assert forecast == fit.predict(curve, peak)

@@ -1,6 +1,8 @@
 """Wrong arguments, steps and states: each error names what is wrong, and nothing has changed."""
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from hypothesis import given, strategies as st
 from support.clocks.held import CURVE, PATIENT
 from support.curves.scaled import OF_UNIT_8
 from support.damage import damage
-from support.errors import Row, check_error, each_row
+from support.errors import Row, check_error, each, each_row
 from support.examples import examples
 from support.schedulers.driven import Driven
 from support.schedulers.runs import optimizer_with
@@ -24,11 +26,6 @@ from torch_bridge import count_updates, follow, lambda_lr
 
 BELOW = HoldBelow(0.5, 3)
 NAN, INF = float("nan"), float("inf")
-
-
-def each(call: str, values: list[str], error: type[Exception], *parts: str) -> list[Row]:
-    """Return a row for each value, in place of {} in the call and in the parts of its message."""
-    return [(call.format(value), error, *(part.format(value) for part in parts)) for value in values]
 
 
 # Arguments of the functions that build.
@@ -63,81 +60,101 @@ def with_option(**option: Any) -> Optimizer:
     return optimizer
 
 
-def two_groups() -> Optimizer:
-    return optimizer_with([0.1, 0.1])
+def state_of(scheduler: Any, *arguments: Any) -> Any:
+    return scheduler(optimizer_with([0.1, 0.1]), *arguments, cycle_momentum=False).state_dict()
 
 
-NOT_INTEGERS = ["True", "8.0", "'8'", "None"]
-SCHEDULE = "lambda_lr(optimizer, CURVE, "
+NOT_INTEGERS = [True, 8.0, "8", None]
+NO_CLOCK = "must be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of"
+WITH_OPTION: list[Callable[[Any], Any]] = [
+    lambda value: lambda_lr(with_option(lr=value), CURVE),
+    lambda value: lambda_lr(with_option(initial_lr=value), CURVE),
+    lambda value: follow(with_option(weight_decay=value), "weight_decay", CURVE),
+]
+DECAYED: list[Callable[[], Optimizer]] = [
+    lambda: with_decayed_lr(AdamW, loaded=False),
+    lambda: with_decayed_lr(AdamW, loaded=True),
+    lambda: with_decayed_lr(Adagrad, loaded=False),
+]
 BUILDING: list[Row] = [
-    *each("lambda_lr({}, CURVE)", ["None", "torch.nn.Linear(1, 1)", "[]"], TypeError, "must be a torch"),
-    *each("follow({}, 'weight_decay', CURVE)", ["None", "[]"], TypeError, "optimizer = {} must be"),
-    *each("lambda_lr(optimizer, {})", ["None", "3", "'curve'"], TypeError, "curve = {}", "PlateauCurve("),
-    *each("lambda_lr(optimizer, {})", ["{'kind': 1}", "[CURVE, None]", "iter([CURVE])"], TypeError, "curve"),
-    *each("lambda_lr(optimizer, [CURVE] * {})", ["0", "1", "3"], ValueError, "{} curves", "2 parameter"),
-    *each(SCHEDULE + "{})", ["1.0", "True", "None", "'3'"], TypeError, "last_epoch = {}", "integer"),
-    *each(SCHEDULE + "{})", ["-2", str(-(2**80))], ValueError, "last_epoch = {}", "at least -1"),
-    *each(SCHEDULE + "{}, clock=DataClock(8))", ["0", "7"], ValueError,
+    *each(lambda value: lambda_lr(value, CURVE), [None, torch.nn.Linear(1, 1), []], TypeError,
+          "must be a torch"),
+    *each(lambda value: follow(value, "weight_decay", CURVE), [None, []], TypeError,
+          "optimizer = {} must be"),
+    *each(lambda optimizer, value: lambda_lr(optimizer, value), [None, 3, "curve"], TypeError,
+          "curve = {}", "PlateauCurve("),
+    *each(lambda optimizer, value: lambda_lr(optimizer, value), [{"kind": 1}, [CURVE, None], iter([CURVE])],
+          TypeError, "curve"),
+    *each(lambda optimizer, value: lambda_lr(optimizer, [CURVE] * value), [0, 1, 3], ValueError,
+          "{} curves", "2 parameter"),
+    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, value), [1.0, True, None, "3"], TypeError,
+          "last_epoch = {}", "integer"),
+    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, value), [-2, -(2**80)], ValueError,
+          "last_epoch = {}", "at least -1"),
+    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, value, clock=DataClock(8)), [0, 7], ValueError,
           "last_epoch = {} with DataClock(8)", "DataClock(8, count=n)", "load_state_dict"),
-    *each(SCHEDULE + "clock={})", ["3", "True", "'2'", "len", "{'kind': 'data'}", "iter([PATIENT])"],
-          TypeError, "clock = ", "must be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of"),
-    *each(SCHEDULE + "clock=[{}])", ["PATIENT, '2'", "DataClock(8)", "BELOW, DataClock(8)", "None"],
-          TypeError, "clock = [", "must be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of"),
-    *each(SCHEDULE + "clock={})", ["[]", "()"], ValueError, "empty list", "leave it out"),
-    ("lambda_lr(optimizer, [CURVE, PlateauCurve(30)], clock=PATIENT)", ValueError, "the same curve"),
-    ("lambda_lr(optimizer, PlateauCurve(30), clock=PATIENT)", ValueError, "needs a flat part to hold at"),
-    *each(SCHEDULE + "{})", ["unit=8", "hold=BELOW", "count=8"], TypeError, "unexpected keyword argument"),
-    *each("follow(optimizer, 'weight_decay', CURVE, {})", ["clock=BELOW", "strict=False"],
-          TypeError, "unexpected keyword argument"),
+    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, clock=value),
+          [3, True, "2", len, {"kind": "data"}, iter([PATIENT])], TypeError, "clock = ", NO_CLOCK),
+    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, clock=value),
+          [[PATIENT, "2"], [DataClock(8)], [BELOW, DataClock(8)], [None]], TypeError, "clock = [", NO_CLOCK),
+    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, clock=value), [[], ()], ValueError,
+          "empty list", "leave it out"),
+    (lambda optimizer: lambda_lr(optimizer, [CURVE, PlateauCurve(30)], clock=PATIENT), ValueError,
+     "the same curve"),
+    (lambda optimizer: lambda_lr(optimizer, PlateauCurve(30), clock=PATIENT), ValueError,
+     "needs a flat part to hold at"),
+    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, **value),
+          [{"unit": 8}, {"hold": BELOW}, {"count": 8}], TypeError, "unexpected keyword argument"),
+    *each(lambda optimizer, value: follow(optimizer, "weight_decay", CURVE, **value),
+          [{"clock": BELOW}, {"strict": False}], TypeError, "unexpected keyword argument"),
     *(
-        row for curve in ("[CURVE, OF_UNIT_8[0]]", *(f"OF_UNIT_8[{n}]" for n in range(len(OF_UNIT_8))))
-        for row in each(f"lambda_lr(optimizer, {curve}, clock={{}})",
-                        ["DataClock(unit=1, count=None)", "DataClock(unit=16, count=None)"],
-                        ValueError, "clock = {} must be DataClock(8)")
+        row for curve in ([CURVE, OF_UNIT_8[0]], *OF_UNIT_8)
+        for row in each(lambda optimizer, value, curve=curve: lambda_lr(optimizer, curve, clock=value),
+                        [DataClock(1), DataClock(16)], ValueError, "clock = {} must be DataClock(8)")
     ),
-    ("lambda_lr(optimizer, OF_UNIT_8[0], clock=BELOW)", ValueError, "must be DataClock(8)", "batch plan"),
-    ("follow(optimizer, 'decay', CURVE)", ValueError, "param_groups[0] has no decay"),
-    ("follow(optimizer, ('betas', 2), CURVE)", ValueError, "param_groups[0] has no betas[2]"),
-    ("follow(optimizer, ('weight_decay', 0), CURVE)", ValueError, "has no weight_decay[0]"),
-    *each("follow(optimizer, {}, CURVE)", ["(0, '')", "('betas', -1)", "('betas', '0')", "('betas',)", "3"],
+    (lambda optimizer: lambda_lr(optimizer, OF_UNIT_8[0], clock=BELOW), ValueError,
+     "must be DataClock(8)", "batch plan"),
+    (lambda optimizer: follow(optimizer, "decay", CURVE), ValueError, "param_groups[0] has no decay"),
+    (lambda optimizer: follow(optimizer, ("betas", 2), CURVE), ValueError, "param_groups[0] has no betas[2]"),
+    (lambda optimizer: follow(optimizer, ("weight_decay", 0), CURVE), ValueError, "has no weight_decay[0]"),
+    *each(lambda optimizer, value: follow(optimizer, value, CURVE),
+          [(0, ""), ("betas", -1), ("betas", "0"), ("betas",), 3],
           TypeError, "key = {} must be a key of the parameter groups"),
-    *each("follow(optimizer, {}, CURVE)", ["'lr'", "'initial_lr'"], ValueError, "key = {}", "use lambda_lr"),
-    *each("follow(optimizer, {}, CURVE)", ["'betas'", "'params'", "'amsgrad'"], TypeError, "be a number"),
+    *each(lambda optimizer, value: follow(optimizer, value, CURVE), ["lr", "initial_lr"], ValueError,
+          "key = {}", "use lambda_lr"),
+    *each(lambda optimizer, value: follow(optimizer, value, CURVE), ["betas", "params", "amsgrad"], TypeError,
+          "be a number"),
     *(
-        row for part in ("lambda_lr(with_option(lr={})", "lambda_lr(with_option(initial_lr={})",
-                         "follow(with_option(weight_decay={}), 'weight_decay'")
+        row for call in WITH_OPTION
         for row in (
-            *each(part + ", CURVE)", ["None", "'0.1'", "True", "1j", "[0.1]", "torch.tensor(1)"],
-                  TypeError, " of param_groups[1] = "),
-            *each(part + ", CURVE)", ["-0.1", "-1e-300", "INF", "1e-40", "3.5e38", "10**400",
-                                      "torch.tensor(NAN)", "torch.tensor(-0.1)"],
+            *each(call, [None, "0.1", True, 1j, [0.1], torch.tensor(1)], TypeError, " of param_groups[1] = "),
+            *each(call, [-0.1, -1e-300, INF, 1e-40, 3.5e38, 10**400, torch.tensor(NAN), torch.tensor(-0.1)],
                   ValueError, " of param_groups[1] = "),
         )
     ),
-    ("TooFew(optimizer_with([0.1, 0.2]), CURVE)", ValueError, "1 learning rates for 2 parameter groups"),
+    (lambda: TooFew(optimizer_with([0.1, 0.2]), CURVE), ValueError,
+     "1 learning rates for 2 parameter groups"),
     *(
-        row for call in ("lambda_lr({}, CURVE, 6)", "lambda_lr({}, CURVE, 6, clock=PATIENT)")
-        for row in each(call, ["adamw", "loaded", "adagrad"], ValueError, "last_epoch = 6, but param_",
+        row for call in (lambda value: lambda_lr(value(), CURVE, 6),
+                         lambda value: lambda_lr(value(), CURVE, 6, clock=PATIENT))
+        for row in each(call, DECAYED, ValueError, "last_epoch = 6, but param_",
                         "lr = 0.01 may be", '.param_groups[0]["initial_lr"] = ', "load_state_dict(state)")
     ),
-    *each("count_updates({}, 1)", ["iter([1])", "NoLength()", "3.0", "True", "'9'"],
+    *each(lambda value: count_updates(value, 1), [iter([1]), NoLength(), 3.0, True, "9"],
           TypeError, "loader = ", "has no length: give the number of batches"),
-    *each("count_updates({}, 2)", ["0", "-1", "[]"], ValueError, "batches = ", "must be at least 1"),
-    *each("count_updates(10, {})", ["0", "-1"], ValueError, "epochs = {} must be at least 1"),
-    *each("count_updates(10, {})", NOT_INTEGERS, TypeError, "epochs = {} must be an integer"),
-    *each("count_updates(10, 2, accumulation={})", ["0", "-1"], ValueError, "accumulation = {} must be"),
-    *each("count_updates(10, 2, accumulation={})", NOT_INTEGERS, TypeError, "accumulation = {}", "integer"),
+    *each(lambda value: count_updates(value, 2), [0, -1, []], ValueError, "batches = ", "must be at least 1"),
+    *each(lambda value: count_updates(10, value), [0, -1], ValueError, "epochs = {} must be at least 1"),
+    *each(lambda value: count_updates(10, value), NOT_INTEGERS, TypeError, "epochs = {} must be an integer"),
+    *each(lambda value: count_updates(10, 2, accumulation=value), [0, -1], ValueError,
+          "accumulation = {} must be"),
+    *each(lambda value: count_updates(10, 2, accumulation=value), NOT_INTEGERS, TypeError,
+          "accumulation = {}", "integer"),
 ]  # fmt: skip
 
 
 @each_row(BUILDING)
 def test_wrong_argument_is_rejected(row: Row) -> None:
-    optimizers = {
-        "adamw": with_decayed_lr(AdamW, loaded=False),
-        "loaded": with_decayed_lr(AdamW, loaded=True),
-        "adagrad": with_decayed_lr(Adagrad, loaded=False),
-    }
-    check_error(row, globals(), optimizer=optimizer_with([0.1, 0.1], AdamW), **optimizers)
+    check_error(row, optimizer=optimizer_with([0.1, 0.1], AdamW))
 
 
 # What runs: each has made five updates when it is saved, and six when it is called.
@@ -150,8 +167,8 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-OPTIONS: dict[str, tuple[str, ...]] = dict.fromkeys(RUNS, (", strict=True", ", strict=False"))
-OPTIONS["follower"] = ("",)
+OPTIONS: dict[str, list[dict[str, Any]]] = {name: [{"strict": True}, {"strict": False}] for name in RUNS}
+OPTIONS["follower"] = [{}]
 """The options of `load_state_dict`."""
 
 
@@ -185,105 +202,174 @@ def with_clock(state: Any, clock: Any) -> Any:
     return state | {"records": [record | {"clock": clock} for record in state["records"]]}
 
 
-def damaged(part: str, name: str, values: list[str], missing: bool = True) -> list[Row]:
+def damaged(run: str, name: str, values: list[Any], missing: bool = True) -> list[tuple[str, Row]]:
     """Return a row for each wrong value of an entry of a state, and for a state without it."""
-    states = [f"{part}_state | {{{name!r}: {value}}}" for value in values]
-    states += [f"without({part}_state, {name!r})"] * missing
-    return [
-        (f"{part}.load_state_dict({state}{option})", ValueError, name)
-        for state in states
-        for option in OPTIONS[part]
-    ]
+    rows: list[Row] = []
+    for options in OPTIONS[run]:
+        rows += each(
+            lambda part, state, value, options=options: part.load_state_dict(
+                state | {name: value}, **options
+            ),
+            *(values, ValueError, name),
+        )
+        if missing:
+            rows.append((partial(load_without, name=name, options=options), ValueError, name))
+    return of(run, *rows)
+
+
+def load_without(part: Any, state: Any, *, name: str = "", options: Any = None) -> None:
+    part.load_state_dict(without(state, name), **options)
+
+
+def of(run: str, *rows: Row) -> list[tuple[str, Row]]:
+    """Return rows whose calls get this run: its `part`, `state`, and the state of a different kind of run."""
+    return [(run, row) for row in rows]
+
+
+# The rows of a run, and of one that had one curve for each group, and got another group.
+RUNNING: list[tuple[str, Row]] = [
+    *of(
+        "scheduler",
+        *each(lambda part, value: part.step(value),
+              [0.5, 3.0, True, "x", (3,), torch.tensor(3), torch.ones(())], TypeError,
+              "epoch = ", "must be an integer", "call step()", "takes a loss only with a hold rule"),
+        *each(lambda part, value: part.set_peak(value), [-0.1, NAN, 1e-40], ValueError, "peak = "),
+        *each(lambda part, value: part.set_peak(value), ["0.1", None, True], TypeError, "peak = {}"),
+        *each(lambda part, value: part.set_peak(value), [[0.1], [0.1] * 3, torch.ones(3)], ValueError,
+              "peak has ", "2 p"),
+        (lambda part: part.set_peak([0.1, -1.0]), ValueError, "peak[1] = -1.0"),
+        (lambda part: part.set_peak([0.1, None]), TypeError, "peak[1] = None"),
+    ),
+    # The states of others.
+    *(
+        (run, (lambda torchs, state: torchs.load_state_dict(state), KeyError, "lr_lambdas"))
+        for run in ("held", "counted")
+    ),
+    *(
+        (run, row) for run in ("scheduler", "held", "follower") for options in OPTIONS[run] for row in (
+            *each(lambda part, value, options=options: part.load_state_dict(value, **options),
+                  ["a/a.pt", b"a.pt", Path("a.pt")],
+                  ValueError, "state_dict = ", "is a path", "load the file first, load_state_dict(torch"),
+            *each(lambda part, value, options=options: part.load_state_dict(value, **options),
+                  [None, {}, [], 5, {"last_epoch": 3}], ValueError, "state_dict"),
+            (lambda part, other_state, options=options: part.load_state_dict(other_state, **options),
+             ValueError, "state_dict"),
+        )
+    ),
+    # Damaged states.
+    *damaged("scheduler", "last_epoch", [2.5, None, -2]),
+    *damaged("scheduler", "_step_count", ["3"], missing=False),
+    *damaged("scheduler", "base_lrs", [[None] * 2, [0.1, -0.1], [0.1, NAN], [], [1] * 3]),
+    *damaged("scheduler", "_last_lr", [[], [0.1], [1] * 3, [0.1, None], [0.1, NAN], [0.1, -1.0]]),
+    *damaged("held", "curve_step", [-1, 6, 1.5, None]),
+    *damaged("held", "hold", [None, [], [{}]]),
+    *damaged("counted", "consumed", [-1, 2.0, None, True, 1, 2**62 + 8]),
+    *of("counted", *each(
+        lambda part, state, value: part.load_state_dict(with_clock(state, {"kind": "data", "unit": value})),
+        [0, 8.0, "8", 5], ValueError, "unit")),
+    *damaged("counted", "curve_step", [3, 2.0]),
+    *damaged("follower", "curve_step", [-1, 1.5, None]),
+    *damaged("follower", "key", ["momentum", ["weight_decay", 0], None]),
+    *damaged("follower", "base_values", [[], [0.5] * 3, [0.5, None], [0.5, -0.5]]),
+    *of("scheduler", *each(
+        lambda part, state, value: part.load_state_dict(state | value),
+        [{"last_epoch": 7}, {"base_lrs": None}, {"base_lrs": [0.1]}, {"_last_lr": 1}], ValueError)),
+    # States of earlier versions, and of schedulers without a peak.
+    *of(
+        "scheduler",
+        (lambda part, state: part.load_state_dict(without(state, "records") | {"curves": []}), ValueError,
+         "an earlier version", "last_epoch=state['clock'] - 1"),
+        (lambda part: part.load_state_dict(state_of(CyclicLR, 0.1, 0.5)),
+         ValueError, "base_lrs are not the peaks", "last_epoch=-1), and then", "scheduler.set_peak(peak)"),
+        (lambda part: part.load_state_dict(state_of(OneCycleLR, 0.1, 9)),
+         ValueError, "OneCycleLR", "base_lrs are not the peaks", "last_epoch=-1"),
+    ),
+    *of(
+        "follower",
+        (lambda part, state: part.load_state_dict(state | {"curves": []}), ValueError, "an earlier version",
+         "step(state['clock'])"),
+        (lambda part, state: part.load_state_dict(state | {"base_values": None}), ValueError, "state_dict"),
+    ),
+    *of(
+        "held",
+        *each(lambda part, state, value: part.load_state_dict(state | {"hold": value}),
+              [5, [{}], [{"rule": PATIENT.to_dict()}]], ValueError, "state"),
+        *each(lambda part, state, value: part.load_state_dict(with_rule_state(state, **value)),
+              [{"updates": 1.0}, {"filled": -1}, {"stale": 2**31}, {"best": "0.1"}, {"total": 1},
+               {"more": 1}],
+              ValueError),
+    ),
+]  # fmt: skip
+FOR_ONE_GROUP = "2 parameter groups, but curves for 1"
+WITH_NEW_GROUP: list[tuple[str, Row]] = [
+    *(
+        (run, row)
+        for run in RUNS
+        for row in (
+            (lambda optimizer: optimizer.step(), ValueError, FOR_ONE_GROUP),
+            (lambda part: part.load_state_dict(part.state_dict()), ValueError, "but curves for 1"),
+        )
+    ),
+    ("scheduler", (lambda part: part.step(), ValueError, FOR_ONE_GROUP)),
+    ("follower", (lambda part: part.step(), ValueError, FOR_ONE_GROUP)),
+    ("held", (lambda part: part.step(0.5), ValueError, FOR_ONE_GROUP + " of them")),
+    ("scheduler", (lambda part: part.set_peak(0.2), ValueError, "curves for 1",
+                   "new.load_state_dict(old.state_dict())")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "row"), RUNNING, ids=range(len(RUNNING)))
+def test_wrong_step_or_state_is_rejected(name: str, row: Row) -> None:
+    run, other = run_of(name), run_of("scheduler" if name == "follower" else "follower")
+    for one in (run, other):
+        one.advance(5)
+    objects: dict[str, Any] = {
+        "torchs": LambdaLR(optimizer_with([0.5, 0.5]), lambda step: 1.0),
+        "state": copy.deepcopy(run.part.state_dict()),
+        "other_state": other.part.state_dict(),
+    }
+    run.advance(1)
+    check_error(row, part=run.part, optimizer=run.optimizer, **objects)
+
+
+@pytest.mark.parametrize(("name", "row"), WITH_NEW_GROUP, ids=range(len(WITH_NEW_GROUP)))
+def test_run_with_new_group_is_rejected(name: str, row: Row) -> None:
+    run = run_of(name, [CURVE], [0.5])
+    run.advance(4)
+    run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    check_error(row, part=run.part, optimizer=run.optimizer)
 
 
 OLD, LONGER = PlateauCurve(64, warmup_steps=5), PlateauCurve(96, warmup_steps=5)
 COOLED = OLD.cooldown(20, 10)
-RUNNING: list[Row] = [
-    *each("scheduler.step({})", ["0.5", "3.0", "True", "'x'", "(3,)", "torch.tensor(3)", "torch.ones(())"],
-          TypeError, "epoch = ", "must be an integer", "call step()", "takes a loss only with a hold rule"),
-    *each("scheduler.set_peak({})", ["-0.1", "NAN", "1e-40"], ValueError, "peak = "),
-    *each("scheduler.set_peak({})", ["'0.1'", "None", "True"], TypeError, "peak = {}"),
-    *each("scheduler.set_peak({})", ["[0.1]", "[0.1] * 3", "torch.ones(3)"], ValueError, "peak has ", "2 p"),
-    ("scheduler.set_peak([0.1, -1.0])", ValueError, "peak[1] = -1.0"),
-    ("scheduler.set_peak([0.1, None])", TypeError, "peak[1] = None"),
-    # These had one curve for each group, and got another group.
-    *each("{}_of_one.step()", ["scheduler", "follower"], ValueError, "2 parameter groups, but curves for 1"),
-    ("held_of_one.step(0.5)", ValueError, "2 parameter groups, but curves for 1 of them"),
-    *each("optimizer_of_{}_of_one.step()", list(RUNS), ValueError, "2 parameter groups, but curves for 1"),
-    *each("{0}_of_one.load_state_dict({0}_of_one.state_dict())", list(RUNS), ValueError, "but curves for 1"),
-    ("scheduler_of_one.set_peak(0.2)", ValueError, "curves for 1", "new.load_state_dict(old.state_dict())"),
-    # The states of others.
-    *each("torchs.load_state_dict({})", ["held_state", "counted_state"], KeyError, "lr_lambdas"),
-    *(
-        row for part, other in (("scheduler", "follower"), ("held", "follower"), ("follower", "scheduler"))
-        for option in OPTIONS[part] for row in (
-            *each(f"{part}.load_state_dict({{}}{option})", ["'a/a.pt'", "b'a.pt'", "Path('a.pt')"],
-                  ValueError, "state_dict = ", "is a path", "load the file first, load_state_dict(torch"),
-            *each(f"{part}.load_state_dict({{}}{option})",
-                  ["None", "{}", "[]", "5", "{'last_epoch': 3}", other + "_state"], ValueError, "state_dict"),
-        )
-    ),
-    # Damaged states.
-    *damaged("scheduler", "last_epoch", ["2.5", "None", "-2"]),
-    *damaged("scheduler", "_step_count", ["'3'"], missing=False),
-    *damaged("scheduler", "base_lrs", ["[None] * 2", "[0.1, -0.1]", "[0.1, NAN]", "[]", "[1] * 3"]),
-    *damaged("scheduler", "_last_lr", ["[]", "[0.1]", "[1] * 3", "[0.1, None]", "[0.1, NAN]", "[0.1, -1.0]"]),
-    *damaged("held", "curve_step", ["-1", "6", "1.5", "None"]),
-    *damaged("held", "hold", ["None", "[]", "[{}]"]),
-    *damaged("counted", "consumed", ["-1", "2.0", "None", "True", "1", "2**62 + 8"]),
-    *each("counted.load_state_dict(with_clock(counted_state, {{'kind': 'data', 'unit': {}}}))",
-          ["0", "8.0", "'8'", "5"], ValueError, "unit"),
-    *damaged("counted", "curve_step", ["3", "2.0"]),
-    *damaged("follower", "curve_step", ["-1", "1.5", "None"]),
-    *damaged("follower", "key", ["'momentum'", "['weight_decay', 0]", "None"]),
-    *damaged("follower", "base_values", ["[]", "[0.5] * 3", "[0.5, None]", "[0.5, -0.5]"]),
-    *each("scheduler.load_state_dict(scheduler_state | {})",
-          ["{'last_epoch': 7}", "{'base_lrs': None}", "{'base_lrs': [0.1]}", "{'_last_lr': 1}"], ValueError),
-    # States of earlier versions, and of schedulers without a peak.
-    ("scheduler.load_state_dict(without(scheduler_state, 'records') | {'curves': []})", ValueError,
-     "an earlier version", "last_epoch=state['clock'] - 1"),
-    ("follower.load_state_dict(follower_state | {'curves': []})", ValueError, "an earlier version",
-     "step(state['clock'])"),
-    ("scheduler.load_state_dict(CyclicLR(two_groups(), 0.1, 0.5, cycle_momentum=False).state_dict())",
-     ValueError, "base_lrs are not the peaks", "last_epoch=-1), and then", "scheduler.set_peak(peak)"),
-    ("scheduler.load_state_dict(OneCycleLR(two_groups(), 0.1, 9, cycle_momentum=False).state_dict())",
-     ValueError, "OneCycleLR", "base_lrs are not the peaks", "last_epoch=-1"),
-    *each("held.load_state_dict(held_state | {{'hold': {}}})", ["5", "[{}]", "[{'rule': PATIENT.to_dict()}]"],
-          ValueError, "state"),
-    *each("held.load_state_dict(with_rule_state(held_state, {}))",
-          ["updates=1.0", "filled=-1", "stale=2**31", "best='0.1'", "total=1", "more=1"], ValueError),
-    ("follower.load_state_dict(follower_state | {'base_values': None})", ValueError, "state_dict"),
-    # States of 40 updates under another curve; the message shows at most two differences.
-    ("resume(OLD, LONGER)", ValueError, "state_dict cannot resume at step 40", " total_steps=64, now 96",
-     "learning rates differ from step 6 on; resume with the old curve, or pass strict=False", "lambda_lr if"),
-    ("resume(OLD, LONGER, 'follower')", CurveWarning, "the values differ from step 6 on", "at step 40 of"),
-    ("resume(OLD, PlateauCurve(9, plateaus=[(0, 50)]))", ValueError, "=64, now 9; warmup_steps=5, now 0; …,"),
-    ("resume(COOLED, LONGER.cooldown(20, 10))", ValueError, " curve.total_steps=64, now 96, and the learn"),
-    ("resume(COOLED, OLD.then(LONGER).cooldown(9, 9))", ValueError,
-     " curve=a PlateauCurve of 64 steps, now a Then of 160 steps; at=20, now 9; …, and the"),
-    ("resume(staged(50), staged(50, 38))", ValueError, " stages[38]=[1, 0.62, 'cosine'], now [1, 0.5, 'cos"),
-    ("resume(staged(50), staged(38))", ValueError, " stages[38]=[1, 0.62, 'cosine'], now None, and"),
-    ("resume(staged(50), LONGER)", ValueError, " a StagedCurve of 50 steps, now a PlateauCurve of 96 steps,"),
-    ("resume([OLD, OLD], [OLD, LONGER])", ValueError, "the learning rates of param_groups[1] differ"),
-]  # fmt: skip
 
 
-@each_row(RUNNING)
-def test_wrong_step_or_state_is_rejected(row: Row) -> None:
-    objects: dict[str, Any] = {"torchs": LambdaLR(optimizer_with([0.5, 0.5]), lambda step: 1.0)}
-    for name in RUNS:
-        if f"{name}_of_one" in row[0]:
-            run = run_of(name, [CURVE], [0.5])
-            run.advance(4)
-            run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
-            objects |= {f"{name}_of_one": run.part, f"optimizer_of_{name}_of_one": run.optimizer}
-        elif name in row[0]:
-            run = run_of(name)
-            run.advance(5)
-            objects[f"{name}_state"] = copy.deepcopy(run.part.state_dict())
-            run.advance(1)
-            objects |= {name: run.part, f"{name}_optimizer": run.optimizer}
-    check_error(row, globals(), **objects)
+@each_row(
+    [
+        (lambda: resume(OLD, LONGER), ValueError, "state_dict cannot resume at step 40",
+         " total_steps=64, now 96", "learning rates differ from step 6 on; resume with the old curve, or",
+         "pass strict=False", "lambda_lr if"),
+        (lambda: resume(OLD, LONGER, "follower"), CurveWarning, "the values differ from step 6 on",
+         "at step 40 of"),
+        (lambda: resume(OLD, PlateauCurve(9, plateaus=[(0, 50)])), ValueError,
+         "=64, now 9; warmup_steps=5, now 0; …,"),
+        (lambda: resume(COOLED, LONGER.cooldown(20, 10)), ValueError,
+         " curve.total_steps=64, now 96, and the le"),
+        (lambda: resume(COOLED, OLD.then(LONGER).cooldown(9, 9)), ValueError,
+         " curve=a PlateauCurve of 64 steps, now a Then of 160 steps; at=20, now 9; …, and the"),
+        (lambda: resume(staged(50), staged(50, 38)), ValueError,
+         " stages[38]=[1, 0.62, 'cosine'], now [1, 0.5, 'cos"),
+        (lambda: resume(staged(50), staged(38)), ValueError,
+         " stages[38]=[1, 0.62, 'cosine'], now None, and"),
+        (lambda: resume(staged(50), LONGER), ValueError,
+         " a StagedCurve of 50 steps, now a PlateauCurve of 96 steps,"),
+        (lambda: resume([OLD, OLD], [OLD, LONGER]), ValueError,
+         "the learning rates of param_groups[1] differ"),
+    ]
+)  # fmt: skip
+def test_different_curve_is_rejected(row: Row) -> None:
+    """After 40 updates; the message shows at most two differences."""
+    check_error(row)
 
 
 @pytest.mark.parametrize(

@@ -1,53 +1,62 @@
 """Errors as a table: one row per wrong call.
 
-`ERRORS = [("lambda_lr(optimizer, None)", TypeError, "curve = None", "must be a Curve"), ...]`, and below it a
-test for each row, with the names of the test's module and fresh objects:
-`@each_row(ERRORS)`, `def test_errors(row): check_error(row, globals(), optimizer=AdamW(...))`.
+`ERRORS = [(lambda optimizer: lambda_lr(optimizer, None), TypeError, "curve = None", "must be a"), ...]`, and
+below it a test for each row, with fresh objects for the parameters of its call:
+`@each_row(ERRORS)`, `def test_errors(row): check_error(row, optimizer=AdamW(...))`.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import pytest
 from support.training.trees import equal_trees
 
-import plateau_jax
-import torch_bridge
-
 # A wrong call, the type of its error, and what its message names: the argument, its value, a word that helps.
-Row = tuple[str, type[Exception], *tuple[str, ...]]
+Row = tuple[Callable[..., Any], type[Exception], *tuple[str, ...]]
+
+
+def each(call: Callable[..., Any], values: Iterable[Any], error: type[Exception], *parts: str) -> list[Row]:
+    """Return a row for each `value` of a call; in the parts of the message, {} is its repr."""
+    rows: list[Row] = []
+    for value in values:
+        shown = [part.replace("{}", repr(value)) if "{}" in part else part for part in parts]
+        rows.append((partial(call, value=value), error, *shown))
+    return rows
 
 
 def each_row(rows: Sequence[Row]) -> pytest.MarkDecorator:
-    """Run a test once per row; its name there is the call."""
-    return pytest.mark.parametrize("row", rows, ids=[row[0] for row in rows])
+    """Run a test once per row; its name there is the message."""
+    return pytest.mark.parametrize(
+        "row", rows, ids=[" ".join(row[2:])[:80] or row[1].__name__ for row in rows]
+    )
 
 
-def check_error(row: Row, names: Mapping[str, Any], **objects: Any) -> str:
-    """Check the exact type of the error, each part of its message, and that no object has changed.
+def parameters_of(row: Row) -> list[str]:
+    """Return the names of the objects that the row's call needs: its parameters without a default."""
+    names: list[str] = []
+    for name, parameter in signature(row[0]).parameters.items():
+        is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and not is_variadic:
+            names.append(name)
+    return names
 
-    Returns:
-        The message.
-    """
+
+def check_error(row: Row, **objects: Any) -> Exception:
+    """Check the exact type of the error, each part of its message, and that no object has changed."""
     call, error, *parts = row
     before = {name: _state_of(value) for name, value in objects.items()}
     with pytest.raises(error) as caught:
-        eval(call, {**_public_names(call), **names, **objects})
+        call(**{name: objects[name] for name in parameters_of(row)})
     assert type(caught.value) is error
     message = str(caught.value)
     for part in parts:
         assert part in message
     for name, value in objects.items():
         assert equal_trees(_state_of(value), before[name]), f"{name} has changed"
-    return message
-
-
-def _public_names(call: str) -> dict[str, Any]:
-    """Return the public names that a call has, and load nothing else."""
-    called = compile(call, "call", "eval").co_names
-    packages = plateau_jax, torch_bridge
-    return {name: getattr(package, name) for package in packages for name in called if name in dir(package)}
+    return caught.value
 
 
 def _state_of(value: Any) -> Any:

@@ -70,17 +70,17 @@ def test_notebook_shows_same_table() -> None:
 ZERO, LONG_ZERO = (build({"stages": [(5,)] * count, "start": 0.0}) for count in (1, 1000))
 ERRORS = [
     # `plot` has the same checks: `drawing/test_plots` has more rows.
-    ("compare()", ValueError, "there is no curve: write compare"),
-    ("compare('cosine')", TypeError, "curves[0] = 'cosine'", "be a Curve"),
-    ("compare(COSINE, {'a': LINEAR})", TypeError, "curves[1] = {", "be a Curve: write compare"),
-    ("compare({'a': COSINE, 'b': 3})", TypeError, "curves['b'] = 3", "be a Curve"),
-    ("compare(COSINE, ZERO)", ValueError, "StagedCurve(", "has no positive"),
-    ("compare(LONG_ZERO)", ValueError, "... has no positive learning rate"),
-    ("compare([1.0, 0.5])", TypeError, "curves[0] = 1.0", "be a Curve"),
-    ("setattr(compare(COSINE), 'names', ())", FrozenInstanceError),
+    (lambda: compare(), ValueError, "there is no curve: write compare"),
+    (lambda: compare("cosine"), TypeError, "curves[0] = 'cosine'", "be a Curve"),
+    (lambda: compare(COSINE, {"a": LINEAR}), TypeError, "curves[1] = {", "be a Curve: write compare"),
+    (lambda: compare({"a": COSINE, "b": 3}), TypeError, "curves['b'] = 3", "be a Curve"),
+    (lambda: compare(COSINE, ZERO), ValueError, "StagedCurve(", "has no positive"),
+    (lambda: compare(LONG_ZERO), ValueError, "... has no positive learning rate"),
+    (lambda: compare([1.0, 0.5]), TypeError, "curves[0] = 1.0", "be a Curve"),
+    (lambda: setattr(compare(COSINE), "names", ()), FrozenInstanceError),
 ]
 
 
 @each_row(ERRORS)
 def test_errors(row: Any) -> None:
-    check_error(row, globals(), COSINE=COSINE)
+    check_error(row, COSINE=COSINE)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -9,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from support.curves.scaled import OF_UNIT_8
-from support.errors import check_error, each_row
+from support.errors import check_error, each, each_row
 from support.training.models import Net, Recurrent, batches, carried_loss, mean_loss, pair_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step, state_kept_by_skips
@@ -18,7 +19,7 @@ from torch import nn
 from torch.optim import LBFGS, SGD, AdamW
 
 from plateau_jax import DataClock, HoldUntilFlat, PlateauCurve
-from torch_bridge import TrainStep
+from torch_bridge import TrainStep, checkpoint_activations, distribute, evaluate, find_batch_size
 
 HOLD, LINEAR = HoldUntilFlat(3, limit=9), PlateauCurve(30, decay_shape="linear")
 NUMBERS, NAN = list(range(10_000)), float("nan")
@@ -35,70 +36,83 @@ def inference_net() -> Net:
 
 
 ERRORS: list[Any] = [
-    ("build(precision='tf32')", ValueError, "precision = 'tf32'", "fp32"),
-    ("build(on_nonfinite='stop')", ValueError, "on_nonfinite = 'stop'", "skip"),
-    ("build(max_norm=0)", ValueError, "max_norm = 0", "positive"),
-    ("build(max_norm=NAN)", ValueError, "max_norm = nan"),
-    ("build(max_norm=True)", TypeError, "max_norm = True", "number"),
-    ("build(loss_fn=None)", TypeError, "loss_fn = None", "callable"),
-    ("build(model=mean_loss)", TypeError, "model = <function mean_loss", "must be a torch.nn.Module"),
-    ("build(model=optimizer, optimizer=model)", TypeError, "model = AdamW", "it comes first"),
-    ("build(curve=lambda step: 0.1)", TypeError, "curve = <function", "must be a Curve"),
-    ("build(curve=[CURVE, CURVE])", ValueError, "2 curves", "the optimizer has 1"),
-    ("build(clock='wait')", TypeError, "clock = 'wait'", "HoldUntilFlat"),
-    ("build(clock=[HOLD, DataClock(3)])", TypeError, "clock = [Hold", "a list of such rules"),
-    ("build(initial_updates=-1)", ValueError, "initial_updates = -1", "at least 0"),
-    ("build(initial_updates=1.5)", TypeError, "initial_updates = 1.5", "integer"),
-    ("build(initial_updates=2**63 - 1)", ValueError, f"initial_updates = {2**63 - 1}", "at most 2**62"),
-    ("build(clock=DataClock(3), initial_updates=4)", ValueError, "updates = 4", "DataClock(3, count=n)"),
-    *((f"build({option})", TypeError, "unexpected keyword argument")
-      for option in ("unit=3", "count=len", "hold=HOLD")),
-    *((f"build(curve=OF_UNIT_8[{index}], clock=DataClock({unit}))", ValueError, "must be DataClock(8)")
-      for index in range(len(OF_UNIT_8)) for unit in (1, 16)),
-    ("build(cuda_graph=True)", ValueError, "cuda_graph=True", "CUDA"),
-    *((f"build(carry={carry})", TypeError, "carry")
-      for carry in ("()", "[]", "{}", "3", "1.0", "(torch.zeros(1), 2)", "'state'", "(None,)")),
-    ("build(applied=3)", TypeError, "unexpected keyword argument", "'applied'"),
+    (lambda build: build(precision="tf32"), ValueError, "precision = 'tf32'", "fp32"),
+    (lambda build: build(on_nonfinite="stop"), ValueError, "on_nonfinite = 'stop'", "skip"),
+    (lambda build: build(max_norm=0), ValueError, "max_norm = 0", "positive"),
+    (lambda build: build(max_norm=NAN), ValueError, "max_norm = nan"),
+    (lambda build: build(max_norm=True), TypeError, "max_norm = True", "number"),
+    (lambda build: build(model=mean_loss), TypeError, "model = <function mean_loss",
+     "must be a torch.nn.Module"),
+    (lambda build, optimizer, model: build(model=optimizer, optimizer=model), TypeError, "model = AdamW",
+     "it comes first"),
+    (lambda build: build(curve=lambda step: 0.1), TypeError, "curve = <function", "must be a Curve"),
+    (lambda build: build(curve=[CURVE, CURVE]), ValueError, "2 curves", "the optimizer has 1"),
+    (lambda build: build(clock="wait"), TypeError, "clock = 'wait'", "HoldUntilFlat"),
+    (lambda build: build(clock=[HOLD, DataClock(3)]), TypeError, "clock = [Hold", "a list of such rules"),
+    (lambda build: build(initial_updates=-1), ValueError, "initial_updates = -1", "at least 0"),
+    (lambda build: build(initial_updates=1.5), TypeError, "initial_updates = 1.5", "integer"),
+    (lambda build: build(initial_updates=2**63 - 1), ValueError, f"initial_updates = {2**63 - 1}",
+     "at most 2**62"),
+    (lambda build: build(clock=DataClock(3), initial_updates=4), ValueError, "updates = 4",
+     "DataClock(3, count=n)"),
+    *each(lambda build, value: build(**value), [{"unit": 3}, {"count": len}, {"hold": HOLD}, {"applied": 3}],
+          TypeError, "unexpected keyword argument"),
+    *(row for unit in (1, 16)
+      for row in each(lambda build, value, unit=unit: build(curve=value, clock=DataClock(unit)), OF_UNIT_8,
+                      ValueError, "must be DataClock(8)")),
+    (lambda build: build(cuda_graph=True), ValueError, "cuda_graph=True", "CUDA"),
+    *each(lambda build, value: build(carry=value),
+          [(), [], {}, 3, 1.0, (torch.zeros(1), 2), "state", (None,)], TypeError, "carry"),
     # Optimizers, and their learning rates.
-    ("build(optimizer='adamw')", TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer"),
-    ("build(optimizer=[])", ValueError, "optimizer is empty"),
-    ("build(optimizer=SGD([*model.parameters(), nn.Parameter(torch.ones(1))]))", ValueError,
+    (lambda build: build(optimizer="adamw"), TypeError, "optimizer = 'adamw'",
+     "must be a torch.optim.Optimizer"),
+    (lambda build, model: build(optimizer=SGD([*model.parameters(), nn.Parameter(torch.ones(1))])),
+     ValueError,
      "1 of the optimizer's 5 parameters are not the model's"),
-    ("build(optimizer=LineSearch(model.parameters(), {'lr': 0.1}))", TypeError, "LineSearch needs"),
-    ("build(optimizer=[first, LBFGS(model.last.parameters())])", TypeError, "LBFGS needs a closure"),
-    ("build(optimizer=[optimizer, first])", ValueError, "2 parameters", "several optimizers"),
-    ("build(optimizer=[first, None])", TypeError, "None", "must be a torch.optim.Optimizer"),
-    ("build(optimizer=make_optimizer('adamw', model, lr=1e-39))", ValueError, "learning rate", "1e-39"),
-    ("build(optimizer=make_optimizer('adamw', model, lr=1e39))", ValueError, "learning rate", "1e+39"),
+    (lambda build, model: build(optimizer=LineSearch(model.parameters(), {"lr": 0.1})), TypeError,
+     "LineSearch needs"),
+    (lambda build, first, model: build(optimizer=[first, LBFGS(model.last.parameters())]), TypeError,
+     "LBFGS needs a closure"),
+    (lambda build, optimizer, first: build(optimizer=[optimizer, first]), ValueError, "2 parameters",
+     "several optimizers"),
+    (lambda build, first: build(optimizer=[first, None]), TypeError, "None",
+     "must be a torch.optim.Optimizer"),
+    (lambda build, model: build(optimizer=make_optimizer("adamw", model, lr=1e-39)), ValueError,
+     "learning rate", "1e-39"),
+    (lambda build, model: build(optimizer=make_optimizer("adamw", model, lr=1e39)), ValueError,
+     "learning rate", "1e+39"),
     # The curves of several optimizers.
-    ("build(optimizer=[first, last], curve=[CURVE])", ValueError, "1 entries for 2 optimizers"),
-    ("build(optimizer=[first, last], curve=[CURVE] * 3)", ValueError, "3 entries for 2 optimizers"),
-    ("build(optimizer=[first, last], curve=[CURVE, [CURVE, CURVE]])", ValueError, "2 curves", "has 1"),
-    ("build(optimizer=[first, last], curve=[CURVE, 0.1])", TypeError, "0.1", "must be a Curve"),
-    ("build(optimizer=[first, last], curve='xy')", TypeError, "'xy'", "an entry for each optimizer"),
-    ("build(optimizer=[first, last], curve=0.1)", TypeError, "0.1", "an entry for each optimizer"),
-    ("build(optimizer=[first], curve=[CURVE, CURVE])", ValueError, "2 entries for 1"),
-    ("build(optimizer=[first, last], curve=[CURVE, LINEAR], clock=HOLD)", ValueError, "the same curve"),
+    (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE]), ValueError,
+     "1 entries for 2 optimizers"),
+    (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE] * 3), ValueError,
+     "3 entries for 2 optimizers"),
+    (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE, [CURVE, CURVE]]), ValueError,
+     "2 curves", "has 1"),
+    (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE, 0.1]), TypeError, "0.1",
+     "must be a Curve"),
+    (lambda build, first: build(optimizer=[first], curve=[CURVE, CURVE]), ValueError, "2 entries for 1"),
+    (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE, LINEAR], clock=HOLD), ValueError,
+     "the same curve"),
     # Models that cannot be trained.
-    ("build(model=Net().half(), precision='fp16')", ValueError, "fp16"),
-    ("build(model=inference_net())", ValueError,
+    (lambda build: build(model=Net().half(), precision="fp16"), ValueError, "fp16"),
+    (lambda build: build(model=inference_net()), ValueError,
      "made under torch.inference_mode()"),
-    ("build(model=nn.Sequential(nn.LazyLinear(2)))", ValueError,
+    (lambda build: build(model=nn.Sequential(nn.LazyLinear(2))), ValueError,
      "dummy batch"),
     # A step that has been built, and the functions around it.
-    ("step()", TypeError, "batch"),
-    ("step.reset_carry()", ValueError, "without a carry"),
-    ("step.load_state_dict(Path('state.pt'))", ValueError, "load the file first"),
-    ("step.load_state_dict('state.pt')", ValueError, "load the file first"),
-    ("copy.copy(step)", TypeError, "can't be copied or pickled: build another one"),
-    ("copy.deepcopy([step])", TypeError, "can't be copied or pickled: build another one"),
-    ("pickle.dumps({'step': step})", TypeError, "can't be copied or pickled: build another one"),
-    ("evaluate(NUMBERS, model, mean_loss)", TypeError, "model = [0, 1, ", "torch.nn.Module; it comes first"),
-    ("evaluate(model, batches(1), NUMBERS)", TypeError, "loss_fn = [0, 1, "),
-    ("evaluate(model, batches(1), mean_loss, carry=NUMBERS)", TypeError, "carry"),
-    ("distribute(NUMBERS)", TypeError, "model = [0, 1, "),
-    ("checkpoint_activations(NUMBERS, nn.Linear)", TypeError, "model = [0, 1, "),
-    ("find_batch_size(NUMBERS, len, 8)", TypeError, "is not callable"),
+    (lambda step: step(), TypeError, "batch"),
+    (lambda step: step.reset_carry(), ValueError, "without a carry"),
+    (lambda step: step.load_state_dict(Path("state.pt")), ValueError, "load the file first"),
+    (lambda step: step.load_state_dict("state.pt"), ValueError, "load the file first"),
+    (lambda step: copy.copy(step), TypeError, "can't be copied or pickled: build another one"),
+    (lambda step: copy.deepcopy([step]), TypeError, "can't be copied or pickled: build another one"),
+    (lambda step: pickle.dumps({"step": step}), TypeError, "can't be copied or pickled: build another one"),
+    (lambda model: evaluate(NUMBERS, model, mean_loss), TypeError, "model = [0, 1, ",
+     "torch.nn.Module; it comes first"),
+    (lambda model: evaluate(model, batches(1), mean_loss, carry=NUMBERS), TypeError, "carry"),
+    (lambda: distribute(NUMBERS), TypeError, "model = [0, 1, "),
+    (lambda: checkpoint_activations(NUMBERS, nn.Linear), TypeError, "model = [0, 1, "),
+    (lambda: find_batch_size(NUMBERS, len, 8), TypeError, "is not callable"),
 ]  # fmt: skip
 
 
@@ -115,7 +129,7 @@ def test_errors(row: Any) -> None:
         return TrainStep(**given)
 
     objects = {"model": model, "optimizer": optimizer, "first": first, "last": last, "step": step}
-    check_error(row, globals() | {"build": build}, **objects)
+    check_error(row, build=build, **objects)
     assert equal_trees(step(batch), reference(batch))
 
 
@@ -129,26 +143,26 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "aux": (_loss_and_aux, {"has_aux": True}),
     "carry": (carried_loss, {"carry": Recurrent().initial()}),
 }
-# What is returned, as an expression of the right value; the error, and what it names.
-RETURNED: list[tuple[str, str, type[Exception], str]] = [
-    ("loss", "(value, -1)", ValueError, "loss_fn returned"),
-    ("loss", "value.detach()", ValueError, "the loss has no gradient with respect to any"),
-    ("loss", "{}['missing']", KeyError, "missing"),
-    ("aux", "value[0]", TypeError, "loss_fn returned"),
-    ("aux", "(value[0], {'n': 3})", TypeError, "loss_fn returned"),
-    ("carry", "value[0]", TypeError, r"must return \(loss, carry\)"),
-    ("carry", "(value[0], (value[1][0][:, :2], value[1][1]))", ValueError, "carry"),
-    ("carry", "(value[0], (value[1][0][None], value[1][1]))", ValueError, "carry"),
-    ("carry", "(value[0], [*value[1]])", ValueError, "carry"),
-    ("carry", "(value[0], (value[1][0], 1.0))", ValueError, "carry"),
-    ("carry", "(value[0], (value[1][0], value[1][1].to('meta')))", ValueError, "carry"),
+# What is returned in place of the right value; the error, and what it names.
+RETURNED: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
+    ("loss", lambda value: (value, -1), ValueError, "loss_fn returned"),
+    ("loss", lambda value: value.detach(), ValueError, "the loss has no gradient with respect to any"),
+    ("loss", lambda value: {}["missing"], KeyError, "missing"),
+    ("aux", lambda value: value[0], TypeError, "loss_fn returned"),
+    ("aux", lambda value: (value[0], {"n": 3}), TypeError, "loss_fn returned"),
+    ("carry", lambda value: value[0], TypeError, r"must return \(loss, carry\)"),
+    ("carry", lambda value: (value[0], (value[1][0][:, :2], value[1][1])), ValueError, "carry"),
+    ("carry", lambda value: (value[0], (value[1][0][None], value[1][1])), ValueError, "carry"),
+    ("carry", lambda value: (value[0], [*value[1]]), ValueError, "carry"),
+    ("carry", lambda value: (value[0], (value[1][0], 1.0)), ValueError, "carry"),
+    ("carry", lambda value: (value[0], (value[1][0], value[1][1].to("meta"))), ValueError, "carry"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "wrong", "error", "message"), RETURNED)
+@pytest.mark.parametrize(("kind", "wrong", "error", "message"), RETURNED, ids=range(len(RETURNED)))
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_wrong_value_changes_nothing(
-    kind: str, wrong: str, error: type[Exception], message: str, pieces: int
+    kind: str, wrong: Callable[[Any], Any], error: type[Exception], message: str, pieces: int
 ) -> None:
     function, options = KINDS[kind]
     data = batches(pieces, time=3 if kind == "carry" else None)
@@ -157,7 +171,7 @@ def test_wrong_value_changes_nothing(
     def replaced(*arguments: Any) -> Any:
         is_last = any(argument is data[-1] for argument in arguments)
         value = function(*arguments)
-        return eval(wrong, {"torch": torch, "value": value}) if is_wrong and is_last else value
+        return wrong(value) if is_wrong and is_last else value
 
     step, reference = (
         make_step(model=Recurrent() if kind == "carry" else None, **options | {"loss_fn": chosen})
@@ -188,18 +202,19 @@ def test_update_without_gradients_changes_nothing(loss_fn: Any, mode: Any) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("group['params'].append(more)", "different parameters"),
-        ("group['params'].pop()", "different parameters"),
-        ("group.update(params=[more])", "different parameters"),
-        ("optimizer.add_param_group({'params': more})", "different groups"),
+        (lambda optimizer, more: optimizer.param_groups[0]["params"].append(more), "different parameters"),
+        (lambda optimizer, more: optimizer.param_groups[0]["params"].pop(), "different parameters"),
+        (lambda optimizer, more: optimizer.param_groups[0].update(params=[more]), "different parameters"),
+        (lambda optimizer, more: optimizer.add_param_group({"params": more}), "different groups"),
     ],
+    ids=["appended", "removed", "replaced", "new group"],
 )
-def test_changed_parameters_are_rejected(name: str, change: str, message: str) -> None:
+def test_changed_parameters_are_rejected(name: str, change: Callable[..., Any], message: str) -> None:
     step, (batch,) = make_step(name), batches(1)
     step(batch)
     group = step.optimizer.param_groups[0]
     before, params = state_kept_by_skips(step), [*group["params"]]
-    eval(change, {"optimizer": step.optimizer, "group": group, "more": nn.Parameter(torch.ones(1))})
+    change(step.optimizer, nn.Parameter(torch.ones(1)))
     for _ in range(2):
         with pytest.raises(ValueError, match=f"{message}.* the step was built for"):
             step(batch)

@@ -1,5 +1,6 @@
 """Checks of single arguments, and the paths in messages; those of curves are in `curves/test_errors.py`."""
 
+from functools import partial
 from math import inf, nan
 
 import numpy as np
@@ -11,18 +12,18 @@ from plateau_jax.validation import checks
 LARGE = [nan, inf, -inf, -1, -1e-30, 2.0**-127, 1e-300, 1e39, 3.4028236e38, 10**150, -(10**150)]
 NOT_NUMBERS = [True, np.True_, "0.1", b"1", None, 1j, [0.1], np.ones(2)]
 ERRORS = [
-    *((f"checks.peak('peak_value', LARGE[{index}])", ValueError, f"peak_value = {checks.short_repr(value)}",
-       "negative" if value < 0 else "must") for index, value in enumerate(LARGE)),
-    *((f"checks.peak('peak_value', NOT_NUMBERS[{index}])", TypeError, f"peak_value = {value!r}", "number")
-      for index, value in enumerate(NOT_NUMBERS)),
-    ("checks.peak('p', np.asarray(True))", TypeError, "p = ", "number"),
-    ("checks.number('r', np.asarray(True))", TypeError, "r = ", "number"),
+    *((partial(checks.peak, "peak_value", value), ValueError, f"peak_value = {checks.short_repr(value)}",
+       "negative" if value < 0 else "must") for value in LARGE),
+    *((partial(checks.peak, "peak_value", value), TypeError, f"peak_value = {value!r}", "number")
+      for value in NOT_NUMBERS),
+    (lambda: checks.peak("p", np.asarray(True)), TypeError, "p = ", "number"),
+    (lambda: checks.number("r", np.asarray(True)), TypeError, "r = ", "number"),
 ]  # fmt: skip
 
 
 @each_row(ERRORS)
 def test_errors(row):
-    check_error(row, globals())
+    check_error(row)
 
 
 @given(st.floats(2.0**-126, float(np.finfo(np.float32).max)) | st.sampled_from((0, 1, -0.0, 2.0**-126)))

@@ -63,7 +63,7 @@ def partial_path(directory: Path, step: int, save_id: str) -> Path:
 
 
 def list_complete(directory: Path) -> list[CheckpointDir]:
-    """Return the undamaged checkpoints that this library has written, in the order of their saves."""
+    """Return the undamaged checkpoints of this library, in the order of their saves."""
     return [checkpoint for checkpoint in list_with_damaged(directory) if not checkpoint.damage]
 
 
@@ -87,31 +87,31 @@ def list_with_damaged(directory: Path) -> list[CheckpointDir]:
 
 def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     """Return the checkpoint of this step, from its manifest."""
-    damage = ""
-    entries: dict[str, Any] = {}
+
+    def damaged(damage: str) -> CheckpointDir:
+        return CheckpointDir(step, path, inf, damage=f"{MANIFEST} {damage}")
+
     try:
         content = (path / MANIFEST).read_bytes()
     except FileNotFoundError:
-        damage = f"{MANIFEST} is missing"
+        return damaged("is missing")
     except OSError as error:
-        damage = f"{MANIFEST} can't be read: {error}"
-    else:
-        if content != _with_digest(content.rpartition(b', "sha256"')[0]):
-            damage = f"{MANIFEST} is damaged: its SHA-256 differs"
-        else:
-            entries = json.loads(content)
-            if entries["format"] != _FORMAT:
-                damage = f"{MANIFEST} has the format {entries['format']!r}, and not {_FORMAT!r}"
-            elif entries["step"] != step:
-                damage = f"{MANIFEST} is that of checkpoint {entries['step']}"
-    if damage:
-        return CheckpointDir(step, path, inf, damage=damage)
+        return damaged(f"can't be read: {error}")
+
+    before_digest = content.rpartition(b', "sha256"')[0]
+    if content != _with_digest(before_digest):
+        return damaged("is damaged: its SHA-256 differs")
+    entries: dict[str, Any] = json.loads(content)
+    if entries["format"] != _FORMAT:
+        return damaged(f"has the format {entries['format']!r}, and not {_FORMAT!r}")
+    if entries["step"] != step:
+        return damaged(f"is that of checkpoint {entries['step']}")
     del entries["format"], entries["sha256"]
     return CheckpointDir(path=path, **entries)
 
 
 def check_run_directory(directory: Path) -> None:
-    """Raise a ValueError if a directory is itself a checkpoint, or has checkpoints of an earlier format."""
+    """Raise a ValueError for a checkpoint's own directory, and for one with an earlier format."""
     if (directory / MANIFEST).exists():
         raise ValueError(
             f"{directory} is itself a checkpoint: pass the directory of the run, {directory.parent}"
@@ -128,7 +128,10 @@ def check_run_directory(directory: Path) -> None:
 
 
 def create_partial(path: Path) -> None:
-    """Create the directory of a save, and remove what killed saves have left. Only rank 0 calls it."""
+    """Create the directory of a save, and remove those that killed saves have left.
+
+    Only rank 0 calls it.
+    """
     for entry in _entries(path.parent):
         if _TEMPORARY_NAME.fullmatch(entry.name):
             shutil.rmtree(entry, ignore_errors=True)
@@ -136,9 +139,17 @@ def create_partial(path: Path) -> None:
 
 
 def commit(
-    path: Path, step: int, parts: dict[str, str], files: dict[str, str], world_size: int, keep: int
+    path: Path,
+    *,
+    step: int,
+    parts: dict[str, str],
+    files: dict[str, str],
+    world_size: int,
+    keep: int,
 ) -> None:
-    """Complete a checkpoint whose files are all on disk, then prune older ones. Only rank 0 calls it.
+    """Complete a checkpoint whose files are all on disk, then prune older ones.
+
+    Only rank 0 calls it.
 
     Args:
         path: Its path from `partial_path`.
@@ -159,27 +170,43 @@ def commit(
                 f"{name} is missing in {path}: the ranks do not share {directory}, or another "
                 "training run saves to it"
             )
-    last_index = max((checkpoint.save_index for checkpoint in list_complete(directory)), default=0)
-    entries: dict[str, Any] = {"format": _FORMAT, "step": step, "save_index": int(last_index) + 1}
-    entries |= {"world_size": world_size, "parts": parts, "files": files}
-    with (path / MANIFEST).open("wb") as file:
-        file.write(_with_digest(json.dumps(entries)[:-1].encode()))  # the digest closes the brace
-        file.flush()
-        os.fsync(file.fileno())
+    save_indices = [checkpoint.save_index for checkpoint in list_complete(directory)]
+    entries = {
+        "format": _FORMAT,
+        "step": step,
+        "save_index": int(max(save_indices, default=0)) + 1,
+        "world_size": world_size,
+        "parts": parts,
+        "files": files,
+    }
+    _write_manifest(path / MANIFEST, entries)
     _fsync_directory(path)
-    for number in itertools.count():
-        target = directory / str(step)
-        if number:
-            target = directory / f"{step}.{number}"
-        if not os.path.lexists(target):  # a rename would replace an empty directory
-            path.rename(target)
-            break
+    path.rename(_free_path(directory, step))
     # The rename reaches the disk before the older checkpoint of this step is removed.
     _fsync_directory(directory)
     _prune(directory, keep)
 
 
+def _write_manifest(path: Path, entries: dict[str, Any]) -> None:
+    text = json.dumps(entries).removesuffix("}")  # the digest closes the brace
+    with path.open("wb") as file:
+        file.write(_with_digest(text.encode()))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _free_path(directory: Path, step: int) -> Path:
+    """Return the first of the paths `30`, `30.1`, `30.2` that does not exist."""
+    path = directory / str(step)
+    for number in itertools.count(1):
+        if not os.path.lexists(path):  # a rename would replace an empty directory
+            break
+        path = directory / f"{step}.{number}"
+    return path
+
+
 def _prune(directory: Path, keep: int) -> None:
+    """Remove all but the last saved checkpoints of `keep` different steps."""
     checkpoints = list_complete(directory)
     latest: dict[int, CheckpointDir] = {}
     for checkpoint in checkpoints:
@@ -195,7 +222,7 @@ def _prune(directory: Path, keep: int) -> None:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Return True if a directory has a file with one of our names; a directory of another tool has none."""
+    """Return True if a directory has a file with one of our names, unlike those of other tools."""
     names = [entry.name for entry in _entries(path)]
     return any(name == MANIFEST or _RANK_FILE.fullmatch(name) for name in names)
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
-from typing import Any, NamedTuple, Never, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -27,20 +27,20 @@ from torch_bridge.training.step import TrainStep
 
 Value = TypeVar("Value")
 
-_lock = RLock()  # held by a thread while it starts a save, or takes the error of one
-_pending: dict[
-    str, "Future[None]"
-] = {}  # the last save into each directory, until its error is raised
+_lock = RLock()
+"""Held by a thread while it starts a save, or takes the error of one."""
+_pending: dict[str, "Future[None]"] = {}
+"""The last save into each directory, until its error is raised."""
 
 
 class Checkpoints:
-    """The checkpoints of a training run in a directory. Each has a step, usually the number of updates.
+    """The checkpoints of a training run in a directory.
 
-    A checkpoint holds parts, given by name. A part is an object with `state_dict` and
-    `load_state_dict` (a `TrainStep`, a loader, a `MetricLog`, a module, an optimizer, a scheduler),
-    or a dictionary or a list of plain values, which `load` refills in place. Values may be those
-    that `torch.load(weights_only=True)` reads, and NumPy arrays; they are restored exactly, without
-    gradients.
+    Each has a step, usually the number of updates, and holds parts, given by name. A part is an
+    object with `state_dict` and `load_state_dict` (a `TrainStep`, a loader, a `MetricLog`, a
+    module, an optimizer, a scheduler), or a dictionary or a list of plain values, which `load`
+    refills in place. Values may be those that `torch.load(weights_only=True)` reads, and NumPy
+    arrays; they are restored exactly, without gradients.
 
     `save` copies the current state and returns; the copy is written in the background, as
     safetensors files in the layout of `torch.distributed.checkpoint`. If a process is killed, the
@@ -75,7 +75,8 @@ class Checkpoints:
 
     >>> import tempfile, torch
     >>> from torch_bridge import Checkpoints
-    >>> directory, model, progress = tempfile.TemporaryDirectory(), torch.nn.Linear(2, 1), {"epoch": 1}
+    >>> directory = tempfile.TemporaryDirectory()
+    >>> model, progress = torch.nn.Linear(2, 1), {"epoch": 1}
     >>> checkpoints = Checkpoints(directory.name)
     >>> checkpoints.save(10, model=model, progress=progress)
     >>> progress["epoch"] = 2
@@ -93,20 +94,21 @@ class Checkpoints:
         while not os.path.lexists(existing):
             existing = existing.parent
         if not existing.is_dir():
-            what = "not a directory" if existing.exists() else "a link to a missing directory"
-            raise NotADirectoryError(f"directory = {str(directory)!r}: {existing} is {what}")
+            fault = "a link to a missing directory"
+            if existing.exists():
+                fault = "not a directory"
+            raise NotADirectoryError(f"directory = {str(directory)!r}: {existing} is {fault}")
         checkpoint_dirs.check_run_directory(self.directory)
         self._key = os.path.realpath(self.directory)
 
     def steps(self) -> list[int]:
-        """Return the steps of the complete checkpoints, ascending, after waiting for a pending save.
+        """Return the steps of the complete checkpoints, ascending.
 
-        This waits for this rank only: call `save(..., wait=True)` to wait for all.
+        This waits for a pending save of this rank: call `save(..., wait=True)` to wait for all.
         """
         self._finish()
-        return sorted(
-            {checkpoint.step for checkpoint in checkpoint_dirs.list_complete(self.directory)}
-        )
+        complete = checkpoint_dirs.list_complete(self.directory)
+        return sorted({checkpoint.step for checkpoint in complete})
 
     def save(self, step: int, /, wait: bool = False, **parts_by_name: Part) -> None:
         """Save the parts as they are now, after waiting for a pending save.
@@ -129,9 +131,7 @@ class Checkpoints:
 
         def copy_parts() -> _Copied:
             checked_step = checks.at_least("step", step, 0)
-            if isinstance(
-                wait, Stateful | dict | list
-            ):  # a part without a name, which would not be saved
+            if isinstance(wait, Stateful | dict | list):  # this part would not be saved
                 raise TypeError(
                     f"wait = {checks.short_repr(wait)} must be True or False: pass parts by name, "
                     "such as step=step"
@@ -142,18 +142,17 @@ class Checkpoints:
             digests = {name: parts.digest_of_names(state) for name, state in states.items()}
             return _Copied((checked_step, list(parts_by_name)), digests, uuid.uuid4().hex)
 
-        # Tensors of inference mode can't be trained on.
+        # Tensors that are created in inference mode can't be trained on.
         with _lock, torch.inference_mode(False), torch.no_grad():
             self._wait()  # so that the copy of an earlier save is freed
-            copied = collective_call(copy_parts)
-            checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in copied])
-            parts.check_same_order([rank.digests for rank in copied])
+            ranks = collective_call(copy_parts)
+            checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
+            parts.check_same_order([rank.digests for rank in ranks])
             earlier_error = self._wait()  # again: a signal handler may have saved meanwhile
-            path = checkpoint_dirs.partial_path(self.directory, checked_step, copied[0].save_id)
+            path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
             kinds = {name: parts.kind_of(part) for name, part in parts_by_name.items()}
-            _pending[self._key] = saving.start_save(
-                saving.Save(checked_step, states, kinds, path, self.keep)
-            )
+            save = saving.Save(checked_step, states, kinds, path, self.keep)
+            _pending[self._key] = saving.start_save(save)
         try:
             # An earlier save's error must not cost this checkpoint as well, so it is raised only
             # now.
@@ -192,22 +191,28 @@ class Checkpoints:
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: An error of a part that rejects its state.
         """
+        names = list(parts_by_name)
 
-        def read(saved: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, list[Any]]:
-            _check_saved_parts(saved[0], list(parts_by_name))
-            states = [
-                loading.read_part(saved[0], name, part) for name, part in parts_by_name.items()
-            ]
-            return saved[0], states
+        def check_arguments() -> tuple[int | None, list[str]]:
+            self._finish()
+            parts.check_parts(parts_by_name)
+            return _checked_step(step), names
+
+        def read(checkpoints: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, list[Any]]:
+            [saved] = checkpoints
+            _check_saved_parts(saved, names)
+            states: list[Any] = []
+            for name, part in parts_by_name.items():
+                states.append(loading.read_part(saved, name, part))
+            return saved, states
 
         with torch.inference_mode(False), torch.no_grad():
-            names = list(parts_by_name)
-            found = self._read_newest(
-                step, names, lambda: parts.check_parts(parts_by_name), read, verify=verify
-            )
-            if found is None:
+            arguments = collective_call(check_arguments)
+            checked_step, _ = _agreed("load", "(step, parts)", arguments)
+            newest = self._read_newest(checked_step, read, verify=verify)
+            if newest is None:
                 return None
-            saved, states = found
+            saved, states = newest
             # Before any part changes: under an error filter a warning raises.
             message = _world_size_warning(saved, parts_by_name)
             if message:
@@ -217,7 +222,7 @@ class Checkpoints:
             return saved.checkpoint.step
 
     def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
-        """Load a model's weights and buffers from a checkpoint, without an optimizer or a training step.
+        """Load a model's weights and buffers from a checkpoint, without an optimizer.
 
         The model may be plain or wrapped, on any number of ranks, however it was saved. If buffers
         differed between ranks (running statistics under DDP, for instance), all ranks get those of
@@ -250,21 +255,27 @@ class Checkpoints:
         >>> directory.cleanup()
         """
 
-        def read(saved: list[SavedCheckpoint]) -> tuple[int, Any]:
-            _check_saved_parts(saved[0], [part])
-            return saved[0].checkpoint.step, loading.read_model(saved[0], part, model)
+        def check_arguments() -> tuple[int | None, list[str]]:
+            self._finish()
+            parts.check_model(part, "model", model)
+            return _checked_step(step), [part]
+
+        def read(checkpoints: list[SavedCheckpoint]) -> tuple[int, Any]:
+            [saved] = checkpoints
+            _check_saved_parts(saved, [part])
+            return saved.checkpoint.step, loading.read_model(saved, part, model)
 
         with torch.inference_mode(False), torch.no_grad():
-            found = self._read_newest(
-                step, [part], lambda: parts.check_model(part, "model", model), read
-            )
+            arguments = collective_call(check_arguments)
+            checked_step, _ = _agreed("load", "(step, parts)", arguments)
+            newest = self._read_newest(checked_step, read, verify=True)
             # A new training run may start without a checkpoint, but a model would stay random.
-            if found is None:
+            if newest is None:
                 raise ValueError(
                     f"{self.directory} has no checkpoint to load: Checkpoints takes the directory "
                     "given to the run that saved them"
                 )
-            loaded_step, state = found
+            loaded_step, state = newest
             collective_call(lambda: parts.set_state(model, state))
             return loaded_step
 
@@ -321,7 +332,8 @@ class Checkpoints:
         def check_arguments() -> tuple[list[int], list[float], str]:
             self._finish()
             parts.check_model(part, "into", into)
-            return *merging.check_arguments(steps, weights), part
+            checked_steps, checked_weights = merging.check_arguments(steps, weights)
+            return checked_steps, checked_weights, part
 
         arguments = collective_call(check_arguments)
         checked_steps, checked_weights, name = _agreed("merge", "(steps, weights, part)", arguments)
@@ -357,10 +369,11 @@ class Checkpoints:
     def _list(self) -> list[CheckpointDir]:
         """Return the checkpoints that rank 0 sees: other ranks may see different ones by now."""
         listed = collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
-        # The path of the directory may differ by rank.
-        return [
-            replace(checkpoint, path=self.directory / checkpoint.path.name) for checkpoint in listed
-        ]
+        checkpoints: list[CheckpointDir] = []
+        for checkpoint in listed:
+            path = self.directory / checkpoint.path.name  # the directory's path may differ by rank
+            checkpoints.append(replace(checkpoint, path=path))
+        return checkpoints
 
     def _checkpoint_of(self, step: int, listed: Sequence[CheckpointDir]) -> CheckpointDir:
         """Return the checkpoint of this step, the last saved one if there are several."""
@@ -375,29 +388,20 @@ class Checkpoints:
     def _read_newest(
         self,
         step: int | None,
-        names: list[str],
-        check: Callable[[], None],
         read: Callable[[list[SavedCheckpoint]], Value],
         *,
-        verify: bool = True,
+        verify: bool,
     ) -> Value | None:
-        """Read from the checkpoint of this step, or from the newest that is not damaged. A collective.
+        """Read from the checkpoint of this step, or from the newest that is not damaged.
 
-        If a save in another process changes the directory meanwhile, this starts again.
+        A collective. If a save in another process changes the directory meanwhile, this starts
+        again.
         """
-
-        def check_arguments() -> tuple[int | None, list[str]]:
-            self._finish()
-            check()
-            if step is None:
-                return None, names
-            return checks.at_least("step", step, 0), names
-
-        checked_step, _ = _agreed("load", "(step, parts)", collective_call(check_arguments))
         listed = self._list()
         candidates = listed
-        if checked_step is not None:
-            candidates = [self._checkpoint_of(checked_step, listed)]
+        if step is not None:
+            candidates = [self._checkpoint_of(step, listed)]
+
         damages: list[str] = []
         for checkpoint in reversed(candidates):
             value, damage = loading.read_verified([checkpoint], read, verify=verify)
@@ -409,17 +413,13 @@ class Checkpoints:
                     warnings.warn(message, UserWarning, stacklevel=3)
                 return value
             if self._list() != listed:
-                return self._read_newest(step, names, check, read, verify=verify)
+                return self._read_newest(step, read, verify=verify)
             damages.append(damage)
-        if damages:
-            what = "only damaged checkpoints" if checked_step is None else "a damaged checkpoint"
-            raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
-        return None
 
-    def __reduce__(self) -> Never:
-        raise TypeError(
-            "Checkpoints can't be copied or pickled: build others on the same directory"
-        )
+        if not damages:
+            return None
+        what = "only damaged checkpoints" if step is None else "a damaged checkpoint"
+        raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
 
 
 class _Copied(NamedTuple):
@@ -430,6 +430,12 @@ class _Copied(NamedTuple):
     """The `digest_of_names` of each part."""
     save_id: str
     """The id of the save; all ranks use that of rank 0."""
+
+
+def _checked_step(step: int | None) -> int | None:
+    if step is None:
+        return None
+    return checks.at_least("step", step, 0)
 
 
 def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
@@ -452,8 +458,9 @@ def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str]) -> None:
 
 
 def _world_size_warning(saved: SavedCheckpoint, parts_by_name: Mapping[str, Part]) -> str:
-    """Return a warning about values that are dropped or copied between ranks, or an empty string."""
-    before, now = saved.checkpoint.world_size, processes.world_size()
+    """Return a warning about values dropped or copied between ranks, or an empty string."""
+    before = saved.checkpoint.world_size
+    now = processes.world_size()
     message = f"{saved.checkpoint.path} was saved by {before} processes, and now there are {now}: "
     if now < before:
         dropped = saved.values_of_ranks(now, parts_by_name)

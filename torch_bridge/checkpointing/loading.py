@@ -1,4 +1,4 @@
-"""Verify a checkpoint, and read from it what this rank needs: DCP reads the shards of what is sharded now."""
+"""Verify a checkpoint, and read from it what this rank needs: DCP reads the shards of DTensors."""
 
 import hashlib
 import os
@@ -47,21 +47,24 @@ class SavedCheckpoint:
         self._saved: Mapping[str, Any] = metadata.state_dict_metadata
 
     def values_of_ranks(self, first: int, names: Collection[str]) -> list[str]:
-        """Return what ranks from this one on saved of these parts because it differs from rank 0's.
+        """Return the values of these parts that ranks from `first` on saved separately.
 
-        The values are named by up to two components, such as `step.random`.
+        They differ from rank 0's. Each is named by up to two components, such as `step.random`.
         """
         values: set[str] = set()
         for rank in range(first, self.checkpoint.world_size):
             prefix = saving.name_of_rank("", rank)
             for stored_name in self._saved:
+                if not stored_name.startswith(prefix):
+                    continue
                 path = stored_name.removeprefix(prefix).partition("/")[0]
-                if stored_name.startswith(prefix) and path.partition(".")[0] in names:
-                    values.add(".".join(path.split(".")[:2]))
+                components = path.split(".")
+                if components[0] in names:
+                    values.add(".".join(components[:2]))
         return sorted(values)
 
     def read_structure(self, part: str, rank: int) -> Any:
-        """Return a part's state as this rank saved it, with a `StoredTensor` in place of each tensor."""
+        """Return a part's state as a rank saved it, with a `StoredTensor` for each tensor."""
         name = self._stored_name(saving.structure_name(part), rank)
         content = torch.empty(self._saved[name].size, dtype=torch.uint8, device="cpu")
         self.fill_tensors({name: content})
@@ -76,7 +79,6 @@ class SavedCheckpoint:
     def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
         """Read tensors into these by name; of a DTensor, this rank's shard."""
         saving.ignore_single_process()
-
         on_cpu: AbstractContextManager[Any] = nullcontext()
         if torch.get_default_device().type != "cpu":
             on_cpu = torch.device("cpu")  # only if it is needed, since it slows down every operator
@@ -89,10 +91,10 @@ class SavedCheckpoint:
             )
 
     def _stored_name(self, name: str, rank: int) -> str:
-        """Return the name that a rank's tensor is stored under: its own, or that of rank 0's equal tensor."""
-        own_name = saving.name_of_rank(name, rank)
-        if own_name in self._saved:
-            return own_name
+        """Return the name that a rank's tensor is stored under: rank 0's, unless it differs."""
+        name_of_rank = saving.name_of_rank(name, rank)
+        if name_of_rank in self._saved:
+            return name_of_rank
         return name
 
 
@@ -109,11 +111,14 @@ def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
     Raises:
         ValueError: The part was of a different kind.
     """
-    kind, saved_kind = parts.kind_of(part), saved.checkpoint.parts[name]
+    kind = parts.kind_of(part)
+    saved_kind = saved.checkpoint.parts[name]
     if saved_kind != kind:
         raise ValueError(f"{name} was saved as a {saved_kind}, and here it is a {kind}")
+
     rank = processes.rank()
-    state = read_tensors(saved, saved.read_structure(name, rank), Targets(name, part))
+    structure = saved.read_structure(name, rank)
+    state = read_tensors(saved, structure, Targets(name, part))
     if isinstance(part, TrainStep) and rank >= saved.checkpoint.world_size:
         current: Any = part._read_state()
         for key in _PER_RANK_KEYS:
@@ -122,16 +127,17 @@ def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
 
 
 def read_model(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
-    """Return the state that a module gets, that of rank 0, under the module's names without wrappers.
+    """Return the state that a module gets: that of rank 0, under the module's plain names.
 
     Raises:
         ValueError: See `model_structure`.
     """
-    return read_tensors(saved, model_structure(saved, part, model), Targets(part, model))
+    structure = model_structure(saved, part, model)
+    return read_tensors(saved, structure, Targets(part, model))
 
 
 def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
-    """Return the structure of a module's or a training step's model, under the module's plain names.
+    """Return the structure of a saved module, or of a training step's, under plain names.
 
     Raises:
         ValueError: It is not that of a module with these names and shapes.
@@ -140,18 +146,26 @@ def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapp
     if not isinstance(structure, dict) or saved.checkpoint.parts[part] != "state":
         raise ValueError(f"{part} is neither a TrainStep nor a module")
     structure = cast("dict[str, Any]", structure)
-    if {"model", "optimizer", "applied"} <= structure.keys():
+    if {"model", "optimizer", "applied"} <= structure.keys():  # of a training step
         structure = structure["model"]
+
     current = plain_state(model)
     named = to_plain_names(structure, current)
-    differences: list[str] = []
-    for name in current | dict(named):
-        saved_shape, shape = _shape_in(named, name), _shape_in(current, name)
-        if saved_shape != shape:
-            differences.append(f"{name}: {saved_shape} in the checkpoint, {shape} here")
+    differences = _differences(named, current)
     if differences:
         raise ValueError(f"{part} was saved with a different model: {'; '.join(differences[:5])}")
     return named
+
+
+def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Return the differences between two states in names and shapes, as text."""
+    differences: list[str] = []
+    for name in {**current, **saved}:
+        saved_shape = _shape_in(saved, name)
+        shape = _shape_in(current, name)
+        if saved_shape != shape:
+            differences.append(f"{name}: {saved_shape} in the checkpoint, {shape} here")
+    return differences
 
 
 def _shape_in(state: Mapping[str, Any], name: str) -> str:
@@ -176,14 +190,21 @@ def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> 
     return fill_structure(structure, tensors)
 
 
+class _ShardedParameter(NamedTuple):
+    parameter: Tensor
+    is_of_torch: bool
+    """True if one of torch's own optimizers trains it."""
+
+
 class Targets:
     """Allocates the tensors of a part to read into, sharded as the part needs them.
 
     A tensor is sharded like the one that the part has now. An optimizer that has not stepped yet
-    has no state, and reading whole moments would take many times the memory of a shard. So its
-    tensors are sharded like their parameter if they have its shape, and otherwise as they were
-    saved. An optimizer of another library may shard even those of its shape differently from the
-    parameter: as they were saved.
+    has none, and whole moments would take many times the memory of a shard. Then it is sharded
+
+        like its parameter    if it has the parameter's shape
+        as it was saved       if it has a different shape, or if the optimizer is not torch's own,
+                              which may shard its state differently from the parameter
     """
 
     def __init__(self, name: str, part: Part) -> None:
@@ -192,7 +213,7 @@ class Targets:
 
     @cached_property
     def _current(self) -> dict[str, Any]:
-        """The leaves of the part's state, by path: none without ranks, since only the DTensors matter."""
+        """The leaves of the part's state, by path; none without ranks, as only DTensors matter."""
         leaves: dict[str, Any] = {}
         if processes.has_group():
             with suppress(Exception):  # the part may have no state yet
@@ -200,37 +221,34 @@ class Targets:
         return leaves
 
     @cached_property
-    def _parameters(self) -> "dict[str, _ShardedParameter]":
+    def _parameters(self) -> dict[str, _ShardedParameter]:
         if not processes.has_group():
             return {}
         return _sharded_parameters(self.name, self._part)
 
     def allocate(self, path: str, stored: StoredTensor) -> Tensor:
         """Return an uninitialized tensor for a path of the part's state."""
-        shape, dtype = stored.meta.shape, stored.meta.dtype
-        like, owner = self._current.get(path), self._parameter_of(path)
+        shape = stored.meta.shape
+        dtype = stored.meta.dtype
+        like = self._current.get(path)
+        owner = self._parameter_of(path)
         if like is None and owner is not None:
-            if owner.parameter.shape == shape and (owner.is_of_torch or stored.placements is None):
+            has_shape = owner.parameter.shape == shape
+            if has_shape and (owner.is_of_torch or stored.placements is None):
                 like = owner.parameter
             elif stored.placements is not None:
                 return empty_dtensor(owner.parameter, shape, dtype, stored.placements)
-        if isinstance(like, Tensor) and mesh_of(like) and like.shape == shape:
+        if isinstance(like, Tensor) and mesh_of(like) is not None and like.shape == shape:
             return torch.empty_like(like.detach(), dtype=dtype, device="cpu")
         return torch.empty_strided(shape, stored.meta.stride(), dtype=dtype, device="cpu")
 
-    def _parameter_of(self, path: str) -> "_ShardedParameter | None":
+    def _parameter_of(self, path: str) -> _ShardedParameter | None:
         """Return the sharded parameter whose state a path belongs to."""
         while path:
             path = path.rpartition(".")[0]
             if path in self._parameters:
                 return self._parameters[path]
         return None
-
-
-class _ShardedParameter(NamedTuple):
-    parameter: Tensor
-    is_of_torch: bool
-    """True if one of torch's own optimizers trains it."""
 
 
 def _current_state(part: Part) -> Any:
@@ -246,19 +264,26 @@ def _sharded_parameters(name: str, part: Part) -> dict[str, _ShardedParameter]:
     The first one is also found under the path of all states, for values that belong to no
     parameter.
     """
-    optimizers: Sequence[Optimizer] = [part] if isinstance(part, Optimizer) else []
-    path = name
-    if isinstance(part, TrainStep):
-        optimizers, path = part.optimizers, f"{name}.optimizer"
     by_path: dict[str, _ShardedParameter] = {}
-    for index, optimizer in enumerate(optimizers):
-        path_of_states = f"{path}.{index}.state" if len(optimizers) > 1 else f"{path}.state"
-        for number, parameter in enumerate(all_parameters([optimizer])):
-            if mesh_of(parameter):
+    for path, optimizer in _optimizers_by_path(name, part).items():
+        for index, parameter in enumerate(all_parameters([optimizer])):
+            if mesh_of(parameter) is not None:
                 owner = _ShardedParameter(parameter, is_of_torch(optimizer))
-                by_path.setdefault(path_of_states, owner)
-                by_path[f"{path_of_states}.{number}"] = owner
+                by_path.setdefault(f"{path}.state", owner)
+                by_path[f"{path}.state.{index}"] = owner
     return by_path
+
+
+def _optimizers_by_path(name: str, part: Part) -> dict[str, Optimizer]:
+    """Return the optimizers of a part, by the path of their state."""
+    if isinstance(part, Optimizer):
+        return {name: part}
+    if not isinstance(part, TrainStep):
+        return {}
+    path = f"{name}.optimizer"
+    if len(part.optimizers) == 1:
+        return {path: part.optimizers[0]}
+    return {f"{path}.{index}": optimizer for index, optimizer in enumerate(part.optimizers)}
 
 
 def read_verified(
@@ -282,22 +307,16 @@ def read_verified(
     for checkpoint in checkpoints:
         if checkpoint.damage:
             return None, f"{checkpoint.step}: {checkpoint.damage}"
+
     value: Value | None = None
     error: Exception | None = None
     damages: list[str] = []
     try:
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            pending: list[Future[str]] = []
-            for checkpoint, name in _files_to_verify(checkpoints):
-                pending.append(pool.submit(_find_damage, checkpoint, name, verify=verify))
-            try:
-                value = read([SavedCheckpoint(checkpoint) for checkpoint in checkpoints])
-            finally:
-                damages += [verified.result() for verified in pending]
-                damages += [_find_change(checkpoint) for checkpoint in checkpoints]
+        value = _read_while_verifying(checkpoints, read, damages, verify=verify)
     except Exception as caught:  # of a damaged file, there may be any error
         error = caught
     damage = "; ".join(filter(None, damages))
+
     try:
         gathered = processes.gather((damage, processes.describe_error(error)))
         for damage_of_rank, _ in gathered:
@@ -309,10 +328,29 @@ def read_verified(
     return value, ""
 
 
-def _find_change(checkpoint: CheckpointDir) -> str:
-    """Return an empty string, or that a save in another process has replaced or removed a checkpoint.
+def _read_while_verifying(
+    checkpoints: Sequence[CheckpointDir],
+    read: Callable[[list[SavedCheckpoint]], Value],
+    damages: list[str],
+    *,
+    verify: bool,
+) -> Value:
+    """Read, and add what is damaged to `damages`, even if reading raises an error."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        pending: list[Future[str]] = []
+        for checkpoint, name in _files_to_verify(checkpoints):
+            pending.append(pool.submit(_find_damage, checkpoint, name, verify=verify))
+        try:
+            return read([SavedCheckpoint(checkpoint) for checkpoint in checkpoints])
+        finally:
+            damages += [verified.result() for verified in pending]
+            damages += [_find_change(checkpoint) for checkpoint in checkpoints]
 
-    Its files are opened by their paths, some later than others, and could be those of two
+
+def _find_change(checkpoint: CheckpointDir) -> str:
+    """Return that a save in another process has replaced or removed a checkpoint, if it has.
+
+    The files are opened by their paths, some later than others, and could be those of two
     checkpoints.
     """
     if read_checkpoint(checkpoint.path, checkpoint.step) == checkpoint:
@@ -324,10 +362,9 @@ def _files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[Checkpo
     """Return this rank's share of the files, each as its checkpoint and its name."""
     files: list[tuple[CheckpointDir, str]] = []
     for checkpoint in checkpoints:
-        present = {
-            path.name for path in checkpoint.path.glob("*.safetensors")
-        }  # DCP would read all of them
-        all_names = sorted(present.union(checkpoint.files))
+        # Also a file that does not belong to it: DCP would read it too.
+        present = [path.name for path in checkpoint.path.glob("*.safetensors")]
+        all_names = sorted({*present, *checkpoint.files})
         for name in all_names[processes.rank() :: processes.world_size()]:
             files.append((checkpoint, name))
     return files

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,12 +33,13 @@ def check_arguments(steps: Any, weights: Any) -> tuple[list[int], list[float]]:
     for name, value, items in (("steps", steps, "integers"), ("weights", weights, "numbers")):
         if not checks.is_ordered(value):
             raise TypeError(f"{name} = {checks.short_repr(value)} must be a sequence of {items}")
-    checked_steps = [
-        checks.at_least(f"steps[{index}]", step, 0) for index, step in enumerate(steps)
-    ]
-    checked_weights = [
-        float(checks.float32(f"weights[{index}]", weight)) for index, weight in enumerate(weights)
-    ]
+    checked_steps: list[int] = []
+    for index, step in enumerate(steps):
+        checked_steps.append(checks.at_least(f"steps[{index}]", step, 0))
+    checked_weights: list[float] = []
+    for index, weight in enumerate(weights):
+        checked_weights.append(float(checks.float32(f"weights[{index}]", weight)))
+
     if not checked_steps:
         raise ValueError("steps is empty: it must name at least one checkpoint")
     if len(set(checked_steps)) < len(checked_steps):
@@ -55,31 +57,50 @@ def check_arguments(steps: Any, weights: Any) -> tuple[list[int], list[float]]:
     return checked_steps, checked_weights
 
 
+@dataclass(frozen=True)
+class _Source:
+    """A checkpoint to average: how to read it, the structure of its model, and its weight."""
+
+    saved: SavedCheckpoint
+    structure: Mapping[str, Any]
+    weight: float
+
+    @property
+    def step(self) -> int:
+        return self.saved.checkpoint.step
+
+
 def merge_states(
     saved: Sequence[SavedCheckpoint], weights: Sequence[float], part: str, model: nn.Module
 ) -> Mapping[str, Any]:
-    """Return the model's state in the last checkpoint, with means in place of its floating-point tensors.
+    """Return the model's state in the last checkpoint, with means of its floating-point tensors.
 
     Everything is checked before any tensor is read.
     """
+    sources: list[_Source] = []
+    for checkpoint, weight in zip(saved, weights, strict=True):
+        sources.append(_Source(checkpoint, _structure_of(checkpoint, part, model), weight))
+    last = sources[-1]
     current = plain_state(model)
-    structures = [_structure_of(checkpoint, part, model) for checkpoint in saved]
-    averaged = _names_to_average(saved, structures, current)
+    averaged = _names_to_average(sources, current)
     targets = Targets(part, model)
-    state: Any = copy.copy(structures[-1])  # keeps torch's `_metadata`
+
+    state: Any = copy.copy(last.structure)  # keeps torch's `_metadata`
     # Of tied tensors only the last is averaged: `load_state_dict` loads it over the others anyway.
     last_of_memory = {memory_key(current[name]): name for name in averaged}
     for names in _groups([*last_of_memory.values()], current):
-        for name, mean in _means(saved, structures, weights, names, targets).items():
+        for name, mean in _means(sources, names, targets).items():
             state[name] = mean.to(current[name].dtype)
     for name in averaged:
         state[name] = state[last_of_memory[memory_key(current[name])]]
-    rest = {name: leaf for name, leaf in structures[-1].items() if name not in averaged}
-    state.update(read_tensors(saved[-1], rest, targets))
+
+    rest = {name: leaf for name, leaf in last.structure.items() if name not in averaged}
+    state.update(read_tensors(last.saved, rest, targets))
     return state
 
 
 def _structure_of(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
+    """Return the structure of the model; an error names the checkpoint."""
     try:
         return model_structure(saved, part, model)
     except ValueError as error:
@@ -95,38 +116,30 @@ def _groups(names: Sequence[str], current: Mapping[str, Tensor]) -> Generator[li
         size += local_shard(current[name]).nbytes
         if size >= _GROUP_BYTES:
             yield group
-            group, size = [], 0
+            group = []
+            size = 0
     if group:
         yield group
 
 
-def _means(
-    saved: Sequence[SavedCheckpoint],
-    structures: Sequence[Mapping[str, Any]],
-    weights: Sequence[float],
-    names: Sequence[str],
-    targets: Targets,
-) -> dict[str, Tensor]:
+def _means(sources: Sequence[_Source], names: Sequence[str], targets: Targets) -> dict[str, Tensor]:
     """Return the mean of some tensors, in the dtype of the sum."""
     sums: dict[str, Tensor] = {}
-    last = len(saved) - 1
-    for index in (last, *range(last)):
-        if weights[index] == 0:
+    # The last one comes first, as in earlier versions: another order gives other bits.
+    for source in (sources[-1], *sources[:-1]):
+        if source.weight == 0:
             continue  # 0 · infinity is NaN
-        tensors: dict[str, Any] = read_tensors(
-            saved[index], {name: structures[index][name] for name in names}, targets
-        )
+        structure = {name: source.structure[name] for name in names}
+        tensors: dict[str, Any] = read_tensors(source.saved, structure, targets)
         for name in names:
-            dtype = _dtype_of_sum([structure[name] for structure in structures])
+            tensor = tensors.pop(name).detach()
+            memory = memory_key(tensor)
+            is_tied = any(memory_key(later) == memory for later in tensors.values())
+            product = tensor.to(_dtype_of_sum(sources, name), copy=is_tied)
             # Round the product before adding. A fused operation such as add_(…, alpha=weight)
             # rounds once for some elements and twice for others: a sharded tensor would get other
             # bits than a whole one.
-            tensor = tensors.pop(name).detach()
-            is_shared = memory_key(tensor) in map(
-                memory_key, tensors.values()
-            )  # tied where it was saved
-            product = tensor.to(dtype, copy=is_shared)
-            local_shard(product).mul_(weights[index])
+            local_shard(product).mul_(source.weight)
             if name in sums:
                 local_shard(sums[name]).add_(local_shard(product))
             else:
@@ -135,11 +148,7 @@ def _means(
     return sums
 
 
-def _names_to_average(
-    saved: Sequence[SavedCheckpoint],
-    structures: Sequence[Mapping[str, Any]],
-    current: Mapping[str, Tensor],
-) -> list[str]:
+def _names_to_average(sources: Sequence[_Source], current: Mapping[str, Tensor]) -> list[str]:
     """Return the names of the floating-point tensors, real or complex.
 
     Raises:
@@ -147,20 +156,21 @@ def _names_to_average(
             mean.
     """
     names: list[str] = []
-    last_step = saved[-1].checkpoint.step
-    for name, leaf in structures[-1].items():
-        kind, dtype = _kind_of_mean(leaf), _dtype(leaf)
+    last = sources[-1]
+    for name, leaf in last.structure.items():
+        kind = _kind_of_mean(leaf)
+        dtype = _dtype(leaf)
         if dtype is None or not kind:
             continue
-        for checkpoint, structure in zip(saved, structures, strict=True):
-            if _kind_of_mean(structure[name]) != kind:
+        for source in sources:
+            if _kind_of_mean(source.structure[name]) != kind:
                 raise ValueError(
-                    f"{name} is {_dtype(structure[name])} in checkpoint "
-                    f"{checkpoint.checkpoint.step}, and {dtype} in checkpoint {last_step}"
+                    f"{name} is {_dtype(source.structure[name])} in checkpoint {source.step}, and "
+                    f"{dtype} in checkpoint {last.step}"
                 )
         if not torch.can_cast(dtype, current[name].dtype):
             raise ValueError(
-                f"{name} is {dtype} in checkpoint {last_step}, and {current[name].dtype} here: its "
+                f"{name} is {dtype} in checkpoint {last.step}, and {current[name].dtype} here: its "
                 "mean does not fit"
             )
         names.append(name)
@@ -186,10 +196,10 @@ def _kind_of_mean(leaf: Any) -> str:
     return ""
 
 
-def _dtype_of_sum(leaves: Sequence[Any]) -> torch.dtype:
-    """Return the dtype to sum in: double precision if any checkpoint has it, else single precision."""
-    dtypes = [_dtype(leaf) for leaf in leaves]
-    is_double = torch.float64 in dtypes or torch.complex128 in dtypes
-    if _kind_of_mean(leaves[0]) == "complex":
-        return torch.complex128 if is_double else torch.complex64
-    return torch.float64 if is_double else torch.float32
+def _dtype_of_sum(sources: Sequence[_Source], name: str) -> torch.dtype:
+    """Return the dtype to sum in: of double precision if any checkpoint has it, else of single."""
+    dtypes = [_dtype(source.structure[name]) for source in sources]
+    is_complex = _kind_of_mean(sources[-1].structure[name]) == "complex"
+    if torch.float64 in dtypes or torch.complex128 in dtypes:
+        return torch.complex128 if is_complex else torch.float64
+    return torch.complex64 if is_complex else torch.float32

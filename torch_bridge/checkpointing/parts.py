@@ -17,7 +17,7 @@ from torch_bridge.training.step import TrainStep
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object that returns its state and loads a saved one: a training step, a loader, a module."""
+    """An object with a state to save and load: a training step, a loader, a module."""
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
@@ -49,10 +49,12 @@ def kind_of(part: Part) -> str:
     """Return the kind of a part: "state", "dict" or "list"."""
     if isinstance(part, Stateful):
         return "state"
-    return "dict" if isinstance(part, dict) else "list"
+    if isinstance(part, dict):
+        return "dict"
+    return "list"
 
 
-def check_model(part: Any, argument: str, model: Any) -> None:
+def check_model(part: str, argument: str, model: Any) -> None:
     """Check that an argument is a module with memory to load into.
 
     Args:
@@ -60,8 +62,6 @@ def check_model(part: Any, argument: str, model: Any) -> None:
         argument: The argument's name.
         model: The argument.
     """
-    if not isinstance(part, str) or not part.isidentifier():
-        raise ValueError(f"part = {checks.short_repr(part)} must be a valid variable name")
     if not isinstance(model, nn.Module):
         raise TypeError(
             f"{argument} = {checks.short_repr(model)} must be a module: a whole part is loaded by "
@@ -75,14 +75,18 @@ def check_model(part: Any, argument: str, model: Any) -> None:
 
 
 def get_state(part: Part) -> Any:
+    """Return a part's state, which may share memory with it."""
     if isinstance(part, nn.Module):
         return plain_state(part)
     if isinstance(part, Stateful):
         return part.state_dict()
-    return dict(part) if isinstance(part, dict) else list(part)
+    if isinstance(part, dict):
+        return dict(part)
+    return list(part)
 
 
 def set_state(part: Part, state: Any) -> None:
+    """Load a state into a part."""
     if isinstance(part, nn.Module):
         load_plain_state(part, state)
     elif isinstance(part, Optimizer):
@@ -103,15 +107,14 @@ def copy_state(name: str, part: Part) -> SplitState:
         TypeError: The state holds something that a checkpoint can't hold.
     """
     if isinstance(part, TrainStep):
-        return split_state(
-            name, part.state_dict(), lambda tensor: tensor
-        )  # these are copies already
+        # Its tensors are copies already.
+        return split_state(name, part.state_dict(), copy_tensor=lambda tensor: tensor)
     return split_state(name, get_state(part), host_copier())
 
 
 def digest_of_names(state: SplitState) -> str | None:
     """Return a digest of a part's names of its parameters; None if it has no shards."""
-    if not any(map(mesh_of, state.tensors.values())):
+    if all(mesh_of(tensor) is None for tensor in state.tensors.values()):
         return None
     names: Any = None
     match state.structure:
@@ -125,7 +128,9 @@ def digest_of_names(state: SplitState) -> str | None:
 
 
 def check_same_order(digests_by_rank: Sequence[Mapping[str, str | None]]) -> None:
-    """Reject a part whose ranks name its parameters differently: shards are joined by position, not by name.
+    """Reject a part whose ranks name its parameters differently.
+
+    Shards are joined by position, not by name.
 
     Args:
         digests_by_rank: For each rank, the `digest_of_names` of each part.

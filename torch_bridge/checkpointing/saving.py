@@ -1,4 +1,4 @@
-"""Write a checkpoint in the background: DCP plans which rank writes what, and each rank writes one file.
+"""Write a checkpoint in the background: each rank writes one file, as DCP plans it.
 
 Each rank writes its shards of DTensors. Rank 0 writes everything else, and another rank only what
 differs from rank 0's. DCP assumes that tensors of equal names are equal, so a tensor that differs
@@ -83,7 +83,7 @@ def ignore_single_process() -> None:
 
 @contextmanager
 def plain_errors(rank: int) -> Generator[None]:
-    """Raise this rank's error of a function of DCP as it was, or a RuntimeError for another rank's."""
+    """Raise this rank's error of DCP as it was, or a RuntimeError for the error of another rank."""
     # DCP's CheckpointException is a BaseException, which would pass every `except Exception` of a
     # program.
     try:
@@ -99,12 +99,16 @@ def plain_errors(rank: int) -> Generator[None]:
 
 
 def _background_group() -> Any:
-    """Return a group for the collectives of background saves, separate from those of the training run."""
+    """Return a group for the collectives of background saves, separate from the training run's."""
     world = distributed.group.WORLD
     if world not in _groups:
         _groups.clear()  # of a process group that was destroyed
         _groups[world] = distributed.new_group(backend="gloo")
     return _groups[world]
+
+
+def _has_background_group() -> bool:
+    return distributed.is_initialized() and distributed.group.WORLD in _groups
 
 
 class _BackgroundTraceback(Exception):
@@ -115,25 +119,25 @@ class _BackgroundTraceback(Exception):
 
 
 def _run(save: Save, group: Any) -> None:
-    step, path, rank = save.step, save.path, save.rank
     try:
         _write(save, group)
     except Exception as caught:
-        error, text = caught, "".join(traceback.format_exception(caught))
+        error: Exception = caught
+        text = "".join(traceback.format_exception(caught))
     else:
         return
-    del save
-    if rank == 0:
-        shutil.rmtree(path, ignore_errors=True)
-    if group is not None and not (
-        distributed.is_initialized() and distributed.group.WORLD in _groups
-    ):
+    if save.rank == 0:
+        shutil.rmtree(save.path, ignore_errors=True)
+    if group is not None and not _has_background_group():
         error = RuntimeError(
-            f"checkpoint {step} is lost: the process group was destroyed before it was complete. "
-            "Wait for the last save with save(..., wait=True) before destroy_process_group()"
+            f"checkpoint {save.step} is lost: the process group was destroyed before it was "
+            "complete. Wait for the last save with save(..., wait=True) before "
+            "destroy_process_group()"
         )
-    # Its frames would keep the copied state alive, next to the copy of the next save.
-    error.__context__ = error.__cause__ = None
+    del save
+    # The frames of the error would keep the copied state alive, next to the copy of the next save.
+    error.__context__ = None
+    error.__cause__ = None
     error.__traceback__ = None
     gc.collect()  # DCP's error is in a cycle with such frames
     raise error from _BackgroundTraceback(text)
@@ -141,9 +145,8 @@ def _run(save: Save, group: Any) -> None:
 
 def _write(save: Save, group: Any) -> None:
     tensors: dict[str, Tensor] = {}
-    main_digests = processes.collective_call(lambda: _collect_tensors(save, tensors, group), group)[
-        0
-    ]
+    digests = processes.collective_call(lambda: _collect_tensors(save, tensors, group), group)
+    main_digests = digests[0]
     ignore_single_process()
     with plain_errors(save.rank):
         dcp.save(
@@ -156,7 +159,7 @@ def _write(save: Save, group: Any) -> None:
 
 
 def _collect_tensors(save: Save, tensors: dict[str, Tensor], group: Any) -> dict[str, str] | None:
-    """Collect the tensors of all parts, and return rank 0's digests of those that are not sharded."""
+    """Collect the tensors of all parts; return rank 0's digests of those that are not sharded."""
     if save.rank == 0:
         checkpoint_dirs.create_partial(save.path)
     for part, state in save.states.items():
@@ -178,7 +181,8 @@ class _SavePlanner(dcp.DefaultSavePlanner):
 
     def __init__(self, main_digests: Mapping[str, str] | None, rank: int) -> None:
         super().__init__(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
-        self._main_digests, self._rank = main_digests, rank
+        self._main_digests = main_digests
+        self._rank = rank
 
     def set_up_planner(
         self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False
@@ -205,15 +209,18 @@ def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Return a digest of the dtype, the shape and the bytes of each tensor that is not sharded."""
     digests: dict[str, str] = {}
     for name, tensor in tensors.items():
-        if not mesh_of(tensor):
-            digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}".encode())
-            if tensor.numel():
-                # flatten() may keep another stride than 1 of a single element, which view(dtype)
-                # rejects.
-                flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
-                digest.update(flat.view(torch.uint8).numpy().data)
-            digests[name] = digest.hexdigest()
+        if mesh_of(tensor) is None:
+            digests[name] = _digest(tensor)
     return digests
+
+
+def _digest(tensor: Tensor) -> str:
+    digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}".encode())
+    if tensor.numel():
+        # flatten() may keep another stride than 1 of a single element, which view(dtype) rejects.
+        flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 class _Writer(dcp.HuggingFaceStorageWriter):
@@ -230,14 +237,14 @@ class _Writer(dcp.HuggingFaceStorageWriter):
         tensors: dict[str, Tensor] = {}
         places: dict[str, Any] = {}
         for item in plan.items:
-            name, data = item.index.fqn, item.tensor_data
+            name = item.index.fqn
+            data = item.tensor_data
             assert data is not None  # all items are tensors
             tensors[name] = cast("Tensor", planner.resolve_data(item)).contiguous()
             places[name] = {"saved_offsets": list(data.chunk.offsets)}
         path = self._save.path / checkpoint_dirs.rank_file(self._save.rank)
-        digest = _write_file(
-            path, tensors, {"format": "pt", "DCP_SHARDING_INFO": json.dumps(places)}
-        )
+        metadata = {"format": "pt", "DCP_SHARDING_INFO": json.dumps(places)}
+        digest = _write_file(path, tensors, metadata)
         written: torch.futures.Future[Any] = torch.futures.Future()
         written.set_result([(path.name, digest)])
         return written
@@ -246,9 +253,17 @@ class _Writer(dcp.HuggingFaceStorageWriter):
         # Once the process group is destroyed, DCP saves as a single process.
         if len(results) < self._save.world_size:
             raise RuntimeError("the process group was destroyed")
-        files = dict(written for of_rank in results for written in of_rank)
-        save = self._save
-        checkpoint_dirs.commit(save.path, save.step, save.kinds, files, save.world_size, save.keep)
+        digests_by_file: dict[str, str] = {}
+        for written_by_rank in results:
+            digests_by_file.update(written_by_rank)
+        checkpoint_dirs.commit(
+            self._save.path,
+            step=self._save.step,
+            parts=self._save.kinds,
+            files=digests_by_file,
+            world_size=self._save.world_size,
+            keep=self._save.keep,
+        )
 
 
 def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:

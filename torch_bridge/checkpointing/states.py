@@ -17,7 +17,7 @@ import copy
 import io
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -48,22 +48,35 @@ _SAFE_GLOBALS: list[Any] = [frozenset, bytes]
 
 _ARRAY_KINDS = "biufcmMSU"  # booleans, numbers, times, bytes and text
 
-_TENSOR, _ARRAY, _SCALAR = "tensor", "array", "scalar"
+_TENSOR = "tensor"
+_ARRAY = "array"
+_SCALAR = "scalar"
 
 
 @dataclass
 class SplitState:
     """A copy of a state, split into its tensors and its structure."""
 
-    structure: Any
-    names: list[str]
+    structure: Any = None
+    names: list[str] = field(default_factory=list[str])
     """The name of each empty tensor in the structure, in the order of `map_leaves`. Tied tensors
     share it."""
-    kinds: list[str]
+    kinds: list[str] = field(default_factory=list[str])
     """What each of these tensors is in the state: "tensor", or a NumPy "array" or "scalar"."""
-    placements: list[list[int | None] | None]
+    placements: list[list[int | None] | None] = field(default_factory=list[list[int | None] | None])
     """The `placements_of` each of these tensors: None for a plain tensor."""
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """The copied tensors, by name."""
+
+    def add_tensor(
+        self, name: str, kind: str, tensor: Tensor, placements: list[int | None] | None
+    ) -> Tensor:
+        """Add the next tensor of the state, and return an empty one for the structure."""
+        self.names.append(name)
+        self.kinds.append(kind)
+        self.placements.append(placements)
+        self.tensors[name] = tensor
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
     def structure_bytes(self) -> Tensor:
         """Return everything but the tensors as a uint8 tensor."""
@@ -105,44 +118,55 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
     Raises:
         TypeError: The state holds a value that a checkpoint can't hold; the message has its path.
     """
-    split = SplitState(None, [], [], [], {})
-    names_by_copy: dict[int, str] = {}  # by the id of the copy, which `split.tensors` keeps alive
+    splitter = _Splitter(copy_tensor)
+    splitter.split.structure = map_leaves(name, state, splitter.split_leaf)
+    return splitter.split
 
-    def store(
-        stored_name: str, kind: str, tensor: Tensor, placements: list[int | None] | None
-    ) -> Tensor:
-        split.names.append(stored_name)
-        split.kinds.append(kind)
-        split.placements.append(placements)
-        split.tensors[stored_name] = tensor
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
-    def split_leaf(path: str, leaf: Any) -> Any:
-        if type(leaf) is np.ndarray or isinstance(leaf, np.generic):
-            kind = _SCALAR if isinstance(leaf, np.generic) else _ARRAY
-            content = _array_to_bytes(path, cast("np.ndarray[Any, Any]", leaf))
-            return store(_free_name(path, split.tensors), kind, content, None)
-        if not isinstance(leaf, Tensor):
-            _check_plain(path, leaf)
-            return copy.copy(leaf)  # a set may change before it is written
-        _check_tensor(path, leaf)
-        copied = copy_tensor(leaf)
-        if leaf.dtype in _UNSTORED_DTYPES:
-            return _with_flags_of(leaf, copied)
-        stored_name = names_by_copy.get(id(copied))
+class _Splitter:
+    """Collects the tensors of a state, leaf by leaf."""
+
+    def __init__(self, copy_tensor: Callable[[Tensor], Tensor]) -> None:
+        self.split = SplitState()
+        self._copy_tensor = copy_tensor
+        self._names_by_copy: dict[int, str] = {}
+        """By the id of the copy, which `split.tensors` keeps alive."""
+
+    def split_leaf(self, path: str, leaf: Any) -> Any:
+        """Return what stands for a leaf in the structure."""
+        if isinstance(leaf, Tensor):
+            return self._split_tensor(path, leaf)
+        if isinstance(leaf, np.generic):
+            return self._split_array(path, _SCALAR, leaf)
+        if type(leaf) is np.ndarray:
+            return self._split_array(path, _ARRAY, leaf)
+        _check_plain(path, leaf)
+        return copy.copy(leaf)  # a set may change before it is written
+
+    def _split_array(self, path: str, kind: str, array: Any) -> Tensor:
+        content = _array_to_bytes(path, array)
+        stored_name = _free_name(path, self.split.tensors)
+        return self.split.add_tensor(stored_name, kind, content, placements=None)
+
+    def _split_tensor(self, path: str, tensor: Tensor) -> Tensor:
+        _check_tensor(path, tensor)
+        copied = self._copy_tensor(tensor)
+        if tensor.dtype in _UNSTORED_DTYPES:
+            return _with_flags_of(tensor, copied)
+        stored_name = self._names_by_copy.get(id(copied))
         # Tied DTensors are stored under every name: all ranks must use the same names, and a rank
         # whose shard is empty can't tell that they are tied.
-        if stored_name is None or mesh_of(copied):
-            stored_name = _free_name(path, split.tensors)
-            names_by_copy[id(copied)] = stored_name
-        return _with_flags_of(leaf, store(stored_name, _TENSOR, copied, placements_of(leaf)))
-
-    split.structure = map_leaves(name, state, split_leaf)
-    return split
+        if stored_name is None or mesh_of(copied) is not None:
+            stored_name = _free_name(path, self.split.tensors)
+            self._names_by_copy[id(copied)] = stored_name
+        placements = placements_of(tensor)
+        return _with_flags_of(
+            tensor, self.split.add_tensor(stored_name, _TENSOR, copied, placements)
+        )
 
 
 def read_structure(name: str, content: Tensor) -> Any:
-    """Return the state of `structure_bytes`, with a `StoredTensor` in place of each stored tensor."""
+    """Return the state of `structure_bytes`, with a `StoredTensor` for each stored tensor."""
     # Permanent: the end of a `safe_globals` block would also end it for a load in another thread.
     torch.serialization.add_safe_globals(_SAFE_GLOBALS)
     record: Any = torch.load(
@@ -201,7 +225,9 @@ def map_leaves(path: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
     items: list[Any] = []
     for index, item in enumerate(cast("list[Any]", value)):
         items.append(map_leaves(f"{path}.{index}", item, change))
-    return tuple(items) if isinstance(value, tuple) else items
+    if isinstance(value, tuple):
+        return tuple(items)
+    return items
 
 
 def _array_to_bytes(path: str, array: "np.ndarray[Any, Any]") -> Tensor:
@@ -233,9 +259,8 @@ def _with_flags_of(leaf: Tensor, tensor: Tensor) -> Tensor:
 
 def _free_name(path: str, used: dict[str, Tensor]) -> str:
     """Return a path as a name that safetensors can hold, and that is not used."""
-    name = path.encode(
-        "utf-8", "backslashreplace"
-    ).decode()  # half of a surrogate pair is not UTF-8
+    # Half of a surrogate pair is not UTF-8.
+    name = path.encode("utf-8", "backslashreplace").decode()
     while name in used:  # {"a.b": …} and {"a": {"b": …}} give the same path
         name += "~"
     return name
@@ -247,42 +272,49 @@ def _check_key(path: str, key: Any) -> None:
 
 
 def _check_plain(path: str, value: Any) -> None:
-    """Raise a TypeError if `torch.load(weights_only=True)` can't read a value without running code."""
+    """Raise a TypeError if `torch.load(weights_only=True)` can't read a value."""
     kind = cast("type[Any]", type(value))
     if kind in (set, frozenset, tuple):
         for item in value:
             _check_plain(f"{checks.short_repr(item)} in {path}", item)
         return
     if kind is int and value.bit_length() > _MAX_INT_BITS:
-        raise TypeError(
-            f"{path} is an integer of more than {_MAX_INT_BITS} bits, which a checkpoint does not "
-            "hold"
-        )
-    if kind not in _PLAIN_TYPES:
-        raise TypeError(
-            f"{path} is of {kind.__module__}.{kind.__qualname__}, which a checkpoint does not hold"
-        )
+        what = f"an integer of more than {_MAX_INT_BITS} bits"
+    elif kind not in _PLAIN_TYPES:
+        what = f"of {kind.__module__}.{kind.__qualname__}"
+    else:
+        return
+    raise TypeError(f"{path} is {what}, which a checkpoint does not hold")
 
 
 def _check_tensor(path: str, tensor: Tensor) -> None:
     """Raise a TypeError if a checkpoint can't hold a tensor."""
+    fault = _fault_of(tensor)
+    if fault:
+        raise TypeError(f"{path} {fault}")
+
+
+def _fault_of(tensor: Tensor) -> str:
+    """Return why a checkpoint can't hold a tensor, or an empty string."""
     if tensor.grad_fn is not None:
-        raise TypeError(
-            f"{path} was computed with gradients, which a checkpoint does not hold: save "
-            "tensor.detach()"
-        )
+        return "was computed with gradients, which a checkpoint does not hold: save tensor.detach()"
+
     local = local_shard(tensor)
+    mesh = mesh_of(tensor)
+    allowed = _STORED_DTYPES
+    if mesh is None:
+        allowed = _STORED_DTYPES | _UNSTORED_DTYPES
     is_dense = local.layout == torch.strided and not local.is_nested and not local.is_meta
     is_plain = type(local) in (Tensor, nn.Parameter)
-    allowed = _STORED_DTYPES if mesh_of(tensor) else _STORED_DTYPES | _UNSTORED_DTYPES
     if not is_dense or not is_plain or local.dtype not in allowed:
         layout = "nested" if local.is_nested else local.layout
         what = f"{layout} {type(tensor).__name__} of {local.dtype} on {local.device}"
-        raise TypeError(f"{path} is a {what}, which a checkpoint does not hold")
-    if mesh := mesh_of(tensor):
-        if mesh.size() != processes.world_size():
-            raise TypeError(f"{path} is a DTensor over {mesh}, not over all ranks")
-        if any(placement.is_partial() for placement in cast("Any", tensor).placements):
-            raise TypeError(
-                f"{path} is a DTensor of partial sums, which a checkpoint does not hold"
-            )
+        return f"is a {what}, which a checkpoint does not hold"
+
+    if mesh is None:
+        return ""
+    if mesh.size() != processes.world_size():
+        return f"is a DTensor over {mesh}, not over all ranks"
+    if any(placement.is_partial() for placement in cast("Any", tensor).placements):
+        return "is a DTensor of partial sums, which a checkpoint does not hold"
+    return ""

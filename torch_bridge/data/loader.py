@@ -22,7 +22,7 @@ _WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_con
 
 @runtime_checkable
 class Indexed(Protocol):
-    """A dataset with a length and samples by index: `TensorDataset`, any map-style `Dataset`, a list."""
+    """A dataset with a length and samples by index, such as a map-style `Dataset` or a list."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -116,31 +116,47 @@ def make_loader(
         raise ValueError(
             f"seed = {seed} must be below 2**32: torch's generator would ignore the bits above"
         )
+    shuffle = overrides.pop("shuffle", training)
+    drop_last = overrides.pop("drop_last", training)
     batches = GlobalBatches(
         len(dataset),
         batch_size,
-        shuffle=bool(overrides.pop("shuffle", training)),
-        drop_last=bool(overrides.pop("drop_last", training)),
+        shuffle=bool(shuffle),
+        drop_last=bool(drop_last),
         seed=seed,
         rank=processes.rank(),
         world_size=processes.world_size(),
     )
-    batches.check_sizes(training)
-    on_cuda = (
-        device is not None and torch.device(device).type == "cuda" and torch.cuda.is_available()
-    )
-    workers = _workers(num_workers, any(overrides.get(name) for name in _WORKER_OPTIONS))
-    settings = {"pin_memory": on_cuda, "persistent_workers": workers > 0, **overrides}
+    batches.check_sizes(training=training)
+
+    if num_workers is None:
+        num_workers = _default_num_workers()
+        if num_workers == 0 and any(overrides.get(name) for name in _WORKER_OPTIONS):
+            num_workers = 1
+    num_workers = checks.at_least("num_workers", num_workers, 0)
+    settings = {
+        "pin_memory": _is_cuda(device),
+        "persistent_workers": num_workers > 0,
+        **overrides,
+    }
     with on_cpu(), warnings.catch_warnings():
         # DataLoader itself calls this deprecated function of torch.
         warnings.filterwarnings("ignore", message="'set_vital' is deprecated", category=UserWarning)
-        return ResumableLoader(dataset, batches, num_workers=workers, **settings)
+        return ResumableLoader(dataset, batches, num_workers=num_workers, **settings)
 
 
-def _workers(num_workers: int | None, are_needed: bool) -> int:
-    """Return the number of workers; by default at least one if an option that needs them is set."""
-    if num_workers is not None:
-        return checks.at_least("num_workers", num_workers, 0)
-    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+def _default_num_workers() -> int:
+    """Return one fewer than this process's share of the cores, at most `_MAX_WORKERS`."""
+    if sys.platform == "linux":
+        usable = len(os.sched_getaffinity(0))
+    else:
+        usable = os.cpu_count() or 1
     cores = usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(min(cores - 1, _MAX_WORKERS), int(are_needed))
+    return max(0, min(cores - 1, _MAX_WORKERS))
+
+
+def _is_cuda(device: torch.device | str | None) -> bool:
+    """Return True if batches can be copied to this device from pinned memory."""
+    if device is None:
+        return False
+    return torch.device(device).type == "cuda" and torch.cuda.is_available()

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,14 @@ from torch_bridge.curve_api import checks
 Item = TypeVar("Item")
 Batch = TypeVar("Batch")
 State = dict[str, Any]
+
+
+class _Fetched(NamedTuple, Generic[Item]):
+    """A batch, with the event of its arrival on the device, and the loader's state after it."""
+
+    batch: Item
+    arrival: Event | None
+    loader_state: State | None
 
 
 class prefetch(Generic[Batch]):
@@ -75,24 +83,27 @@ class prefetch(Generic[Batch]):
         return len(cast(Sized, self.loader))
 
     def __iter__(self) -> Iterator[Batch]:
-        self._iteration = this = object()
+        this_iteration = object()
+        self._iteration = this_iteration
         batches = iter(self.loader)
         self._state = self._loader_state()
-        for batch, arrived, state in _run_ahead(self._fetch(batches), self._depth):
-            if self._stateful is not None and self._iteration is not this:
+        for fetched in _run_ahead(self._fetch(batches), self._depth):
+            if self._stateful is not None and self._iteration is not this_iteration:
                 raise RuntimeError(
                     "this iteration was ended: another has begun, or a state was loaded"
                 )
-            if arrived is not None:
-                _use_on_current_stream(batch, arrived)
-            self._state = state
-            yield batch
-        if self._iteration is this:
+            if fetched.arrival is not None:
+                _use_on_current_stream(fetched.batch, fetched.arrival)
+            self._state = fetched.loader_state
+            yield fetched.batch
+        if self._iteration is this_iteration:
             self._state = self._loader_state()  # a loader may change its state when it ends
 
     def state_dict(self) -> State:
         """Return the loader's state after the last batch handed out."""
-        return self._stateful_loader().state_dict() if self._state is None else self._state
+        if self._state is None:
+            return self._stateful_loader().state_dict()
+        return self._state
 
     def load_state_dict(self, state_dict: State) -> None:
         """Make the next iteration begin at the position in a state.
@@ -101,7 +112,8 @@ class prefetch(Generic[Batch]):
             state_dict: A state that `state_dict` returned.
         """
         self._stateful_loader().load_state_dict(state_dict)
-        self._state = self._iteration = None
+        self._state = None
+        self._iteration = None
 
     def _stateful_loader(self) -> Any:
         if self._stateful is None:
@@ -111,19 +123,20 @@ class prefetch(Generic[Batch]):
         return self._stateful
 
     def _loader_state(self) -> State | None:
-        return None if self._stateful is None else self._stateful.state_dict()
+        if self._stateful is None:
+            return None
+        return self._stateful.state_dict()
 
-    def _fetch(
-        self, batches: Iterator[Batch]
-    ) -> Iterator[tuple[Batch, Event | None, State | None]]:
-        """Yield each batch with the event of its arrival on the device, and the loader's state after it."""
+    def _fetch(self, batches: Iterator[Batch]) -> Iterator[_Fetched[Batch]]:
+        """Yield each batch on the device, or on its way there."""
         # The state travels with its batch: by the time the batch is handed out, the loader is
         # `depth` ahead.
         for batch in batches:
             if self._stream is None:
-                yield batch, None, self._loader_state()
+                yield _Fetched(batch, None, self._loader_state())
             else:
-                yield *_start_copy(batch, self._stream), self._loader_state()
+                copied, arrival = _start_copy(batch, self._stream)
+                yield _Fetched(copied, arrival, self._loader_state())
 
 
 # Two streams share a batch, and the host waits for neither:
@@ -134,7 +147,7 @@ class prefetch(Generic[Batch]):
 # still be queued. `record_stream` delays that until the work is done.
 def _start_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
     leaves, structure = pytree.tree_flatten(batch, _is_packed)
-    if any(part.is_cuda for leaf in leaves for part in _dense_parts(leaf)):
+    if any(_is_on_cuda(leaf) for leaf in leaves):
         # The batch is on a device already, and queued work there may still write to it.
         stream.wait_stream(torch.cuda.current_stream(stream.device))
     arrival = Event()
@@ -147,7 +160,9 @@ def _start_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
 def _copy(leaf: Any, device: torch.device) -> Any:
     if isinstance(leaf, PackedSequence):
         return leaf.to(device, non_blocking=True)  # pyright: ignore[reportArgumentType]  (its type is Tensor.to's first form)
-    return leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf
+    if isinstance(leaf, Tensor):
+        return leaf.to(device, non_blocking=True)
+    return leaf
 
 
 def _use_on_current_stream(batch: Any, arrival: Event) -> None:
@@ -163,6 +178,10 @@ def _use_on_current_stream(batch: Any, arrival: Event) -> None:
 def _is_packed(node: Any) -> bool:
     # It is a named tuple, which pytree would take apart; its batch_sizes must stay on the CPU.
     return isinstance(node, PackedSequence)
+
+
+def _is_on_cuda(leaf: Any) -> bool:
+    return any(part.is_cuda for part in _dense_parts(leaf))
 
 
 def _dense_parts(leaf: Any) -> list[Tensor]:

@@ -7,27 +7,68 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.saved_states import reading_state_of
 
-EPOCHS_PER_SEED = 1024
-"""The generator of the orders gets a new seed after this many epochs, so that every epoch is soon
-reached."""
-
 Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
+
+_EPOCHS_PER_SEED = 1024
+_END: Any = object()
+
+
+class _Orders:
+    """A random order of the samples for each epoch.
+
+    Only the seed and the epoch decide it, so a saved state has no state of the generator. The order
+    of epoch e, counted from 0, is permutation e mod 1024 drawn from the seed of its 1024 epochs:
+    `seed` for the first 1024, and for later ones a seed computed from `seed` and ⌊e/1024⌋. So at
+    most 1023 permutations are drawn and discarded to reach an epoch, once after a resume.
+    """
+
+    def __init__(self, samples: int, seed: int) -> None:
+        self._samples = samples
+        self._seed = seed
+        self._generator = torch.Generator("cpu").manual_seed(seed)
+        self._block = 0
+        """The block of epochs whose seed the generator has: epoch // _EPOCHS_PER_SEED."""
+        self._num_drawn: float = 0
+        """The number of orders drawn from this seed."""
+
+    def order_of(self, epoch: int) -> Tensor:
+        """Return the indices of the samples in the order of an epoch."""
+        block, index = divmod(epoch, _EPOCHS_PER_SEED)
+        num_drawn = self._num_drawn
+        self._num_drawn = math.inf  # after an interrupt below, start over
+        if block != self._block or index < num_drawn:  # a later seed, or back to an earlier epoch
+            self._generator.manual_seed(self._seed_of(block))
+            self._block = block
+            num_drawn = 0
+
+        for _ in range(int(num_drawn), index):
+            self._draw()
+        order = self._draw()
+        self._num_drawn = index + 1
+        return order
+
+    def _draw(self) -> Tensor:
+        return torch.randperm(self._samples, generator=self._generator, device="cpu")
+
+    def _seed_of(self, block: int) -> int:
+        if block == 0:
+            return self._seed
+        return int(np.random.SeedSequence((self._seed, block)).generate_state(1)[0])
 
 
 class GlobalBatches(BatchSampler):
-    """This rank's share of every batch that all ranks load together.
+    """This rank's part of every batch that all ranks load together.
 
     With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the
     epoch's order. Of its r samples (B, or fewer in an incomplete last batch) rank k has [⌈k·r/n⌉,
-    ⌈(k + 1)·r/n⌉). The order of epoch e, counted from 0, is permutation e mod 1024 drawn from the
-    seed of its 1024 epochs: `seed` for the first 1024, and for later ones a seed computed from
-    `seed` and ⌊e/1024⌋.
+    ⌈(k + 1)·r/n⌉).
 
     Args:
         samples: The length of the dataset.
@@ -51,31 +92,31 @@ class GlobalBatches(BatchSampler):
         world_size: int,
     ) -> None:
         super().__init__(range(samples), batch_size, drop_last)
-        self.rank, self.world_size = rank, world_size
-        size = batch_size * world_size
+        self.rank = rank
+        self.world_size = world_size
+        self.start: Position = (0, 0)
+        """The position at which the next iteration begins."""
+        self._samples = samples
+        self._global_size = batch_size * world_size
         self.made_with = {
             "samples": samples,
-            "batch_size": size,
+            "batch_size": self._global_size,
             "shuffle": shuffle,
             "drop_last": drop_last,
             "seed": seed,
         }
-        self.start: Position = (0, 0)
-        """The position at which the next iteration begins."""
-        whole, self._remainder = divmod(samples, size)
-        self.count = whole + (self._remainder > 0 and not drop_last)
-        """The number of global batches in an epoch."""
-        self._samples, self._size, self._shuffle, self._seed = samples, size, shuffle, seed
-        self._generator = torch.Generator("cpu").manual_seed(seed)
-        self._block = 0
-        """The epochs whose seed the generator has got: epoch // EPOCHS_PER_SEED."""
-        self._orders_drawn: float = 0
-        """The number of orders drawn since then."""
+        self.count, self._remainder = divmod(samples, self._global_size)
+        """The number of global batches in an epoch, and of samples in an incomplete last one."""
+        if self._remainder and not drop_last:
+            self.count += 1
+        self._orders = _Orders(samples, seed) if shuffle else None
 
-    def check_sizes(self, training: bool) -> None:
-        """Reject a dataset without a single batch, and in training one whose last batch misses a rank."""
-        ranks = f" in each of {self.world_size} processes" if self.world_size > 1 else ""
-        if not self.count:
+    def check_sizes(self, *, training: bool) -> None:
+        """Reject a dataset without a batch, and in training one whose last batch misses a rank."""
+        if self.count == 0:
+            ranks = ""
+            if self.world_size > 1:
+                ranks = f" in each of {self.world_size} processes"
             raise ValueError(
                 f"{self._samples} samples give no batch of batch_size = {self.batch_size}{ranks} "
                 f"with drop_last = {self.drop_last}"
@@ -89,48 +130,36 @@ class GlobalBatches(BatchSampler):
 
     def __len__(self) -> int:
         # In evaluation this rank may have no sample of the last batch.
-        return self.count - (self.count > 0 and not self._indices_in(self.count - 1))
+        last = self.count - 1
+        if self.count > 0 and not self._indices_in(last):
+            return last
+        return self.count
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Read `start` here: the body of a generator runs only at the first `next`.
-        epoch, batch = self.start
-        order, shares = self._order(epoch), map(self._indices_in, range(batch, self.count))
-        return (
-            list(share) if order is None else order[share.start : share.stop].tolist()
-            for share in shares
-            if share
-        )
+        # Not in the generator, whose body runs only at the first `next`.
+        epoch, first_batch = self.start
+        order = None if self._orders is None else self._orders.order_of(epoch)
+        return self._batches_from(first_batch, order)
+
+    def _batches_from(self, first: int, order: Tensor | None) -> Iterator[list[int]]:
+        for batch in range(first, self.count):
+            indices = self._indices_in(batch)
+            if not indices:
+                continue
+            if order is None:
+                yield list(indices)
+            else:
+                yield order[indices.start : indices.stop].tolist()
 
     def _indices_in(self, batch: int) -> range:
         """Return the indices, into the epoch's order, of this rank's samples in a global batch."""
+        first = batch * self._global_size
+        size = min(self._global_size, self._samples - first)
         # -(-a // n) rounds up. Five samples over three ranks begin at ⌈0/3⌉, ⌈5/3⌉, ⌈10/3⌉ = 0, 2,
         # 4 and are split 2, 2, 1.
-        first = batch * self._size
-        size = min(self._size, self._samples - first)
-        begin, end = (first - (-k * size // self.world_size) for k in (self.rank, self.rank + 1))
-        return range(begin, end)
-
-    def _order(self, epoch: int) -> Any:
-        order = None
-        if self._shuffle:
-            # Only the seed and the epoch decide an order, so a state need not hold the generator's.
-            # A resumed run draws the earlier orders of the same seed again, once.
-            block, index = divmod(epoch, EPOCHS_PER_SEED)
-            drawn = self._orders_drawn
-            self._orders_drawn = math.inf  # after an interrupt below, start over
-            if block != self._block or index < drawn:  # a later seed, or back to an earlier epoch
-                self._generator.manual_seed(self._seed_of(block))
-                drawn = 0
-            self._block = block
-            for _ in range(int(drawn), index + 1):
-                order = torch.randperm(self._samples, generator=self._generator, device="cpu")
-            self._orders_drawn = index + 1
-        return order
-
-    def _seed_of(self, block: int) -> int:
-        if block == 0:
-            return self._seed
-        return int(np.random.SeedSequence((self._seed, block)).generate_state(1)[0])
+        begin = -(-self.rank * size // self.world_size)
+        end = -(-(self.rank + 1) * size // self.world_size)
+        return range(first + begin, first + end)
 
 
 class ResumableLoader(DataLoader[Any]):
@@ -168,33 +197,36 @@ class ResumableLoader(DataLoader[Any]):
                 f"the loader was built for one process, and there are {processes.world_size()} "
                 "now: build it after the process group"
             )
-        self._iteration = this = object()
-        self._position = self.batch_sampler.start = epoch, batch = self._next_start
-        self._next_start = epoch + 1, 0
+        this_iteration = object()
+        self._iteration = this_iteration
+        self._position = self._next_start
+        self.batch_sampler.start = self._next_start
+        epoch, batch = self._next_start
+        self._next_start = (epoch + 1, 0)
         with on_cpu():
             batches = super().__iter__()
         while True:
             # Persistent workers serve one iteration: an older one would take batches away from it.
-            if self._iteration is not this:
+            if self._iteration is not this_iteration:
                 raise RuntimeError(
                     "this iteration was ended: another has begun, or a state was loaded"
                 )
             with on_cpu():
-                try:
-                    loaded = next(batches)
-                except StopIteration:
-                    self._position = (
-                        self._next_start
-                    )  # also on a rank without samples in the last batch
-                    return
+                loaded = next(batches, _END)
+            if loaded is _END:
+                self._position = (
+                    self._next_start
+                )  # also on a rank without samples in the last batch
+                return
             batch += 1
-            self._position = (
-                (epoch, batch) if batch < self.batch_sampler.count else self._next_start
-            )
+            if batch < self.batch_sampler.count:
+                self._position = (epoch, batch)
+            else:
+                self._position = self._next_start
             yield loaded
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the arguments that decide the order, and the position after the last batch handed out."""
+        """Return the arguments that decide the order, and the position after the last batch."""
         epoch, batch = self._position
         return {"made_with": dict(self.batch_sampler.made_with), "epoch": epoch, "batch": batch}
 
@@ -209,29 +241,35 @@ class ResumableLoader(DataLoader[Any]):
                 changed.
         """
         with reading_state_of("a loader that make_loader built", state_dict):
-            saved, made_with = state_dict["made_with"], self.batch_sampler.made_with
-            # In both, because a loader with another sampler would have saved more.
-            changes = [
-                f"{name} = {checks.short_repr(saved.get(name))} (now {made_with.get(name)})"
-                for name in {**made_with, **saved}
-                if saved.get(name) != made_with.get(name)
-            ]
-            if changes:
-                raise ValueError(
-                    f"state_dict was saved by a loader with {', '.join(changes)}; this batch_size "
-                    "is that of all processes together, and make_loader takes that of one"
-                )
-            epoch, batch = (
-                checks.at_least(name, state_dict[name], 0) for name in ("epoch", "batch")
-            )
+            self._check_made_with(state_dict["made_with"])
+            epoch = checks.at_least("epoch", state_dict["epoch"], 0)
+            batch = checks.at_least("batch", state_dict["batch"], 0)
         if batch >= self.batch_sampler.count:
             raise ValueError(
                 f"batch = {batch} must be below {self.batch_sampler.count}, those of an epoch"
             )
-        self._position = self._next_start = epoch, batch
+        self._position = (epoch, batch)
+        self._next_start = self._position
         self._iteration = None
+
+    def _check_made_with(self, saved: Mapping[str, Any]) -> None:
+        """Raise a ValueError if a loader with other arguments saved a state."""
+        made_with = self.batch_sampler.made_with
+        changes: list[str] = []
+        for name in {**made_with, **saved}:  # a loader with another sampler would have saved more
+            now = made_with.get(name)
+            before = saved.get(name)
+            if before != now:
+                changes.append(f"{name} = {checks.short_repr(before)} (now {now})")
+        if changes:
+            raise ValueError(
+                f"state_dict was saved by a loader with {', '.join(changes)}; this batch_size is "
+                "that of all processes together, and make_loader takes that of one"
+            )
 
 
 def on_cpu() -> AbstractContextManager[Any]:
     """Create tensors on the CPU by default. Costs nothing if that is already the default."""
-    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+    if torch.get_default_device().type == "cpu":
+        return nullcontext()
+    return torch.device("cpu")

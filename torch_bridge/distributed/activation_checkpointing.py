@@ -1,4 +1,4 @@
-"""Activation checkpointing: recompute blocks in the backward pass instead of keeping their activations."""
+"""Activation checkpointing: recompute activations in the backward pass instead of keeping them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -10,8 +10,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils import checkpoint
 
 from torch_bridge.curve_api import checks
-from torch_bridge.distributed.distribution import classes_of
-from torch_bridge.distributed.wrappers import check_module
+from torch_bridge.distributed.distribution import check_module, classes_of
 
 Model = TypeVar("Model", bound=nn.Module)
 _checkpoint: Callable[..., Any] = cast("Any", checkpoint.checkpoint)
@@ -78,38 +77,45 @@ def checkpoint_activations(
     classes = classes_of(model, blocks)
     if not classes:
         raise ValueError(f"blocks = {checks.short_repr(blocks)} must have a class of modules")
-    named_modules: dict[str, nn.Module] = dict(cast("Any", model.named_modules()))
-    matching = {
-        name: module for name, module in named_modules.items() if isinstance(module, classes)
-    }
-    for path, layer in named_modules.items():
-        if _changes_buffers(layer) and any(layer in block.modules() for block in matching.values()):
-            raise ValueError(
-                f"{path or 'the model'} ({type(layer).__name__}) has running statistics or "
-                "spectral norm, inside a block: its buffers would change in the first pass, and "
-                "again in the second. Choose other blocks, or a layer that doesn't change buffers"
-            )
-    for block in matching.values():
+    matching = [module for module in model.modules() if isinstance(module, classes)]
+    _check_buffers(model, matching)
+    for block in matching:
         if not isinstance(block.forward, CheckpointedForward):
             block.forward = CheckpointedForward(block.forward)
     return model
 
 
+def _check_buffers(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
+    """Raise a ValueError if a forward pass changes a buffer in one of the model's blocks."""
+    layers_in_blocks: set[nn.Module] = set()
+    for block in blocks:
+        layers_in_blocks.update(block.modules())
+    for path, layer in cast("Any", model.named_modules()):
+        if layer in layers_in_blocks and _changes_buffers(layer):
+            raise ValueError(
+                f"{path or 'the model'} ({type(layer).__name__}) has running statistics or "
+                "spectral norm, inside a block: its buffers would change in the first pass, and "
+                "again in the second. Choose other blocks, or a layer that doesn't change buffers"
+            )
+
+
 def _changes_buffers(layer: nn.Module) -> bool:
     """Return True if a forward pass of the layer changes its buffers."""
+    if isinstance(layer, _SpectralNorm):
+        return True
     hooks = cast("Any", layer._forward_pre_hooks).values()
-    has_spectral_norm = isinstance(layer, _SpectralNorm) or any(
-        isinstance(hook, SpectralNorm) for hook in hooks
-    )
-    return has_spectral_norm or getattr(layer, "track_running_stats", False)
+    if any(isinstance(hook, SpectralNorm) for hook in hooks):
+        return True
+    return getattr(layer, "track_running_stats", False)
 
 
 class CheckpointedForward:
-    """A `forward` that keeps only its inputs, and runs again in the backward pass."""
+    """A `forward` that keeps only its inputs, and runs again in the backward pass.
 
-    # An attribute of the module, not a module around it. So names stay, and hooks, above all those
-    # of `fully_shard`, run once, outside of the part that runs twice. It wraps a bound method,
-    # since copy and pickle bind that to the copied module.
+    It is an attribute of the module, not a module around it. So names stay, and hooks, above all
+    those of `fully_shard`, run once, outside of the part that runs twice. It wraps a bound method,
+    since copy and pickle bind that to the copied module.
+    """
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         self.__wrapped__ = forward  # a name that inspect.signature follows
@@ -120,12 +126,14 @@ class CheckpointedForward:
         # All by position: torch's checkpoint takes keywords such as `debug` for itself, which a
         # block may have too. And it looks for devices, and for inputs changed in place, only among
         # positional arguments.
-        values = *kwargs.values(), *args
-        return _checkpoint(self._run, tuple(kwargs), *values, use_reentrant=False)
+        names = tuple(kwargs)
+        return _checkpoint(self._run, names, *kwargs.values(), *args, use_reentrant=False)
 
     def _run(self, names: tuple[str, ...], *values: Any) -> Any:
         count = len(names)
-        return self.__wrapped__(*values[count:], **dict(zip(names, values[:count], strict=True)))
+        args = values[count:]
+        kwargs = dict(zip(names, values[:count], strict=True))
+        return self.__wrapped__(*args, **kwargs)
 
 
 def is_checkpointed(model: nn.Module) -> bool:

@@ -1,24 +1,34 @@
-"""`distribute`: wrap a model for all ranks in one call."""
+"""Wrap a model for all ranks, and detect how it is wrapped."""
 
 import inspect
 import os
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Literal, TypeVar, cast, get_args
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_bridge.curve_api import checks
+from torch_bridge.curve_api import checks, warn
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.distributed.wrappers import check_module, check_unwrapped, mark_independent
+from torch_bridge.distributed.parallelism import (
+    Parallelism,
+    Replicated,
+    Sharded,
+    check_sharded,
+    is_sharded,
+)
 
 Mode = Literal["ddp", "fsdp"]
 Model = TypeVar("Model", bound=nn.Module)
 
 _RESERVED = {"module", "self"}
+_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+
+_INDEPENDENT: WeakSet[nn.Module] = WeakSet()
 
 
 def distribute(
@@ -80,29 +90,15 @@ def distribute(
     target = _select_device(device)
     if mode is None:
         mark_independent(model)
-    if mode is None or processes.world_size() == 1:
         return model.to(target)
+    if processes.world_size() == 1:
+        return model.to(target)
+
     if not distributed.is_initialized():
-        on_cuda = target.type == "cuda"
-        distributed.init_process_group(
-            "nccl" if on_cuda else "gloo", device_id=target if on_cuda else None
-        )
+        _start_process_group(target)
     if mode == "ddp":
         return cast("Model", DistributedDataParallel(model.to(target), **options))
-    from torch.distributed.device_mesh import (
-        init_device_mesh,
-    )  # start-up: with the next, most of a second
-    from torch.distributed.fsdp import fully_shard  # start-up
-
-    if options.get("mesh") is None:
-        options["mesh"] = init_device_mesh(target.type, (processes.world_size(),))
-    # Inner modules first, as fully_shard requires. One at a time, so that the device never holds
-    # the whole model: by the time the next one moves, this one is sharded.
-    for module in reversed(list(model.modules())):
-        if module is model or isinstance(module, classes):
-            module.to(target)
-            _broadcast_from_main(chain(module.parameters(), module.buffers()))
-            fully_shard(module, **options)
+    _shard(model, classes, target, options)
     return model
 
 
@@ -113,12 +109,9 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
         TypeError: `blocks` is neither a module class nor a sequence of module classes.
         ValueError: No module of the model has one of the classes.
     """
-    if not isinstance(blocks, type) and not checks.is_ordered(blocks):
-        raise TypeError(
-            f"blocks = {checks.short_repr(blocks)} must be a class of modules, or a sequence of "
-            "them"
-        )
-    classes: tuple[Any, ...] = (blocks,) if isinstance(blocks, type) else tuple(blocks)
+    if isinstance(blocks, type | str):  # the name of a class is named whole in the error
+        blocks = [blocks]
+    classes: tuple[Any, ...] = tuple(blocks)
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise TypeError(f"blocks has {checks.short_repr(kind)}; it must be a class of modules")
@@ -132,12 +125,17 @@ def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:
         return
     from torch.distributed.fsdp import fully_shard  # start-up: most of a second
 
-    known: dict[str, Any] = {"ddp": DistributedDataParallel.__init__, "fsdp": fully_shard}
-    wrappers = [known[name] for name in known if mode in (None, name)]
-    names = {
-        name for wrapper in wrappers for name in inspect.signature(wrapper).parameters
-    } - _RESERVED
-    if unknown := options.keys() - names:
+    wrappers: list[Any] = []
+    if mode in (None, "ddp"):
+        wrappers.append(DistributedDataParallel.__init__)
+    if mode in (None, "fsdp"):
+        wrappers.append(fully_shard)
+    names: set[str] = set()
+    for wrapper in wrappers:
+        names.update(inspect.signature(wrapper).parameters)
+    names -= _RESERVED
+    unknown = options.keys() - names
+    if unknown:
         raise TypeError(
             f"{sorted(unknown)} are not options of torch's wrapper, which takes {sorted(names)}"
         )
@@ -145,29 +143,132 @@ def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:
 
 def _select_device(device: torch.device | str | None) -> torch.device:
     """Return the checked device of this process; a CUDA device becomes torch's current one."""
-    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    has_cuda = torch.cuda.is_available()
+    if device is None:
+        device = "cuda" if has_cuda else "cpu"
+    target = torch.device(device)
     if target.type == "cpu":
         return target
-    if target.type != "cuda" or not torch.cuda.is_available():
+    if target.type != "cuda" or not has_cuda:
         raise ValueError(f"device = {device!r} must be the CPU or an available CUDA device")
+
+    count = torch.cuda.device_count()
     if target.index is None:  # pyright: ignore[reportUnnecessaryComparison]  (it is None for "cuda")
-        local = int(os.environ.get("LOCAL_RANK", processes.rank() % torch.cuda.device_count()))
-        target = torch.device("cuda", local)
-    if target.index >= torch.cuda.device_count():
-        raise ValueError(
-            f"device = {target}, but there are {torch.cuda.device_count()} CUDA devices"
-        )
+        local_rank = int(os.environ.get("LOCAL_RANK", processes.rank() % count))
+        target = torch.device("cuda", local_rank)
+    if target.index >= count:
+        raise ValueError(f"device = {target}, but there are {count} CUDA devices")
     torch.cuda.set_device(target)
     return target
+
+
+def _start_process_group(device: torch.device) -> None:
+    if device.type == "cuda":
+        distributed.init_process_group("nccl", device_id=device)
+    else:
+        distributed.init_process_group("gloo")
+
+
+def _shard(
+    model: nn.Module,
+    classes: tuple[type[nn.Module], ...],
+    device: torch.device,
+    options: dict[str, Any],
+) -> None:
+    """Move the model to the device and shard it, one block at a time."""
+    # Start-up: these imports take most of a second.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    if options.get("mesh") is None:
+        options["mesh"] = init_device_mesh(device.type, (processes.world_size(),))
+    # Inner modules first, as fully_shard requires. One at a time, so that the device never holds
+    # the whole model: by the time the next one moves, this one is sharded.
+    for module in reversed(list(model.modules())):
+        if module is model or isinstance(module, classes):
+            module.to(device)
+            _broadcast_from_main(chain(module.parameters(), module.buffers()))
+            fully_shard(module, **options)
 
 
 @torch.no_grad()
 def _broadcast_from_main(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
-        if not mesh_of(
-            tensor
-        ):  # a DTensor belongs to an inner module, and was sent before it was sharded
+        # A DTensor belongs to an inner module, and was sent before it was sharded.
+        if mesh_of(tensor) is None:
             contiguous = tensor.contiguous()  # collectives take no other tensors
             distributed.broadcast(contiguous, 0)
             if contiguous is not tensor:
                 tensor.copy_(contiguous)
+
+
+def parallelism_of(model: nn.Module, *, every_micro_batch: bool) -> Parallelism:
+    """Return the interface to the model's parallelism.
+
+    Args:
+        model: The module, compiled or not.
+        every_micro_batch: Average gradients after each micro-batch, not once per update.
+
+    Warns:
+        CurveWarning: The model has no wrapper, but there are several ranks.
+
+    Raises:
+        ValueError: The wrapper is not torch's `DistributedDataParallel` or `fully_shard`, or is not
+            around the whole model.
+    """
+    inner = getattr(model, "_orig_mod", model)  # the module inside that of torch.compile
+    if isinstance(inner, DistributedDataParallel):
+        check_unwrapped(cast("nn.Module", inner.module))
+        return Replicated(inner, every_micro_batch=every_micro_batch)
+    if is_sharded(inner):
+        check_sharded(inner)
+        return Sharded(inner, every_micro_batch=every_micro_batch)
+    check_unwrapped(model)
+    _warn_if_independent(inner)
+    return Parallelism(model)
+
+
+def _warn_if_independent(model: nn.Module) -> None:
+    """Warn if each rank trains its own model, unless `distribute` was called with `mode=None`."""
+    if model in _INDEPENDENT or not processes.has_group():
+        return
+    size = distributed.get_world_size()
+    if size > 1:
+        warn(
+            f"the model is not wrapped, but {size} ranks run: each rank trains its own model. Pass "
+            "what distribute(model) returns to the step; if you want one model per rank, write "
+            "distribute(model, None)"
+        )
+
+
+def mark_independent(model: nn.Module) -> None:
+    """Mark the ranks' models as intentionally independent; silences the warning."""
+    _INDEPENDENT.update(model.modules())
+
+
+def check_unwrapped(model: nn.Module) -> None:
+    """Reject a model that is wrapped for several ranks, or has a part that is.
+
+    Raises:
+        ValueError: The model is wrapped, or a part is; the message names the wrapper.
+    """
+    for module in model.modules():
+        # By the class's name, since importing torch.distributed.fsdp takes most of a second.
+        for kind in type(module).__mro__:
+            if kind.__name__ in _WRAPPERS:
+                raise ValueError(
+                    f"the model, or a part of it, is wrapped for several processes "
+                    f"({kind.__name__}). A TrainStep takes a model that is wrapped as a whole: by "
+                    "DistributedDataParallel(model), or by fully_shard of its blocks and then of "
+                    "the model; distribute does either to a plain model"
+                )
+    if any(mesh_of(parameter) is not None for parameter in model.parameters()):
+        raise ValueError("parameters of the model are DTensors, but it is not under fully_shard")
+
+
+def check_module(model: Any) -> None:
+    """Raise a TypeError if a model is not a module, as after arguments in the wrong order."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model = {checks.short_repr(model)} must be a torch.nn.Module; it comes first"
+        )

@@ -20,7 +20,7 @@ def local_shard(tensor: Tensor) -> Tensor:
 
 
 def memory_key(tensor: Tensor) -> object:
-    """Return a key that is equal for tensors with the same memory and layout, such as tied parameters."""
+    """Return a key that is equal for tensors with the same memory and layout, as tied ones."""
     local = local_shard(tensor)
     if not local.numel():
         return id(tensor)  # empty tensors have no memory, and would all have the same address
@@ -35,7 +35,7 @@ def host_copier() -> Callable[[Tensor], Tensor]:
     copies: dict[object, Tensor] = {}
 
     def copy(tensor: Tensor) -> Tensor:
-        if mesh_of(tensor):
+        if mesh_of(tensor) is not None:
             return _host_copy(tensor)
         memory = memory_key(tensor)
         if memory not in copies:
@@ -51,7 +51,8 @@ def _host_copy(tensor: Tensor) -> Tensor:
 
 def shard_like(like: Tensor, value: Tensor) -> Tensor:
     """Return the value, sharded as `like` is. A DTensor stays as it is."""
-    if not (mesh := mesh_of(like)) or mesh_of(value):
+    mesh = mesh_of(like)
+    if mesh is None or mesh_of(value) is not None:
         return value
     from torch.distributed.tensor import distribute_tensor  # start-up: a third of a second
 
@@ -60,17 +61,23 @@ def shard_like(like: Tensor, value: Tensor) -> Tensor:
 
 
 def placements_of(tensor: Tensor) -> list[int | None] | None:
-    """For each mesh dimension, return the dimension that a DTensor is sharded along; None if replicated.
+    """Return, for each mesh dimension, the tensor dimension that is sharded over it.
 
-    The result is None for a plain tensor, and for a DTensor with another kind of placement.
+    None stands for a mesh dimension over which the DTensor is replicated. A matrix whose rows are
+    sharded over the second dimension of a mesh has [None, 0]. The result is None for a plain
+    tensor, and for a DTensor with another kind of placement.
     """
-    if not mesh_of(tensor):
+    if mesh_of(tensor) is None:
         return None
     dims: list[int | None] = []
     for placement in cast("Any", tensor).placements:
-        if type(placement).__name__ not in ("Shard", "Replicate"):
+        kind = type(placement).__name__
+        if kind == "Shard":
+            dims.append(placement.dim)
+        elif kind == "Replicate":
+            dims.append(None)
+        else:
             return None
-        dims.append(placement.dim if placement.is_shard() else None)
     return dims
 
 
@@ -85,14 +92,19 @@ def empty_dtensor(
     """
     from torch.distributed import tensor  # start-up: a third of a second
 
+    dims = placements
     parameter_dims = placements_of(parameter) or []
     if len(parameter_dims) != len(placements):
         sharded_dim = next((dim for dim in placements if dim is not None), None)
-        placements = [None if dim is None else sharded_dim for dim in parameter_dims]
-    torch_placements = [
-        tensor.Replicate() if dim is None else tensor.Shard(dim) for dim in placements
-    ]
-    empty = cast("Any", tensor).empty
-    return empty(
+        dims = [None if dim is None else sharded_dim for dim in parameter_dims]
+
+    torch_placements: list[Any] = []
+    for dim in dims:
+        if dim is None:
+            torch_placements.append(tensor.Replicate())
+        else:
+            torch_placements.append(tensor.Shard(dim))
+    empty = cast("Any", tensor).empty(
         shape, dtype=dtype, device_mesh=mesh_of(parameter), placements=torch_placements
-    ).to("cpu")
+    )
+    return empty.to("cpu")

@@ -1,8 +1,8 @@
-"""Names in a module's state without the parts that wrappers add, so that it loads under any wrapper."""
+"""Names in a module's state without the parts of wrappers, so that it loads under any wrapper."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from typing import Any, cast
 
@@ -17,22 +17,37 @@ from torch_bridge.distributed.dtensors import mesh_of, shard_like
 # it out of states.
 _COMPILED = "_orig_mod"
 _CHECKPOINTED = "_checkpoint_wrapped_module"
+_DATA_PARALLEL = (DistributedDataParallel, DataParallel)
 
 
 def plain_name(module: nn.Module, name: str) -> str:
-    """Return a name in the module's state, or of one of its submodules, without the parts of wrappers."""
+    """Return a name in the module's state, or a submodule's path, without the parts of wrappers.
+
+    For a `DistributedDataParallel` around a compiled module with a submodule named "module":
+
+        module._orig_mod.module.weight  →  module.weight
+    """
     # Walk down the modules: a part "module" is dropped if a wrapper is there, but kept if the user
     # chose it.
+    if not name:
+        return ""
     kept: list[str] = []
-    inner: nn.Module | None = module
-    for part in name.split(".") if name else []:
-        while inner is not None and part != _CHECKPOINTED and _CHECKPOINTED in inner._modules:
-            inner = inner._modules[_CHECKPOINTED]
-        is_wrapped = part == "module" and isinstance(inner, DistributedDataParallel | DataParallel)
-        if not is_wrapped and part != _COMPILED:
+    current: nn.Module | None = module
+    for part in name.split("."):
+        if part != _CHECKPOINTED:
+            current = _inside_checkpoint_wrappers(current)
+        is_of_wrapper = part == "module" and isinstance(current, _DATA_PARALLEL)
+        if not is_of_wrapper and part != _COMPILED:
             kept.append(part)
-        inner = None if inner is None else inner._modules.get(part)
+        if current is not None:
+            current = current._modules.get(part)
     return ".".join(kept)
+
+
+def _inside_checkpoint_wrappers(module: nn.Module | None) -> nn.Module | None:
+    while module is not None and _CHECKPOINTED in module._modules:
+        module = module._modules[_CHECKPOINTED]
+    return module
 
 
 def plain_state(module: nn.Module) -> dict[str, Any]:
@@ -45,14 +60,19 @@ def names_of_parameters(
 ) -> list[list[str]]:
     """Return the plain names of each group's parameters, "" for one that is not the module's.
 
-    Of a tied parameter's names, the first in alphabetical order.
+    A tied parameter gets the first of its names in alphabetical order.
     """
     names: dict[int, str] = {}
     # Not `module.named_parameters`, which a user's class may replace.
     for name, parameter in nn.Module.named_parameters(module, remove_duplicate=False):
         plain = _without(plain_name(module, name), _CHECKPOINTED)
-        names[id(parameter)] = min(plain, names.get(id(parameter), plain))
-    return [[names.get(id(parameter), "") for parameter in group] for group in groups]
+        earlier = names.get(id(parameter), plain)
+        names[id(parameter)] = min(plain, earlier)
+
+    names_by_group: list[list[str]] = []
+    for group in groups:
+        names_by_group.append([names.get(id(parameter), "") for parameter in group])
+    return names_by_group
 
 
 def without_wrappers(name: str) -> str:
@@ -73,38 +93,57 @@ def to_plain_names(state: Mapping[str, Any], plain_names: Collection[str]) -> Ma
         plain_names: The plain names of the module that loads it, which show if "module" in a saved
             name comes from a wrapper or from the user's module.
     """
-    if state.keys() <= set(plain_names) or not all(isinstance(name, str) for name in state):
-        return state  # if its keys are not names, the load rejects it
-    plain = {without_wrappers(name): name for name in plain_names}
-    renamed = _renamed(state, lambda name: plain.get(short := without_wrappers(name), short))
+    if state.keys() <= set(plain_names):
+        return state
+    if not all(isinstance(name, str) for name in state):
+        return state  # the load rejects it
+
+    plain_by_short_name = {without_wrappers(name): name for name in plain_names}
+
+    def to_plain_name(name: str) -> str:
+        short_name = without_wrappers(name)
+        return plain_by_short_name.get(short_name, short_name)
+
+    renamed = _renamed(state, to_plain_name)
     # A module with both "weight" and "module.weight" has no names without wrappers: the load
     # rejects these.
-    return renamed if len(renamed) == len(state) else state
+    if len(renamed) < len(state):
+        return state
+    return renamed
 
 
 def load_plain_state(module: nn.Module, state: Any) -> None:
-    """Load a state, saved under plain names or under those of wrappers, into a module, wrapped or not."""
-    current = module.state_dict()
+    """Load a state, saved under plain names or under those of wrappers, into any module."""
     if isinstance(state, Mapping):
-        plain = {plain_name(module, name): name for name in current}
-        paths: dict[str, str] = {}
-        for path in dict(cast("Any", module.named_modules(remove_duplicate=False))):
-            paths[plain_name(module, path)] = path
-        saved = to_plain_names(cast("Mapping[str, Any]", state), plain)
-        state = _renamed(saved, lambda name: plain.get(name, paths.get(name, name)))
-        sharded = {
-            name: shard_like(current[name], value)
-            for name, value in state.items()
-            if isinstance(value, Tensor) and name in current and mesh_of(current[name])
-        }
-        if sharded:
-            state = copy(state)  # with the attribute that `_renamed` keeps
-            state.update(sharded)
+        state = _to_state_of(module, cast("Mapping[str, Any]", state))
     # Tensors that were created in inference mode can be changed only in this mode.
     tensors = (*module.parameters(), *module.buffers())
-    is_for_inference = any(tensor.is_inference() for tensor in tensors)
-    with torch.inference_mode() if is_for_inference else nullcontext():
+    context: AbstractContextManager[Any] = nullcontext()
+    if any(tensor.is_inference() for tensor in tensors):
+        context = torch.inference_mode()
+    with context:
         module.load_state_dict(state)
+
+
+def _to_state_of(module: nn.Module, state: Mapping[str, Any]) -> Any:
+    """Return a saved state under the names of a module, and sharded like the module."""
+    current = module.state_dict()
+    names: dict[str, str] = {}  # by plain name
+    for path, _ in cast("Any", module.named_modules(remove_duplicate=False)):
+        names[plain_name(module, path)] = path
+    for name in current:
+        names[plain_name(module, name)] = name
+
+    saved = to_plain_names(state, [plain_name(module, name) for name in current])
+    renamed = _renamed(saved, lambda name: names.get(name, name))
+    sharded: dict[str, Tensor] = {}
+    for name, value in renamed.items():
+        if isinstance(value, Tensor) and name in current and mesh_of(current[name]) is not None:
+            sharded[name] = shard_like(current[name], value)
+    if sharded:
+        renamed = copy(renamed)  # with the attribute that `_renamed` keeps
+        renamed.update(sharded)
+    return renamed
 
 
 def _without(name: str, part: str) -> str:
@@ -117,7 +156,8 @@ def _renamed(state: Mapping[str, Any], change: Callable[[str], str]) -> Any:
     if list(renamed) == list(state):
         return state
     # In this attribute torch keeps the versions of the modules, by their paths.
-    if (versions := getattr(state, "_metadata", None)) is not None:
+    versions = getattr(state, "_metadata", None)
+    if versions is not None:
         renamed._metadata = OrderedDict(
             (change(path), version) for path, version in versions.items()
         )

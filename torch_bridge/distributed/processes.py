@@ -1,22 +1,33 @@
-"""The processes of a run: their number, this process's rank, and collectives of Python objects."""
+"""The ranks of a training run: their number, collectives of Python objects, and equal batches."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from operator import length_hint
 from typing import Any, TypeVar, cast
 
-from torch import distributed
+import torch
+from torch import Tensor, distributed
+from torch.utils import _pytree as pytree
 
 Value = TypeVar("Value")
+Batch = TypeVar("Batch")
+
+_NONE: Any = object()
 
 
 def world_size() -> int:
     """Return the number of ranks: of the process group or, before there is one, from torchrun."""
-    return distributed.get_world_size() if has_group() else int(os.environ.get("WORLD_SIZE", "1"))
+    if has_group():
+        return distributed.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
     """Return the rank of this process, from 0."""
-    return distributed.get_rank() if has_group() else int(os.environ.get("RANK", "0"))
+    if has_group():
+        return distributed.get_rank()
+    return int(os.environ.get("RANK", "0"))
 
 
 def is_main() -> bool:
@@ -39,13 +50,14 @@ def gather(value: Value, group: Any = None) -> list[Value]:
     Raises:
         RuntimeError: There are several processes but no process group.
     """
-    if group is None and world_size() == 1:
-        return [value]
-    if group is None and not has_group():
-        raise RuntimeError(
-            f"WORLD_SIZE = {world_size()}, but there is no process group: call distribute(model), "
-            "or torch.distributed.init_process_group(), first"
-        )
+    if group is None:
+        if world_size() == 1:
+            return [value]
+        if not has_group():
+            raise RuntimeError(
+                f"WORLD_SIZE = {world_size()}, but there is no process group: call "
+                "distribute(model), or torch.distributed.init_process_group(), first"
+            )
     values: list[Any] = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(values, value, group=group)
     return values
@@ -72,15 +84,16 @@ def collective_call(work: Callable[[], Value], group: Any = None) -> list[Value]
         gathered = gather((value, describe_error(error)), group)
         raise_error_of_any_rank(error, [message for _, message in gathered])
     finally:
-        del (
-            error
-        )  # its traceback refers to this frame, a cycle that would keep the work's tensors alive
+        # The traceback refers to this frame, a cycle that would keep the work's tensors alive.
+        del error
     return [cast("Value", value) for value, _ in gathered]
 
 
 def describe_error(error: BaseException | None) -> str | None:
     """Return an error as text, to gather from all ranks."""
-    return None if error is None else f"{type(error).__name__}: {error}"
+    if error is None:
+        return None
+    return f"{type(error).__name__}: {error}"
 
 
 def raise_error_of_any_rank(
@@ -95,4 +108,82 @@ def raise_error_of_any_rank(
 
 
 def has_group() -> bool:
+    """Return True if there is a process group."""
     return distributed.is_available() and distributed.is_initialized()
+
+
+def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, bool]]:
+    """Yield `(batch, True)` for each batch, then `(filler, False)` until all ranks have as many.
+
+    The filler is this rank's last batch, repeated; on a rank without any batch it is the first
+    batch of another rank. With three batches on rank 0 and one on rank 1:
+
+        rank 0    (a, True)   (b, True)    (c, True)
+        rank 1    (d, True)   (d, False)   (d, False)
+
+    The ranks agree once on the largest length. After that number of batches, or from the start if
+    an iterable has no length, they agree before every batch. If no rank has a batch, nothing is
+    yielded.
+
+    Args:
+        batches: This rank's batches.
+        device: The device for the tensors of another rank's batch, if that rank had them on a
+            device.
+
+    Raises:
+        RuntimeError: There are several processes but no process group.
+    """
+    if world_size() == 1:
+        for batch in batches:
+            yield batch, True
+        return
+
+    length = length_hint(batches, -1)
+    iterator = iter(batches)
+    batch = next(iterator, _NONE)
+    has_batch = batch is not _NONE
+
+    gathered = gather((length, has_batch))
+    lengths = [length for length, _ in gathered]
+    ranks_have_batch = [has_batch for _, has_batch in gathered]
+    if not any(ranks_have_batch):
+        return
+    if not all(ranks_have_batch):
+        # A collective: ranks that have a batch take part too, and discard the result.
+        first = _broadcast(batch, ranks_have_batch.index(True), device)
+        if not has_batch:
+            batch = first
+
+    agreed_length = max(lengths)
+    if -1 in lengths:
+        agreed_length = 0
+    for num_yielded in count(1):
+        yield batch, has_batch
+        if has_batch:
+            following = next(iterator, _NONE)
+            has_batch = following is not _NONE
+            if has_batch:
+                batch = following
+        # Ask all ranks even at the agreed length: it may be wrong, for instance after a loader
+        # resumed in the middle of an epoch.
+        if num_yielded >= agreed_length and not any(gather(has_batch)):
+            return
+
+
+def _broadcast(batch: Any, source: int, device: torch.device) -> Any:
+    """Return the batch of the rank `source`, on this rank's device if it was on a device there."""
+    # It travels through host memory: the other rank's device, such as "cuda:1", has another name
+    # here.
+    were_on_host = [leaf.is_cpu for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+    sent = [pytree.tree_map_only(Tensor, Tensor.cpu, batch), were_on_host]
+    distributed.broadcast_object_list(sent, source)
+
+    received, were_on_host = sent
+    stays_on_host = iter(were_on_host)
+
+    def to_device(leaf: Tensor) -> Tensor:
+        if next(stays_on_host):
+            return leaf
+        return leaf.to(device)
+
+    return pytree.tree_map_only(Tensor, to_device, received)

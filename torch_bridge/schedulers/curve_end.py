@@ -37,25 +37,31 @@ def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: i
     # With a clock, steps are not updates: about (step - total)/step of the updates came after the
     # end.
     is_far = step > _FAR_PAST * total and updates * (step - total) > _FLOOR_UPDATES * step
-    if not is_far:
+    if not is_far or any(map(_ends_at_its_highest_level, distinct)):
         return ""
-    # A curve that ends at its highest level, as a warmup does, is meant to stay there.
-    if any(curve(curve.total_steps) == value_range(curve, 0, total)[1] for curve in distinct):
-        return ""
-    cause = "does the curve count epochs" if unit is None else "is the unit too small"
+    cause = "does the curve count epochs"
+    if unit is not None:
+        cause = "is the unit too small"
     return (
         f"{message} every learning rate at its final value since step {total}: {cause}? Give the "
         f"curve as many steps as the training {needed}. If it is meant to stay there for so long, "
-        "turn this warning "
-        'off: warnings.filterwarnings("ignore", "the curve has total_steps")'
+        'turn this warning off: warnings.filterwarnings("ignore", "the curve has total_steps")'
     )
+
+
+def _ends_at_its_highest_level(curve: Curve) -> bool:
+    """Return True for a curve that is meant to stay at its end, as a warmup is."""
+    _, highest = value_range(curve, 0, curve.total_steps)
+    return curve(curve.total_steps) == highest
 
 
 def value_range(curve: Curve, first: int, last: int) -> tuple[float, float]:
     """Return the least and the largest multiplier between two steps, both included."""
+    first = min(first, curve.total_steps)
+    last = min(last, curve.total_steps)
     # A curve is monotonic between the rows of its table. If it jumps, the step before a row counts
     # too.
-    first, last = min(first, curve.total_steps), min(last, curve.total_steps)
     begins = curve.table.begin.astype(np.int64)
-    values = curve(np.concatenate([begins, begins - 1, [first, last]]).clip(first, last))
+    steps = np.concatenate([begins, begins - 1, [first, last]])
+    values = curve(steps.clip(first, last))
     return float(values.min()), float(values.max())

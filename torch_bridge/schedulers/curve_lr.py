@@ -1,4 +1,4 @@
-"""A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose checkpoints hold the step and the curve."""
+"""A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose state holds the step and the curve."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -106,7 +106,8 @@ class lambda_lr(LambdaLR):
 
     >>> from plateau_jax import DataClock
     >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
-    >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100), clock=DataClock(4096))
+    >>> curve = PlateauCurve(1000, warmup_steps=100)
+    >>> scheduler = lambda_lr(optimizer, curve, clock=DataClock(4096))
     >>> for tokens in (150_000, 54_800):
     ...     optimizer.step()
     ...     scheduler.step(count=tokens)
@@ -142,15 +143,15 @@ class lambda_lr(LambdaLR):
         self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve)
         self.strict = strict
         self._is_peak_set = False
-        """True if `set_peak` has set the peak, in this run or before; a resume then expects another
-        one."""
+        """True if `set_peak` has set the peak, in this run or before; a resume may then differ."""
         self.steps: Steps | None = None
         """Counts the steps for warnings; None for a copy, about which nothing warns."""
         functions: list[Any] = curves
         if _has_plain_step(optimizer):
             super().__init__(optimizer, functions, last_epoch)
         else:  # torch would take its function for a method of the class
-            self.lr_lambdas, self.last_epoch = functions, last_epoch
+            self.lr_lambdas = functions
+            self.last_epoch = last_epoch
             self._initial_step()
         self._watch(may_lack_state=is_first)
 
@@ -184,7 +185,7 @@ class lambda_lr(LambdaLR):
 
     @property
     def curve_step(self) -> int:
-        """The step of the curve: `last_epoch` minus the updates held by a rule, or `consumed // unit`."""
+        """The step of the curve: `last_epoch` minus held updates, or `consumed // unit`."""
         return self._clock.step(self.last_epoch)
 
     @property
@@ -234,20 +235,11 @@ class lambda_lr(LambdaLR):
         if count is None:
             count = self.count
         if epoch is not None and isinstance(clock, HeldClock):
-            if metric is not None:
-                raise TypeError("with a hold rule, step() takes one metric, as in step(loss)")
-            if (
-                type(epoch) is int
-            ):  # DeepSpeed passes its batch size if step() has raised a TypeError
-                raise TypeError(
-                    f"metric = {checks.short_repr(epoch)} must be a real scalar, a float or a "
-                    "tensor: with a hold rule, call step(loss)"
-                )
-            epoch, metric = None, epoch
+            metric = _metric_in_place_of_epoch(epoch, metric)
+            epoch = None
         if epoch is not None:
             updates = self._checked_epoch(epoch)
-        # Torch steps a scheduler in constructors, before the first update. That must not move its
-        # clock.
+        # Torch steps a scheduler in constructors, before the first update: its clock must not move.
         is_initial = self._step_count == 0 or self.last_epoch < 0
         if not (is_initial and count is None and metric is None):
             clock = clock.after(self.last_epoch, count, metric)
@@ -274,11 +266,8 @@ class lambda_lr(LambdaLR):
                 "step(count=n), where n is what the update consumed; to move to another step, call "
                 "load_state_dict(state)"
             )
-        if (
-            isinstance(epoch, Tensor)
-            or not isinstance(epoch, SupportsIndex)
-            or isinstance(epoch, bool)
-        ):
+        is_integer = isinstance(epoch, SupportsIndex) and not isinstance(epoch, bool | Tensor)
+        if not is_integer:
             raise TypeError(
                 f"epoch = {checks.short_repr(epoch)} must be an integer. The curve counts updates, "
                 "not parts of epochs: call step() after each; step() takes a loss only with a hold "
@@ -288,10 +277,10 @@ class lambda_lr(LambdaLR):
 
     def _warn_of_order(self) -> None:
         """Warn as torch does if the scheduler is stepped before the optimizer."""
-        # Torch's constructor replaces `step`, to see its first call. A copy of the optimizer has
-        # its own.
-        is_seen = hasattr(self.optimizer.step, "_wrapped_by_lr_sched")
-        if is_seen and not getattr(self.optimizer, "_opt_called", False):
+        # Torch's constructor replaces `step`, to see its first call. A copy of the optimizer has a
+        # plain one.
+        is_watched = hasattr(self.optimizer.step, "_wrapped_by_lr_sched")
+        if is_watched and not getattr(self.optimizer, "_opt_called", False):
             warn(
                 "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in "
                 "the opposite order: `optimizer.step()` before `lr_scheduler.step()`. Otherwise "
@@ -301,8 +290,9 @@ class lambda_lr(LambdaLR):
 
     def _update_lr(self, epoch: int | None = None) -> None:
         # Torch's `SequentialLR` calls this in place of `step` when this scheduler's turn comes.
-        updates = self.last_epoch + 1 if epoch is None else epoch
-        self._move_to(updates, self._clock.restarted())
+        if epoch is None:
+            epoch = self.last_epoch + 1
+        self._move_to(epoch, self._clock.restarted())
         self.count = None  # another scheduler's turn consumed it
         self._watch()
 
@@ -311,7 +301,8 @@ class lambda_lr(LambdaLR):
         group_curves = self._group_curves
         if not group_curves.is_current():
             group_curves.follow()  # before anything changes, since it may raise an error
-        self.last_epoch, self._clock = updates, clock
+        self.last_epoch = updates
+        self._clock = clock
         lrs = self.get_lr()
         if len(lrs) != len(group_curves.groups):  # a derived class's get_lr
             raise ValueError(
@@ -321,11 +312,11 @@ class lambda_lr(LambdaLR):
         group_curves.write(clock.step(updates), lrs)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Return each group's learning rate at `curve_step`, a scalar: a float32 number as a Python float."""
+        """Return each group's learning rate at `curve_step`, a float32 number as a Python float."""
         return [*self._group_curves.values_at(self._clock.step(self.last_epoch))]
 
     def get_last_lr(self) -> list[float | Tensor]:
-        """Return the learning rates that were written last, in the order of the optimizer's groups."""
+        """Return the learning rates written last, in the order of the optimizer's groups."""
         self._group_curves.follow()
         return self._last_lr
 
@@ -366,16 +357,15 @@ class lambda_lr(LambdaLR):
             self._move_to(self.last_epoch, self._clock)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain numbers, lists and dictionaries, which survive `torch.load(weights_only=True)`.
+        """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
 
         `last_epoch`, `curve_step` and `consumed`; `hold`, the states of the rules; `base_lrs`, each
         group's peak, and `peak_was_set`, True if `set_peak` has set it; `_last_lr`, the learning
         rates that this scheduler wrote last; and `records`, a record of each group, as
         `plateau_jax.resume_record` returns it, which `load_state_dict` compares.
         """
-        with suppress(
-            TypeError, ValueError
-        ):  # then a group that was added has no curve, and is left out
+        # If it raises an error, a group that was added has no curve, and is left out.
+        with suppress(TypeError, ValueError):
             self._group_curves.follow()
         checked = self._clock.checked
         peaks = [float(as_number(peak)) for peak in self.base_lrs]
@@ -429,9 +419,11 @@ class lambda_lr(LambdaLR):
             CurveWarning: As above; or the saved peaks, which are used, differ from those that the
                 scheduler was built with, and `set_peak` did not set them.
         """
-        strict = self.strict if strict is None else strict
+        if strict is None:
+            strict = self.strict
         group_curves = self._group_curves
         group_curves.follow()
+
         # Everything is read and checked before anything is written, so that a rejected state
         # changes nothing.
         with reading_state_of("a scheduler", state_dict):
@@ -444,26 +436,28 @@ class lambda_lr(LambdaLR):
             curves = self.curves[: len(peaks)]
             checked = self._clock.checked
             position = read_position(state, updates, curves, checked, "lambda_lr", strict=strict)
-        updates = position.updates
         clock = self._clock.resumed(position)
+
         for message in position.messages:
             warn(message)
         is_new = self.last_epoch <= 0
-        if not is_peak_set and (
-            is_new or not self._is_peak_set
-        ):  # else it is a rollback, and no mistake
+        is_rollback = self._is_peak_set and not is_new  # to a time before `set_peak`, on purpose
+        if not is_peak_set and not is_rollback:
             warn_of_different_peaks(peaks, self.base_lrs[: len(peaks)], "scheduler")
+
         # Groups that hold other values than these may be in the charge of another scheduler: the
         # turn of this one in a `SequentialLR` is over, for instance.
         is_in_charge = group_curves.holds(last_lrs)
         if not group_curves.is_loaded:
             is_in_charge = is_in_charge or is_new or group_curves.is_in_charge()
+
         group_curves.set_bases([*peaks, *self.base_lrs[len(peaks) :]])
         self._is_peak_set = is_peak_set
-        if updates >= 0 and is_in_charge:
-            self._move_to(updates, clock)
+        if position.updates >= 0 and is_in_charge:
+            self._move_to(position.updates, clock)
         else:
-            self.last_epoch, self._clock = updates, clock
+            self.last_epoch = position.updates
+            self._clock = clock
             group_curves.written[: len(peaks)] = last_lrs
         self._step_count = step_count
         self.count = None
@@ -476,6 +470,18 @@ class lambda_lr(LambdaLR):
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"steps": None, "_group_curves": copy(self._group_curves)}
+
+
+def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:
+    """Return the metric that was passed as the first argument of `step`."""
+    if metric is not None:
+        raise TypeError("with a hold rule, step() takes one metric, as in step(loss)")
+    if type(epoch) is int:  # DeepSpeed passes its batch size if step() has raised a TypeError
+        raise TypeError(
+            f"metric = {checks.short_repr(epoch)} must be a real scalar, a float or a tensor: with "
+            "a hold rule, call step(loss)"
+        )
+    return epoch
 
 
 def _clock_after(clock: UpdateClock, last_epoch: int) -> UpdateClock:
@@ -493,12 +499,14 @@ def _clock_after(clock: UpdateClock, last_epoch: int) -> UpdateClock:
 
 
 def _was_driven(optimizer: Optimizer) -> bool:
-    """Return True if the optimizer was stepped in this process: a new scheduler is for a later part of it."""
+    """Return True if the optimizer was stepped in this process, so that its run is under way."""
     # Torch sets `_opt_called` at a step under one of its schedulers.
     return bool(getattr(optimizer, "_opt_called", False)) or hook_of(optimizer).updates > 0
 
 
 def _has_plain_step(optimizer: Optimizer) -> bool:
-    """Return True if `optimizer.step` is a method of this very object, or torch has replaced it before."""
+    """Return True if `optimizer.step` is a method of this very object, or torch's replacement."""
     step = optimizer.step
-    return getattr(step, "__self__", None) is optimizer or hasattr(step, "_wrapped_by_lr_sched")
+    if hasattr(step, "_wrapped_by_lr_sched"):
+        return True
+    return getattr(step, "__self__", None) is optimizer

@@ -1,4 +1,4 @@
-"""A curve for an option of an optimizer other than the learning rate: weight decay, momentum, a beta."""
+"""A curve for an option of an optimizer other than the learning rate, such as weight decay."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -128,14 +128,13 @@ class follow:
         self._group_curves.write(curve_step, self._group_curves.values_at(curve_step))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain numbers, lists and dictionaries, which survive `torch.load(weights_only=True)`.
+        """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
 
         `curve_step`; `key`; `base_values`, each group's base; and `records`, a record of each
         group, as `plateau_jax.resume_record` returns it for the curve and the base.
         """
-        with suppress(
-            TypeError, ValueError
-        ):  # then a group that was added has no curve, and is left out
+        # If it raises an error, a group that was added has no curve, and is left out.
+        with suppress(TypeError, ValueError):
             self._group_curves.follow()
         return {
             "curve_step": self.curve_step,
@@ -171,7 +170,9 @@ class follow:
                     "step(state['clock'])"
                 )
             key: Any = state_dict["key"]
-            if (list(cast("Any", key)) if isinstance(key, tuple) else key) != self._key:
+            if isinstance(key, tuple):
+                key = list(cast("tuple[Any, ...]", key))
+            if key != self._key:
                 raise ValueError(
                     f"state_dict is for key = {checks.short_repr(key)}, but this follower sets "
                     f"{group_curves.option}"
@@ -189,21 +190,25 @@ class follow:
     @property
     def _key(self) -> str | list[str | int]:
         name, item = self._group_curves.option
-        return name if item is None else [name, item]
+        if item is None:
+            return name
+        return [name, item]
 
 
 def _option(key: Any) -> GroupOption:
+    name, index = key, None
     try:
-        name, index = (key, None) if isinstance(key, str) else key
+        if not isinstance(key, str):
+            name, index = key
         if not isinstance(name, str):
             raise TypeError
-        option = GroupOption(name, None if index is None else checks.at_least("index", index, 0))
+        if index is not None:
+            index = checks.at_least("index", index, 0)
     except (TypeError, ValueError):
         raise TypeError(
             f"key = {checks.short_repr(key)} must be a key of the parameter groups, or a key and "
-            "an index: "
-            '("betas", 0)'
+            'an index: ("betas", 0)'
         ) from None
     if name in ("lr", "initial_lr"):
         raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
-    return option
+    return GroupOption(name, index)

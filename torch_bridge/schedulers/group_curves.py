@@ -32,7 +32,8 @@ class ValuesAhead:
     """
 
     def __init__(self, curves: Sequence[Curve], bases: Sequence[float]) -> None:
-        self.curves, self.bases = list(curves), list(bases)
+        self.curves = list(curves)
+        self.bases = list(bases)
         self._first = 0
         self._rows: list[list[float]] = []
         """The values of each group, for the first step and those after it."""
@@ -46,29 +47,32 @@ class ValuesAhead:
         return self._rows[place]
 
     def _compute(self, first: int) -> None:
-        is_near = first <= self._first + len(self._rows) + _NEAR
+        count = 1
+        if first <= self._first + len(self._rows) + _NEAR:
+            count = CHUNK
         # Past MAX_STEP every curve is constant, and NumPy has no ranges from 2⁶³ on.
-        steps = min(first, checks.MAX_STEP) + np.arange(CHUNK if is_near else 1)
+        steps = min(first, checks.MAX_STEP) + np.arange(count)
         # By identity, because the hash of a curve of many stages takes longer.
         distinct = {id(curve): curve for curve in self.curves}
         multipliers = {key: curve(steps) for key, curve in distinct.items()}
         values = np.empty((len(steps), len(self.bases)), np.float32)
         for index, (curve, base) in enumerate(zip(self.curves, self.bases, strict=True)):
             values[:, index] = np.float32(base) * multipliers[id(curve)]
-        # Python floats: NumPy scalars would get into `param_groups`, and from there into
-        # checkpoints.
-        self._first, self._rows = first, values.tolist()
+        self._first = first
+        # Python floats: NumPy scalars would get from `param_groups` into checkpoints.
+        self._rows = values.tolist()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ValuesAhead, (self.curves, self.bases)  # without the values
 
 
 class Member(NamedTuple):
-    """A parameter group with its curve and its base."""
+    """A parameter group with its curve, its base, and the value that was written into it last."""
 
     group: dict[str, Any]
     curve: Curve
     base: float
+    written: Any
 
 
 class GroupCurves:
@@ -90,52 +94,61 @@ class GroupCurves:
         is_loaded: True if the optimizer has loaded a state since values were written here.
     """
 
+    groups: list[dict[str, Any]]
+    curves: list[Curve]
+    bases: list[float]
+    written: list[Any]
+    _ahead: ValuesAhead
+
     def __init__(
         self, optimizer: Optimizer, option: GroupOption, curve: Curve | Sequence[Curve]
     ) -> None:
-        self.optimizer, self.option = optimizer, option
+        self.optimizer = optimizer
+        self.option = option
         self._name = option.name
-        self.common_curve = curve if isinstance(curve, Curve) else None
-        self.curves = curves_of(optimizer, curve)
-        self.groups = list(optimizer.param_groups)
-        bases = [option.base_of(index, group) for index, group in enumerate(self.groups)]
-        option.warn_of_scales(self.groups)
-        self.written: list[Any] = [option.read(group) for group in self.groups]
-        self.bases: list[float] = bases
-        self._ahead = ValuesAhead(self.curves, bases)
-        self.set_bases(bases)
+        self.common_curve: Curve | None = None
+        if isinstance(curve, Curve):
+            self.common_curve = curve
+        members: list[Member] = []
+        curves = curves_of(optimizer, curve)
+        for index, group in enumerate(optimizer.param_groups):
+            base = option.base_of(index, group)
+            members.append(Member(group, curves[index], base, option.read(group)))
+        option.warn_of_scales(optimizer.param_groups)
+        self._set_members(members)
         self.is_loaded = False
         self.step = 0
         """The step of the curves that was written last."""
+        # They may come back, if a program alternates.
         self._forgotten: list[Member] = []
-        """The groups that the optimizer no longer has. They may come back, if a program
-        alternates."""
+        """The groups that the optimizer no longer has."""
         hook_of(optimizer).add(self)
 
     def __setstate__(self, state: Any) -> None:
         """Add a copy to a hook: a copy of an optimizer has none."""
         vars(self).update(state)
-        self.groups, self.curves = list(self.groups), list(self.curves)
-        self.bases, self.written = list(self.bases), list(self.written)
+        self.groups = list(self.groups)
+        self.curves = list(self.curves)
+        self.bases = list(self.bases)
+        self.written = list(self.written)
         hook_of(self.optimizer).add(self)
 
     def describe(self) -> tuple[str, str]:
         """Return the curve and the value of the groups as text; a list if they differ."""
-        values = [as_number(self.option.read(group)) for group in self.groups]
-        value = values[0] if len(set(values)) == 1 else values
+        value: Any = [as_number(self.option.read(group)) for group in self.groups]
+        if len(set(value)) == 1:
+            value = value[0]
         return repr(self.common_curve or self.curves), f"{self.option}={value!r}"
 
-    def set_bases(self, bases: Sequence[float]) -> None:
-        """Set the base of each group, without writing values into the groups."""
-        self._replace_lists(self.groups, self.curves, self.written, list(bases))
+    def _members(self) -> list[Member]:
+        columns = self.groups, self.curves, self.bases, self.written
+        return [Member(*values) for values in zip(*columns, strict=True)]
 
-    def _replace_lists(
-        self,
-        groups: list[dict[str, Any]],
-        curves: list[Curve],
-        written: list[Any],
-        bases: list[float],
-    ) -> None:
+    def _set_members(self, members: Sequence[Member]) -> None:
+        groups = [member.group for member in members]
+        curves = [member.curve for member in members]
+        bases = [member.base for member in members]
+        written = [member.written for member in members]
         unshare_tensors(self.optimizer, self.option, groups, bases, curves)
         if self.option.name == "lr":
             for group, base in zip(groups, bases, strict=True):
@@ -143,6 +156,13 @@ class GroupCurves:
         ahead = ValuesAhead(curves, bases)
         # At once: after an interrupt between two of them, groups would follow the curves of others.
         vars(self).update(groups=groups, curves=curves, written=written, bases=bases, _ahead=ahead)
+
+    def set_bases(self, bases: Sequence[float]) -> None:
+        """Set the base of each group, without writing values into the groups."""
+        members = self._members()
+        self._set_members(
+            [member._replace(base=base) for member, base in zip(members, bases, strict=True)]
+        )
 
     def values_at(self, step: int) -> list[float]:
         """Return the value of each group at a step of the curves."""
@@ -171,19 +191,21 @@ class GroupCurves:
 
         One is enough, since a program may freeze others. Zeros say nothing, unless all are.
         """
-        is_zero = True
+        are_all_zero = True
         shown = set(map(id, self.optimizer.param_groups))
-        for group, value in zip(self.groups, values, strict=False):
+        for group, expected in zip(self.groups, values, strict=False):
             if id(group) not in shown:
                 continue
-            held, value = as_number(self.option.read(group)), as_number(value)
-            is_zero = is_zero and held == value == 0
-            if held and is_same(held, value):
+            value = as_number(self.option.read(group))
+            expected = as_number(expected)
+            if value and is_same(value, expected):
                 return True
-        return is_zero
+            if value or expected:
+                are_all_zero = False
+        return are_all_zero
 
     def is_in_charge(self) -> bool:
-        """Return True if the groups hold the values that were written here last. May wait for the device."""
+        """Return True if the groups hold the values written here last. May wait for the device."""
         return self.holds(self.written)
 
     def follow(self) -> None:
@@ -197,10 +219,7 @@ class GroupCurves:
         try:
             self.meet()
         finally:
-            places = {id(group): place for place, group in enumerate(self.groups)}
-            self._keep(
-                [places[id(group)] for group in self.optimizer.param_groups if id(group) in places]
-            )
+            self._forget_removed_groups()
 
     def is_current(self) -> bool:
         """Return True if the optimizer has these groups, in this order."""
@@ -210,11 +229,8 @@ class GroupCurves:
     def unknown_groups(self) -> list[int]:
         """Return the indices of the optimizer's groups that are not known here."""
         known = set(map(id, self.groups))
-        return [
-            index
-            for index, group in enumerate(self.optimizer.param_groups)
-            if id(group) not in known
-        ]
+        groups = self.optimizer.param_groups
+        return [index for index, group in enumerate(groups) if id(group) not in known]
 
     def meet(self, *, writes: bool = True) -> None:
         """Give new groups of the optimizer a curve and a base; known ones are not looked at.
@@ -230,68 +246,61 @@ class GroupCurves:
         new = self.unknown_groups()
         if not new:
             return
-        members = [self._member(index, groups[index]) for index in new]
+        new_members = [self._new_member(index, groups[index]) for index in new]
         self.option.warn_of_scales([groups[index] for index in new])
         is_in_charge = writes and self.is_in_charge()
         first = len(self.groups)
-        self._replace_lists(
-            [*self.groups, *(item.group for item in members)],
-            [*self.curves, *(item.curve for item in members)],
-            [*self.written, *(self.option.read(item.group) for item in members)],
-            [*self.bases, *(item.base for item in members)],
-        )
+        self._set_members([*self._members(), *new_members])
         if is_in_charge:
             values = self.values_at(self.step)
             for place in range(first, len(self.groups)):
                 self.written[place] = self.option.write(self.groups[place], values[place])
 
-    def _member(self, index: int, group: dict[str, Any]) -> Member:
-        """Return a new group with its curve and base, or one that has come back with its former ones."""
+    def _new_member(self, index: int, group: dict[str, Any]) -> Member:
+        """Return a new group with its curve and base; if it has come back, with its former ones."""
         for former in self._forgotten:
             if former.group is group:
-                return former
+                return former._replace(written=self.option.read(group))
         if self.common_curve is None:
             raise ValueError(
                 f"the optimizer has {len(self.optimizer.param_groups)} parameter groups, but "
                 f"curves for {len(self.groups)} of them. Build this again with a curve for each "
                 "group, and load its state: new.load_state_dict(old.state_dict())"
             )
-        return Member(group, self.common_curve, self.option.base_of(index, group))
+        base = self.option.base_of(index, group)
+        return Member(group, self.common_curve, base, self.option.read(group))
 
     def _recognize(self, unknown: Sequence[dict[str, Any]]) -> None:
-        """Let dictionaries take the places of groups whose parameters they have, as after a load."""
+        """Let dictionaries replace the groups whose parameters they have, as after a load."""
+        members = self._members()
         places: dict[int, int] = {}
-        for place, group in enumerate(self.groups):
-            # A dictionary that was loaded has this very list of parameters, which may be empty.
-            signs = [group["params"], *group["params"]]
-            places.update((id(sign), place) for sign in signs)
-        groups, curves = list(self.groups), list(self.curves)
-        written, bases = list(self.written), list(self.bases)
+        """The place of the group that has a list of parameters, or a parameter, by identity."""
+        for place, member in enumerate(members):
+            for sign in _signs(member.group):
+                places[id(sign)] = place
         for group in unknown:
-            signs = [group["params"], *group["params"]]
-            place = next((places[id(sign)] for sign in signs if id(sign) in places), None)
-            if place is None:
+            known_signs = [sign for sign in _signs(group) if id(sign) in places]
+            if not known_signs:
                 continue
-            if any(groups[place] is other for other in unknown):  # the group was split
-                groups.append(group)
-                curves.append(curves[place])
-                written.append(written[place])
-                bases.append(bases[place])
+            place = places[id(known_signs[0])]
+            former = members[place]
+            if any(former.group is taker for taker in unknown):  # the group was split
+                members.append(former._replace(group=group))
             else:
-                groups[place] = group
-        self._replace_lists(groups, curves, written, bases)
+                members[place] = former._replace(group=group)
+        self._set_members(members)
 
-    def _keep(self, places: Sequence[int]) -> None:
-        """Keep the groups at these places, in this order."""
-        shown = set(map(id, self.optimizer.param_groups))
-        former = [item for item in self._forgotten if id(item.group) not in shown]
-        for group, curve, base in zip(self.groups, self.curves, self.bases, strict=True):
-            if id(group) not in shown:
-                former.append(Member(group, curve, base))
-        self._forgotten = former
-        self._replace_lists(
-            [self.groups[place] for place in places],
-            [self.curves[place] for place in places],
-            [self.written[place] for place in places],
-            [self.bases[place] for place in places],
-        )
+    def _forget_removed_groups(self) -> None:
+        """Keep the groups that the optimizer has, in its order, and remember the others."""
+        groups = self.optimizer.param_groups
+        shown = set(map(id, groups))
+        members = {id(member.group): member for member in self._members()}
+        former = [*self._forgotten, *members.values()]
+        self._forgotten = [member for member in former if id(member.group) not in shown]
+        self._set_members([members[id(group)] for group in groups if id(group) in members])
+
+
+def _signs(group: dict[str, Any]) -> list[Any]:
+    """Return the objects that a group is recognized by: its parameters, and first their list."""
+    # A dictionary that was loaded has this very list, which may be empty.
+    return [group["params"], *group["params"]]

@@ -47,9 +47,9 @@ class UpdateClock:
     def after(self, updates: int, count: Any = None, metric: Any = None) -> Self:
         """Return the clock after another update, which follows `updates` updates."""
         if count is not None:
-            _refuse_count(count)
+            _reject_count(count)
         if metric is not None:
-            _refuse_metric(metric)
+            _reject_metric(metric)
         return self
 
     def restarted(self) -> Self:
@@ -78,7 +78,7 @@ class HeldClock(UpdateClock):
         return updates - self.held
 
     def after(self, updates: int, count: Any = None, metric: Any = None) -> Self:
-        _refuse_count(count)
+        _reject_count(count)
         number = _metric_number(metric)
         is_flat_start = self.step(updates) in self.flat_starts
         with np.errstate(all="ignore"):
@@ -105,7 +105,7 @@ class UnitClock(UpdateClock):
         return self.total
 
     def after(self, updates: int, count: Any = None, metric: Any = None) -> Self:
-        _refuse_metric(metric)
+        _reject_metric(metric)
         if count is None:
             count = self.checked.count
         if count is None:
@@ -139,7 +139,7 @@ def new_clock(clock: Any, curves: Sequence[Curve]) -> UpdateClock:
     return UpdateClock(checked)
 
 
-def _refuse_count(count: Any) -> None:
+def _reject_count(count: Any) -> None:
     if count is not None:
         raise TypeError(
             f"count = {checks.short_repr(count)} needs a DataClock: write step(), or build the "
@@ -147,7 +147,7 @@ def _refuse_count(count: Any) -> None:
         )
 
 
-def _refuse_metric(metric: Any) -> None:
+def _reject_metric(metric: Any) -> None:
     if metric is not None:
         raise TypeError(
             f"step(metric={checks.short_repr(metric)}) needs a hold rule: lambda_lr(..., "

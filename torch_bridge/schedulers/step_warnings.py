@@ -5,11 +5,11 @@ then after every 1344. From one look to the next is a window, of n updates. It j
 with the most steps, since several may take turns, as in a `SequentialLR`, and warns once for each
 kind of mistake:
 
-    at most n/10 steps, though more would have changed a learning rate in two windows in a row, n >=
-    42 3n/2 steps or more in two windows in a row a unit so large that the curve stays where all
-    learning rates are 0 in two windows in a row a step far past the end (`curve_end` has the rule)
-    at once a loaded optimizer, whose scheduler starts at step 0 without a state before the second
-    update
+    at most n/10 steps, though more would have changed a learning rate     twice in a row, n >= 42
+    3n/2 steps or more                                                     twice in a row
+    a unit so large that the curve stays where all learning rates are 0    twice in a row
+    a step far past the end (`end_message` has the rule)                   at once
+    a loaded optimizer, whose scheduler starts at step 0 without a state   before the second update
 
 It is silent if the groups hold other values than the scheduler wrote last, since then somebody else
 is in charge: another scheduler, or a range test. A burst of steps, as for a plot, falls into one
@@ -29,7 +29,8 @@ from torch_bridge.param_groups import as_number, is_same, loaded_updates, update
 from torch_bridge.saved_states import shown_peaks
 from torch_bridge.schedulers.curve_end import end_message, value_range
 
-_FIRST_WINDOW, _LONGEST_WINDOW = 21, 1344
+_FIRST_WINDOW = 21
+_LONGEST_WINDOW = 1344
 _LONG_ENOUGH = 42
 """In a shorter window, one step in nine updates can look like one in ten."""
 
@@ -62,16 +63,16 @@ class StepWarnings:
         self.next_look: float = math.inf
         """The number of updates before the next look."""
         self._schedulers: list[weakref.ref[Any]] = []
-        self._start = self._window_start = 0
+        self._start = 0
+        self._window_start = 0
         self.loaded_updates: int | None = 0
-        """The updates of the run that the optimizer has loaded, as `loaded_updates` returns
-        them."""
+        """The updates of the run that the optimizer has loaded; None if they are not known."""
         self._finding: tuple[Any, str] = None, ""
         """What the last window has shown, and of which scheduler."""
         self._warned: set[str] = set()
 
     def watch(self, scheduler: Any, updates: int, *, may_lack_state: bool = False) -> None:
-        """Look at a scheduler that was built or moved after this number of updates, from here on."""
+        """Look at a scheduler, built or moved after this number of updates, from here on."""
         others = [item for item in self._living_schedulers() if item is not scheduler]
         self._schedulers = [weakref.ref(item) for item in (*others, scheduler)]
         is_past_end = bool(_end_message(scheduler))
@@ -100,10 +101,9 @@ class StepWarnings:
         made = updates_made(optimizer)
         if not schedulers:
             self.loaded_updates = loaded_updates(optimizer)
-        elif made != 0 or not all(
-            map(_has_own_values, schedulers)
-        ):  # accelerate reloads the current state
+        elif made != 0 or not all(map(_has_own_values, schedulers)):
             self.loaded_updates = made or None
+        # Otherwise it is the current state, which accelerate reloads.
 
     def look(self, updates: int) -> None:
         """Warn of what is found after this number of updates."""
@@ -122,9 +122,8 @@ class StepWarnings:
         """Return the warning about an optimizer that was loaded without its scheduler."""
         schedulers = self._living_schedulers()
         # A scheduler past the first step was loaded, or moved by the user.
-        at_start = [
-            item for item in schedulers if item.steps.may_lack_state and item.last_epoch <= 1
-        ]
+        may_lack_state = [scheduler for scheduler in schedulers if scheduler.steps.may_lack_state]
+        at_start = [scheduler for scheduler in may_lack_state if scheduler.last_epoch <= 1]
         made = self.loaded_updates
         if made == 0 or not at_start:
             return ""
@@ -132,12 +131,14 @@ class StepWarnings:
             scheduler.steps.may_lack_state = False
         scheduler = at_start[0]
         peak = shown_peaks(scheduler.base_lrs)
-        seen = "the optimizer was loaded"
         advice = "load the scheduler's state, scheduler.load_state_dict(state)"
-        if made is not None:
-            seen = f"the optimizer has made {made} update{'s' * (made > 1)}"
         if made is not None and scheduler.unit is None:
             advice += f"; or pass last_epoch={made - 1}"
+        seen = "the optimizer was loaded"
+        if made == 1:
+            seen = "the optimizer has made 1 update"
+        elif made is not None:
+            seen = f"the optimizer has made {made} updates"
         return (
             f"{seen}, but the curve started at step 0: {advice}. To start at step 0, set the peak, "
             f"which is {peak} now: scheduler.set_peak({peak})"
@@ -145,9 +146,8 @@ class StepWarnings:
 
     def _judge_window(self, updates: int) -> str:
         """Return the warning that is due after the window that ends now."""
-        in_turn = [
-            scheduler for scheduler in self._living_schedulers() if scheduler.last_epoch >= 0
-        ]
+        schedulers = self._living_schedulers()
+        in_turn = [scheduler for scheduler in schedulers if scheduler.last_epoch >= 0]
         if not in_turn:
             return ""
         scheduler = max(reversed(in_turn), key=lambda item: item.steps.in_window)
@@ -169,16 +169,17 @@ class StepWarnings:
 
 
 def _has_own_values(scheduler: Any) -> bool:
-    """Return True if the groups that were loaded have the peaks and learning rates of this scheduler."""
+    """Return True if the groups that were loaded have the peaks and lrs of this scheduler."""
     curves = scheduler._group_curves
-    for group, peak, lr in zip(
-        scheduler.optimizer.param_groups, curves.bases, curves.written, strict=False
-    ):
-        # A state that was saved before a scheduler was built has the peak in its place.
-        wanted = lr if "initial_lr" in group else peak
-        if not is_same(as_number(group.get("initial_lr", peak)), peak):
-            return False
-        if not is_same(as_number(group["lr"]), as_number(wanted)):
+    groups = scheduler.optimizer.param_groups
+    for group, peak, lr in zip(groups, curves.bases, curves.written, strict=False):
+        if "initial_lr" in group:
+            has_peak = is_same(as_number(group["initial_lr"]), peak)
+            has_lr = is_same(as_number(group["lr"]), as_number(lr))
+        else:  # the state was saved before a scheduler was built: its learning rate is the peak
+            has_peak = True
+            has_lr = is_same(as_number(group["lr"]), peak)
+        if not (has_peak and has_lr):
             return False
     return True
 
@@ -190,17 +191,20 @@ def _finding(scheduler: Any, size: int, updates: int) -> str:
         return ""  # it trains nothing
     if steps.in_window > 0 and not steps.was_past_end and _end_message(scheduler):
         return "past the end"
-    # With a unit, each process may step with its own count: calls may outnumber updates, so look at
-    # the step.
-    moved = steps.in_window if scheduler.unit is None else scheduler.curve_step - steps.window_step
+    moved = steps.in_window
+    if scheduler.unit is not None:
+        # Each process may step with its own count, so that calls outnumber updates.
+        moved = min(moved, scheduler.curve_step - steps.window_step)
     # The ends of a window may cut a group of steps: hence the small margins here and below.
-    if 2 * min(steps.in_window, moved) >= 3 * (size - 1):
+    if 2 * moved >= 3 * (size - 1):
         return "often"
     stands = scheduler.unit is not None and scheduler.curve_step == steps.first_step
     if stands and steps.in_window > 0 and not any(scheduler.get_lr()):
         return "stands"
     is_rare = size >= _LONG_ENOUGH and 9.5 * steps.in_window <= size
-    return "rarely" if is_rare and _would_change(scheduler, updates) else ""
+    if is_rare and _would_change(scheduler, updates):
+        return "rarely"
+    return ""
 
 
 def _would_change(scheduler: Any, updates: int) -> bool:
@@ -223,14 +227,17 @@ def _end_message(scheduler: Any) -> str:
 
 def _steps_message(scheduler: Any, finding: str, size: int) -> str:
     unit = scheduler.unit
-    seen = f"scheduler.step() was called {scheduler.steps.in_window} times in the last {size} optimizer steps"
+    calls = scheduler.steps.in_window
+    seen = f"scheduler.step() was called {calls} times in the last {size} optimizer steps"
     if finding == "stands":
         return (
             f"{seen}, and the curve stays at step {scheduler.curve_step}, where every learning "
             f"rate is 0: all updates consumed {scheduler.consumed} in units of {unit}. Choose a "
             "unit of at most what an update consumes, and check the counts"
         )
-    call = "scheduler.step()" if unit is None else "scheduler.step(count=n)"
+    call = "scheduler.step()"
+    if unit is not None:
+        call = "scheduler.step(count=n)"
     advice = f'Call {call} once after every optimizer.step() (in Lightning "interval": "step")'
     if unit is not None:
         advice += ", where n is what that update consumed"

@@ -13,7 +13,7 @@ from torch_bridge.schedulers.step_warnings import StepWarnings
 
 
 class UpdateHook:
-    """Gives added groups their values before an update, and looks for steps that do not fit the updates.
+    """Gives added groups their values before an update, and looks at the schedulers' steps.
 
     It holds weak references, since an optimizer holds its hooks, and must not keep old schedulers
     alive.
@@ -61,7 +61,8 @@ class UpdateHook:
         if self._stepped.isdisjoint(stepped) and steps == self._steps:
             self._stepped |= stepped
             return False
-        self._stepped, self._steps = stepped, steps
+        self._stepped = stepped
+        self._steps = steps
         return True
 
     def after_load(self, optimizer: Optimizer) -> None:
@@ -75,7 +76,7 @@ class UpdateHook:
 
 
 def _meet_groups(living: list[Any]) -> None:
-    """Let curves meet new groups: of several for one option, the newest in charge give them their values."""
+    """Let curves meet new groups; for each option, the newest curves in charge give the values."""
     for option in {curves.option for curves in living}:
         newest_first = [curves for curves in reversed(living) if curves.option == option]
         responsible = newest_first[0]
@@ -84,15 +85,14 @@ def _meet_groups(living: list[Any]) -> None:
                 responsible = curves
                 break
         responsible.meet()
-        for (
-            curves
-        ) in newest_first:  # the others note the bases, before another scheduler changes the values
+        # The others note the bases, before another scheduler changes the values.
+        for curves in newest_first:
             with suppress(TypeError, ValueError):
                 curves.meet(writes=False)
 
 
 def _is_capturing() -> bool:
-    """Return True while a CUDA graph is captured: a learning rate on the device can't be read then."""
+    """Return True while a CUDA graph is captured, when nothing can be read from the device."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
@@ -101,9 +101,8 @@ def hook_of(optimizer: Any) -> UpdateHook:
     # Torch marks the `step` of a class that runs hooks, in the constructor of its first instance.
     # Others are wrappers, those of trainers or such as Lookahead, whose own optimizer may run them.
     while not hasattr(cast("Any", type(optimizer)).step, "hooked"):
-        optimizer = getattr(
-            optimizer, "optimizer", getattr(optimizer, "_base_optimizer", None)
-        )  # timm's
+        base = getattr(optimizer, "_base_optimizer", None)  # of timm's wrappers
+        optimizer = getattr(optimizer, "optimizer", base)
         if not isinstance(optimizer, Optimizer):
             return UpdateHook()
     hooks: dict[int, Any] | None = getattr(optimizer, "_optimizer_step_pre_hooks", None)

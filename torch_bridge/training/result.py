@@ -60,14 +60,15 @@ class StepResult(NamedTuple):
         return self.counters[3]
 
 
-def read_and_raise_if_nonfinite(result: StepResult, scaled: bool) -> None:
+def read_and_raise_if_nonfinite(result: StepResult, *, scaled: bool) -> None:
     """Raise an error if a result is not finite. Synchronizes with the device.
 
     Raises:
         FloatingPointError: The loss is not finite; or the norm is not, and the loss was not
             `scaled`. (With a scaled loss, the scale may have overflowed.)
     """
-    loss, norm = result.loss.item(), result.grad_norm.item()
+    loss = result.loss.item()
+    norm = result.grad_norm.item()
     if not math.isfinite(loss) or (not math.isfinite(norm) and not scaled):
         number = int(result.applied + result.skipped)
         raise FloatingPointError(

@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.curve_api import AnyClock, Curve, check_clock, checks, warn
+from torch_bridge.distributed.distribution import parallelism_of
+from torch_bridge.distributed.parallelism import Sharded, check_shardable
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
-from torch_bridge.distributed.sharded import Sharded, check_shardable
-from torch_bridge.distributed.wrappers import parallelism_of
 from torch_bridge.param_groups import (
     all_groups,
     all_parameters,
@@ -27,8 +27,7 @@ from torch_bridge.saved_states import (
     warn_of_different_peaks,
 )
 from torch_bridge.training.clock.clock import Clock, checked_updates
-from torch_bridge.training.cuda_graphs.capture import GraphedUpdate, check_graph
-from torch_bridge.training.cuda_graphs.guards import Guards
+from torch_bridge.training.cuda_graphs.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.optimizers.optimizers import (
     as_sequence,
     check_model,
@@ -41,13 +40,11 @@ from torch_bridge.training.optimizers.optimizers import (
 )
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
-from torch_bridge.training.state import snapshot
+from torch_bridge.training.state import step_state
 from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer
-from torch_bridge.training.state.snapshot import TrainStepState
-from torch_bridge.training.state.state_checks import check_saved_state, read_saved_run
-from torch_bridge.training.update.carry import Carry
+from torch_bridge.training.state.step_state import TrainStepState, check_saved_state, read_saved_run
 from torch_bridge.training.update.gradients import check_max_norm
-from torch_bridge.training.update.loss import LossFunction, check_loss_fn
+from torch_bridge.training.update.loss import Carry, LossFunction, check_loss_fn
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 from torch_bridge.training.update.precision import Precision, PrecisionName
 from torch_bridge.training.update.update import Update
@@ -58,7 +55,7 @@ CurvesOfGroups = Curve | Sequence[Curve]
 
 
 class TrainStep:
-    """Run one training update per call: `step(batch, *more_micro_batches)`, on one device or several.
+    """Run one training update per call, on one device or several.
 
     Each micro-batch runs forward and backward under autocast. Then gradients are unscaled and
     clipped. If the loss and the gradient norm are finite, the optimizer steps and the update
@@ -81,7 +78,8 @@ class TrainStep:
     >>> def loss_fn(model, batch):
     ...     inputs, targets = batch
     ...     return torch.nn.functional.mse_loss(model(inputs), targets)
-    >>> step = TrainStep(model, optimizer, loss_fn, PlateauCurve(100, warmup_steps=10), max_norm=1.0)
+    >>> curve = PlateauCurve(100, warmup_steps=10)
+    >>> step = TrainStep(model, optimizer, loss_fn, curve, max_norm=1.0)
     >>> for _ in range(5):
     ...     result = step((torch.ones(8, 2), torch.ones(8, 1)))
     >>> result.applied, result.lr
@@ -156,29 +154,45 @@ class TrainStep:
     ) -> None:
         check_model(model)
         checks.one_of("synchronize", synchronize, get_args(Synchronize))
-        parallelism = parallelism_of(model, every_micro_batch=synchronize == "micro")
-        wrapped = [layers_of(item) for item in as_sequence(optimizer)]
-        optimizers, layers = tuple(item[-1] for item in wrapped), list(chain.from_iterable(wrapped))
-        check_optimizers(model, optimizers)
-        check_no_scheduler(layers)
-        parameters, device = all_parameters(optimizers), device_of(optimizers)
-        parallelism.check_parameters(parameters)
         checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
         check_max_norm(max_norm)
         check_loss_fn(loss_fn)
+
+        parallelism = parallelism_of(model, every_micro_batch=synchronize == "micro")
+        layers_of_each = [layers_of(item) for item in as_sequence(optimizer)]
+        layers = list(chain.from_iterable(layers_of_each))
+        optimizers = tuple(item[-1] for item in layers_of_each)
+        check_optimizers(model, optimizers)
+        check_no_scheduler(layers)
+        parameters = all_parameters(optimizers)
+        device = device_of(optimizers)
+        parallelism.check_parameters(parameters)
+        if isinstance(parallelism, Sharded):
+            for item in optimizers:
+                check_shardable(item)
         if cuda_graph:
             check_graph(model, parallelism, device)
-        for each in optimizers:
-            if isinstance(parallelism, Sharded):
-                check_shardable(each)
-            if initial_updates is not None and checked_updates("initial_updates", initial_updates):
-                check_peaks_are_known(each, f"initial_updates = {initial_updates}")
+        is_start_known = initial_updates is not None
+        updates_before = 0
+        if initial_updates is not None:
+            updates_before = checked_updates("initial_updates", initial_updates)
+        if updates_before > 0:
+            for item in optimizers:
+                check_peaks_are_known(item, f"initial_updates = {updates_before}")
         curves = curves_by_group(optimizer, optimizers, curve)
-        checked = check_clock(clock, curves)
+        checked_clock = check_clock(clock, curves)
+        peaks: list[float] = []
+        for item in optimizers:
+            peaks += peaks_of(item)
 
-        self.model, self.strict, self.optimizers = model, strict, optimizers
+        self.model = model
+        self.optimizers = optimizers
+        self.strict = strict
+        self._module = parallelism.module
+        self._device = device
         self._is_distributed = parallelism.is_distributed
-        self._rank, self._size = parallelism.rank, parallelism.size
+        self._rank = parallelism.rank
+        self._size = parallelism.size
         self._raises = on_nonfinite == "raise"
         self._is_peak_set = False
         """True if `set_peak` has set the peaks, in this run or before; a resume then expects other
@@ -187,17 +201,30 @@ class TrainStep:
         """True if a load has failed, so that the components have different states."""
         self._count_in_trainer = lightning_counter(layers)
         self._precision = Precision(precision, device, parameters)
-        self._carry = None if carry is None else Carry(carry, device)
-        peaks = [peak for each in optimizers for peak in peaks_of(each)]
-        self._clock = Clock(curves, peaks, device, checked, initial_updates or 0, cuda_graph)
-        self._module, self._device = parallelism.module, device
+        self._carry: Carry | None = None
+        if carry is not None:
+            self._carry = Carry(carry, device)
+        self._clock = Clock(
+            curves,
+            peaks,
+            device,
+            checked_clock,
+            initial_updates=updates_before,
+            is_captured=cuda_graph,
+        )
         self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
         self._steppers = OptimizerSteppers(
-            optimizers, layers, self._clock, cuda_graph, is_start_known=initial_updates is not None
+            optimizers,
+            layers,
+            self._clock,
+            cuda_graph=cuda_graph,
+            is_start_known=is_start_known,
         )
+        if compile:
+            loss_fn = torch.compile(loss_fn)
         self._update = Update(
             model,
-            torch.compile(loss_fn) if compile else loss_fn,
+            loss_fn,
             parameters,
             parallelism=parallelism,
             precision=self._precision,
@@ -236,12 +263,11 @@ class TrainStep:
 
         Returns:
             A named tuple of tensors on the device, which later updates do not overwrite: `loss`,
-                the loss of
-            the whole update; `grad_norm`, the 2-norm of the gradients before clipping; `lr`,
-            float32 of shape (groups,), the learning rate of each parameter group; `counters`, int64
-            of shape (4,), also as `applied` and `skipped`, the updates so far, `curve_step`, the
-            step of the curve that gave `lr`, and `consumed`, the samples or tokens so far; and with
-            `has_aux=True` `aux`, one pytree per micro-batch.
+            the loss of the whole update; `grad_norm`, the 2-norm of the gradients before clipping;
+            `lr`, float32 of shape (groups,), the learning rate of each parameter group; `counters`,
+            int64 of shape (4,), also as `applied` and `skipped`, the updates so far, `curve_step`,
+            the step of the curve that gave `lr`, and `consumed`, the samples or tokens so far; and
+            with `has_aux=True` `aux`, one pytree per micro-batch.
 
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not
@@ -257,35 +283,31 @@ class TrainStep:
                 says how to resume. Or `DistributedDataParallel` did not average the gradients.
         """
         if self._steppers.is_partial:
-            self._refuse_if_partial()
+            raise self._interruption()
         self._steppers.prepare()
         if not self._steppers.is_start_known:
             self._check_start()
         wrong_count: Exception | None = None
         if count is not None or self._clock.count is not None:
-            wrong_count = self._count_error(count)
+            wrong_count = self._write_count(count)
         self._clock.prepare()
+
         micro_batches = batch, *more_micro_batches
         try:
-            if wrong_count is None:
-                outputs = (self._graphs or self._update)(micro_batches)
-            else:
+            if wrong_count is not None:
                 outputs = self._update(micro_batches, must_skip=True)
+            elif self._graphs is not None:
+                outputs = self._graphs(micro_batches)
+            else:
+                outputs = self._update(micro_batches)
         except Exception as error:
-            # The likely mistake step(x, y), with which loss_fn gets x alone.
-            pieces = len(micro_batches)
-            is_out_of_memory = isinstance(error, torch.OutOfMemoryError)
-            are_tensors = all(isinstance(item, Tensor) for item in micro_batches)
-            if pieces > 1 and are_tensors and not is_out_of_memory:
-                error.add_note(
-                    f"{pieces} arguments are {pieces} micro-batches, and loss_fn gets one at a "
-                    "time: pass a batch of several tensors as one argument, step((x, y))"
-                )
+            _note_pieces(error, micro_batches)
             raise
         result = StepResult(*outputs[:4])
         if len(outputs) > 4:
             structure, *leaves = outputs[4:]
             result = result._replace(aux=pytree.tree_unflatten(leaves, structure))
+
         if self._count_in_trainer is not None:
             self._count_in_trainer()
         if wrong_count is not None:
@@ -297,7 +319,7 @@ class TrainStep:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
 
-    def _count_error(self, count: Any) -> Exception | None:
+    def _write_count(self, count: Any) -> Exception | None:
         """Write the count; return the error of a wrong one, if other ranks wait for this rank."""
         try:
             self._clock.set_count(count, self._rank, self._size)
@@ -317,19 +339,22 @@ class TrainStep:
         made = self._steppers.updates_made
         if made == 0:
             return
-        seen = "updates"
-        number = "n"
-        if made is not None:
-            seen = f"{made} update{'s' * (made > 1)}"
-            number = str(made)
-        peaks = ", ".join(f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks))
+        updates = f"{made} updates"
+        number = str(made)
+        if made is None:
+            updates = "updates"
+            number = "n"
+        elif made == 1:
+            updates = "1 update"
         advice = "load the step's state, step.load_state_dict(state)"
         checked = self._clock.checked
         if checked.unit is None or checked.count is not None:
             advice += f"; or build it with initial_updates={number}"
+        peaks = ", ".join(f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks))
         warn(
-            f"the optimizer has made {seen}, but the curve starts at step 0: {advice}; or, if the "
-            f"curve is meant to start there with the peak {peaks}, build it with initial_updates=0"
+            f"the optimizer has made {updates}, but the curve starts at step 0: {advice}; or, if "
+            f"the curve is meant to start there with the peak {peaks}, build it with "
+            "initial_updates=0"
         )
 
     def reset_carry(self) -> None:
@@ -365,36 +390,38 @@ class TrainStep:
         self._is_peak_set = True
         self._clock.set_peaks(peaks)
         self._steppers.write_peaks()
-        self._steppers.is_partial = was_partial
+        self._steppers.is_partial = was_partial  # new peaks do not complete an interrupted update
 
     def state_dict(self) -> TrainStepState:
-        """Return a snapshot in host memory, which later updates do not change. Synchronizes with the device.
+        """Return a snapshot in host memory, which later updates do not change.
 
-        It contains the model, optimizers, loss scale, carry, the position on the curve, and torch's
-        random-number states, as tensors and plain values, so that `torch.load(weights_only=True)`
-        can read it. `state["applied"]` and `state["skipped"]` count the updates so far, and
-        `state["curve_step"]` is the step of the curve. To resume a run, also save the state of its
-        loader. As in torch, non-persistent buffers are not saved, so a buffer that forward changes
-        must be persistent.
+        Synchronizes with the device. The snapshot contains the model, optimizers, loss scale,
+        carry, the position on the curve, and torch's random-number states, as tensors and plain
+        values, so that `torch.load(weights_only=True)` can read it. `state["applied"]` and
+        `state["skipped"]` count the updates so far, and `state["curve_step"]` is the step of the
+        curve. To resume a run, also save the state of its loader. As in torch, non-persistent
+        buffers are not saved, so a buffer that forward changes must be persistent.
 
         On several ranks, each rank calls it and gets its own state: its random numbers and carry,
         and under `fully_shard` its shards. `Checkpoints` resumes from such states with a different
         number of ranks.
         """
-        self._refuse_if_partial()
-        return snapshot.copy_to_host(self._read_state())
+        if self._steppers.is_partial:
+            raise self._interruption()
+        return step_state.copy_to_host(self._read_state())
 
     def _read_state(self) -> TrainStepState:
-        """Return the current state, which shares memory with the step. Synchronizes with the device."""
-        clock, counters = self._clock, self._clock.read_counters()
-        states = snapshot.optimizer_states(self.optimizers, clock, counters.curve_step)
-        groups = (group["params"] for group in all_groups(self.optimizers))
+        """Return the current state, which shares memory with the step. Synchronizes."""
+        clock = self._clock
+        counters = clock.read_counters()
+        states = step_state.optimizer_states(self.optimizers, clock, counters.curve_step)
+        types = [type(item).__name__ for item in self.optimizers]
+        groups = [group["params"] for group in all_groups(self.optimizers)]
+        carry = None if self._carry is None else self._carry.buffers
         return {
             "model": plain_state(self._module),
-            "optimizer": snapshot.one_or_list(states),
-            "optimizer_type": snapshot.one_or_list(
-                [type(item).__name__ for item in self.optimizers]
-            ),
+            "optimizer": step_state.one_or_list(states),
+            "optimizer_type": step_state.one_or_list(types),
             "parameters": names_of_parameters(self._module, groups),
             "precision": self._precision.name,
             "records": dump_records(clock.curves, clock.peaks, clock.checked),
@@ -405,8 +432,8 @@ class TrainStep:
             "peak_was_set": self._is_peak_set,
             "hold": dump_hold_states(clock.checked.rules, clock.read_hold_states()),
             "loss_scale": self._normalizer.state_tensors(),
-            "carry": None if self._carry is None else self._carry.buffers,
-            "random": snapshot.get_random_states(self._device),
+            "carry": carry,
+            "random": step_state.get_random_states(self._device),
         }
 
     @torch.inference_mode(False)
@@ -437,70 +464,96 @@ class TrainStep:
         An error that this library finds beforehand leaves the step as it was. After any other, such
         as torch's, the step makes no update until a state is loaded.
         """
-        if self._is_distributed and not self._is_loading:
-            self._refuse_if_partial()
+        may_repair = self._is_loading or not self._is_distributed
+        if self._steppers.is_partial and not may_repair:
+            raise self._interruption()
         self._steppers.prepare()
+        if strict is None:
+            strict = self.strict
         with reading_state_of("a TrainStep", state_dict):
             check_saved_state(self._read_state(), state_dict)
-            strict = self.strict if strict is None else strict
-            position = read_saved_run(state_dict, self._clock, self.optimizers, strict)
+            run = read_saved_run(state_dict, self._clock, self.optimizers, strict=strict)
             is_peak_set = bool(state_dict["peak_was_set"])
-        for message in position.messages:
+        for message in run.messages:
             warn(message)
-        if not (is_peak_set or self._is_peak_set):
-            warn_of_different_peaks(position.peaks, self._clock.peaks, "step")
-        self._is_loading = self._steppers.is_partial = True
+        if not is_peak_set and not self._is_peak_set:
+            warn_of_different_peaks(run.peaks, self._clock.peaks, "step")
+
+        self._is_loading = True
+        self._steppers.is_partial = True
         load_plain_state(self._module, state_dict["model"])
-        states = snapshot.as_list(state_dict["optimizer"], self.optimizers)
+        states = step_state.as_list(state_dict["optimizer"], self.optimizers)
         for optimizer, saved in zip(self.optimizers, states, strict=True):
             load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
-        self._clock.resume(position.counters, position.peaks, position.hold_states)
+        self._clock.resume(run.counters, run.peaks, run.hold_states)
         self._is_peak_set = is_peak_set
         self._normalizer.write_state(state_dict["loss_scale"] or ())
         if self._carry is not None:
             self._carry.write(state_dict["carry"] or ())
-        snapshot.set_random_states(state_dict["random"], self._device)
+        step_state.set_random_states(state_dict["random"], self._device)
         self._steppers.is_start_known = True
         self._steppers.attach()
         if self._graphs is not None:
             self._graphs.drop()
-        self._is_loading = self._steppers.is_partial = False
+        self._is_loading = False
+        self._steppers.is_partial = False
 
-    def _refuse_if_partial(self) -> None:
-        if not self._steppers.is_partial:
-            return
+    def _interruption(self) -> RuntimeError:
+        """Return the error of a call after an interrupted update or load."""
         if self._is_distributed and not self._is_loading:
-            raise RuntimeError(
+            return RuntimeError(
                 "an error ended an update on this rank, and other ranks may still wait for it: "
                 "stop all ranks, and restart the program from its last checkpoint"
             )
-        raise RuntimeError(
+        return RuntimeError(
             "an update was interrupted between its optimizer's step and its count, or a load "
             "failed: load a checkpoint, by load_state_dict, before the next update"
         )
 
     def __repr__(self) -> str:
-        """Return the curve. Reads nothing from the device, since debuggers and tracebacks call this."""
+        """Return the curve. Reads nothing from the device, since debuggers call this."""
         return f"TrainStep({self._describe_curves()})"
 
     def __str__(self) -> str:
         """Return the curve, its current step and learning rates, and the counters. Synchronizes."""
-        applied, skipped, curve_step, consumed = self._clock.read_counters()
-        lrs = [float(f"{lr:.6g}") for lr in self._clock.lrs_at(curve_step)]
-        lr = checks.short_repr(lrs if len(set(lrs)) > 1 else lrs[0])
-        counts = f"applied={applied}, skipped={skipped}"
-        if self._clock.checked.unit is not None:
-            counts += f", consumed={consumed}, unit={self._clock.checked.unit}"
-        return f"TrainStep({self._describe_curves()}, curve_step={curve_step}, lr={lr}, {counts})"
+        counters = self._clock.read_counters()
+        lrs = [float(f"{lr:.6g}") for lr in self._clock.lrs_at(counters.curve_step)]
+        fields = [
+            self._describe_curves(),
+            f"curve_step={counters.curve_step}",
+            f"lr={_describe_values(lrs)}",
+            f"applied={counters.applied}",
+            f"skipped={counters.skipped}",
+        ]
+        unit = self._clock.checked.unit
+        if unit is not None:
+            fields += f"consumed={counters.consumed}", f"unit={unit}"
+        return f"TrainStep({', '.join(fields)})"
 
     def _describe_curves(self) -> str:
-        curves = self._clock.curves
-        return checks.short_repr(
-            curves[0] if all(curve == curves[0] for curve in curves) else curves
-        )
+        return _describe_values(self._clock.curves)
 
     def __reduce__(self) -> Never:
         raise TypeError(
             "a TrainStep can't be copied or pickled: build another one, and load this one's state "
             "there"
+        )
+
+
+def _describe_values(values: Sequence[Any]) -> str:
+    """Return the value of all parameter groups if they have the same, else the list."""
+    if all(value == values[0] for value in values):
+        return checks.short_repr(values[0])
+    return checks.short_repr(values)
+
+
+def _note_pieces(error: Exception, micro_batches: Sequence[Any]) -> None:
+    """Note the likely mistake `step(x, y)`, with which loss_fn gets x alone."""
+    pieces = len(micro_batches)
+    is_out_of_memory = isinstance(error, torch.OutOfMemoryError)
+    are_tensors = all(isinstance(item, Tensor) for item in micro_batches)
+    if pieces > 1 and are_tensors and not is_out_of_memory:
+        error.add_note(
+            f"{pieces} arguments are {pieces} micro-batches, and loss_fn gets one at a "
+            "time: pass a batch of several tensors as one argument, step((x, y))"
         )

@@ -3,82 +3,175 @@
 import { element, formatLearningRate, formatStep, setProperties } from "./elements.js";
 import { swatch } from "./looks.js";
 
-// entries: {id, colour, name, isHidden, total: its steps}; ratios: an answer of the server per id, or none yet.
-// forecasts.cells(id) returns the cells of a curve's forecast, if any.
-// listeners: select, rename, hide, remove, makeReference (move to the top), usePeak (take over the best peak).
+// entries: {id, colour, name, isHidden, total: its steps}; ratios: an answer of the server per id,
+// or none yet. forecasts.cells(id) returns the cells of a curve's forecast, if any. listeners:
+// select, rename, hide, remove, makeReference (move to the top), usePeak (take over the best peak).
 export function drawCurves(body, entries, selected, ratios, forecasts, listeners) {
   const rows = entries.map((entry, index) => {
-    const row = [...body.rows].find(({ dataset }) => dataset.id === String(entry.id)) ?? newRow(entry.id, listeners);
-    updateRow(row, entry, index, entry.id === selected, ratios.get(entry.id), forecasts, entries, listeners);
+    const row = rowOf(body, entry.id) ?? newRow(entry.id, listeners);
+    const drawn = {
+      ...entry,
+      isFirst: index === 0,
+      isOnly: entries.length === 1,
+      isSelected: entry.id === selected,
+      firstTotal: entries[0].total,
+      ratios: ratios.get(entry.id),
+    };
+    updateRow(row, drawn, forecasts.cells(entry.id), listeners);
     return row;
   });
-  for (const row of [...body.rows]) if (!rows.includes(row)) row.remove();
-  rows.forEach((row, index) => body.rows[index] === row || body.insertBefore(row, body.rows[index] ?? null));
+  placeRows(body, rows);
 }
 
-// A row keeps its name field from one drawing to the next: with a new field, the browser would forget what was typed.
+const rowOf = (body, id) => [...body.rows].find(({ dataset }) => dataset.id === String(id));
+
+// Only the rows that have to move are moved: a field would lose the focus.
+function placeRows(body, rows) {
+  for (const row of [...body.rows]) {
+    if (!rows.includes(row)) row.remove();
+  }
+  rows.forEach((row, index) => {
+    const present = body.rows[index] ?? null;
+    if (present !== row) body.insertBefore(row, present);
+  });
+}
+
+function updateRow(row, entry, forecastCells, listeners) {
+  const buttons = new RowButtons(entry, listeners);
+  setProperties(row, { class: `colour-${entry.colour} ${entry.isSelected ? "selected" : ""}` });
+  updateFirstCell(row, entry);
+  while (row.cells.length > 1) row.deleteCell(-1);
+  row.append(...forecastCells, ...ratioCells(entry, buttons), actionCell(entry, buttons));
+}
+
+// The first cell: which curve is selected, its look, its name and its length. It is kept from one
+// drawing to the next: with a new field, the browser would forget what was typed.
+
 function newRow(id, listeners) {
+  const radio = element("input", {
+    type: "radio",
+    name: "selected",
+    "data-key": `curves/${id}/select`,
+    change: () => listeners.select(id),
+  });
   const name = element("input", {
-    name: "name", "data-key": `curves/${id}/name`, maxlength: 40, spellcheck: "false",
+    name: "name",
+    "data-key": `curves/${id}/name`,
+    maxlength: 40,
+    spellcheck: "false",
     change: () => {
       name.defaultValue = name.value;
       listeners.rename(id, name.value);
     },
   });
-  const select = ({ target }) => target.closest("button, a, [type=radio]") || listeners.select(id);
-  return element("tr", { "data-id": id, click: select }, element("th", { scope: "row" }, element("div", { class: "name" },
-    element("input", { type: "radio", name: "selected", "data-key": `curves/${id}/select`, change: () => listeners.select(id) }),
-    element("span", { class: "swatch" }), name)));
+  const look = element("span", { class: "swatch" });
+  const cell = element("th", { scope: "row" }, element("div", { class: "name" }, radio, look, name));
+  const select = ({ target }) => {
+    const isControl = target.closest("button, a, [type=radio]");
+    if (!isControl) listeners.select(id);
+  };
+  return element("tr", { "data-id": id, click: select }, cell);
 }
 
-function updateRow(row, entry, index, isSelected, ratios, forecasts, entries, listeners) {
-  const key = (action) => `curves/${entry.id}/${action}`;
-  const tabindex = isSelected ? null : -1;  // one row at a time, or Tab would stop at every control of the table
-  const button = (text, label, action, disabled = false) => element("button", {
-    type: "button", class: "plain", tabindex, "aria-label": `${label} ${entry.name}`, title: label, disabled,
-    "data-key": key(action), click: () => listeners[action](entry.id),
-  }, text);
+function updateFirstCell(row, entry) {
   const [radio, name] = row.querySelectorAll("input");
-  setProperties(radio, { "aria-label": `Edit ${entry.name}` }).checked = isSelected;
-  setProperties(name, { "aria-label": `Name of ${entry.name}`, tabindex });
+  setProperties(radio, { "aria-label": `Edit ${entry.name}` });
+  radio.checked = entry.isSelected;
+  setProperties(name, { "aria-label": `Name of ${entry.name}`, tabindex: tabindexIn(entry) });
   const isTyped = name === document.activeElement && name.value !== name.defaultValue;
   name.defaultValue = entry.name;
   if (!isTyped && name.value !== entry.name) name.value = entry.name;
-  row.querySelector(".swatch").replaceWith(swatch(entry.colour, isSelected));
-  setProperties(row, { class: `colour-${entry.colour} ${isSelected ? "selected" : ""}` });
+  row.querySelector(".swatch").replaceWith(swatch(entry.colour, entry.isSelected));
   row.querySelector(".length")?.remove();
-  name.after(otherLength(entry, entries[0]));
-  while (row.cells.length > 1) row.deleteCell(-1);
-  row.append(
-    ...forecasts.cells(entry.id),
-    ...figures(entry, index, ratios, listeners, key, tabindex),
-    element("td", { class: "row-actions" },
-      index ? button("make reference", "Make reference:", "makeReference")
-        : element("span", { class: "muted reference", tabindex: -1, "data-key": key("makeReference") }, "reference"),
-      button(entry.isHidden ? "show" : "hide", entry.isHidden ? "Show" : "Hide", "hide"),
-      button("×", "Remove", "remove", entries.length === 1)));
+  name.after(otherLength(entry));
 }
 
 // The steps of a curve that is not as long as the first: its ratios compare runs of different cost.
-function otherLength({ total }, first) {
-  if (!total || !first.total || total === first.total) return "";
-  return element("span", { class: "length", title: "Not as long as the first curve" }, formatStep(total), element("span", {}, " steps"));
+function otherLength({ total, firstTotal }) {
+  if (!total || !firstTotal || total === firstTotal) return "";
+  const properties = { class: "length", title: "Not as long as the first curve" };
+  return element("span", properties, formatStep(total), element("span", {}, " steps"));
 }
 
-function figures(entry, index, ratios, listeners, key, tabindex) {
-  const use = (peak) => element("button", {
-    type: "button", class: "link", tabindex, "data-key": key("usePeak"), "aria-label": `Use the best peak for ${entry.name}`,
-    title: `Use ${peak} as the peak`, click: () => listeners.usePeak(entry.id, peak),
-  }, "use");
-  if (!ratios) return [element("td", { class: "number" }, "…"), element("td", { class: "number" }, "…")];
+// The cells of the bound and of the best peak, next to that of the forecast.
+function ratioCells(entry, buttons) {
+  const { ratios } = entry;
+  if (!ratios) return [waitingCell(), waitingCell()];
   if (ratios.fault) return [element("td", { class: "number muted", colspan: 2 }, ratios.fault)];
-  const peak = rounded(ratios.best_peak);
-  return [
-    element("td", { class: "number", "data-figure": "bound", "data-label": "Bound" }, element("b", {}, `× ${ratios.bound.toFixed(3)}`)),
-    element("td", { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" },
-      element("b", {}, `× ${ratios.peak_ratio.toFixed(3)}`),
-      ...(index ? [element("span", { class: "muted best" }, `  = ${formatLearningRate(peak)}`), use(peak)] : [])),
-  ];
+  return [boundCell(ratios), peakCell(entry, buttons)];
 }
 
-const rounded = (peak) => Number(peak.toPrecision(3));
+const waitingCell = () => element("td", { class: "number" }, "…");
+
+function boundCell({ bound }) {
+  const properties = { class: "number", "data-figure": "bound", "data-label": "Bound" };
+  return element("td", properties, element("b", {}, `× ${bound.toFixed(3)}`));
+}
+
+function peakCell({ isFirst, ratios }, buttons) {
+  const properties = { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" };
+  const ratio = element("b", {}, `× ${ratios.peak_ratio.toFixed(3)}`);
+  if (isFirst) return element("td", properties, ratio);
+  const peak = Number(ratios.best_peak.toPrecision(3));
+  const asPeak = element("span", { class: "muted best" }, `  = ${formatLearningRate(peak)}`);
+  return element("td", properties, ratio, asPeak, buttons.usePeak(peak));
+}
+
+function actionCell(entry, buttons) {
+  return element("td", { class: "row-actions" },
+    buttons.makeReference(),
+    entry.isHidden ? buttons.plain("show", "Show", "hide") : buttons.plain("hide", "Hide", "hide"),
+    buttons.plain("×", "Remove", "remove", { disabled: entry.isOnly }));
+}
+
+// The tab key stops at the controls of the selected row only, or it would stop at every control of
+// the table.
+const tabindexIn = ({ isSelected }) => (isSelected ? null : -1);
+
+class RowButtons {
+  #entry;
+  #listeners;
+
+  constructor(entry, listeners) {
+    this.#entry = entry;
+    this.#listeners = listeners;
+  }
+
+  // A button for an action on the curve; `label` and the curve's name say what it does.
+  plain(text, label, action, { disabled = false } = {}) {
+    return element("button", {
+      type: "button",
+      class: "plain",
+      tabindex: tabindexIn(this.#entry),
+      "aria-label": `${label} ${this.#entry.name}`,
+      title: label,
+      disabled,
+      "data-key": this.#key(action),
+      click: () => this.#listeners[action](this.#entry.id),
+    }, text);
+  }
+
+  // In the first row, the word `reference` stands in the button's place.
+  makeReference() {
+    if (!this.#entry.isFirst) return this.plain("make reference", "Make reference:", "makeReference");
+    const properties = { class: "muted reference", tabindex: -1, "data-key": this.#key("makeReference") };
+    return element("span", properties, "reference");
+  }
+
+  usePeak(peak) {
+    return element("button", {
+      type: "button",
+      class: "link",
+      tabindex: tabindexIn(this.#entry),
+      "aria-label": `Use the best peak for ${this.#entry.name}`,
+      title: `Use ${peak} as the peak`,
+      "data-key": this.#key("usePeak"),
+      click: () => this.#listeners.usePeak(this.#entry.id, peak),
+    }, "use");
+  }
+
+  // It identifies a control that is drawn anew, which keeps the focus so.
+  #key(action) {
+    return `curves/${this.#entry.id}/${action}`;
+  }
+}

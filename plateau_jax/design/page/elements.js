@@ -1,4 +1,5 @@
-// HTML and SVG elements, found or made in one call, and texts and numbers formatted for the page.
+// HTML and SVG elements, found or made in one call; texts and numbers formatted for the page; and
+// the focus.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -15,13 +16,17 @@ export function setProperties(node, properties) {
   for (const [name, value] of Object.entries(properties)) {
     if (typeof value === "function") node.addEventListener(name, value);
     else if (value === false || value === null || value === undefined) node.removeAttribute(name);
-    else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value === true ? "" : value);
+    else {
+      const text = value === true ? "" : String(value);
+      if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+    }
   }
   return node;
 }
 
 function fill(node, properties, children) {
-  setProperties(node, properties).append(...children.filter((child) => child !== null));
+  setProperties(node, properties);
+  node.append(...children.filter((child) => child !== null));
   return node;
 }
 
@@ -31,7 +36,48 @@ export const sentence = (text) => (/[.?!]$/.test(text) ? text : `${text}.`);
 export const formatStep = (step) => String(step).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 
 export function formatLearningRate(lr) {
-  if (lr === 0 || (Math.abs(lr) >= 1e-3 && Math.abs(lr) < 1e5)) return String(Number(lr.toPrecision(4)));
+  const size = Math.abs(lr);
+  if (size === 0 || (size >= 1e-3 && size < 1e5)) return String(Number(lr.toPrecision(4)));
   const [digits, power] = lr.toExponential(3).split("e");
   return `${Number(digits)}e${Number(power)}`;
+}
+
+// The focus, when controls are drawn anew, disabled or removed: it never falls to the body.
+
+const CONTROLS = "button, input, select, textarea, [role=slider], [tabindex]";
+
+// Draw, and keep the focus on the same control. If that is gone or disabled, the focus moves to its
+// neighbour in the same part of the page: to a control of the same kind, such as the next row's
+// Remove, or else to the nearest one.
+export function keepFocus(draw) {
+  const focused = document.activeElement;
+  const region = focused?.closest("section, header");
+  const keysBefore = region ? [...region.querySelectorAll(CONTROLS)].map(keyOf) : [];
+  draw();
+  if (!region) return;
+  if (canTakeFocus(focused)) {
+    if (focused !== document.activeElement) focused.focus({ preventScroll: true });
+    return;
+  }
+  const key = keyOf(focused);
+  const controls = [...region.querySelectorAll(CONTROLS)].filter(canTakeFocus);
+  const after = new Map(controls.map((control) => [keyOf(control), control]));
+  const candidates = byDistance(keysBefore, key).filter((candidate) => candidate && after.has(candidate));
+  const next = candidates.find((candidate) => kindOf(candidate) === kindOf(key)) ?? candidates[0];
+  after.get(next)?.focus({ preventScroll: next === key });
+}
+
+// What a control is, also after it was drawn anew; empty for one that never is, and for the button
+// inside a list.
+const keyOf = ({ dataset, id }) => dataset.path ?? dataset.key ?? dataset.add ?? id;
+
+// "curves/3/remove" and "curves/4/remove" are of one kind.
+const kindOf = (key) => key.replace(/\d+/g, "#");
+
+const canTakeFocus = (control) => control.isConnected && !control.disabled && control.checkVisibility();
+
+// The keys from one of them on, then those before it, from the last to the first.
+function byDistance(keys, key) {
+  const place = keys.indexOf(key);
+  return [...keys.slice(place), ...keys.slice(0, place).reverse()];
 }

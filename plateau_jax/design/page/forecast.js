@@ -1,9 +1,10 @@
-// Forecasts of the loss: the runs whose logs the user opened, the fits of the law to them, and their forecasts.
+// Forecasts of the loss: the runs whose logs the user opened, the fits of the law to them, and
+// their forecasts.
 
 import { byId, element, formatLearningRate, sentence } from "./elements.js";
+import { keepState, loadState } from "./history.js";
 import { LogDialog, describeRun } from "./logs.js";
 import { LossPicture } from "./losses.js";
-import { keepState, loadState } from "./saved.js";
 
 const SAME_PEAK = 0.01;  // relative difference of peaks that is not worth a button
 
@@ -15,14 +16,16 @@ export class Forecasts {
   #picture = new LossPicture();
   dialog;
 
-  // page.entries() returns the valid curves, page.visible() those on the picture, page.question(entry) the
-  // curve and the peak of one of them. page.compare() asks the server about the present runs and calls `show`.
-  // page.settled() resolves once the server has described all curves, page.changed() is called when there is
-  // something new to show. page.largest(entry) returns a curve's largest multiplier, page.useLargest(lr) gives
-  // all curves a largest learning rate.
+  // page.entries() returns the valid curves, page.visible() those on the picture,
+  // page.question(entry) the curve and the peak of one of them. page.compare() asks the server
+  // about the present runs and calls `show`. page.settled() resolves once the server has described
+  // all curves, page.changed() is called when there is something new to show. page.largest(entry)
+  // returns a curve's largest multiplier, page.useLargest(lr) gives all curves a largest learning
+  // rate.
   constructor(page) {
     this.#page = page;
-    this.dialog = new LogDialog({ ...page, add: (runs) => this.#setRuns([...this.#runs, ...runs]) });
+    const add = (runs) => this.#setRuns([...this.#runs, ...runs]);
+    this.dialog = new LogDialog({ ...page, add });
     byId("open-log").addEventListener("click", () => this.dialog.open());
   }
 
@@ -40,6 +43,15 @@ export class Forecasts {
     return this.#runs;
   }
 
+  #setRuns(runs) {
+    this.#runs = runs;
+    this.#fit = null;
+    this.#answers.clear();
+    this.#show();
+    this.#page.compare();
+  }
+
+  // True if a fit is there, or awaited.
   get #isFitted() {
     return this.#runs.length > 0 && !this.#fit?.fault;
   }
@@ -51,14 +63,6 @@ export class Forecasts {
     return [forecastCell(answer), differenceCell(answer.difference)];
   }
 
-  #setRuns(runs) {
-    this.#runs = runs;
-    this.#fit = null;
-    this.#answers.clear();
-    this.#show();
-    this.#page.compare();
-  }
-
   // Show the server's answer about the present runs, if there are any.
   show({ fit = null, forecasts, forecast_note }) {
     this.#fit = fit;
@@ -68,9 +72,9 @@ export class Forecasts {
   }
 
   #show() {
+    for (const node of document.querySelectorAll(".forecast-head, #trust")) node.hidden = !this.#isFitted;
+    for (const node of document.querySelectorAll(".fitted")) node.hidden = !this.#isFitted || !this.#fit;
     const fault = this.#fit?.fault;
-    for (const head of document.querySelectorAll(".forecast-head, #trust")) head.hidden = !this.#isFitted;
-    for (const part of document.querySelectorAll(".fitted")) part.hidden = !this.#isFitted || !this.#fit;
     byId("forecast-fault").textContent = fault ? `No forecast: ${sentence(fault)}` : "";
     this.#showOpenButton();
     byId("forecast-notes").replaceChildren(...this.#notes().map((note) => element("li", {}, note)));
@@ -85,54 +89,74 @@ export class Forecasts {
 
   // Warnings about the logs and the fit, and why a forecast is missing or less certain.
   #notes() {
-    if (!this.#fit) return this.#runs.flatMap(adviceAbout);
+    const aboutLogs = this.#runs.flatMap(adviceAbout);
+    if (!this.#fit) return aboutLogs;
+    return [...aboutLogs, ...(this.#fit.advice ?? []), ...this.#notesAboutCurves()];
+  }
+
+  // Curves with the same note share a line.
+  #notesAboutCurves() {
     const namesByNote = new Map();
     for (const { id, name } of this.#page.entries()) {
       for (const note of notesAbout(this.#answers.get(id) ?? {})) {
-        namesByNote.set(note, [...(namesByNote.get(note) ?? []), name]);
+        const names = namesByNote.get(note) ?? [];
+        namesByNote.set(note, [...names, name]);
       }
     }
-    const notes = [...namesByNote].map(([note, names]) => `${names.join(", ")}: ${note}`);
-    return [...this.#runs.flatMap(adviceAbout), ...(this.#fit.advice ?? []), ...notes];
+    return [...namesByNote].map(([note, names]) => `${names.join(", ")}: ${note}`);
   }
 
-  // Draw what also depends on the curves' names and looks: the picture of losses, and the runs with their offers.
+  // Draw what also depends on the curves' names and looks: the picture of losses, and the runs with
+  // their offers.
   draw() {
     byId("runs").replaceChildren(...this.#runs.map((run) => this.#item(run)));
     if (!this.#isFitted || !this.#fit) return;
     const runs = this.#fit.runs.filter((run) => run !== null);
-    this.#picture.draw(runs, this.#page.visible().map((entry) => lineOf(entry, this.#answers.get(entry.id) ?? {})));
+    const lines = this.#page.visible().map((entry) => lineOf(entry, this.#answers.get(entry.id) ?? {}));
+    this.#picture.draw(runs, lines);
   }
 
   #item(run) {
-    const remove = () => {
-      this.#setRuns(this.#runs.filter((other) => other !== run));
-      byId("open-log").focus();
-    };
-    const properties = {
-      type: "button", class: "plain", "aria-label": `Remove ${run.name}`, title: "Remove",
-      "data-key": `runs/${run.name}/remove`, click: remove,
-    };
     const description = `${describeRun(run)}, peak ${formatLearningRate(run.peak)}`;
     return element("li", {},
       element("span", {}, element("b", {}, run.name), muted(description)),
       element("span", { class: "actions" }, ...this.#offers(run)),
-      element("button", properties, "×"));
+      this.#removeButton(run));
+  }
+
+  #removeButton(run) {
+    const remove = () => {
+      this.#setRuns(this.#runs.filter((other) => other !== run));
+      byId("open-log").focus();
+    };
+    return element("button", {
+      type: "button",
+      class: "plain",
+      "aria-label": `Remove ${run.name}`,
+      title: "Remove",
+      "data-key": `runs/${run.name}/remove`,
+      click: remove,
+    }, "×");
   }
 
   // A button that gives the page's curves the run's peak, if theirs differ.
   #offers(run) {
     const largest = Number(run.largestLr.toPrecision(7));  // logs have 0.0010000000474974513
-    if (!this.#page.entries().some((entry) => this.#hasOtherPeak(entry, largest))) return [];
+    const differs = this.#page.entries().some((entry) => this.#hasOtherPeak(entry, largest));
+    if (!differs) return [];
     const properties = {
-      type: "button", "data-key": `runs/${run.name}/peak`, click: () => this.#page.useLargest(largest),
+      type: "button",
+      "data-key": `runs/${run.name}/peak`,
+      click: () => this.#page.useLargest(largest),
     };
     return [element("button", properties, `Use its peak, ${formatLearningRate(largest)}`)];
   }
 
   #hasOtherPeak(entry, largest) {
     const multiplier = this.#page.largest(entry);
-    return multiplier > 0 && Math.abs(this.#page.question(entry).peak * multiplier / largest - 1) > SAME_PEAK;
+    if (multiplier <= 0) return false;  // no peak changes a curve of zeros
+    const ownLargest = this.#page.question(entry).peak * multiplier;
+    return Math.abs(ownLargest / largest - 1) > SAME_PEAK;
   }
 }
 
@@ -146,8 +170,8 @@ function forecastCell({ loss, low, high, fault }) {
   const properties = { class: "number forecast", "data-figure": "forecast", "data-label": "Forecast" };
   if (fault) return element("td", { ...properties, title: fault }, muted("no forecast"));
   if (loss === undefined) return element("td", properties, muted("…"));
-  const title = low === null ? null : `${low.toFixed(3)} to ${high.toFixed(3)}`;
-  return element("td", { ...properties, title }, element("b", {}, loss.toFixed(3)), muted(plusMinus(low, high)));
+  if (low !== null) properties.title = `${low.toFixed(3)} to ${high.toFixed(3)}`;
+  return element("td", properties, element("b", {}, loss.toFixed(3)), muted(plusMinus(low, high)));
 }
 
 function differenceCell(answer) {
@@ -162,7 +186,8 @@ function differenceCell(answer) {
 
 function notesAbout({ fault, reasons = [] }) {
   if (fault) return [`no forecast, as ${sentence(fault)}`];
-  return reasons.length ? [`less certain, as ${reasons.join(", and ")}.`] : [];
+  if (reasons.length) return [`less certain, as ${reasons.join(", and ")}.`];
+  return [];
 }
 
 const adviceAbout = ({ name, advice }) => advice.map((text) => `${name}: ${text.replace(/^the log: /, "")}`);

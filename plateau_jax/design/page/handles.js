@@ -3,7 +3,7 @@
 import { addDecimals, isPlateau } from "./edits.js";
 import { formatStep } from "./elements.js";
 
-const AXIS_THRESHOLD = 4; // pixels
+const AXIS_THRESHOLD = 4;  // pixels
 
 export function lookOf(handle) {
   if (handle.axis === "learning_rate") return "tag";
@@ -11,12 +11,16 @@ export function lookOf(handle) {
 }
 
 export function textOf(handle) {
-  if (handle.axis === "step") return `${isPlateau(handle) ? "from step" : "step"} ${formatStep(handle.value)}`;
-  return `${Number(handle.value.toPrecision(6))}${handle.axis === "level" ? " of the peak" : ""}`;
+  if (handle.axis === "step") {
+    const prefix = isPlateau(handle) ? "from step" : "step";
+    return `${prefix} ${formatStep(handle.value)}`;
+  }
+  const value = Number(handle.value.toPrecision(6));
+  return handle.axis === "level" ? `${value} of the peak` : String(value);
 }
 
-// What dragging and the arrow keys round to, for small steps a tenth of it: about a hundredth of the run, a hundredth
-// of the peak, or a tenth of a learning rate's first digit.
+// What dragging and the arrow keys round to, for small steps a tenth of it: about a hundredth of
+// the run, a hundredth of the peak, or a tenth of a learning rate's first digit.
 function unitOf({ axis, value }, totalSteps, isSmall) {
   if (axis === "step") return roundPart(totalSteps / (isSmall ? 1000 : 100));
   if (axis === "level") return 0.01;
@@ -25,15 +29,17 @@ function unitOf({ axis, value }, totalSteps, isSmall) {
 
 // 1, 2 or 5 times a power of ten: 200 for 300, and 1 for less.
 function roundPart(part) {
-  const power = 10 ** Math.floor(Math.log10(Math.max(1, part)));
-  return [5, 2, 1].map((times) => times * power).find((size) => size <= Math.max(1, part));
+  const atLeastOne = Math.max(1, part);
+  const power = 10 ** Math.floor(Math.log10(atLeastOne));
+  return [5, 2, 1].map((times) => times * power).find((size) => size <= atLeastOne);
 }
 
 // Make a mark {node, handle} draggable. Sets mark.begin, which starts a drag from a pointerdown event.
-// `picture` converts pixels to steps and learning rates; `overlapping()` returns the other handles under the mark.
-// `move({handle, value}, isLast)` receives each new value, and null at the end of a drag. `enqueue(action)` runs
-// an action after all earlier changes have been drawn. picture.drag(handle) shows the handle's value.
-export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
+// `picture` converts pixels to steps and learning rates, and picture.drag(handle) shows the handle's
+// value; `overlapping()` returns the other handles under the mark. `move({handle, value})` receives
+// each new value, `endDrag()` is called after a drag, and `enqueue(action)` runs an action after all
+// earlier changes have been drawn.
+export function makeDraggable(mark, picture, overlapping, { move, endDrag, enqueue }) {
   let drag = null;
   let waitingKeys = 0;
 
@@ -42,61 +48,90 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
     mark.node.focus({ focusVisible: false, preventScroll: true });
     mark.node.setPointerCapture(event.pointerId);
     picture.drag(mark.handle);
-    drag = { x: event.clientX, y: event.clientY, handles: [mark.handle, ...overlapping()], handle: null };
+    drag = {
+      x: event.clientX,
+      y: event.clientY,
+      handles: [mark.handle, ...overlapping()],
+      handle: null,  // the one that moves, once that is clear
+    };
   };
 
   mark.node.addEventListener("pointermove", (event) => {
     if (drag === null) return;
-    const [right, up] = [event.clientX - drag.x, drag.y - event.clientY];
-    // The first few pixels choose between overlapping handles: raising a level must not also move its step.
-    drag.handle ??= Math.max(Math.abs(right), Math.abs(up)) < AXIS_THRESHOLD && drag.handles.length > 1 ? null
-      : drag.handles.find(({ axis }) => (axis === "step") === Math.abs(right) > Math.abs(up)) ?? drag.handles[0];
+    const right = event.clientX - drag.x;
+    const up = drag.y - event.clientY;
+    drag.handle ??= handleAlong(drag.handles, right, up);
     if (drag.handle === null) return;
     picture.drag(drag.handle);
-    const { axis, value, slope } = drag.handle;
-    const unit = unitOf(drag.handle, picture.total, event.shiftKey);
-    const change = picture.distance(axis, right, up) / (axis === "level" ? slope : 1);
-    const isMoved = Math.abs(change) >= unit / 2;
-    move({ handle: drag.handle, value: isMoved ? clamp(drag.handle, Math.round((value + change) / unit) * unit) : value }, false);
+    const value = afterDrag(drag.handle, picture, right, up, event.shiftKey);
+    move({ handle: drag.handle, value });
   });
 
   const end = () => {
     if (drag === null) return;
     drag = null;
     picture.drag(null);
-    move(null, true);
+    endDrag();
   };
   mark.node.addEventListener("pointerup", end);
   mark.node.addEventListener("lostpointercapture", end);
 
+  const cancel = () => {
+    const [handle] = drag.handles;
+    move({ handle, value: handle.value });  // back to the beginning
+    end();
+  };
+
   mark.node.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && drag !== null) {
-      move({ handle: drag.handles[0], value: drag.handles[0].value }, false);  // back to the beginning
-      return end();
-    }
     const { key, shiftKey, repeat } = event;
-    const valueAfterKey = () => afterKey(mark.handle, key, unitOf(mark.handle, picture.total, shiftKey && key.startsWith("Arrow")));
+    if (key === "Escape" && drag !== null) return cancel();
+    const valueAfterKey = () => afterKey(mark.handle, key, shiftKey, picture.total);
     if (valueAfterKey() === null) return;
     event.preventDefault();
-    // Each key press moves the handle from where the previous one left it. Repeats of a held key are dropped
-    // while one is waiting, or the handle would keep moving after the key is released.
+    // Each key press moves the handle from where the previous one left it. Repeats of a held key
+    // are dropped while one is waiting, or the handle would keep moving after the key is released.
     if (repeat && waitingKeys > 0) return;
     waitingKeys += 1;
     enqueue(() => {
       waitingKeys -= 1;
-      if (mark.node.isConnected) move({ handle: mark.handle, value: valueAfterKey() }, true);
+      if (mark.node.isConnected) move({ handle: mark.handle, value: valueAfterKey() });
     });
   });
 }
 
+// The one of the handles under the pointer that moves along the axis of a drag; null if it is not
+// clear yet. The first few pixels choose between overlapping handles: raising a level must not also
+// move its step.
+function handleAlong(handles, right, up) {
+  const isShort = Math.max(Math.abs(right), Math.abs(up)) < AXIS_THRESHOLD;
+  if (isShort && handles.length > 1) return null;
+  const isHorizontal = Math.abs(right) > Math.abs(up);
+  return handles.find(({ axis }) => (axis === "step") === isHorizontal) ?? handles[0];
+}
+
+// The value after a drag over pixels to the right and upwards.
+function afterDrag(handle, picture, right, up, isSmall) {
+  const unit = unitOf(handle, picture.total, isSmall);
+  const slope = handle.axis === "level" ? handle.slope : 1;
+  const change = picture.distance(handle.axis, right, up) / slope;
+  const isMoved = Math.abs(change) >= unit / 2;
+  if (!isMoved) return handle.value;
+  return clamp(handle, Math.round((handle.value + change) / unit) * unit);
+}
+
+const KEY_UNITS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
+
 // The value after a key press; null for a key that moves nothing.
-function afterKey(handle, key, unit) {
+function afterKey(handle, key, isShift, totalSteps) {
   if (key === "Home") return handle.low;
   if (key === "End") return handle.high;
-  const units = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 }[key];
+  const units = KEY_UNITS[key];
   if (units === undefined) return null;
+  const unit = unitOf(handle, totalSteps, isShift && key.startsWith("Arrow"));
   const multiple = handle.value / unit;
-  return clamp(handle, ((units > 0 ? Math.floor(multiple + 1e-9) : Math.ceil(multiple - 1e-9)) + units) * unit);
+  // From between two multiples, the first one on the way: from 3.4 units, up to 4 and down to 3.
+  const origin = units > 0 ? Math.floor(multiple + 1e-9) : Math.ceil(multiple - 1e-9);
+  return clamp(handle, (origin + units) * unit);
 }
 
 const clamp = (handle, value) => addDecimals(Math.min(Math.max(value, handle.low), handle.high), 0);

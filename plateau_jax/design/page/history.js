@@ -1,4 +1,5 @@
-// The state that the user edits (the curves, and which one is selected), with undo and redo.
+// The state that the user edits: undo and redo, what survives a reload of the tab, and the parts at
+// a path.
 
 const MAX_SAVED = 100;  // states before the present one, and after it
 
@@ -15,10 +16,15 @@ export class History {
   }
 
   get saved() {
-    return { past: this.#past.slice(-MAX_SAVED), present: this.present, future: this.#future.slice(-MAX_SAVED) };
+    return {
+      past: this.#past.slice(-MAX_SAVED),
+      present: this.present,
+      future: this.#future.slice(-MAX_SAVED),
+    };
   }
 
-  // Successive changes with the same key, such as those of one drag, form one undo step. Null never merges.
+  // Successive changes with the same key, such as those of one drag, form one undo step. Null never
+  // merges.
   change(key, next) {
     if (JSON.stringify(next) === JSON.stringify(this.present)) return;
     if (key === null || key !== this.#key) this.#past.push(this.present);
@@ -67,8 +73,34 @@ export const valueAt = (value, path) => path.reduce((inner, key) => inner?.[key]
 
 // A copy of the value with the part at the path replaced.
 export function withValue(value, path, replacement) {
-  const copy = structuredClone(value);
   if (!path.length) return replacement;
+  const copy = structuredClone(value);
   valueAt(copy, path.slice(0, -1))[path.at(-1)] = replacement;
   return copy;
+}
+
+const storageKey = (part) => `plateau_jax.design.${part}`;
+
+// The state that was kept before the tab was reloaded; null without one.
+export function loadState(part) {
+  try {
+    return JSON.parse(sessionStorage.getItem(storageKey(part)));
+  } catch {
+    return null;
+  }
+}
+
+// Save what getState() returns when the tab is left: also when it is hidden, because a hidden tab
+// may be discarded. If the storage is blocked, or too small for long curves and logs, the browser
+// asks the user before it reloads the tab.
+export function keepState(part, getState) {
+  const save = (event) => {
+    try {
+      sessionStorage.setItem(storageKey(part), JSON.stringify(getState()));
+    } catch {
+      event.preventDefault();
+    }
+  };
+  addEventListener("beforeunload", save);
+  document.addEventListener("visibilitychange", save);
 }

@@ -4,7 +4,8 @@ import { byId, element, formatStep, sentence } from "./elements.js";
 import { ask, latestOnly } from "./requests.js";
 
 const ADVICE = {
-  curve: "Choose the curve that this run was trained with. If it is not in the list, add it to the table first.",
+  curve:
+    "Choose the curve that this run was trained with. If it is not in the list, add it to the table first.",
   step: "Choose the column of steps.",
   loss: "Choose the column of losses.",
   lr: "Choose the curve that this run was trained with, or the column of learning rates.",
@@ -23,9 +24,9 @@ export class LogDialog {
   #page;
   #logs = [];
 
-  // page.entries() returns the curves that a run may have been trained with, page.question(entry) the curve and
-  // the peak of one of them; page.settled() resolves once the server has described all curves; page.add(runs)
-  // takes the runs that were opened.
+  // page.entries() returns the curves that a run may have been trained with, page.question(entry)
+  // the curve and the peak of one of them; page.settled() resolves once the server has described
+  // all curves; page.add(runs) takes the runs that were opened.
   constructor(page) {
     this.#page = page;
     const files = this.#dialog.querySelector("[type=file]");
@@ -45,7 +46,8 @@ export class LogDialog {
 
   async #read(files) {
     await this.#page.settled();
-    this.#logs = files.map((file) => new OpenedLog(file, this.maxBytes, this.#page, () => this.#showButton()));
+    const changed = () => this.#showButton();
+    this.#logs = files.map((file) => new OpenedLog(file, this.maxBytes, this.#page, changed));
     this.#dialog.querySelector(".logs").replaceChildren(...this.#logs.map(({ fields }) => fields));
     this.#accept.textContent = files.length > 1 ? "Use these logs" : "Use this log";
     this.#showButton();
@@ -58,8 +60,16 @@ export class LogDialog {
 
 function runOf({ run, largest_lr, advice }, curveName) {
   const { name, peak, steps } = JSON.parse(run);
-  const figures = { peak, count: steps.length, lastStep: steps.at(-1), largestLr: largest_lr };
-  return { name, text: run, curveName, advice, ...figures };
+  return {
+    name,
+    text: run,
+    curveName,
+    advice,
+    peak,
+    count: steps.length,
+    lastStep: steps.at(-1),
+    largestLr: largest_lr,
+  };
 }
 
 // One file: its text, the choices of the user, and the run that the server reads from them.
@@ -77,7 +87,8 @@ class OpenedLog {
     this.#changed = changed;
     this.fields.setAttribute("aria-label", file.name);
     this.fields.querySelector("legend").textContent = file.name;
-    this.#field("curve").append(...page.entries().map(({ id, name }) => element("option", { value: id }, name)));
+    const options = page.entries().map(({ id, name }) => element("option", { value: id }, name));
+    this.#field("curve").append(...options);
     this.fields.addEventListener("input", () => this.#ask());
     this.#read(maxBytes);
   }
@@ -114,8 +125,12 @@ class OpenedLog {
   }
 
   #question(entry) {
-    const { curve = null, peak = null } = entry ? this.#page.question(entry) : {};
-    const columns = { step: this.#choice("step"), loss: this.#choice("loss"), lr: this.#choice("lr") };
+    const { curve, peak } = entry ? this.#page.question(entry) : { curve: null, peak: null };
+    const columns = {
+      step: this.#choice("step"),
+      loss: this.#choice("loss"),
+      lr: this.#choice("lr"),
+    };
     return { name: this.#file.name, text: this.#text, columns, curve, peak };
   }
 
@@ -123,7 +138,8 @@ class OpenedLog {
   #askFor({ fault, argument, columns }) {
     if (columns.length) {
       const select = this.#field(argument);
-      select.replaceChildren(select.options[0], ...columns.map((column) => element("option", {}, column)));
+      const options = columns.map((column) => element("option", {}, column));
+      select.replaceChildren(select.options[0], ...options);
       select.parentElement.hidden = false;
     }
     this.#showFault(fault, ADVICE[argument]);

@@ -4,11 +4,38 @@ import { svgElement } from "./elements.js";
 
 // Curves n and n + 6 share a colour. All dashes differ, so that lines differ without colour vision too.
 // The selected curve has a solid line.
-export const DASHES = ["7 5", "2 3", "12 4", "10 4 2 4", "4 2", "18 4", "5 3 1 3", "14 4 2 4 2 4", "3 6", "6 8", "16 8", "2 3 2 9"];
+export const DASHES = [
+  "7 5",
+  "2 3",
+  "12 4",
+  "10 4 2 4",
+  "4 2",
+  "18 4",
+  "5 3 1 3",
+  "14 4 2 4 2 4",
+  "3 6",
+  "6 8",
+  "16 8",
+  "2 3 2 9",
+];
 
 // The line of a curve, as in the pictures.
-export const swatch = (colour, isSelected) => svgElement("svg", { class: `swatch colour-${colour}`, width: 26, height: 8, "aria-hidden": "true" },
-  svgElement("line", { x1: 0, x2: 26, y1: 4, y2: 4, "stroke-width": isSelected ? 3 : 2, "stroke-dasharray": isSelected ? null : DASHES[colour] }));
+export function swatch(colour, isSelected) {
+  const line = svgElement("line", {
+    x1: 0,
+    x2: 26,
+    y1: 4,
+    y2: 4,
+    "stroke-width": isSelected ? 3 : 2,
+    "stroke-dasharray": isSelected ? null : DASHES[colour],
+  });
+  const properties = { class: `swatch colour-${colour}`, width: 26, height: 8, "aria-hidden": "true" };
+  return svgElement("svg", properties, line);
+}
 
-// The first look that is not taken. Look 0 is grey, which the first curve has at the start, as the reference.
-export const freeLook = (taken) => [...DASHES.keys()].slice(1).concat(0).find((look) => !taken.includes(look));
+// The first look that is not taken. Look 0 is grey, which the first curve has at the start, as the
+// reference.
+export function freeLook(taken) {
+  const [grey, ...colours] = DASHES.keys();
+  return [...colours, grey].find((look) => !taken.includes(look));
+}

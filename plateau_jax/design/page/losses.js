@@ -1,5 +1,5 @@
-// The picture of losses: those that were logged, the fitted law, and the forecast of each curve with its band.
-// All numbers come from the server; this module only converts them to pixels.
+// The picture of losses: those that were logged, the fitted law, and the forecast of each curve
+// with its band. All numbers come from the server; this module only converts them to pixels.
 
 import { Axes } from "./axes.js";
 import { byId, element, svgElement } from "./elements.js";
@@ -16,11 +16,12 @@ export class LossPicture {
     new ResizeObserver(() => this.#draw()).observe(byId("losses"));
   }
 
-  // runs: {steps, losses, fitted_steps, fitted_losses}; lines: {name, colour, isSelected, text, steps, losses,
-  // half_widths}, without steps if there is no forecast.
+  // runs: {steps, losses, fitted_steps, fitted_losses}; lines: {name, colour, isSelected, text,
+  // steps, losses, half_widths}, without steps if there is no forecast.
   draw(runs, lines) {
     this.#runs = runs;
-    this.#lines = lines.filter(({ steps }) => steps).sort((one, other) => one.isSelected - other.isSelected);
+    const drawn = lines.filter(({ steps }) => steps);
+    this.#lines = drawn.sort((one, other) => one.isSelected - other.isSelected);  // the selected one on top
     byId("loss-legend").replaceChildren(
       element("span", {}, element("span", { class: "dot logged" }), "logged losses"),
       element("span", {}, element("span", { class: "dot fit" }), "fit"),
@@ -33,7 +34,8 @@ export class LossPicture {
     if (!this.#runs.length || !svg.getBoundingClientRect().width) return;
     const fits = this.#runs.map((run) => ({ steps: run.fitted_steps, losses: run.fitted_losses }));
     const ends = [...this.#runs, ...fits, ...this.#lines].map(({ steps }) => steps.at(-1));
-    const axes = new Axes(svg, 1.03 * Math.max(...ends), ...rangeOf(this.#runs, [...fits, ...this.#lines]));
+    const [low, high] = rangeOf(this.#runs, [...fits, ...this.#lines]);
+    const axes = new Axes(svg, 1.03 * Math.max(...ends), low, high);
     const area = { x: axes.left, y: axes.top, width: axes.width, height: axes.height };
     svg.replaceChildren(
       svgElement("clipPath", { id: "losses-area" }, svgElement("rect", area)),
@@ -62,8 +64,9 @@ function curveOf(axes, line) {
 
 function bandOf(axes, line) {
   const upper = axes.points(line.steps, borderOf(line, 1));
-  const lower = axes.points(line.steps, borderOf(line, -1)).reverse();
-  return svgElement("path", { class: `band colour-${line.colour}`, d: `M${[...upper, ...lower].join(" ")}Z` });
+  const lower = axes.points(line.steps, borderOf(line, -1));
+  const outline = [...upper, ...lower.reverse()].join(" ");
+  return svgElement("path", { class: `band colour-${line.colour}`, d: `M${outline}Z` });
 }
 
 function dotsOf(axes, { steps, losses }) {
@@ -75,13 +78,15 @@ function dotsOf(axes, { steps, losses }) {
 const borderOf = ({ losses, half_widths }, sign) =>
   losses.map((loss, index) => loss + sign * (half_widths?.[index] ?? 0));
 
-// The least and the largest loss to show. Not the steep beginning of a run, and of the curves only what comes after
-// it or is an end; nor a loss far from the others, as training losses have them.
+// The least and the largest loss to show. Not the steep beginning of a run, and of the curves only
+// what comes after it or is an end; nor a loss far from the others, as training losses have them.
 function rangeOf(runs, lines) {
   const shown = [];
   for (const { steps, losses } of runs) {
     const sorted = lateValues(steps, losses, steps.at(-1)).sort((one, other) => one - other);
-    shown.push(sorted[Math.floor(sorted.length * 0.02)], sorted[Math.ceil(sorted.length * 0.98) - 1]);
+    const lowest = sorted[Math.floor(sorted.length * 0.02)];
+    const highest = sorted[Math.ceil(sorted.length * 0.98) - 1];
+    shown.push(lowest, highest);
   }
   const longest = Math.max(...runs.map(({ steps }) => steps.at(-1)));
   for (const line of lines) {

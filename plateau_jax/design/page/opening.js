@@ -1,12 +1,36 @@
-// The dialog that opens curves from JSON.
+// Files: the dialog that opens curves from JSON, files that are dropped on the page, and the one
+// that Save downloads.
 
-import { byId } from "./elements.js";
+import { byId, element } from "./elements.js";
 
-// open(saved, name) adds the curve, or the curves of a saved page, that were saved; it throws the fault of an invalid
-// one. Returns showFile(file), which opens the dialog with a file.
-export function prepareOpening(open) {
-  const dialog = byId("opening"), pasted = byId("pasted"), fault = byId("opening-fault");
+const MAX_CURVE_BYTES = 2 ** 20;
+
+// openCurves(saved, name) adds the curve, or the curves of a saved page, that were saved; it throws
+// the fault of an invalid one. openLogs(files) opens files that are not curves.
+export function prepareOpening(openCurves, openLogs) {
+  const showFile = prepareDialog(openCurves);
+
+  // A file that is dropped on the page would replace it, except in a field for files.
+  addEventListener("dragover", (event) => {
+    if (!event.target.matches("[type=file]")) event.preventDefault();
+  });
+  addEventListener("drop", async (event) => {
+    const files = [...event.dataTransfer.files];
+    if (!files.length || event.target.matches("[type=file]")) return;
+    event.preventDefault();
+    if (byId("opening").open) return;
+    if (await holdsCurves(files[0])) showFile(files[0]);
+    else openLogs(files);
+  });
+}
+
+// Returns showFile(file), which opens the dialog with a file.
+function prepareDialog(openCurves) {
+  const dialog = byId("opening");
+  const pasted = byId("pasted");
+  const fault = byId("opening-fault");
   let name;
+
   const show = () => {
     dialog.querySelector("form").reset();
     fault.textContent = "";
@@ -17,11 +41,14 @@ export function prepareOpening(open) {
     name = file.name.replace(/\.json$/i, "");
     pasted.value = await file.text();
   };
+
   byId("open").addEventListener("click", show);
-  byId("file").addEventListener("change", ({ target }) => target.files.length && read(target.files[0]));
+  byId("file").addEventListener("change", ({ target }) => {
+    if (target.files.length) read(target.files[0]);
+  });
   byId("accept").addEventListener("click", async () => {
     try {
-      await open(JSON.parse(pasted.value), name);
+      await openCurves(JSON.parse(pasted.value), name);
       dialog.close();
     } catch (error) {
       fault.textContent = error.message;
@@ -31,4 +58,22 @@ export function prepareOpening(open) {
     show();
     return read(file);
   };
+}
+
+// True for the JSON of a curve or of a saved page. Other files are logs.
+async function holdsCurves(file) {
+  if (file.size > MAX_CURVE_BYTES) return false;
+  try {
+    const content = JSON.parse(await file.text());
+    return ["curves", "kind", "stages", "total_steps"].some((key) => key in content);
+  } catch {
+    return false;
+  }
+}
+
+export function download(name, content) {
+  const text = JSON.stringify(content, null, 1);
+  const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  element("a", { href: address, download: name }).click();
+  URL.revokeObjectURL(address);
 }

@@ -1,10 +1,12 @@
-// The picture: axes, curves, the handles of the selected curve, and the cursor that reads learning rates.
-// Steps, levels and handles come from the server; this module only converts them to pixels.
+// The picture: axes, curves, the handles of the selected curve, and the cursor that reads learning
+// rates. Steps, levels and handles come from the server; this module only converts them to pixels.
 
 import { Axes } from "./axes.js";
 import { formatLearningRate, setProperties, svgElement } from "./elements.js";
 import { lookOf, makeDraggable, textOf } from "./handles.js";
 import { DASHES } from "./looks.js";
+
+const MIN_NAMED_WIDTH = 52;  // of a span, in pixels: the name of a narrower one would not fit
 
 export class Picture {
   #svg;
@@ -15,30 +17,35 @@ export class Picture {
   #cursor = svgElement("line", { class: "cursor", visibility: "hidden" });
   #reader;
   #handles = svgElement("g");
-  #marks = new Map();
+  #marks = new Map();  // {node, handle}, by the handle's name
   #axes;
   #curves = [];
   #dragged = null;  // the name of a handle
-  #pressed = [0, 0];
+  #pressed = { x: 0, y: 0 };  // where the pointer went down last
   step = null;  // at the cursor
 
-  // listeners.move and listeners.enqueue serve handles.js; listeners.read() is called when the cursor moves,
-  // listeners.choose(id) when a curve is clicked on.
+  // listeners.move, .endDrag and .enqueue serve handles.js; listeners.read() is called when the
+  // cursor moves, listeners.choose(id) when a curve is clicked on.
   constructor(svg, listeners) {
     this.#svg = svg;
     this.#listeners = listeners;
     this.#reader = svgElement("g", {
-      class: "reader", role: "slider", tabindex: 0, "aria-label": "Step at which to read learning rates",
+      class: "reader",
+      role: "slider",
+      tabindex: 0,
+      "aria-label": "Step at which to read learning rates",
       keydown: (event) => this.#readByKey(event),
     }, svgElement("path", { d: "M0 -9 L7 3 H-7 Z" }));
     svg.append(this.#back, this.#lines, this.#hits, this.#cursor, this.#reader, this.#handles);
     svg.addEventListener("pointermove", (event) => this.#readAt(event));
     svg.addEventListener("pointerdown", (event) => {
-      this.#pressed = [event.clientX, event.clientY];
+      this.#pressed = { x: event.clientX, y: event.clientY };
       this.#readAt(event);
     });
     svg.addEventListener("click", (event) => this.#chooseAt(event));
-    this.#handles.addEventListener("pointerdown", (event) => event.button === 0 && this.#nearestMark(event).begin(event));
+    this.#handles.addEventListener("pointerdown", (event) => {
+      if (event.button === 0) this.#nearestMark(event).begin(event);
+    });
     new ResizeObserver(() => this.draw(this.#curves)).observe(svg);
   }
 
@@ -61,24 +68,28 @@ export class Picture {
       this.highest = Math.max(...curves.map(({ answer }) => answer.peak)) || 1;
     }
     this.#axes = new Axes(this.#svg, this.total * 1.03, 0, this.highest * 1.12);
-    const selected = curves.find(({ isSelected }) => isSelected), others = curves.filter((curve) => curve !== selected);
-    const front = selected ? [selected] : [];
-    this.#back.replaceChildren(...this.#spans(selected), ...this.#axes.draw("learning rate", formatLearningRate));
+    const front = curves.filter(({ isSelected }) => isSelected);  // at most one
+    const others = curves.filter(({ isSelected }) => !isSelected);
+    const axes = this.#axes.draw("learning rate", formatLearningRate);
+    this.#back.replaceChildren(...this.#spans(front[0]), ...axes);
     this.#lines.replaceChildren(...[...others, ...front].map((curve) => this.#line(curve)));
     // The selected curve is at the bottom: clicks on curves that lie on one another take turns.
-    this.#hits.replaceChildren(...[...front, ...others].map((curve) =>
-      svgElement("path", { d: `M${this.#points(curve)}`, class: `hit colour-${curve.colour}`, "data-id": curve.id })));
-    this.#drawHandles(selected);
+    this.#hits.replaceChildren(...[...front, ...others].map((curve) => this.#hit(curve)));
+    this.#drawHandles(front[0]);
     this.#drawReader();
   }
 
-  // The change along an axis that pixels to the right and upwards are; of a level for the selected curve's peak.
+  // The change along an axis that pixels to the right and upwards are; of a level for the selected
+  // curve's peak.
   distance(axis, right, up) {
     if (axis === "step") return right / (this.#axes.x(1) - this.#axes.x(0));
     const change = (up / this.#axes.height) * this.#axes.high;
-    const peak = axis === "level" ? this.#curves.find(({ isSelected }) => isSelected).answer.peak : 1;
+    if (axis === "learning_rate") return change;
+    const { peak } = this.#curves.find(({ isSelected }) => isSelected).answer;
     return peak ? change / peak : 0;
   }
+
+  // Curves
 
   #points({ answer }) {
     const points = this.#axes.points(answer.steps, answer.levels.map((level) => answer.peak * level));
@@ -88,68 +99,115 @@ export class Picture {
   #line(curve) {
     const { colour, isSelected, answer } = curve;
     const points = this.#points(curve);
-    // A bar ends a curve that is shorter than another one.
-    const [x, y] = points.split(" ").at(-1).split(",").map(Number);
-    const end = answer.total < this.total ? svgElement("line", { class: `curve end colour-${colour}`, x1: x, x2: x, y1: y - 7, y2: y + 7 }) : "";
-    return svgElement("g", {}, svgElement("polyline", {
-      points, "stroke-dasharray": isSelected ? null : DASHES[colour],
+    const line = svgElement("polyline", {
+      points,
+      "stroke-dasharray": isSelected ? null : DASHES[colour],
       class: `curve colour-${colour} ${isSelected ? "selected" : ""}`,
-    }), end);
+    });
+    const isShorter = answer.total < this.total;
+    return svgElement("g", {}, line, isShorter ? endBar(colour, points) : null);
   }
 
+  #hit(curve) {
+    const look = `hit colour-${curve.colour}`;
+    return svgElement("path", { d: `M${this.#points(curve)}`, class: look, "data-id": curve.id });
+  }
+
+  // The warmup and the plateaus of the selected curve, if there is one, as coloured areas with
+  // their names.
   *#spans(selected) {
     const { top, bottom, height } = this.#axes;
     for (const [name, begin, after] of selected?.answer.spans ?? []) {
-      const left = this.#axes.x(begin), width = Math.max(1, this.#axes.x(after) - left);
+      const left = this.#axes.x(begin);
+      const width = Math.max(1, this.#axes.x(after) - left);
       yield svgElement("rect", { class: `span-${name}`, x: left, y: top, width, height });
-      if (width > 52) yield svgElement("text", { class: "span-name", x: left + width / 2, y: bottom - 8, "text-anchor": "middle" }, name);
+      if (width > MIN_NAMED_WIDTH) {
+        const place = { x: left + width / 2, y: bottom - 8, "text-anchor": "middle" };
+        yield svgElement("text", { class: "span-name", ...place }, name);
+      }
     }
   }
+
+  #chooseAt(event) {
+    // The end of a drag of a handle, or of a drag to read, is also a click.
+    const isDrag = Math.hypot(event.clientX - this.#pressed.x, event.clientY - this.#pressed.y) > 4;
+    if (isDrag || event.target.closest(".handle, .reader")) return;
+    const nodes = document.elementsFromPoint(event.clientX, event.clientY);
+    const hit = nodes.find((node) => node.matches("#picture .hit"));
+    if (hit) this.#listeners.choose(Number(hit.dataset.id));
+  }
+
+  // Handles
 
   // A handle keeps its mark from one drawing to the next: replacing its node would end a drag.
   #drawHandles(selected) {
-    const { answer, colour } = selected ?? {};
-    const handles = answer?.handles ?? [];
-    const box = this.#svg.getBoundingClientRect();
+    const handles = selected?.answer.handles ?? [];
     const marks = new Map();
     for (const handle of handles) {
       const mark = this.#marks.get(handle.name) ?? this.#newMark(handle);
-      marks.set(handle.name, mark);
       mark.handle = handle;
-      const [x, y] = handle.axis === "learning_rate" ? [this.#axes.left, this.#axes.y(handle.value)] : [this.#axes.x(handle.step), this.#axes.y(answer.peak * handle.level)];
-      const isShared = handles.some((other) => shareKnob(handle, other)), isDragged = handle.name === this.#dragged;
-      setProperties(mark.node, {
-        class: `handle colour-${colour} ${isShared ? "both" : ""} ${isDragged ? "dragged" : ""}`, transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`,
-        "aria-valuenow": handle.value, "aria-valuemin": handle.low, "aria-valuemax": handle.high,
-        "aria-valuetext": textOf(handle),
-      });
-      // The value stays inside the picture, which a dragged handle may leave.
-      const value = setProperties(mark.node.lastChild, { x: clamp(x, 76, box.width - 76) - x, y: clamp(y < 48 ? y + 34 : y - 24, 20, box.height - 8) - y });
-      value.textContent = textOf(handle);
+      marks.set(handle.name, mark);
+      const isShared = handles.some((other) => shareKnob(handle, other));
+      this.#updateMark(mark, selected, isShared);
     }
-    if (!this.isDragging) {
-      const nodes = [...marks.values()].map(({ node }) => node);
-      if (nodes.length !== this.#marks.size || nodes.some((node, index) => node !== this.#handles.children[index])) this.#handles.replaceChildren(...nodes);
-      this.#marks = marks;
-    }
+    if (!this.isDragging) this.#setMarks(marks);
+  }
+
+  #setMarks(marks) {
+    const nodes = [...marks.values()].map(({ node }) => node);
+    const { children } = this.#handles;
+    const isSame = nodes.length === children.length && nodes.every((node, index) => node === children[index]);
+    if (!isSame) this.#handles.replaceChildren(...nodes);
+    this.#marks = marks;
+  }
+
+  #updateMark({ node, handle }, { answer, colour }, isShared) {
+    const isDragged = handle.name === this.#dragged;
+    const [x, y] = this.#placeOf(handle, answer.peak);
+    setProperties(node, {
+      class: `handle colour-${colour} ${isShared ? "both" : ""} ${isDragged ? "dragged" : ""}`,
+      transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`,
+      "aria-valuenow": handle.value,
+      "aria-valuemin": handle.low,
+      "aria-valuemax": handle.high,
+      "aria-valuetext": textOf(handle),
+    });
+    // The value stays inside the picture, which a dragged handle may leave.
+    const box = this.#svg.getBoundingClientRect();
+    const value = node.lastChild;
+    const valueX = clamp(x, 76, box.width - 76);
+    const valueY = clamp(y < 48 ? y + 34 : y - 24, 20, box.height - 8);
+    setProperties(value, { x: valueX - x, y: valueY - y });
+    value.textContent = textOf(handle);
+  }
+
+  #placeOf(handle, peak) {
+    if (handle.axis === "learning_rate") return [this.#axes.left, this.#axes.y(handle.value)];
+    return [this.#axes.x(handle.step), this.#axes.y(peak * handle.level)];
   }
 
   #newMark(handle) {
-    const look = lookOf(handle);
-    const shape = {
-      bar: () => svgElement("rect", { class: "mark", x: -14, y: -5, width: 28, height: 10, rx: 5 }),
-      tag: () => svgElement("path", { class: "mark", d: "M-9 -8 H1 L9 0 L1 8 H-9 Z" }),
-      knob: () => svgElement("circle", { class: "mark", r: 6.5 }),
-    }[look]();
-    const mark = { handle };
-    mark.node = svgElement("g", {
-      role: "slider", tabindex: 0, "aria-label": handle.name, "data-key": `handle/${handle.name}`, "data-look": look, "data-axis": handle.axis,
+    const properties = {
+      role: "slider",
+      tabindex: 0,
+      "aria-label": handle.name,
       "aria-orientation": handle.axis === "step" ? "horizontal" : "vertical",
-    },
-      svgElement("title", {}, handle.name), svgElement("circle", { class: "reach", r: 16 }), svgElement("circle", { class: "ring", r: 13 }), shape,
+      "data-key": `handle/${handle.name}`,
+      "data-look": lookOf(handle),
+      "data-axis": handle.axis,
+    };
+    const node = svgElement("g", properties,
+      svgElement("title", {}, handle.name),
+      svgElement("circle", { class: "reach", r: 16 }),
+      svgElement("circle", { class: "ring", r: 13 }),
+      shapeOf(lookOf(handle)),
       svgElement("text", { class: "value", "text-anchor": "middle" }));
-    makeDraggable(mark, this, () => [...this.#marks.values()].map((other) => other.handle)
-      .filter((other) => shareKnob(mark.handle, other)), this.#listeners);
+    const mark = { node, handle };
+    const overlapping = () => {
+      const handles = [...this.#marks.values()].map((other) => other.handle);
+      return handles.filter((other) => shareKnob(mark.handle, other));
+    };
+    makeDraggable(mark, this, overlapping, this.#listeners);
     return mark;
   }
 
@@ -157,31 +215,38 @@ export class Picture {
   #nearestMark(event) {
     const distance = ({ node }) => {
       const box = node.querySelector(".mark").getBoundingClientRect();
-      return Math.hypot(event.clientX - (box.left + box.right) / 2, event.clientY - (box.top + box.bottom) / 2);
+      const x = (box.left + box.right) / 2;
+      const y = (box.top + box.bottom) / 2;
+      return Math.hypot(event.clientX - x, event.clientY - y);
     };
-    return [...this.#marks.values()].reduce((nearest, mark) => (distance(mark) < distance(nearest) ? mark : nearest));
+    const marks = [...this.#marks.values()];
+    return marks.reduce((nearest, mark) => (distance(mark) < distance(nearest) ? mark : nearest));
   }
+
+  // The cursor, at the step whose learning rates are read
 
   #readAt(event) {
     if (this.isDragging || !this.#axes) return;
-    this.#moveReader(this.distance("step", event.clientX - this.#svg.getBoundingClientRect().left - this.#axes.left));
-  }
-
-  #chooseAt(event) {
-    // The end of a drag of a handle, or of a drag to read, is also a click.
-    const isDrag = Math.hypot(event.clientX - this.#pressed[0], event.clientY - this.#pressed[1]) > 4;
-    if (isDrag || event.target.closest(".handle, .reader")) return;
-    const hit = document.elementsFromPoint(event.clientX, event.clientY).find((node) => node.matches("#picture .hit"));
-    if (hit) this.#listeners.choose(Number(hit.dataset.id));
+    const fromLeft = event.clientX - this.#svg.getBoundingClientRect().left - this.#axes.left;
+    this.#moveReader(this.distance("step", fromLeft));
   }
 
   #readByKey(event) {
     const small = Math.max(1, Math.round(this.total / 1000));
-    const steps = { ArrowRight: small * 10, ArrowUp: small * 10, ArrowLeft: -small * 10, ArrowDown: -small * 10,
-      PageUp: small * 100, PageDown: -small * 100, Home: -Infinity, End: Infinity }[event.key];
-    if (steps === undefined || !this.#axes) return;
+    const changes = {
+      ArrowRight: small * 10,
+      ArrowUp: small * 10,
+      ArrowLeft: -small * 10,
+      ArrowDown: -small * 10,
+      PageUp: small * 100,
+      PageDown: -small * 100,
+      Home: -Infinity,
+      End: Infinity,
+    };
+    const change = changes[event.key];
+    if (change === undefined || !this.#axes) return;
     event.preventDefault();
-    this.#moveReader((this.step ?? 0) + (event.shiftKey ? Math.sign(steps) : steps));
+    this.#moveReader((this.step ?? 0) + (event.shiftKey ? Math.sign(change) : change));
   }
 
   #moveReader(step) {
@@ -191,10 +256,14 @@ export class Picture {
   }
 
   #drawReader() {
-    const { top, bottom } = this.#axes, x = this.#axes.x(this.step ?? 0);
-    setProperties(this.#cursor, { x1: x, x2: x, y1: top, y2: bottom, visibility: this.step === null ? "hidden" : "visible" });
+    const { top, bottom } = this.#axes;
+    const x = this.#axes.x(this.step ?? 0);
+    const visibility = this.step === null ? "hidden" : "visible";
+    setProperties(this.#cursor, { x1: x, x2: x, y1: top, y2: bottom, visibility });
     setProperties(this.#reader, {
-      transform: `translate(${x.toFixed(1)} ${bottom + 11})`, "aria-valuemin": 0, "aria-valuemax": this.total,
+      transform: `translate(${x.toFixed(1)} ${bottom + 11})`,
+      "aria-valuemin": 0,
+      "aria-valuemax": this.total,
       "aria-valuenow": this.step ?? 0,
     });
   }
@@ -205,10 +274,26 @@ export class Picture {
   }
 }
 
-// True if two handles, one for the step and one for the level, lie at one point: their knob is dragged both ways.
+// The bar at the end of a curve that is shorter than another one.
+function endBar(colour, points) {
+  const [x, y] = points.split(" ").at(-1).split(",").map(Number);
+  return svgElement("line", { class: `curve end colour-${colour}`, x1: x, x2: x, y1: y - 7, y2: y + 7 });
+}
+
+function shapeOf(look) {
+  switch (look) {
+    case "bar": return svgElement("rect", { class: "mark", x: -14, y: -5, width: 28, height: 10, rx: 5 });
+    case "tag": return svgElement("path", { class: "mark", d: "M-9 -8 H1 L9 0 L1 8 H-9 Z" });
+    default: return svgElement("circle", { class: "mark", r: 6.5 });
+  }
+}
+
+// True if two handles, one for the step and one for the level, lie at one point: their knob is
+// dragged both ways.
 function shareKnob(handle, other) {
-  return handle !== other && lookOf(handle) === "knob" && lookOf(other) === "knob" && handle.axis !== other.axis &&
-    handle.step === other.step && Math.abs(handle.level - other.level) < 1e-6;
+  const areKnobs = lookOf(handle) === "knob" && lookOf(other) === "knob";
+  if (!areKnobs || handle.axis === other.axis) return false;
+  return handle.step === other.step && Math.abs(handle.level - other.level) < 1e-6;
 }
 
 const clamp = (value, low, high) => Math.max(low, Math.min(value, high));

@@ -3,7 +3,11 @@
 import { byId } from "./elements.js";
 
 const RETRY = 2000;  // milliseconds
-const NO_ANSWER = `The server does not answer, so what has a dashed border may be old. Start the server again with the same command, on port ${location.port || 80}: this tab keeps your curves and continues by itself.`;
+const NO_ANSWER = [
+  "The server does not answer, so what has a dashed border may be old.",
+  `Start the server again with the same command, on port ${location.port || 80}:`,
+  "this tab keeps your curves and continues by itself.",
+].join(" ");
 
 // Show an error, above an open dialog's content if there is one.
 export function showTrouble({ message }) {
@@ -21,31 +25,41 @@ export function showTrouble({ message }) {
 export async function ask(path, question) {
   countRequests(1);
   try {
-    const request = question && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) };
-    const fetchAnswer = async () => {
-      const response = await fetch(path, request);
-      return { isValid: response.ok, answer: await response.json() };
-    };
-    for (;;) {
-      const reply = await fetchAnswer().catch(() => null);
-      const isOffline = document.body.classList.toggle("offline", reply === null);
-      if (isOffline) {
-        showTrouble({ message: NO_ANSWER });
-        await new Promise((resolve) => setTimeout(resolve, RETRY));
-      } else if (reply.isValid) {
-        if (byId("trouble").textContent === NO_ANSWER) byId("trouble").hidden = true;
-        return reply.answer;
-      } else {
-        throw new Error(reply.answer.error);
-      }
+    let reply = await fetchReply(path, question);
+    while (reply === null) {
+      showTrouble({ message: NO_ANSWER });
+      await new Promise((resolve) => setTimeout(resolve, RETRY));
+      reply = await fetchReply(path, question);
     }
+    if (!reply.isValid) throw new Error(reply.answer.error);
+    if (byId("trouble").textContent === NO_ANSWER) byId("trouble").hidden = true;
+    return reply.answer;
   } finally {
     countRequests(-1);
   }
 }
 
-// Wrap an async function so that it never runs twice at once. Of the calls made during a run, only the last is
-// kept, so that no old answer overwrites a newer one. The returned promise resolves once nothing is left to run.
+// The server's reply; null if it does not answer, which the page's borders show.
+async function fetchReply(path, question) {
+  let request;
+  if (question) {
+    const headers = { "Content-Type": "application/json" };
+    request = { method: "POST", headers, body: JSON.stringify(question) };
+  }
+  let reply = null;
+  try {
+    const response = await fetch(path, request);
+    reply = { isValid: response.ok, answer: await response.json() };
+  } catch {
+    // Without a server there is no response, or only a part of one.
+  }
+  document.body.classList.toggle("offline", reply === null);
+  return reply;
+}
+
+// Wrap an async function so that it never runs twice at once. Of the calls made during a run, only
+// the last is kept, so that no old answer overwrites a newer one. The returned promise resolves
+// once nothing is left to run.
 export function latestOnly(run, onError) {
   let current = null;
   let pending = null;
@@ -61,7 +75,8 @@ export function latestOnly(run, onError) {
   };
   return (...values) => {
     pending = values;
-    return (current ??= runAll());
+    current ??= runAll();
+    return current;
   };
 }
 

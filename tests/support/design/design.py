@@ -70,5 +70,12 @@ def describe_curve(entry: Any) -> Any:
     return copy.deepcopy(answer)  # the server keeps it
 
 
+def fault_of(entry: Any) -> Any:
+    """Return the fault that the page shows of a curve or its peak."""
+    answer = describe_curve(entry)
+    assert "fault" in answer, f"the page accepts {entry}"
+    return answer["fault"]
+
+
 def answer_about(curve: Curve, peak: float = PEAK) -> Any:
     return describe_curve({"curve": curve.to_dict(), "peak": peak})

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from plateau_jax import Curve, LossRun, PlateauCurve
-from plateau_jax.design.opened_logs import open_log
+from plateau_jax.design.forecasts import open_log
 
 PEAK = 1e-3
 CURVE = PlateauCurve(1000, warmup_steps=50)

@@ -31,16 +31,48 @@ MUON_H = {
     "pull request 345": "20260722_muonh_power04_3150",
 }
 """The folders of the code of pull requests, whose lengths are fixed."""
+
+
+def cooldown_343(update: int, warmup: int, total: int, **_: Any) -> float:
+    if update < warmup:
+        return (update + 1) / warmup
+    return 1 - min(1, (update - warmup) / (total - warmup)) ** 0.5
+
+
+def cooldown_345(
+    update: int, warmup: int, total: int, decay: int, peak: float, floor: float, power: float, **_: Any
+) -> float:
+    if update < warmup - 1:
+        level = update / (warmup - 1)
+    else:
+        level = 1 - min(1, max(0, update - (total - decay)) / decay) ** power
+    return (floor + (peak - floor) * level) / peak
+
+
+def cooldown_351(
+    update: int,
+    warmup: int,
+    total: int,
+    decay: int,
+    peak: float,
+    floor: float,
+    power: float,
+    period: int,
+    **_: Any,
+) -> float:
+    if update < warmup:
+        return (update + 1) / warmup
+    if update < total:
+        return (peak + (floor - peak) * (max(0, update - (total - decay)) / decay) ** power) / peak
+    return floor / peak * max(0, 1 - (update - total) / period)
+
+
 COOLDOWNS = {
-    "pull request 343": """(n + 1) / warmup if n < warmup else
-        1 - min(1, (n - warmup) / (total - warmup)) ** 0.5""",
-    "pull request 345": """(floor + (peak - floor) * (n / (warmup - 1) if n < warmup - 1 else
-        1 - min(1, max(0, n - (total - decay)) / decay) ** power)) / peak""",
-    "pull request 351": """(n + 1) / warmup if n < warmup else
-        (peak + (floor - peak) * (max(0, n - (total - decay)) / decay) ** power) / peak if n < total else
-        floor / peak * max(0, 1 - (n - total) / period)""",
+    "pull request 343": cooldown_343,
+    "pull request 345": cooldown_345,
+    "pull request 351": cooldown_351,
 }
-"""The multiplier of update n for other lengths, and for 351, of which we have only the description."""
+"""The multiplier of an update for other lengths, and for 351, of which we have only the description."""
 
 
 def code(library: str, path: str, *names: str, **given: Any) -> SimpleNamespace:
@@ -300,8 +332,7 @@ def modded_nanogpt(original: str, settings: Settings) -> Levels:
 
 def muon_h(original: str, settings: Settings) -> Levels:
     if settings["warmup"] != 100:
-        formula = compile(f"({COOLDOWNS[original]})", original, "eval")
-        yield from (eval(formula, {"n": update, **settings}) for update in count())
+        yield from (COOLDOWNS[original](update, **settings) for update in count())
         return
     path = f"records/track_3_optimization/results/{MUON_H[original]}/train_gpt_simple_muonh.py"
     groups = [{"initial_lr": settings["peak"], "cooldown_frac": fraction} for fraction in (0.85, 1.0)]

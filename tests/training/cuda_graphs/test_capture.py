@@ -46,6 +46,7 @@ CALLS: dict[str, tuple[Sequence[Any], int, int]] = {
     "more micro-batches": ([*_FIVE, [batch(), batch()]], 1, WARM_UPS + 2),
     "another entry": ([*_FIVE, [batch(times=3)]], 1, WARM_UPS + 2),
     "another dtype": ([*_FIVE, [{"x": torch.ones(2, dtype=torch.float64)}]], 1, WARM_UPS + 2),
+    "another stride": ([*[[{"x": torch.ones(2, 2)}]] * 5, [{"x": torch.ones(2, 2).t()}]], 1, WARM_UPS + 2),
     "another dimension": ([*_FIVE, [{"x": torch.ones(2, 1)}]], 1, WARM_UPS + 2),
     "equal numbers of different types": (
         [[batch(times=times)] for times in (1, True, 1.0) for _ in range(6)], 3, 3 * (WARM_UPS + 1),

@@ -1,5 +1,6 @@
 """What a CUDA graph cannot hold is rejected, and nothing changes."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +11,13 @@ from support.errors import check_error, each_row
 from support.training.cuda_graphs.gpu import gpu_step, on_gpu
 from support.training.cuda_graphs.graphs import Sums, captured_step, without_cuda
 from support.training.models import Net, batches, mean_loss
-from support.training.optimizers import FUSED, OTHERS, make_optimizer
+from support.training.optimizers import OTHERS, make_optimizer
 from support.training.steps import CURVE, train
 from support.training.trees import equal_trees
 from torch import Tensor
 
 from torch_bridge import TrainStep
-from torch_bridge.training.optimizers.steppers import check_capturable, takes_found_inf
+from torch_bridge.training.optimizers.steppers import check_capturable
 
 (BATCH,) = batches(1)
 ONES, NEEDS = torch.ones(2), "cuda_graph=True needs"
@@ -29,23 +30,37 @@ def computed() -> Tensor:
 @each_row(
     [
         (
-            "graphs([{'x': ONES}, {'x': torch.ones(2, device='meta')}])",
+            lambda graphs: graphs([{"x": ONES}, {"x": torch.ones(2, device="meta")}]),
             ValueError,
             "tensor on meta",
             "on cpu",
         ),
-        ("graphs([{'x': ONES, 'more': ONES.to_sparse()}])", ValueError, "torch.sparse_coo", "dense"),
-        ("graphs([{'x': ONES, 'more': computed()}])", ValueError, "another model computed", "detach"),
-        ("graphs([{'x': ONES, 'more': SimpleNamespace(x=ONES)}])", TypeError, "holds a SimpleNamespace"),
-        ("graphs([{'x': ONES, 'more': [np.ones(2)]}])", TypeError, "holds a ndarray"),
-        ("graphs([{'x': ONES, 'more': {1}}])", TypeError, "holds a set"),
-        ("graphs([{'x': ONES, 'more': object()}])", TypeError, "holds a object"),
+        (
+            lambda graphs: graphs([{"x": ONES, "more": ONES.to_sparse()}]),
+            ValueError,
+            "torch.sparse_coo",
+            "dense",
+        ),
+        (
+            lambda graphs: graphs([{"x": ONES, "more": computed()}]),
+            ValueError,
+            "another model computed",
+            "detach",
+        ),
+        (
+            lambda graphs: graphs([{"x": ONES, "more": SimpleNamespace(x=ONES)}]),
+            TypeError,
+            "holds a SimpleNamespace",
+        ),
+        (lambda graphs: graphs([{"x": ONES, "more": [np.ones(2)]}]), TypeError, "holds a ndarray"),
+        (lambda graphs: graphs([{"x": ONES, "more": {1}}]), TypeError, "holds a set"),
+        (lambda graphs: graphs([{"x": ONES, "more": object()}]), TypeError, "holds a object"),
     ]
 )
 def test_batch_that_a_graph_would_keep(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     without_cuda(monkeypatch)
     sums = Sums()
-    check_error(row, globals(), graphs=sums.graphs)
+    check_error(row, graphs=sums.graphs)
     assert sums.runs == 0
     assert sums.graphs([{"x": ONES}])[1] == 1
 
@@ -56,13 +71,14 @@ def check(name: str, **options: Any) -> None:
 
 @each_row(
     [
-        *((f"check('{name}')", ValueError, NEEDS, "capturable=True") for name in ("adam", "adamw")),
-        *((f"check('{name}')", ValueError, NEEDS, "fused=True", OTHERS[name][0].__name__) for name in OTHERS),
-        ("check('momentum', dampening=0.5)", ValueError, NEEDS, "dampening"),
+        *((partial(check, name), ValueError, NEEDS, "capturable=True") for name in ("adam", "adamw")),
+        *((partial(check, name), ValueError, NEEDS, "fused=True",
+           OTHERS[name][0].__name__) for name in OTHERS),
+        (lambda: check("momentum", dampening=0.5), ValueError, NEEDS, "dampening"),
     ]
 )  # fmt: skip
 def test_optimizer_that_cannot_be_captured(row: Any) -> None:
-    check_error(row, globals())
+    check_error(row)
 
 
 def test_step_rejects_uncapturable_settings(device: str) -> None:
@@ -79,18 +95,20 @@ def test_step_rejects_uncapturable_settings(device: str) -> None:
 @pytest.mark.gpu
 @each_row(
     [
-        *((f"build(make_optimizer('{name}', model))", ValueError, NEEDS, kind)
+        *((lambda build, name=name: build(name), ValueError, NEEDS, kind)
           for name, kind in (("adamw", "AdamW"), ("rmsprop", "RMSprop"), ("plain adam", "Adam"))),
-        ("gpu_step(cuda_graph=True)((BATCH[0].cuda(), BATCH[1]))", ValueError, "tensor on cpu", "cuda:0"),
+        (lambda: gpu_step(cuda_graph=True)((BATCH[0].cuda(), BATCH[1])), ValueError, "tensor on cpu",
+         "cuda:0"),
     ]
 )  # fmt: skip
 def test_errors_on_gpu(row: Any) -> None:
     model = Net().cuda()
 
-    def build(optimizer: Any) -> None:
+    def build(name: str) -> None:
+        optimizer = make_optimizer(name, model)
         try:
             TrainStep(model, optimizer, mean_loss, CURVE, cuda_graph=True)
         finally:
             assert "initial_lr" not in optimizer.param_groups[0]
 
-    check_error(row, globals() | {"build": build}, model=model)
+    check_error(row, build=build, model=model)

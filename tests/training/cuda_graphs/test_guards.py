@@ -1,6 +1,8 @@
 """Captured updates: a change to what they depend on takes effect, without false alarms; clocks are held."""
 
 import copy
+from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 
 from plateau_jax import DataClock, StagedCurve
 from torch_bridge import follow
-from torch_bridge.training.cuda_graphs.guards import Guards
+from torch_bridge.training.cuda_graphs.cuda_graphs import Guards
 
 
 class Parts(Net):
@@ -44,65 +46,69 @@ class Parts(Net):
         return nn.Sequential(*self.more)(outputs)
 
 
-# Statements between updates of a run. The captured update must notice these.
-CHANGES = [
-    "model.eval()",
-    "model.more[0].eval()",
-    "model.first.weight.requires_grad_(False)",
-    "model.first.bias = nn.Parameter(torch.ones_like(model.first.bias))",
-    "model.first.bias.data = torch.ones_like(model.first.bias)",
-    "model.shift = torch.ones_like(model.shift)",
-    "model.shift.data = torch.ones_like(model.shift)",
-    "model.shift = None",
-    "model.scale = torch.full_like(model.shift, 2.0)",
-    "model.last = copy.deepcopy(model.last)",
-    "model.more.append(nn.Tanh())",
-    "model.more.pop(1)",
-    "model.more.insert(0, model.more.pop(1))",
-    "model.more[0].bias = model.more[0].weight",
-    "group.update(weight_decay=0.5)",
-    "group.update(maximize=True)",
-    "group.update(name='x')",
-    "optimizer.state.clear()",
-    "step.load_state_dict(through_file(step.state_dict()))",
-    "optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))",
+# Changes between updates of a run. The captured update must notice these.
+CHANGES: list[Callable[..., Any]] = [
+    lambda model: model.eval(),
+    lambda model: model.more[0].eval(),
+    lambda model: model.first.weight.requires_grad_(False),
+    lambda model: setattr(model.first, "bias", nn.Parameter(torch.ones_like(model.first.bias))),
+    lambda model: setattr(model.first.bias, "data", torch.ones_like(model.first.bias)),
+    lambda model: setattr(model, "shift", torch.ones_like(model.shift)),
+    lambda model: setattr(model.shift, "data", torch.ones_like(model.shift)),
+    lambda model: setattr(model, "shift", None),
+    lambda model: setattr(model, "scale", torch.full_like(model.shift, 2.0)),
+    lambda model: setattr(model, "last", copy.deepcopy(model.last)),
+    lambda model: model.more.append(nn.Tanh()),
+    lambda model: model.more.pop(1),
+    lambda model: model.more.insert(0, model.more.pop(1)),
+    lambda model: setattr(model.more[0], "bias", model.more[0].weight),
+    lambda group: group.update(weight_decay=0.5),
+    lambda group: group.update(maximize=True),
+    lambda group: group.update(name="x"),
+    lambda optimizer: optimizer.state.clear(),
+    lambda step: step.load_state_dict(through_file(step.state_dict())),
+    lambda optimizer: optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict())),
 ]
-OF_ADAMW = [
-    "group.update(betas=(0.5, 0.9))",
-    "optimizer.state.popitem()",
-    "moments.update(exp_avg=moments['exp_avg'] * 2)",
-    "moments['exp_avg'].data = moments['exp_avg'] * 2",
-    "moments.update(exp_avg=moments['exp_avg_sq'], exp_avg_sq=moments['exp_avg'])",
+OF_ADAMW: list[Callable[..., Any]] = [
+    lambda group: group.update(betas=(0.5, 0.9)),
+    lambda optimizer: optimizer.state.popitem(),
+    lambda moments: moments.update(exp_avg=moments["exp_avg"] * 2),
+    lambda moments: setattr(moments["exp_avg"], "data", moments["exp_avg"] * 2),
+    lambda moments: moments.update(exp_avg=moments["exp_avg_sq"], exp_avg_sq=moments["exp_avg"]),
 ]
 # The graph sees these without being captured again.
-HARMLESS = [
-    "group.update(lr=0.3)",
-    "group.update(lr=torch.tensor(0.3))",
-    "step.set_peak(0.5)",
-    "step.reset_carry()",
-    "model.shift.add_(1)",
-    "moments['exp_avg'].mul_(2)",
-    "model.load_state_dict(through_file(model.state_dict()))",
+HARMLESS: list[Callable[..., Any]] = [
+    lambda group: group.update(lr=0.3),
+    lambda group: group.update(lr=torch.tensor(0.3)),
+    lambda step: step.set_peak(0.5),
+    lambda step: step.reset_carry(),
+    lambda model: model.shift.add_(1),
+    lambda moments: moments["exp_avg"].mul_(2),
+    lambda model: model.load_state_dict(through_file(model.state_dict())),
 ]
 
 
-def execute(statement: str, step: Any) -> None:
-    model, optimizer = step.model, step.optimizer
-    moments = next(iter(optimizer.state.values()))
-    names = {"step": step, "model": model, "optimizer": optimizer, "group": optimizer.param_groups[0]}
-    functions = {"torch": torch, "nn": nn, "copy": copy, "through_file": through_file}
+def apply(change: Callable[..., Any], step: Any) -> None:
+    """Call a change with the objects that its parameters name."""
+    objects = {
+        "step": step,
+        "model": step.model,
+        "optimizer": step.optimizer,
+        "group": step.optimizer.param_groups[0],
+        "moments": next(iter(step.optimizer.state.values())),
+    }
     with torch.no_grad():
-        exec(statement, {**functions, **names, "moments": moments})
+        change(**{name: objects[name] for name in signature(change).parameters})
 
 
 @pytest.mark.parametrize(
-    ("name", "statement"),
+    ("name", "change"),
     [
-        *(("adamw", statement) for statement in CHANGES + OF_ADAMW + HARMLESS),
-        *(("momentum", statement) for statement in CHANGES),
+        *(("adamw", change) for change in CHANGES + OF_ADAMW + HARMLESS),
+        *(("momentum", change) for change in CHANGES),
     ],
 )
-def test_change_takes_effect(device: str, name: str, statement: str) -> None:
+def test_change_takes_effect(device: str, name: str, change: Callable[..., Any]) -> None:
     options: dict[str, Any] = {"loss_fn": counting_loss, "carry": torch.zeros(2)}
     captured = captured_step(device, name, Parts(), **options)
     eager, graphs = gpu_step(name, Parts(), device=device, **options), []
@@ -114,21 +120,27 @@ def test_change_takes_effect(device: str, name: str, statement: str) -> None:
         (recorded,) = graphs_of(captured).captured.values()
         graphs.append(recorded.graph)
         if turn == 0:
-            execute(statement, captured)
-            execute(statement, eager)
-    assert (graphs[0] is graphs[1]) == (statement in HARMLESS)
+            apply(change, captured)
+            apply(change, eager)
+    assert (graphs[0] is graphs[1]) == (change in HARMLESS)
     assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
 @pytest.mark.parametrize(
-    "statement", [*CHANGES, *OF_ADAMW, "model.double()", "group.update(betas=[0.9, torch.tensor(0.9)])"]
+    "change",
+    [
+        *CHANGES,
+        *OF_ADAMW,
+        lambda model: model.double(),
+        lambda group: group.update(betas=[0.9, torch.tensor(0.9)]),
+    ],
 )
-def test_guards_fail_once_without_operators(statement: str) -> None:
+def test_guards_fail_once_without_operators(change: Callable[..., Any]) -> None:
     step = gpu_step(model=Parts(), device="cpu")
     train(step, batches(1))
     guards = Guards(step.model, step.optimizers)
     assert not guards.failed()
-    execute(statement, step)
+    apply(change, step)
     with OperatorRecorder() as operators:
         assert guards.failed()
         guards.record()

@@ -1,10 +1,12 @@
 """Optimizers that a training step rejects, when it is built or later; nothing else changes."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from support.errors import check_error, each_row
+from support.errors import check_error, each, each_row
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step, train
@@ -15,13 +17,13 @@ from torch.optim import SGD, AdamW, NAdam, Optimizer, RMSprop, lr_scheduler
 from torch_bridge import TrainStep, lambda_lr
 
 ATTACHED = "a scheduler is attached to the optimizer"
-SCHEDULERS = [
-    "lr_scheduler.StepLR(optimizer, 10)",
-    "lr_scheduler.ConstantLR(optimizer)",
-    "lr_scheduler.CosineAnnealingLR(optimizer, 10)",
-    "lr_scheduler.OneCycleLR(optimizer, 0.1, 10, cycle_momentum=False)",
-    "lambda_lr(optimizer, CURVE)",
-]
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "StepLR": lambda optimizer: lr_scheduler.StepLR(optimizer, 10),
+    "ConstantLR": lr_scheduler.ConstantLR,
+    "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 10),
+    "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, 10, cycle_momentum=False),
+    "lambda_lr": lambda optimizer: lambda_lr(optimizer, CURVE),
+}
 
 
 class Odd(SGD):
@@ -35,9 +37,9 @@ class Odd(SGD):
         return self._change(super().state_dict())
 
 
-def scheduled(scheduler: str, model: nn.Module) -> Optimizer:
+def scheduled(scheduler: Callable[[Any], Any], model: nn.Module) -> Optimizer:
     optimizer = make_optimizer("adamw", model)
-    eval(scheduler, globals(), {"optimizer": optimizer})
+    scheduler(optimizer)
     return optimizer
 
 
@@ -48,21 +50,23 @@ def fused_sgd(dtype: torch.dtype, model: nn.Module) -> Optimizer:
 
 @each_row(
     [
-        *((f"build({odd}, Net())", ValueError, "Odd.state_dict() has a non-standard form", word)
-          for odd, word in {
-              "Odd, lambda state: {'weights': [], 'lr': 0.1}": "KeyError",
-              "Odd, lambda state: state | {'param_groups': [{'params': [0]}]}": "torch optimizer",
-              "Odd, lambda state: state | {'state': [1, 2]}": "torch optimizer",
-              "Odd, lambda state: 1 // 0": "ZeroDivisionError: ",
-          }.items()),
-        *((f"build(fused_sgd, {dtype}, Net())", ValueError, f"{dtype} parameters unchanged", "fused=False")
-          for dtype in ("torch.bfloat16", "torch.float16")),
-        *((f"build(scheduled, '{scheduler}', Net())", ValueError, ATTACHED, "Leave the scheduler out")
-          for scheduler in SCHEDULERS),
+        *((lambda build, change=change: build(Odd, change), ValueError,
+           "Odd.state_dict() has a non-standard form", word)
+          for change, word in (
+              (lambda state: {"weights": [], "lr": 0.1}, "KeyError"),
+              (lambda state: state | {"param_groups": [{"params": [0]}]}, "torch optimizer"),
+              (lambda state: state | {"state": [1, 2]}, "torch optimizer"),
+              (lambda state: 1 // 0, "ZeroDivisionError: "),
+          )),
+        *each(lambda build, value: build(fused_sgd, value), [torch.bfloat16, torch.float16], ValueError,
+              "{} parameters unchanged", "fused=False"),
+        *each(lambda build, value: build(scheduled, value), SCHEDULERS.values(), ValueError, ATTACHED,
+              "Leave the scheduler out"),
     ]
 )  # fmt: skip
 def test_rejected_when_built(row: Any) -> None:
-    def build(make: Any, argument: Any, model: nn.Module) -> None:
+    def build(make: Any, argument: Any) -> None:
+        model = Net()
         optimizer = make(argument, model)
         (group,) = optimizer.param_groups
         before = dict(group)
@@ -71,7 +75,7 @@ def test_rejected_when_built(row: Any) -> None:
         finally:
             assert group == before
 
-    check_error(row, globals() | {"build": build})
+    check_error(row, build=build)
 
 
 def two(first: Any = AdamW, last: Any = SGD, flip: bool = False) -> TrainStep:
@@ -80,23 +84,31 @@ def two(first: Any = AdamW, last: Any = SGD, flip: bool = False) -> TrainStep:
     return make_step(model=model, optimizer=optimizers[::-1] if flip else optimizers)
 
 
-@pytest.mark.parametrize("build", ["make_step('adamw')", "make_step('rmsprop')", "two()"])
+@pytest.mark.parametrize(
+    "build",
+    [partial(make_step, "adamw"), partial(make_step, "rmsprop"), two],
+    ids=["adamw", "rmsprop", "two"],
+)
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_scheduler_attached_later_is_rejected(build: str, scheduler: str) -> None:
+def test_scheduler_attached_later_is_rejected(build: Callable[[], TrainStep], scheduler: str) -> None:
     """Before the first update, after one, and after a load; the message says how to remove it."""
-    step, reference, data = eval(build), eval(build), batches(3)
-    names = globals() | {"optimizer": step.optimizers[-1], "data": data}
+    step, reference, data = build(), build(), batches(3)
+    optimizer: Any = step.optimizers[-1]
+    calls: list[Callable[[Any, Any], Any]] = [lambda step, state: step(data[0])]
+    if scheduler == "StepLR":
+        calls += [
+            lambda step, state: step(*data),
+            lambda step, state: step.set_peak(0.5),
+            lambda step, state: step.load_state_dict(state),
+        ]
     for number in range(3):
         if number == 2:
             step.load_state_dict(step.state_dict())
         state = step.state_dict()
-        eval(scheduler, names)
-        calls = ["step(data[0])", "step(*data)", "step.set_peak(0.5)", "step.load_state_dict(state)"]
-        for call in calls if scheduler == SCHEDULERS[0] else calls[:1]:
-            check_error(
-                (call, ValueError, ATTACHED, "`del optimizer.step`"), names | {"state": state}, step=step
-            )
-        exec("del optimizer.step", names)
+        SCHEDULERS[scheduler](optimizer)
+        for call in calls:
+            check_error((call, ValueError, ATTACHED, "`del optimizer.step`"), step=step, state=state)
+        del optimizer.step
         assert equal_trees(step(data[number]), reference(data[number]))
 
 
@@ -112,21 +124,29 @@ def test_fused_sgd_of_half_precision_is_rejected_later() -> None:
 
 @each_row(
     [
-        ("step.load_state_dict(two(RMSprop, NAdam).state_dict())", ValueError, "['RMSprop', 'NAdam']"),
-        ("step.load_state_dict(two(flip=True).state_dict())", ValueError, "saved with", "['SGD', 'AdamW']"),
-        ("step.load_state_dict(make_step().state_dict())", ValueError, "saved with optimizer_type = AdamW"),
-        ("make_step().load_state_dict(step.state_dict())", ValueError, "['AdamW', 'SGD']", "has AdamW"),
-        *((f"step.load_state_dict(dict(state, optimizer={value}))", ValueError, "state_dict", word)
-          for value, word in {
-              "states[:1]": "1 parameter groups; this step has 2", "states * 2": "4 parameter groups",
-              **dict.fromkeys(("states[0]", "dict(enumerate(states))", "None"), "not the state of a"),
-          }.items()),
-        ("step.optimizer", AttributeError, "2 optimizers", "step.optimizers"),
+        (lambda step: step.load_state_dict(two(RMSprop, NAdam).state_dict()), ValueError,
+         "['RMSprop', 'NAdam']"),
+        (lambda step: step.load_state_dict(two(flip=True).state_dict()), ValueError, "saved with",
+         "['SGD', 'AdamW']"),
+        (lambda step: step.load_state_dict(make_step().state_dict()), ValueError,
+         "saved with optimizer_type = AdamW"),
+        (lambda step: make_step().load_state_dict(step.state_dict()), ValueError, "['AdamW', 'SGD']",
+         "has AdamW"),
+        *((lambda step, state, of=of: step.load_state_dict(state | {"optimizer": of(state["optimizer"])}),
+           ValueError, "state_dict", word)
+          for of, word in (
+              (lambda states: states[:1], "1 parameter groups; this step has 2"),
+              (lambda states: states * 2, "4 parameter groups"),
+              (lambda states: states[0], "not the state of a"),
+              (lambda states: dict(enumerate(states)), "not the state of a"),
+              (lambda states: None, "not the state of a"),
+          )),
+        (lambda step: step.optimizer, AttributeError, "2 optimizers", "step.optimizers"),
     ]
 )  # fmt: skip
 def test_several_optimizers_are_not_mistaken_for_others(row: Any) -> None:
     step = two()
     train(step, batches(1))
     state: Any = step.state_dict()
-    check_error(row, globals() | {"state": state, "states": state["optimizer"]}, step=step)
+    check_error(row, step=step, state=state)
     assert [type(optimizer) for optimizer in step.optimizers] == [AdamW, SGD]

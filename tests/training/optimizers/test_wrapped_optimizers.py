@@ -61,15 +61,18 @@ def test_scheduler_of_wrapped_optimizer_is_rejected(wrap: Any, outside: bool) ->
     model, data, reference = Net(), batches(2), make_step()
     optimizer = make_optimizer("adamw", model)
     wrapped_model, wrapped = wrap(model, optimizer)
-    names = {"build": lambda: TrainStep(wrapped_model, wrapped, mean_loss, CURVE), "data": data}
+
+    def build() -> TrainStep:
+        return TrainStep(wrapped_model, wrapped, mean_loss, CURVE)
+
     target = wrapped if outside else optimizer
     StepLR(target, 10)
-    check_error(("build()", ValueError, "a scheduler is attached"), names, optimizer=optimizer)
+    check_error((build, ValueError, "a scheduler is attached"), optimizer=optimizer)
     del target.step
-    step = names["build"]()
+    step = build()
     for batch in data:
         StepLR(target, 10)
-        check_error(("step(data[0])", ValueError, "a scheduler is attached"), names, step=step)
+        check_error((lambda step: step(data[0]), ValueError, "a scheduler is attached"), step=step)
         del target.step
         assert equal_trees(step(batch), reference(batch))
 

@@ -85,52 +85,53 @@ def test_state_of_other_run_is_rejected(build: Build, build_other: Build, part: 
 
 
 # A change of the state's entries, and what the message names.
-_DAMAGE: list[tuple[dict[str, Any], str, str]] = [
-    ({}, "state.clear()", "not the state of a TrainStep"),
-    ({}, "state.pop('curve_step')", "not the state of a TrainStep"),
-    ({}, "state.update(random={'cpu': torch.zeros(3, dtype=torch.uint8)})", "RNG state size"),
-    ({}, "state.update(random={})", "random state of the CPU"),
-    ({}, "state.update(applied=-5)", "applied"),
-    ({}, "state.update(skipped=-1)", "skipped"),
-    ({}, "state.update(optimizer={'param_groups': []})", "has 0 parameter groups"),
-    ({}, "state.update(model={})", "Missing key"),
-    ({}, "state.update(carry=3)", "not iterable"),
-    ({}, "state.update(records=None)", "not iterable"),
-    ({}, "state.update(records=[])", "records"),
-    ({}, "state.update(records=[{}])", "records[0]"),
-    ({}, "state.update(parameters=[['first.weight']])", "parameter 1 is missing in the state"),
-    ({}, "state.update(precision=None)", "precision"),
-    ({}, "state.update(loss_scale=[tensor(1.0), tensor(1.0)])", "loss_scale"),
-    (_FP16, "state.update(loss_scale=None)", "loss_scale"),
-    (_FP16, "state.update(loss_scale=[tensor(torch.nan), tensor(0)])", "loss_scale"),
-    (_FP16, "state.update(loss_scale=[tensor(0.0), tensor(0)])", "loss_scale"),
-    (_FP16, "state.update(loss_scale=[tensor(1.0), tensor(0), tensor(torch.inf)])", "loss_scale"),
-    ({}, "state['optimizer']['param_groups'][0].update(initial_lr=torch.nan)", "initial_lr"),
+_DAMAGE: list[tuple[dict[str, Any], Callable[[Any], Any], str]] = [
+    ({}, lambda state: state.clear(), "not the state of a TrainStep"),
+    ({}, lambda state: state.pop("curve_step"), "not the state of a TrainStep"),
+    ({}, lambda state: state.update(random={"cpu": torch.zeros(3, dtype=torch.uint8)}), "RNG state size"),
+    ({}, lambda state: state.update(random={}), "random state of the CPU"),
+    ({}, lambda state: state.update(applied=-5), "applied"),
+    ({}, lambda state: state.update(skipped=-1), "skipped"),
+    ({}, lambda state: state.update(optimizer={"param_groups": []}), "has 0 parameter groups"),
+    ({}, lambda state: state.update(model={}), "Missing key"),
+    ({}, lambda state: state.update(carry=3), "not iterable"),
+    ({}, lambda state: state.update(records=None), "not iterable"),
+    ({}, lambda state: state.update(records=[]), "records"),
+    ({}, lambda state: state.update(records=[{}]), "records[0]"),
+    ({}, lambda state: state.update(parameters=[["first.weight"]]), "parameter 1 is missing in the state"),
+    ({}, lambda state: state.update(precision=None), "precision"),
+    ({}, lambda state: state.update(loss_scale=[tensor(1.0), tensor(1.0)]), "loss_scale"),
+    (_FP16, lambda state: state.update(loss_scale=None), "loss_scale"),
+    (_FP16, lambda state: state.update(loss_scale=[tensor(torch.nan), tensor(0)]), "loss_scale"),
+    (_FP16, lambda state: state.update(loss_scale=[tensor(0.0), tensor(0)]), "loss_scale"),
+    (_FP16, lambda state: state.update(loss_scale=[tensor(1.0), tensor(0), tensor(torch.inf)]), "loss_scale"),
+    ({}, lambda state: state["optimizer"]["param_groups"][0].update(initial_lr=torch.nan), "initial_lr"),
     (
         {},
-        "state['optimizer']['state'][1].update(exp_avg=torch.zeros(7))",
+        lambda state: state["optimizer"]["state"][1].update(exp_avg=torch.zeros(7)),
         "exp_avg of parameter 1 has the shape (7,), and the parameter (8,)",
     ),
-    (_COUNTED, "state.update(consumed=-1)", "consumed"),
-    (_COUNTED, "state.update(consumed=2**62 + 1)", "consumed"),
-    (_COUNTED, "state.update(consumed=100)", "consumed"),
-    (_COUNTED, "state['records'][0]['clock'].update(unit=0)", "unit"),
-    (_HELD, "state.update(curve_step=-1)", "curve_step"),
-    (_HELD, "state.update(hold=None)", "hold"),
-    (_HELD, "state.update(hold=[{}])", "rule"),
+    (_COUNTED, lambda state: state.update(consumed=-1), "consumed"),
+    (_COUNTED, lambda state: state.update(consumed=2**62 + 1), "consumed"),
+    (_COUNTED, lambda state: state.update(consumed=100), "consumed"),
+    (_COUNTED, lambda state: state["records"][0]["clock"].update(unit=0), "unit"),
+    (_HELD, lambda state: state.update(curve_step=-1), "curve_step"),
+    (_HELD, lambda state: state.update(hold=None), "hold"),
+    (_HELD, lambda state: state.update(hold=[{}]), "rule"),
 ]
 
 
-@pytest.mark.parametrize(("options", "change", "part"), _DAMAGE, ids=[row[1] for row in _DAMAGE])
-def test_damaged_state_changes_nothing(options: dict[str, Any], change: str, part: str) -> None:
+@pytest.mark.parametrize(("options", "change", "part"), _DAMAGE, ids=range(len(_DAMAGE)))
+def test_damaged_state_changes_nothing(
+    options: dict[str, Any], change: Callable[[Any], Any], part: str
+) -> None:
     step, reference, other = (make_step(model=Net(seed), **options) for seed in (0, 0, 1))
     (batch,) = batches(1)
     train(other, [batch] * 3)
     assert equal_trees(step(batch), reference(batch))
     state: Any = other.state_dict()
-    eval(change, {"state": state, "torch": torch, "tensor": tensor})
-    # Without `strict`, different curves are accepted.
-    for strict in (True,) if "curves=None" in change else (True, False):
+    change(state)
+    for strict in (True, False):
         _check_rejected(step, state, part, strict=strict)
     assert equal_trees(step(batch), reference(batch))
 

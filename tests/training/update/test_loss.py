@@ -33,36 +33,35 @@ def loss_on(device: str) -> Any:
 
 
 ERRORS = [
-    ("parse_loss(1.0)", TypeError, "loss_fn returned 1.0", "scalar tensor"),
-    ("parse_loss({'loss': x})", TypeError, "loss_fn returned {'loss'", "pair"),
-    ("parse_loss((x,))", TypeError, "loss_fn returned", "pair"),
-    ("parse_loss((None, 1))", TypeError, "the sum None", "tensor"),
-    ("parse_loss((x, True))", TypeError, "the weight True", "has_aux=True"),
-    ("parse_loss((x, (x, 2)))", TypeError, "the weight", "has_aux=True"),
-    ("parse_loss((x, {'logits': torch.ones(500, 7)}))", TypeError, "the weight", "has_aux=True"),
-    ("parse_loss((x, torch.ones(500, 7)))", ValueError, "weight", "(500, 7)", "has_aux=True"),
-    ("parse_loss((x, x))", ValueError, "weight", "requires grad", "detach()", "has_aux=True"),
-    ("parse_loss((x, -1))", ValueError, "weight -1", "not negative"),
-    ("parse_loss((x, nan))", ValueError, "weight nan", "finite"),
-    ("parse_loss((x, inf))", ValueError, "weight inf", "finite"),
-    ("parse_loss((x, on_meta))", ValueError, "a weight on meta and a sum on cpu"),
-    ("parse_loss((on_meta, tensor(nan)))", ValueError, "weight nan", "finite"),
-    ("parse_loss((on_meta, tensor(-1.0)))", ValueError, "weight -1", "not negative"),
-    ("parse_loss(torch.ones(1))", ValueError, "loss of shape (1,)", "mean()"),
-    ("parse_loss(tensor(1))", ValueError, "loss", "int64", "floating-point"),
-    ("parse_loss(tensor(1j))", ValueError, "loss", "complex64", "floating-point"),
-    ("parse_loss((torch.ones(1), 2))", ValueError, "sum of shape (1,)", "mean()"),
-    ("update('mp')", TypeError, "a mean for one batch and a pair"),
-    ("update('pm')", TypeError, "a mean for one batch and a pair"),
-    ("update('0')", ValueError, "weight", "is zero"),
-    ("update('00')", ValueError, "weight", "is zero"),
-    ("loss_on('meta')", ValueError, "a loss on meta", "parameters are on cpu"),
+    (lambda: parse_loss(1.0), TypeError, "loss_fn returned 1.0", "scalar tensor"),
+    (lambda: parse_loss({"loss": x}), TypeError, "loss_fn returned {'loss'", "pair"),
+    (lambda: parse_loss((x,)), TypeError, "loss_fn returned", "pair"),
+    (lambda: parse_loss((None, 1)), TypeError, "the sum None", "tensor"),
+    (lambda: parse_loss((x, True)), TypeError, "the weight True", "has_aux=True"),
+    (lambda: parse_loss((x, (x, 2))), TypeError, "the weight", "has_aux=True"),
+    (lambda: parse_loss((x, {"logits": torch.ones(500, 7)})), TypeError, "the weight", "has_aux=True"),
+    (lambda: parse_loss((x, torch.ones(500, 7))), ValueError, "weight", "(500, 7)", "has_aux=True"),
+    (lambda: parse_loss((x, x)), ValueError, "weight", "requires grad", "detach()", "has_aux=True"),
+    (lambda: parse_loss((x, -1)), ValueError, "weight -1", "not negative"),
+    (lambda: parse_loss((x, nan)), ValueError, "weight nan", "finite"),
+    (lambda: parse_loss((x, inf)), ValueError, "weight inf", "finite"),
+    (lambda: parse_loss((on_meta, tensor(nan))), ValueError, "weight nan", "finite"),
+    (lambda: parse_loss((on_meta, tensor(-1.0))), ValueError, "weight -1", "not negative"),
+    (lambda: parse_loss(torch.ones(1)), ValueError, "loss of shape (1,)", "mean()"),
+    (lambda: parse_loss(tensor(1)), ValueError, "loss", "int64", "floating-point"),
+    (lambda: parse_loss(tensor(1j)), ValueError, "loss", "complex64", "floating-point"),
+    (lambda: parse_loss((torch.ones(1), 2)), ValueError, "sum of shape (1,)", "mean()"),
+    (lambda: update("mp"), TypeError, "a mean for one batch and a pair"),
+    (lambda: update("pm"), TypeError, "a mean for one batch and a pair"),
+    (lambda: update("0"), ValueError, "weight", "is zero"),
+    (lambda: update("00"), ValueError, "weight", "is zero"),
+    (lambda: loss_on("meta"), ValueError, "a loss on meta", "parameters are on cpu"),
 ]
 
 
 @each_row(ERRORS)
 def test_invalid_losses_are_rejected(row: Any) -> None:
-    check_error(row, globals())
+    check_error(row)
 
 
 @pytest.mark.parametrize(

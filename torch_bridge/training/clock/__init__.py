@@ -1,1 +1,1 @@
-"""The clock of a training step: it counts updates, samples or tokens, and has the learning rates."""
+"""The clock of a training step: it counts updates, samples or tokens, and has learning rates."""

@@ -1,4 +1,4 @@
-"""The clock on the device: the updates so far, the current step of the curve, and its learning rates."""
+"""The clock on the device: it counts updates, samples or tokens, and has the step of the curve."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -9,28 +9,23 @@ from torch import Tensor
 
 from torch_bridge.curve_api import (
     MAX_CONSUMED,
+    MAX_COUNT,
     CheckedClock,
     Curve,
     Rule,
-    Segments,
     check_consumed,
     checks,
     decide,
-    stack,
     warn,
 )
 from torch_bridge.saved_states import States, initial_states
 from torch_bridge.schedulers.curve_end import end_message
-from torch_bridge.schedulers.group_curves import ValuesAhead
-from torch_bridge.table import multiplier, tensors
-from torch_bridge.training.clock.counts import write_count
-
-MAX_TABLE_VALUES = 2**24
-"""The most multipliers and learning rates that a clock keeps on the device: 64 MiB."""
+from torch_bridge.training.clock.learning_rates import LearningRates
 
 # The host copies the counters after 16, 32, 64, ..., 1024 updates, and then every 1024 updates: it
 # warns soon of the end of a short curve, and a long run pays next to nothing.
-_FIRST_COPY, _INTERVAL = 16, 1024
+_FIRST_COPY = 16
+_INTERVAL = 1024
 
 _STUCK_UPDATES = 20
 """After this many updates at learning rate 0, a unit seems too large."""
@@ -51,7 +46,7 @@ class Counters(NamedTuple):
 
 
 def checked_updates(name: str, value: Any) -> int:
-    """Return a number of updates as a Python int, after a check that the device can count on from it."""
+    """Return a number of updates as a Python int, if the device can count on from it."""
     updates = checks.at_least(name, value, 0)
     if updates > MAX_CONSUMED:
         raise ValueError(f"{name} = {updates} must be at most 2**62")
@@ -59,16 +54,10 @@ def checked_updates(name: str, value: Any) -> int:
 
 
 class Clock:
-    """Counts updates on the device and looks up their learning rates there, without synchronizing with it.
+    """Counts updates on the device, and looks up their learning rates, without synchronizing.
 
-        curve_step moves by one with each applied update that no rule holds; with a unit consumed //
-        unit lr = float32(float32(peak) · curve(curve_step)) = table[min(curve_step, last step),
-        group]
-
-    The table holds the learning rates of all steps, next to the multipliers of each distinct curve,
-    from which `set_peaks` fills it. If they would be more than `MAX_TABLE_VALUES`, only the
-    multipliers are kept; and if those are too many, `multiplier` computes the same bits in every
-    update, in some 200 operators.
+        without a unit   curve_step moves by one with each applied update that no rule holds
+        with a unit      curve_step = consumed // unit
 
     Every tensor is allocated once and then written in place, because a captured graph refers to its
     memory.
@@ -82,88 +71,75 @@ class Clock:
         is_captured: True if a graph captures an update, and replays it at any step of the curve.
     """
 
+    # One tensor has all counters, so that a single add_ advances them, whatever the device decides:
+    #
+    #     index           0         1          2           3
+    #     _counters   [ applied | skipped | curve_step | consumed; without a unit: applied ]
+    #
+    # For example, without a unit:
+    #
+    #                     [10, 2, 10, 10]  and then
+    #     applied      +  [ 1, 0,  1,  1]  =  [11, 2, 11, 11]
+    #     held         +  [ 1, 0,  0,  1]  =  [11, 2, 10, 11]
+    #     skipped      +  [ 0, 1,  0,  0]  =  [10, 3, 10, 10]
+    #
+    # With a unit, 300 samples and no rules (the step of the curve is computed afterwards):
+    #
+    #     applied      +  [ 1, 0,  0,  0]  +  300 · [0, 0, 0, 1]  =  [11, 2, 10, 310]
+
     def __init__(
         self,
         curves: Sequence[Curve],
         peaks: Sequence[float],
         device: torch.device,
         checked: CheckedClock,
+        *,
         initial_updates: int = 0,
         is_captured: bool = False,
     ) -> None:
-        self.curves, self.peaks = list(curves), list(peaks)
-        self.checked, self._is_captured = checked, is_captured
-        unit = checked.unit
-        # One tensor, so that a single add_ advances all counters, whatever the device decides:
-        #
-        #     index           0         1          2           3
-        #     _counters   [ applied | skipped | curve_step | consumed; without a unit: applied ]
-        #
-        # For example, without a unit:
-        #
-        #                     [10, 2, 10, 10]  and then
-        #     applied      +  [ 1, 0,  1,  1]  =  [11, 2, 11, 11]
-        #     held         +  [ 1, 0,  0,  1]  =  [11, 2, 10, 11]
-        #     skipped      +  [ 0, 1,  0,  0]  =  [10, 3, 10, 10]
-        #
-        # The attributes below are views of this memory in the shapes that operators need, made once
-        # because slicing is an operator too. With a unit the step follows from consumed, so an
-        # update adds only to applied and consumed.
+        self.curves = list(curves)
+        self.checked = checked
+        self._is_captured = is_captured
+        self._unit = checked.unit
+
+        # Views of the counters in the shapes that operators need, made once because slicing is an
+        # operator too.
         self._counters = torch.zeros(4, dtype=torch.int64, device=device)
         self.curve_step = self._counters[2]
         """The step of the curve for the next update, a scalar."""
         self._curve_step_row = self._counters[2:3]
         self._consumed = self._counters[3:]
         self._if_skipped = torch.tensor([0, 1, 0, 0], device=device)
-        self._if_held = torch.tensor([1, 0, 0, 1 if unit is None else 0], device=device)
-        self._if_applied = torch.tensor(
-            [1, 0, 1, 1] if unit is None else [1, 0, 0, 0], device=device
-        )
+        self._if_held = torch.tensor([1, 0, 0, 1], device=device)
+        self._if_applied = torch.tensor([1, 0, 1, 1], device=device)
         self._all_but_step = torch.tensor([1, 1, 0, 1], device=device)
+        self._applied_entry = torch.tensor([1, 0, 0, 0], device=device)
         self._consumed_entry = torch.tensor([0, 0, 0, 1], device=device)
         self.count: Tensor | None = None
         """With a unit, what this update consumes, an int64 scalar; `set_count` writes it."""
-        if unit is not None:
+        if self._unit is not None:
             self.count = torch.zeros((), dtype=torch.int64, device=device)
+        self._hold: Hold | None = None
+        if checked.rules:
+            self._hold = Hold(checked.rules, self.curves[0], device)
 
-        self.lrs = torch.zeros(len(self.curves), dtype=torch.float32, device=device)
-        """The learning rates of this update, one per parameter group: float32 of shape
-        (groups,)."""
-        self.group_lrs = self.lrs.unbind()
-        """The same memory, as one scalar per group: the tensors that fused optimizers read as
-        `lr`."""
-        self._lrs_row = self.lrs.unsqueeze(0)
-        self._device_peaks = torch.zeros_like(self.lrs)
-
-        self._last_step = max(curve.total_steps for curve in self.curves)
-        distinct = list(dict.fromkeys(self.curves))
-        self._columns = torch.tensor(
-            [distinct.index(curve) for curve in self.curves], device=device
-        )
-        shape = self._last_step + 1, len(self.curves)
-        self._segments: Segments | None = None
-        self._multipliers: Tensor | None = None
-        self._table: Tensor | None = None
-        if shape[0] * len(distinct) > MAX_TABLE_VALUES:
-            self._segments = tensors(stack(self.curves), device)
-        else:
-            steps = np.arange(shape[0])
-            multipliers = np.stack([curve(steps) for curve in distinct], axis=1)
-            self._multipliers = torch.from_numpy(multipliers).to(device)
-            if self._multipliers.numel() + shape[0] * shape[1] <= MAX_TABLE_VALUES:
-                self._table = torch.empty(shape, dtype=torch.float32, device=device)
+        self._learning_rates = LearningRates(self.curves, device)
+        self.lrs = self._learning_rates.current
+        """The learning rates of this update: float32 of shape (groups,)."""
+        self.group_lrs = self._learning_rates.of_groups
+        """The same memory, as one scalar per group."""
 
         # Page-locked, since CUDA copies to pageable memory synchronously. `device` is given because
         # the user may have set another default device.
-        self._copy_done = torch.cuda.Event() if device.type == "cuda" else None
-        self._host_counters = torch.zeros(
-            4, dtype=torch.int64, device="cpu", pin_memory=self._copy_done is not None
-        )
-        self._hold = Hold(checked.rules, self.curves[0], device) if checked.rules else None
-        self._has_warned_of_end = self._has_warned_of_unit = False
-        self.write_state(
-            _initial_counters(checked, initial_updates), peaks, initial_states(checked.rules)
-        )
+        is_on_gpu = device.type == "cuda"
+        self._copy_done = torch.cuda.Event() if is_on_gpu else None
+        self._host_counters = torch.zeros(4, dtype=torch.int64, device="cpu", pin_memory=is_on_gpu)
+        self._has_warned_of_end = False
+        self._has_warned_of_unit = False
+        counters = _initial_counters(checked, initial_updates)
+        self.write_state(counters, peaks, initial_states(checked.rules))
+
+    # The state.
 
     def resume(self, counters: Counters, peaks: Sequence[float], states: States) -> None:
         """Continue a saved run, which has warned if it was past the end of its curves."""
@@ -177,43 +153,44 @@ class Clock:
             self._hold.write_states(states)
         self._counters.copy_(torch.tensor(counters, device="cpu"))
         self.set_peaks(peaks)
-        self._updates, self._next_look = 0, _FIRST_COPY
+
+        self._updates = 0
+        """Updates since here, skipped ones included."""
+        self._next_copy: int = _FIRST_COPY
+        self._next_look = _FIRST_COPY
+        """The number of updates at which the host copies the counters, or looks for a copy."""
+        self._is_copying = False  # a copy that has not arrived has the old counters
         # An update moves by at most one step, so at first it is certainly within the table. With a
         # unit it may leap.
-        can_leap = self._is_captured or self.checked.unit is not None
-        self._updates_within_table = 0 if can_leap else self._last_step - counters.curve_step + 1
-        self._next_copy: int = _FIRST_COPY
-        self._is_copying = False  # a copy that has not arrived has the old counters
+        self._updates_within_table = self._learning_rates.last_step - counters.curve_step + 1
+        if self._is_captured or self._unit is not None:
+            self._updates_within_table = 0
 
     def set_peaks(self, peaks: Sequence[float]) -> None:
         """Use different peaks from the next update on."""
         self.peaks = list(peaks)
-        self._host_lrs = ValuesAhead(self.curves, peaks)
-        for device_peak, peak in zip(self._device_peaks.unbind(), self.peaks, strict=True):
-            device_peak.fill_(peak)  # unlike a copy from pageable memory, fill_ waits for nothing
-        if self._multipliers is not None and self._table is not None:
-            torch.mul(
-                self._multipliers.index_select(1, self._columns),
-                self._device_peaks,
-                out=self._table,
-            )
+        self._learning_rates.set_peaks(self.peaks)
 
     def read_counters(self) -> Counters:
         """Read all counters. Synchronizes with the device."""
-        counters = Counters(*cast("list[int]", self._counters.tolist()))
+        counters = _as_counters(self._counters)
         self._check_lrs(counters)
         return counters
 
     def read_hold_states(self) -> States:
         """Read the states of the rules. Synchronizes with the device."""
-        return () if self._hold is None else self._hold.read_states()
+        if self._hold is None:
+            return ()
+        return self._hold.read_states()
 
     def lrs_at(self, step: int) -> list[float]:
-        """Return the learning rate of each parameter group at a step of the curve, computed on the host."""
-        return self._host_lrs.at(step)
+        """Return the learning rate of each group at a step of the curve, computed on the host."""
+        return self._learning_rates.at(step)
+
+    # An update, in the order of its calls. A captured graph must not contain the first two.
 
     def set_count(self, count: Any, rank: int, size: int) -> None:
-        """Write what the next update consumes on this rank. A captured graph must not contain this call.
+        """Write what the next update consumes on this rank.
 
         Args:
             count: The argument `count` of the step.
@@ -231,52 +208,34 @@ class Clock:
                 )
             return
         if count is None:
-            total = self.checked.count
-            if total is None:
-                unit = self.checked.unit
-                raise TypeError(
-                    f"with DataClock({unit}), the step needs what this update consumes: write "
-                    f"step(batch, count=n); or build it with DataClock({unit}, count=n), if all "
-                    "ranks always consume n"
-                )
-            count = total // size + (rank < total % size)
-        write_count(self.count, count)
+            count = self._usual_count(rank, size)
+        _write_count(self.count, count)
+
+    def _usual_count(self, rank: int, size: int) -> int:
+        """Return this rank's part of the clock's own `count`: of 11, 4 ranks take 3, 3, 3, 2."""
+        total = self.checked.count
+        if total is None:
+            raise TypeError(
+                f"with DataClock({self._unit}), the step needs what this update consumes: write "
+                f"step(batch, count=n); or build it with DataClock({self._unit}, count=n), if all "
+                "ranks always consume n"
+            )
+        part, rest = divmod(total, size)
+        has_one_more = rank < rest
+        return part + has_one_more
 
     def prepare(self) -> None:
-        """Prepare the next update; warn about earlier ones. A captured graph must not contain this call."""
+        """Prepare the next update; warn about earlier ones."""
         if self._updates == self._next_look:
             self._look()
         self._updates += 1
 
-    def _look(self) -> None:
-        """Start an asynchronous copy of the counters if one is due, and check those that have arrived."""
-        if self._updates == self._next_copy:
-            self._host_counters.copy_(self._counters, non_blocking=True)
-            if self._copy_done is not None:
-                self._copy_done.record(torch.cuda.current_stream(self._counters.device))
-            self._is_copying = True
-            self._next_copy += min(self._next_copy, _INTERVAL)
-        if self._is_copying and (self._copy_done is None or self._copy_done.query()):
-            self._is_copying = False
-            self._check_lrs(Counters(*cast("list[int]", self._host_counters.tolist())))
-        self._next_look = self._updates + 1 if self._is_copying else self._next_copy
-
     def fill_lrs(self) -> None:
         """Write the learning rates of this update into `lrs`."""
-        if self._segments is not None:
-            torch.mul(multiplier(self._segments, self.curve_step), self._device_peaks, out=self.lrs)
-            return
-        is_within = self._updates <= self._updates_within_table
         step = self._curve_step_row
-        if not is_within:
-            step = step.clamp(max=self._last_step)
-        if self._table is not None:
-            torch.index_select(self._table, 0, step, out=self._lrs_row)
-        elif self._multipliers is not None:
-            multipliers = (
-                self._multipliers.index_select(0, step).view(-1).index_select(0, self._columns)
-            )
-            torch.mul(multipliers, self._device_peaks, out=self.lrs)
+        if self._updates > self._updates_within_table:
+            step = step.clamp(max=self._learning_rates.last_step)
+        self._learning_rates.fill(step)
 
     def count_update(self, skip: Tensor, loss: Tensor, consumed: Any = None) -> Tensor:
         """Count an update as applied or skipped, and move along the curve.
@@ -289,61 +248,84 @@ class Clock:
 
         Returns:
             A new int64 tensor of shape (4,): updates applied and skipped so far, this one included;
-                the step
-            of the curve that this update used; the samples or tokens consumed so far, or without a
-            unit the updates applied.
+            the step of the curve that this update used; the samples or tokens consumed so far, or
+            without a unit the updates applied.
         """
+        if self._unit is not None:
+            return self._count_consumed(skip, consumed, self._unit)
         change = self._if_applied
         if self._hold is not None:
-            change = torch.where(
-                self._hold.decide_hold(self.curve_step, loss, skip), self._if_held, change
-            )
-        if self.checked.unit is None:
-            change = torch.where(skip, self._if_skipped, change)
-            # The counters after this update, but the step before it, whose learning rates it used.
-            counters = torch.addcmul(self._counters, change, self._all_but_step)
-            self._counters.add_(change)
-            return counters
-        change = torch.where(
-            skip, self._if_skipped, torch.addcmul(change, self._consumed_entry, consumed)
-        )
+            is_held = self._hold.decide_hold(self.curve_step, loss, skip)
+            change = torch.where(is_held, self._if_held, change)
+        change = torch.where(skip, self._if_skipped, change)
+        # The counters after this update, but the step before it, whose learning rates it used.
+        counters = torch.addcmul(self._counters, change, self._all_but_step)
         self._counters.add_(change)
-        self._consumed.clamp_(max=MAX_CONSUMED)
-        counters = self._counters.clone()  # before the step moves, for the same reason
-        torch.div(
-            self._consumed, self.checked.unit, rounding_mode="floor", out=self._curve_step_row
-        )
         return counters
 
+    def _count_consumed(self, skip: Tensor, consumed: Tensor, unit: int) -> Tensor:
+        if_applied = torch.addcmul(self._applied_entry, self._consumed_entry, consumed)
+        self._counters.add_(torch.where(skip, self._if_skipped, if_applied))
+        self._consumed.clamp_(max=MAX_CONSUMED)
+        counters = self._counters.clone()  # before the step moves, for the same reason
+        torch.div(self._consumed, unit, rounding_mode="floor", out=self._curve_step_row)
+        return counters
+
+    # Warnings, from counters that reach the host.
+
+    def _look(self) -> None:
+        """Copy the counters asynchronously if a copy is due, and check those that have arrived."""
+        if self._updates == self._next_copy:
+            self._host_counters.copy_(self._counters, non_blocking=True)
+            if self._copy_done is not None:
+                self._copy_done.record(torch.cuda.current_stream(self._counters.device))
+            self._is_copying = True
+            self._next_copy += min(self._next_copy, _INTERVAL)
+        if self._is_copying and (self._copy_done is None or self._copy_done.query()):
+            self._is_copying = False
+            self._check_lrs(_as_counters(self._host_counters))
+        self._next_look = self._next_copy
+        if self._is_copying:
+            self._next_look = self._updates + 1
+
     def _check_lrs(self, counters: Counters) -> None:
-        """Warn once of training past the end of the curves, or at learning rate 0 while the unit fills."""
-        curve_step = counters.curve_step
-        if (
-            not self._has_warned_of_end
-            and any(self.peaks)
-            and (message := self._end_message(counters))
-        ):
+        """Warn once of training past the end, or at learning rate 0 while the unit fills."""
+        if not any(self.peaks):
+            return
+        if not self._has_warned_of_end:
+            self._warn_if_past_end(counters)
+        if not self._has_warned_of_unit and self._unit is not None:
+            self._warn_if_stuck(counters, self._unit)
+
+    def _warn_if_past_end(self, counters: Counters) -> None:
+        message = self._end_message(counters)
+        if message:
             self._has_warned_of_end = True
             warn(message)
+
+    def _warn_if_stuck(self, counters: Counters, unit: int) -> None:
+        curve_step = counters.curve_step
         updates = counters.applied - self._start.applied
-        if (
-            self.checked.unit is not None
-            and not self._has_warned_of_unit
-            and curve_step == self._start.curve_step < self._last_step
-            and updates >= _STUCK_UPDATES
-            and any(self.peaks)
-            and not any(self.lrs_at(curve_step))
-        ):
-            self._has_warned_of_unit = True
-            warn(
-                f"{updates} updates consumed {counters.consumed - self._start.consumed} in all, "
-                f"which with unit = {self.checked.unit} leaves the curve at step {curve_step}, "
-                "where every learning rate is 0, so no weight changes: choose a unit that is at "
-                "most what an update consumes, and check the counts"
-            )
+        has_moved = curve_step != self._start.curve_step
+        is_past_end = curve_step >= self._learning_rates.last_step
+        if has_moved or is_past_end or updates < _STUCK_UPDATES:
+            return
+        if any(self.lrs_at(curve_step)):
+            return
+        self._has_warned_of_unit = True
+        warn(
+            f"{updates} updates consumed {counters.consumed - self._start.consumed} in all, "
+            f"which with unit = {unit} leaves the curve at step {curve_step}, "
+            "where every learning rate is 0, so no weight changes: choose a unit that is at "
+            "most what an update consumes, and check the counts"
+        )
 
     def _end_message(self, counters: Counters) -> str:
-        return end_message(self.curves, self.checked.unit, counters.curve_step, counters.applied)
+        return end_message(self.curves, self._unit, counters.curve_step, counters.applied)
+
+
+def _as_counters(tensor: Tensor) -> Counters:
+    return Counters(*cast("list[int]", tensor.tolist()))
 
 
 def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
@@ -353,7 +335,7 @@ def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
         ValueError: It is not known what these updates consumed.
     """
     if checked.unit is None:
-        return Counters(updates, 0, updates, updates)
+        return Counters(applied=updates, skipped=0, curve_step=updates, consumed=updates)
     if updates and checked.count is None:
         raise ValueError(
             f"initial_updates = {updates} with DataClock({checked.unit}): the number of updates "
@@ -361,7 +343,35 @@ def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
             "each consumed n; or leave out initial_updates, and call load_state_dict"
         )
     consumed = check_consumed(updates * (checked.count or 0))
-    return Counters(updates, 0, consumed // checked.unit, consumed)
+    return Counters(updates, 0, curve_step=consumed // checked.unit, consumed=consumed)
+
+
+def _write_count(target: Tensor, count: Any) -> None:
+    """Write a count into an int64 scalar on the device, without synchronizing with it.
+
+    Raises:
+        TypeError: The count is not an integer.
+        ValueError: A count on the host is negative or too large; or a tensor is not a scalar.
+    """
+    if isinstance(count, Tensor):
+        _check_tensor(count)
+        if target.is_cpu or not count.is_cpu:
+            # A count on the device is not read, so it is clamped, not rejected; on a CPU too, so
+            # that both devices train alike.
+            target.copy_(count.detach()).clamp_(0, MAX_COUNT)
+            return
+        count = count.item()  # in host memory, so this does not synchronize
+    number = checks.at_least("count", count, 0)
+    if number > MAX_COUNT:
+        raise ValueError(f"count = {number} must be less than 2**62")
+    target.fill_(number)
+
+
+def _check_tensor(count: Tensor) -> None:
+    if count.dtype.is_floating_point or count.dtype.is_complex or count.dtype == torch.bool:
+        raise TypeError(f"count is a tensor of {count.dtype}; it must be an integer")
+    if count.dim() != 0:
+        raise ValueError(f"count is a tensor of shape {tuple(count.shape)}; it must be a scalar")
 
 
 class Hold:
@@ -379,35 +389,40 @@ class Hold:
         self._rules = rules
         self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
         self._memory: list[tuple[Tensor, Tensor]] = []
-        """The integers and the floats of each rule's state, a tensor each: an update writes it at
-        once."""
+        """The integers and the floats of each rule's state: two tensors, each written at once."""
         self._states: list[Any] = []
         """The same memory, as states of one scalar per field."""
         for state in initial_states(rules):
-            count = sum(value.dtype == np.int32 for value in state)
-            integers = torch.zeros(count, dtype=torch.int32, device=device)
-            floats = torch.zeros(len(state) - count, dtype=torch.float32, device=device)
+            num_integers = sum(value.dtype == np.int32 for value in state)
+            num_floats = len(state) - num_integers
+            integers = torch.zeros(num_integers, dtype=torch.int32, device=device)
+            floats = torch.zeros(num_floats, dtype=torch.float32, device=device)
             self._memory.append((integers, floats))
             self._states.append(type(state)(*integers.unbind(), *floats.unbind()))
 
     def decide_hold(self, curve_step: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
-        """Record the metric of an update, and decide whether to hold the curve at this step: a bool scalar.
+        """Record the metric of an update, and decide whether to hold the curve at this step.
 
-        A skipped update changes no state, and its result must be ignored.
+        Returns:
+            A bool scalar, which must be ignored if the update is skipped; the states then stay.
         """
-        flat = (self._flat_starts == curve_step).any()
-        states, held = decide(torch, self._rules, self._states, flat, metric.float())
+        is_flat = (self._flat_starts == curve_step).any()
+        states, is_held = decide(torch, self._rules, self._states, is_flat, metric.float())
         for (integers, floats), state in zip(self._memory, states, strict=True):
-            count = len(integers)
-            for memory, values in ((integers, state[:count]), (floats, state[count:])):
-                memory.copy_(torch.where(skip, memory, torch.stack(values)))
-        return held
+            num_integers = len(integers)
+            new_integers = torch.stack(state[:num_integers])
+            new_floats = torch.stack(state[num_integers:])
+            integers.copy_(torch.where(skip, integers, new_integers))
+            floats.copy_(torch.where(skip, floats, new_floats))
+        return is_held
 
     def read_states(self) -> States:
         """Read the states. Synchronizes with the device."""
-        return tuple(
-            type(state)(*(value.cpu().numpy()[()] for value in state)) for state in self._states
-        )
+        states: list[Any] = []
+        for state in self._states:
+            fields = [value.cpu().numpy()[()] for value in state]
+            states.append(type(state)(*fields))
+        return tuple(states)
 
     def write_states(self, states: States) -> None:
         for device_state, state in zip(self._states, states, strict=True):

@@ -1,4 +1,4 @@
-"""The models and optimizers that a training step can train with; the optimizers inside trainers' wrappers."""
+"""The models and optimizers of a training step: checked, and unwrapped from trainers' wrappers."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve, checks
-from torch_bridge.distributed.wrappers import check_module
+from torch_bridge.curve_api import Curve
+from torch_bridge.distributed.distribution import check_module
 from torch_bridge.param_groups import all_parameters, curves_of, groups_of
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
@@ -25,14 +25,20 @@ def check_model(model: nn.Module) -> None:
     """
     check_module(model)
     for module in model.modules():
-        kinds = {kind.__name__ for kind in type(module).__mro__}
-        precision = cast("Any", module)._strategy.precision if "_FabricModule" in kinds else None
-        if precision is not None and _overrides_backward(precision):
+        if not _has_base(module, "_FabricModule"):
+            continue
+        precision = cast("Any", module)._strategy.precision
+        if _overrides_backward(precision):
             raise ValueError(
                 f"the model was set up by Fabric with {type(precision).__name__}, whose backward "
                 "pass only Fabric can run. Give the training step model.module and its own "
                 "precision=, and on several ranks distribute(model.module)"
             )
+
+
+def _has_base(value: object, name: str) -> bool:
+    """Return True for an instance of a class of this name, whose package may be missing."""
+    return any(kind.__name__ == name for kind in type(value).__mro__)
 
 
 def _overrides_backward(precision: Any) -> bool:
@@ -42,7 +48,9 @@ def _overrides_backward(precision: Any) -> bool:
 
 def as_sequence(optimizer: Any) -> Sequence[Any]:
     """Return a sequence of optimizers as it is, and one optimizer as a sequence."""
-    return cast("Sequence[Any]", optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    if isinstance(optimizer, list | tuple):
+        return cast("Sequence[Any]", optimizer)
+    return [optimizer]
 
 
 def layers_of(optimizer: Any) -> list[Any]:
@@ -52,7 +60,7 @@ def layers_of(optimizer: Any) -> list[Any]:
     to its step, as Lookahead does.
     """
     layers = [optimizer]
-    while any(kind.__module__.partition(".")[0] in _TRAINERS for kind in type(layers[-1]).__mro__):
+    while _is_of_trainer(layers[-1]):
         inner = getattr(layers[-1], "optimizer", None)
         if not isinstance(inner, Optimizer):
             break
@@ -60,14 +68,19 @@ def layers_of(optimizer: Any) -> list[Any]:
     return layers
 
 
+def _is_of_trainer(optimizer: Any) -> bool:
+    packages = [kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__]
+    return any(package in _TRAINERS for package in packages)
+
+
 def lightning_counter(layers: Iterable[Any]) -> Callable[[], None] | None:
-    """Return a function that counts an update in Lightning's Trainer; None without a Lightning optimizer.
+    """Return a function that counts an update in Lightning's Trainer, if it wraps an optimizer.
 
     Under manual optimization `trainer.global_step` counts the calls of the wrapper's `step`,
     skipped updates included. An update of several optimizers counts once.
     """
     for layer in layers:
-        if any(kind.__name__ == "LightningOptimizer" for kind in type(layer).__mro__):
+        if _has_base(layer, "LightningOptimizer"):
             return partial(_count_in_lightning, layer)
     return None
 
@@ -85,23 +98,23 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
 
     Raises:
         TypeError: An argument is not an optimizer, or its `step` needs a closure.
-        ValueError: No optimizer; a parameter is not the model's, or occurs twice; or an optimizer
+        ValueError: A parameter is not the model's, or occurs twice; or an optimizer
             has a non-standard `state_dict`.
     """
-    if not optimizers:
-        raise ValueError("optimizer is empty; it must be a torch.optim.Optimizer or several")
-    model_parameters = set(map(id, model.parameters()))
     for optimizer in optimizers:
         groups_of(optimizer)
         _refuse_closure(optimizer)
         _check_state_dict(optimizer)
+    model_parameters = set(map(id, model.parameters()))
     parameters = list(map(id, all_parameters(optimizers)))
-    if foreign := sum(parameter not in model_parameters for parameter in parameters):
+    foreign = sum(parameter not in model_parameters for parameter in parameters)
+    if foreign:
         raise ValueError(
             f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's; "
             "after fully_shard a model has different parameters from before"
         )
-    if repeated := len(parameters) - len(set(parameters)):
+    repeated = len(parameters) - len(set(parameters))
+    if repeated:
         raise ValueError(
             f"{repeated} parameters are in the optimizer's groups more than once, or belong to "
             "several optimizers, and would be scaled, clipped and stepped as often: give each one "
@@ -136,13 +149,15 @@ def _refuse_closure(optimizer: Optimizer) -> None:
 
 
 def check_fused_sgd(optimizer: Optimizer) -> None:
-    """Reject torch's fused SGD on a CPU for 16-bit parameters: torch 2.13 leaves most of them unchanged."""
-    for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
-        for parameter in group["params"] if group.get("fused") else ():
-            if parameter.device.type == "cpu" and parameter.dtype in (
-                torch.bfloat16,
-                torch.float16,
-            ):
+    """Reject torch's fused SGD for 16-bit parameters on a CPU: most of them stay unchanged."""
+    if not isinstance(optimizer, torch.optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        if not group.get("fused"):
+            continue
+        for parameter in group["params"]:
+            is_half = parameter.dtype in (torch.bfloat16, torch.float16)
+            if is_half and parameter.device.type == "cpu":
                 raise ValueError(
                     f"on a CPU, the fused SGD of torch 2.13 leaves most {parameter.dtype} "
                     "parameters unchanged (github.com/pytorch/pytorch/issues/191763): build it "
@@ -151,15 +166,16 @@ def check_fused_sgd(optimizer: Optimizer) -> None:
 
 
 def _check_state_dict(optimizer: Optimizer) -> None:
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    reason = ""
     try:
         state: Any = optimizer.state_dict()
-        counts = [len(group["params"]) for group in state["param_groups"]]
-        is_standard = isinstance(state["state"], Mapping)
+        saved_sizes = [len(group["params"]) for group in state["param_groups"]]
+        is_standard = saved_sizes == sizes and isinstance(state["state"], Mapping)
     except Exception as error:  # an optimizer's code may raise anything
-        counts, is_standard, reason = [], False, f" ({type(error).__name__}: {error})"
-    else:
-        reason = ""
-    if not is_standard or counts != [len(group["params"]) for group in optimizer.param_groups]:
+        is_standard = False
+        reason = f" ({type(error).__name__}: {error})"
+    if not is_standard:
         raise ValueError(
             f"{type(optimizer).__name__}.state_dict() has a non-standard form{reason}, which a "
             "TrainStep could save but not load. Give it the torch optimizer inside"
@@ -170,7 +186,8 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     """Return the device of the parameters.
 
     Raises:
-        ValueError: They are on several devices, or were made under `torch.inference_mode`.
+        ValueError: They are on several devices, or were made under `torch.inference_mode`; or there
+            are none.
     """
     parameters = all_parameters(optimizers)
     if any(parameter.is_inference() for parameter in parameters):
@@ -196,14 +213,11 @@ def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any)
         ValueError: The number of curves differs from that of optimizers or of groups.
     """
     entries: Sequence[Any] = [curve] * len(optimizers)
-    if isinstance(optimizer, list | tuple) and not isinstance(curve, Curve):
-        if not isinstance(curve, Sequence) or isinstance(curve, str):
-            raise TypeError(
-                f"curve = {checks.short_repr(curve)} must be a Curve, or an entry for each "
-                "optimizer"
-            )
+    if isinstance(optimizer, list | tuple) and isinstance(curve, Sequence):
         entries = cast("Sequence[Any]", curve)
         if len(entries) != len(optimizers):
             raise ValueError(f"curve has {len(entries)} entries for {len(optimizers)} optimizers")
-    pairs = zip(optimizers, entries, strict=True)
-    return [group_curve for item, entry in pairs for group_curve in curves_of(item, entry)]
+    curves: list[Curve] = []
+    for item, entry in zip(optimizers, entries, strict=True):
+        curves += curves_of(item, entry)
+    return curves

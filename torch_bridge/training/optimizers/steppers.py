@@ -22,13 +22,22 @@ from torch_bridge.training.optimizers.optimizers import check_fused_sgd, check_n
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
+class _GroupSettings(NamedTuple):
+    """Settings of a parameter group that decide how its optimizer is stepped."""
+
+    params: list[Tensor]
+    num_params: int
+    fused: bool | None
+
+
 class _Attached(NamedTuple):
     """An optimizer, and the values that its groups had when it was attached."""
 
     optimizer: Any
     groups: list[dict[str, Any]]
-    settings: list[tuple[Any, int, Any]]
-    """The parameters of each group, their number, and the option `fused`."""
+    settings: list[_GroupSettings]
+    is_on_device: bool
+    """True if the optimizer's kernels read the decision to skip, and the learning rates."""
     lrs: Sequence[Tensor | None]
     """The tensors that the kernels read; None if the host steps the optimizer, with floats."""
     clock_groups: slice
@@ -38,7 +47,7 @@ class _Attached(NamedTuple):
 
 
 class OptimizerSteppers:
-    """Steps the optimizers of an update at the clock's learning rates, unless the update is skipped.
+    """Steps the optimizers at the clock's learning rates, unless the update is skipped.
 
     Args:
         optimizers: The torch optimizers; the clock has their groups in this order.
@@ -53,11 +62,15 @@ class OptimizerSteppers:
         optimizers: Sequence[Optimizer],
         layers: Sequence[Any],
         clock: Clock,
+        *,
         cuda_graph: bool,
         is_start_known: bool,
     ) -> None:
-        self._optimizers, self._layers, self._clock = optimizers, layers, clock
-        self._cuda_graph, self.is_start_known = cuda_graph, is_start_known
+        self._optimizers = optimizers
+        self._layers = layers
+        self._clock = clock
+        self._cuda_graph = cuda_graph
+        self.is_start_known = is_start_known
         self._parameter_ids = self._current_parameter_ids()
         self.is_partial = False
         """True while an update is unfinished: weights may have moved, or other ranks wait for this
@@ -68,7 +81,7 @@ class OptimizerSteppers:
         self.attach()
 
     def attach(self) -> None:
-        """Find out who steps each optimizer, and give the groups their peaks and learning-rate tensors.
+        """Find out who steps each optimizer, and give the groups their peaks and learning rates.
 
         Raises:
             ValueError: A scheduler is attached; the optimizers' groups or parameters are not those
@@ -86,28 +99,46 @@ class OptimizerSteppers:
         if self._cuda_graph:
             self._check_capturable()
         if not self.is_start_known:  # reading the counts may wait for the device
-            counts = [updates_made(optimizer) for optimizer in self._optimizers]
-            most = max(count or 0 for count in counts)
-            self.updates_made = None if not most and None in counts else most
+            self.updates_made = self._read_updates_made()
         attributes: list[dict[str, Any]] = list(map(vars, self._layers))
         self._step_attributes = [(names, names.get("step")) for names in attributes]
         self._attached: list[_Attached] = []
         first = 0
         for optimizer in self._optimizers:
-            groups = optimizer.param_groups
-            clock_groups = slice(first, first := first + len(groups))
-            on_device = takes_found_inf(optimizer)
-            settings = [
-                (group["params"], len(group["params"]), group.get("fused")) for group in groups
-            ]
-            lrs = self._clock.group_lrs[clock_groups] if on_device else [None] * len(groups)
-            is_sgd = type(optimizer) is torch.optim.SGD and any(
-                group.get("fused") for group in groups
-            )
-            self._attached.append(_Attached(optimizer, groups, settings, lrs, clock_groups, is_sgd))
-        self._any_on_host = any(attached.lrs[0] is None for attached in self._attached)
+            last = first + len(optimizer.param_groups)
+            self._attached.append(self._attach_optimizer(optimizer, slice(first, last)))
+            first = last
+        self._any_on_host = not all(attached.is_on_device for attached in self._attached)
         self.write_peaks()
         self.prepare()
+
+    def _attach_optimizer(self, optimizer: Optimizer, clock_groups: slice) -> _Attached:
+        groups = optimizer.param_groups
+        settings: list[_GroupSettings] = []
+        for group in groups:
+            params = group["params"]
+            settings.append(_GroupSettings(params, len(params), group.get("fused")))
+        is_on_device = takes_found_inf(optimizer)
+        lrs: Sequence[Tensor | None] = [None] * len(groups)
+        if is_on_device:
+            lrs = self._clock.group_lrs[clock_groups]
+        return _Attached(
+            optimizer,
+            groups,
+            settings,
+            is_on_device,
+            lrs,
+            clock_groups,
+            has_momentum=type(optimizer) is torch.optim.SGD
+            and any(item.fused for item in settings),
+        )
+
+    def _read_updates_made(self) -> int | None:
+        counts = [updates_made(optimizer) for optimizer in self._optimizers]
+        most = max(count or 0 for count in counts)
+        if most == 0 and None in counts:
+            return None
+        return most
 
     def write_peaks(self) -> None:
         """Write the peaks as the groups' `initial_lr`, as a torch scheduler does."""
@@ -125,24 +156,27 @@ class OptimizerSteppers:
         """
         # Every update pays for these comparisons, so they cover only changes that would go
         # unnoticed.
-        for optimizer, groups, settings, lrs, _, has_momentum in self._attached:
-            if optimizer.param_groups is not groups or len(groups) != len(settings):
+        for attached in self._attached:
+            groups = attached.groups
+            settings = attached.settings
+            if attached.optimizer.param_groups is not groups or len(groups) != len(settings):
                 return self.attach()
-            for group, (params, size, fused), lr in zip(groups, settings, lrs, strict=True):
-                if (
-                    group["params"] is not params
-                    or len(params) != size
-                    or group.get("fused") is not fused
-                ):
+            for group, setting, lr in zip(groups, settings, attached.lrs, strict=True):
+                params, num_params, fused = setting
+                if group["params"] is not params or len(params) != num_params:
+                    return self.attach()
+                if group.get("fused") is not fused:
                     return self.attach()
                 if lr is not None:
                     group["lr"] = lr
-            if has_momentum:
-                _create_momentum(optimizer)
+            if attached.has_momentum:
+                _create_momentum(attached.optimizer)
         for attributes, step in self._step_attributes:
             if attributes.get("step") is not step:
                 return self.attach()
-        return self._check_capturable() if self._cuda_graph else None
+        if self._cuda_graph:
+            self._check_capturable()
+        return None
 
     def _check_capturable(self) -> None:
         for optimizer in self._optimizers:
@@ -152,7 +186,7 @@ class OptimizerSteppers:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
 
     def step(self, skip: Tensor, found_inf: Tensor) -> None:
-        """Step all optimizers unless `skip`, a bool scalar; `found_inf` is the same as a float32."""
+        """Step all optimizers unless `skip`, a bool scalar; `found_inf` is the same in float32."""
         curve_step = 0
         if self._any_on_host:
             # The only read of an update. An interrupt while the host waits for it, such as Ctrl-C,
@@ -165,29 +199,35 @@ class OptimizerSteppers:
         self.is_partial = True
         if curve_step < 0:
             return
-        for optimizer, groups, _, lrs, clock_groups, has_momentum in self._attached:
-            if lrs[0] is not None:
-                try:
-                    optimizer.found_inf = found_inf
-                    optimizer.step()
-                finally:
-                    # A leftover attribute would affect the user's later calls of `optimizer.step`.
-                    vars(optimizer).pop("found_inf", None)
+        for attached in self._attached:
+            optimizer = attached.optimizer
+            if not attached.is_on_device:
+                self._step_on_host(attached, curve_step)
                 continue
-            for group, lr in zip(groups, self._clock.lrs_at(curve_step)[clock_groups], strict=True):
-                group["lr"] = lr
-            if has_momentum:
-                _create_momentum(optimizer, dampened=True)
-            optimizer.step()
+            try:
+                optimizer.found_inf = found_inf
+                optimizer.step()
+            finally:
+                # A leftover attribute would affect the user's later calls of `optimizer.step`.
+                vars(optimizer).pop("found_inf", None)
+
+    def _step_on_host(self, attached: _Attached, curve_step: int) -> None:
+        lrs = self._clock.lrs_at(curve_step)[attached.clock_groups]
+        for group, lr in zip(attached.groups, lrs, strict=True):
+            group["lr"] = lr
+        if attached.has_momentum:
+            _complete_dampened_momentum(attached.optimizer)
+        attached.optimizer.step()
 
 
 def takes_found_inf(optimizer: Optimizer) -> bool:
     """Return True if the optimizer, with its groups, reads the decision to skip from a tensor."""
     # With dampening, a momentum of zeros does not give the first update of SGD: see
-    # `_create_momentum`.
-    return type(optimizer) in _WITH_FOUND_INF and all(
-        group.get("fused") and not group.get("dampening") for group in optimizer.param_groups
-    )
+    # `_complete_dampened_momentum`.
+    if type(optimizer) not in _WITH_FOUND_INF:
+        return False
+    groups = optimizer.param_groups
+    return all(group.get("fused") and not group.get("dampening") for group in groups)
 
 
 def check_capturable(optimizer: Optimizer) -> None:
@@ -211,28 +251,43 @@ def check_capturable(optimizer: Optimizer) -> None:
         )
 
 
-def _create_momentum(optimizer: Optimizer, *, dampened: bool = False) -> None:
-    """Create the missing momentum of fused SGD as zeros, in the groups with dampening or in all others.
+def _create_momentum(optimizer: Optimizer) -> None:
+    """Create the missing momentum of fused SGD as zeros, in the groups without dampening.
 
-    Without dampening, the first update gets the same bits from zeros. SGD itself would create the
-    buffers without values, for the kernel to fill, which does not happen if the update is skipped.
+    The first update gets the same bits from zeros. SGD itself would create the buffers without
+    values, for the kernel to fill, which does not happen if the update is skipped.
+    """
+    for group in optimizer.param_groups:
+        if group["momentum"] and not group["dampening"]:
+            trained = [parameter for parameter in group["params"] if parameter.requires_grad]
+            _write_zeros(optimizer, _without_momentum(optimizer, trained))
+
+
+def _complete_dampened_momentum(optimizer: Optimizer) -> None:
+    """Create the missing momentum of fused SGD as zeros, in groups that have some, with dampening.
 
     With dampening, SGD starts from an undampened gradient. But its kernel uses the buffers of all
     parameters with a gradient, or creates them all, so one that gets its first gradient after
     others needs zeros.
     """
     for group in optimizer.param_groups:
-        if not group["momentum"] or bool(group["dampening"]) != dampened:
-            continue
-        trained = [
-            one
-            for one in group["params"]
-            if (one.grad is not None if dampened else one.requires_grad)
-        ]
-        missing = [
-            one for one in trained if optimizer.state.get(one, {}).get("momentum_buffer") is None
-        ]
-        if not dampened or len(missing) < len(trained):
-            for parameter in missing:
-                zeros = torch.zeros_like(parameter, requires_grad=False)
-                optimizer.state[parameter]["momentum_buffer"] = zeros
+        if group["momentum"] and group["dampening"]:
+            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+            missing = _without_momentum(optimizer, trained)
+            if len(missing) < len(trained):
+                _write_zeros(optimizer, missing)
+
+
+def _without_momentum(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
+    states = optimizer.state
+    return [
+        parameter
+        for parameter in parameters
+        if states.get(parameter, {}).get("momentum_buffer") is None
+    ]
+
+
+def _write_zeros(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
+    for parameter in parameters:
+        zeros = torch.zeros_like(parameter, requires_grad=False)
+        optimizer.state[parameter]["momentum_buffer"] = zeros

@@ -1,7 +1,7 @@
 """Load the states of optimizers: the right parameters get them, in the saved dtypes."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from itertools import chain, zip_longest
 from operator import methodcaller
 from typing import Any, cast
@@ -19,7 +19,7 @@ _IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 
 
 def load_optimizer(optimizer: Optimizer, state: Any) -> None:
-    """Load a state and keep its saved dtypes. The optimizer may keep the state's tensors without a copy.
+    """Load a state and keep its saved dtypes. The optimizer may keep the state's tensors itself.
 
     Raises:
         ValueError: The groups on both sides name their parameters, and the names differ; or a fused
@@ -29,7 +29,7 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
     inner: Optimizer = layers_of(optimizer)[-1]
     is_standard = _is_standard(inner, state)
     if is_standard:
-        check_param_names(inner.param_groups, state["param_groups"])
+        _check_param_names(inner.param_groups, state["param_groups"])
         _check_moments(inner, state)
     optimizer.load_state_dict(state)
     if is_standard:
@@ -41,34 +41,47 @@ def is_of_torch(optimizer: Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.optim")
 
 
-def _is_derived_from_torchs(optimizer: Optimizer) -> bool:
-    """Return True for torch's optimizers and their subclasses, which may run torch's fused kernels."""
-    kinds = type(optimizer).__mro__
+def _derives_from_torch(optimizer: Optimizer) -> bool:
+    """Return True for torch's optimizers and their subclasses, which may run its fused kernels."""
     return any(
-        kind.__module__.startswith("torch.optim") and kind is not Optimizer for kind in kinds
+        kind.__module__.startswith("torch.optim") and kind is not Optimizer
+        for kind in type(optimizer).__mro__
     )
 
 
 def _is_standard(optimizer: Optimizer, state: Any) -> bool:
-    """Return False if an optimizer saves a different form than torch's, or has groups of different sizes."""
+    """Return True if a state has torch's form, and groups of the same sizes as the optimizer."""
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
     try:
-        sizes = [len(group["params"]) for group in state["param_groups"]]
-        return isinstance(state["state"], dict) and sizes == [
-            len(group["params"]) for group in optimizer.param_groups
-        ]
+        saved_sizes = [len(group["params"]) for group in state["param_groups"]]
+        return isinstance(state["state"], dict) and saved_sizes == sizes
     except (LookupError, TypeError):
         return False
 
 
-def check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> None:
+# The names of the parameters.
+
+
+def _check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> None:
     """Compare the names that torch keeps for `named_parameters()`, if both sides have them."""
-    sides = [[group.get("param_names") for group in side] for side in (groups, saved_groups)]
-    if not any(None in side for side in sides):
-        exact, saved_exact = (sorted(chain.from_iterable(side)) for side in sides)
-        if exact != saved_exact:  # either side may have named the parameters of a wrapped model
-            sides = [[list(map(without_wrappers, group)) for group in side] for side in sides]
-        names, saved_names = sides
-        check_same_parameters(names, saved_names, "param_names")
+    names = [group.get("param_names") for group in groups]
+    saved_names = [group.get("param_names") for group in saved_groups]
+    if None in names or None in saved_names:
+        return
+    if not _have_equal_names(names, saved_names):
+        # Either side may have named the parameters of a wrapped model.
+        names = _without_wrappers(names)
+        saved_names = _without_wrappers(saved_names)
+    check_same_parameters(names, saved_names, "param_names")
+
+
+def _without_wrappers(names: Sequence[list[str]]) -> list[list[str]]:
+    return [list(map(without_wrappers, group)) for group in names]
+
+
+def _have_equal_names(names: Sequence[list[str]], saved: Sequence[list[str]]) -> bool:
+    """Return True if all groups together have the same names, in any order."""
+    return sorted(chain.from_iterable(names)) == sorted(chain.from_iterable(saved))
 
 
 def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]], key: str) -> None:
@@ -77,63 +90,29 @@ def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]]
     An optimizer's state is saved by position.
 
     Args:
-        names: The names of each group's parameters. An empty name is unknown, and fits every other
-            one.
+        names: The names of each group's parameters. An empty name is unknown, and fits every name.
         saved: The same in the state.
         key: The key of the names in the state.
     """
-    for index, groups in enumerate(zip_longest(names, saved, fillvalue=())):
-        for number, (name, saved_name) in enumerate(zip_longest(*groups, fillvalue="missing")):
-            if name != saved_name and name and saved_name:
-                advice = ""
-                if sorted(chain.from_iterable(names)) == sorted(chain.from_iterable(saved)):
-                    advice = (
-                        ". Build the same groups in the same order as in the state, under "
-                        f"{key!r}. If they are built from a set, sort it: its order changes with "
-                        "every start of Python"
-                    )
-                raise ValueError(
-                    f"state_dict was saved with different parameter groups: in group {index}, "
-                    f"parameter {number} is {saved_name} in the state and {name} here{advice}"
+    for index, (group, saved_group) in enumerate(zip_longest(names, saved, fillvalue=())):
+        pairs = zip_longest(group, saved_group, fillvalue="missing")
+        for number, (name, saved_name) in enumerate(pairs):
+            if name == saved_name or not name or not saved_name:
+                continue
+            advice = ""
+            if _have_equal_names(names, saved):
+                advice = (
+                    f". Build the same groups in the same order as in the state, under {key!r}. If "
+                    "they are built from a set, sort it: its order changes with every start of "
+                    "Python"
                 )
+            raise ValueError(
+                f"state_dict was saved with different parameter groups: in group {index}, "
+                f"parameter {number} is {saved_name} in the state and {name} here{advice}"
+            )
 
 
-def _check_moments(optimizer: Optimizer, state: Any) -> None:
-    """Reject moments of a different shape than their parameter for torch's fused optimizers."""
-    if not _is_derived_from_torchs(optimizer):
-        return
-    # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller
-    # tensor.
-    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        if not (group.get("fused") or saved.get("fused")):
-            continue
-        for parameter, number in zip(group["params"], saved["params"], strict=True):
-            for name, value in state["state"].get(number, {}).items():
-                if name != "step" and isinstance(value, Tensor) and value.shape != parameter.shape:
-                    shapes = f"has the shape {tuple(value.shape)}, and the parameter {tuple(parameter.shape)}"
-                    raise ValueError(
-                        "state_dict was saved with a different optimizer or model: "
-                        f"{name} of parameter {number} {shapes}"
-                    )
-
-
-def _lay_out_moments(optimizer: Optimizer) -> None:
-    """Lay the moments of torch's optimizers out like their parameters."""
-    # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides.
-    # If the layouts differed, such as channels_last and contiguous, an element would get another
-    # one's moments: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10,
-    # 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape, and whose
-    # layout changes the bits of its products.
-    for group in optimizer.param_groups:
-        if not (
-            is_of_torch(optimizer) or (group.get("fused") and _is_derived_from_torchs(optimizer))
-        ):
-            continue
-        for parameter in group["params"]:
-            values = optimizer.state.get(parameter, {})
-            for name, value in values.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    values[name] = _like_parameter(parameter, value)
+# The values of each parameter.
 
 
 def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
@@ -143,11 +122,11 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
         saved.update((name, group[name]) for name in _IMPLEMENTATION_OPTIONS if name in group)
         saved.pop("param_names", None)  # torch then keeps this optimizer's
-        # Options missing from the saved state. Others than torch's optimizers add some in their
+        # Options missing from the saved state. Optimizers that are not torch's add some in their
         # first step.
-        options = (
-            group.keys() if is_of_torch(optimizer) else group.keys() & optimizer.defaults.keys()
-        )
+        options = group.keys()
+        if not is_of_torch(optimizer):
+            options &= optimizer.defaults.keys()
         for name in options - {"params", "param_names"}:
             saved.setdefault(name, group[name])
         for parameter, number in zip(group["params"], saved["params"], strict=True):
@@ -159,15 +138,30 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
 
 
 def _copy_leaf(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
+    if isinstance(leaf, Tensor):
+        return leaf.detach().clone()
+    return copy.deepcopy(leaf)
 
 
-def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
-    value = shard_like(parameter, value)
-    if placements_of(value) != placements_of(parameter):
-        return value  # some optimizers shard their state differently
-    like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
-    return value if like.stride() == value.stride() else like.copy_(value)
+def _check_moments(optimizer: Optimizer, state: Any) -> None:
+    """Reject moments of a different shape than their parameter for torch's fused optimizers."""
+    if not _derives_from_torch(optimizer):
+        return
+    # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller
+    # tensor.
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        if not group.get("fused") and not saved.get("fused"):
+            continue
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            for name, value in state["state"].get(number, {}).items():
+                if name == "step" or not isinstance(value, Tensor):
+                    continue
+                if value.shape != parameter.shape:
+                    raise ValueError(
+                        "state_dict was saved with a different optimizer or model: "
+                        f"{name} of parameter {number} has the shape {tuple(value.shape)}, and the "
+                        f"parameter {tuple(parameter.shape)}"
+                    )
 
 
 def _restore_dtypes(optimizer: Optimizer, state: Any) -> None:
@@ -176,17 +170,50 @@ def _restore_dtypes(optimizer: Optimizer, state: Any) -> None:
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             loaded = optimizer.state.get(parameter, {})
             saved_values = state["state"].get(number)
-            if not isinstance(saved_values, Mapping):
-                continue
-            for name, value in cast("Mapping[Any, Any]", saved_values).items():
-                current = loaded.get(name)
-                if not isinstance(value, Tensor):  # a list or dict, with tensors at any depth
-                    if type(current) is type(value):  # unless the optimizer has converted it
-                        loaded[name] = pytree.tree_map_only(
-                            Tensor, methodcaller("to", parameter.device), value
-                        )
-                # torch does not cast "step"
-                elif (
-                    name != "step" and isinstance(current, Tensor) and current.dtype != value.dtype
-                ):
-                    loaded[name] = value.to(parameter.device)
+            if isinstance(saved_values, Mapping):
+                values = cast("Mapping[Any, Any]", saved_values)
+                _restore_dtypes_of(loaded, values, parameter.device)
+
+
+def _restore_dtypes_of(
+    loaded: MutableMapping[Any, Any], saved: Mapping[Any, Any], device: torch.device
+) -> None:
+    """Restore the dtypes of one parameter's values."""
+    for name, value in saved.items():
+        current = loaded.get(name)
+        if not isinstance(value, Tensor):  # a list or dict, with tensors at any depth
+            if type(current) is type(value):  # unless the optimizer has converted it
+                loaded[name] = pytree.tree_map_only(Tensor, methodcaller("to", device), value)
+            continue
+        is_cast = isinstance(current, Tensor) and current.dtype != value.dtype
+        if is_cast and name != "step":  # torch does not cast "step"
+            loaded[name] = value.to(device)
+
+
+def _lay_out_moments(optimizer: Optimizer) -> None:
+    """Lay the moments of torch's optimizers out like their parameters."""
+    # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides.
+    # If the layouts differed, such as channels_last and contiguous, an element would get another
+    # one's moments: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10,
+    # 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape, and whose
+    # layout changes the bits of its products.
+    derives_from_torch = _derives_from_torch(optimizer)
+    for group in optimizer.param_groups:
+        runs_fused_kernel = derives_from_torch and group.get("fused")
+        if not runs_fused_kernel and not is_of_torch(optimizer):
+            continue
+        for parameter in group["params"]:
+            values = optimizer.state.get(parameter, {})
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    values[name] = _like_parameter(parameter, value)
+
+
+def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
+    value = shard_like(parameter, value)
+    if placements_of(value) != placements_of(parameter):
+        return value  # some optimizers shard their state differently
+    like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
+    if like.stride() == value.stride():
+        return value
+    return like.copy_(value)

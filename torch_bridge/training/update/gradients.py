@@ -25,17 +25,20 @@ def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         if gradient.is_sparse:
             gradient = parameter.grad = gradient.coalesce()
             gradient = gradient._values()
-        # Most are plain tensors, and a call for each would cost every update.
-        gradients.append(gradient if type(gradient) is Tensor else local_shard(gradient))
+        if type(gradient) is not Tensor:  # few are, and a call for each would cost every update
+            gradient = local_shard(gradient)
+        gradients.append(gradient)
     return gradients
 
 
 def norm_dtype(parameters: Iterable[nn.Parameter]) -> torch.dtype | None:
-    """Return the dtype to compute norms in, at least float32; None if the gradients' own dtypes suffice."""
+    """Return the dtype of norms, at least float32; None if the gradients' own dtypes suffice."""
     dtypes = {parameter.dtype for parameter in parameters}
     if all(dtype.itemsize >= 4 for dtype in dtypes):
         return None
-    return torch.float64 if torch.float64 in dtypes else torch.float32
+    if torch.float64 in dtypes:
+        return torch.float64
+    return torch.float32
 
 
 def total_norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The forms of a loss function, and the parsing of its result: a mean, or a sum and its weight."""
+"""The loss function: its forms, the parsing of its result, and the carry between its calls."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from torch_bridge.curve_api import checks, warn
-from torch_bridge.training.update.carry import Carry
 
 _Result = TypeVar("_Result")
 
@@ -26,22 +25,25 @@ _TORCH_LOSS_MODULES = ("torch.nn.modules.loss", "torch.nn.functional")
 
 
 def check_loss_fn(loss_fn: Any) -> None:
-    """Reject objects that are not callable, and torch's own criteria, which take outputs and targets.
+    """Reject torch's own criteria, which take outputs and targets.
 
     Raises:
         TypeError: `loss_fn` is one of these.
     """
-    if not callable(loss_fn):
-        raise TypeError(f"loss_fn = {checks.short_repr(loss_fn)} must be callable")
-    # A user's class derived from a criterion may have a `forward` that takes a model.
-    function = type(loss_fn).forward if isinstance(loss_fn, nn.Module) else loss_fn
-    if getattr(function, "__module__", None) in _TORCH_LOSS_MODULES:
-        criterion = f"nn.{loss_fn.__name__}()" if isinstance(loss_fn, type) else "criterion"
-        raise TypeError(
-            f"loss_fn = {checks.short_repr(loss_fn)} takes outputs and targets, and is called as "
-            "loss_fn(model, batch): wrap the criterion, "
-            f"lambda model, batch: {criterion}(model(batch[0]), batch[1])"
-        )
+    function = loss_fn
+    if isinstance(loss_fn, nn.Module):
+        # A user's class derived from a criterion may have a `forward` that takes a model.
+        function = type(loss_fn).forward
+    if getattr(function, "__module__", None) not in _TORCH_LOSS_MODULES:
+        return
+    criterion = "criterion"
+    if isinstance(loss_fn, type):
+        criterion = f"nn.{loss_fn.__name__}()"
+    raise TypeError(
+        f"loss_fn = {checks.short_repr(loss_fn)} takes outputs and targets, and is called as "
+        "loss_fn(model, batch): wrap the criterion, "
+        f"lambda model, batch: {criterion}(model(batch[0]), batch[1])"
+    )
 
 
 Loss = tuple[Tensor, Tensor | float | None]
@@ -56,10 +58,10 @@ def parse_loss(value: Any) -> Loss:
         ValueError: The loss is not a scalar, or the weight is negative, not a scalar, or requires
             grad.
     """
-    if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
-        return value, None
     if isinstance(value, Tensor):
-        _check_scalar("loss", value)
+        if value.dim() != 0 or not value.is_floating_point():
+            raise _not_a_scalar("loss", value)
+        return value, None
     if not is_pair(value):
         raise TypeError(
             f"loss_fn returned {describe(value)}; it must return a scalar tensor or a pair (sum, "
@@ -68,32 +70,43 @@ def parse_loss(value: Any) -> Loss:
     total, weight = value
     if not isinstance(total, Tensor):
         raise TypeError(f"loss_fn returned the sum {describe(total)}; it must be a scalar tensor")
-    _check_scalar("sum", total)
+    if total.dim() != 0 or not total.is_floating_point():
+        raise _not_a_scalar("sum", total)
     if isinstance(weight, Tensor):
-        if weight.dim() != 0:
-            raise ValueError(
-                f"loss_fn returned a weight of shape {tuple(weight.shape)}; {_MEANING}"
-            )
-        if weight.requires_grad:
-            raise ValueError(
-                f"loss_fn returned a weight that requires grad; {_MEANING}; if it was computed "
-                "from outputs, return weight.detach()"
-            )
-        if weight.device == total.device:
+        _check_weight_tensor(weight)
+        if total.is_cpu or not weight.is_cpu:
             return total, weight.detach().to(torch.promote_types(total.dtype, torch.float32))
-        if weight.device.type != "cpu":
-            raise ValueError(
-                f"loss_fn returned a weight on {weight.device} and a sum on {total.device}"
-            )
         weight = weight.item()  # in host memory, so this does not synchronize
+    return total, _weight_on_host(weight)
+
+
+def _not_a_scalar(name: str, tensor: Tensor) -> ValueError:
+    return ValueError(
+        f"loss_fn returned a {name} of shape {tuple(tensor.shape)} and {tensor.dtype}; "
+        "it must be a floating-point scalar: reduce it with .mean(), or return (loss.sum(), "
+        "weight)"
+    )
+
+
+def _check_weight_tensor(weight: Tensor) -> None:
+    if weight.dim() != 0:
+        raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; {_MEANING}")
+    if weight.requires_grad:
+        raise ValueError(
+            f"loss_fn returned a weight that requires grad; {_MEANING}; if it was computed "
+            "from outputs, return weight.detach()"
+        )
+
+
+def _weight_on_host(weight: Any) -> float:
     if isinstance(weight, bool) or not isinstance(weight, Real):
         raise TypeError(f"loss_fn returned the weight {describe(weight)}; {_MEANING}")
     number = float(cast("float", weight))
-    if not 0 <= number < float("inf"):
+    if not 0 <= number < math.inf:
         raise ValueError(
             f"loss_fn returned the weight {number}; it must be finite and not negative"
         )
-    return total, number
+    return number
 
 
 def check_weight(weight: Tensor | float) -> bool:
@@ -113,14 +126,14 @@ def check_weight(weight: Tensor | float) -> bool:
     number = float(weight)
     if not math.isfinite(number):  # the update will be skipped
         return False
-    # Within the rounding error of a float32 sum: shares that add up to 1 may give 1.0000001.
+    # Within the rounding error of a float32 sum: fractions that add up to 1 may give 1.0000001.
     count = round(number)
     if number >= 0 and math.isclose(number, count, rel_tol=1e-6):
         return count > 1
     warn(
         f"loss_fn returned a weight that is not a whole number, but {_MEANING}. If fractions are "
-        "meant, turn "
-        'this warning off: warnings.filterwarnings("ignore", "loss_fn returned a weight")'
+        "meant, turn this warning off: "
+        'warnings.filterwarnings("ignore", "loss_fn returned a weight")'
     )
     return True
 
@@ -146,6 +159,64 @@ def parse_loss_and_aux(value: Any) -> tuple[Loss, Any]:
     return parse_loss(loss), pytree.tree_map(Tensor.detach, aux)
 
 
+class Carry:
+    """A pytree of tensors, such as the state of an LSTM or a GRU.
+
+    Raises:
+        TypeError: A leaf is not a tensor, or there are no leaves.
+    """
+
+    def __init__(self, initial: Any, device: torch.device) -> None:
+        leaves, self._structure = pytree.tree_flatten(initial)
+        if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            raise TypeError(
+                f"carry = {checks.short_repr(initial)} must be a tensor, or a pytree of tensors"
+            )
+        self._initial = [leaf.detach().to(device, copy=True) for leaf in leaves]
+        self.buffers = [leaf.clone() for leaf in self._initial]
+
+    def tree(self, leaves: Sequence[Tensor]) -> Any:
+        return pytree.tree_unflatten(list(leaves), self._structure)
+
+    def detached(self, value: Any) -> list[Tensor]:
+        """Return the leaves of a new state, detached and in the buffers' dtypes.
+
+        Raises:
+            ValueError: Its structure, shapes or devices are not those of the initial state.
+        """
+        leaves, structure = pytree.tree_flatten(value)
+        if structure != self._structure or not all(map(_fits, leaves, self.buffers)):
+            raise ValueError(
+                f"loss_fn returned a carry of {_shapes(value)}; it must be like the initial one, "
+                f"{_shapes(self.tree(self.buffers))}"
+            )
+        # A bf16 LSTM returns its state in bf16, whatever the dtype of its input.
+        pairs = zip(leaves, self.buffers, strict=True)
+        return [leaf.detach().to(buffer.dtype) for leaf, buffer in pairs]
+
+    def select_if_skipped(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
+        """Return new tensors: the leaves of a new state, or the current ones after a skip."""
+        pairs = zip(self.buffers, leaves, strict=True)
+        return [torch.where(skip, buffer, leaf) for buffer, leaf in pairs]
+
+    def write(self, leaves: Sequence[Tensor]) -> None:
+        torch._foreach_copy_(self.buffers, list(leaves))
+
+    def reset(self) -> None:
+        self.write(self._initial)
+
+
+def _fits(leaf: Any, buffer: Tensor) -> bool:
+    if not isinstance(leaf, Tensor):
+        return False
+    return leaf.shape == buffer.shape and leaf.device == buffer.device
+
+
+def _shapes(value: Any) -> str:
+    shapes = pytree.tree_map_only(Tensor, lambda tensor: (*tensor.shape, str(tensor.device)), value)
+    return checks.short_repr(shapes)
+
+
 def call_loss_fn(
     loss_fn: Any,
     model: nn.Module,
@@ -166,7 +237,8 @@ def call_loss_fn(
         raise TypeError(
             f"loss_fn returned {type(returned).__name__}; with a carry it must return (loss, carry)"
         )
-    return parse(returned[0]), carry.detached(returned[1])
+    loss, new_carry = returned
+    return parse(loss), carry.detached(new_carry)
 
 
 def check_same_kind(weight: Tensor | float | None, is_pair: bool) -> None:
@@ -181,18 +253,7 @@ def is_pair(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(cast("Sequence[Any]", value)) == 2
 
 
-def _check_scalar(name: str, tensor: Tensor) -> None:
-    if tensor.dim() != 0 or not tensor.is_floating_point():
-        raise ValueError(
-            f"loss_fn returned a {name} of shape {tuple(tensor.shape)} and {tensor.dtype}; "
-            "it must be a floating-point scalar: reduce it with .mean(), or return (loss.sum(), "
-            "weight)"
-        )
-
-
 def describe(value: Any) -> str:
-    return (
-        f"a tensor of shape {tuple(value.shape)}"
-        if isinstance(value, Tensor)
-        else checks.short_repr(value)
-    )
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return checks.short_repr(value)

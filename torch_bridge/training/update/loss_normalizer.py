@@ -8,15 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
+from torch_bridge.curve_api import MAX_COUNT
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.clock.counts import join_words, split_count
 from torch_bridge.training.update.gradients import norm_dtype, total_norm
 from torch_bridge.training.update.loss import Loss, check_weight
 from torch_bridge.training.update.precision import LossScale
 
+_WORD_BITS = 31
+_WORD = 2**_WORD_BITS - 1
+
 
 class LossNormalizer:
-    """Runs each micro-batch's backward pass as its loss arrives, then normalizes loss and gradients.
+    """Runs the backward pass of each micro-batch, then normalizes loss and gradients.
 
         loss = Σ sum / Σ weight  for pairs,  the mean of the means otherwise
 
@@ -49,7 +52,9 @@ class LossNormalizer:
     def __init__(
         self, parameters: Sequence[nn.Parameter], scale: LossScale | None, parallelism: Parallelism
     ) -> None:
-        self._scale, self._parallelism, self._size = scale, parallelism, parallelism.size
+        self._scale = scale
+        self._parallelism = parallelism
+        self._size = parallelism.size
         self._norm_dtype = norm_dtype(parameters)
         self._device = parameters[0].device
         self._can_overflow = (
@@ -57,7 +62,7 @@ class LossNormalizer:
             or parallelism.may_send_fp16
             or any(parameter.dtype == torch.float16 for parameter in parameters)
         )
-        self._divisor = torch.ones((), dtype=torch.float32, device=self._device)
+        self._agreed_divisor = torch.ones((), dtype=torch.float32, device=self._device)
         self.has_agreed = False
         """True once the ranks have agreed on the divisor of sums, c."""
         self._has_checked_weight = False
@@ -72,37 +77,53 @@ class LossNormalizer:
             ValueError: A loss without a gradient (except an empty sum on one rank); a loss on
                 another device than the parameters.
         """
-        part, weight = loss
-        if part.device != self._device:
+        term, weight = loss
+        if term.device != self._device:
             raise ValueError(
-                f"loss_fn returned a loss on {part.device}; the parameters are on {self._device}"
+                f"loss_fn returned a loss on {term.device}; the parameters are on {self._device}"
             )
         is_alone = count == 1 and self._size == 1
-        if self._can_overflow and not (self.has_agreed or is_alone):
+        if self._can_overflow and not self.has_agreed and not is_alone:
             self._agree(weight)
-        if weight is None:
-            part = part if count == 1 else part / count
+        if weight is not None:
+            term = self._divide_sum(term, weight, is_alone)
+        elif count > 1:
+            term = term / count
+        if not term.requires_grad:
+            self._check_may_lack_gradient(weight)
+        elif self._scale is not None:
+            (term * self._scale.factor).backward()
         else:
-            self._has_checked_weight = self._has_checked_weight or check_weight(weight)
-            if is_alone:
-                part = part / _nonzero_on_host(weight)
-            elif self.has_agreed:
-                part = part / self._divisor
-        if part.requires_grad:
-            (part if self._scale is None else part * self._scale.factor).backward()
-        elif self._size > 1:
+            term.backward()
+        # If loss_fn returned a parameter or a view of one, the optimizer would change the reported
+        # loss.
+        is_shared = term.is_leaf or term._is_view()
+        term = term.detach()
+        if is_shared:
+            term = term.clone()
+        if term.dtype.itemsize < 4:
+            term = term.float()
+        return term
+
+    def _divide_sum(self, total: Tensor, weight: Tensor | float, is_alone: bool) -> Tensor:
+        """Divide a sum by c, for a backward pass that cannot overflow."""
+        if not self._has_checked_weight:
+            self._has_checked_weight = check_weight(weight)
+        if is_alone:
+            return total / _nonzero_on_host(weight)
+        if self.has_agreed:
+            return total / self._agreed_divisor
+        return total
+
+    def _check_may_lack_gradient(self, weight: Tensor | float | None) -> None:
+        """Reject a loss without a gradient, except the sum of an empty micro-batch on one rank."""
+        if self._size > 1:
             raise ValueError(
                 "the loss has no gradient with respect to any parameter, but the other ranks wait "
                 "for one: run the model even on an empty micro-batch, and return (loss.sum(), 0)"
             )
-        elif (
-            weight is None
-        ):  # the sum of an empty micro-batch may depend on no parameter; a mean may not
+        if weight is None:
             raise ValueError("the loss has no gradient with respect to any parameter")
-        # If loss_fn returned a parameter or a view of one, the optimizer would change the reported
-        # loss.
-        part = part.detach().clone() if part.is_leaf or part._is_view() else part.detach()
-        return part.float() if part.dtype.itemsize < 4 else part
 
     def normalize(
         self, loss: Loss, count: int, gradients: list[Tensor], consumed: Tensor | None
@@ -123,56 +144,75 @@ class LossNormalizer:
         Raises:
             ValueError: The total weight is zero, as a number on the host.
         """
-        total, weight = loss
-        factor = None if self._scale is None else self._scale.factor.reciprocal()
         if self._size > 1:
-            return self._normalize_over_ranks(loss, gradients, consumed, factor)
+            return self._normalize_over_ranks(loss, gradients, consumed)
+        total, weight = loss
+        factor: Any = None
+        if self._scale is not None:
+            factor = self._scale.factor.reciprocal()
         if count > 1 and weight is not None:
-            share = (self._divisor if self.has_agreed else 1.0) / _nonzero_on_host(weight)
-            total, factor = total * share, share if factor is None else share * factor
+            share = self._divisor() / _nonzero_on_host(weight)
+            total = total * share
+            factor = _multiply(share, factor)
         if factor is not None:
             torch._foreach_mul_(gradients, factor)
         return total, total_norm(gradients, self._norm_dtype)
 
     def _normalize_over_ranks(
-        self, loss: Loss, gradients: list[Tensor], consumed: Tensor | None, factor: Any
+        self, loss: Loss, gradients: list[Tensor], consumed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        total, own_weight = loss
-        is_pair = own_weight is not None
+        total, weight = loss
+        is_pair = weight is not None
         norm = total_norm(gradients, self._norm_dtype)
+
         # In float64, which the square of a float32 cannot overflow. Replicas hold equal gradients,
         # so the sum over ranks would count each square once per replica.
         square = norm.double().square() / self._parallelism.replicas
-        numbers = [total, 0.0 if own_weight is None else own_weight, square, float(is_pair)]
+        numbers = [total, weight if is_pair else 0.0, square, float(is_pair)]
         sums = torch.stack([self._as_tensor(number).double() for number in numbers])
         if consumed is not None:
             sums = torch.cat([sums, split_count(consumed)])
         self._parallelism.all_reduce(sums)
-        total_over_ranks, weight, squares, pairs = sums[:4]
+        total_over_ranks, weight_over_ranks, squares, num_pairs = sums[:4]
         if consumed is not None:
             consumed.copy_(join_words(sums[4:]))
         # If some ranks returned means and others pairs, the update has no loss: NaN makes all ranks
         # skip it.
-        total_over_ranks = torch.where(pairs % self._size == 0, total_over_ranks, math.nan)
-        norm_over_ranks, share = squares.sqrt(), 1 / self._size
+        is_same_kind = num_pairs % self._size == 0
+        total_over_ranks = torch.where(is_same_kind, total_over_ranks, math.nan)
+        norm_over_ranks = squares.sqrt()
+
+        share: Any = 1 / self._size
+        factor: Any = None
+        if self._scale is not None:
+            factor = self._scale.factor.reciprocal()
         if is_pair:
-            share = (self._divisor if self.has_agreed else 1.0) / weight
-            factor = share * self._size if factor is None else share * self._size * factor
+            share = self._divisor() / weight_over_ranks
+            factor = _multiply(share * self._size, factor)
         if factor is not None:
             # With a factor of another dtype, torch would run one operator per gradient.
             torch._foreach_mul_(gradients, factor.to(norm.dtype))
             norm_over_ranks = norm_over_ranks * factor
-        return (total_over_ranks * share).to(total.dtype), norm_over_ranks.to(norm.dtype)
+        loss_over_ranks = total_over_ranks * share
+        return loss_over_ranks.to(total.dtype), norm_over_ranks.to(norm.dtype)
 
     def _agree(self, weight: Tensor | float | None) -> None:
-        """Agree with all ranks on the divisor of sums: their largest first weight, or 1 if all are zero."""
-        if weight is None and self._size == 1:
-            return
-        first = self._as_tensor(0.0 if weight is None else weight).float()
+        """Agree with all ranks on the divisor: the largest first weight, or 1 if all are zero."""
+        if weight is None:
+            if self._size == 1:
+                return
+            weight = 0.0
+        first = self._as_tensor(weight).float()
         first = torch.nan_to_num(first, nan=0.0, posinf=0.0)
         self._parallelism.all_reduce(first, ReduceOp.MAX)
-        self._divisor.copy_(torch.where(first > 0, first, 1.0))
+        self._agreed_divisor.copy_(torch.where(first > 0, first, 1.0))
         self.has_agreed = True
+
+    def _divisor(self) -> Tensor | float:
+        """Return the divisor of sums, c."""
+        if self.has_agreed:
+            return self._agreed_divisor
+        return 1.0
 
     def _as_tensor(self, number: Tensor | float) -> Tensor:
         if isinstance(number, Tensor):
@@ -180,21 +220,47 @@ class LossNormalizer:
         return torch.full((), number, dtype=torch.float64, device=self._device)
 
     def state_tensors(self) -> list[Tensor] | None:
-        """Return the loss scale and its counter, then the divisor if agreed on; None if there is neither."""
-        scale = [] if self._scale is None else self._scale.tensors()
-        return scale + [self._divisor] * self.has_agreed or None
+        """Return the loss scale and its counter, then the agreed divisor; None without both."""
+        tensors: list[Tensor] = []
+        if self._scale is not None:
+            tensors += self._scale.tensors()
+        if self.has_agreed:
+            tensors.append(self._agreed_divisor)
+        return tensors or None
 
     def write_state(self, state: Sequence[Tensor]) -> None:
-        scale, divisor = (state[:2], state[2:]) if self._scale is not None else ((), state)
         if self._scale is not None:
-            self._scale.write_state(scale)
-        self.has_agreed = len(divisor) > 0
-        for saved in divisor:
-            self._divisor.copy_(saved)
+            self._scale.write_state(state[:2])
+            state = state[2:]
+        self.has_agreed = len(state) > 0
+        if self.has_agreed:
+            self._agreed_divisor.copy_(state[0])
+
+
+def _multiply(share: Any, factor: Any) -> Any:
+    if factor is None:
+        return share
+    return share * factor
 
 
 def _nonzero_on_host(total_weight: Tensor | float) -> Tensor | float:
-    """Reject a zero on the host. A zero on the device makes the loss nonfinite, so the update is skipped."""
+    """Reject a zero on the host. One on the device makes the loss nonfinite: a skipped update."""
     if not isinstance(total_weight, Tensor) and total_weight == 0:
         raise ValueError("the total weight of the micro-batches is zero")
     return total_weight
+
+
+# Ranks add up their counts in a float64 message, which would round a sum above 2**53. Each word of
+# a count has at most 31 bits, so both sums stay exact. With words of 4 bits, 0x5D + 0x2F:
+#
+#     (5, 13) + (2, 15) = (7, 28),  and (7 << 4) + 28 = 140 = 0x8C
+def split_count(count: Tensor) -> Tensor:
+    """Split a count into its high and low word, whose sums are exact: float64 of shape (2,)."""
+    return torch.stack([count >> _WORD_BITS, count & _WORD]).double()
+
+
+def join_words(sums: Tensor) -> Tensor:
+    """Return the count whose words, each summed over ranks, are these."""
+    high, low = sums.long().unbind()
+    # A larger high word would overflow in the shift.
+    return ((high.clamp(max=_WORD + 1) << _WORD_BITS) + low).clamp_(max=MAX_COUNT)

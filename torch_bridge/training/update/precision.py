@@ -35,12 +35,16 @@ class Precision:
         self.name = checks.one_of("precision", name, get_args(PrecisionName))
         if name == "fp16" and any(parameter.dtype == torch.float16 for parameter in parameters):
             raise ValueError(
-                'precision="fp16" casts fp32 parameters to fp16 itself; some of these are fp16 already'
+                'precision="fp16" casts fp32 parameters to fp16 itself; some of these are fp16 '
+                "already"
             )
-        dtype = _DTYPES.get(name)
-        self._autocast = None if dtype is None else torch.autocast(device.type, dtype=dtype)
-        self.scale = LossScale(device) if name == "fp16" else None
+        self._autocast: torch.autocast | None = None
+        if name in _DTYPES:
+            self._autocast = torch.autocast(device.type, dtype=_DTYPES[name])
+        self.scale: LossScale | None = None
         """The loss scale, or None."""
+        if name == "fp16":
+            self.scale = LossScale(device)
 
     def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
         """Call a function that runs forward passes, under autocast."""
@@ -54,10 +58,10 @@ class Precision:
 
 
 class LossScale:
-    """The factor against underflow of fp16 gradients: halved at an overflow, doubled after 2000 good updates.
+    """The factor against underflow of fp16 gradients.
 
-    It is updated by the operator of `torch.amp.GradScaler`; the step itself decides whether to
-    skip.
+    It is halved at an overflow, and doubled after 2000 good updates, by the operator of
+    `torch.amp.GradScaler`. The step itself decides whether to skip.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -70,8 +74,9 @@ class LossScale:
         # such an update counts neither as an overflow nor as a good update: subtracting 1 cancels
         # what the operator below adds.
         finite = loss.mul(0).eq(0)
+        has_overflowed = found_inf * finite
         self.good_updates.add_(finite.int() - 1)
-        torch._amp_update_scale_(self.factor, self.good_updates, found_inf * finite, 2.0, 0.5, 2000)
+        torch._amp_update_scale_(self.factor, self.good_updates, has_overflowed, 2.0, 0.5, 2000)
 
     def tensors(self) -> list[Tensor]:
         """Return the scale and its counter of good updates since the last change."""

@@ -11,9 +11,9 @@ from torch.utils import _pytree as pytree
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.clock.clock import Clock
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
-from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.gradients import clip, gradients_of
 from torch_bridge.training.update.loss import (
+    Carry,
     Loss,
     call_loss_fn,
     check_same_kind,
@@ -25,7 +25,7 @@ from torch_bridge.training.update.precision import Precision
 
 
 class Update:
-    """Runs an update over micro-batches. Every call uses the same tensors, so that a graph can capture it."""
+    """Runs an update, on the same tensors in every call, so that a graph can capture it."""
 
     def __init__(
         self,
@@ -42,18 +42,29 @@ class Update:
         max_norm: float | None,
         has_aux: bool,
     ) -> None:
-        self._model, self._loss_fn = model, loss_fn
-        self._optimized, self._all_parameters = parameters, list(model.parameters())
-        self._parallelism = parallelism if parallelism.is_distributed else None
-        self._precision, self._carry, self._clock = precision, carry, clock
-        self._normalizer, self._steppers = normalizer, steppers
-        self._max_norm, self._has_aux = max_norm, has_aux
-        self._parse_loss = self._parse_loss_and_aux if has_aux else parse_loss
-        self._aux: list[Any] = []
+        self._model = model
+        self._loss_fn = loss_fn
+        self._optimized = parameters
+        self._all_parameters = list(model.parameters())
+        self._parallelism: Parallelism | None = None
+        if parallelism.is_distributed:
+            self._parallelism = parallelism
+        self._precision = precision
+        self._carry = carry
         self._is_plain = carry is None and precision.name == "fp32"
+        self._clock = clock
+        self._normalizer = normalizer
+        self._steppers = steppers
+        self._max_norm = max_norm
+        self._has_aux = has_aux
+        self._aux: list[Any] = []
+        """The aux outputs of the present update's micro-batches."""
+        self._parse_loss = parse_loss
+        if has_aux:
+            self._parse_loss = self._parse_loss_and_keep_aux
 
     def __call__(self, micro_batches: Sequence[Any], *, must_skip: bool = False) -> tuple[Any, ...]:
-        """Run an update.
+        """Run an update, so that an error leaves nothing of it behind.
 
         Args:
             micro_batches: The micro-batches of this rank.
@@ -64,50 +75,19 @@ class Update:
             structure of the micro-batches' aux outputs and their tensors, flat, so that a CUDA
             graph can copy them.
         """
-        # A call of a Python function between torch's operators takes most of a microsecond, since
-        # the caches hold torch's code by then. So the smallest pieces are inlined, here and in what
-        # this calls.
-        #
         # On one rank `steppers.step` sets `is_partial`: an error before that leaves the step
         # usable. Under a wrapper, an error anywhere leaves other ranks waiting in a collective, and
         # the wrapper in mid-pass.
-        steppers, normalizer = self._steppers, self._normalizer
-        steppers.is_partial = self._parallelism is not None
-        had_agreed = normalizer.has_agreed
+        self._steppers.is_partial = self._parallelism is not None
+        had_agreed = self._normalizer.has_agreed
         self._aux.clear()  # an update interrupted after its count may have left some
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
-            total, carry = self._forward_and_backward(micro_batches)
-            if must_skip:
-                total = total[0] * math.nan, total[1]
-            gradients = gradients_of(self._optimized)
-            if not gradients:
-                raise ValueError(
-                    "the loss has no gradient with respect to any parameter of the optimizer"
-                )
-            consumed = self._clock.count
-            if consumed is not None and self._parallelism is not None:
-                consumed = consumed.clone()  # the sum over ranks takes its place
-            loss, norm = normalizer.normalize(total, len(micro_batches), gradients, consumed)
-            if self._max_norm is not None:
-                clip(gradients, norm, self._max_norm)
-            # x·0 is 0 for a finite x and NaN otherwise: one comparison replaces two calls of
-            # isfinite.
-            skip = loss.mul(0).add_(norm, alpha=0).ne(0)
-            found_inf = skip.float()
-            # Before the optimizer's step: a leaf may be a view of a parameter that it moves.
-            next_carry = [] if self._carry is None else self._carry.select_if_skipped(carry, skip)
-            self._clock.fill_lrs()
-            steppers.step(skip, found_inf)
-            counters = self._clock.count_update(skip, loss, consumed)
-            if self._precision.scale is not None:
-                self._precision.scale.update(found_inf, loss)
-            if self._carry is not None:
-                self._carry.write(next_carry)
-            steppers.is_partial = False
+            loss, norm, counters = self._run(micro_batches, must_skip=must_skip)
+            self._steppers.is_partial = False
         except BaseException:
-            normalizer.has_agreed = had_agreed  # discard a divisor agreed on in this update
+            self._normalizer.has_agreed = had_agreed  # discard a divisor agreed on in this update
             self._aux.clear()
             raise
         finally:
@@ -120,13 +100,56 @@ class Update:
         self._aux.clear()
         return *outputs, structure, *leaves
 
+    def _run(
+        self, micro_batches: Sequence[Any], *, must_skip: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Run an update; return its loss, its norm and the counters."""
+        # A call of a Python function between torch's operators takes most of a microsecond, since
+        # the caches hold torch's code by then. So the smallest pieces are inlined, here and in what
+        # this calls.
+        (total, weight), carry = self._forward_and_backward(micro_batches)
+        if must_skip:
+            total = total * math.nan
+        gradients = gradients_of(self._optimized)
+        if not gradients:
+            raise ValueError(
+                "the loss has no gradient with respect to any parameter of the optimizer"
+            )
+
+        consumed = self._clock.count
+        if consumed is not None and self._parallelism is not None:
+            consumed = consumed.clone()  # the sum over ranks takes its place
+        loss, norm = self._normalizer.normalize(
+            (total, weight), len(micro_batches), gradients, consumed
+        )
+        if self._max_norm is not None:
+            clip(gradients, norm, self._max_norm)
+
+        # x·0 is 0 for a finite x and NaN otherwise: one comparison replaces two calls of isfinite.
+        skip = loss.mul(0).add_(norm, alpha=0).ne(0)
+        found_inf = skip.float()
+        next_carry: list[Tensor] = []
+        if self._carry is not None:
+            # Before the optimizer's step: a leaf may be a view of a parameter that it moves.
+            next_carry = self._carry.select_if_skipped(carry, skip)
+        self._clock.fill_lrs()
+        self._steppers.step(skip, found_inf)
+
+        counters = self._clock.count_update(skip, loss, consumed)
+        if self._precision.scale is not None:
+            self._precision.scale.update(found_inf, loss)
+        if self._carry is not None:
+            self._carry.write(next_carry)
+        return loss, norm, counters
+
     def _forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Loss, list[Tensor]]:
-        """Run all micro-batches; return the sums of losses and weights, and the carry after the last one."""
-        # Clones: loss_fn may change them in place, and the update may turn out to be skipped.
-        carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
-        total: Any = None
-        weight: Any = None
+        """Run all micro-batches; return the sums of losses and weights, and the last carry."""
+        carry: list[Tensor] = []
+        if self._carry is not None:
+            # Clones: loss_fn may change them in place, and the update may turn out to be skipped.
+            carry = [buffer.clone() for buffer in self._carry.buffers]
         count = len(micro_batches)
+        sums: Any = None
         for number, batch in enumerate(micro_batches, 1):
             # None if there is nothing to average: a null context would cost three calls.
             context = None
@@ -137,19 +160,18 @@ class Update:
             else:
                 with context:
                     loss, carry = self._run_micro_batch(batch, carry, count)
-            if number == 1:
-                total, weight = loss
-                if count > 1:  # loss_fn may write its next results into the same tensors
-                    total, weight = total.clone(), None if weight is None else weight + 0.0
+            if count == 1:
+                return loss, carry
+            if sums is None:
+                sums = _copy_loss(loss)
                 continue
-            check_same_kind(loss[1], weight is not None)
-            total, weight = total + loss[0], None if weight is None else weight + loss[1]
-        return (total, weight), carry
+            sums = _add_losses(sums, loss)
+        return sums, carry
 
     def _run_micro_batch(
         self, batch: Any, carry: list[Tensor], count: int
     ) -> tuple[Loss, list[Tensor]]:
-        """Run one of `count` micro-batches; return its contribution to the loss, and the carry after it."""
+        """Run one of `count` micro-batches; return its part of the loss, and the next carry."""
         if self._is_plain:
             torch.clear_autocast_cache()  # as in Precision.run
             loss = self._parse_loss(self._loss_fn(self._model, batch))
@@ -165,7 +187,25 @@ class Update:
             )
         return (self._normalizer.backward(loss, count), loss[1]), carry
 
-    def _parse_loss_and_aux(self, value: Any) -> Loss:
+    def _parse_loss_and_keep_aux(self, value: Any) -> Loss:
         loss, aux = parse_loss_and_aux(value)
         self._aux.append(aux)
         return loss
+
+
+def _copy_loss(loss: Loss) -> Loss:
+    """Copy the first loss of several: loss_fn may write its next results into the same tensors."""
+    total, weight = loss
+    if weight is not None:
+        weight = weight + 0.0
+    return total.clone(), weight
+
+
+def _add_losses(sums: Loss, loss: Loss) -> Loss:
+    """Add up totals and weights."""
+    total, weight = sums
+    new_total, new_weight = loss
+    check_same_kind(new_weight, is_pair=weight is not None)
+    if weight is None or new_weight is None:
+        return total + new_total, None
+    return total + new_total, weight + new_weight

@@ -14,7 +14,7 @@ from support.training.trees import equal_trees, through_file
 from torch.utils import _pytree as pytree
 
 from torch_bridge import evaluate
-from torch_bridge.training.clock import clock
+from torch_bridge.training.clock import learning_rates
 
 SHORT, LONG = 4, 6
 
@@ -25,7 +25,7 @@ class Case(NamedTuple):
     kind: Kind
     change: Callable[[Batch], Any] = lambda batch: batch
     """Returns a batch in another form."""
-    table_values: int = clock.MAX_TABLE_VALUES
+    table_values: int = learning_rates.MAX_TABLE_VALUES
 
 
 class Run:
@@ -34,7 +34,7 @@ class Run:
         torch.manual_seed(0)
         self.case, self.number, kind = case, 0, case.kind
         options: dict[str, Any] = {"max_norm": 0.5, "cuda_graph": captured} | kind.options
-        with patch.object(clock, "MAX_TABLE_VALUES", case.table_values):
+        with patch.object(learning_rates, "MAX_TABLE_VALUES", case.table_values):
             self.step = gpu_step("", kind.model(), kind.loss_fn, kind.optimizers, kind.curve, **options)
         if options.get("precision") == "fp16":
             set_loss_scale(self.step, kind.loss_scale, kind.good_updates)

@@ -1,24 +1,24 @@
-"""Capture an update as a CUDA graph for each shape of batch, and replay it."""
+"""CUDA graphs: an update captured for each shape of batch, and guards of what it depends on."""
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.activation_checkpointing import is_checkpointed
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.cuda_graphs.guards import Guards
+from torch_bridge.param_groups import all_groups
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 
 _WARM_UPS = 3
 _MAX_GRAPHS = 8
-_MAX_SHAPES = (
-    64  # of which warm-ups are counted: a number in the batch that always changes gives new ones
-)
+# Shapes whose warm-ups are counted: a number in the batch that always changes gives new ones.
+_MAX_SHAPES = 64
 _PLAIN_TYPES = (int, float, bool, str, bytes, type(None))
 _NOTE = (
     "This error came while the update was captured in a CUDA graph. During capture loss_fn must "
@@ -32,6 +32,14 @@ _NOTE_BEFORE_2_13 = (
     "the process from the last checkpoint."
 )
 
+# Every captured update pays for the comparisons: `map` runs these without Python's interpreter.
+_requires_grad = operator.attrgetter("requires_grad")
+_training = operator.attrgetter("training")
+
+# A graph bakes the settings of an optimizer in, except for the learning rate, which it reads from
+# the clock's tensor. The parameters are compared as objects.
+_NOT_COMPARED = ("lr", "initial_lr", "params")
+
 
 def check_graph(model: nn.Module, parallelism: Parallelism, device: torch.device) -> None:
     """Reject what a CUDA graph cannot hold."""
@@ -43,6 +51,83 @@ def check_graph(model: nn.Module, parallelism: Parallelism, device: torch.device
         raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
 
 
+class Guards:
+    """Detect changes to what a captured update depends on, apart from the shapes of its batches.
+
+    Compared are each module's mode, submodules, parameters and buffers; the optimizers' settings
+    and states; and the memory and `requires_grad` of all their tensors. Other changes go unnoticed:
+    to plain values that a forward pass reads (a dropout probability, a variable of `loss_fn`), to
+    hooks, to torch's global switches, and to `.data` if it becomes another view of the same memory.
+
+    Args:
+        model: The module that is trained.
+        optimizers: Its optimizers.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        self._model = model
+        self._optimizers = optimizers
+        self.record()
+
+    def record(self) -> None:
+        """Record the current state, to compare later states with it."""
+        self._modules = list(self._model.modules())
+        # The objects are kept alive: a new object could otherwise get the id of one that was freed.
+        self._recorded_objects = self._objects()
+        tensors = [item for item in self._recorded_objects if isinstance(item, Tensor)]
+        self._tensors = [tensor for tensor in tensors if tensor.layout == torch.strided]
+        self._recorded_values = self._values()
+
+    def failed(self) -> bool:
+        """Return True if anything differs from the recorded state. Does not synchronize."""
+        objects = self._objects()
+        recorded = self._recorded_objects
+        if len(objects) != len(recorded) or not all(map(operator.is_, objects, recorded)):
+            return True
+        # Only now are the recorded tensors known to be in use, so that their memory says something.
+        return self._values() != self._recorded_values
+
+    def _objects(self) -> list[Any]:
+        """Return all submodules, parameters, buffers and values of states, in one flat list."""
+        objects: list[Any] = []
+        for module in self._modules:
+            objects += module._modules.values()
+            objects += module._parameters.values()
+            objects += module._buffers.values()
+        for optimizer in self._optimizers:
+            for state in optimizer.state.values():
+                objects += state.values()
+        return objects
+
+    def _values(self) -> list[Any]:
+        """Return what the objects do not show: settings, modes, the memory of the tensors."""
+        values: list[Any] = []
+        for group in all_groups(self._optimizers):
+            for name, setting in group.items():
+                if name not in _NOT_COMPARED:
+                    values += name, _comparable(setting)
+        values += map(Tensor.data_ptr, self._tensors)
+        values += map(_requires_grad, self._tensors)
+        values += map(_training, self._modules)
+        return values
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value whose comparison does not synchronize with the device."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_comparable, cast("tuple[Any, ...]", value)))
+    if isinstance(value, Tensor):
+        return id(value)
+    return value
+
+
+class _FlatBatch(NamedTuple):
+    """A micro-batch, flattened."""
+
+    leaves: list[Any]
+    structure: Any
+
+
 class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
@@ -50,7 +135,7 @@ class _Captured(NamedTuple):
 
 
 class GraphedUpdate:
-    """An update that runs eagerly at first and from a CUDA graph later, one for each shape of batch.
+    """An update that runs eagerly at first, and later from one CUDA graph per shape of batch.
 
     Args:
         update: Takes the micro-batches and returns tensors, and other values that depend only on
@@ -61,15 +146,16 @@ class GraphedUpdate:
     """
 
     # A graph replays the same kernels on the same memory. For each shape of batch:
-    # 1. The first three updates are warm-ups: real updates, which train and count. They run
-    # eagerly, on the
-    #    side stream that is captured later, so that compilation and the optimizers' states precede capture.
+    #
+    # 1. The first three updates are warm-ups: real updates, which train and count. They run eagerly
+    #    on the side stream that is captured later, so that compilation and the optimizers' states
+    #    precede the capture.
     # 2. Capture records an update on static inputs, empty tensors of the batch's layout. It
-    # executes nothing:
-    #    neither parameters nor counters move, and the first replay follows at once.
+    #    executes nothing: neither parameters nor counters move, and the first replay follows at
+    #    once.
     # 3. A replay copies the batch into the static inputs, runs the graph, and clones its outputs,
-    # which the
-    #    next replay would overwrite.
+    #    which the next replay would overwrite.
+    #
     # All graphs share one memory pool: only one runs at a time, and nothing in it is needed after a
     # replay.
 
@@ -80,7 +166,9 @@ class GraphedUpdate:
         guards: Guards,
         device: torch.device,
     ) -> None:
-        self._update, self._steppers, self._guards = update, steppers, guards
+        self._update = update
+        self._steppers = steppers
+        self._guards = guards
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)
         self.drop()
 
@@ -94,30 +182,28 @@ class GraphedUpdate:
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         if self._warm_ups and self._guards.failed():
             self.drop()
-        flat = [pytree.tree_flatten(batch) for batch in micro_batches]
-        for leaf in chain.from_iterable(leaves for leaves, _ in flat):
-            _check_leaf(leaf, self._stream.device)
-        shape = tuple((structure, *_shape_of(leaves)) for leaves, structure in flat)
+        batches = [_FlatBatch(*pytree.tree_flatten(batch)) for batch in micro_batches]
+        for batch in batches:
+            for leaf in batch.leaves:
+                _check_leaf(leaf, self._stream.device)
+        shape = tuple((batch.structure, *_shape_of(batch.leaves)) for batch in batches)
         captured = self.captured.get(shape)
-        if captured is None:
-            warm_ups = self._warm_ups.get(shape, 0)
-            is_new = shape not in self._warm_ups
-            if len(self.captured) == _MAX_GRAPHS or (is_new and len(self._warm_ups) == _MAX_SHAPES):
-                return self._update(micro_batches)
-            if warm_ups < _WARM_UPS:
-                outputs = self._warm_up(micro_batches)
-                self._warm_ups[shape] = warm_ups + 1
-                if not self.captured:
-                    self._guards.record()  # optimizers create states during warm-ups: not a change
-                return outputs
-            captured = self.captured[shape] = self._capture(flat)
-        if captured.inputs:
-            tensors = chain.from_iterable(_unique_tensors(leaves).values() for leaves, _ in flat)
-            torch._foreach_copy_(captured.inputs, list(map(_without_overlap, tensors)))
-        captured.graph.replay()
-        return tuple(map(_clone_tensor, captured.outputs))
+        if captured is not None:
+            return _replay(captured, batches)
+        if self._is_full_for(shape):
+            return self._update(micro_batches)
+        if self._warm_ups.get(shape, 0) < _WARM_UPS:
+            return self._warm_up(shape, micro_batches)
+        captured = self._capture(batches)
+        self.captured[shape] = captured
+        return _replay(captured, batches)
 
-    def _warm_up(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
+    def _is_full_for(self, shape: Any) -> bool:
+        if len(self.captured) == _MAX_GRAPHS:
+            return True
+        return shape not in self._warm_ups and len(self._warm_ups) == _MAX_SHAPES
+
+    def _warm_up(self, shape: Any, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
         try:
@@ -128,17 +214,19 @@ class GraphedUpdate:
         for output in outputs:
             if isinstance(output, Tensor):
                 output.record_stream(current)  # the side stream must not reuse its memory too early
+        self._warm_ups[shape] = self._warm_ups.get(shape, 0) + 1
+        if not self.captured:
+            self._guards.record()  # optimizers create states during warm-ups: not a change
         return outputs
 
-    def _capture(self, flat: list[tuple[list[Any], Any]]) -> _Captured:
+    def _capture(self, batches: Sequence[_FlatBatch]) -> _Captured:
         inputs: list[Tensor] = []
-        batches: list[Any] = []
-        for leaves, structure in flat:
+        static_batches: list[Any] = []
+        for leaves, structure in batches:
             static = {key: _empty_like(tensor) for key, tensor in _unique_tensors(leaves).items()}
             inputs += map(_without_overlap, static.values())
-            batches.append(
-                pytree.tree_unflatten([static.get(id(leaf), leaf) for leaf in leaves], structure)
-            )
+            static_leaves = [static.get(id(leaf), leaf) for leaf in leaves]
+            static_batches.append(pytree.tree_unflatten(static_leaves, structure))
         graph = torch.cuda.CUDAGraph()
         outputs: tuple[Any, ...] = ()
         failure: Exception | None = None
@@ -153,7 +241,7 @@ class GraphedUpdate:
                 ),
             ):
                 try:
-                    outputs = self._update(batches)
+                    outputs = self._update(static_batches)
                 except Exception as error:
                     failure = error  # the more telling one: leaving the context may raise another
         except Exception as error:
@@ -173,8 +261,20 @@ class GraphedUpdate:
         return _Captured(graph, inputs, outputs)
 
 
+def _replay(captured: _Captured, batches: Sequence[_FlatBatch]) -> tuple[Any, ...]:
+    if captured.inputs:
+        tensors: list[Tensor] = []
+        for batch in batches:
+            tensors += map(_without_overlap, _unique_tensors(batch.leaves).values())
+        torch._foreach_copy_(captured.inputs, tensors)
+    captured.graph.replay()
+    return tuple(map(_clone_tensor, captured.outputs))
+
+
 def _clone_tensor(output: Any) -> Any:
-    return output.clone() if isinstance(output, Tensor) else output
+    if isinstance(output, Tensor):
+        return output.clone()
+    return output
 
 
 def _check_leaf(leaf: Any, device: torch.device) -> None:
@@ -210,7 +310,7 @@ def _unique_tensors(leaves: Sequence[Any]) -> dict[int, Tensor]:
 
 
 def _shape_of(leaves: Sequence[Any]) -> Iterator[Any]:
-    """Yield what must be equal for a replay: which leaves are one tensor, all layouts, and plain values."""
+    """Yield what must be equal for a replay: identities of tensors, layouts, plain values."""
     numbers = {key: number for number, key in enumerate(_unique_tensors(leaves))}
     for leaf in leaves:
         if isinstance(leaf, Tensor):
@@ -221,7 +321,7 @@ def _shape_of(leaves: Sequence[Any]) -> Iterator[Any]:
 
 
 def _empty_like(tensor: Tensor) -> Tensor:
-    """Return an empty tensor of the same strides, gaps included: a compiled loss_fn depends on them."""
+    """Return an empty tensor of the same strides, with gaps: compiled code depends on them."""
     empty = torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
@@ -232,24 +332,35 @@ def _without_overlap(tensor: Tensor) -> Tensor:
     """Return a view of the tensor's memory that has each element once, to copy from or to."""
     # An expanded tensor shows one element several times, and a copy to such a view is undefined.
     # So:
-    #   shape (2, 3), stride (0, 1): sizes (1, 3): the repeated dimension is read once;
-    #   shape (2, 3), stride (4, 1): 1·2 < 4, so no elements meet: the view itself, without its gaps;
-    #   shape (3, 2), stride (1, 1): elements may meet: all of the range, 2·1 + 1·1 + 1 = 4 elements.
-    # The first call undoes the flags of conjugate and negated views: it is memory that is copied,
-    # not values.
+    #
+    #     shape (2, 3), stride (0, 1): sizes (1, 3): the repeated dimension is read once
+    #     shape (2, 3), stride (4, 1): 1·2 < 4, so no elements meet: the view, without its gaps
+    #     shape (3, 2), stride (1, 1): elements may meet: the range of 2·1 + 1·1 + 1 = 4 elements
+    #
+    # The first call undoes the flags of conjugate and negated views: memory is copied, not values.
     tensor = _with_flags_of(tensor, tensor.detach())
     if tensor.is_contiguous() or not tensor.numel():
         return tensor
     strides = tensor.stride()
-    sizes = [size if stride else 1 for size, stride in zip(tensor.shape, strides, strict=True)]
-    last, are_apart = 0, True
+    sizes = list(tensor.shape)
+    for dimension, stride in enumerate(strides):
+        if stride == 0:
+            sizes[dimension] = 1
+    last = 0
+    can_meet = False
     for stride, size in sorted(zip(strides, sizes, strict=True)):
-        are_apart = are_apart and (size == 1 or stride > last)
+        if size > 1 and stride <= last:
+            can_meet = True
         last += (size - 1) * stride
-    return tensor.as_strided(sizes, strides) if are_apart else tensor.as_strided((last + 1,), (1,))
+    if can_meet:
+        return tensor.as_strided((last + 1,), (1,))
+    return tensor.as_strided(sizes, strides)
 
 
 def _with_flags_of(like: Tensor, tensor: Tensor) -> Tensor:
-    """Return a view of `tensor` whose conjugate and negative flags are toggled if `like` has them set."""
-    tensor = tensor.conj() if like.is_conj() else tensor
-    return torch._neg_view(tensor) if like.is_neg() else tensor
+    """Return a view of `tensor`, with the conjugate and negative flags of `like` toggled."""
+    if like.is_conj():
+        tensor = tensor.conj()
+    if like.is_neg():
+        tensor = torch._neg_view(tensor)
+    return tensor

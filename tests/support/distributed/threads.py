@@ -1,0 +1,76 @@
+"""Threads that act as the ranks of a group, for code that only gathers values: they start at once."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import ReduceOp
+
+from torch_bridge.distributed import processes
+from torch_bridge.distributed.parallelism import Parallelism
+
+_LIMIT = 30  # seconds that a rank waits for the others
+
+
+class _Group:
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._of_thread = threading.local()
+        self._values: list[Any] = [None] * size
+        self._barrier = threading.Barrier(size, timeout=_LIMIT)
+
+    def rank(self) -> int:
+        return self._of_thread.rank
+
+    def gather(self, value: Any, group: Any = None) -> list[Any]:
+        self._values[self.rank()] = value
+        self._barrier.wait()
+        values = list(self._values)
+        self._barrier.wait()
+        return values
+
+    def broadcast(self, objects: list[Any], source: int) -> None:
+        objects[:] = self.gather(list(objects))[source]
+
+    def call(self, rank: int, function: Callable[[], Any]) -> Any:
+        self._of_thread.rank = rank
+        try:
+            return function()
+        except BaseException:
+            self._barrier.abort()  # otherwise the other ranks would wait for this one
+            raise
+
+
+def on_ranks(function: Callable[[], Any], size: int) -> list[Any]:
+    """Call a function on each rank, and return the results in the order of ranks."""
+    group = _Group(size)
+    with (
+        patch.multiple(processes, gather=group.gather, rank=group.rank, world_size=lambda: size),
+        patch.object(distributed, "broadcast_object_list", group.broadcast),
+        ThreadPoolExecutor(size) as pool,
+    ):
+        ranks = [pool.submit(group.call, rank, function) for rank in range(size)]
+        errors = [error for rank in ranks if (error := rank.exception())]
+        for error in errors:
+            if not isinstance(error, threading.BrokenBarrierError):
+                raise error
+        return [rank.result() for rank in ranks]
+
+
+class Replica(Parallelism):
+    """A rank that holds all parameters, as under `DistributedDataParallel`."""
+
+    is_distributed = True
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.size = self.replicas = processes.world_size()
+        self.rank = processes.rank()
+
+    def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+        gathered = torch.stack(processes.gather(values.clone()))
+        values.copy_(gathered.sum(0) if operation == ReduceOp.SUM else gathered.amax(0))

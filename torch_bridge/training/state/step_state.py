@@ -1,0 +1,282 @@
+"""The state of a training step: its entries, and the checks of a saved one.
+
+The checks are those that torch's own `load_state_dict` does not make.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, TypedDict, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from torch_bridge.curve_api import checks
+from torch_bridge.distributed.dtensors import host_copier, mesh_of
+from torch_bridge.distributed.plain_names import to_plain_names
+from torch_bridge.saved_states import States, read_position
+from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
+from torch_bridge.training.state.optimizer_states import check_same_parameters
+
+
+class TrainStepState(TypedDict):
+    """The state that `TrainStep.state_dict` returns: tensors in host memory and plain values.
+
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import TrainStep
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    >>> def loss_fn(model, batch):
+    ...     return model(batch).mean()
+    >>> step = TrainStep(model, optimizer, loss_fn, PlateauCurve(100))
+    >>> state: TrainStepState = step.state_dict()
+    >>> state["applied"], state["precision"], list(state["model"])
+    (0, 'fp32', ['weight', 'bias'])
+    """
+
+    model: dict[str, Any]
+    """The state of the model, under the names of the unwrapped model."""
+    optimizer: Any
+    """The state of the optimizer, or a list of the states of several."""
+    optimizer_type: str | list[str]
+    """The name of the optimizer's class, or a list of names."""
+    parameters: list[list[str]]
+    """The names of each parameter group's parameters, without the parts that wrappers add."""
+    precision: str
+    """`"fp32"`, `"bf16"` or `"fp16"`."""
+    records: list[dict[str, Any]]
+    """The record of each parameter group, as `plateau_jax.resume_record` returns it."""
+    applied: int
+    """Number of updates applied."""
+    skipped: int
+    """Number of updates skipped."""
+    curve_step: int
+    """The step of the curve that gives the next update its learning rates."""
+    consumed: int
+    """Number of samples or tokens consumed; without a `DataClock`, equal to `applied`."""
+    peak_was_set: bool
+    """True if `set_peak` has set the peaks, so that they may differ from those of the program."""
+    hold: list[dict[str, int | float]]
+    """The states of the rules that may hold the curve."""
+    loss_scale: Sequence[Tensor] | None
+    """With `precision="fp16"` the loss scale, a float32 scalar, and its growth counter; then the
+    divisor of sums, if the ranks have agreed on one. None if there is neither."""
+    carry: list[Tensor] | None
+    """The leaves of the recurrent state, with its shapes and dtypes; None if the step has none."""
+    random: dict[str, Tensor]
+    """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU,
+    `"cuda"`."""
+
+
+def one_or_list(items: list[Any]) -> Any:
+    """Return a single item itself, and several as a list, as a state holds optimizers."""
+    if len(items) == 1:
+        return items[0]
+    return items
+
+
+def as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
+    """Undo `one_or_list` for the states of these optimizers."""
+    if len(optimizers) == 1:
+        return [saved]
+    return saved
+
+
+def optimizer_states(
+    optimizers: Sequence[Optimizer], clock: Clock, step: int
+) -> list[dict[str, Any]]:
+    """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
+    states = [optimizer.state_dict() for optimizer in optimizers]
+    groups = chain.from_iterable(state["param_groups"] for state in states)
+    lrs = clock.lrs_at(step)
+    # Not strict: a group added after the step was built has no learning rate; the next update
+    # rejects it.
+    for group, peak, lr in zip(groups, clock.peaks, lrs, strict=False):
+        if isinstance(group["lr"], Tensor):
+            group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu")
+        else:
+            group["lr"] = lr
+        group["initial_lr"] = peak
+    return states
+
+
+def copy_to_host(state: TrainStepState) -> TrainStepState:
+    """Return the state with each tensor copied to host memory; tied tensors stay tied."""
+    copied = pytree.tree_map_only(Tensor, host_copier(), state)
+    # tree_map drops this attribute, in which torch keeps the versions of the modules.
+    if hasattr(state["model"], "_metadata"):
+        copied["model"]._metadata = cast("Any", state["model"])._metadata
+    return copied
+
+
+def get_random_states(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of torch's generators: the CPU's and, for a CUDA device, that device's."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)
+
+
+def check_saved_state(current: TrainStepState, saved: Any) -> None:
+    """Reject a state that torch would load, and that a run can't continue from.
+
+    Torch itself rejects different names in a model, and different sizes of parameter groups. It
+    casts a model's dtypes, broadcasts a carry, and takes whatever moments an optimizer's state has.
+
+    Args:
+        current: The current state of the step.
+        saved: The state to be loaded.
+
+    Raises:
+        ValueError: The message names the entry.
+    """
+    _check_keys(current, saved)
+    for name in ("precision", "optimizer_type"):
+        if current[name] != saved[name]:
+            raise ValueError(
+                f"state_dict was saved with {name} = {saved[name]}, and this step has "
+                f"{current[name]}"
+            )
+    if "cpu" not in saved["random"]:
+        raise ValueError("state_dict has no random state of the CPU")
+    check_same_parameters(current["parameters"], saved["parameters"], "parameters")
+    _check_shards(current, saved)
+    _check_model(current["model"], to_plain_names(saved["model"], current["model"]))
+    _check_equal(
+        "a different carry", _describe_carry(current["carry"]), _describe_carry(saved["carry"])
+    )
+    _check_loss_scale(saved["loss_scale"] or (), current["precision"])
+
+
+def _check_keys(current: TrainStepState, saved: Any) -> None:
+    keys: set[str] = set(cast("Any", saved)) if isinstance(saved, Mapping) else set()
+    if "base_lrs" in keys:
+        raise ValueError(
+            "state_dict is not the state of a TrainStep: it is the state of a scheduler. Load "
+            "model and optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); "
+            "with clock=, see docs/training_step.md, From a TrainStep to a scheduler, and back"
+        )
+    if "curves" in keys:
+        raise ValueError(
+            "state_dict was saved by an earlier version, whose states are not read: load its "
+            "'model' and 'optimizer', then build TrainStep(..., initial_updates=state['clock'])"
+        )
+    if keys != current.keys():
+        raise ValueError(
+            f"state_dict is not the state of a TrainStep, which has the keys {list(current)}"
+        )
+
+
+def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:
+    """Reject shards of a different rank or number of ranks. Whole tensors fit everywhere."""
+    places = {_mesh_coordinates(value) for value in current["model"].values()}
+    places.add(None)
+    for value in pytree.tree_leaves([dict(saved["model"]), saved["optimizer"]]):
+        place = _mesh_coordinates(value)
+        if place not in places:
+            raise ValueError(
+                f"state_dict has shards of tensors, placed as {value.placements} over {place}, but "
+                "the model's are placed differently: each rank must load its own state; save and "
+                "load through Checkpoints to resume with a different number of ranks"
+            )
+
+
+def _mesh_coordinates(value: Any) -> str | None:
+    """Return this rank's coordinates in the mesh of a DTensor; None for a plain tensor."""
+    # Only the mesh matters: torch itself converts between placements over one mesh.
+    mesh = mesh_of(value)
+    if mesh is None:
+        return None
+    return f"{tuple(mesh.shape)} ranks at {mesh.get_coordinate()}"
+
+
+def _check_model(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Reject different dtypes or shapes: torch casts the former, and loads (1,) into ()."""
+    kinds: dict[str, str] = {}
+    saved_kinds: dict[str, str] = {}
+    for name, tensor in current.items():
+        saved_tensor = saved.get(name)
+        if "_extra_state" in name:  # it may be of any type, and change it
+            continue
+        if isinstance(tensor, Tensor) and isinstance(saved_tensor, Tensor):
+            kinds[name] = _describe_tensor(tensor)
+            saved_kinds[name] = _describe_tensor(saved_tensor)
+    _check_equal("a different model", kinds, saved_kinds)
+
+
+def _describe_carry(leaves: Sequence[Tensor] | None) -> dict[int, str]:
+    return {index: _describe_tensor(leaf) for index, leaf in enumerate(leaves or ())}
+
+
+def _describe_tensor(tensor: Tensor) -> str:
+    return f"{tensor.dtype} of {tuple(tensor.shape)}"
+
+
+def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) -> None:
+    differences: list[str] = []
+    for name in current | saved:
+        here = current.get(name, "missing")
+        in_state = saved.get(name, "missing")
+        if here != in_state:
+            differences.append(f"{name}: {in_state} in the state, {here} here")
+    if differences:
+        raise ValueError(f"state_dict was saved with {source}: " + "; ".join(differences[:5]))
+
+
+def _check_loss_scale(state: Sequence[Tensor], precision: str) -> None:
+    """Reject a scale or a divisor of sums with which every update would be skipped."""
+    factors = list(state)
+    has_right_length = len(state) <= 1
+    if precision == "fp16":
+        factors = [*state[:1], *state[2:]]  # without the counter of good updates
+        has_right_length = len(state) in (2, 3)
+    if not has_right_length or not all(0 < factor < math.inf for factor in factors):
+        raise ValueError(
+            f"state_dict has loss_scale = {state}, with which every update would be skipped"
+        )
+
+
+class SavedRun(NamedTuple):
+    """The position at which a saved run continues."""
+
+    counters: Counters
+    peaks: list[float]
+    hold_states: States
+    messages: list[str]
+    """Warnings that are due, because the clocks or the curves differ."""
+
+
+def read_saved_run(
+    saved: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], *, strict: bool
+) -> SavedRun:
+    """Return the position of a saved run, and compare its curves and clock.
+
+    Raises:
+        ValueError: See `TrainStep.load_state_dict`.
+    """
+    applied = checked_updates("applied", saved["applied"])
+    skipped = checked_updates("skipped", saved["skipped"])
+    position = read_position(
+        saved, applied, clock.curves, clock.checked, "TrainStep", strict=strict
+    )
+    consumed = position.consumed
+    if clock.checked.unit is None:
+        consumed = applied
+    counters = Counters(applied, skipped, position.curve_step, consumed)
+
+    states = as_list(saved["optimizer"], optimizers)
+    groups = chain.from_iterable(state["param_groups"] for state in states)
+    peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
+    if len(peaks) != len(clock.peaks):
+        raise ValueError(
+            f"state_dict has {len(peaks)} parameter groups; this step has {len(clock.peaks)}"
+        )
+    return SavedRun(counters, peaks, position.hold_states, position.messages)
