@@ -2,8 +2,8 @@
 
     python .ci/check_description.py WHEEL
 
-The index's own renderer makes HTML of it: every picture and link there has a whole address, and every block
-of code is that of the README.
+The index's own renderer makes HTML of it: every picture and link there has a whole address, and
+every block of code is that of the README.
 """
 
 import re

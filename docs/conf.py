@@ -63,9 +63,8 @@ if repository.startswith("https://github.com/"):  # .ci/first_publication fills 
     }
 pygments_dark_style = "a11y-dark"  # the default style underlines module names, like links
 html_title = "plateau-jax"
-html_baseurl = os.environ.get(
-    "READTHEDOCS_CANONICAL_URL", ""
-)  # search engines prefer this version's pages
+# Search engines prefer this version's pages.
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")
 html_copy_source = False
 html_use_index = False  # reference/index.md lists all names, in order of use
 html_css_files = ["site.css"]
@@ -84,7 +83,7 @@ napoleon_custom_sections = [("Attributes", "params_style")]  # formatted like Ar
 
 
 def mark_equations(app, what, name, obj, options, lines):
-    """Turn each indented block after an empty line, a docstring's equation, into a literal block."""
+    """Turn a docstring's equations, indented blocks after an empty line, into literal blocks."""
     # In reStructuredText such a block would be a quotation, set as prose.
     marked, before = [], ""
     for index, line in enumerate(lines):
@@ -102,7 +101,7 @@ def mark_equations(app, what, name, obj, options, lines):
 
 
 def link_to_site_pages(app, name, source):
-    """Replace links to the notebook's and the changelog's files by links to their pages on the site."""
+    """Replace links to the files of notebook and changelog by links to their pages."""
     source[0] = source[0].replace("](../examples/choosing_a_curve.ipynb)", "](choosing_a_curve)")
     source[0] = source[0].replace("](../CHANGELOG.md)", "](changelog)")
 

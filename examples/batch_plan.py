@@ -1,4 +1,4 @@
-"""Train a small GPT with a constant batch size, and with one that grows: their curve counts tokens.
+"""Train a small GPT with a constant batch size and with one that grows; the curve counts tokens.
 
 The transformer and the text are those of train_gpt.py; a token is a byte. A step of the curve is
 1000 tokens, however they are divided into updates. So after equal numbers of tokens both runs have
@@ -11,7 +11,7 @@ minutes on one CPU core.
 
     python examples/batch_plan.py
     python examples/batch_plan.py --tokens 1024000 --plan 0:1024 204800:2048
-    python examples/batch_plan.py --resume (with the settings of the checkpoint, unless given again)
+    python examples/batch_plan.py --resume        (keeps settings that are not given again)
     torchrun --nproc-per-node 2 examples/batch_plan.py --resume --micro-batch 256
 
 With --seesaw it compares a cosine with the batch plan that doubles the batch instead of halving the
@@ -67,7 +67,7 @@ class TrainingRun:
         self.step = TrainStep(model, adamw, loss_fn, curve, max_norm=1.0, **options)
 
     def read_figures(self):
-        """Return, for each update, the tokens before it, its tokens, its learning rate and its loss."""
+        """Return the tokens before each update, its tokens, its learning rate and its loss."""
         self.log.flush()
         rows = [(row["consumed"], row["lr"], row["loss"]) for row in self.log.rows]
         consumed, learning_rates, losses = np.array(rows).reshape(-1, 3).T
@@ -108,7 +108,7 @@ def train(run, rows, args, stop, save):
 
 
 def compare(runs, curve):
-    """Print how many learning rates differ: between the runs at equal tokens, and between the frameworks."""
+    """Print how many learning rates differ between the runs, and between the frameworks."""
     begins, counts, in_torch, _ = zip(*(run.read_figures() for run in runs), strict=True)
     in_jax = [lrs_in_jax(curve, PEAK, UNIT, run_counts) for run_counts in counts]
     _, *common = np.intersect1d(*begins, return_indices=True)

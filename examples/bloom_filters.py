@@ -1,4 +1,4 @@
-"""Bloom filters of names, for train_bloom.py: registries that may not exchange names compare the filters.
+"""Bloom filters of names, for train_bloom.py: registries compare them instead of names.
 
 Every two-gram of a name, its ends marked (_S SM MI IT TH H_), sets some bits of the name's filter.
 Hash functions with a key choose the bits: Schnell, Bachteler and Reiher, 2009, "Privacy-preserving
@@ -15,18 +15,16 @@ import names
 import numpy as np
 import torch
 
-SURNAMES = names.FILES[
-    "last"
-]  # of the US census of 1990: the most common first, in lines of one width
+# Of the US census of 1990: the most common first, in lines of one width.
+SURNAMES = names.FILES["last"]
 LINE, LONGEST = 35, 13  # bytes of a line, letters of a name
 LETTERS = "_ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-TWO_GRAMS = [first + second for first in LETTERS for second in LETTERS][
-    1:
-]  # no name has the two-gram __
+TWO_GRAMS = [first + second for first in LETTERS for second in LETTERS]
+TWO_GRAMS.remove("__")  # no name has it
 
 
 def positions(bits, hashes):
-    """Return the bits that each two-gram sets: (h₁ + i·h₂) mod bits, for two keyed hash functions."""
+    """Return the bits that each two-gram sets: (h₁ + i·h₂) mod bits, with two keyed hashes."""
     digests = (
         [
             int.from_bytes(hmac.digest(b"the registries' secret", gram.encode(), kind))
@@ -38,7 +36,7 @@ def positions(bits, hashes):
 
 
 def encode(source, count, bits, positions, digest=None):
-    """Return the filters and the two-grams of the first `count` names, as arrays with eight bits per byte.
+    """Return the filters and the two-grams of the first `count` names, eight bits per byte.
 
     `digest`, of the source's bytes, is unused here: it is a part of the cache's key.
     """
@@ -92,7 +90,7 @@ def encode_at_once(source, count, bits, positions):
 
 
 def compare(*arguments):
-    """Time both functions, which must agree, in turn; return the medians of three rounds, in seconds."""
+    """Time both functions, which must agree; return medians of three rounds, in seconds."""
     seconds = {encode_row_by_row: [], encode_at_once: []}
     for _ in range(3):
         results = []

@@ -1,4 +1,4 @@
-"""Compare cooldowns from one checkpoint with merged weights, and hold a plateau until the loss is flat.
+"""Compare cooldowns from one checkpoint with merged weights, and hold a plateau until it is flat.
 
 A small network learns to predict the next byte of Python's standard library from the previous
 eight: in JAX with optax and in PyTorch with LambdaLR, from the same weights, with the same batches.
@@ -232,7 +232,7 @@ def merge(trees, weights):
 
 
 class SeedResults(NamedTuple):
-    """The runs of one seed, and held-out losses in JAX after the updates at which each cooldown ends."""
+    """The runs of one seed, and held-out losses in JAX where each cooldown ends."""
 
     number: int
     runs: list[Run]
@@ -245,7 +245,7 @@ class SeedResults(NamedTuple):
 
 
 def train_seed(text, stable, branches, args):
-    """Train the stable phase, then continue it with each cooldown and at the constant learning rate."""
+    """Train the stable phase; continue it with each cooldown and at a constant learning rate."""
     trunk = train("stable phase", stable, args, text)
     cooled = [
         train(f"cooldown of {branch.steps}", branch, args, text, start=trunk) for branch in branches
@@ -290,7 +290,7 @@ def compare(seeds, args):
 
 
 def draw_picture(path, seeds, held):
-    """Draw learning rates and losses of the first seed and, to the right, the final losses of all seeds."""
+    """Draw learning rates and losses of the first seed, and final losses of all seeds."""
     figure = plt.figure(figsize=(12, 7), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=(2, 3), width_ratios=(3, 1))
     above, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[:, 1])

@@ -14,11 +14,8 @@ from plateau_jax import PlateauCurve, StagedCurve
 matplotlib.use("Agg")  # Files, no window.
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
-BLUE, ORANGE, GREEN = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-)  # Okabe and Ito, safe for colour-blind readers
+# Okabe and Ito, safe for colour-blind readers.
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 
 
 def make_axes(size, total):

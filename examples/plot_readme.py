@@ -1,4 +1,4 @@
-"""Draw the README's picture: a curve with a plateau at its peak, and a shorter run that branches off it.
+"""Draw the README's picture: a curve with a plateau at its peak, and a shorter run branching off.
 
 python examples/plot_readme.py
 """

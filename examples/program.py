@@ -20,7 +20,7 @@ def leave_on_ctrl_c() -> None:
 
 
 def stop_between_updates(*signals: signal.Signals) -> threading.Event:
-    """Return an event that Ctrl-C or one of the signals sets. The second signal ends the program at once."""
+    """Return an event that Ctrl-C or a signal sets. A second signal ends the program at once."""
     stop = threading.Event()
 
     def request_stop(number, _):
@@ -33,7 +33,7 @@ def stop_between_updates(*signals: signal.Signals) -> threading.Event:
 
 
 def parse_with_checkpoint(parser: ArgumentParser):
-    """Parse the arguments; with --resume, also return the checkpoint, whose settings become the defaults."""
+    """Parse the arguments; with --resume, also return the checkpoint with its defaults."""
     import torch  # takes seconds, and some examples use only JAX
 
     default = Path(sys.argv[0]).with_suffix(".pt").name

@@ -43,7 +43,7 @@ def prepare(seed, images):
 
 
 def averaging_factors(curve, interval):
-    """Return by how much the average moves towards the weights after each update, 0 for most of them."""
+    """Return how far the average moves to the weights after each update: mostly 0."""
     factors = np.zeros(WINDOWS[-1][1] + 1, np.float32)
     for first, last in WINDOWS:
         steps = [*range(first, last, interval), last]

@@ -23,7 +23,7 @@ PEAK, TUNED = 4e-3, 1024  # learning rate, and the batch for which train_gpt.py 
 
 
 class TrainingRun:
-    """A model, with AdamW and a scheduler that counts tokens, and the counts and learning rates so far."""
+    """A model, AdamW, a scheduler that counts tokens, and the counts and learning rates so far."""
 
     def __init__(self, seed, curve, plan, peak):
         torch.manual_seed(seed)
@@ -35,7 +35,7 @@ class TrainingRun:
         self.scheduler = lambda_lr(self.adamw, curve, clock=DataClock(UNIT))
 
     def train(self, rows, until):
-        """Train until at least `until` tokens are consumed; the last update is cut where the rows end."""
+        """Train until at least `until` tokens are consumed; the rows' end cuts the last update."""
         while (consumed := self.scheduler.consumed) < until:
             count = min(self.plan(consumed), len(rows) * CONTEXT - consumed)
             first = consumed // CONTEXT
@@ -80,7 +80,7 @@ def lrs_in_jax(curve, peak, unit, counts):
 
 
 def compare_with_cosine(seeds, total):
-    """Train cosines with a constant batch, and Seesaw from the same batch; print updates and losses."""
+    """Train cosines with a constant batch, and Seesaw from it; print updates and losses."""
     torch.set_num_threads(1)  # the model is small
     text, held_out = (text.unfold(0, CONTEXT + 1, CONTEXT) for text in read_text())
     held_out = held_out[:: max(1, len(held_out) // 512)]

@@ -1,4 +1,4 @@
-"""Recover the two-grams of surnames from their Bloom filters, with a network and with a linear model.
+"""Recover the two-grams of surnames from their Bloom filters, with a network and a linear model.
 
 The filters of bloom_filters.py keep names secret while registries compare them. How much of a name
 can a model read out of its filter, after training on other names and their filters? The names are
@@ -14,7 +14,7 @@ long), and with the key.
 
     python examples/train_bloom.py
     python examples/train_bloom.py --bits 1000 --hashes 30 --epochs 2
-    python examples/train_bloom.py --resume (after Ctrl-C, with the settings of the checkpoint)
+    python examples/train_bloom.py --resume    (after Ctrl-C, with the checkpoint's settings)
 """
 
 import program
@@ -95,14 +95,14 @@ def make_model(bits, hidden, log_odds):
 
 
 def loss_fn(model, batch):
-    """Return the cross-entropy of the names' two-grams, in nats, summed, and the number of names."""
+    """Return the summed cross-entropy of the names' two-grams in nats, and the number of names."""
     filters, grams = (part.float() for part in batch)
     loss = functional.binary_cross_entropy_with_logits(model(filters), grams, reduction="sum")
     return loss, len(filters)
 
 
 def precision_recall(scores, truth):
-    """Return thresholds from -12 to 12 below the largest score, and precision, recall and F1 at each."""
+    """Return thresholds from -12 to 12 below the largest score, with precision, recall, F1."""
     above = [
         torch.histc(values.clamp(-12, 12), 2400, -12, 12).double().flip(0).cumsum(0).flip(0)
         for values in (scores, scores[truth])
@@ -120,7 +120,7 @@ def score(predicted, truth):
 
 
 def draw_picture(path, curves, scores, groups, by_group):
-    """Draw, on the left, all thresholds and the chosen one and, on the right, rare and frequent two-grams."""
+    """Draw the thresholds with the chosen one, next to rare and frequent two-grams."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     for name, color in COLORS.items():
         precision, recall = curves[name]
@@ -180,9 +180,8 @@ def main() -> None:
     # not be.
     data = cached(args.data, count=args.count, **sizes)
     seconds = time.perf_counter() - start
-    shuffled = np.random.default_rng(0).permutation(
-        len(data["filters"])
-    )  # the same split for every seed
+    # The same split for every seed.
+    shuffled = np.random.default_rng(0).permutation(len(data["filters"]))
     training, validation, held_out = np.split(
         shuffled, [len(shuffled) * 8 // 10, len(shuffled) * 9 // 10]
     )

@@ -1,4 +1,4 @@
-"""Predict the next word of Python's standard library in flax, with the network sharded over several devices.
+"""Predict the next word of Python's standard library in flax, sharded over several devices.
 
 Eight words → the ninth, of a vocabulary of 2048. The mesh of devices has two axes: over "data" each
 device takes a share of the batch, over "model" a share of the vocabulary's table and of the hidden
@@ -14,7 +14,7 @@ Shoeybi et al., 2019, "Megatron-LM", arXiv:1909.08053.
 
     python examples/train_flax.py
     python examples/train_flax.py --mesh 4 2 --width 512
-    python examples/train_flax.py --resume (after Ctrl-C, with the settings of the checkpoint)
+    python examples/train_flax.py --resume    (after Ctrl-C, with the checkpoint's settings)
     python examples/train_flax.py --resume --mesh 1 1 --stable 1500 --cooldown 500
 """
 
@@ -119,7 +119,7 @@ class Text:
 
 
 class Run:
-    """A network and its optimizer on a mesh of devices, with the learning rate and loss of every update."""
+    """A network and its optimizer on a mesh of devices, with all learning rates and losses."""
 
     def __init__(self, args, adamw, devices, *shape):
         automatic = AxisType.Auto, AxisType.Auto
@@ -148,7 +148,7 @@ class Run:
         return float(loss_fn(self.parts[0], self._shard(rows)))
 
     def save(self, checkpoints, settings, curve):
-        """Start a save, which returns once the state is copied and writes during the next updates."""
+        """Start a save: it returns once the state is copied, and writes in the background."""
         past = {
             "rates": np.array(self.learning_rates).tolist(),
             "losses": np.array(self.losses).tolist(),

@@ -14,7 +14,7 @@ Learners"), with the names of https://github.com/karpathy/nanoGPT.
     python examples/train_gpt.py --global-batch 64    (in micro-batches as large as memory allows)
     python examples/train_gpt.py --optimizer muon
     python examples/train_gpt.py --precision bf16 --compile --cuda-graph --width 512 --layers 8
-    python examples/train_gpt.py --resume (with the settings of the checkpoint, unless given again)
+    python examples/train_gpt.py --resume         (keeps settings that are not given again)
     torchrun --nproc-per-node 2 examples/train_gpt.py --distribute fsdp --checkpoint-activations
 """
 
@@ -110,7 +110,7 @@ def read_text():
 
 
 def loss_of_frequencies(training, held_out):
-    """Return the cross-entropy, in nats, of held-out bytes under the training text's byte frequencies."""
+    """Return the cross-entropy of held-out bytes in nats, under the training bytes' frequencies."""
     counts = torch.bincount(training, minlength=BYTES) + 1.0
     return -(counts / counts.sum()).log()[held_out.long()].mean().item()
 
@@ -128,7 +128,7 @@ def sample(model, prompt, length, context, device):
 
 
 def optimizers(args, model):
-    """Return AdamW for everything, or Muon for the matrices inside the blocks and AdamW for the rest.
+    """Return AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest.
 
     AdamW: Loshchilov and Hutter, 2019, arXiv:1711.05101. Muon: Jordan et al., 2024,
     https://kellerjordan.github.io/posts/muon. Its updates are scaled to the size of AdamW's, so
@@ -150,7 +150,7 @@ def optimizers(args, model):
 
 
 def with_saved_settings(parser, **changed):
-    """Parse the arguments, with saved settings as defaults under --resume; return the settings file too."""
+    """Parse the arguments, whose defaults --resume reads from the settings file; return it too."""
     args = parser.parse_args()
     settings = Path(args.checkpoints, "settings.json")
     if args.resume:
@@ -334,7 +334,7 @@ def main() -> None:
 
 
 def stopped(stop, device):
-    """Return True if any rank received a signal to stop, so that all ranks stop after the same update."""
+    """Return True if any rank received a signal, so that all ranks stop after the same update."""
     if not distributed.is_initialized():
         return stop.is_set()
     signals = torch.tensor(float(stop.is_set()), device=device)

@@ -1,4 +1,4 @@
-"""Forecast the carbon dioxide over Mauna Loa a year ahead with an LSTM, by truncated backpropagation.
+"""Forecast the carbon dioxide over Mauna Loa with an LSTM, by truncated backpropagation.
 
 The data are the monthly means of 1958-2001 that ship with statsmodels. From the change since the
 previous month and from its state, the LSTM forecasts the next twelve months; it learns the seasons
@@ -10,7 +10,7 @@ changes.
 
     python examples/train_lstm.py
     python examples/train_lstm.py --epochs 80 --hidden 64 --output co2.png
-    python examples/train_lstm.py --resume (after Ctrl-C, with the settings of the checkpoint)
+    python examples/train_lstm.py --resume    (after Ctrl-C, with the checkpoint's settings)
 """
 
 import program
@@ -36,7 +36,7 @@ AHEAD = 12  # months
 
 
 class Forecaster(nn.Module):
-    """The change since the previous month → the changes over the next 1 … 12 months, for every month."""
+    """The change since the previous month → the changes over the next 1 … 12 months."""
 
     def __init__(self, hidden):
         super().__init__()
@@ -49,7 +49,7 @@ class Forecaster(nn.Module):
 
 
 def loss_fn(model, window, carry):
-    """Return the squared error in ppm², summed, with its weight: the number of months that count."""
+    """Return the summed squared error in ppm², and its weight: the months that count."""
     changes, targets, counts = window
     forecasts, carry = model(changes, carry)
     errors = (forecasts - targets).square().mean(-1)

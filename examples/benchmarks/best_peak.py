@@ -1,4 +1,4 @@
-"""Choose the peak of long published runs from short ones at three peaks, and print what each way costs.
+"""Choose the peak of long published runs from short ones, and print what each way costs.
 
 The long runs are those of 124M parameters with 50 000 steps that were trained at 5e-4, 1e-3 and
 2e-3, under nine curves. A parabola in ln peak through their three last losses is the truth: its
@@ -11,7 +11,7 @@ at that peak.
 
 PATH is a clone, which this program reads and does not copy:
 
-    git clone https://github.com/fabian-sp/lr-scheduling (measured at 8ace3a3, on main)
+    git clone https://github.com/fabian-sp/lr-scheduling        (measured at 8ace3a3, on main)
 
     python examples/benchmarks/best_peak.py lr-scheduling
 

@@ -1,4 +1,4 @@
-"""Compare `Checkpoints` with `torch.distributed.checkpoint` (DCP) as it comes, and with `torch.save`.
+"""Compare `Checkpoints` with `torch.distributed.checkpoint` (DCP), and with `torch.save`.
 
 The script prints medians over interleaved rounds, with files in the system's page cache: the time
 until `save` returns and training continues, the time until the checkpoint is on disk, the time of a
@@ -14,9 +14,9 @@ With several ranks every tensor is sharded, `torch.save` does not take part, and
 of rank 0.
 
     python examples/benchmarks/checkpoints.py
-    python examples/benchmarks/checkpoints.py --other ../earlier (a different checkout's Checkpoints
-    too) python examples/benchmarks/checkpoints.py --device cuda (the tensors are on a GPU) torchrun
-    --nproc-per-node 2 examples/benchmarks/checkpoints.py
+    python examples/benchmarks/checkpoints.py --other ../earlier    (and another checkout's)
+    python examples/benchmarks/checkpoints.py --device cuda    (the tensors are on a GPU)
+    torchrun --nproc-per-node 2 examples/benchmarks/checkpoints.py
 """
 
 import argparse
@@ -98,9 +98,8 @@ class Ours:
 
     def __init__(self, directory: Path, checkout: Path) -> None:
         sys.path.insert(0, str(checkout))
-        from torch_bridge import (
-            Checkpoints,
-        )  # not at the top: which checkout it comes from is known only now
+        # Not at the top: which checkout it comes from is known only now.
+        from torch_bridge import Checkpoints
 
         self.checkpoints = Checkpoints(directory, keep=1)
 
@@ -192,7 +191,7 @@ class Task:
     quick: bool
 
     def run(self, pipe: Connection) -> None:
-        """Send a description of the state, then an answer to each step: a first save, and timed rounds."""
+        """Send a description of the state, then an answer per step: a first save, timed rounds."""
         torch.set_num_threads(1)
         torch.manual_seed(0)
         warnings.filterwarnings("ignore", module="torch.distributed")
@@ -229,7 +228,7 @@ def describe(parts: Parts) -> str:
 
 
 def measure_memory(contender: Ours | TorchDcp | TorchSave, step: int, parts: Parts) -> float | None:
-    """Save and load as a warmup; return the peak memory of the save above the memory before, in MB."""
+    """Save and load as a warmup; return by how many MB the save raises the peak memory."""
     forget_peak_memory()
     before = memory("VmRSS")
     contender.save(step, parts)()
@@ -281,7 +280,7 @@ class Worker:
             raise
 
     def run(self, step: int, limit: float) -> None:
-        """Save and load once, and keep the answer, unless it takes longer than the limit in seconds."""
+        """Save and load once; keep the answer unless it takes longer than the limit in seconds."""
         self._pipe.send(step)
         if on_all_ranks(self._pipe.poll(limit)):
             self.answers.append(self._pipe.recv())

@@ -43,7 +43,7 @@ WARMUP = TOTAL // 10
 
 
 def curve_with(plateaus: int, total_steps: int = TOTAL) -> PlateauCurve:
-    """Build a curve with evenly spread plateaus, which together last 30 % of the steps after the warmup."""
+    """Build a curve with evenly spread plateaus, together 30 % of the steps after the warmup."""
     share = 100 / (plateaus + 1)
     return PlateauCurve(
         total_steps,
@@ -172,7 +172,7 @@ def in_jax_by_kind(curves: dict[str, Curve], rounds: int) -> None:
 
 
 def of_parts(shapes: list[str], rounds: int) -> None:
-    """Compare parts that begin halfway through the warmup, and so need a column of phases, with the curves.
+    """Compare the curves with their parts from halfway through the warmup, which need phases.
 
     A part has as many segments as its curve. The ratios are near 1, so times are those of the CPU,
     with one thread in PyTorch.
@@ -351,7 +351,7 @@ def on_tensors(shapes: list[str], sizes: list[int], rounds: int) -> None:
 
 
 def one_step(counts: list[int], rounds: int) -> None:
-    """Compare `group["lr"] = peak * curve(step)`, written by hand, with other expressions for the factor."""
+    """Compare `group["lr"] = peak * curve(step)` with other expressions for the factor."""
     calls = 1000
     peak, group = 0.1, {"lr": 0.1}
 

@@ -1,4 +1,4 @@
-"""Forecast the final losses of published runs from one or two other runs of the same model, data and peak.
+"""Forecast final losses of published runs from one or two runs of the same model, data and peak.
 
 Every run that can be fitted forecasts the final losses of all other runs of its model, data and
 peak: of the same length (within 2 %), longer (up to four times), or shorter (from 0.3 times on).
@@ -14,8 +14,8 @@ run that was fitted; of two, that with the nearer length.
 
 PATH is a clone of one of these repositories, which this program reads and does not copy:
 
-    git clone https://github.com/fabian-sp/lr-scheduling (measured at 8ace3a3, on main) git clone
-    --branch ladder-1xC https://github.com/allenai/OLMo (measured at 9bc064c72b14)
+    git clone https://github.com/fabian-sp/lr-scheduling           (measured at 8ace3a3, on main)
+    git clone --branch ladder-1xC https://github.com/allenai/OLMo  (measured at 9bc064c72b14)
 
     python examples/benchmarks/forecast.py lr-scheduling OLMo
 
@@ -38,8 +38,7 @@ import numpy as np
 from plateau_jax import LossFit, LossRun, StagedCurve, fit_losses
 from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses, group_run
 from plateau_jax.forecasts.loss_interval import ForecastTerms
-from plateau_jax.forecasts.loss_law import fit_law
-from plateau_jax.forecasts.lr_sums import schedule_sums
+from plateau_jax.forecasts.loss_law import fit_law, schedule_sums
 
 LAWS = "fit_losses", "annealing law", "nearest run"
 LENGTHS = "same length", "longer", "shorter"
@@ -90,7 +89,7 @@ def schaipp_curve(config: dict) -> StagedCurve:
 
 
 def read_olmo(clone: Path) -> dict[str, list[LossRun]]:
-    """Return the runs of the OLMo ladder of each size: cosines, constant learning rates, and their decays."""
+    """Return the runs of each size of the OLMo ladder: cosines, stable phases, decays."""
     folder = clone / "scripts" / "scaling" / "data"
     groups = defaultdict(list)
     for constant_path in sorted((folder / "peteish-moreeval-const").glob("*-10xC.csv")):
@@ -168,7 +167,7 @@ class AnnealingLaw:
     """The annealing law, fitted to the losses that `fit_losses` uses."""
 
     def __init__(self, fit: LossFit) -> None:
-        logged = group_losses(fit.runs)
+        logged = group_losses(fit.runs, AFTER_WARMUP)
         sums, falls = np.empty_like(logged.progress), np.empty_like(logged.progress)
         for index, run in enumerate(fit.runs):
             run_sums, run_falls = annealing_sums(run)

@@ -175,12 +175,14 @@ def encoding(names: int, rounds: int) -> None:
 
 
 def estimate(parameters: float, compute: float, bandwidth: float, overlap: float) -> None:
-    title = f"""An ESTIMATE, nothing of it measured: P = {parameters:.3g} parameters in fp32 on n devices,
-each with its own batch. An update takes c + m - min(o*m, c) seconds: c = {compute:g} of compute, m of
-communication, bytes / {bandwidth:.3g}; a share o = {overlap:g} of it can hide behind compute. A device sends
+    title = f"""An ESTIMATE, nothing of it measured: P = {parameters:.3g} parameters in fp32 on
+n devices, each with its own batch. An update takes c + m - min(o*m, c) seconds: c = {compute:g}
+of compute, m of communication, bytes / {bandwidth:.3g}; a fraction o = {overlap:g} of it can hide
+behind compute. A device sends
   DDP    2(n-1)/n * 4P bytes: an all-reduce of the gradients, by rings
   FSDP2  3(n-1)/n * 4P bytes: two all-gathers of the weights, a reduce-scatter of the gradients
-and holds weights, gradients and AdamW's two moments: 16P bytes, under FSDP2 16P/n. Latency is left out."""
+and holds weights, gradients and AdamW's two moments: 16P bytes, under FSDP2 16P/n. Latency is
+left out."""
     rows = []
     for n in (2**exponent for exponent in range(3, 11)):
         row: list[object] = [n]

@@ -14,7 +14,7 @@ def seconds(
     settle: Callable[[], object] = bool,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Any, list[float]]:
-    """Time one call of each contender per round, in seconds, after a warmup call that does not count.
+    """Time one call of each contender per round, in seconds, after a warmup call.
 
     `settle` is called before and after each call, to wait for work in other threads or on the GPU.
     With `time.process_time` as the clock, the seconds are those of the CPU, whatever else the
@@ -44,7 +44,7 @@ def medians(
 
 
 def ratios_to_first(times: Mapping[Any, Sequence[float]], calls: int) -> list[list[object]]:
-    """Return a row per contender: its name, its median in µs per call, and its median ratio to the first.
+    """Return a row per contender: its name, its median µs per call, its median ratio to the first.
 
     Ratios are taken within a round, so that a slow phase of the machine affects both terms.
     """

@@ -1,4 +1,4 @@
-"""Measure what options of a training run gain or cost: updates of train_gpt.py's model, and its data.
+"""Measure what options of a training run gain or cost, for the model and the data of train_gpt.py.
 
 Every row is timed in turn with the first of its table, round by round. Ratios are medians; below 1
 is faster. Uses the GPU if there is one. Takes some six minutes on two cores.

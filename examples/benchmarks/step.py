@@ -1,4 +1,4 @@
-"""Compare the cost of a training update: medians over interleaved rounds, and ratios to the first row.
+"""Compare the cost of training updates: medians over interleaved rounds, ratios to the first row.
 
 On a CPU: one update of a tiny model by `TrainStep`, by a lean hand-written loop with the same
 results, by Lightning Fabric and by accelerate; and building a `TrainStep`. On a GPU, also: captured
@@ -109,7 +109,7 @@ def counting_samples(model: nn.Module, device: str, **options: Any) -> Update:
 
 
 class ByHand:
-    """The leanest loop with the results of a TrainStep: one model, one micro-batch, one group, fp32.
+    """The leanest loop with the results of a TrainStep: one micro-batch, one group, fp32.
 
     It looks up the first steps of the curve, and returns the counts as one tensor: the step of the
     curve after the update, updates applied, updates skipped.
@@ -150,7 +150,7 @@ class ByHand:
 
 
 class Captured:
-    """A hand-written loop around one CUDA graph. It keeps `by_hand` alive, whose tensors the graph uses."""
+    """A hand-written loop around one CUDA graph; keeps `by_hand`, whose tensors it uses."""
 
     def __init__(self, by_hand: ByHand, batch: Any) -> None:
         self.by_hand = by_hand
@@ -208,7 +208,7 @@ def accelerate() -> Update:
 
 
 def compare(title: str, updates: dict[str, Update], batch: Any, *, rounds: int, calls: int) -> None:
-    """Time the updates in turn, round by round; a ratio is the median of the rounds' ratios to the first."""
+    """Time the updates in turn; a ratio is the median of the rounds' ratios to the first."""
     for update in updates.values():
         repeat(12, update, batch)
     contenders = {name: partial(repeat, calls, update, batch) for name, update in updates.items()}

@@ -138,7 +138,7 @@ def accelerate(mode: str, model: nn.Module, device: str) -> Update:
 
 
 def contenders(mode: str, size: Size, count: int) -> dict[str, Update]:
-    """Return the updates to compare, each with a separate model. On a CPU, accelerate does not shard."""
+    """Return the updates to compare, each with a separate model; accelerate shards on GPUs only."""
 
     def make(kind: Callable[..., Update], *arguments: object) -> Update:
         return kind(mode, mlp(size.width, size.depth), DEVICE, *arguments)
@@ -177,7 +177,8 @@ def compare(mode: str, size: Size, count: int, rounds: int) -> None:
         parameters = sum(
             parameter.numel() for parameter in mlp(size.width, size.depth).parameters()
         )
-        title = f"{mode}, {size.name} model of {parameters:,} parameters, micro-batches an update: {count}"
+        model = f"{size.name} model of {parameters:,} parameters"
+        title = f"{mode}, {model}, micro-batches an update: {count}"
         show(title, ["", "µs", "to TrainStep"], ratios_to_first(times, size.calls))
 
 
@@ -190,12 +191,8 @@ def settle() -> None:
 def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -> None:
     """Time the updates in one process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C ends it without a traceback
-    names = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": count,
-        "LOCAL_WORLD_SIZE": count,
-    }  # torchrun's
+    # The names are torchrun's.
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     os.environ |= {name: str(number) for name, number in names.items()} | {"OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
@@ -217,9 +214,8 @@ def run(sizes: Sequence[Size], rounds: int) -> None:
     count = max(2, torch.cuda.device_count())
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     print(f"\n{count} processes", flush=True)
-    handler = signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # new processes inherit it, until `work` begins
+    # New processes inherit it, until `work` begins.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         processes = multiprocessing.spawn(
             work, (count, store.port, sizes, rounds), nprocs=count, join=False, daemon=True

@@ -1,4 +1,4 @@
-"""The reasons why a forecast is less certain, see `LossFit.predict`, and how long a curve may be."""
+"""How long a curve may be, and why its forecast is less certain: see `LossFit.predict`."""
 
 from collections.abc import Sequence
 
@@ -28,6 +28,9 @@ _NEAR_PEAK = 0.95
 
 _SHORT_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
 _LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of a nat"
+_BATCH_PLAN = (
+    "a curve follows a batch plan, but the law counts every step as one update of the same batch"
+)
 _NO_STAGE = (
     "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
 )
@@ -37,89 +40,123 @@ UNKNOWN = frozenset([_SHORT_WARMUP, _LONG_WARMUP])
 
 
 def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
-    """Reject a curve that is much longer than the longest run, or so short that the units must differ."""
-    longest = max(run._length for run in runs)
+    """Reject a curve that is much longer than the longest run, or short as if in other units."""
+    longest = _longest(runs)
     if curve.total_steps > _MAX_HORIZON * longest:
         raise ValueError(
             f"the curve has {curve.total_steps} steps; a forecast reaches at most {_MAX_HORIZON:g} "
             f"times the {longest} steps of the longest run: log a longer run"
         )
     if curve.total_steps <= _MIN_HORIZON * longest:
-        percent = f"{100 * curve.total_steps / longest:.2g} %"
+        percent = 100 * curve.total_steps / longest
         raise ValueError(
-            f"this curve has {percent} of the run's steps: are they counted in samples or tokens?"
+            f"this curve has {percent:.2g} % of the run's steps: are they counted in samples or "
+            "tokens?"
         )
 
 
 def list_reasons(
     curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence[LossRun]
 ) -> tuple[str, ...]:
-    """Return the known causes of a worse forecast that apply to a curve with this largest learning rate."""
-    return (
-        *_reasons_of_runs(runs),
-        *_reasons_of_curve(curve, peak, runs),
-        *_reasons_of_fits(terms),
-    )
+    """Return the known causes of a worse forecast that apply.
+
+    Args:
+        curve: The curve to forecast.
+        peak: Its largest learning rate.
+        terms: The terms of its forecast.
+        runs: The runs of the fit.
+    """
+    reasons = [
+        _reason_of_missing_lrs(runs),
+        _reason_of_batch_plans(curve, runs),
+        _reason_of_peak(peak, runs),
+        _reason_of_length(curve, runs),
+        _reason_of_warmup(curve, runs),
+        _reason_of_decay(curve, runs),
+        _reason_of_start(terms),
+        _reason_of_runs(terms),
+    ]
+    return tuple(reason for reason in reasons if reason is not None)
 
 
-def _reasons_of_runs(runs: Sequence[LossRun]) -> list[str]:
-    late = [run._lrs_from or 0 for run in runs if lacks_lrs(run)]
-    if late:
-        return [f"the learning rates of a run are known only from step {max(late)} on"]
-    return []
+def _longest(runs: Sequence[LossRun]) -> int:
+    return max(run._length for run in runs)
 
 
-def _reasons_of_curve(curve: Curve, peak: float, runs: Sequence[LossRun]) -> list[str]:
-    length = curve.total_steps / max(run._length for run in runs)
-    reasons: list[str] = []
-    if any(each.unit is not None for each in (curve, *(run.curve for run in runs))):
-        reasons.append(
-            "a curve follows a batch plan, but the law counts every step as one update of the same "
-            "batch"
-        )
-    if not any(is_one_peak(peak, run._largest_learning_rate(), run) for run in runs):
-        reasons.append(
-            f"its peak is {2 ** octaves_to_runs(peak, runs):.3g} times that of the nearest run"
-        )
-    if round(length, 1) > _LONG:
-        reasons.append(f"it has {length:.2g} times as many steps as the longest run")
-    if length < _SHORT:
+def _reason_of_missing_lrs(runs: Sequence[LossRun]) -> str | None:
+    firsts = [run._lrs_from or 0 for run in runs if lacks_lrs(run)]
+    if firsts:
+        return f"the learning rates of a run are known only from step {max(firsts)} on"
+    return None
+
+
+def _reason_of_batch_plans(curve: Curve, runs: Sequence[LossRun]) -> str | None:
+    curves = [curve, *(run.curve for run in runs)]
+    if any(curve.unit is not None for curve in curves):
+        return _BATCH_PLAN
+    return None
+
+
+def _reason_of_peak(peak: float, runs: Sequence[LossRun]) -> str | None:
+    if any(is_one_peak(peak, run._largest_learning_rate(), run) for run in runs):
+        return None
+    ratio = 2 ** octaves_to_runs(peak, runs)
+    return f"its peak is {ratio:.3g} times that of the nearest run"
+
+
+def _reason_of_length(curve: Curve, runs: Sequence[LossRun]) -> str | None:
+    ratio = curve.total_steps / _longest(runs)
+    if round(ratio, 1) > _LONG:
+        return f"it has {ratio:.2g} times as many steps as the longest run"
+    if ratio < _SHORT:
         problem = "curves this short came out too high"
-        reasons.append(f"it has {length:.3g} times as many steps as the longest run: {problem}")
+        return f"it has {ratio:.3g} times as many steps as the longest run: {problem}"
+    return None
+
+
+def _reason_of_warmup(curve: Curve, runs: Sequence[LossRun]) -> str | None:
+    """Compare the warmup of a curve to those of the runs.
+
+    Warmups agree within a factor of 3, in steps or as fractions of the steps.
+    """
     warmup = _warmup_steps(curve, curve.total_steps)
-    if all(_has_longer_warmup(run, warmup, curve.total_steps) for run in runs):
-        reasons.append(_SHORT_WARMUP)
-    if all(_has_shorter_warmup(run, warmup, curve.total_steps) for run in runs):
-        reasons.append(_LONG_WARMUP)
-    is_longer_decay = length > _LONGER and falls_to_half(curve, curve.total_steps)
-    if is_longer_decay and not any(_holds_learning_rate(run) for run in runs):
-        reasons.append(_NO_STAGE)
-    return reasons
+    has_shorter = True
+    has_longer = True
+    for run in runs:
+        least, most = _warmup_bounds(run)
+        length = curve.total_steps / run.curve.total_steps
+        if least * min(length, 1) <= _WARMUP_FACTOR * max(warmup, 1):
+            has_shorter = False
+        if warmup <= _WARMUP_FACTOR * max(most, 1) * max(length, 1):
+            has_longer = False
+    if has_shorter:
+        return _SHORT_WARMUP
+    if has_longer:
+        return _LONG_WARMUP
+    return None
 
 
-def _reasons_of_fits(terms: ForecastTerms) -> list[str]:
-    reasons: list[str] = []
-    change_by_start = abs(float(terms.by_start))
-    if change_by_start > _MAX_CHANGE_BY_START * terms.loss:
-        reasons.append(f"it changes by {change_by_start:.2g} nats if the first fifth is left out")
-    if np.max(np.abs(terms.by_run), initial=0.0) > _MAX_CHANGE_BY_RUN * terms.loss:
-        reasons.append("each run alone forecasts something else")
-    return reasons
+def _reason_of_decay(curve: Curve, runs: Sequence[LossRun]) -> str | None:
+    is_longer = curve.total_steps / _longest(runs) > _LONGER
+    if not (is_longer and falls_to_half(curve, curve.total_steps)):
+        return None
+    if any(_holds_learning_rate(run) for run in runs):
+        return None
+    return _NO_STAGE
 
 
-# Warmups agree within a factor of 3, in steps or as fractions of the steps.
+def _reason_of_start(terms: ForecastTerms) -> str | None:
+    change = abs(float(terms.by_start))
+    if change > _MAX_CHANGE_BY_START * terms.loss:
+        return f"it changes by {change:.2g} nats if the first fifth is left out"
+    return None
 
 
-def _has_longer_warmup(run: LossRun, warmup: int, total_steps: int) -> bool:
-    least, _ = _warmup_bounds(run)
-    length = total_steps / run.curve.total_steps
-    return least * min(length, 1) > _WARMUP_FACTOR * max(warmup, 1)
-
-
-def _has_shorter_warmup(run: LossRun, warmup: int, total_steps: int) -> bool:
-    _, most = _warmup_bounds(run)
-    length = total_steps / run.curve.total_steps
-    return warmup > _WARMUP_FACTOR * max(most, 1) * max(length, 1)
+def _reason_of_runs(terms: ForecastTerms) -> str | None:
+    change = np.max(np.abs(terms.by_run), initial=0.0)
+    if change > _MAX_CHANGE_BY_RUN * terms.loss:
+        return "each run alone forecasts something else"
+    return None
 
 
 def _warmup_bounds(run: LossRun) -> tuple[int, int]:
@@ -131,7 +168,8 @@ def _warmup_bounds(run: LossRun) -> tuple[int, int]:
     if run._lrs_from is None:
         return end, end
     begins = segment_begins(run.curve)
-    return int(begins[begins < max(end, 1)][-1]), end
+    least = int(begins[begins < max(end, 1)][-1])
+    return least, end
 
 
 def _warmup_steps(curve: Curve, updates: int) -> int:
@@ -142,7 +180,10 @@ def _warmup_steps(curve: Curve, updates: int) -> int:
 
 
 def _holds_learning_rate(run: LossRun) -> bool:
-    """Return True if a learning rate above half the peak stays the same for a tenth of the logged steps."""
+    """Return True if a run has a stage: a tenth of its steps at one learning rate.
+
+    It must be above half the peak.
+    """
     steps = steps_at_borders(run.curve, run._last_step)
     multipliers = run.curve(steps)
     # Segments are monotone: between borders with the same learning rate it does not change.

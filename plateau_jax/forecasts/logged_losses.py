@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law
+from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, schedule_sums
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.lr_sums import schedule_sums
 from plateau_jax.numerics.exact_segments import end_of_rise
 from plateau_jax.theory.curve_parts import steps_at_borders
 
 _Floats = NDArray[np.float64]
+_Marks = NDArray[np.bool_]
 
 AFTER_WARMUP = 0.03
 """Fraction of a run after its warmup in which the loss still falls too fast for the law."""
@@ -53,32 +53,31 @@ class Groups(NamedTuple):
     spikes: NDArray[np.int64]
 
 
-def first_used_step(curve: Curve, last_step: int, fraction: float = AFTER_WARMUP) -> float:
-    """Return the step after which losses count: some time after the learning rate first stops rising."""
-    return end_of_rise(curve.rows) + fraction * last_step
+def first_used_step(curve: Curve, last_step: int) -> float:
+    """Return the step after which losses count: some time after the warmup."""
+    return end_of_rise(curve.rows) + AFTER_WARMUP * last_step
 
 
 def lacks_lrs(run: LossRun) -> bool:
-    """Return True if a log has learning rates only from a later step on than the losses that count."""
+    """Return True if the learning rates of a log begin later than the losses that count."""
     return run._lrs_from is not None and run._lrs_from > AFTER_WARMUP * run._last_step
 
 
 def late_losses(runs: Sequence[LossRun]) -> LoggedLosses | None:
-    """Group the logged losses after the first fifth again, or return None if a run has too few of them."""
-    if any(len(group_run(run, AFTER_FIRST_FIFTH).steps) < _FEWEST_LATE_GROUPS for run in runs):
-        return None
+    """Group the logged losses after the first fifth again; None if a run has too few of them."""
+    for run in runs:
+        if len(group_run(run, AFTER_FIRST_FIFTH).steps) < _FEWEST_LATE_GROUPS:
+            return None
     return group_losses(runs, AFTER_FIRST_FIFTH)
 
 
-def group_losses(runs: Sequence[LossRun], fraction: float = AFTER_WARMUP) -> LoggedLosses:
+def group_losses(runs: Sequence[LossRun], fraction: float) -> LoggedLosses:
     """Cut, group and weigh the logged losses of all runs."""
     groups = [group_run(run, fraction) for run in runs]
     progress = np.concatenate([group.progress for group in groups])
-    # A short run describes the phase in which the law bends.
-    lengths = np.array([run._last_step for run in runs], np.float64)
-    run_weights = (lengths / lengths.max()) ** 2
-    run_weights /= run_weights.sum()
-    weights = [weight * group.weights for weight, group in zip(run_weights, groups, strict=True)]
+    weights: list[_Floats] = []
+    for weight, group in zip(_weights_of_runs(runs), groups, strict=True):
+        weights.append(weight * group.weights)
     return LoggedLosses(
         progress=progress,
         noise=np.concatenate([group.noise for group in groups]),
@@ -90,28 +89,39 @@ def group_losses(runs: Sequence[LossRun], fraction: float = AFTER_WARMUP) -> Log
     )
 
 
+def _weights_of_runs(runs: Sequence[LossRun]) -> _Floats:
+    # A short run describes the phase in which the law bends.
+    lengths = np.array([run._last_step for run in runs], np.float64)
+    weights = (lengths / lengths.max()) ** 2
+    return weights / weights.sum()
+
+
 @lru_cache(256)
 def fit_alone(run: LossRun) -> Law:
     """Fit the law to one run, which several checks and the interval of several runs need."""
-    return fit_law(group_losses([run]))
+    return fit_law(group_losses([run], AFTER_WARMUP))
 
 
 # The sums take most of the time of a fit, and a run is often fitted both alone and with another.
 @lru_cache(256)
 def group_run(run: LossRun, fraction: float) -> Groups:
     """Average the logged losses that come later than the warmup plus this fraction of the run."""
-    spikes = _find_spikes(run, run.steps > first_used_step(run.curve, run._last_step))
-    used = (run.steps > first_used_step(run.curve, run._last_step, fraction)) & ~spikes
-    logged = run.losses[used]
-    losses = _means(logged)
-    steps = _means(run.steps[used].astype(np.float64))
-    is_last = steps > LAST_FRACTION * run._last_step
-    # One half for the end of the run, which a forecast is about, however many logged losses it has.
-    weights = np.where(is_last, 0.5 / max(1, is_last.sum()), 0.5 / max(1, (~is_last).sum()))
-    steps = np.rint(steps).astype(np.int64)
+    warmup_end = end_of_rise(run.curve.rows)
+    is_spike = _find_spikes(run, run.steps > warmup_end + AFTER_WARMUP * run._last_step)
+    is_late = run.steps > warmup_end + fraction * run._last_step
+    is_used = is_late & ~is_spike
+    logged = run.losses[is_used]
+    mean_steps = _means(run.steps[is_used].astype(np.float64))
+    steps = np.rint(mean_steps).astype(np.int64)
     progress, noise = schedule_sums(run.curve, run.peak_value, steps)
     return Groups(
-        steps, losses, weights / weights.sum(), progress, noise, logged, run.steps[spikes]
+        steps=steps,
+        losses=_means(logged),
+        weights=_weights_of_groups(mean_steps, run._last_step),
+        progress=progress,
+        noise=noise,
+        logged=logged,
+        spikes=run.steps[is_spike],
     )
 
 
@@ -119,6 +129,15 @@ def _means(values: _Floats) -> _Floats:
     if len(values) <= MOST_GROUPS:
         return values
     return np.array([group.mean() for group in np.array_split(values, MOST_GROUPS)])
+
+
+def _weights_of_groups(steps: _Floats, last_step: int) -> _Floats:
+    """Return one half for the end of the run, which a forecast is about, and one half before it."""
+    is_last = steps > LAST_FRACTION * last_step
+    weight_before = 0.5 / max(1, (~is_last).sum())
+    weight_last = 0.5 / max(1, is_last.sum())
+    weights = np.where(is_last, weight_last, weight_before)
+    return weights / weights.sum()
 
 
 def falls_to_half(curve: Curve, updates: int) -> bool:
@@ -140,37 +159,47 @@ def noise_of(second_differences: _Floats) -> float:
     return 1.4826 * float(np.median(np.abs(second_differences))) / 6**0.5
 
 
-def _find_spikes(run: LossRun, is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark the logged losses that spike and recover.
+def _find_spikes(run: LossRun, counts: _Marks) -> _Marks:
+    """Mark the logged losses that spike and recover, among those that count.
 
     One loss, or two in a row, is a spike if it exceeds the loss before it and the one after it by
     more than 1 % plus six times the noise, if the one after is back within this margin of the one
     before, and if the learning rate does not rise there. The last loss is not a spike, nor is a
     divergence. If more than a tenth of the losses that count are marked, none is.
     """
-    losses = run.losses
-    marks = np.zeros(len(losses), np.bool_)
-    if is_used.sum() < _LONGEST_SPIKE + 2:
+    marks = np.zeros(len(run.losses), np.bool_)
+    if counts.sum() < _LONGEST_SPIKE + 2:
         return marks
-    margin = 1 + _LEAST_SPIKE + _SPIKE_IN_NOISE * noise_of(second_differences(losses[is_used]))
+    noise = noise_of(second_differences(run.losses[counts]))
+    margin = 1 + _LEAST_SPIKE + _SPIKE_IN_NOISE * noise
     for length in range(1, _LONGEST_SPIKE + 1):
-        windows = np.lib.stride_tricks.sliding_window_view(losses, length + 2)
-        before = windows[:, 0]
-        after = windows[:, -1]
-        is_high = windows[:, 1:-1].min(axis=1) > margin * np.maximum(before, after)
-        has_recovered = after <= margin * before
-        begins: list[int] = (np.flatnonzero(is_high & has_recovered) + 1).tolist()
-        for begin in begins:
+        for begin in _begins_of_bumps(run.losses, length, margin):
             if not _lr_rises(run, begin, begin + length):
                 marks[begin : begin + length] = True
-    marks &= is_used
-    if marks.sum() > _MOST_SPIKES * is_used.sum():
+    marks &= counts
+    if marks.sum() > _MOST_SPIKES * counts.sum():
         return np.zeros_like(marks)
     return marks
 
 
+def _begins_of_bumps(losses: _Floats, length: int, margin: float) -> list[int]:
+    """Return where `length` losses in a row exceed both neighbors, which agree, by a factor.
+
+    >>> _begins_of_bumps(np.array([3.0, 3.0, 4.0, 3.0, 4.0, 4.0, 3.0]), length=1, margin=1.1)
+    [2]
+    >>> _begins_of_bumps(np.array([3.0, 3.0, 4.0, 3.0, 4.0, 4.0, 3.0]), length=2, margin=1.1)
+    [4]
+    """
+    windows = np.lib.stride_tricks.sliding_window_view(losses, length + 2)
+    before = windows[:, 0]
+    after = windows[:, -1]
+    is_high = windows[:, 1:-1].min(axis=1) > margin * np.maximum(before, after)
+    has_recovered = after <= margin * before
+    return (np.flatnonzero(is_high & has_recovered) + 1).tolist()
+
+
 def _lr_rises(run: LossRun, begin: int, end: int) -> bool:
-    """Return True if the learning rate rises between the second loss before `begin` and the loss at `end`."""
+    """Return True if the learning rate rises from two losses before `begin` to the one at `end`."""
     first = int(run.steps[max(0, begin - 2)]) - 1
     last = int(run.steps[end])
     borders = steps_at_borders(run.curve, last)

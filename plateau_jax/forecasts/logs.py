@@ -7,9 +7,10 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -35,6 +36,9 @@ _NAMES = {
 
 _GIVE_CURVE = "give the run's curve and its peak"
 
+_MOST_LISTED = 20
+"""Number of columns that a message lists."""
+
 _Row = Mapping[str, Any]
 
 
@@ -59,49 +63,90 @@ class UnclearLogError(ValueError):
         return f"{self.problem}: name one with LossRun.read(..., {self.argument}=...)"
 
 
-def read_losses(rows: Sequence[_Row], name: str, step: str, loss: str | None) -> dict[int, float]:
+@dataclass(frozen=True)
+class LogTable:
+    """The rows of a log.
+
+    Attributes:
+        name: Its name in messages.
+        rows: Mappings from columns to cells.
+        step: The column of steps.
+    """
+
+    name: str
+    rows: Sequence[_Row]
+    step: str
+
+    @classmethod
+    def read(cls, source: Any, step: str | None) -> Self:
+        """Read rows or a file, with the column of steps that the user chose or the usual one."""
+        name, rows = read_rows(source)
+        return cls(name, rows, _find_column(rows, name, "step", step))
+
+    def find_column(self, argument: str, chosen: str | None) -> str:
+        return _find_column(self.rows, self.name, argument, chosen)
+
+    def cells(self, column: str) -> list[tuple[int, float]]:
+        """Return the steps of the rows and the numbers in a column, without missing cells."""
+        cells: list[tuple[int, float]] = []
+        for number, row in enumerate(self.rows, 1):
+            step = row.get(self.step)
+            cell = row.get(column)
+            if _is_missing(step) or _is_missing(cell):
+                continue
+            place = f"{self.name}, row {number}"
+            value = _number(cell, f"{place}: {column}")
+            cells.append((_checked_step(step, f"{place}: {self.step}"), value))
+        return cells
+
+
+def read_losses(table: LogTable, loss: str | None) -> dict[int, float]:
     """Return the loss after each number of updates, and warn of those that are left out."""
-    column = find_column(rows, name, "loss", loss)
-    cells = _cells(rows, name, step, column)
-    finite = [(at, value) for at, value in cells if math.isfinite(value)]
-    wrong = [at for at, value in cells if not math.isfinite(value)]
+    column = table.find_column("loss", loss)
+    finite = _finite_losses(table, column)
     losses = _without_replaced(finite)
-    if wrong:
-        warn(
-            f"{name}: losses that are not finite are left out ({len(wrong)}, the first at step "
-            f"{wrong[0]})"
-        )
     # Nothing is lost if the value is the same: some trainers evaluate the last update twice.
-    replaced = [at for at, value in finite if losses.get(at) != value]
+    replaced = [step for step, value in finite if losses.get(step) != value]
     if 2 * len(replaced) >= len(finite) > 0:
-        problem = f"{name} has {len(finite)} losses at {len(dict(finite))} steps"
+        problem = f"{table.name} has {len(finite)} losses at {len(dict(finite))} steps"
         raise ValueError(f"{problem}: keep those of one split, rank or run, sorted by step")
     if replaced:
         first = f"{len(replaced)} earlier losses are left out, from step {min(replaced)} on"
-        warn(f"{name}: steps repeat, as in a resumed run: {first}")
+        warn(f"{table.name}: steps repeat, as in a resumed run: {first}")
     losses.pop(0, None)  # before the first update
     if not losses:
         raise ValueError(
-            f"{name} has no finite loss after the first update, in {column!r} by {step!r}"
+            f"{table.name} has no finite loss after the first update, in {column!r} by "
+            f"{table.step!r}"
         )
     return losses
 
 
-def read_lrs(rows: Sequence[_Row], name: str, step: str, lr: str | None) -> dict[int, float]:
+def _finite_losses(table: LogTable, column: str) -> list[tuple[int, float]]:
+    """Return the steps and the finite losses; warn of others."""
+    finite: list[tuple[int, float]] = []
+    left_out: list[int] = []
+    for step, value in table.cells(column):
+        if math.isfinite(value):
+            finite.append((step, value))
+        else:
+            left_out.append(step)
+    if left_out:
+        count = f"{len(left_out)}, the first at step {left_out[0]}"
+        warn(f"{table.name}: losses that are not finite are left out ({count})")
+    return finite
+
+
+def read_lrs(table: LogTable, lr: str | None) -> dict[int, float]:
     """Return the learning rate at each logged step."""
-    column = find_column(rows, name, "lr", lr)
-    cells = _cells([_first_group(row, column) for row in rows], name, step, column)
-    lrs = _without_replaced((at, value) for at, value in cells if not math.isnan(value))
-    for at, value in lrs.items():
-        if not 0 <= value < math.inf:
-            raise ValueError(
-                f"{name}: {column} = {value} at step {at} must be finite and not negative"
-            )
-    return lrs
+    column = table.find_column("lr", lr)
+    rows = [_first_group(row, column) for row in table.rows]
+    cells = replace(table, rows=rows).cells(column)
+    return _without_replaced((step, value) for step, value in cells if not math.isnan(value))
 
 
 def _first_group(row: _Row, column: str) -> _Row:
-    """Return a row with the learning rate of the first parameter group, if it has a list of them."""
+    """Return a row with one learning rate, if it lists those of several parameter groups."""
     cell = row.get(column)
     if isinstance(cell, list) and cell:
         return {**row, column: cell[0]}
@@ -113,10 +158,7 @@ def read_rows(source: Any) -> tuple[str, Sequence[_Row]]:
     name = "the log"
     if isinstance(source, str | os.PathLike):
         path = Path(cast("str", source))
-        try:
-            return str(path), parse_rows(path.read_text(encoding="utf-8-sig"), str(path))
-        except UnicodeDecodeError:
-            raise ValueError(f"{path} is not a text file in UTF-8") from None
+        return str(path), parse_rows(path.read_text(encoding="utf-8-sig"), str(path))
     if hasattr(source, "to_dict"):
         with suppress(TypeError):  # of other frames than those of pandas
             return name, [_without_missing(row) for row in source.to_dict("records")]
@@ -129,14 +171,10 @@ def read_rows(source: Any) -> tuple[str, Sequence[_Row]]:
 
 
 def parse_rows(text: str, name: str) -> Sequence[_Row]:
-    """Parse the text of a file: JSON lines, if it begins with a brace, or CSV with commas."""
+    """Parse the text of a file: JSON lines, if it begins with a brace or bracket, or else CSV."""
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
     lines = [line for line in io.StringIO(text, newline=None) if line.strip()]
-    if text.lstrip().startswith("["):
-        raise ValueError(
-            f"{name} is not CSV or JSON lines: pass the rows of a JSON list, json.loads(...)"
-        )
-    if text.lstrip().startswith("{"):
+    if text.lstrip().startswith(("{", "[")):
         return _parse_json_lines(lines, name)
     try:
         return _parse_csv(lines, name)
@@ -149,15 +187,17 @@ def _parse_json_lines(lines: Sequence[str], name: str) -> Sequence[_Row]:
     for number, line in enumerate(lines, 1):
         try:
             row: Any = json.loads(line)
+            problem = f"{checks.short_repr(row)} is not a JSON object"
         except (ValueError, RecursionError) as error:
             if 1 < number == len(lines):
                 # The trainer was stopped while it wrote, or is writing now.
                 warn(f"{name}: the last line is incomplete and left out")
                 break
-            problem = f"{name}, row {number}: this line is not JSON ({error})"
-            raise ValueError(f"{problem}; of other JSON, pass the rows, json.loads(...)") from None
+            row = None
+            problem = f"this line is not JSON ({error})"
         if not isinstance(row, Mapping):
-            raise ValueError(f"{name}, row {number}: {checks.short_repr(row)} is not a JSON object")
+            advice = "of other JSON, pass the rows, json.loads(...)"
+            raise ValueError(f"{name}, row {number}: {problem}; {advice}")
         rows.append(cast("_Row", row))
     return rows
 
@@ -179,53 +219,47 @@ def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
     return rows
 
 
-def find_column(rows: Sequence[_Row], name: str, argument: str, chosen: str | None) -> str:
+def _find_column(rows: Sequence[_Row], name: str, argument: str, chosen: str | None) -> str:
     """Return the column that the user chose, or else the only one with a usual name."""
     if not rows:
         raise ValueError(f"{name} has no rows")
     columns: dict[str, None] = {}
     for row in rows:
         columns.update(dict.fromkeys(row))
-    if chosen is not None:
-        if chosen in columns:
-            return chosen
-        problem = f"{name} has no column {argument} = {chosen!r}, only {_listed(columns)}"
-        raise UnclearLogError(problem, argument, list(columns))
-    usual = [column for column in _NAMES[argument] if column in columns]
-    if len(usual) == 1:
-        return usual[0]
-    if usual:
-        problem = f"{name} has several columns for {argument}, {_listed(usual)}"
-        raise UnclearLogError(problem, argument, usual)
-    problem = f"{name} has no usual column for {argument} among {_listed(columns)}"
-    if argument == "lr":
-        problem = f"{problem}: {_GIVE_CURVE}; or"
-    raise UnclearLogError(problem, argument, list(columns))
+    if chosen is None:
+        matching = [column for column in _NAMES[argument] if column in columns]
+    else:
+        matching = [column for column in columns if column == chosen]
+    if len(matching) == 1:
+        return matching[0]
+
+    candidates = matching or list(columns)
+    if matching:
+        problem = f"{name} has several columns for {argument}, {_listed(candidates)}"
+    elif chosen is not None:
+        problem = f"{name} has no column {argument} = {chosen!r}, only {_listed(candidates)}"
+    else:
+        problem = f"{name} has no usual column for {argument} among {_listed(candidates)}"
+        if argument == "lr":
+            problem = f"{problem}: {_GIVE_CURVE}; or"
+    raise UnclearLogError(problem, argument, candidates)
 
 
 def _listed(columns: Iterable[Any]) -> str:
     names = list(map(repr, columns))
-    if len(names) > 20:
-        names[20:] = ["..."]
+    if len(names) > _MOST_LISTED:
+        names[_MOST_LISTED:] = ["..."]
     return ", ".join(names)
 
 
-def _cells(rows: Sequence[_Row], name: str, step: str, column: str) -> list[tuple[int, float]]:
-    """Return the steps of the rows and the numbers in a column, without missing cells."""
-    cells: list[tuple[int, float]] = []
-    for number, row in enumerate(rows, 1):
-        at, cell = row.get(step), row.get(column)
-        if _is_missing(at) or _is_missing(cell):
-            continue
-        value = _number(cell, f"{name}, row {number}: {column}")
-        step_number = _number(at, f"{name}, row {number}: {step}")
-        if not (step_number.is_integer() and 0 <= step_number <= checks.MAX_STEP):
-            requirement = (
-                "must be an integer in 0 … 2**31 - 1, a number of updates, not of samples or epochs"
-            )
-            raise ValueError(f"{name}, row {number}: {step} = {at!r} {requirement}")
-        cells.append((int(step_number), value))
-    return cells
+def _checked_step(cell: Any, place: str) -> int:
+    step = _number(cell, place)
+    if not (step.is_integer() and 0 <= step <= checks.MAX_STEP):
+        raise ValueError(
+            f"{place} = {cell!r} must be an integer in 0 … 2**31 - 1, a number of updates, not of "
+            "samples or epochs"
+        )
+    return int(step)
 
 
 def _is_missing(cell: Any) -> bool:
@@ -233,7 +267,7 @@ def _is_missing(cell: Any) -> bool:
 
 
 def _without_missing(row: _Row) -> _Row:
-    """Return a row of a data frame without its missing cells: NaN, also as text, or the NA of pandas."""
+    """Return a row of a data frame without missing cells: NaN, also as text, or pandas' NA."""
     return {column: cell for column, cell in row.items() if str(cell) not in ("nan", "<NA>")}
 
 
@@ -260,7 +294,7 @@ def _without_replaced(cells: Iterable[tuple[int, float]]) -> dict[int, float]:
     return kept
 
 
-def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve, float]:
+def curve_of(table: LogTable, lrs: Mapping[int, float], last_loss: int) -> tuple[Curve, float]:
     """Return a curve of straight lines between learning rates, and its peak.
 
     Before the first one it is 0: what those updates did is unknown. The last one holds until the
@@ -268,16 +302,14 @@ def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve
     """
     peak = max(lrs.values(), default=0.0)
     if not peak > 0:
-        raise UnclearLogError(f"{name} has no learning rate above 0", "curve")
-    first, last = min(lrs), max(lrs)
+        raise UnclearLogError(f"{table.name} has no learning rate above 0", "curve")
+    first = min(lrs)
+    last = max(lrs)
     end = max(last_loss, last)
-    interval = 0.0
-    if len(lrs) > 1:
-        intervals = np.diff(list(lrs))
-        interval = max(intervals[-1], np.median(intervals))
-    if end - last > interval:
-        problem = f"{name} has learning rates only from step {first} to {last} of {end}"
+    if end - last > _logging_interval(lrs):
+        problem = f"{table.name} has learning rates only from step {first} to {last} of {end}"
         raise UnclearLogError(problem, "curve")
+
     levels = {step: lr / peak for step, lr in lrs.items()}
     stages: list[Any] = []
     start = levels[first]
@@ -285,16 +317,25 @@ def curve_of(lrs: Mapping[int, float], last_loss: int, name: str) -> tuple[Curve
         stages = [(first,), (0, start)]
         start = 0.0
     levels[end] = levels[last]
-    for (step, _), (after, level) in pairwise(levels.items()):
-        stages.append((after - step, level, "linear"))
+    for (step, _), (next_step, level) in pairwise(levels.items()):
+        stages.append((next_step - step, level, "linear"))
     with suppress_warnings():
         return StagedCurve(stages, start=start), peak
 
 
-def peak_of(lrs: Mapping[int, float], curve: Curve, name: str) -> float:
+def _logging_interval(lrs: Mapping[int, float]) -> float:
+    if len(lrs) == 1:
+        return 0.0
+    intervals = np.diff(list(lrs))
+    return max(intervals[-1], np.median(intervals))
+
+
+def peak_of(table: LogTable, lrs: Mapping[int, float], curve: Curve) -> float:
     """Return the peak with which a curve gives the largest of the logged learning rates."""
     step = max(lrs, key=lambda step: lrs[step], default=0)
     multiplier = float(curve(step))
     if not (lrs and multiplier > 0):
-        raise UnclearLogError(f"{name} has no learning rate where the curve is above 0", "curve")
+        raise UnclearLogError(
+            f"{table.name} has no learning rate where the curve is above 0", "curve"
+        )
     return lrs[step] / multiplier

@@ -18,9 +18,14 @@ from plateau_jax.forecasts.logged_losses import (
     noise_of,
     second_differences,
 )
-from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, penalized_error
+from plateau_jax.forecasts.loss_law import (
+    PROGRESS_POWER,
+    Law,
+    LoggedLosses,
+    fit_law,
+    penalized_error,
+)
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.forecasts.lr_sums import PROGRESS_POWER
 
 _Floats = NDArray[np.float64]
 
@@ -67,10 +72,10 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
         raise ValueError("no run's learning rate falls to half its peak: log a run with a decay")
     advice: list[str] = []
     for run, name in zip(runs, names, strict=True):
-        spikes = group_run(run, AFTER_WARMUP).spikes
-        problem = _problem_of(run)
+        problem = _problem_of_run(run)
         if problem is not None:
             raise ValueError(f"{name}{problem}")
+        spikes = group_run(run, AFTER_WARMUP).spikes
         if spikes.size:
             advice.append(f"{name}the loss spikes at step {_listed(spikes)}: left out")
         if _seems_to_lag(run):
@@ -83,33 +88,65 @@ def _listed(steps: NDArray[np.int64]) -> str:
     return ", ".join(map(str, steps[:5])) + more
 
 
-def _problem_of(run: LossRun) -> str | None:
+def _problem_of_run(run: LossRun) -> str | None:
     """Return why the losses of a run cannot be fitted, or None."""
+    return (
+        _problem_of_count(run)
+        or _problem_of_noise(run)
+        or _problem_of_rise(run)
+        or _problem_of_start(run)
+    )
+
+
+def _problem_of_count(run: LossRun) -> str | None:
+    groups = group_run(run, AFTER_WARMUP)
+    count = len(groups.losses) + len(groups.spikes)
+    if count >= _FEWEST_LOSSES:
+        return None
+    if lacks_lrs(run):
+        return _missing_lrs(run)
+    return (
+        f"only {count} of {len(run.steps)} logged losses come after the warmup and 3 % of the run; "
+        f"a fit needs at least {_FEWEST_LOSSES}: log the loss more often"
+    )
+
+
+def _problem_of_noise(run: LossRun) -> str | None:
+    noise = _noise_of_groups(run)
+    if noise > _MAX_NOISE:
+        found = f"the losses have a noise of {noise:.1%}, more than {_MAX_NOISE:.0%}"
+        return f"{found}: log a validation loss"
+    return None
+
+
+def _noise_of_groups(run: LossRun) -> float:
+    return noise_of(second_differences(group_run(run, AFTER_WARMUP).losses))
+
+
+def _problem_of_rise(run: LossRun) -> str | None:
+    """Find a loss that exceeds the lowest one before it, though no learning rate between does."""
     groups = group_run(run, AFTER_WARMUP)
     losses = groups.losses
-    count = len(losses) + len(groups.spikes)
-    if count < _FEWEST_LOSSES and lacks_lrs(run):
-        return _missing_lrs(run)
-    if count < _FEWEST_LOSSES:
-        counted = f"only {count} of {len(run.steps)} logged losses come after the warmup and 3 % of the run"
-        return f"{counted}; a fit needs at least {_FEWEST_LOSSES}: log the loss more often"
-    noise = noise_of(second_differences(losses))
-    if noise > _MAX_NOISE:
-        return f"the losses have a noise of {noise:.1%}, more than {_MAX_NOISE:.0%}: log a validation loss"
     learning_rates = run.curve(groups.steps - 1)
+    max_rise = _MAX_RISE + 4 * _noise_of_groups(run)
     for index in range(1, len(losses)):
         lowest = int(np.argmin(losses[:index]))
-        rise = losses[index] - losses[lowest]
-        if rise <= (_MAX_RISE + 4 * noise) * losses[lowest]:
+        if losses[index] - losses[lowest] <= max_rise * losses[lowest]:
             continue
         if np.all(learning_rates[lowest + 1 : index + 1] <= learning_rates[lowest]):
             before = f"{losses[lowest]:.4g} at step {groups.steps[lowest]}"
             after = f"{losses[index]:.4g} at step {groups.steps[index]}"
             cause = "while the learning rate does not: the run diverged or overfits"
             return f"the loss rises from {before} to {after}, {cause}"
+    return None
+
+
+def _problem_of_start(run: LossRun) -> str | None:
     if _seems_to_lag(run) or not _begins_late(run):
         return None
-    return _missing_lrs(run) if lacks_lrs(run) else _LATE
+    if lacks_lrs(run):
+        return _missing_lrs(run)
+    return _LATE
 
 
 def _missing_lrs(run: LossRun) -> str:
@@ -119,19 +156,19 @@ def _missing_lrs(run: LossRun) -> str:
 @lru_cache(256)
 def _seems_to_lag(run: LossRun) -> bool:
     """Return True if the law misses losses that look like averages over earlier ones."""
-    logged = group_losses([run])
+    logged = group_losses([run], AFTER_WARMUP)
     errors = fit_alone(run).losses(logged.progress, logged.noise) / logged.losses - 1
     losses = group_run(run, AFTER_WARMUP).logged
     least = _NOISELESS
     if len(losses) < _FEWEST_TO_COMPARE_LAGS:
-        # They fall so much from one to the next that this alone correlates their second
+        # So few losses fall so much from one to the next that this alone correlates their second
         # differences.
         least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))
     return bool(logged.weights @ errors**2 > least**2) and _lags(losses)
 
 
 def _lags(losses: _Floats) -> bool:
-    """Return True if logged losses seem to be averages over more than the interval since the last one.
+    """Return True if logged losses seem to be averages over longer times than between two of them.
 
     With b(k) the relative second differences at distance k, and n losses, this is so if the noise
     in b(n/60) is more than twice that in b(1), or if the autocorrelation of b(1) is above 0.55:
@@ -159,16 +196,15 @@ def _begins_late(run: LossRun) -> bool:
     The law is fitted again with S + x·S_last for some x, and its least error compared with that of
     x = 0, or with that of the updates before the first learning rate of a log.
     """
-    logged = group_losses([run])
+    logged = group_losses([run], AFTER_WARMUP)
     error = penalized_error(logged, fit_alone(run))
     if run._lrs_from is not None and run._lrs_from < _MOST_MISSING * run._last_step:
         first_lr = run.peak_value * run.curve(run._lrs_from)
-        error = min(error, _least_error(logged, run._lrs_from * first_lr**PROGRESS_POWER))
+        missing = run._lrs_from * first_lr**PROGRESS_POWER
+        error = min(error, _least_error(logged, missing))
     for fraction in _EARLIER_UPDATES:
-        if (
-            error
-            > _START_FACTOR * _least_error(logged, fraction * logged.progress_unit) + _LEAST_ERROR
-        ):
+        least_error = _least_error(logged, fraction * logged.progress_unit)
+        if error > _START_FACTOR * least_error + _LEAST_ERROR:
             return True
     return False
 
@@ -190,10 +226,12 @@ def problem_of_law(law: Law, relative_errors: _Floats, logged: LoggedLosses) -> 
     is_neighbor = logged.runs[1:] == logged.runs[:-1]
     products = (relative_errors[1:] * relative_errors[:-1])[is_neighbor]
     misfit = float(np.sqrt(max(0.0, products.mean())))
-    is_one = logged.runs[-1] == 0
-    if misfit <= (_MAX_MISFIT_OF_ONE if is_one else _MAX_MISFIT_OF_SEVERAL):
-        return None
-    advice = "fit runs of one model and one data set"
-    if is_one:
+    if logged.runs[-1] == 0:
+        most = _MAX_MISFIT_OF_ONE
         advice = "log a longer run, past the first fast phase"
+    else:
+        most = _MAX_MISFIT_OF_SEVERAL
+        advice = "fit runs of one model and one data set"
+    if misfit <= most:
+        return None
     return f"the law misses these losses by {misfit:.2%}: {advice}"

@@ -38,12 +38,14 @@ class LossForecast(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """False for a curve with a warmup that no run had: the interval knows nothing of its effect."""
+        """False for a curve with a warmup that no run had: the interval lacks its effect."""
         return UNKNOWN.isdisjoint(self.reasons)
 
     @property
     def interval(self) -> str:
-        return f"{self.low:.3f} to {self.high:.3f}" if self.is_known else "unknown"
+        if not self.is_known:
+            return "unknown"
+        return f"{self.low:.3f} to {self.high:.3f}"
 
 
 class LossDifference(NamedTuple):
@@ -67,7 +69,9 @@ class LossDifference(NamedTuple):
         """The remark next to the difference: empty if the curves are distinguishable."""
         if self == (0, 0, 0):
             return "the same curve"
-        return "" if self.is_distinguishable else "not distinguishable"
+        if not self.is_distinguishable:
+            return "not distinguishable"
+        return ""
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
-from plateau_jax.forecasts.logged_losses import first_used_step, group_losses
+from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, first_used_step, group_losses
 from plateau_jax.forecasts.loss_checks import check_runs, problem_of_law
 from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
-from plateau_jax.forecasts.loss_law import Law, fit_law
+from plateau_jax.forecasts.loss_law import Law, fit_law, schedule_sums
 from plateau_jax.forecasts.loss_run import LossRun, group_by_peak, octaves_to_runs, peak_value_of
-from plateau_jax.forecasts.lr_sums import schedule_sums
 from plateau_jax.plots import curves_to_draw
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
@@ -33,7 +32,9 @@ _DRAWN_STEPS = 100
 
 
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
-    """Fit the law of the loss to the logged losses of one run, or of several of one model, data set and peak.
+    """Fit the law of the loss to the logged losses of one run, or of several.
+
+    Several runs have one model, data set and peak.
 
     With s_0 … s_{t-1} the learning rates of the t updates before a logged loss, those that are 0
     left out, and m the largest of them:
@@ -95,7 +96,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
 def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> "LossFit":
     """Fit runs of one peak; messages about a run begin with its name."""
     advice = check_runs(runs, names)
-    logged = group_losses(runs)
+    logged = group_losses(runs, AFTER_WARMUP)
     law = fit_law(logged)
     errors = law.losses(logged.progress, logged.noise) - logged.losses
     problem = problem_of_law(law, errors / logged.losses, logged)
@@ -103,8 +104,14 @@ def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> "LossFit":
         raise ValueError("; ".join([problem, *advice]))
     for message in advice:
         warn(message)
-    residual_sd = float(np.sqrt(logged.weights @ errors**2))
-    return LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, tuple(runs))
+    return LossFit(
+        floor=law.floor,
+        scale=law.scale,
+        exponent=law.alpha,
+        noise=law.noise,
+        residual_sd=float(np.sqrt(logged.weights @ errors**2)),
+        runs=tuple(runs),
+    )
 
 
 def _checked_runs(runs: Any) -> list[LossRun]:
@@ -123,13 +130,38 @@ def _checked_runs(runs: Any) -> list[LossRun]:
     return items
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """A curve to forecast, at a peak.
+
+    Attributes:
+        curve: The curve.
+        peak_value: Its peak learning rate: it uses peak_value · curve(step).
+        largest_lr: Its largest learning rate, which is smaller if no multiplier is 1.
+    """
+
+    curve: Curve
+    peak_value: float
+    largest_lr: float
+
+    def is_same(self, other: "Schedule") -> bool:
+        """Return True if two schedules have the same learning rates."""
+        steps = self.curve.total_steps
+        if steps != other.curve.total_steps or self.peak_value != other.peak_value:
+            return False
+        return self.curve.same_until(other.curve, steps)
+
+    def sums(self, steps: _Steps) -> tuple[_Floats, _Floats]:
+        """Return S and N at some steps."""
+        return schedule_sums(self.curve, self.peak_value, steps)
+
+
 class Prediction(NamedTuple):
     """A forecast, and what its difference to another forecast needs."""
 
     forecast: LossForecast
     terms: ForecastTerms
-    curve: Curve
-    peak: float
+    schedule: Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +191,15 @@ class LossFit:
 
     @cached_property
     def _laws(self) -> RefittedLaws:
-        logged = group_losses(self.runs)
-        units = logged.progress_unit, logged.noise_unit
-        law = Law(self.floor, self.scale, self.exponent, self.noise, *units)
+        logged = group_losses(self.runs, AFTER_WARMUP)
+        law = Law(
+            floor=self.floor,
+            scale=self.scale,
+            alpha=self.exponent,
+            noise=self.noise,
+            progress_unit=logged.progress_unit,
+            noise_unit=logged.noise_unit,
+        )
         return refit_laws(law, logged, self.runs)
 
     def predict(self, curve: Curve, peak_value: float | None = None) -> LossForecast:
@@ -173,8 +211,8 @@ class LossFit:
         exponent ± 0.06 and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the
         law is fitted without the first 20 % of each run after its warmup, or 0 if a run then has
         fewer than 8 averages; d is the largest abs(δ) of the runs with a decay, δ the forecast of a
-        fit to this run alone minus that of the fit to all, or 0 with one run; `k = 0.01 loss
-        |log₂(peak/peak of a run)|`, with the nearest run.
+        fit to this run alone minus that of the fit to all, or 0 with one run; k is 0.01 loss
+        |log₂(peak/peak of the nearest run)|.
 
         Args:
             curve: Any curve, of more than a tenth and at most four times the steps of the longest
@@ -184,9 +222,9 @@ class LossFit:
 
         Returns:
             A named tuple of `loss`, `low`, `high` and `reasons`: the forecast, its interval, and
-                the known
-            causes of a worse forecast that apply, a tuple of texts. `print` also says which runs
-            intervals were tested on, and omits the interval for a warmup that no run had.
+            the known causes of a worse forecast that apply, a tuple of texts. `print` also says
+            which runs intervals were tested on, and omits the interval for a warmup that no run
+            had.
 
         Raises:
             TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
@@ -212,18 +250,8 @@ class LossFit:
         Raises:
             TypeError, ValueError: As `predict`; a step out of range.
         """
-        peak = self._checked_peak(curve, peak_value)
-        array = np.asarray(steps)
-        if not array.size and array.dtype.kind in "fO":  # NumPy makes float64 of []
-            array = array.astype(np.int64)
-        if array.dtype.kind not in "iu":
-            raise TypeError(f"steps = {checks.short_repr(steps)} must be integers")
-        if array.size and not 1 <= array.min() <= array.max() <= curve.total_steps:
-            raise ValueError(
-                f"steps = {checks.short_repr(steps)} must lie in 1 … total_steps = "
-                f"{curve.total_steps}"
-            )
-        progress, noise = schedule_sums(curve, peak, array.astype(np.int64))
+        schedule = self._schedule(curve, peak_value)
+        progress, noise = schedule.sums(_checked_steps(steps, curve))
         with np.errstate(divide="ignore"):
             return np.asarray(self._laws.law.losses(progress, noise))
 
@@ -242,14 +270,11 @@ class LossFit:
 
         Returns:
             Three tuples with an entry per curve: `names`, `forecasts` as `predict` returns them,
-                and
-            `differences`, named tuples of `difference`, the loss of this curve minus that of the
-            first, `low`
-            and `high`, with `is_distinguishable`: True if this interval excludes 0. For the same
-                curve as the
-            first, they are 0. A warmup that no run had makes them unknown: see the `reasons` of
-            both forecasts. `print` shows a table, as a notebook does, with the runs that the
-            intervals were tested on.
+            and `differences`, named tuples of `difference`, the loss of this curve minus that of
+            the first, `low` and `high`, with `is_distinguishable`: True if this interval excludes
+            0. For the same curve as the first, they are 0. A warmup that no run had makes them
+            unknown: see the `reasons` of both forecasts. `print` shows a table, as a notebook
+            does, with the runs that the intervals were tested on.
 
         Raises:
             TypeError, ValueError: As `predict`; `curves` is not a mapping, or is empty.
@@ -261,10 +286,11 @@ class LossFit:
         if not curves:
             raise ValueError("there is no curve: write fit.compare({'name': curve, ...})")
         predictions = [self._prediction(curve, peak_value) for curve in curves.values()]
+        first = predictions[0]
         return LossComparison(
-            tuple(map(str, curves)),
-            tuple(prediction.forecast for prediction in predictions),
-            tuple(self._difference(prediction, predictions[0]) for prediction in predictions),
+            names=tuple(map(str, curves)),
+            forecasts=tuple(prediction.forecast for prediction in predictions),
+            differences=tuple(self._difference(prediction, first) for prediction in predictions),
         )
 
     def plot(
@@ -274,7 +300,9 @@ class LossFit:
         peak_value: float | None = None,
         ax: Any = None,
     ) -> Any:
-        """Plot the logged losses, the fitted law, and forecasts with their intervals. Needs matplotlib.
+        """Plot the logged losses, the fitted law, and forecasts with their intervals.
+
+        Needs matplotlib.
 
         Args:
             curves: One curve, several, or a mapping from names to curves, to forecast. Default:
@@ -289,27 +317,30 @@ class LossFit:
             TypeError, ValueError: As `predict`.
             ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
         """
-        named = [] if curves is None else curves_to_draw("fit.plot", (curves,))
-        labels = legend_labels([to_draw for _, to_draw in named]) if named else []
         lines: list[LossLine] = []
-        for label, (curve, _) in zip(labels, named, strict=True):
-            peak = self._checked_peak(curve, peak_value)
-            lines.append(self._line(curve, peak, label))
-        return draw_losses([self._run_to_draw(run) for run in self.runs], lines, ax)
+        if curves is not None:
+            named = curves_to_draw("fit.plot", (curves,))
+            labels = legend_labels([to_draw for _, to_draw in named])
+            for label, (curve, _) in zip(labels, named, strict=True):
+                lines.append(self._line(curve, peak_value, label))
+        runs = [self._run_to_draw(run) for run in self.runs]
+        return draw_losses(runs, lines, ax)
 
-    def _line(self, curve: Curve, peak: float, name: str) -> LossLine:
+    def _line(self, curve: Curve, peak_value: float | None, name: str) -> LossLine:
+        schedule = self._schedule(curve, peak_value)
         steps = _steps_to_draw(curve, curve.total_steps)
-        terms = self._terms(curve, peak, steps)
+        terms = self._terms(schedule, steps)
         return LossLine(name, steps, terms.loss, terms.half_width(self.residual_sd))
 
     def _run_to_draw(self, run: LossRun) -> RunToDraw:
         steps = _steps_to_draw(run.curve, run._last_step)
-        is_used = run.steps >= steps[0]
-        fitted = self._terms(run.curve, run.peak_value, steps).loss
-        return RunToDraw(run.steps[is_used], run.losses[is_used], steps, fitted)
+        is_drawn = run.steps >= steps[0]
+        progress, noise = schedule_sums(run.curve, run.peak_value, steps)
+        fitted = self._laws.law.losses(progress, noise)
+        return RunToDraw(run.steps[is_drawn], run.losses[is_drawn], steps, fitted)
 
-    def _checked_peak(self, curve: Any, peak_value: float | None) -> float:
-        """Check a curve and its peak; return the peak, the runs' by default."""
+    def _schedule(self, curve: Any, peak_value: float | None) -> Schedule:
+        """Check a curve to forecast, and its peak: that of the runs by default."""
         check_curve("curve", curve)
         check_length(curve, self.runs)
         if peak_value is None:
@@ -318,40 +349,51 @@ class LossFit:
             peak = float(checks.number("peak_value", peak_value))
         if peak <= 0:
             raise ValueError(checks.must("peak_value", peak, "be positive"))
-        largest = peak * largest_multiplier(curve, curve.total_steps)
-        if not largest > 0:
+        largest_lr = peak * largest_multiplier(curve, curve.total_steps)
+        if not largest_lr > 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
-        if abs(octaves_to_runs(largest, self.runs)) > math.log2(_MAX_PEAK_FACTOR) + 1e-9:
+        if abs(octaves_to_runs(largest_lr, self.runs)) > math.log2(_MAX_PEAK_FACTOR) + 1e-9:
             peak_of_runs = max(run._largest_learning_rate() for run in self.runs)
             raise ValueError(
-                f"the curve's largest learning rate, {largest:g}, is more than a factor of "
+                f"the curve's largest learning rate, {largest_lr:g}, is more than a factor of "
                 f"{_MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: log a run with a "
                 "nearer peak"
             )
-        return peak
+        return Schedule(curve, peak, largest_lr)
 
-    def _terms(self, curve: Curve, peak: float, steps: _Steps) -> ForecastTerms:
-        largest = peak * largest_multiplier(curve, curve.total_steps)
-        progress, noise = schedule_sums(curve, peak, steps)
-        return self._laws.terms(progress, noise, octaves_to_runs(largest, self.runs))
+    def _terms(self, schedule: Schedule, steps: _Steps) -> ForecastTerms:
+        progress, noise = schedule.sums(steps)
+        octaves = octaves_to_runs(schedule.largest_lr, self.runs)
+        return self._laws.terms(progress, noise, octaves)
 
     def _prediction(self, curve: Curve, peak_value: float | None) -> Prediction:
         """Forecast the loss after the last step; the terms serve for differences."""
-        peak = self._checked_peak(curve, peak_value)
-        terms = self._terms(curve, peak, np.array(curve.total_steps))
+        schedule = self._schedule(curve, peak_value)
+        terms = self._terms(schedule, np.array(curve.total_steps))
         loss = float(terms.loss)
         half = float(terms.half_width(self.residual_sd))
-        largest = peak * largest_multiplier(curve, curve.total_steps)
-        reasons = list_reasons(curve, largest, terms, self.runs)
-        return Prediction(LossForecast(loss, loss - half, loss + half, reasons), terms, curve, peak)
+        reasons = list_reasons(curve, schedule.largest_lr, terms, self.runs)
+        forecast = LossForecast(loss, loss - half, loss + half, reasons)
+        return Prediction(forecast, terms, schedule)
 
     def _difference(self, prediction: Prediction, first: Prediction) -> LossDifference:
-        steps = first.curve.total_steps
-        is_same_length = prediction.curve.total_steps == steps and prediction.peak == first.peak
-        if is_same_length and prediction.curve.same_until(first.curve, steps):
+        if prediction.schedule.is_same(first.schedule):
             return LossDifference(0.0, 0.0, 0.0)
         difference, half = prediction.terms.minus(first.terms, self.residual_sd)
         return LossDifference(difference, difference - half, difference + half)
+
+
+def _checked_steps(steps: ArrayLike, curve: Curve) -> _Steps:
+    array = np.asarray(steps)
+    if not array.size and array.dtype.kind in "fO":  # NumPy makes float64 of []
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"steps = {checks.short_repr(steps)} must be integers")
+    if array.size and not 1 <= array.min() <= array.max() <= curve.total_steps:
+        raise ValueError(
+            f"steps = {checks.short_repr(steps)} must lie in 1 … total_steps = {curve.total_steps}"
+        )
+    return array.astype(np.int64)
 
 
 def _steps_to_draw(curve: Curve, last_step: int) -> _Steps:

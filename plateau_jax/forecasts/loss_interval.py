@@ -1,4 +1,4 @@
-"""The interval of a forecast, from refits of the law and the distance of the peak from those of the runs."""
+"""The interval of a forecast, from refits of the law and from the distance to the runs' peaks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,8 @@ from plateau_jax.forecasts.loss_run import LossRun
 _Floats = NDArray[np.float64]
 
 _ALPHA_STEP = 0.06
-_OTHER_POWERS = 0.6, 1.0
+_LOW_POWER = 0.6
+_HIGH_POWER = 1.0
 _START_FACTOR = 1.5
 _RELATIVE_SD = 0.003
 _RELATIVE_SD_OF_DIFFERENCE = 0.0025
@@ -39,21 +40,27 @@ class ForecastTerms(NamedTuple):
 
     def half_width(self, residual_sd: float) -> _Floats:
         """Return half the width of the interval: see `LossFit.predict`."""
-        return _half_width(self, residual_sd, _RELATIVE_SD * self.loss)
+        return self._half_width(residual_sd, _RELATIVE_SD * self.loss)
 
     def minus(self, first: "ForecastTerms", residual_sd: float) -> tuple[float, float]:
         """Return the difference to another forecast, and half the width of its interval."""
-        changes = ForecastTerms(*(term - other for term, other in zip(self, first, strict=True)))
-        half = _half_width(changes, residual_sd, _RELATIVE_SD_OF_DIFFERENCE * first.loss)
+        changes = ForecastTerms(
+            loss=self.loss - first.loss,
+            by_alpha=self.by_alpha - first.by_alpha,
+            by_power=self.by_power - first.by_power,
+            by_peak=self.by_peak - first.by_peak,
+            by_start=self.by_start - first.by_start,
+            by_run=self.by_run - first.by_run,
+        )
+        half = changes._half_width(residual_sd, _RELATIVE_SD_OF_DIFFERENCE * first.loss)
         return float(changes.loss), float(half)
 
-
-def _half_width(terms: ForecastTerms, residual_sd: float, relative: _Floats) -> _Floats:
-    by_start = _START_FACTOR * terms.by_start
-    by_run = np.max(np.abs(terms.by_run), axis=0, initial=0.0)
-    variance = residual_sd**2 + terms.by_alpha**2 + terms.by_power**2 + by_start**2
-    variance = variance + by_run**2 + relative**2 + terms.by_peak**2
-    return 2 * np.sqrt(variance)
+    def _half_width(self, residual_sd: float, relative_sd: _Floats) -> _Floats:
+        by_start = _START_FACTOR * self.by_start
+        by_run = np.max(np.abs(self.by_run), axis=0, initial=0.0)
+        variance = residual_sd**2 + self.by_alpha**2 + self.by_power**2 + by_start**2
+        variance = variance + by_run**2 + relative_sd**2 + self.by_peak**2
+        return 2 * np.sqrt(variance)
 
 
 class RefittedLaws(NamedTuple):
@@ -73,7 +80,7 @@ class RefittedLaws(NamedTuple):
     alone: tuple[Law, ...]
 
     def terms(self, progress: _Floats, noise: _Floats, octaves: float) -> ForecastTerms:
-        """Return the terms of forecasts; `octaves` is log₂ of the peak over that of the nearest run."""
+        """Return the terms of forecasts; `octaves` is log₂(peak/peak of the nearest run)."""
         loss = self.law.losses(progress, noise)
         by_run = np.array([law.losses(progress, noise) - loss for law in self.alone])
         return ForecastTerms(
@@ -93,17 +100,23 @@ def _half_difference(laws: tuple[Law, Law], progress: _Floats, noise: _Floats) -
 
 def refit_laws(law: Law, logged: LoggedLosses, runs: Sequence[LossRun]) -> RefittedLaws:
     """Refit a law that was fitted to these logged losses of some runs."""
-    late = late_losses(runs)
+    late = law
+    late_logged = late_losses(runs)
+    if late_logged is not None:
+        late = fit_law(late_logged)
+
     alone: list[Law] = []
     if len(runs) > 1:
         alone = [fit_alone(run) for run in runs if falls_to_half(run.curve, run._last_step)]
+
+    low_alpha = fit_law_at(logged, law.alpha - _ALPHA_STEP)
+    high_alpha = fit_law_at(logged, law.alpha + _ALPHA_STEP)
+    low_power = fit_law(logged, _LOW_POWER)
+    high_power = fit_law(logged, _HIGH_POWER)
     return RefittedLaws(
         law=law,
-        by_alpha=(
-            fit_law_at(logged, law.alpha - _ALPHA_STEP),
-            fit_law_at(logged, law.alpha + _ALPHA_STEP),
-        ),
-        by_power=(fit_law(logged, _OTHER_POWERS[0]), fit_law(logged, _OTHER_POWERS[1])),
-        late=law if late is None else fit_law(late),
+        by_alpha=(low_alpha, high_alpha),
+        by_power=(low_power, high_power),
+        late=late,
         alone=tuple(alone),
     )

@@ -1,11 +1,42 @@
-"""Fit the law of the loss to logged losses; see `fit_losses`."""
+"""The law of the loss: its two sums over the learning rates, and its fit; see `fit_losses`."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.curves.curve import Curve
+from plateau_jax.theory.curve_parts import (
+    mean_multipliers,
+    noise_sums,
+    part_begins,
+    parts_before,
+    sorted_unique,
+)
+
 _Floats = NDArray[np.float64]
+_Steps = NDArray[np.int64]
+
+PROGRESS_POWER = 0.9
+"""The power of the learning rates in S, chosen on published runs.
+
+With 1, a cosine makes too little progress relative to a constant learning rate.
+"""
+
+_DAMPING = 0.1
+"""Fraction of the largest learning rate that is added to a denominator of N.
+
+Without it, N jumps where the learning rate drops by orders of magnitude from one step to the next:
+the sum of the learning rates after that step is then almost 0.
+"""
+
+MAX_SINGLE_STEPS = 2**16
+"""Up to this many steps, every step is summed.
+
+Above, parts of several steps count as having one learning rate.
+"""
+
+_NEAREST = 128
 
 NOISE_POWER = 0.8
 """Chosen on published runs, not derived, as are the center and the weight of α's penalty."""
@@ -18,6 +49,46 @@ _GRID = 30
 _GOLDEN = (5**0.5 - 1) / 2
 
 _SETS_OF_COLUMNS = [0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2]
+
+
+def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floats, _Floats]:
+    """Return S and N at some numbers of updates, see `fit_losses`.
+
+    They are those of the formulas up to 2¹⁶ steps, and within 10⁻⁵ of them above that. Without a
+    positive learning rate they are 0.
+    """
+    if not steps.size:
+        return np.zeros(steps.shape), np.zeros(steps.shape)
+    unique = sorted_unique(steps.ravel())
+    progress = peak_value**PROGRESS_POWER * _progress(curve, unique)
+    noise = peak_value * _noise(curve, unique)
+    places = np.searchsorted(unique, steps)
+    return progress[places], noise[places]
+
+
+def _progress(curve: Curve, steps: _Steps) -> _Floats:
+    last = int(steps[-1])
+    singles = np.arange(min(last, MAX_SINGLE_STEPS) + 1)
+    begins = part_begins(curve)
+    borders = sorted_unique(np.concatenate([singles, begins[begins < last], steps]))
+    powers = np.diff(borders) * mean_multipliers(curve, borders) ** PROGRESS_POWER
+    sums = np.append(0.0, np.cumsum(powers))
+    return sums[np.searchsorted(borders, steps)]
+
+
+def _noise(curve: Curve, steps: _Steps) -> _Floats:
+    noise: list[float] = []
+    for s, n in parts_before(curve, steps.tolist(), MAX_SINGLE_STEPS, _NEAREST):
+        noise.append(_noise_after(s, n))
+    return np.array(noise)
+
+
+def _noise_after(s: _Floats, n: _Floats) -> float:
+    """Return N after steps with the learning rates s, n times each."""
+    if not len(s):
+        return 0.0
+    total, squares, inner = noise_sums(s, n, _DAMPING * float(s.max()))
+    return squares / (2 * total) + inner / 2
 
 
 @dataclass(frozen=True)
@@ -105,23 +176,30 @@ def penalized_error(logged: LoggedLosses, law: Law) -> float:
 
 
 def fit_law_at(logged: LoggedLosses, alpha: float, power: float = NOISE_POWER) -> Law:
-    """Fit floor, scale and noise for one α, by non-negative least squares of the relative errors."""
+    """Fit floor, scale and noise for one α: non-negative least squares of the relative errors."""
     progress = logged.progress / logged.progress_unit
     noise = logged.noise / logged.noise_unit
     columns = np.stack([np.ones_like(progress), progress**-alpha, noise**power], axis=1)
     roots = np.sqrt(logged.weights)
-    floor, scale, coefficient = _nonnegative(
-        (roots / logged.losses)[:, None] * columns, roots
-    ).tolist()
-    return Law(floor, scale, alpha, coefficient, logged.progress_unit, logged.noise_unit, power)
+    matrix = (roots / logged.losses)[:, None] * columns
+    coefficients = _nonnegative(matrix, roots).tolist()
+    return Law(
+        floor=coefficients[0],
+        scale=coefficients[1],
+        alpha=alpha,
+        noise=coefficients[2],
+        progress_unit=logged.progress_unit,
+        noise_unit=logged.noise_unit,
+        power=power,
+    )
 
 
 def _nonnegative(matrix: _Floats, target: _Floats) -> _Floats:
     """Return the three coefficients >= 0 with the least squared error.
 
     At the minimum some coefficients are 0, and the others are the ordinary least squares of their
-    columns. So the best of those solutions, over all sets of columns, whose coefficients are all >=
-    0 is the minimum.
+    columns. So the minimum is the best of those solutions, over all sets of columns, among those
+    with all coefficients >= 0.
     """
     best = np.zeros(3)
     least = float(target @ target)

@@ -11,14 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.forecasts.logs import (
-    curve_of,
-    find_column,
-    peak_of,
-    read_losses,
-    read_lrs,
-    read_rows,
-)
+from plateau_jax.forecasts.logs import LogTable, curve_of, peak_of, read_losses, read_lrs
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -62,7 +55,8 @@ class LossRun:
             is not positive.
 
     >>> from plateau_jax import LossRun, PlateauCurve
-    >>> run = LossRun(PlateauCurve(1000), 1e-3, steps=[250, 500, 750, 1000], losses=[3.5, 3.2, 3.0, 2.9])
+    >>> steps, losses = [250, 500, 750, 1000], [3.5, 3.2, 3.0, 2.9]
+    >>> run = LossRun(PlateauCurve(1000), 1e-3, steps, losses)
     >>> run.losses
     array([3.5, 3.2, 3. , 2.9])
     """
@@ -140,27 +134,29 @@ class LossRun:
             check_curve("curve", curve)
         elif peak_value is not None:
             raise ValueError("peak_value= without curve=: give both, or neither")
-        name, rows = read_rows(source)
-        step_column = find_column(rows, name, "step", step)
-        loss_by_step = read_losses(rows, name, step_column, loss)
+        table = LogTable.read(source, step)
+        loss_by_step = read_losses(table, loss)
         lrs_from = None
         if curve is None:
-            lrs = read_lrs(rows, name, step_column, lr)
-            curve, peak_value = curve_of(lrs, max(loss_by_step), name)
+            lrs = read_lrs(table, lr)
+            curve, peak_value = curve_of(table, lrs, max(loss_by_step))
             lrs_from = min(lrs)
         elif peak_value is None:
-            peak_value = peak_of(read_lrs(rows, name, step_column, lr), curve, name)
+            peak_value = peak_of(table, read_lrs(table, lr), curve)
+        steps = list(loss_by_step)
+        losses = list(loss_by_step.values())
         try:
-            run = cls(curve, peak_value, list(loss_by_step), list(loss_by_step.values()))
+            run = cls(curve, peak_value, steps, losses)
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise ValueError(f"{table.name}: {error}") from None
         run._set(_lrs_from=lrs_from)
         return run
 
     def __repr__(self) -> str:
         curve = repr(self.curve)
         if isinstance(self.curve, StagedCurve) and len(self.curve.stages) > _MOST_STAGES:
-            curve = f"<StagedCurve of {len(self.curve.stages)} stages>"  # such as the learning rates of a log
+            # Such as the learning rates of a log.
+            curve = f"<StagedCurve of {len(self.curve.stages)} stages>"
         steps = f"steps={self.steps[0]}…{self.steps[-1]}"
         losses = f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g}"
         source = ""
@@ -193,7 +189,9 @@ class LossRun:
         The last loss of a whole run is usually logged less than one interval of logging before its
         end.
         """
-        interval = int(self.steps[-1] - self.steps[-2]) if len(self.steps) > 1 else 0
+        interval = 0
+        if len(self.steps) > 1:
+            interval = int(self.steps[-1] - self.steps[-2])
         return min(self._last_step + interval, self.curve.total_steps)
 
     def _largest_learning_rate(self) -> float:
@@ -203,30 +201,35 @@ class LossRun:
 
 def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
     array = np.asarray(steps)
-    if not array.size:
-        raise ValueError("there are no logged losses")
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+    if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
         raise TypeError(f"steps = {checks.short_repr(steps)} must be a sequence of integers")
-    wrong = np.flatnonzero(array[1:] <= array[:-1])
-    if wrong.size:
-        index = int(wrong[0])
-        raise ValueError(
-            f"steps must increase: steps[{index}] = {array[index]}, steps[{index + 1}] = "
-            f"{array[index + 1]}; a resumed run logs some steps twice: keep the later losses"
-        )
-    if array[0] < 1:
-        raise ValueError(
-            f"steps[0] = {array[0]} must be at least 1: a logged loss needs an update before it"
-        )
-    if array[-1] > curve.total_steps:
-        raise ValueError(
-            f"steps[-1] = {array[-1]} lies after the end of the curve, which has total_steps = "
-            f"{curve.total_steps}: give the curve that the run was trained with, and count steps "
-            "in updates"
-        )
+    problem = _problem_of_steps(array, curve)
+    if problem is not None:
+        raise ValueError(problem)
     array = array.astype(np.int64)
     array.flags.writeable = False
     return array
+
+
+def _problem_of_steps(steps: NDArray[np.integer], curve: Curve) -> str | None:
+    if not steps.size:
+        return "there are no logged losses"
+    wrong = np.flatnonzero(steps[1:] <= steps[:-1])
+    if wrong.size:
+        index = int(wrong[0])
+        return (
+            f"steps must increase: steps[{index}] = {steps[index]}, steps[{index + 1}] = "
+            f"{steps[index + 1]}; a resumed run logs some steps twice: keep the later losses"
+        )
+    if steps[0] < 1:
+        return f"steps[0] = {steps[0]} must be at least 1: a logged loss needs an update before it"
+    if steps[-1] > curve.total_steps:
+        return (
+            f"steps[-1] = {steps[-1]} lies after the end of the curve, which has total_steps = "
+            f"{curve.total_steps}: give the curve that the run was trained with, and count steps "
+            "in updates"
+        )
+    return None
 
 
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
@@ -246,32 +249,40 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
 
 def is_one_peak(peak: float, other: float, *runs: LossRun) -> bool:
     """Return True if two peaks agree within the tolerance of the runs that they come from."""
-    is_logged = any(run._lrs_from is not None for run in runs)
-    return math.isclose(peak, other, rel_tol=_LOGGED if is_logged else _ROUNDED)
+    tolerance = _ROUNDED
+    if any(run._lrs_from is not None for run in runs):
+        tolerance = _LOGGED
+    return math.isclose(peak, other, rel_tol=tolerance)
 
 
 def group_by_peak(runs: Sequence[LossRun]) -> dict[float, list[LossRun]]:
     """Return the runs of each peak, the largest of theirs; peaks ascend."""
     groups: dict[float, list[LossRun]] = {}
     for run in sorted(runs, key=lambda run: run._largest_learning_rate(), reverse=True):
-        peak = run._largest_learning_rate()
         for group in groups.values():
-            if all(
-                is_one_peak(peak, other._largest_learning_rate(), run, other) for other in group
-            ):
+            if _has_peak_of(run, group):
                 group.append(run)
                 break
         else:
-            groups[peak] = [run]
+            groups[run._largest_learning_rate()] = [run]
     return dict(sorted(groups.items()))
 
 
+def _has_peak_of(run: LossRun, group: Sequence[LossRun]) -> bool:
+    peak = run._largest_learning_rate()
+    return all(is_one_peak(peak, other._largest_learning_rate(), run, other) for other in group)
+
+
 def peak_value_of(runs: Sequence[LossRun]) -> float:
-    """Return the `peak_value` of runs of one peak; their curves may differ in the largest multiplier."""
+    """Return the `peak_value` of runs of one peak.
+
+    Their curves may differ in the largest multiplier, and then they have several `peak_value`.
+    """
     largest = max(runs, key=lambda run: run.peak_value)
     for run in runs:
         if not is_one_peak(run.peak_value, largest.peak_value, run, largest):
-            listed = ", ".join(f"{peak:g}" for peak in sorted({run.peak_value for run in runs}))
+            peaks = sorted({run.peak_value for run in runs})
+            listed = ", ".join(f"{peak:g}" for peak in peaks)
             raise ValueError(f"the runs have several peak_value, {listed}: pass peak_value=")
     return largest.peak_value
 

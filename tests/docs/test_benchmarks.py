@@ -18,7 +18,7 @@ from support.training.trees import equal_trees
 from torch import nn
 
 from plateau_jax import StagedCurve
-from plateau_jax.forecasts.lr_sums import schedule_sums
+from plateau_jax.forecasts.loss_law import schedule_sums
 
 pytestmark = pytest.mark.slow
 

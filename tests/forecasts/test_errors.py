@@ -51,8 +51,8 @@ RUN_ERRORS: list[Row] = [
 
 def read(log: Any, curve: Any = CURVE, peak_value: Any = PEAK, **columns: Any) -> LossRun:
     """Read rows, or a text as that of a file."""
-    if isinstance(log, str | bytes):
-        Path("log").write_bytes(log if isinstance(log, bytes) else log.encode())
+    if isinstance(log, str):
+        Path("log").write_bytes(log.encode())
         log = "log"
     return LossRun.read(log, curve, peak_value, **columns)
 
@@ -71,9 +71,8 @@ LOG_ERRORS: list[Row] = [
           [3, None, np.ones(()), {"step": [1]}, [3], iter(["step,loss"]), pd.Series([1])],
           TypeError, "must be a path, a pandas data frame, or a list of dictionaries"),
     (lambda: LossRun.read("missing.csv"), FileNotFoundError, "missing.csv"),
-    (lambda: read("step,loss\n1,2\n".encode("utf-16")), ValueError, "log is not a text file in UTF-8"),
     (lambda: read([]), ValueError, "the log has no rows"),
-    (lambda: read('[{"step": 1}]'), ValueError, "log is not CSV or JSON lines: pass the rows of a JSON list"),
+    (lambda: read('[{"step": 1}]'), ValueError, "log, row 1: ", "not a JSON object; of other JSON, pass the"),
     (lambda: read('step,loss\n1,2\n2,"3\n'), ValueError, "log is not a CSV file: unexpected end of data"),
     (lambda: read(LRS[::-1]), ValueError, "50 losses at 50 steps: keep those of one split, rank or run"),
     (lambda: read([row | {"loss": loss} for row in LRS for loss in (3, 2)]), ValueError,
@@ -98,8 +97,6 @@ LOG_ERRORS: list[Row] = [
      "after the end"),
     (lambda: read(rows_of(step=[1, ""], loss=["", 1])), ValueError, "no finite loss after the first update"),
     (lambda: read(rows_of(step=[1], loss=[[3, 2]])), ValueError, "row 1: loss = [3, 2] must be a number"),
-    *each(lambda value: read(rows_of(step=[1], loss=[3], lr=[value]), None, None), [-0.1, 1e400],
-          ValueError, "the log: lr = {} at step 1 must be finite and not negative"),
     *((call, UnclearLogError, *parts) for call, *parts in [
         (lambda: read(rows_of(Step=[1], loss=[3])), "no usual column for step among 'Step', 'loss'",
          "step=..."),

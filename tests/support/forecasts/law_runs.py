@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from plateau_jax import Curve, LossRun
-from plateau_jax.forecasts.lr_sums import schedule_sums
+from plateau_jax.forecasts.loss_law import schedule_sums
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 

@@ -10,7 +10,7 @@ from support.examples import examples
 from support.forecasts.loss_oracle import LossOracle
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax.forecasts.lr_sums import schedule_sums
+from plateau_jax.forecasts.loss_law import schedule_sums
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation.curve_warning import suppress_warnings
 
