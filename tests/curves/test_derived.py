@@ -99,7 +99,7 @@ def test_cooldown_to_exact_level_is_flat(curve, at, level):
             for parent, first in ((curve, at), (StagedCurve([(1,)], start=level), 1))
         )
         computed, written = ({name: column[-2] for name, column in table.items()} for table in tables)
-        assert computed == {**computed, **written, "begin": at}
+        assert computed == {**computed, **written, "begin": at, "phase_begin": at}
     with pytest.raises(ValueError, match=f"^to = .* must not lie above the level at step {at}"):
         curve.cooldown(at, 10, to=float(np.nextafter(level, 1)))
 
