@@ -297,6 +297,13 @@ FALL = StagedCurve([(10,)], start=1)
 NO_STEPS = [True, np.True_, 3.0, np.float32(3), nan, "3", b"3", None, 3j, Decimal(3), Fraction(3), [1.0, 2.0]]
 NO_STEPS += [[1, None], [True, 2], [[1], [2, 3]], np.arange(3.0), np.array([True]), np.array([2.0], object)]
 
+through = StagedCurve.through
+
+
+def wsd(total=9, *, warmup_steps=0, decay_steps=0, **options):
+    return StagedCurve.wsd(total, warmup_steps=warmup_steps, decay_steps=decay_steps, **options)
+
+
 # Wrong values of one argument of a call.
 OF_CALLS = [
     (lambda value: CURVE.cooldown(value, 5), "at", TypeError, "integer", [True, 1.0, "1", None]),
@@ -337,54 +344,39 @@ OF_CALLS = [
      [[], [600], [7, 70, 70], [70, 60]]),
     (lambda value: BRANCH.merge_weights(value), "steps", ValueError, "at most 2**31 - 1", [[600, 2**31]]),
     (lambda value: stack([CURVE, value]), "curves[1]", TypeError, "a Curve", [3, None, [5]]),
-    (lambda value: StagedCurve.wsd(value, warmup_steps=0, decay_steps=0), "total_steps", TypeError, "integer",
-     ["10%", 9.0, True, None]),
-    (lambda value: StagedCurve.wsd(value, warmup_steps=0, decay_steps=0), "total_steps", ValueError, "1 …",
-     [0, -1, 2**31]),
+    (lambda value: wsd(total=value), "total_steps", TypeError, "integer", ["10%", 9.0, True, None]),
+    (lambda value: wsd(total=value), "total_steps", ValueError, "1 …", [0, -1, 2**31]),
     *((call, name, *row)
       for name, call in (
-          ("warmup_steps", lambda value: StagedCurve.wsd(9, warmup_steps=value, decay_steps=0)),
-          ("decay_steps", lambda value: StagedCurve.wsd(9, warmup_steps=0, decay_steps=value)))
+          ("warmup_steps", lambda value: wsd(warmup_steps=value)),
+          ("decay_steps", lambda value: wsd(decay_steps=value)))
       for row in ((TypeError, "percentage of total_steps such as '2%'", [0.2, "rest", "2", None, True]),
                   (ValueError, PERCENTAGE, NO_PERCENTAGES[:-1]), (ValueError, "at least 0", [-1]))),
-    (lambda value: StagedCurve.wsd(9, warmup_steps=0, decay_steps=9, decay_shape=value), "decay_shape",
-     ValueError, SHAPES,
-     NO_SHAPES),
-    (lambda value: StagedCurve.wsd(9, warmup_steps=0, decay_steps=9, decay_shape=value), "decay_shape",
-     ValueError,
-     "decay from or to 0", ["exponential", "t^-2"]),
-    (lambda value: StagedCurve.wsd(9, warmup_steps=0, decay_steps=9, min_lr_ratio=value), "min_lr_ratio",
-     ValueError, RATIO,
-     [-0.1, 1.5]),
-    (lambda value: StagedCurve.wsd(9, warmup_steps=0, decay_steps=9, min_lr_ratio=value), "min_lr_ratio",
-     TypeError,
-     "number", ["10%", None, True]),
-    (lambda value: StagedCurve.through(value), "points", TypeError, "sequence of pairs (step, level)",
+    (lambda value: wsd(decay_steps=9, decay_shape=value), "decay_shape", ValueError, SHAPES, NO_SHAPES),
+    (lambda value: wsd(decay_steps=9, decay_shape=value), "decay_shape", ValueError, "decay from or to 0",
+     ["exponential", "t^-2"]),
+    (lambda value: wsd(decay_steps=9, min_lr_ratio=value), "min_lr_ratio", ValueError, RATIO, [-0.1, 1.5]),
+    (lambda value: wsd(decay_steps=9, min_lr_ratio=value), "min_lr_ratio", TypeError, "number",
+     ["10%", None, True]),
+    (lambda value: through(value), "points", TypeError, "sequence of pairs (step, level)",
      [None, 5, "points"]),
-    (lambda value: StagedCurve.through(value), "points", TypeError, "sequence of pairs",
-     [{(0, 1.0)}, {0: 1.0}]),
-    (lambda value: StagedCurve.through(value), "points", ValueError, "at least two points", [[], [(0, 1.0)]]),
-    (lambda value: StagedCurve.through([(0, 1.0), value]), "points[1]", TypeError, "pair (step, level)",
-     NO_PAIRS[:-2]),
-    (lambda value: StagedCurve.through([(0, 1.0), (value, 0.5)]), "points[1].step", TypeError, "integer",
+    (lambda value: through(value), "points", TypeError, "sequence of pairs", [{(0, 1.0)}, {0: 1.0}]),
+    (lambda value: through(value), "points", ValueError, "at least two points", [[], [(0, 1.0)]]),
+    (lambda value: through([(0, 1.0), value]), "points[1]", TypeError, "pair (step, level)", NO_PAIRS[:-2]),
+    (lambda value: through([(0, 1.0), (value, 0.5)]), "points[1].step", TypeError, "integer",
      [True, 5.0, "5", None, nan, 0.5]),
-    (lambda value: StagedCurve.through([(0, 1.0), (value, 0.5)]), "points[1].step", ValueError,
-     "at most 2**31 - 1 =",
+    (lambda value: through([(0, 1.0), (value, 0.5)]), "points[1].step", ValueError, "at most 2**31 - 1 =",
      [2**31, 10**50]),
-    (lambda value: StagedCurve.through([(value, 1.0), (9, 0.5)]), "points[0].step", ValueError,
-     "0, the first step",
+    (lambda value: through([(value, 1.0), (9, 0.5)]), "points[0].step", ValueError, "0, the first step",
      [-1, 5]),
-    (lambda value: StagedCurve.through([(0, 1.0), (5, 1.0), (value, 0.5), (9, 1.0)]), "points[2].step",
-     ValueError,
+    (lambda value: through([(0, 1.0), (5, 1.0), (value, 0.5), (9, 1.0)]), "points[2].step", ValueError,
      "at least 5, the step before it", [4, -1]),
-    (lambda value: StagedCurve.through([(0, 1.0), (0, 1.0), (value, 0.5)]), "points[2].step", ValueError,
+    (lambda value: through([(0, 1.0), (0, 1.0), (value, 0.5)]), "points[2].step", ValueError,
      "at least 1", [0]),
-    (lambda value: StagedCurve.through([(0, 1.0), (5, value)]), "points[1].level", TypeError, "number",
+    (lambda value: through([(0, 1.0), (5, value)]), "points[1].level", TypeError, "number",
      [True, "0.5", None, 0j, [0.5]]),
-    (lambda value: StagedCurve.through([(0, 1.0), (5, value)]), "points[1].level", ValueError, RATIO,
-     [-0.1, 1.5]),
-    (lambda value: StagedCurve.through([(0, 1.0), (5, value)]), "points[1].level", ValueError, "finite",
-     [nan, inf]),
+    (lambda value: through([(0, 1.0), (5, value)]), "points[1].level", ValueError, RATIO, [-0.1, 1.5]),
+    (lambda value: through([(0, 1.0), (5, value)]), "points[1].level", ValueError, "finite", [nan, inf]),
 ]  # fmt: skip
 ERRORS = [
     *(row for call, name, error, word, values in OF_CALLS
@@ -400,16 +392,15 @@ ERRORS = [
     (lambda: BRANCH.merge_weights([0, 600]), ValueError, "the curve is 0 at steps[0] = 0"),
     (lambda: BRANCH.merge_weights([1000, 1001]), ValueError, "the curve is 0 at steps[0] = 1000"),
     (lambda: stack([]), ValueError, "curves"),
-    (lambda: StagedCurve.wsd(9, warmup_steps="60%", decay_steps=5), ValueError,
+    (lambda: wsd(warmup_steps="60%", decay_steps=5), ValueError,
      "warmup_steps + decay_steps = 5 + 5 must be at most total_steps = 9"),
-    (lambda: StagedCurve.wsd(9, warmup_steps=0, decay_steps=5, decay_shape="t^-0.25", min_lr_ratio=1e-5),
+    (lambda: wsd(decay_steps=5, decay_shape="t^-0.25", min_lr_ratio=1e-5),
      ValueError, "decay_shape = 't^-0.25': a t^-0.25 decay between these levels is too steep"),
-    *each(lambda value: StagedCurve.through(np.array([(0, 1), (value, 1)], np.float32)), [0.5, nan, inf],
+    *each(lambda value: through(np.array([(0, 1), (value, 1)], np.float32)), [0.5, nan, inf],
           TypeError, "points[1].step = np.float32({}) must be an integer"),
-    (lambda: StagedCurve.through(np.zeros(5)), TypeError, "points[0] = np.float64(0.0) must be a pair"),
-    (lambda: StagedCurve.through(np.zeros((5, 3))), TypeError,
-     "points[0] = array([0., 0., 0.]) must be a pair"),
-    (lambda: StagedCurve.through(np.zeros((5, 2), bool)), TypeError, "points[0].step = np.False_", "integer"),
+    (lambda: through(np.zeros(5)), TypeError, "points[0] = np.float64(0.0) must be a pair"),
+    (lambda: through(np.zeros((5, 3))), TypeError, "points[0] = array([0., 0., 0.]) must be a pair"),
+    (lambda: through(np.zeros((5, 2), bool)), TypeError, "points[0].step = np.False_", "integer"),
     *each(lambda value: stack(value), [CURVE, {CURVE}, frozenset([CURVE]), {CURVE: None}], TypeError,
           "curves = ", "several Curves, in order"),
     (lambda: Curve(), TypeError, "abstract"),
