@@ -297,6 +297,8 @@ FALL = StagedCurve([(10,)], start=1)
 NO_STEPS = [True, np.True_, 3.0, np.float32(3), nan, "3", b"3", None, 3j, Decimal(3), Fraction(3), [1.0, 2.0]]
 NO_STEPS += [[1, None], [True, 2], [[1], [2, 3]], np.arange(3.0), np.array([True]), np.array([2.0], object)]
 
+NO_PEAKS = [True, np.True_, "0.1", b"1", None, 1j, [0.1], np.ones(2)]
+
 through = StagedCurve.through
 
 
@@ -335,8 +337,10 @@ OF_CALLS = [
     (lambda value: CURVE.first_difference(value), "other", TypeError, "a Curve", [5]),
     (lambda value: CURVE.same_until(CURVE, value), "step", TypeError, "integer", [1.0, True, None]),
     (lambda value: CURVE.same_until(CURVE, value), "step", ValueError, "at least 0", [-1]),
-    (lambda value: CURVE.learning_rate(3, value), "peak_value", TypeError, "number", ["0.1", True, None]),
-    (lambda value: CURVE.learning_rate(3, value), "peak_value", ValueError, "negative", [-0.1]),
+    (lambda value: CURVE.learning_rate(3, value), "peak_value", TypeError, "number", NO_PEAKS),
+    (lambda value: CURVE.learning_rate(3, value), "peak_value", ValueError, "negative", [-0.1, -1e-30, -inf]),
+    (lambda value: CURVE.learning_rate(3, value), "peak_value", ValueError, "must",
+     [nan, inf, 2.0**-127, 1e-300, 1e39, 3.4028236e38, 10**150]),
     (lambda value: BRANCH.merge_weights([600, value]), "steps[1]", TypeError, "integer",
      [700.0, True, [700]]),
     (lambda value: BRANCH.merge_weights([value, 600]), "steps[0]", ValueError, "at least 0", [-1]),

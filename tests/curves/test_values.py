@@ -218,3 +218,7 @@ def test_error_for_jax_step_names_jax_function(step, call):
 
 def test_torch_and_numpy_integers_are_steps_with_jax_loaded():
     assert CURVE(torch.tensor(3)) == CURVE(torch.arange(9))[3] == CURVE(np.array(3)) == CURVE(3)
+
+
+def test_peak_of_minus_0_is_0():
+    assert str(CURVE.learning_rate(3, -0.0)) == "0.0"
