@@ -23,8 +23,9 @@ def _percentage(steps, total, random):
     """Return a percentage that rounds down to these steps."""
     with localcontext(prec=200):
         least, above = (Decimal(100) * count / total for count in (steps, steps + 1))
-        inside = least + (above - least) * random.choice([0, random.randrange(1000)]) / 1000
-        digits = random.randrange(10, 60)
+        digits = random.choice([random.randrange(10, 20), 70])
+        last = 1000 - Decimal("1e-50") if digits == 70 else random.randrange(1000)
+        inside = least + (above - least) * random.choice([0, last]) / 1000
         number = min(inside.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING), Decimal(100))
         assert least <= number < above
         text = random.choice([str, "{:f}".format, "{:e}".format, lambda it: str(it.normalize())])(number)

@@ -1,21 +1,19 @@
 """The table: its rows, its words, and several tables stacked."""
 
 import itertools
-from fractions import Fraction
 
 import jax
 import numpy as np
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments
-from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float32, power_of
+from support.numerics.oracle import Oracle, power_of
 
 from plateau_jax import StagedCurve, multiplier, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
 from plateau_jax.numerics.segments import Segments, decode_table
-from plateau_jax.shapes.known_shapes import KINDS
 
 
 @given(arguments())
@@ -36,53 +34,6 @@ def test_table_has_two_rows_per_plateau_and_three_more(chosen):
         assert column.dtype == np.int32
         assert not column.flags.writeable
     assert table.begin.tolist() == Oracle(chosen).borders
-
-
-# The level of its plateau is 0.1 + 0.9 · 13/18 = 3/4, which 62 bits hold; the 224-bit value lies just below.
-LEVEL_OF_FEW_BITS = {"total_steps": 19, "absolute_plateaus": [(5, 1)], "min_lr_ratio": 0.1}
-
-
-@example(LEVEL_OF_FEW_BITS | {"decay_shape": "linear"})
-@given(arguments())
-def test_row_encodes_exact_segment(chosen):
-    curve, oracle = build(chosen), Oracle(chosen)
-    for index, segment in enumerate(oracle.parts):
-        row = curve.table.map(lambda column, index=index: int(column[index]))
-        # If no number of 62 bits lies between two levels, the row is flat.
-        low, high = sorted((segment.start, segment.end))
-        if not curve.rows[index].holds and (are_equal(low, high) or 0 < low < 2.0**-220):
-            continue  # far down a power neither 300 bits nor the 224 of a level distinguish all levels
-        moves = segment.length > 0 and low < high and int(high * 2**62) >= low * 2**62
-        assert row.length == (segment.length if moves else 0)
-        inverse = _joined_words(row.inverse_high, row.inverse_middle) << 31 | row.inverse_low
-        assert inverse == (2**93 // segment.length if moves else 0)
-        shape = curve.rows[index].shape or "linear"
-        formula, power = power_of(shape)
-        name = f"{formula}P" if formula else shape
-        assert row.kind == (KINDS[name] if moves else 0)
-        for other, limbs in row.parameters.items():
-            assert other == name or not any(limbs)
-        if row.kind and formula:
-            rate_limbs, power_limbs = row.parameters[name][:4], row.parameters[name][4:]
-            assert abs(_joined_limbs(power_limbs) - power * 2**62) <= exactly(Fraction(1, 2))
-            assert 0 <= power * 2**93 / segment.length - _joined_limbs(rate_limbs) < 1
-        assert is_nearest_float32(np.int32(row.start_float32).view(np.float32), segment.start)
-        start, end = _joined_words(row.start_high, row.start_low), _joined_words(row.end_high, row.end_low)
-        # One unit, and a little more, because the last of a level's 224 bits may be wrong.
-        unit, least = exactly(Fraction(1, 2**62)), exactly(Fraction(1, 2**220))
-        assert abs(start * unit - segment.start) < unit + least
-        assert abs(end * unit - segment.end) < unit + least
-        # Rounded inwards: no value between the two encoded levels lies beyond an exact one.
-        if moves:
-            assert low - least <= min(start, end) * unit <= max(start, end) * unit <= high + least
-
-
-def _joined_words(high, low):
-    return high << 32 | low & 0xFFFF_FFFF
-
-
-def _joined_limbs(limbs):
-    return sum(limb << 31 * place for place, limb in enumerate(reversed(limbs)))
 
 
 @given(
