@@ -1,16 +1,12 @@
 """The table: its rows, its words, and several tables stacked."""
 
-import itertools
-
-import jax
 import numpy as np
-import pytest
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments
 from support.numerics.oracle import Oracle, power_of
 
-from plateau_jax import StagedCurve, multiplier, stack
+from plateau_jax import StagedCurve, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
 from plateau_jax.numerics.segments import Segments, decode_table
@@ -67,31 +63,3 @@ def test_table_has_row_per_stage_and_columns_of_its_shapes():
     assert curve(range(10)).tolist() == [0] * 10
     flat = StagedCurve([(9, 1, shape) for _, _, shape in every.stages], start=1)
     assert flat.table.columns().keys() == every.table.columns().keys()
-
-
-def _branches():
-    for middle, level in itertools.product((20, 1, 99), (0.5, 0.25, 1.0, 1e-20)):
-        curve = StagedCurve([(100 - middle, 1), (middle, level, "exponential"), (50, 0, "1-sqrt")])
-        for at in (1, middle, 120, 149):
-            yield curve.cooldown(at, 20)
-
-
-def _powers():
-    for first, second, third in (("0.3", "2", "0.5"), ("20", "0.05", "4"), ("1.7", "0.5", "0.25")):
-        for last in (0.1, 0.7 + 1e-9):  # nearly equal levels take another code path
-            stages = [(40, 0.3, f"1-x^{first}"), (40, 0.7, f"(1-x)^{second}"), (40, last, f"t^-{third}")]
-            yield StagedCurve(stages, start=1.0)
-
-
-@pytest.mark.parametrize("curves", [_branches, _powers])
-def test_traced_tables_change_without_recompilation(curves):
-    compiled, steps = [], np.arange(300, dtype=np.int32)
-
-    @jax.jit
-    def values(table, steps):
-        compiled.append(1)
-        return multiplier(table, steps)
-
-    for curve in curves():
-        np.testing.assert_array_equal(values(curve.table, steps), curve(steps))
-    assert len(compiled) == 1
