@@ -148,8 +148,6 @@ OF_CALLS = [
     (lambda value: BatchPlan(value), "pairs", ValueError, "at least one pair", [[]]),
     (lambda value: BatchPlan(value), "pairs", ValueError, "rising thresholds; 20 follows 20",
      [[(0, 8), (20, 9), (20, 1)]]),
-    (lambda value: BatchPlan(value), "pairs", ValueError, "rising thresholds; 2 follows 20",
-     [[(0, 8), (20, 9), (2, 1)]]),
     (lambda value: BatchPlan.from_dict(value), "arguments", TypeError, KEYS, [[(0, 8)], None]),
     (lambda value: BatchPlan.from_dict(value), "arguments", ValueError, KEYS,
      [{}, {"pairs": [[0, 8]], "unit": 3}]),

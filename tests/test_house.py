@@ -5,8 +5,6 @@ import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
 from packaging.requirements import Requirement
@@ -49,21 +47,6 @@ def test_torch_bridge_imports_plateau_jax_in_one_file() -> None:
         if any(name.partition(".")[0] != module.partition(".")[0] for name in names)
     }
     assert crossing == {"torch_bridge.curve_api"}
-
-
-@pytest.mark.parametrize("is_limited", [False, True])
-def test_only_ci_limits_cpu_time(is_limited: bool, request: pytest.FixtureRequest) -> None:
-    """A busy machine may run any test slowly, so the README's test command has no such limit."""
-    plugin = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
-    option = SimpleNamespace(limit_cpu_time=is_limited, markexpr="not slow")
-    item = SimpleNamespace(config=SimpleNamespace(option=option))
-    times = iter([0.0, 5.0, 5.0, 5.03])  # of the test, then of the machine's speed
-    end = pytest.fail.Exception if is_limited else StopIteration
-    with patch("time.process_time", times.__next__):
-        call = plugin.pytest_runtest_call(item)
-        next(call)
-        with pytest.raises(end):
-            next(call)
 
 
 def _pins(name: str) -> dict[str, Version]:

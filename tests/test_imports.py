@@ -27,6 +27,11 @@ staged = {"kind": "staged", "stages": [[9, 1.0]]}
 then = {"kind": "then", "curve": staged, "other": {"total_steps": 9}}
 assert Curve.from_dict({"kind": "cooldown", "curve": then, "at": 9, "steps": 1})(9) == 1
 """
+A_PLOT = """
+from matplotlib.figure import Figure
+from plateau_jax import PlateauCurve, plot
+plot(PlateauCurve(10), ax=Figure().subplots())
+"""
 A_MULTIPLIER = """
 from plateau_jax import *
 assert multiplier(PlateauCurve(9).table, 3) == PlateauCurve(9)(3)
@@ -66,6 +71,7 @@ def run(program: str) -> str:
     ("statements", "absent"),
     [
         (A_CURVE, ["jax", "jaxlib", "optax", "matplotlib", "torch", "IPython"]),
+        (A_PLOT, ["jax", "matplotlib.pyplot", "torch"]),
         (A_MULTIPLIER, ["optax", "matplotlib", "torch"]),
         (A_SCHEDULE, ["matplotlib", "torch"]),
         ('sys.modules["jax"] = type(sys)("jax"); import plateau_jax', ["torch"]),  # without a spec, as a mock

@@ -171,6 +171,7 @@ def test_tensors_copies_every_column():
         for name, column in copied.columns().items():
             assert column.dtype == torch.int32
             np.testing.assert_array_equal(column.numpy(), original.columns()[name])
+            assert not original.columns()[name].flags.writeable
             column.zero_()
         assert original.length.any()
         again = tensors(copied)

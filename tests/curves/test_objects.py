@@ -43,12 +43,6 @@ def _from_rewritten(curve):
     return Curve.from_dict(_rewrite(written, Random(repr(curve))))
 
 
-def _from_yaml(curve):
-    yaml = pytest.importorskip("yaml")
-    # As JSON, since YAML writes 1e-05 with a point, and then reads it as a number.
-    return Curve.from_dict(yaml.safe_load(json.dumps(curve.to_dict())))
-
-
 def _from_omegaconf(curve):
     omegaconf = pytest.importorskip("omegaconf")
     return Curve.from_dict(omegaconf.OmegaConf.create(curve.to_dict()))
@@ -58,7 +52,6 @@ ROUTES = {
     "repr": lambda curve: eval(repr(curve), PUBLIC),
     "class": lambda curve: type(curve).from_dict(json.loads(json.dumps(curve.to_dict(), allow_nan=False))),
     "rewritten": _from_rewritten,
-    "yaml": _from_yaml,
     "omegaconf": _from_omegaconf,
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, strategies as st
-from support.curves.descriptions import build, descriptions, descriptions_and_steps, steps_of
+from hypothesis import assume, given
+from support.curves.descriptions import build, descriptions_and_steps, steps_of
 from support.curves.strategies import MAX_STEP, Words, words
 from support.examples import examples
 from support.numerics.oracle import Oracle, are_equal, complete_stage
@@ -106,23 +106,6 @@ def test_curve_described_differently_is_same_at_every_step(case, drawn):
     assert one.first_difference(other) is other.first_difference(one) is None
     assert one.same_until(other, MAX_STEP)
     np.testing.assert_array_equal(one(steps), other(steps))
-
-
-@pytest.mark.filterwarnings("ignore:at = :plateau_jax.CurveWarning")  # from 0 to 0
-@given(descriptions(kind="cooldown"), st.integers(0, 10), st.integers(1, 10))
-def test_branches_are_same_until_first_departure(description, later, steps):
-    parent, at = build(description["cooldown"]), description["at"]
-    branch, other = build(description), parent.cooldown(min(at + later, MAX_STEP - steps), steps)
-    assert branch.same_until(parent, at)
-    assert branch.same_until(other, min(at, MAX_STEP - steps))
-
-
-@given(descriptions(kind="then"), descriptions(depth=2))
-def test_continuation_is_same_until_first_curve_ends(description, other):
-    first, total = build(description["curve"]), Oracle(description["curve"]).total_steps
-    assert build(description).same_until(first, total)
-    if total + Oracle(other).total_steps <= MAX_STEP:
-        assert build(description).same_until(first.then(build(other), scale=0.5), total)
 
 
 LEVELS = 0.1, 0.10000000000000002

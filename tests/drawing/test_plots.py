@@ -1,8 +1,6 @@
 """`plot`: lines that match the curves, shaded spans, and a legend that names what sets each apart."""
 
 import inspect
-import subprocess
-import sys
 import warnings
 from functools import partial
 
@@ -226,17 +224,3 @@ ERRORS = [
 @each_row(ERRORS)
 def test_errors(row):
     check_error(row, ax=_axes(), CURVE=CURVE)
-
-
-def test_given_axes_do_not_need_pyplot():
-    code = """
-import sys
-from matplotlib.figure import Figure
-from plateau_jax import Curve, PlateauCurve, StagedCurve, plot
-curve = PlateauCurve(10)
-plot(curve, ax=Figure().subplots())
-curve(3), curve([1, 2]), curve(range(3))
-assert "matplotlib.pyplot" not in sys.modules
-assert "jax" not in sys.modules and "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

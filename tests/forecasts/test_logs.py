@@ -17,15 +17,10 @@ from support.examples import examples
 from support.forecasts.law_runs import csv_of, logged, rows_of
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, fit_losses
-from plateau_jax.forecasts.logs import parse_rows
 
 CURVE, PEAK = PlateauCurve(300, warmup_steps=100), 1e-3
 STEPS, LOSSES = [100, 200, 300], [3.5, 3.25, 3.0]
 OTHERS = [9.5, 8.5, 7.5]
-
-
-def json_lines(rows: Any) -> str:
-    return "\n".join(map(json.dumps, rows))
 
 
 def check_run(run: LossRun) -> None:
@@ -43,7 +38,7 @@ def test_usual_columns_are_read(step, loss, lr, tmp_path) -> None:
     check_run(run)
     assert run.peak_value == 1e-3
     (tmp_path / "log.csv").write_text(pd.DataFrame(rows).to_csv(index=False))
-    (tmp_path / "log.jsonl").write_text(json_lines(rows))
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for source in (pd.DataFrame(rows), iter(rows), tmp_path / "log.csv", str(tmp_path / "log.jsonl")):
         same = LossRun.read(source)
         check_run(same)
@@ -65,6 +60,10 @@ TEXTS = {
     "byte-order mark": "\ufeffstep,loss\r\n100,3.5\r\n200,3.25\r\n300,3\r\n",
     "blank lines, cells and spaces": "\n\nstep, loss\n\n100, 3.5,,\n150,\n200 ,3.25\n300,3,\n,3\n",
     "commas in text": 'step,note,loss\n100,"a, b",3.5\n200,,3.25\n300,"c\nd",3\n',
+    # Samples of generated text may hold other separators of lines.
+    "separators in text": "step,note,loss\n100,a\u2028b\x85c\x0cd,3.5\n200,,3.25\n300,,3\n",
+    "separators in JSON": '{"step": 100, "note": "\u2028\x85", "loss": 3.5}\n{"step": 200, "loss": 3.25}\n'
+    '{"step": 300, "loss": 3}\n',
     "exponents": "step,loss\n1e2,3.5e0\n2e2,325e-2\n3e2,3.\n",
     "JSON lines": '{"step": 100, "loss": 3.5}\n\n{"step": 200, "loss": 3.25}\n{"step": 300, "loss": 3}\n',
     "evaluated twice": "step,loss\n100,3.5\n200,3.25\n300,3\n300,3\n",
@@ -76,14 +75,6 @@ TEXTS = {
 def test_texts_give_the_same_run(name, tmp_path) -> None:
     (tmp_path / "log").write_text(TEXTS[name], newline="")
     check_run(LossRun.read(tmp_path / "log", CURVE, PEAK))
-
-
-def test_only_line_ends_end_lines() -> None:
-    """Samples of generated text in a log may hold other separators of lines."""
-    rows = [{"step": str(step), "text": "a\u2028b\x85c\x0cd"} for step in (1, 2)]
-    csv_text = "\n".join(["step,text", *(",".join(row.values()) for row in rows)])
-    json_text = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    assert parse_rows(csv_text, "log") == parse_rows(json_text, "log") == rows
 
 
 # Losses of an exported log, next to others; the lines of `docs/forecast.md` read them.

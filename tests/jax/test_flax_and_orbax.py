@@ -3,10 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx, serialization
-from flax.training.train_state import TrainState
 from orbax import checkpoint
 from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
@@ -39,46 +37,6 @@ def test_flax_variables_are_checked_as_arrays():
         optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
     with pytest.raises(TypeError, match="optax_schedule"):
         CURVE(nnx.Variable(jnp.int32(3)))
-
-
-WRAPPERS = {
-    "chain": lambda build: optax.chain(optax.scale_by_adam(), build(PEAK)),
-    "injected peak": lambda build: optax.inject_hyperparams(build)(peak=PEAK),
-    "MultiSteps": lambda build: optax.MultiSteps(build(PEAK), every_k_schedule=1).gradient_transformation(),
-}
-CLOCKS = {"count": DataClock(8), "value": UNTIL}
-"""A clock, by the argument of `update` that it needs."""
-
-
-@x64_both_ways
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("name", CLOCKS)
-def test_argument_that_a_train_state_keeps_is_missing(name, wrapper, x64):
-    """The way out that the message names gives the optimizer the argument."""
-    with jax.enable_x64(x64):
-        tx = WRAPPERS[wrapper](lambda peak: scale_by_curve(STAIRS, peak, CLOCKS[name]))
-        params = grads = {"weights": jnp.ones(2)}
-        state = TrainState.create(apply_fn=None, params=params, tx=tx)
-        for apply_gradients in (state.apply_gradients, jax.jit(state.apply_gradients)):
-            with pytest.raises(
-                TypeError, match=rf"^{name} is missing: .*TrainState.apply_gradients.*{name}="
-            ):
-                apply_gradients(grads=grads, **{name: 25})
-        updates, opt_state = state.tx.update(grads, state.opt_state, state.params, **{name: 25})
-        state = state.replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
-        assert optax.tree.get(state.opt_state, "curve_step") == {"count": 3, "value": 1}[name]
-
-
-def test_nnx_optimizer_passes_the_count_on():
-    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, scale_by_curve(STAIRS, PEAK, DataClock(8)), wrt=nnx.Param)
-
-    def update(model, optimizer, count):
-        optimizer.update(model, nnx.state(model, nnx.Param), count=count)
-
-    for function in (update, nnx.jit(update)):
-        function(model, optimizer, 25)
-    assert optimizer.opt_state.curve_step[...] == 50 // 8
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from plateau_jax import (
 )
 
 CURVE = PlateauCurve(300, warmup_steps=30, plateaus=[(10, 20), (50, 30)], min_lr_ratio=0.1)
-LONGER = PlateauCurve(400, warmup_steps=30, plateaus=[(10, 20), (50, 30)], min_lr_ratio=0.1)
 STAGES = StagedCurve([(100 + index, 1 - index / 16) for index in range(12)])
 UNTIL, BELOW = HoldUntilFlat(3, threshold=0.1, limit=9), HoldBelow([(0.3, 5), (0.1, 7)])
 
@@ -207,13 +206,6 @@ def test_message_names_both_clocks(old: Any, new: Any) -> None:
     shown = re.search(r"saved with clock=(.*), now (.*); resume with the old clock$", str(caught.value))
     assert shown
     assert [_listed(eval(text)) for text in shown.groups()] == [_listed(old), _listed(new)]
-
-
-def test_message_names_what_changed() -> None:
-    with pytest.raises(ValueError, match=r"^the run cannot resume") as caught:
-        check_resume(resume_record(CURVE), resume_record(LONGER), 200)
-    for part in ("step 200", "total_steps=300, now 400", "differ from step 31 on", "skip check_resume"):
-        assert part in str(caught.value)
 
 
 @every_transport

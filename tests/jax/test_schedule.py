@@ -1,6 +1,7 @@
 """`optax_schedule` and `multiplier`: NumPy's bits in every mode of JAX, accepted types, and compilations."""
 
 import copy
+import itertools
 import logging
 import pickle
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from support.jax.jax_cases import (
 )
 from support.numerics.borders import steps_at_borders
 
-from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
+from plateau_jax import PlateauCurve, StagedCurve, multiplier, optax_schedule, stack
 
 SIZE = 48
 LARGEST_PEAK = float(np.finfo(np.float32).max)
@@ -250,19 +251,38 @@ def test_numpy_table_that_jax_narrows_is_accepted():
         assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), CURVE(STEPS))
 
 
-@pytest.mark.parametrize("k", [2, 30])
-def test_plateaus_move_without_recompilation(k):
-    traces, curves = [], []
+def plateaus(count):
+    for shift in range(3):
+        pairs = [(30 * index + shift, shift) for index in range(1, count + 1)]
+        yield PlateauCurve(1000, warmup_steps=shift, absolute_plateaus=pairs)
+
+
+def branches():
+    for middle, level in itertools.product((20, 1, 99), (0.5, 0.25, 1.0, 1e-20)):
+        curve = StagedCurve([(100 - middle, 1), (middle, level, "exponential"), (50, 0, "1-sqrt")])
+        for at in (1, middle, 120, 149):
+            yield curve.cooldown(at, 20)
+
+
+def powers():
+    for first, second, third in (("0.3", "2", "0.5"), ("20", "0.05", "4"), ("1.7", "0.5", "0.25")):
+        for last in (0.1, 0.7 + 1e-9):  # nearly equal levels take another code path
+            stages = [(40, 0.3, f"1-x^{first}"), (40, 0.7, f"(1-x)^{second}"), (40, last, f"t^-{third}")]
+            yield StagedCurve(stages, start=1.0)
+
+
+@pytest.mark.parametrize("curves", [plateaus(2), plateaus(30), branches(), powers()], ids=range(4))
+def test_traced_tables_change_without_recompilation(curves):
+    traces = []
 
     @jax.jit
     def of_table(table, step):
         traces.append(step)
         return multiplier(table, step)
 
-    for shift in range(3):
-        plateaus = [(30 * i + shift, shift) for i in range(1, k + 1)]
-        curves.append(PlateauCurve(1000, warmup_steps=shift, absolute_plateaus=plateaus))
-        assert_equal_bits(of_table(curves[-1].table, STEPS), curves[-1](STEPS))
+    curves = list(curves)
+    for curve in curves:
+        assert_equal_bits(of_table(curve.table, STEPS), curve(STEPS))
     assert len(traces) == 1
     of_each = jax.vmap(of_table, in_axes=(0, None))
     assert_equal_bits(of_each(stack(curves), STEPS), np.stack([curve(STEPS) for curve in curves]))
