@@ -124,11 +124,10 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
     rules: tuple[Any, ...] = (clock,)
     if isinstance(clock, list | tuple):
         rules = tuple(cast("Any", clock))
-    if not all(isinstance(rule, Rule) for rule in rules):
+    if not rules or not all(isinstance(rule, Rule) for rule in rules):
         kinds = "be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of such rules"
-        raise TypeError(checks.must("clock", clock, kinds))
-    if not rules:
-        raise ValueError("clock is an empty list: leave it out to count updates")
+        advice = "leave it out to count updates"
+        raise TypeError(checks.must("clock", clock, f"{kinds}; {advice}"))
     if any(curve != curves[0] for curve in curves):
         raise ValueError(
             "with a hold rule as clock, all parameter groups must follow the same curve"

@@ -276,9 +276,8 @@ def stack(curves: Iterable[Any]) -> Segments:
         One table, a pytree of int32 arrays.
 
     Raises:
-        TypeError: `curves` is a single curve, or has no order, as a set, or holds something that is
-            not a `Curve`.
-        ValueError: `curves` is empty.
+        TypeError: `curves` is a single curve, is empty, has no order, as a set, or holds something
+            that is not a `Curve`.
 
     >>> from plateau_jax import PlateauCurve, stack
     >>> table = stack([PlateauCurve(100), PlateauCurve(100, plateaus=[(50, 30)])])
@@ -286,16 +285,15 @@ def stack(curves: Iterable[Any]) -> Segments:
     array([[  0,   0, 100, 100, 100],
            [  0,   0,  50,  80, 100]], dtype=int32)
     """
-    if not is_ordered(curves):
+    listed: list[Any] = list(curves) if is_ordered(curves) else []
+    if not listed:
         raise TypeError(must("curves", curves, "be several Curves, in order"))
     tables: list[Segments] = []
-    for index, curve in enumerate(curves):
+    for index, curve in enumerate(listed):
         table = getattr(curve, "table", None)
         if not isinstance(table, Segments):
             raise TypeError(must(("curves", index), curve, "be a Curve"))
         tables.append(table)
-    if not tables:
-        raise ValueError("curves is empty; stack needs at least one Curve")
     rows = max(len(table.begin) for table in tables)
     padded = [table.map(partial(_pad, rows)) for table in tables]
     shapes = {name for table in tables for name in table.parameters}

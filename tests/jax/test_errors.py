@@ -67,7 +67,7 @@ KEPT = "a wrapper dropped it, as flax's TrainState.apply_gradients does: instead
 ERRORS: list[Any] = [
     # Schedules.
     (lambda: optax_schedule(5, 1.0), TypeError, "curve = 5"),
-    (lambda: optax_schedule(CURVE, jnp.float32(-1)), ValueError, "peak_value = ", "negative"),
+    (lambda: optax_schedule(CURVE, jnp.float32(-1)), ValueError, "peak_value = ", "be 0, or"),
     (lambda: optax_schedule(CURVE, 1e-40), ValueError, "peak_value = 1e-40", "2**-126"),
     (lambda: optax_schedule(CURVE, jnp.ones(2)), TypeError, "peak_value = "),
     (lambda: optax_schedule(CURVE, jnp.ones((), "complex64")), TypeError, "peak_value = "),
@@ -83,7 +83,7 @@ ERRORS: list[Any] = [
     (lambda: scale_by_curve(3, PEAK), TypeError, "curve = 3"),
     (lambda: scale_by_curve(STAIRS, -1.0), ValueError, "peak_value = -1.0"),
     (lambda: scale_by_curve(STAIRS, PEAK, 3), TypeError, "clock = 3", "DataClock"),
-    (lambda: scale_by_curve(STAIRS, PEAK, []), ValueError, "clock is an empty list", "leave it out"),
+    (lambda: scale_by_curve(STAIRS, PEAK, []), TypeError, "clock = []", "leave it out"),
     (lambda: scale_by_curve(StagedCurve([(5, 1)]), PEAK, UNTIL), ValueError, "needs a flat part"),
     (lambda: scale_by_curve(STAIRS, PEAK, DataClock(2**30 + 1)), ValueError,
      "clock = DataClock(unit=1073741825", "a unit of at most 2**30 = 1073741824"),
@@ -122,7 +122,7 @@ ERRORS: list[Any] = [
     (lambda: resume_record(CURVE, -1), ValueError, "peak_value = -1"),
     (lambda: resume_record(CURVE, [0.1]), TypeError, "peak_value = [0.1]"),
     (lambda: resume_record(CURVE, 0.1, 8), TypeError, "clock = 8", "DataClock"),
-    (lambda: resume_record(CURVE, clock=[]), ValueError, "clock is an empty list"),
+    (lambda: resume_record(CURVE, clock=[]), TypeError, "clock = []", "leave it out"),
     (lambda: resume_record(StagedCurve([(5, 1)]), clock=UNTIL), ValueError, "needs a flat part"),
     # Either record may be something else.
     *(row for name, call in EITHER_RECORD
