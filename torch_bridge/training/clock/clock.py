@@ -368,10 +368,12 @@ def _write_count(target: Tensor, count: Any) -> None:
 
 
 def _check_tensor(count: Tensor) -> None:
-    if count.dtype.is_floating_point or count.dtype.is_complex or count.dtype == torch.bool:
-        raise TypeError(f"count is a tensor of {count.dtype}; it must be an integer")
-    if count.dim() != 0:
-        raise ValueError(f"count is a tensor of shape {tuple(count.shape)}; it must be a scalar")
+    is_real = count.dtype.is_floating_point or count.dtype.is_complex
+    if is_real or count.dtype == torch.bool or count.dim() != 0:
+        raise TypeError(
+            f"count is a tensor of {count.dtype} and shape {tuple(count.shape)}; it must be a "
+            "single integer"
+        )
 
 
 class Hold:
