@@ -220,7 +220,7 @@ def _read_rule_state(saved: Any, rule: Rule) -> Any:
         _can_follow(start_values[name], value) for name, value in saved.items()
     )
     if not is_possible:
-        raise ValueError(f"state_dict has {saved} in hold, which is not the state of {rule}")
+        raise ValueError(f"state_dict has {saved} in hold, which is not a state of the rule {rule}")
     values = {name: type(start)(saved[name]) for name, start in start_values.items()}
     return type(initial)(**values)
 

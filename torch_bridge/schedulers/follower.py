@@ -194,7 +194,7 @@ def _option(key: Any) -> GroupOption:
     name, index = key, None
     if isinstance(key, tuple | list) and len(cast("Any", key)) == 2:
         name, index = cast("Any", key)
-    is_index = index is None or (isinstance(index, int) and index >= 0)
+    is_index = index is None or (type(index) is int and index >= 0)
     if not isinstance(name, str) or not is_index:
         raise TypeError(
             f"key = {checks.short_repr(key)} must be a key of the parameter groups, or a key and "
