@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,7 +27,7 @@ from plateau_jax.option_parser import command_line_parser
 from plateau_jax.theory import comparison
 from plateau_jax.theory.comparison import compare
 from plateau_jax.validation import checks
-from plateau_jax.validation.lazy_names import missing_package_error
+from plateau_jax.validation.lazy_names import naming_missing_package
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,11 +61,16 @@ def _check_options(options: argparse.Namespace) -> None:
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
         "--plot - must name a file, such as curve.png": options.plot == Path("-"),
     }
+    _reject(problems)
+    if options.peak is not None:
+        checks.peak("peak", options.peak)
+
+
+def _reject(problems: Mapping[str, Any]) -> None:
+    """Raise an error with the first problem that is present."""
     for problem, is_present in problems.items():
         if is_present:
             raise ValueError(problem)
-    if options.peak is not None:
-        checks.peak("peak", options.peak)
 
 
 def _serve_design_page(options: argparse.Namespace) -> None:
@@ -89,13 +94,14 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
     """Return the curve that the options describe, if they describe one, and those of --from."""
     arguments = _curve_arguments(options)
     has_length = "total_steps" in arguments or "stages" in arguments
-    if not has_length and not options.files:
-        raise ValueError("no curve: give TOTAL, --stage STEPS or --from FILE")
     takes_several = options.compare or options.design
-    if arguments and options.files and not takes_several:
-        raise ValueError(
-            "--from takes a curve as it is: leave out TOTAL and the options of a curve"
-        )
+    problems = {
+        "no curve: give TOTAL, --stage STEPS or --from FILE": not has_length and not options.files,
+        "--from takes a curve as it is: leave out TOTAL and the options of a curve": (
+            arguments and options.files and not takes_several
+        ),
+    }
+    _reject(problems)
 
     curves: list[Curve] = []
     if arguments:
@@ -180,10 +186,8 @@ def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[Lo
 
 
 def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:
-    try:
+    with naming_missing_package("--plot", "plot"):
         from matplotlib.figure import Figure  # an optional dependency
-    except ModuleNotFoundError as error:
-        raise missing_package_error("--plot", error, "plot") from None
 
     if peak is None:
         peak = 1.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
@@ -285,16 +285,13 @@ class BatchPlan:
             An equal plan.
 
         Raises:
-            TypeError: `arguments` is not a mapping. As for `BatchPlan`.
             ValueError: The keys are not those of `to_dict`. As for `BatchPlan`.
+            TypeError: As for `BatchPlan`.
 
         >>> plan = BatchPlan([(0, 8), (160, 16)])
         >>> BatchPlan.from_dict(plan.to_dict()) == plan
         True
         """
-        if not isinstance(cast("Any", arguments), Mapping):
-            mapping = "be a mapping, as to_dict returns it"
-            raise TypeError(checks.must("arguments", arguments, mapping))
         if set(arguments) != {"pairs"}:
             one_key = "have the one key 'pairs', as to_dict returns it"
             raise ValueError(checks.must("arguments", arguments, one_key))

@@ -32,7 +32,7 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
         The Axes.
 
     Raises:
-        TypeError: An argument is not a `Curve`, or a name is not a string.
+        TypeError: An argument is not a `Curve`.
         ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
         ValueError: No curve was given, or `peak_value` is negative, not finite, or positive and
             below 2⁻¹²⁶.
@@ -69,9 +69,7 @@ def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, 
             raise TypeError(f"{argument} must be a Curve: {advice}")
         to_draw = curve._to_draw()
         if has_names:
-            if not isinstance(key, str):
-                raise TypeError(f"the name {short_repr(key)} of a curve must be a string")
-            to_draw = to_draw._replace(name=key)
+            to_draw = to_draw._replace(name=str(key))
         checked.append((curve, to_draw))
     if not checked:
         raise ValueError(f"there is no curve: {advice}")

@@ -182,8 +182,8 @@ def _scale_by_data(
         count: Any = None,
         **_: Any,
     ) -> tuple[Any, CountedCurveState]:
-        if not isinstance(state, CountedCurveState):
-            raise _wrong_state_error("state", state, shown_clock)
+        is_counted = isinstance(state, CountedCurveState)
+        _check_belongs("state", state, shown_clock, is_known=is_counted)
         if count is None:
             count = clock.count
         count = _check_count(count)
@@ -226,10 +226,10 @@ def _scale_by_updates(
         count: Any = None,
         **_: Any,
     ) -> tuple[Any, ScaleByCurveState]:
-        if not isinstance(state, ScaleByCurveState):
-            raise _wrong_state_error("state", state, shown_clock)
-        if [type(rule_state) for rule_state in state.hold] != state_types:
-            raise _wrong_state_error("state.hold", state.hold, shown_clock)
+        is_scaled = isinstance(state, ScaleByCurveState)
+        _check_belongs("state", state, shown_clock, is_known=is_scaled)
+        has_rules = [type(rule_state) for rule_state in state.hold] == state_types
+        _check_belongs("state.hold", state.hold, shown_clock, is_known=has_rules)
         if count is not None:
             advice = "be left out: without clock=DataClock(unit), each update is one step"
             raise TypeError(checks.must("count", count, advice))
@@ -259,9 +259,10 @@ def _scale(updates: optax.Updates, lr: jax.Array) -> Any:
     return jax.tree.map(scale_leaf, updates)
 
 
-def _wrong_state_error(name: str, state: Any, shown_clock: str) -> ValueError:
-    owner = f"a transformation with clock={shown_clock}"
-    return ValueError(checks.must(name, state, f"belong to {owner}"))
+def _check_belongs(name: str, state: Any, shown_clock: str, *, is_known: bool) -> None:
+    if not is_known:
+        owner = f"a transformation with clock={shown_clock}"
+        raise ValueError(checks.must(name, state, f"belong to {owner}"))
 
 
 def _check_count(count: Any) -> Any:

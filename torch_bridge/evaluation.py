@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.distribution import check_module
 from torch_bridge.distributed.parallelism import reshard
 from torch_bridge.distributed.processes import in_lockstep
 from torch_bridge.training.update.loss import (
@@ -100,7 +99,6 @@ def evaluate(
     >>> evaluate(model, [torch.ones(4, 2), torch.ones(1, 2)], loss_fn)
     1.0
     """
-    check_module(model)
     check_loss_fn(loss_fn)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     state = None if carry is None else Carry(carry, device)
@@ -145,11 +143,6 @@ def _parse_named_losses(value: Any) -> dict[str, Loss]:
     if not isinstance(value, Mapping):
         return {_LOSS: parse_loss(value)}
     named = cast("Mapping[Any, Any]", value)
-    if not named or not all(isinstance(name, str) and name for name in named):
-        names = checks.short_repr([*named])
-        raise TypeError(
-            f"loss_fn returned a dictionary with the keys {names}; they must be strings"
-        )
     return {name: _parse_item(name, item) for name, item in named.items()}
 
 
@@ -258,17 +251,18 @@ def _means_over_ranks(sums: Mapping[str, _Sum]) -> dict[str, float]:
     ranks = [rank_sums for rank_sums in processes.gather(sums) if rank_sums]
     if not ranks:
         raise ValueError("batches is empty")
-    names = ranks[0].keys()
-    if any(rank_sums.keys() != names for rank_sums in ranks):
-        raise TypeError("loss_fn returned different names on different ranks")
-    return {name: _mean(name, [rank_sums[name] for rank_sums in ranks]) for name in names}
+    kinds = [{name: item.is_pair for name, item in of_rank.items()} for of_rank in ranks]
+    if any(kinds_here != kinds[0] for kinds_here in kinds):
+        raise TypeError(
+            "loss_fn returned different names on different ranks, or a mean on one and a pair "
+            "(sum, weight) on another"
+        )
+    return {name: _mean(name, [rank_sums[name] for rank_sums in ranks]) for name in kinds[0]}
 
 
 def _mean(name: str, sums: Sequence[_Sum]) -> float:
     """Return the mean of one loss, from its sum on each rank."""
     is_pair = sums[0].is_pair
-    if any(rank_sum.is_pair != is_pair for rank_sum in sums):
-        raise TypeError("loss_fn returned a mean on one rank and a pair (sum, weight) on another")
     total = sum(rank_sum.total for rank_sum in sums)
     weight = sum(rank_sum.weight for rank_sum in sums)
     if name == _LOSS and is_pair:  # a pair in a dictionary is surely meant as one

@@ -43,19 +43,28 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
         yield
     except ValueError:
         raise
-    except KeyError as error:
-        advice = f"it has no {error}"
-        # The most likely mistake, so the message says more than which entry is missing.
-        if error.args == ("last_epoch",) and "applied" in state_dict:
-            advice = (
-                "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build "
-                "lambda_lr(optimizer, curve, last_epoch=state['curve_step'] - 1); with clock=, see "
-                "docs/training_step.md, From a TrainStep to a scheduler"
-            )
-        raise ValueError(f"state_dict is not the state of {owner}: {advice}") from None
     # A wrong type can raise anything: a tensor in place of a number, for example.
     except Exception as error:
-        raise ValueError(f"state_dict is not the state of {owner}: {error}") from None
+        problem = _problem_of(state_dict, error)
+        raise ValueError(f"state_dict is not the state of {owner}: {problem}") from None
+
+
+def _problem_of(state_dict: Any, error: Exception) -> str:
+    if not isinstance(error, KeyError):
+        return str(error)
+    # The most likely mistakes, so the message says more than which entry is missing.
+    if error.args == ("last_epoch",) and "applied" in state_dict:
+        return (
+            "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build "
+            "lambda_lr(optimizer, curve, last_epoch=state['curve_step'] - 1); with clock=, see "
+            "docs/training_step.md, From a TrainStep to a scheduler"
+        )
+    if error.args == ("records",) and "curves" in state_dict:
+        return (
+            "it was saved by an earlier version, whose states are not read. Build the follower "
+            "while the groups have their initial values, and call step(state['clock'])"
+        )
+    return f"it has no {error}"
 
 
 @dataclass(frozen=True)
@@ -206,25 +215,21 @@ def _read_hold_states(saved: Any, rules: Sequence[Rule]) -> States:
 def _read_rule_state(saved: Any, rule: Rule) -> Any:
     """Check a rule's saved state against its initial one: same names, no count below its start."""
     initial = initial_state(rule)
-    if set(saved) != set(initial._fields):
-        raise ValueError(
-            f"a rule's state in hold has the entries {sorted(saved)}, not {initial._fields}"
-        )
-    values: dict[str, Any] = {}
-    for name, start_value in zip(initial._fields, initial, strict=True):
-        value = saved[name]
-        if start_value.dtype == np.int32:
-            is_possible = start_value <= checks.integer(name, value) <= checks.MAX_STEP
-            wanted = "a count"
-        else:
-            is_possible = type(value) is float
-            wanted = "a float"
-        if not is_possible:
-            raise ValueError(
-                f"state_dict has {name} = {value!r} in a rule's state; it must be {wanted}"
-            )
-        values[name] = type(start_value)(value)
+    start_values = initial._asdict()
+    is_possible = saved.keys() == start_values.keys() and all(
+        _can_follow(start_values[name], value) for name, value in saved.items()
+    )
+    if not is_possible:
+        raise ValueError(f"state_dict has {saved} in hold, which is not a state of the rule {rule}")
+    values = {name: type(start)(saved[name]) for name, start in start_values.items()}
     return type(initial)(**values)
+
+
+def _can_follow(start: Any, value: Any) -> bool:
+    """Return True if a number in a rule's state may have grown from this one."""
+    if start.dtype == np.int32:
+        return type(value) is int and start <= value <= checks.MAX_STEP
+    return type(value) is float
 
 
 def initial_states(rules: Sequence[Rule]) -> States:

@@ -38,8 +38,8 @@ def multiplier(table: Segments, step: Tensor) -> Tensor:
         step.shape.
 
     Raises:
-        TypeError: `step` is not a tensor of integers (it is bool or floating-point, or a Python
-            int); `table` is not a table of int32 tensors.
+        TypeError: `step` is not a tensor of integers (it is bool or floating-point); `table` is not
+            a table of int32 tensors.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -48,12 +48,6 @@ def multiplier(table: Segments, step: Tensor) -> Tensor:
     >>> multiplier(table, torch.tensor([0, 5, 10, 55, 100]))
     tensor([0.0000, 0.5000, 1.0000, 0.5000, 0.0000])
     """
-    _check_table(table)
-    if not isinstance(step, Tensor):
-        raise TypeError(
-            f"step = {checks.short_repr(step)} must be a tensor of integers; write "
-            "torch.tensor(step), or curve(step) for a number or a NumPy array"
-        )
     for name, column in table.columns().items():
         if not isinstance(column, Tensor) or column.dtype != torch.int32:
             raise TypeError(
@@ -82,15 +76,11 @@ def tensors(table: Segments, device: Any = None) -> Segments:
     Returns:
         A table of new int32 tensors of the same shapes. A column that is None stays None.
 
-    Raises:
-        TypeError: `table` is not a table.
-
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import tensors
     >>> tensors(PlateauCurve(100, warmup_steps=10).table).begin
     tensor([  0,  10, 100], dtype=torch.int32)
     """
-    _check_table(table)
     return table.map(lambda column: _copy_column(column, device))
 
 
@@ -99,14 +89,6 @@ def _copy_column(column: Any, device: Any) -> Tensor:
         device = device or torch.get_default_device()
         return column.detach().to(device, torch.int32, copy=True)
     return torch.tensor(np.asarray(column), dtype=torch.int32, device=device)
-
-
-def _check_table(table: Any) -> None:
-    if not isinstance(table, Segments):
-        raise TypeError(
-            f"table = {checks.short_repr(table)} must be a table: curve.table, or what stack or "
-            "tensors returns"
-        )
 
 
 def _clamp_steps(step: Tensor) -> Tensor:

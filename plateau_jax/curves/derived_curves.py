@@ -45,9 +45,7 @@ class Cooldown(Curve, kind="cooldown"):
             reached = nearest_float32(from_decimal(start))
             too_high = f"not lie above the level at step {at}, {reached}"
             raise ValueError(checks.must("to", to, too_high))
-        reason = known_shapes.why_undefined(shape, "cooldown", start, end)
-        if reason:
-            raise ValueError(Message("shape", f" = {shape!r}: {reason}"))
+        known_shapes.check_defined("shape", shape, "cooldown", start, end)
 
         self._set(at=at, steps=steps, to=to, shape=shape)
         cooldown = ExactSegment("cooldown", at, steps, start, end, shape)

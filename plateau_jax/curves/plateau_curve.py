@@ -15,6 +15,7 @@ from plateau_jax.shapes import known_shapes
 from plateau_jax.validation.checks import (
     Message,
     Path,
+    at_least,
     integer,
     must,
     number,
@@ -231,12 +232,10 @@ def _check_absolute(plateaus: Any, warmup_steps: int) -> list[tuple[int, int]]:
     checked: list[tuple[int, int]] = []
     for path, start, length in pairs("absolute_plateaus", plateaus, "(start, length) in steps"):
         start = integer((*path, "start"), start)
-        length = integer((*path, "length"), length)
+        length = at_least((*path, "length"), length, 0)
         if start < warmup_steps:
             too_early = f"not start before the warmup ends, at step {warmup_steps}"
             raise ValueError(must(path, (start, length), too_early))
-        if length < 0:
-            raise ValueError(must(path, (start, length), "not have a negative length"))
         checked.append((start, length))
     return checked
 

@@ -81,15 +81,11 @@ def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
         batch = checks.at_least((*path, "batch"), batch, 1)
         checked.append((threshold, batch))
 
-    if not checked:
-        raise ValueError(checks.must("pairs", pairs, "hold at least one pair (threshold, batch)"))
-    if checked[0][0] != 0:
-        beginning = "have the threshold 0: the plan begins there"
-        raise ValueError(checks.must(("pairs", 0), checked[0], beginning))
-    for (threshold, _), (following, _) in pairwise(checked):
-        if following <= threshold:
-            rising = f"hold rising thresholds; {following} follows {threshold}"
-            raise ValueError(checks.must("pairs", pairs, rising))
+    thresholds = [threshold for threshold, _ in checked]
+    is_rising = all(before < after for before, after in pairwise(thresholds))
+    if thresholds[:1] != [0] or not is_rising:
+        rising = "begin with a pair (0, batch), and hold rising thresholds"
+        raise ValueError(checks.must("pairs", pairs, rising))
     return tuple(checked)
 
 

@@ -195,11 +195,9 @@ class StagedCurve(Curve, kind="staged"):
         lowest = ratio("min_lr_ratio", min_lr_ratio)
         shape = known_shapes.canonical_shape("decay_shape", decay_shape, known_shapes.SHAPES)
         if decay:
-            reason = known_shapes.why_undefined(
-                shape, "decay", exact.Level(1), exact.as_level(lowest)
+            known_shapes.check_defined(
+                "decay_shape", shape, "decay", exact.Level(1), exact.as_level(lowest)
             )
-            if reason:
-                raise ValueError(Message("decay_shape", f" = {shape!r}: {reason}"))
 
         warn_of_lr("min_lr_ratio", lowest, 1e-4)
         stable = total - warmup - decay
@@ -317,16 +315,12 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
         if step < previous:
             at_least_previous = f"be at least {previous}, the step before it"
             raise ValueError(must(path_of_step, step, at_least_previous))
-        if step > MAX_STEP:
-            raise ValueError(must(path_of_step, step, f"be at most 2**31 - 1 = {MAX_STEP}"))
         checked.append((step, ratio((*path, "level"), level)))
         previous = step
 
     if len(checked) < 2:
         raise ValueError(must("points", checked, "hold at least two points (step, level)"))
-    if previous == 0:
-        last = "points", len(checked) - 1, "step"
-        raise ValueError(must(last, 0, "be at least 1: the last step is total_steps"))
+    positive_int(("points", len(checked) - 1, "step"), previous)  # the last one is total_steps
     return checked
 
 
@@ -374,9 +368,8 @@ def _rows(stages: Sequence[Stage], start: exact.Level) -> Iterator[ExactSegment]
             yield flat_segment("jump", begin, 0, level)
         else:
             target = exact.as_level(to)
-            reason = known_shapes.why_undefined(shape, "stage", level, target)
-            if reason:
-                raise ValueError(Message(("stages", index, "shape"), f" = {shape!r}: {reason}"))
+            path = "stages", index, "shape"
+            known_shapes.check_defined(path, shape, "stage", level, target)
             yield ExactSegment("stage", begin, steps, level, target, shape)
             level = target
         begin += steps

@@ -22,7 +22,6 @@ from plateau_jax.design.questions import (
     entries_of,
     parse_object,
     placed_message,
-    texts_of,
     typed_peak,
 )
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw, thin_out
@@ -144,7 +143,7 @@ def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
         answer["note"] = NOTE
         answer["forecasts"] = []
         if question["runs"]:
-            answer |= _forecasts(texts_of(question["runs"]), curves)
+            answer |= _forecasts(tuple(question["runs"]), curves)
     return answer
 
 

@@ -31,9 +31,7 @@ def parse_object(text: str | bytes) -> Mapping[str, Any]:
     """Parse a JSON object; every error is a TypeError or ValueError with a message for the user."""
     try:
         value = json.loads(text)
-    except RecursionError:
-        raise ValueError("this is nested too deep") from None
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(f"this is not JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise TypeError("this must be a JSON object")
@@ -73,20 +71,10 @@ def _count_items(arguments: Mapping[str, Any]) -> int:
 
 def entries_of(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the entries of a question about several curves."""
-    entries = cast("list[Mapping[str, Any]]", question.get("curves"))
-    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise TypeError("curves must be a list of objects with the keys curve and peak")
+    entries = question["curves"]
     if len(entries) > MAX_CURVES:
         raise ValueError(f"there are {len(entries)} curves; the page holds at most {MAX_CURVES}")
     return entries
-
-
-def texts_of(runs: Any) -> tuple[str, ...]:
-    """Return the runs of a question, each as JSON text."""
-    texts = cast("list[str]", runs)
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise TypeError("runs must be a list of strings")
-    return tuple(texts)
 
 
 def typed_peak(typed: Any) -> float:

@@ -16,7 +16,7 @@ from plateau_jax.drawing.sampling import (
 )
 from plateau_jax.numerics.exact_segments import ExactSegment
 from plateau_jax.validation import checks
-from plateau_jax.validation.lazy_names import missing_package_error
+from plateau_jax.validation.lazy_names import naming_missing_package
 
 # For lines and spans to remain distinct in black and white.
 LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
@@ -56,10 +56,8 @@ def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
 
 def current_axes() -> Any:
     """Return pyplot's current Axes; say what to install if matplotlib is missing."""
-    try:
+    with naming_missing_package("plot", "plot"):
         import matplotlib.pyplot as plt  # optional, and not needed if Axes are given
-    except ModuleNotFoundError as error:
-        raise missing_package_error("plot", error, "plot") from None
     return plt.gca()
 
 

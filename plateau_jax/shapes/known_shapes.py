@@ -16,7 +16,7 @@ from plateau_jax.shapes.line import Linear
 from plateau_jax.shapes.power import PowerFromEnd, PowerFromStart
 from plateau_jax.shapes.root import SquareRoot
 from plateau_jax.shapes.shape import Geometric, Interpolated, Shape
-from plateau_jax.validation.checks import Path, must
+from plateau_jax.validation.checks import Message, Path, must
 
 _CLASSES: tuple[type[Shape], ...] = (
     Linear,
@@ -114,10 +114,9 @@ def level_between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     return parse_shape(shape).level(start, end, x)
 
 
-def why_undefined(shape: str, kind: str, start: Level, end: Level) -> str:
-    """Explain why a "stage" or "cooldown" of this shape cannot join two levels; "" if it can."""
+def check_defined(path: Path | str, shape: str, kind: str, start: Level, end: Level) -> None:
+    """Check that a "stage", "decay" or "cooldown" of this shape can join two levels."""
     reason = parse_shape(shape).why_undefined(start, end)
-    if not reason:
-        return ""
-    article = "an" if shape == "exponential" else "a"
-    return f"{article} {shape} {kind} {reason}"
+    if reason:
+        article = "an" if shape == "exponential" else "a"
+        raise ValueError(Message(path, f" = {shape!r}: {article} {shape} {kind} {reason}"))

@@ -11,6 +11,7 @@ import operator
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, MappingView, Set
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -93,12 +94,10 @@ def short_repr(value: Any) -> str:
 
 def integer(path: Path | str, value: Any, requirement: str = "be an integer") -> int:
     """Return the value as a Python int; reject bool, float and str."""
-    try:
-        if isinstance(value, bool | np.bool_):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(must(path, value, requirement)) from None
+    if not isinstance(value, bool | np.bool_):
+        with suppress(TypeError):
+            return operator.index(value)
+    raise TypeError(must(path, value, requirement))
 
 
 def at_least(path: Path | str, value: Any, least: int, requirement: str = "be an integer") -> int:
@@ -200,39 +199,40 @@ def is_ordered(value: Any) -> bool:
 def peak(path: Path | str, value: Any) -> np.float32:
     """Return a peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶ and finite."""
     value = _unwrap_scalar(value)
-    try:
-        if is_not_real(value):
-            raise TypeError
-        lr = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(must(path, value, "be a number")) from None
-    except OverflowError:  # from an int
-        lr = math.inf
-    if lr < 0:
-        raise ValueError(must(path, value, "not be negative"))
-    is_normal = _SMALLEST <= lr < math.inf
-    if lr != 0 and not is_normal:
-        raise ValueError(must(path, value, "be 0, or finite and at least 2**-126"))
+    lr = _to_float(value)
+    if lr is None:
+        raise TypeError(must(path, value, "be a number"))
     with np.errstate(over="ignore"):
-        rounded = np.float32(abs(lr))  # abs, because -0.0 is accepted too
-    if np.isinf(rounded):  # not lr > _LARGEST: a saved peak is a decimal that may round down to it
-        raise ValueError(must(path, value, "not exceed what float32 can hold"))
-    return rounded
+        rounded = np.float32(lr)
+    # A saved peak is a decimal, which may be rounded down to the largest float32.
+    is_normal = lr >= _SMALLEST and rounded <= _LARGEST
+    if lr != 0 and not is_normal:
+        raise ValueError(must(path, value, "be 0, or a finite float32 of at least 2**-126"))
+    return abs(rounded)  # -0.0 is accepted too
+
+
+def _to_float(value: Any) -> float | None:
+    if is_not_real(value):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+    except OverflowError:  # from an int
+        return math.inf
 
 
 def metric(name: str, value: Any) -> np.float32:
     """Return a real number or scalar array, rounded to float32; infinite if it is too large."""
-    try:
+    with suppress(TypeError, ValueError):
         array: Any = np.asarray(value)
         # V stands for bfloat16 and other types that JAX adds, and for records, which have names and
         # would read as 0.
         is_real = array.dtype.kind in "iufV" and not array.dtype.names
-        if array.ndim or not is_real:
-            raise TypeError
-        with np.errstate(over="ignore"):
-            return array.astype(np.float32)[()]
-    except (TypeError, ValueError):
-        raise TypeError(must(name, value, "be a real scalar")) from None
+        if is_real and not array.ndim:
+            with np.errstate(over="ignore"):
+                return array.astype(np.float32)[()]
+    raise TypeError(must(name, value, "be a real scalar"))
 
 
 def is_not_real(value: Any) -> bool:

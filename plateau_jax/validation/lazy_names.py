@@ -6,7 +6,8 @@ module.
 
 import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,10 +37,8 @@ def attach(
             return metadata.version("plateau-jax")
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
+        with naming_missing_package(name, extra):
             value = getattr(import_module(modules[name]), name)
-        except ModuleNotFoundError as error:
-            raise missing_package_error(name, error, extra) from None
         setattr(sys.modules[package], name, value)  # the next look-up bypasses `__getattr__`
         return value
 
@@ -60,6 +59,15 @@ def _modules_of_names(package: str) -> dict[str, str]:
 def _is_installed(package: str) -> bool:
     # `find_spec` raises a ValueError for a module without a spec, such as a mock in `sys.modules`.
     return bool(sys.modules.get(package)) or find_spec(package) is not None
+
+
+@contextmanager
+def naming_missing_package(name: str, extra: str) -> Generator[None]:
+    """Say what to install if an import that `name` needs fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise missing_package_error(name, error, extra) from None
 
 
 def missing_package_error(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:

@@ -106,7 +106,7 @@ def check_call(row: Row, **runs: Driven) -> None:
 COUNTS: list[Any] = [
     (lambda counted: counted.step(count=-1), ValueError, "count = -1", "at least 0"),
     (lambda counted: counted.step(count=torch.tensor(-2)), ValueError, "count = -2"),
-    (lambda counted: counted.step(count=2**62 - counted.consumed + 1), ValueError, "would raise consumed = ",
+    (lambda counted: counted.step(count=2**62 - counted.consumed + 1), ValueError, "would have consumed ",
      "2**62"),
     (lambda counted: counted.step(count=True), TypeError, "count = True", "integer"),
     (lambda counted: counted.step(count=np.True_), TypeError, "count = np.True_"),

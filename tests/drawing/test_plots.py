@@ -214,7 +214,6 @@ ERRORS = [
     *((partial(plot, *curves), TypeError, f"curves[{key}] = ", "must be a Curve: write plot")
       for curves, key in (((5,), 0), (([None],), 0), ((CURVE, 3), 1), ((np.array(3),), 0),
                           ((CURVE.to_dict(),), "'total_steps'"), (([CURVE], CURVE), 0))),
-    (lambda ax: plot({1: CURVE}, ax=ax), TypeError, "the name 1", "string"),
     *((partial(plot, *curves), ValueError, "there is no curve: write plot") for curves in ((), ([],), ({},))),
     (lambda ax: plot(CURVE, peak_value=-1.0, ax=ax), ValueError, "peak_value = -1.0"),
     (lambda ax: CURVE.plot(peak_value="0.1", ax=ax), TypeError, "peak_value = '0.1'", "number"),

@@ -67,7 +67,7 @@ KEPT = "a wrapper dropped it, as flax's TrainState.apply_gradients does: instead
 ERRORS: list[Any] = [
     # Schedules.
     (lambda: optax_schedule(5, 1.0), TypeError, "curve = 5"),
-    (lambda: optax_schedule(CURVE, jnp.float32(-1)), ValueError, "peak_value = ", "negative"),
+    (lambda: optax_schedule(CURVE, jnp.float32(-1)), ValueError, "peak_value = ", "be 0, or"),
     (lambda: optax_schedule(CURVE, 1e-40), ValueError, "peak_value = 1e-40", "2**-126"),
     (lambda: optax_schedule(CURVE, jnp.ones(2)), TypeError, "peak_value = "),
     (lambda: optax_schedule(CURVE, jnp.ones((), "complex64")), TypeError, "peak_value = "),

@@ -237,7 +237,7 @@ class Checkpoints:
             The step of the checkpoint.
 
         Raises:
-            TypeError: `model` is not a module; `step` is not an integer.
+            TypeError: `step` is not an integer.
             ValueError: The directory has no checkpoint, or none of this step; it has no such part;
                 the part is neither a `TrainStep` nor a module, or of a different model; the model
                 has no memory; the arguments differ between ranks.
@@ -257,7 +257,7 @@ class Checkpoints:
 
         def check_arguments() -> tuple[int | None, list[str]]:
             self._finish()
-            parts.check_model(part, "model", model)
+            parts.check_model("model", model)
             return _checked_step(step), [part]
 
         def read(checkpoints: list[SavedCheckpoint]) -> tuple[int, Any]:
@@ -307,7 +307,7 @@ class Checkpoints:
 
         Raises:
             TypeError: `steps` is not a sequence of integers, or `weights` is not a sequence of
-                numbers; `into` is not a module.
+                numbers.
             ValueError: `steps` is empty or names a checkpoint twice; there are more or fewer
                 weights than steps, one is not finite, or they don't add up to 1; a checkpoint is
                 missing, or has no such part; the part is neither a `TrainStep` nor a module, or of
@@ -331,7 +331,7 @@ class Checkpoints:
 
         def check_arguments() -> tuple[list[int], list[float], str]:
             self._finish()
-            parts.check_model(part, "into", into)
+            parts.check_model("into", into)
             checked_steps, checked_weights = merging.check_arguments(steps, weights)
             return checked_steps, checked_weights, part
 

@@ -153,7 +153,8 @@ def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapp
     named = to_plain_names(structure, current)
     differences = _differences(named, current)
     if differences:
-        raise ValueError(f"{part} was saved with a different model: {'; '.join(differences[:5])}")
+        owner = f"{part} of checkpoint {saved.checkpoint.step}"
+        raise ValueError(f"{owner} was saved with a different model: {'; '.join(differences[:5])}")
     return named
 
 

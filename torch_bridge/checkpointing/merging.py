@@ -40,8 +40,6 @@ def check_arguments(steps: Any, weights: Any) -> tuple[list[int], list[float]]:
     for index, weight in enumerate(weights):
         checked_weights.append(float(checks.float32(f"weights[{index}]", weight)))
 
-    if not checked_steps:
-        raise ValueError("steps is empty: it must name at least one checkpoint")
     if len(set(checked_steps)) < len(checked_steps):
         raise ValueError(
             f"steps = {checks.short_repr(checked_steps)} names a checkpoint more than once"
@@ -79,7 +77,7 @@ def merge_states(
     """
     sources: list[_Source] = []
     for checkpoint, weight in zip(saved, weights, strict=True):
-        sources.append(_Source(checkpoint, _structure_of(checkpoint, part, model), weight))
+        sources.append(_Source(checkpoint, model_structure(checkpoint, part, model), weight))
     last = sources[-1]
     current = plain_state(model)
     averaged = _names_to_average(sources, current)
@@ -97,14 +95,6 @@ def merge_states(
     rest = {name: leaf for name, leaf in last.structure.items() if name not in averaged}
     state.update(read_tensors(last.saved, rest, targets))
     return state
-
-
-def _structure_of(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
-    """Return the structure of the model; an error names the checkpoint."""
-    try:
-        return model_structure(saved, part, model)
-    except ValueError as error:
-        raise ValueError(f"checkpoint {saved.checkpoint.step}: {error}") from None
 
 
 def _groups(names: Sequence[str], current: Mapping[str, Tensor]) -> Generator[list[str]]:

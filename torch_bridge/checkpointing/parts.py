@@ -54,19 +54,8 @@ def kind_of(part: Part) -> str:
     return "list"
 
 
-def check_model(part: str, argument: str, model: Any) -> None:
-    """Check that an argument is a module with memory to load into.
-
-    Args:
-        part: The name of the part that the module is loaded from.
-        argument: The argument's name.
-        model: The argument.
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"{argument} = {checks.short_repr(model)} must be a module: a whole part is loaded by "
-            f"load({part}=...)"
-        )
+def check_model(argument: str, model: nn.Module) -> None:
+    """Check that a module has memory to load into."""
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise ValueError(
             f"{argument} is on the meta device, without memory: call "

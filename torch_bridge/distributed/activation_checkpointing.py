@@ -10,7 +10,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils import checkpoint
 
 from torch_bridge.curve_api import checks
-from torch_bridge.distributed.distribution import check_module, classes_of
+from torch_bridge.distributed.distribution import classes_of
 
 Model = TypeVar("Model", bound=nn.Module)
 _checkpoint: Callable[..., Any] = cast("Any", checkpoint.checkpoint)
@@ -62,8 +62,7 @@ def checkpoint_activations(
         The model.
 
     Raises:
-        TypeError: `model` is not a module; `blocks` is neither a module class nor a sequence of
-            them.
+        TypeError: `blocks` is neither a class nor a sequence of classes.
         ValueError: `blocks` is empty, or has a class that no module of the model has; or a block
             contains BatchNorm, another layer with running statistics, or spectral norm, whose
             buffers would change twice.
@@ -73,7 +72,6 @@ def checkpoint_activations(
     >>> model = checkpoint_activations(nn.TransformerEncoder(layer, 3), nn.TransformerEncoderLayer)
     >>> model(torch.ones(4, 5, 8)).sum().backward()
     """
-    check_module(model)
     classes = classes_of(model, blocks)
     if not classes:
         raise ValueError(f"blocks = {checks.short_repr(blocks)} must have a class of modules")

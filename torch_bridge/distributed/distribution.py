@@ -71,8 +71,7 @@ def distribute(
         The model; for `"ddp"` a `DistributedDataParallel` around it.
 
     Raises:
-        TypeError: `model` is not a module, a block not a module class, or torch's wrapper has no
-            such option.
+        TypeError: A block is not a class, or torch's wrapper has no such option.
         ValueError: The mode is unknown; no module of the model has a class of `blocks`; the model
             is already wrapped; the device is neither a CPU nor CUDA, or does not exist.
         RuntimeError: torch does not know the device.
@@ -81,7 +80,6 @@ def distribute(
     >>> model is distribute(model, "fsdp", blocks=nn.Linear, device="cpu")  # on one process
     True
     """
-    check_module(model)
     if mode is not None:
         checks.one_of("mode", mode, get_args(Mode))
     check_unwrapped(model)
@@ -106,15 +104,13 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
     """Return the user's class of blocks, or sequence of classes, as a tuple.
 
     Raises:
-        TypeError: `blocks` is neither a module class nor a sequence of module classes.
+        TypeError: `blocks` is neither a class nor a sequence of classes.
         ValueError: No module of the model has one of the classes.
     """
-    if isinstance(blocks, type | str):  # the name of a class is named whole in the error
+    if isinstance(blocks, type):
         blocks = [blocks]
     classes: tuple[Any, ...] = tuple(blocks)
     for kind in classes:
-        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-            raise TypeError(f"blocks has {checks.short_repr(kind)}; it must be a class of modules")
         if not any(isinstance(module, kind) for module in model.modules()):
             raise ValueError(f"blocks has {kind.__name__}, but no module of the model is one")
     return classes
@@ -156,8 +152,6 @@ def _select_device(device: torch.device | str | None) -> torch.device:
     if target.index is None:  # pyright: ignore[reportUnnecessaryComparison]  (it is None for "cuda")
         local_rank = int(os.environ.get("LOCAL_RANK", processes.rank() % count))
         target = torch.device("cuda", local_rank)
-    if target.index >= count:
-        raise ValueError(f"device = {target}, but there are {count} CUDA devices")
     torch.cuda.set_device(target)
     return target
 
@@ -264,11 +258,3 @@ def check_unwrapped(model: nn.Module) -> None:
                 )
     if any(mesh_of(parameter) is not None for parameter in model.parameters()):
         raise ValueError("parameters of the model are DTensors, but it is not under fully_shard")
-
-
-def check_module(model: Any) -> None:
-    """Raise a TypeError if a model is not a module, as after arguments in the wrong order."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model = {checks.short_repr(model)} must be a torch.nn.Module; it comes first"
-        )

@@ -163,12 +163,7 @@ class follow:
         group_curves = self._group_curves
         group_curves.follow()
         with reading_state_of("a follower", state_dict):
-            if "curves" in state_dict:
-                raise ValueError(
-                    "state_dict was saved by an earlier version, whose states are not read: build "
-                    "the follower while the groups have their initial values, and call "
-                    "step(state['clock'])"
-                )
+            saved_records = state_dict["records"]
             key: Any = state_dict["key"]
             if isinstance(key, tuple):
                 key = list(cast("tuple[Any, ...]", key))
@@ -180,7 +175,7 @@ class follow:
             curve_step = checks.at_least("curve_step", state_dict["curve_step"], 0)
             bases = read_bases("base_values", state_dict["base_values"], len(self.base_values))
             compared = self.curves[: len(bases)]
-            records = read_records(state_dict["records"], len(compared))
+            records = read_records(saved_records, len(compared))
             message = compare_curves(records, compared, curve_step, False, "follow", strict=False)
         if message:
             warn(message)
@@ -197,18 +192,14 @@ class follow:
 
 def _option(key: Any) -> GroupOption:
     name, index = key, None
-    try:
-        if not isinstance(key, str):
-            name, index = key
-        if not isinstance(name, str):
-            raise TypeError
-        if index is not None:
-            index = checks.at_least("index", index, 0)
-    except (TypeError, ValueError):
+    if isinstance(key, tuple | list) and len(cast("Any", key)) == 2:
+        name, index = cast("Any", key)
+    is_index = index is None or (type(index) is int and index >= 0)
+    if not isinstance(name, str) or not is_index:
         raise TypeError(
             f"key = {checks.short_repr(key)} must be a key of the parameter groups, or a key and "
             'an index: ("betas", 0)'
-        ) from None
+        )
     if name in ("lr", "initial_lr"):
         raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
     return GroupOption(name, index)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from torch_bridge.curve_api import (
     HOST,
-    MAX_CONSUMED,
     CheckedClock,
     Curve,
     check_clock,
+    check_consumed,
     checks,
     decide,
 )
@@ -118,8 +118,7 @@ class UnitClock(UpdateClock):
         if isinstance(count, Tensor) and count.dtype is torch.bool:  # operator.index accepts it
             raise TypeError(f"count = {checks.short_repr(count)} must be an integer")
         total = self.total + checks.at_least("count", count, 0)
-        if total > MAX_CONSUMED:
-            raise ValueError(f"count = {count!r} would raise consumed = {self.total} above 2**62")
+        check_consumed(total)
         return type(self)(self.checked, self.unit, total)  # three times as fast as `replace`
 
     def restarted(self) -> Self:
@@ -160,8 +159,7 @@ def _metric_number(metric: Any) -> np.float32:
         raise TypeError("with a hold rule, step() needs the metric of the update: step(loss)")
     if isinstance(metric, Tensor):
         if metric.dim():
-            raise TypeError(
-                f"metric is a tensor of shape {tuple(metric.shape)}; it must be a real scalar"
-            )
-        metric = metric.item()
+            metric = metric.detach()  # `checks.metric` rejects it
+        else:
+            metric = metric.item()
     return checks.metric("metric", metric)

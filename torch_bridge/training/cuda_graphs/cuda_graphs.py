@@ -43,12 +43,12 @@ _NOT_COMPARED = ("lr", "initial_lr", "params")
 
 def check_graph(model: nn.Module, parallelism: Parallelism, device: torch.device) -> None:
     """Reject what a CUDA graph cannot hold."""
-    if parallelism.is_distributed:
-        raise ValueError("cuda_graph=True needs a model that is not wrapped for several ranks")
-    if is_checkpointed(model):
-        raise ValueError("cuda_graph=True needs a model without checkpoint_activations")
-    if device.type != "cuda":
-        raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
+    is_wrapped = parallelism.is_distributed or is_checkpointed(model)
+    if is_wrapped or device.type != "cuda":
+        raise ValueError(
+            "cuda_graph=True needs a model on a CUDA device, not wrapped for several ranks, and "
+            f"without checkpoint_activations; this one is on {device}"
+        )
 
 
 class Guards:
@@ -279,28 +279,30 @@ def _clone_tensor(output: Any) -> Any:
 
 def _check_leaf(leaf: Any, device: torch.device) -> None:
     """Reject a leaf whose first value a graph would keep, or whose gradients it would cut off."""
+    fault = _fault_of(leaf, device)
+    if fault:
+        raise ValueError(f"with cuda_graph=True, a batch holds {fault}")
+
+
+def _fault_of(leaf: Any, device: torch.device) -> str:
+    if isinstance(leaf, _PLAIN_TYPES):
+        return ""
     if not isinstance(leaf, Tensor):
-        if not isinstance(leaf, _PLAIN_TYPES):
-            raise TypeError(
-                f"a batch holds a {type(leaf).__name__}, and a CUDA graph would use its first "
-                "value in every replay; with cuda_graph=True a batch may hold tensors and plain "
-                "values"
-            )
-        return
+        kind = type(leaf).__name__
+        return f"a {kind}, whose first value every replay would use: give tensors and plain values"
     if leaf.device != device:
-        raise ValueError(
-            f"a batch has a tensor on {leaf.device}, and a CUDA graph would use its first value in "
-            f"every replay; with cuda_graph=True all tensors of a batch must be on {device}"
+        return (
+            f"a tensor on {leaf.device}, whose first value every replay would use: put all "
+            f"tensors on {device}"
         )
     if leaf.layout != torch.strided:
-        raise ValueError(
-            f"a batch has a tensor of layout {leaf.layout}; cuda_graph=True needs dense ones"
-        )
+        return f"a tensor of layout {leaf.layout}: give dense ones"
     if leaf.grad_fn is not None:
-        raise ValueError(
-            "a batch has a tensor that another model computed, and a CUDA graph would give that "
-            "model no gradients; with cuda_graph=True detach the tensor, or make both models one"
+        return (
+            "a tensor that another model computed, which would get no gradients: detach the "
+            "tensor, or make both models one"
         )
+    return ""
 
 
 def _unique_tensors(leaves: Sequence[Any]) -> dict[int, Tensor]:

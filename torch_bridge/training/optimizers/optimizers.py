@@ -10,7 +10,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve
-from torch_bridge.distributed.distribution import check_module
 from torch_bridge.param_groups import all_parameters, curves_of, groups_of
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
@@ -20,10 +19,8 @@ def check_model(model: nn.Module) -> None:
     """Reject a model whose backward pass is not torch's own.
 
     Raises:
-        TypeError: It is not a module.
         ValueError: Lightning Fabric wrapped it for mixed precision.
     """
-    check_module(model)
     for module in model.modules():
         if not _has_base(module, "_FabricModule"):
             continue

@@ -236,18 +236,14 @@ def check_capturable(optimizer: Optimizer) -> None:
     Raises:
         ValueError: The optimizer is not fused, or not capturable.
     """
-    if not takes_found_inf(optimizer):
+    groups = optimizer.param_groups
+    has_capturable = all(group.get("capturable", True) for group in groups)
+    if not takes_found_inf(optimizer) or not has_capturable:
         names = ", ".join(kind.__name__ for kind in _WITH_FOUND_INF)
         raise ValueError(
-            f"cuda_graph=True needs {names} with fused=True; the optimizer is "
-            f"{type(optimizer).__name__} with "
-            f"fused={[group.get('fused') for group in optimizer.param_groups]}, and SGD must have "
-            "no dampening"
-        )
-    if not all(group.get("capturable", True) for group in optimizer.param_groups):
-        raise ValueError(
-            f"cuda_graph=True needs {type(optimizer).__name__} with capturable=True next to "
-            "fused=True"
+            f"cuda_graph=True needs {names} with fused=True, with capturable=True if it has that, "
+            f"and without dampening; the optimizer is {type(optimizer).__name__} with "
+            f"fused={[group.get('fused') for group in groups]}"
         )
 
 

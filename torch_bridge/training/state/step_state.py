@@ -158,21 +158,21 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
 
 def _check_keys(current: TrainStepState, saved: Any) -> None:
     keys: set[str] = set(cast("Any", saved)) if isinstance(saved, Mapping) else set()
+    if keys == current.keys():
+        return
+    advice = f"that has the keys {list(current)}"
     if "base_lrs" in keys:
-        raise ValueError(
-            "state_dict is not the state of a TrainStep: it is the state of a scheduler. Load "
-            "model and optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); "
-            "with clock=, see docs/training_step.md, From a TrainStep to a scheduler, and back"
+        advice = (
+            "it is the state of a scheduler. Load model and optimizer, then build TrainStep(..., "
+            "initial_updates=state['last_epoch']); with clock=, see docs/training_step.md, From a "
+            "TrainStep to a scheduler, and back"
         )
-    if "curves" in keys:
-        raise ValueError(
-            "state_dict was saved by an earlier version, whose states are not read: load its "
-            "'model' and 'optimizer', then build TrainStep(..., initial_updates=state['clock'])"
+    elif "curves" in keys:
+        advice = (
+            "it was saved by an earlier version, whose states are not read. Load its 'model' and "
+            "'optimizer', then build TrainStep(..., initial_updates=state['clock'])"
         )
-    if keys != current.keys():
-        raise ValueError(
-            f"state_dict is not the state of a TrainStep, which has the keys {list(current)}"
-        )
+    raise ValueError(f"state_dict is not the state of a TrainStep: {advice}")
 
 
 def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:

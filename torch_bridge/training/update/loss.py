@@ -58,20 +58,10 @@ def parse_loss(value: Any) -> Loss:
         ValueError: The loss is not a scalar, or the weight is negative, not a scalar, or requires
             grad.
     """
-    if isinstance(value, Tensor):
-        if value.dim() != 0 or not value.is_floating_point():
-            raise _not_a_scalar("loss", value)
-        return value, None
-    if not is_pair(value):
-        raise TypeError(
-            f"loss_fn returned {describe(value)}; it must return a scalar tensor or a pair (sum, "
-            "weight)"
-        )
+    if isinstance(value, Tensor) or not is_pair(value):
+        return _scalar("loss", value), None
     total, weight = value
-    if not isinstance(total, Tensor):
-        raise TypeError(f"loss_fn returned the sum {describe(total)}; it must be a scalar tensor")
-    if total.dim() != 0 or not total.is_floating_point():
-        raise _not_a_scalar("sum", total)
+    total = _scalar("sum", total)
     if isinstance(weight, Tensor):
         _check_weight_tensor(weight)
         if total.is_cpu or not weight.is_cpu:
@@ -80,21 +70,26 @@ def parse_loss(value: Any) -> Loss:
     return total, _weight_on_host(weight)
 
 
-def _not_a_scalar(name: str, tensor: Tensor) -> ValueError:
-    return ValueError(
-        f"loss_fn returned a {name} of shape {tuple(tensor.shape)} and {tensor.dtype}; "
-        "it must be a floating-point scalar: reduce it with .mean(), or return (loss.sum(), "
-        "weight)"
-    )
+def _scalar(name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"loss_fn returned the {name} {describe(value)}; it must return a scalar tensor or a "
+            "pair (sum, weight)"
+        )
+    if value.dim() != 0 or not value.is_floating_point():
+        raise ValueError(
+            f"loss_fn returned a {name} of shape {tuple(value.shape)} and {value.dtype}; "
+            "it must be a floating-point scalar: reduce it with .mean(), or return (loss.sum(), "
+            "weight)"
+        )
+    return value
 
 
 def _check_weight_tensor(weight: Tensor) -> None:
-    if weight.dim() != 0:
-        raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; {_MEANING}")
-    if weight.requires_grad:
+    if weight.dim() != 0 or weight.requires_grad:
         raise ValueError(
-            f"loss_fn returned a weight that requires grad; {_MEANING}; if it was computed "
-            "from outputs, return weight.detach()"
+            f"loss_fn returned the weight {describe(weight)}, which must be a scalar "
+            f"without gradient; {_MEANING}; if it was computed from outputs, return weight.detach()"
         )
 
 
@@ -145,11 +140,7 @@ def parse_loss_and_aux(value: Any) -> tuple[Loss, Any]:
         TypeError: The result is not a pair (loss, aux), or a leaf of aux is not a tensor.
         TypeError, ValueError: As `parse_loss`.
     """
-    if not is_pair(value):
-        raise TypeError(
-            f"loss_fn returned {describe(value)}; with has_aux=True it must return (loss, aux)"
-        )
-    loss, aux = value
+    loss, aux = _split(value, "with has_aux=True it must return (loss, aux)")
     for leaf in pytree.tree_leaves(aux):
         if not isinstance(leaf, Tensor):
             raise TypeError(
@@ -157,6 +148,12 @@ def parse_loss_and_aux(value: Any) -> tuple[Loss, Any]:
                 "tensors"
             )
     return parse_loss(loss), pytree.tree_map(Tensor.detach, aux)
+
+
+def _split(returned: Any, requirement: str) -> Sequence[Any]:
+    if not is_pair(returned):
+        raise TypeError(f"loss_fn returned {describe(returned)}; {requirement}")
+    return returned
 
 
 class Carry:
@@ -233,11 +230,7 @@ def call_loss_fn(
     if carry is None:
         return parse(loss_fn(model, batch)), leaves
     returned = loss_fn(model, batch, carry.tree(leaves))
-    if not is_pair(returned):
-        raise TypeError(
-            f"loss_fn returned {type(returned).__name__}; with a carry it must return (loss, carry)"
-        )
-    loss, new_carry = returned
+    loss, new_carry = _split(returned, "with a carry it must return (loss, carry)")
     return parse(loss), carry.detached(new_carry)
 
 

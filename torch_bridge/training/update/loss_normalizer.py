@@ -117,13 +117,15 @@ class LossNormalizer:
 
     def _check_may_lack_gradient(self, weight: Tensor | float | None) -> None:
         """Reject a loss without a gradient, except the sum of an empty micro-batch on one rank."""
+        if weight is not None and self._size == 1:
+            return
+        advice = ""
         if self._size > 1:
-            raise ValueError(
-                "the loss has no gradient with respect to any parameter, but the other ranks wait "
-                "for one: run the model even on an empty micro-batch, and return (loss.sum(), 0)"
+            advice = (
+                ", but the other ranks wait for one: run the model even on an empty micro-batch, "
+                "and return (loss.sum(), 0)"
             )
-        if weight is None:
-            raise ValueError("the loss has no gradient with respect to any parameter")
+        raise ValueError(f"the loss has no gradient with respect to any parameter{advice}")
 
     def normalize(
         self, loss: Loss, count: int, gradients: list[Tensor], consumed: Tensor | None
