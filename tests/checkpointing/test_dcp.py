@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from support.checkpointing.checkpoints import Part
-from torch import Tensor
 from torch.distributed import checkpoint as dcp
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import saving
-
-by_one_process = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
 
 def _places(path: Path) -> Any:
@@ -25,11 +22,7 @@ def _places(path: Path) -> Any:
         return json.loads(file.metadata()["DCP_SHARDING_INFO"])
 
 
-def _dcp_load(directory: Path, tensors: dict[str, Tensor]) -> None:
-    dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(directory)), no_dist=True)
-
-
-@by_one_process
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")  # DCP's writer in torch 2.9
 def test_files_are_those_of_dcp(tmp_path: Path) -> None:
     """The same keys and values. DCP's writer says in the same form where a tensor lies in the whole one."""
@@ -44,34 +37,6 @@ def test_files_are_those_of_dcp(tmp_path: Path) -> None:
     by_dcp = load_file(theirs)
     assert tensors.keys() == by_dcp.keys()
     assert all(torch.equal(tensors[name], by_dcp[name]) for name in tensors)
-
-
-@by_one_process
-def test_dcp_joins_shards_by_their_offsets(tmp_path: Path) -> None:
-    for rank in range(2):
-        places = json.dumps({"a": {"saved_offsets": [rank * 2, 0]}})
-        shard = {"a": torch.full((2, 3), float(rank))}
-        save_file(shard, tmp_path / f"rank-{rank}.safetensors", {"DCP_SHARDING_INFO": places})
-    loaded = torch.full((4, 3), -1.0)
-    _dcp_load(tmp_path, {"a": loaded})
-    assert loaded.tolist() == [[0.0] * 3] * 2 + [[1.0] * 3] * 2
-    # This is why the manifest lists all files: DCP leaves what no file holds as it was.
-    (tmp_path / "rank-0.safetensors").unlink()
-    loaded = torch.full((4, 3), -1.0)
-    _dcp_load(tmp_path, {"a": loaded})
-    assert loaded.tolist() == [[-1.0] * 3] * 2 + [[1.0] * 3] * 2
-
-
-@by_one_process
-def test_dcp_error_is_not_an_exception(tmp_path: Path) -> None:
-    """A program's `except Exception` would not see it. It has the error of each rank."""
-    save_file({"a": torch.ones(2)}, tmp_path / "rank-0.safetensors")
-    with pytest.raises(dcp.CheckpointException) as caught:
-        _dcp_load(tmp_path, {"b": torch.ones(2)})
-    assert not isinstance(caught.value, Exception)
-    assert list(caught.value.failures) == [0]
-    error, _ = caught.value.failures[0]
-    assert isinstance(error, RuntimeError)
 
 
 def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> None:

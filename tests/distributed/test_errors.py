@@ -76,13 +76,7 @@ def test_errors(row: Row) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_missing_device_is_named() -> None:
-    row: Row = (
-        lambda: distribute(Net(), device="cuda"),
-        ValueError,
-        "device = 'cuda'",
-        "available CUDA device",
-    )
-    check_error(row)
+    check_error((lambda: distribute(Net(), device="cuda"), ValueError, "device = 'cuda'", "available CUDA"))
 
 
 def test_rejected_model_is_not_checkpointed() -> None:
