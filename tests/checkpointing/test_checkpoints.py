@@ -130,7 +130,6 @@ def test_empty_folder_has_no_checkpoints(tmp_path: Path) -> None:
 
 
 def test_loaded_state_can_be_trained_in_inference_mode(tmp_path: Path) -> None:
-    """A state loaded in inference mode can be trained on."""
     model, checkpoints = nn.Linear(2, 1), Checkpoints(tmp_path)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(2):

@@ -17,7 +17,6 @@ from torch_bridge import TrainStep, checkpoint_activations, distribute, is_main
 
 
 def in_block(layer: nn.Module) -> nn.ModuleDict:
-    """Return a model with this layer inside a block."""
     block = Block(4)
     block.extra = layer
     return nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})

@@ -62,7 +62,6 @@ def prepare(case):
 
 
 def steps_of(case):
-    """Return the step of the curve at each recorded update."""
     if not case.get("counts"):
         return np.array(case.get("updates", range(len(case["levels"]))))
     ends = np.cumsum([0, *case["counts"]]) // case["settings"].get("length", 1)

@@ -104,7 +104,6 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def phone(browser: Any) -> Page:
-    """A browser tab as wide as a phone."""
     return browser.new_page(viewport={"width": PHONE_WIDTH, "height": 844})
 
 
