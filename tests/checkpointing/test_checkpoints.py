@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -129,7 +130,6 @@ def test_empty_folder_has_no_checkpoints(tmp_path: Path) -> None:
 
 
 def test_loaded_state_can_be_trained_in_inference_mode(tmp_path: Path) -> None:
-    """A state loaded in inference mode can be trained on."""
     model, checkpoints = nn.Linear(2, 1), Checkpoints(tmp_path)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(2):
@@ -345,3 +345,25 @@ def test_part_built_with_strict_false_takes_other_plan(tmp_path: Path) -> None:
     with pytest.warns(CurveWarning, match="belongs to a different curve"):
         assert checkpoints.load(part=part) == 3
     assert part.state_dict()["applied"] == 3
+
+
+def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> None:
+    """Python forgets what it has shown when a filter is added, and DCP's warning needs one."""
+    checkpoints, part = Checkpoints(tmp_path), Part()
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for step in range(3):
+            checkpoints.save(step, part=part, wait=True)
+            checkpoints.load(part=part)
+            warnings.warn("of the program", UserWarning, stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["of the program"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_pending_save_needs_no_filter_of_the_caller(tmp_path: Path) -> None:
+    checkpoints, may_start = Checkpoints(tmp_path), Event()
+    saving._executor.submit(may_start.wait)
+    with warnings.catch_warnings():
+        checkpoints.save(1, part=Part())
+    may_start.set()
+    assert checkpoints.steps() == [1]

@@ -12,7 +12,6 @@ from torch_bridge import Checkpoints
 
 
 def _create_foreign(path: Path, is_empty: bool) -> None:
-    """Create a folder that this library has not written."""
     path.mkdir()
     if not is_empty:
         (path / "state.json").write_text('{"step": 3}')

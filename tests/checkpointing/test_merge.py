@@ -63,7 +63,6 @@ def weighted(states: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict
 
 
 def state_of(module: nn.Module) -> dict[str, Any]:
-    """Return a copy of the module's state."""
     return copy.deepcopy(dict(module.state_dict()))
 
 

@@ -1,5 +1,6 @@
-"""A state as tensors and a structure: it round-trips exactly."""
+"""A state as tensors and a structure: it round-trips exactly, in files like those of torch (DCP)."""
 
+import json
 import math
 from collections import Counter, OrderedDict
 from pathlib import Path
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
+from safetensors import safe_open
 from safetensors.torch import load_file
 from support.checkpointing.checkpoints import Part, same_bits
 from support.examples import examples
 from support.training.steps import make_step
 from torch import Tensor, nn
+from torch.distributed import checkpoint as dcp
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing.states import fill_structure, read_structure, split_state
@@ -154,3 +157,25 @@ def test_tied_weights_of_step_are_written_once(tmp_path: Path) -> None:
     assert names == ["step.model.0.bias", "step.model.0.weight", "step.model.1.bias"]
     checkpoints.load_model(untrained.model)
     assert torch.equal(untrained.model[1].weight, model[0].weight)
+
+
+def _places(path: Path) -> Any:
+    with safe_open(path, "pt") as file:
+        return json.loads(file.metadata()["DCP_SHARDING_INFO"])
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")  # DCP's writer in torch 2.9
+def test_files_are_those_of_dcp(tmp_path: Path) -> None:
+    """The same keys and values. DCP's writer says in the same form where a tensor lies in the whole one."""
+    state = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7), "empty": torch.empty(0, 2)}
+    Checkpoints(tmp_path).save(1, part=Part(state), wait=True)
+    ours = tmp_path / "1" / "rank-0.safetensors"
+    tensors = load_file(ours)
+    writer = dcp.HuggingFaceStorageWriter(str(tmp_path / "dcp"), save_distributed=True)
+    dcp.save(tensors, storage_writer=writer, no_dist=True)
+    (theirs,) = (tmp_path / "dcp").glob("*.safetensors")
+    assert _places(ours) == _places(theirs)
+    by_dcp = load_file(theirs)
+    assert tensors.keys() == by_dcp.keys()
+    assert all(torch.equal(tensors[name], by_dcp[name]) for name in tensors)

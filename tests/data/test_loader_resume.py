@@ -70,7 +70,6 @@ def test_interrupt_while_an_order_is_drawn_changes_no_order() -> None:
 @given(shared(), st.integers(0, 10), depths)
 @examples(100)
 def test_loader_may_load_its_earlier_state(case: Any, count: int, depth: int) -> None:
-    """After loading its own earlier state in mid-epoch, a loader repeats what followed."""
     feed, resumed = (build(case[0], depth, num_workers=0) for _ in range(2))
     state = saved_after(feed, count)
     resumed.load_state_dict(state)

@@ -53,7 +53,6 @@ def test_error_loses_no_batch(error: type[BaseException], fails_at: int, depth: 
 
 
 def test_error_leaves_no_reference_cycle() -> None:
-    """The loader is freed at once: no cycle of references is left for the garbage collector."""
     loader = Counted(6, 3)
     alive = weakref.ref(loader)
     gc.disable()

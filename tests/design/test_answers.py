@@ -8,7 +8,6 @@ from operator import getitem
 from typing import Any
 
 import numpy as np
-import optax
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
@@ -49,30 +48,17 @@ def execute(text: str, **names: Any) -> dict[str, Any]:
     return names
 
 
-@given(descriptions(counts=range(5), scaled=True))
-def test_copied_code_builds_the_curve(description):
+@given(descriptions(counts=range(5), scaled=True), st.sampled_from((PEAK, 1.0, 0.1)))
+def test_copied_code_builds_the_curve(description, peak):
     curve = build(description)
-    answer = answer_about(curve)
-    assert execute(answer["optax"])["curve"] == curve
-    assert execute(answer["torch"], model=torch.nn.Linear(1, 1))["curve"] == curve
-    assert answer["curve"] == json.loads(answer["json"]) == curve.to_dict()
-
-
-@pytest.mark.parametrize("index", range(len(CURVES)))
-def test_copied_code_gives_the_learning_rates(index, monkeypatch):
-    curve, peak = CURVES[index], (PEAK, 1, 0.1)[index % 3]
-    expected = np.float32(peak) * curve(np.arange(curve.total_steps + 3))
     answer = answer_about(curve, peak)
-    monkeypatch.setattr(optax, "adamw", lambda schedule: schedule)
-    schedule = execute(answer["optax"])["tx"]
-    assert np.array_equal(np.asarray(schedule(np.arange(len(expected)))), expected)
-    names = execute(answer["torch"], model=torch.nn.Linear(1, 1))
-    used: list[float] = []
-    for _ in expected:
-        used += names["scheduler"].get_last_lr()
-        names["optimizer"].step()
-        names["scheduler"].step()
-    assert np.array_equal(np.float32(used), expected)
+    in_jax = execute(answer["optax"])
+    in_torch = execute(answer["torch"], model=torch.nn.Linear(1, 1))
+    assert in_jax["curve"] == in_torch["curve"] == curve
+    assert f"{peak!r})" in answer["optax"]
+    assert in_torch["scheduler"].curves == [curve]
+    assert in_torch["scheduler"].base_lrs == [np.float32(peak)]
+    assert answer["curve"] == json.loads(answer["json"]) == curve.to_dict()
 
 
 @pytest.mark.slow  # compiles

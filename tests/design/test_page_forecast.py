@@ -170,12 +170,6 @@ def test_dialog_asks_for_what_the_log_lacks(design):
     design.expect_forecast("Stable", fit.predict(STABLE, PEAK))
 
 
-def test_dialog_asks_for_updates(design):
-    design.choose(run=csv_of(step=STEPS * 32, loss=LOSSES))
-    design.set("Trained with", "Cosine")
-    expect(design.status).to_contain_text("and count steps in updates")
-
-
 def test_two_logs_are_fitted_together(design):
     """One asks for its curve, the other has learning rates."""
     columns = {"step": STEPS, "lr": PEAK * COSINE(STEPS), "loss": LOSSES + 0.004}
@@ -340,19 +334,6 @@ def test_steep_beginning_does_not_flatten_the_rest(fitted):
     curve = fitted.page.locator("#losses .curve.selected").evaluate(heights)
     assert all(0 < line[-1] < 1 for line in (fit, curve))
     assert curve[0] < 0 < fit[0]
-
-
-def test_logs_of_several_peaks_are_fitted_separately(design):
-    """A run has the peak that its curve has in the table."""
-    extra = {"low": 0.02, "middle": 0.0, "high": 0.01}
-    for name, peak in (("low", PEAK / 2), ("middle", PEAK), ("high", 2 * PEAK)):
-        design.do("Edit Cosine", ("Peak learning rate", str(peak)))
-        design.choose(**{name: csv_of(step=STEPS, loss=LOSSES + extra[name])})
-        design.set("Trained with", "Cosine")
-        design.accept()
-    design.expect_forecast("Stable", FIT.predict(STABLE))
-    design.do("Remove high.csv", "Edit Cosine", ("Peak learning rate", str(PEAK)))
-    design.expect_forecast("Cosine", FIT.predict(COSINE))
 
 
 def test_warmup_of_no_run_has_no_interval(fitted):

@@ -170,7 +170,6 @@ def test_pointer_reads_the_learning_rates(design):
 
 
 def point_on_curve(design: DesignPage, level: float, step: int) -> tuple[float, float]:
-    """Return the window's coordinates of a point in the picture."""
     design.page.locator("#picture").scroll_into_view_if_needed()
     box: Any = design.page.locator("#picture").bounding_box()
     left, bottom, top = design.axes()

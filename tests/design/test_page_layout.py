@@ -19,7 +19,6 @@ SIZES = [(1440, 900), (1024, 768), (900, 600), (720, 450), (390, 844)]
 
 @pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
 def test_axe_finds_no_violation_in_any_state(visit, size, scheme):
-    """axe is an accessibility checker."""
     with visit(size=size, color_scheme=scheme) as design:
 
         def check(state: str) -> None:

@@ -18,7 +18,6 @@ CHANGED = replace(STABLE, warmup_steps=700)
 
 
 def ratios(design: DesignPage) -> list[list[str]]:
-    """Return the bound and the best peak of each row."""
     design.settle()
     figures = "[data-figure=bound] b, [data-figure=peak-ratio] b"
     return [row.locator(figures).all_inner_texts() for row in design.page.locator("#curves tbody tr").all()]

@@ -207,7 +207,6 @@ def test_browser_is_opened_at_the_address(browser, monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--no-browser --port {used}", "--port {used}: [Errno"),
         ("--no-browser --port {used}", "Address already in use; --port 0 chooses a free one"),
         ("--port 65536", "--port 65536: bind(): port must be 0-65535"),
         ("--json 10", "argument --json: not allowed with argument --design"),

@@ -143,7 +143,6 @@ def test_updates_neither_synchronize_nor_multiply_more_than_needed() -> None:
 
 
 def test_overflow_on_one_rank_is_skipped_on_all() -> None:
-    """If one rank overflows, all skip and lower the scale, with averages per micro-batch or per update."""
     cases = [
         Case(wrapper, optimizer, loss, accumulation, 0.1, "fp16", synchronize, corrupted=corrupted, updates=8)
         for wrapper, optimizer, loss, accumulation, corrupted in product(

@@ -17,7 +17,6 @@ from torch_bridge import TrainStep, checkpoint_activations, distribute, is_main
 
 
 def in_block(layer: nn.Module) -> nn.ModuleDict:
-    """Return a model with this layer inside a block."""
     block = Block(4)
     block.extra = layer
     return nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
@@ -69,13 +68,7 @@ def test_errors(row: Row) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_missing_device_is_named() -> None:
-    row: Row = (
-        lambda: distribute(Net(), device="cuda"),
-        ValueError,
-        "device = 'cuda'",
-        "available CUDA device",
-    )
-    check_error(row)
+    check_error((lambda: distribute(Net(), device="cuda"), ValueError, "device = 'cuda'", "available CUDA"))
 
 
 def test_rejected_model_is_not_checkpointed() -> None:

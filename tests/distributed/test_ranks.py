@@ -59,7 +59,13 @@ def test_error_on_one_rank_is_raised_on_all(failing: int) -> None:
 def test_evaluation_is_the_mean_over_all_ranks(split: list[list[int]]) -> None:
     by_rank = batches_of(split)
     expected = evaluate(Net(), [batch for of_rank in by_rank for batch in of_rank], named_loss)
-    for means in on_ranks(lambda: evaluate(Net(), by_rank[processes.rank()], named_loss), len(split)):
+    models = [Net() for _ in split]  # not built on the threads, which share torch's random numbers
+
+    def evaluate_rank() -> Any:
+        rank = processes.rank()
+        return evaluate(models[rank], by_rank[rank], named_loss)
+
+    for means in on_ranks(evaluate_rank, len(split)):
         assert means == pytest.approx(expected)
 
 

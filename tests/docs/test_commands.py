@@ -38,7 +38,6 @@ warnings.simplefilter("error", CurveWarning)
 
 
 def imported_packages(section: Section) -> set[str]:
-    """Return the packages that the section's programs import."""
     trees = [ast.parse(block.code) for block in section.blocks if block.file.endswith(".py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]

@@ -95,7 +95,6 @@ def test_network_beats_linear_model_beats_most_frequent(ran):
 
 
 def test_each_device_holds_half_of_the_state(ran):
-    """Each device holds half of every sharded array; biases and counters are replicated."""
     _, lines = ran("train_flax.py")
     (line,) = (line for line in lines if line.startswith("weights and moments"))
     total, share = map(float, re.findall(r"([\d.]+) MB", line))

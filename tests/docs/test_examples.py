@@ -134,7 +134,6 @@ RESUMED = [
 
 
 def untimed_lines(lines):
-    """Return all lines except those with a duration."""
     return [line for line in lines if not re.search(r"\d m?s[,:]", line)]
 
 

@@ -44,8 +44,6 @@ def test_muon_and_global_batch(tmp_path):
 
 
 def test_losses_agree_for_any_number_of_processes(tmp_path):
-    """The numbers of processes that save and that resume do not change the losses."""
-
     def losses(parallelism, folder, *arguments):
         if parallelism != "one":
             arguments = *arguments, "--distribute", parallelism, "--checkpoint-activations"

@@ -62,7 +62,6 @@ def prepare(case):
 
 
 def steps_of(case):
-    """Return the step of the curve at each recorded update."""
     if not case.get("counts"):
         return np.array(case.get("updates", range(len(case["levels"]))))
     ends = np.cumsum([0, *case["counts"]]) // case["settings"].get("length", 1)
@@ -152,44 +151,6 @@ def test_originals_differ_past_the_end_where_the_row_says(row):
             if past_the_end(row, values) and ("raises" in case or is_off.any()):
                 differs.append(name(case))
     assert bool(differs) == ("past the end" in row.differences), differs
-
-
-WSD = "StagedCurve.wsd(total, warmup_steps=warmup, decay_steps=decay, decay_shape=shape, "
-WSD += "min_lr_ratio=floor / peak)"
-MAXTEXT = "StagedCurve.wsd(n - 1, warmup_steps=warmup, decay_steps=max(decay - 1, 0), "
-MAXTEXT += "decay_shape=wsd_decay_style, min_lr_ratio=learning_rate_final_fraction)"
-# By library: the beginning of the originals that warm up, stay constant and decay; the same with `wsd`; and
-# the settings under which their warmup is linear from 0.
-SAME_AS_WSD = {
-    "torchtitan": ("", WSD.replace("total", "total + 1") + ".part(1)", {}),
-    "transformers": ("get_wsd", WSD, {"warmup_type": "linear", "floor": 0.0}),
-    "Megatron-LM": ("WSD", WSD, {"start": 0.0}),
-    "OLMo-core": ("WSD", WSD, {"start": 0.0}),
-    "MaxText": ("wsd", MAXTEXT, {}),
-}
-WSD_CASES = [
-    case
-    for case in CASES
-    if case["library"] in SAME_AS_WSD
-    and case["original"].startswith(SAME_AS_WSD[case["library"]][0])
-    and case["original"] != "WSDS"
-    and case["settings"].get("learning_rate_schedule_steps") != 1  # which leaves no step for `wsd`
-    and not case["cut"]
-]
-
-
-@pytest.mark.parametrize("case", WSD_CASES, ids=name)
-def test_wsd_is_the_curve_of_the_row(case):
-    _, expression, linear_from_0 = SAME_AS_WSD[case["library"]]
-    row, values, _ = prepare(case)
-    values |= linear_from_0
-    (curve,) = row.curves(values)
-    wsd = row.evaluate(expression, values)
-    steps = np.arange(wsd.total_steps + 9)
-    if case["library"] == "MaxText":
-        # MaxText ends at 0, after one update at the level that the decay has reached.
-        steps = steps[: wsd.total_steps + (row.evaluate("decay", values) > 0)]
-    np.testing.assert_allclose(wsd(steps), curve(steps), rtol=2.0**-24)
 
 
 def test_record_has_every_row_and_nothing_else():

@@ -115,7 +115,6 @@ def home_of(package, name):
 
 
 def imported_names(code):
-    """Yield the public names that a program imports and uses."""
     tree = ast.parse(code)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for node in ast.walk(tree):

@@ -5,7 +5,6 @@ Queries are messages, names, and titles of public issues of other projects.
 
 import doctest
 import inspect
-import json
 import os
 import re
 import shlex
@@ -105,7 +104,6 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def phone(browser: Any) -> Page:
-    """A browser tab as wide as a phone."""
     return browser.new_page(viewport={"width": PHONE_WIDTH, "height": 844})
 
 
@@ -152,14 +150,6 @@ def test_links_resolve_within_the_site(site: Path, html: dict[str, BeautifulSoup
             if not is_right:
                 wrong.append(f"{file}: {target}")
     assert not wrong, "\n".join(wrong)
-
-
-def test_search_index_has_every_page_and_name(site: Path, html: dict[str, BeautifulSoup]) -> None:
-    text = (site / "searchindex.js").read_text(encoding="utf-8")
-    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
-    assert {f"{name}.html" for name in index["docnames"]} == html.keys() - {"search.html"}
-    known = {f"{prefix}.{entry[4]}" for prefix, members in index["objects"].items() for entry in members}
-    assert NAMES.keys() <= known
 
 
 def test_every_public_name_is_in_the_reference(reference: dict[str, BeautifulSoup]) -> None:

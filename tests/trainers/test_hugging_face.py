@@ -1,12 +1,11 @@
 """Hugging Face's Trainer, configured as on the pages, resumes in mid-epoch."""
 
 import re
-import sys
 
 import pytest
-from support.docs.pages import PAGES, sections
+from support.docs.pages import PAGES
 from support.trainers import trainers
-from support.trainers.trainers import CURVE, PEAK, expected_lrs, record_lrs, same_weights
+from support.trainers.trainers import CURVE, PEAK, expected_lrs, import_from_pages, record_lrs, same_weights
 from torch import nn
 from torch.optim import AdamW
 from transformers import Trainer, TrainingArguments
@@ -72,15 +71,8 @@ def in_a_file(folder):
 
 @pytest.fixture
 def curve_file(tmp_path, monkeypatch):
-    """A folder with the files that the pages show for a curve in a file, importable from there."""
-    blocks = {block.file: block for page in PAGES for section in sections(page) for block in section.blocks}
-    for name in ("curve.yaml", "curve_file.py", "curve_trainer.py"):
-        (tmp_path / name).write_text(blocks[name].code, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_trainer.py")
     monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)  # undone after the test
-    for name in ("curve_file", "curve_trainer"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 @pytest.mark.parametrize(("build", "curve"), [(unchanged, CURVE), (in_a_file, IN_FILE)])

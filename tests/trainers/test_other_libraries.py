@@ -6,7 +6,6 @@ installed is skipped; `.[libraries]` installs some of them.
 
 import os
 import re
-import sys
 import textwrap
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import yaml
 from support.docs.pages import PAGES, ROOT, sections
 from support.programs import Program
 from support.trainers import recorded
+from support.trainers.trainers import import_from_pages
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import PlateauCurve, StagedCurve
@@ -140,14 +140,8 @@ IN_FILE = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_st
 @pytest.fixture
 def configuration(tmp_path, monkeypatch):
     """The YAML for trainers that import a scheduler by name; the page's files are in the current folder."""
+    import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_by_name.py")
     blocks = [block for page in PAGES for section in sections(page) for block in section.blocks]
-    files = {block.file: block.code for block in blocks}
-    for name in ("curve.yaml", "curve_file.py", "curve_by_name.py"):
-        (tmp_path / name).write_text(files[name], encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in ("curve_file", "curve_by_name"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
     (code,) = (block.code for block in blocks if "_component_:" in block.code)
     return yaml.safe_load(code)
 

@@ -13,8 +13,6 @@ from torch_bridge import Checkpoints
 
 
 class Part:
-    """A part with any state."""
-
     def __init__(self, state: Any = None) -> None:
         self.state = state
 
@@ -82,7 +80,6 @@ def gather_tensors(state: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def equal_arrays(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if two results of `gather_tensors` are equal."""
     return one.keys() == other.keys() and all(np.array_equal(one[key], other[key]) for key in one)
 
 

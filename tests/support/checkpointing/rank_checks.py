@@ -1,6 +1,5 @@
 """Checks of checkpoints that every rank of one group makes, one after the other."""
 
-import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from support.checkpointing.checkpoints import (
     gather_tensors,
     leftovers,
     same_bits,
-    save_each,
 )
 from support.distributed.processes import error_of
 from support.training.models import seeded
@@ -194,18 +192,6 @@ def check_damage_is_known_to_all_ranks(directory: Path) -> None:
         assert equal_arrays(gather_tensors(model.state_dict()), before)
         distributed.barrier()
         path.write_bytes(content)
-
-
-def check_files_of_two_saves_are_rejected(directory: Path) -> None:
-    """An interrupted copy may leave a file of one save next to that of another save of the same step."""
-    for run in ("one", "other"):
-        save_each(directory / run, [1], own=Part(torch.full((3,), float(rank()) + len(run))))
-    distributed.barrier()
-    if rank() == 0:
-        shutil.copy(directory / "other" / "1" / "rank-1.safetensors", directory / "one" / "1")
-    distributed.barrier()
-    error = error_of(Checkpoints(directory / "one").load, part=Part())
-    assert "1: rank-1.safetensors is damaged" in error
 
 
 def check_unshared_folder_is_rejected(directory: Path) -> None:

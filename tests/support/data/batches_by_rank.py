@@ -24,7 +24,6 @@ def process(rank: int, processes: int) -> Generator[None]:
 
 
 def in_each(function: Callable[..., Any], *arguments: Any, processes: int) -> list[Any]:
-    """Return the function's results on all ranks."""
     results: list[Any] = []
     for rank in range(processes):
         with process(rank, processes):

@@ -47,7 +47,6 @@ def epoch(feed: Iterable[Any]) -> list[Any]:
 
 
 def saved_after(feed: Any, count: int) -> Any:
-    """Return the state after `count` batches."""
     batches = iter(())
     for _ in range(count):
         try:

@@ -65,13 +65,11 @@ def ask(server: Server, path: str, question: Any) -> Any:
 
 
 def describe_curve(entry: Any) -> Any:
-    """Return what the page shows of a curve and its peak."""
     (answer,) = answer_page({"curves": [entry]})["curves"]
     return copy.deepcopy(answer)  # the server keeps it
 
 
 def fault_of(entry: Any) -> Any:
-    """Return the fault that the page shows of a curve or its peak."""
     answer = describe_curve(entry)
     assert "fault" in answer, f"the page accepts {entry}"
     return answer["fault"]

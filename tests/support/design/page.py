@@ -34,7 +34,6 @@ Action = str | tuple[str, str]
 
 
 def fill(field: Locator, text: str) -> None:
-    """Type into a field, or choose from a list."""
     is_list = field.evaluate("field => field.localName === 'select'")
     field.select_option(text) if is_list else field.fill(text)
 
@@ -95,14 +94,12 @@ class DesignPage:
         self.accept()
 
     def accept(self) -> None:
-        """Accept the dialog."""
         self.dialog.locator("button.primary").click()
         expect(self.dialog).to_be_hidden()
         self.settle()
 
     @property
     def code(self) -> str:
-        """The code to copy."""
         self.settle()
         return self.page.locator("#code").text_content() or ""
 
@@ -137,7 +134,6 @@ class DesignPage:
         return float(x), float(y)
 
     def grab(self, name: str) -> tuple[float, float]:
-        """Press the mouse on a handle."""
         x, y = self.center(name)
         self.page.mouse.move(x, y)
         self.page.mouse.down()

@@ -48,8 +48,6 @@ class Blocks(nn.Module):
 
 
 class Skipping(nn.Module):
-    """A model with a layer that a batch may skip."""
-
     def __init__(self) -> None:
         super().__init__()
         with seeded(3):

@@ -27,8 +27,6 @@ from torch_bridge import TrainStep
 
 
 class Case(NamedTuple):
-    """The settings of one training run."""
-
     wrapper: str = "ddp"
     optimizer: str = "adamw"
     loss: str = "pair"
@@ -50,8 +48,6 @@ class Case(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The results of a training run, as plain values."""
-
     losses: list[float]
     norms: list[float]
     lrs: list[float]
@@ -150,7 +146,6 @@ def step_of(case: Case, kind: Callable[[Any], Optimizer] | None = None) -> Train
 
 
 def _batches_of(case: Case, update: int) -> list[Batch]:
-    """Return the micro-batches of this rank."""
     return [batch_of(case, update, distributed.get_rank(), number) for number in range(case.accumulation)]
 
 

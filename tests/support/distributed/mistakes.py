@@ -39,8 +39,8 @@ def _batch(update: int, number: int, uses_all: bool) -> tuple[Tensor, bool]:
     return _rows(update, number, distributed.get_rank()), uses_all
 
 
-def _step_of(model: nn.Module, loss_fn: Callable[..., Any] = _loss_fn) -> TrainStep:
-    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.5), loss_fn, CURVE)
+def _step_of(model: nn.Module, loss_fn: Callable[..., Any] = _loss_fn, **options: Any) -> TrainStep:
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.5), loss_fn, CURVE, **options)
 
 
 def _weights(model: nn.Module) -> list[Any]:
@@ -115,9 +115,7 @@ def _check_two_kinds_of_losses(wrapper: str, precision: Any, first: str) -> None
         is_mean = distributed.get_rank() == 0 if is_mixed else first == "mean"
         return squares.mean() if is_mean else (squares.sum(), len(squares))
 
-    wrapped = distributed_updates.wrapped(Case(wrapper), model)
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.5)
-    step = TrainStep(wrapped, optimizer, loss_fn, CURVE, precision=precision)
+    step = _step_of(distributed_updates.wrapped(Case(wrapper), model), loss_fn, precision=precision)
     if first:
         step(_batch(9, 0, True))
     is_mixed, before, counts = True, _weights(model), step.state_dict()
@@ -135,9 +133,7 @@ def check_wrong_count_on_one_rank_skips_the_update_on_all(_: Path) -> None:
     for wrapper, precision in product(("ddp", "fsdp"), ("fp32", "fp16")):
         model: Any = Skipping()
         wrapped = distributed_updates.wrapped(Case(wrapper), model)
-        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.5)
-        clock = DataClock(5)
-        step = TrainStep(wrapped, optimizer, _loss_fn, CURVE, precision=precision, clock=clock)
+        step = _step_of(wrapped, precision=precision, clock=DataClock(5))
         step(_batch(0, 0, True), count=3)
         for number, count in enumerate(wrong, 1):
             before, state = _weights(model), step.state_dict()
@@ -158,9 +154,8 @@ def check_wrong_count_on_one_rank_skips_the_update_on_all(_: Path) -> None:
 def check_count_of_the_clock_is_that_of_all_ranks(_: Path) -> None:
     size = distributed.get_world_size()
     for wrapper in ("ddp", "fsdp"):
-        wrapped: Any = distributed_updates.wrapped(Case(wrapper), Skipping())
-        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.5)
-        step = TrainStep(wrapped, optimizer, _loss_fn, CURVE, clock=DataClock(5, count=7))
+        wrapped = distributed_updates.wrapped(Case(wrapper), Skipping())
+        step = _step_of(wrapped, clock=DataClock(5, count=7))
         consumed = [step(_batch(update, 0, True)).consumed.item() for update in range(3)]
         assert consumed == [7, 14, 21]
         assert step(_batch(3, 0, True), count=2).consumed == 21 + 2 * size

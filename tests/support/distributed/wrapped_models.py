@@ -54,13 +54,6 @@ def _ignored_by_ddp(model: Any) -> nn.Module:
     return DistributedDataParallel(model)
 
 
-def _frozen_for_ddp(model: Any) -> nn.Module:
-    model.first.requires_grad_(False)
-    wrapped = DistributedDataParallel(model)
-    model.first.requires_grad_(True)
-    return wrapped
-
-
 def _distributed_tensor(model: Any) -> nn.Module:
     mesh = init_device_mesh("cpu", (1,))
     model.first.weight = nn.Parameter(distribute_tensor(model.first.weight.detach(), mesh, [Replicate()]))
@@ -81,7 +74,6 @@ MODELS: dict[str, tuple[Callable[[Any], nn.Module], str]] = {
         "sharded in part",
     ),
     "a part that DDP ignores": (_ignored_by_ddp, "does not average"),
-    "a part that was frozen for DDP": (_frozen_for_ddp, "does not average"),
     "a DTensor": (_distributed_tensor, "DTensors"),
     "two meshes": (_two_meshes, "several meshes"),
 }
@@ -94,19 +86,6 @@ def check_unsupported_wrapping_is_rejected(_: Path) -> None:
         assert part in error_of(TrainStep, model, optimizer, mean_loss, CURVE), name
         assert optimizer.param_groups[0]["lr"] == 0.1
         assert "initial_lr" not in optimizer.param_groups[0]
-
-
-def check_calls_without_average_are_rejected(_: Path) -> None:
-    """Inside `no_sync`, and after a frozen parameter is trained again."""
-    model = Net()
-    model.first.requires_grad_(False)
-    wrapped = DistributedDataParallel(model)
-    with wrapped.no_sync():
-        assert "no_sync" in error_of(make_step("adamw", wrapped), _BATCH)
-    step = make_step("adamw", wrapped)
-    step(_BATCH)
-    model.first.requires_grad_(True)
-    assert "does not average" in error_of(step, _BATCH)
 
 
 def check_wrong_count_changes_nothing(_: Path) -> None:

@@ -127,7 +127,6 @@ class Oracle:
         return self.part_at(step).at(max(step, 0))
 
     def part_at(self, step: int) -> Part:
-        """Return the part that a step lies in."""
         return self.parts[bisect_right(self.borders, max(step, 0)) - 1]
 
     def largest_error(self, step: int) -> Any:
@@ -170,7 +169,6 @@ def _parse_description(description: Description) -> tuple[int, list[Part]]:
 
 
 def complete_stage(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
-    """Fill in the defaults of a stage."""
     defaults: tuple[Any, ...] = None, "linear"
     steps, to, shape = (*written, *defaults[len(written) - 1 :])
     return steps, to, shape

@@ -39,8 +39,6 @@ class Plan:
 
 @dataclass
 class Record:
-    """What each update did."""
-
     used: list[list[float]] = field(default_factory=list[list[float]])
     """The learning rates of the groups that have parameters, in the order of the groups."""
     last_lrs: list[list[float]] = field(default_factory=list[list[float]])

@@ -4,6 +4,7 @@ import os
 import re
 import runpy
 import signal
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir, contextmanager
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+import pytest
 import torch
-from support.docs.pages import program_named
+from support.docs.pages import PAGES, program_named, sections
 from support.schedulers.runs import learning_rate
 from support.training.trees import equal_trees
 from torch import Tensor, nn
@@ -45,6 +47,16 @@ def program(heading: str, changes: Mapping[str, str] = MappingProxyType({})) -> 
         assert source.count(old) == 1, old
         source = source.replace(old, new)
     return source
+
+
+def import_from_pages(folder: Path, monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
+    """Write files that the pages show into a folder, from which they can be imported."""
+    blocks = {block.file: block for page in PAGES for section in sections(page) for block in section.blocks}
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    for name in files:
+        (folder / name).write_text(blocks[name].code, encoding="utf-8")
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,6 @@ def record_lrs() -> Generator[LearningRates, None, None]:
 
 
 def expected_lrs(curve: Curve, steps: range, peak: float = PEAK, groups: int = 1) -> LearningRates:
-    """Return the learning rates for updates at these steps."""
     return [[learning_rate(peak, curve, step)] * groups for step in steps]
 
 

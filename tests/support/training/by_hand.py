@@ -133,13 +133,11 @@ class ByHand:
         self.curve_step = curve_steps_of(clock, self.curves[0], self.counts, self.losses)[-1]
 
     def loss_scale(self) -> list[float]:
-        """Return the entry `loss_scale` of a step's state."""
         scaler = self.scaler.state_dict()
         scale = [scaler["scale"], scaler["_growth_tracker"]] if self.is_fp16 else []
         return [*scale, *([] if self.divisor is None else [self.divisor])]
 
     def carry_leaves(self) -> list[Tensor] | None:
-        """Return the entry `carry` of a step's state."""
         return None if self.carry is None else pytree.tree_leaves(self.carry)
 
 

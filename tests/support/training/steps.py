@@ -54,7 +54,6 @@ def make_step(
 
 
 def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None:
-    """Set the loss scale under fp16, and its counter of updates without an overflow."""
     state = step.state_dict()
     state["loss_scale"] = [torch.tensor(scale), torch.tensor(good_updates, dtype=torch.int32)]
     step.load_state_dict(state)

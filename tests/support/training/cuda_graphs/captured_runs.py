@@ -20,8 +20,6 @@ SHORT, LONG = 4, 6
 
 
 class Case(NamedTuple):
-    """A kind of run for the GPU."""
-
     kind: Kind
     change: Callable[[Batch], Any] = lambda batch: batch
     """Returns a batch in another form."""
