@@ -159,18 +159,6 @@ def train(clock: Clock, updates: int) -> None:
         clock.count_update(APPLIED, LOSS)
 
 
-@pytest.mark.parametrize("total", [1, 100, 3000])
-def test_end_is_noticed_in_time(total: int) -> None:
-    """After at most twice as many updates, and at most 1024 more."""
-    clock = Clock([PlateauCurve(total)], [1.0], CPU, CheckedClock())
-    silent = total + max(10, total // 100)
-    train(clock, silent)  # warnings are errors
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        train(clock, max(16, silent + 1 + min(silent + 1, 1024)) + 1 - silent)
-    assert [f"total_steps = {total}, but" in str(warning.message) for warning in caught] == [True]
-
-
 def test_start_past_the_end_is_noticed() -> None:
     """Unlike a saved run, one that begins there has not warned."""
     clock, resumed = (
@@ -182,8 +170,3 @@ def test_start_past_the_end_is_noticed() -> None:
     train(resumed, 33)  # warnings are errors
 
 
-def test_end_on_a_clock_of_samples_names_its_unit() -> None:
-    clock = Clock([PlateauCurve(20)], [1.0], CPU, CheckedClock(4))
-    clock.write_state(Counters(31, 0, 31, 124), clock.peaks)
-    with pytest.warns(CurveWarning, match=r"at step 31, .*as the training consumes, in units of 4;"):
-        clock.read_counters()

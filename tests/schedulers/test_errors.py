@@ -226,7 +226,6 @@ def of(run: str, *rows: Row) -> list[tuple[str, Row]]:
     return [(run, row) for row in rows]
 
 
-# The rows of a run, and of one that had one curve for each group, and got another group.
 RUNNING: list[tuple[str, Row]] = [
     *of(
         "scheduler",
@@ -300,23 +299,6 @@ RUNNING: list[tuple[str, Row]] = [
               ValueError),
     ),
 ]  # fmt: skip
-FOR_ONE_GROUP = "2 parameter groups, but curves for 1"
-WITH_NEW_GROUP: list[tuple[str, Row]] = [
-    *(
-        (run, row)
-        for run in RUNS
-        for row in (
-            (lambda optimizer: optimizer.step(), ValueError, FOR_ONE_GROUP),
-            (lambda part: part.load_state_dict(part.state_dict()), ValueError, "but curves for 1"),
-        )
-    ),
-    ("scheduler", (lambda part: part.step(), ValueError, FOR_ONE_GROUP)),
-    ("follower", (lambda part: part.step(), ValueError, FOR_ONE_GROUP)),
-    ("held", (lambda part: part.step(0.5), ValueError, FOR_ONE_GROUP + " of them")),
-    ("scheduler", (lambda part: part.set_peak(0.2), ValueError, "curves for 1",
-                   "new.load_state_dict(old.state_dict())")),
-]  # fmt: skip
-
 
 @pytest.mark.parametrize(("name", "row"), RUNNING, ids=range(len(RUNNING)))
 def test_wrong_step_or_state_is_rejected(name: str, row: Row) -> None:
@@ -330,14 +312,6 @@ def test_wrong_step_or_state_is_rejected(name: str, row: Row) -> None:
     }
     run.advance(1)
     check_error(row, part=run.part, optimizer=run.optimizer, **objects)
-
-
-@pytest.mark.parametrize(("name", "row"), WITH_NEW_GROUP, ids=range(len(WITH_NEW_GROUP)))
-def test_run_with_new_group_is_rejected(name: str, row: Row) -> None:
-    run = run_of(name, [CURVE], [0.5])
-    run.advance(4)
-    run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
-    check_error(row, part=run.part, optimizer=run.optimizer)
 
 
 OLD, LONGER = PlateauCurve(64, warmup_steps=5), PlateauCurve(96, warmup_steps=5)
