@@ -1,6 +1,5 @@
 """The clock of a training step on its device: exact counts, tables of learning rates, and no reads."""
 
-import warnings
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +12,7 @@ from support.examples import examples
 from support.schedulers.runs import learning_rate, peaks
 from support.training.models import batches
 from support.training.reads import reads_of
-from support.training.steps import CURVE, make_step, skip_patterns
+from support.training.steps import make_step, skip_patterns
 from torch import Tensor
 
 from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
@@ -89,15 +88,6 @@ def test_clock_follows_its_curves(
     run.update(False, 0)
 
 
-@given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MAX_CONSUMED))
-def test_consumed_is_exact_and_stops_at_its_maximum(counts: list[int], unit: int) -> None:
-    clock = Clock([CURVE], [1.0], CPU, CheckedClock(unit))
-    for count in counts:
-        clock.count_update(APPLIED, LOSS, torch.tensor(count))
-    consumed = min(sum(counts), MAX_CONSUMED)
-    assert clock.read_counters() == (len(counts), 0, consumed // unit, consumed)
-
-
 @example([2**61, 2**61])
 @example([2**62 - 1] * 9)
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=9))
@@ -168,5 +158,3 @@ def test_start_past_the_end_is_noticed() -> None:
         train(clock, 17)
     resumed.resume(clock.read_counters(), clock.peaks, ())
     train(resumed, 33)  # warnings are errors
-
-

@@ -1,6 +1,5 @@
 """Errors of clocks and hold rules, and of the counts, metrics and peaks that a clock gets during a run."""
 
-from dataclasses import FrozenInstanceError
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,8 +70,6 @@ CLOCKS: list[Any] = [
         row
         for call, name in (
             (lambda value: DataClock(value), "unit"),
-            (lambda value: DataClock(unit=value), "unit"),
-            (lambda value: DataClock(8, value), "count"),
             (lambda value: DataClock(8, count=value), "count"),
         )
         for row in (
@@ -83,7 +80,6 @@ CLOCKS: list[Any] = [
     (lambda: DataClock(8, 2**62), ValueError, f"count = {2**62} must lie in 1 … 2**62 - 1"),
     (lambda: DataClock(None), TypeError, "unit = None", "integer"),
     (lambda: DataClock(), TypeError, "unit"),
-    (lambda: setattr(DataClock(8), "unit", 3), FrozenInstanceError, "unit"),
 ]  # fmt: skip
 
 
@@ -108,13 +104,9 @@ COUNTS: list[Any] = [
     (lambda counted: counted.step(count=torch.tensor(-2)), ValueError, "count = -2"),
     (lambda counted: counted.step(count=2**62 - counted.consumed + 1), ValueError, "would raise consumed = ",
      "2**62"),
-    (lambda counted: counted.step(count=True), TypeError, "count = True", "integer"),
-    (lambda counted: counted.step(count=np.True_), TypeError, "count = np.True_"),
-    (lambda counted: counted.step(count=2.0), TypeError, "count = 2.0"),
-    (lambda counted: counted.step(count="2"), TypeError, "count = '2'"),
-    (lambda counted: counted.step(count=torch.tensor(True)), TypeError, "count = tensor(True)"),
-    (lambda counted: counted.step(count=torch.tensor(2.0)), TypeError, "count = tensor(2.)"),
-    (lambda counted: counted.step(count=torch.tensor([2, 2])), TypeError, "count = tensor([2, 2])"),
+    *each(lambda counted, value: counted.step(count=value),
+          [True, np.True_, 2.0, "2", torch.tensor(True), torch.tensor(2.0), torch.tensor([2, 2])],
+          TypeError, "count = {}", "integer"),
     (lambda counted: counted.step(), TypeError, "DataClock(8)", "step(count=n)", "scheduler.count = n",
      "DataClock(8, count=n)"),
     (lambda told: told.step(), TypeError, "count = '2'", "integer"),
@@ -172,9 +164,8 @@ STEPS: list[Any] = [
     (lambda counted: counted(*DATA), TypeError, "step(batch, count=n)", "DataClock(2, count=n)"),
     (lambda counted: counted(*DATA, count=-1), ValueError, "count = -1"),
     (lambda counted: counted(*DATA, count=2**62), ValueError, "count = 4611686018427387904", "2**62"),
-    (lambda counted: counted(*DATA, count=2.0), TypeError, "count = 2.0", "integer"),
-    (lambda counted: counted(*DATA, count=True), TypeError, "count = True"),
-    (lambda counted: counted(*DATA, count="2"), TypeError, "count = '2'"),
+    *each(lambda counted, value: counted(*DATA, count=value), [2.0, True, "2"], TypeError,
+          "count = {}", "integer"),
     (lambda counted: counted(*DATA, count=torch.tensor(2.0)), TypeError, "count", "torch.float32", "integer"),
     (lambda counted: counted(*DATA, count=torch.tensor(2j)), TypeError, "count", "torch.complex64"),
     (lambda counted: counted(*DATA, count=torch.tensor(True)), TypeError, "count", "torch.bool"),

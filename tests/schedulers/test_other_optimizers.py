@@ -1,11 +1,6 @@
 """Optimizers of other libraries, which wrap a torch optimizer."""
 
-import re
-import runpy
-import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +8,12 @@ import pytest
 import pytorch_optimizer
 import torch
 from support.schedulers.runs import advance, learning_rate, lrs_of
-from support.training.trees import equal_trees, through_file
+from support.training.trees import through_file
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 
-from plateau_jax import CurveWarning, PlateauCurve
+from plateau_jax import PlateauCurve
 from torch_bridge import follow, lambda_lr
 
 pytestmark = pytest.mark.slow
@@ -123,6 +118,3 @@ def test_dummy_of_layerwise_optimizers_is_rejected() -> None:
     optimizer = LayerWiseDummyOptimizer({parameter: SGD([parameter], lr=0.5)}, lr=0.5)
     with pytest.raises(ValueError, match="LayerWiseDummyOptimizer"):
         lambda_lr(optimizer, CURVE)
-
-
-
