@@ -13,13 +13,10 @@ from support.schedulers.driven import Driven
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step
 
-from plateau_jax import DataClock, HoldBelow, HoldUntilFlat, PlateauCurve
-from plateau_jax.clocks.clock import check_clock
+from plateau_jax import DataClock, HoldBelow, HoldUntilFlat
 from torch_bridge import TrainStep
 
 nan, inf = float("nan"), float("inf")
-FALLING = PlateauCurve(10, plateaus=[(50, 0)])  # without a flat part
-UNTIL, BELOW = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
 
 CLOCKS: list[Any] = [
     (lambda: HoldUntilFlat(0, limit=9), ValueError, "patience = 0"),
@@ -50,22 +47,6 @@ CLOCKS: list[Any] = [
     (lambda: HoldBelow([(0.5, 3), (0.5, 3)]), ValueError, "falling", "0.5 follows 0.5"),
     (lambda: HoldBelow([(0.5, 3), (0.2, 3), (0.3, 3)]), ValueError, "falling", "0.3 follows 0.2"),
     (lambda: HoldBelow([(0.5, 2**31 - 1), (0.2, 1)]), ValueError, "the sum of all steps = 2147483648"),
-    (lambda: check_clock(UNTIL, [FALLING]), ValueError, "HoldUntilFlat", "flat part", "(50, 0)"),
-    (lambda: check_clock([BELOW, UNTIL], [FALLING]), ValueError, "HoldUntilFlat", "flat part"),
-    (lambda: check_clock([BELOW, UNTIL], [CURVE, FALLING]), ValueError, "must follow the same curve"),
-    (lambda: check_clock([], [CURVE]), ValueError, "clock", "leave it out"),
-    (lambda: check_clock(BELOW, [OF_UNIT_8[0]]), ValueError, "clock = HoldBelow", "DataClock(8)",
-     "batch plan"),
-    (lambda: check_clock(DataClock(16), [CURVE, OF_UNIT_8[0]]), ValueError, "clock = DataClock(unit=16",
-     "DataClock(8)"),
-    *each(
-        lambda value: check_clock(value, [CURVE]),
-        [
-            *("flat", 8, False, DataClock, DataClock(8).to_dict(), BELOW.to_dict(), {BELOW}),
-            *([BELOW, 3], [BELOW, None], [DataClock(8)], (BELOW, DataClock(8)), [[BELOW]]),
-        ],
-        *(TypeError, "clock = ", "a DataClock, a HoldUntilFlat, a HoldBelow"),
-    ),
     *(
         row
         for call, name in (

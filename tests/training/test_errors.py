@@ -138,7 +138,6 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 # What is returned in place of the right value; the error, and what it names.
 RETURNED: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
-    ("loss", lambda value: (value, -1), ValueError, "loss_fn returned"),
     ("loss", lambda value: value.detach(), ValueError, "the loss has no gradient with respect to any"),
     ("loss", lambda value: {}["missing"], KeyError, "missing"),
     ("aux", lambda value: value[0], TypeError, "loss_fn returned"),
