@@ -100,6 +100,13 @@ def test_pending_count_is_used_once() -> None:
     assert run.part.count is None, "the program goes back, and counts again"
 
 
+def test_float64_loss_is_rounded_to_float32() -> None:
+    """In float64 it would be above the threshold."""
+    step = make_step("sgd", loss_fn=told, curve=STAGES, clock=HoldBelow(0.1, 3))
+    losses = [torch.tensor(0.1 + 2e-9, dtype=torch.float64)] * 5
+    assert [int(result.curve_step) for result in train(step, losses)] == [0, 0, 0, 0, 1]
+
+
 def test_initial_updates_set_held_clock() -> None:
     """The curve starts there, is held for three updates, and continues from a saved state."""
 
