@@ -301,7 +301,6 @@ def _in(dtype: torch.dtype, kind: Any = Foreign, **options: Any) -> Kind:
 _LINEAR = PlateauCurve(25, decay_shape="linear")
 _ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
 _PLAN = BatchPlan([(0, 3), (8, 5), (20, 9), (64, 5)]).scale(CURVE, 4, reference=9)
-_THREE = DataClock(3)
 _BELOW = HoldBelow([(1.0, 5), (0.9, 7)], every=3)
 _SCALED = "adamw", "sgd", "rmsprop"
 
