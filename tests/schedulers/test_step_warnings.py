@@ -172,6 +172,12 @@ class Training:
         """Return the run as another process resumes it."""
         return Training(self.kind, self.form)
 
+    def resumed_in_any_order(self, build: Build) -> None:
+        state = self.states()
+        self.resumed().load(state).use(build).load(state, optimizer=False, parts=True).train(30)
+        self.resumed().use(build).load(state, parts=True).train(30)
+        self.resumed().use(build).load(state, optimizer=False, parts=True).load(state).train(30)
+
     def copied(self, way: Callable[[Any], Any] = copy.deepcopy) -> Self:
         self.optimizer, self.parts = way((self.optimizer, self.parts))
         return self
@@ -493,6 +499,16 @@ RIGHT: dict[str, Program] = {
 @pytest.mark.parametrize(("kind", "form"), [(SGD, float), (AdamW, torch.tensor)], ids=["SGD", "AdamW"])
 def test_right_program_is_silent(name: str, kind: Any, form: Any) -> None:
     RIGHT[name](Training(kind, form))
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [*((start, AdamW) for start in SCHEDULERS), ("lambda_lr", Adagrad), ("lambda_lr", MOMENTUM)],
+)
+@pytest.mark.parametrize("updates", [0, 1, 20])
+def test_run_that_loads_its_states_is_silent(start: str, kind: Any, updates: int) -> None:
+    build = SCHEDULERS[start](CURVE)
+    Training(kind).use(build).train(updates).resumed_in_any_order(build)
 
 
 @pytest.mark.usefixtures("frozen")
