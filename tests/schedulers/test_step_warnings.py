@@ -35,6 +35,7 @@ SHORT = PlateauCurve(10)
 FLOOR = PlateauCurve(10, min_lr_ratio=0.1)
 CONSTANT = StagedCurve([(9000,)], start=1.0)
 TO_A_PLATEAU = StagedCurve([(5, 1.0), (9000,)])
+SPIKE = StagedCurve([(100,), (100, 1.0), (0, 0.5), (9000,)], start=0.5)
 MOMENTUM: Any = partial(SGD, momentum=0.9)
 NEVER_HOLDS = HoldBelow(-1.0, 1)
 
@@ -267,6 +268,19 @@ WRONG: dict[str, tuple[Program, str]] = {
             run.use(a_curve).train(9),
         ], LACKS_20,
     ),
+    "lost state after a loop by hand": (
+        lambda run: run.of(AdamW).load([Training(AdamW, lr=0.01).updates(20).optimizer.state_dict()])
+        .use(a_curve).train(9), LACKS_20,
+    ),
+    "lost state of an older torch, without an option": (
+        lambda run: [
+            state := run.of(AdamW).lost(),
+            [group.pop("maximize") for group in state[0]["param_groups"]],
+            run.load(state).use(a_curve).train(9),
+        ], LACKS_20,
+    ),
+    "never, over a spike": (lambda run: run.use(ours(SPIKE)).updates(520), NEVER),
+    "plot, then past the end": (lambda run: run.use(ours(SHORT)).steps(60).train(30), PAST + "0"),
     "loaded and set by hand": (
         lambda run: run.load(run.lost()).set(lr=0.1, initial_lr=0.1).use(a_curve).train(60),
         LOADED.replace("01", "1"),
@@ -455,6 +469,9 @@ RIGHT: dict[str, Program] = {
     ],
     "phases built at once": lambda run: (
         run.use(ours(StagedCurve([(100, 1.0), (900,)])), a_curve).take(0).train(1000).take(1).train(1000)
+    ),
+    "second begins when the first ends": lambda run: (
+        run.use(up_to(50), a_curve).take(0).train(50).take(0, 1).train(850)
     ),
     "plateau scheduler takes over": lambda run: (
         run.use(up_to(20), with_options(torchs.ReduceLROnPlateau, metrics=0.5))
