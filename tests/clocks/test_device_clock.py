@@ -1,6 +1,5 @@
 """The clock of a training step on its device: exact counts, tables of learning rates, and no reads."""
 
-import warnings
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +12,7 @@ from support.examples import examples
 from support.schedulers.runs import learning_rate, peaks
 from support.training.models import batches
 from support.training.reads import reads_of
-from support.training.steps import CURVE, make_step, skip_patterns
+from support.training.steps import make_step, skip_patterns
 from torch import Tensor
 
 from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
@@ -89,15 +88,6 @@ def test_clock_follows_its_curves(
     run.update(False, 0)
 
 
-@given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MAX_CONSUMED))
-def test_consumed_is_exact_and_stops_at_its_maximum(counts: list[int], unit: int) -> None:
-    clock = Clock([CURVE], [1.0], CPU, CheckedClock(unit))
-    for count in counts:
-        clock.count_update(APPLIED, LOSS, torch.tensor(count))
-    consumed = min(sum(counts), MAX_CONSUMED)
-    assert clock.read_counters() == (len(counts), 0, consumed // unit, consumed)
-
-
 @example([2**61, 2**61])
 @example([2**62 - 1] * 9)
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=9))
@@ -159,18 +149,6 @@ def train(clock: Clock, updates: int) -> None:
         clock.count_update(APPLIED, LOSS)
 
 
-@pytest.mark.parametrize("total", [1, 100, 3000])
-def test_end_is_noticed_in_time(total: int) -> None:
-    """After at most twice as many updates, and at most 1024 more."""
-    clock = Clock([PlateauCurve(total)], [1.0], CPU, CheckedClock())
-    silent = total + max(10, total // 100)
-    train(clock, silent)  # warnings are errors
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        train(clock, max(16, silent + 1 + min(silent + 1, 1024)) + 1 - silent)
-    assert [f"total_steps = {total}, but" in str(warning.message) for warning in caught] == [True]
-
-
 def test_start_past_the_end_is_noticed() -> None:
     """Unlike a saved run, one that begins there has not warned."""
     clock, resumed = (
@@ -180,10 +158,3 @@ def test_start_past_the_end_is_noticed() -> None:
         train(clock, 17)
     resumed.resume(clock.read_counters(), clock.peaks, ())
     train(resumed, 33)  # warnings are errors
-
-
-def test_end_on_a_clock_of_samples_names_its_unit() -> None:
-    clock = Clock([PlateauCurve(20)], [1.0], CPU, CheckedClock(4))
-    clock.write_state(Counters(31, 0, 31, 124), clock.peaks)
-    with pytest.warns(CurveWarning, match=r"at step 31, .*as the training consumes, in units of 4;"):
-        clock.read_counters()

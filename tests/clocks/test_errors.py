@@ -1,6 +1,5 @@
 """Errors of clocks and hold rules, and of the counts, metrics and peaks that a clock gets during a run."""
 
-from dataclasses import FrozenInstanceError
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +13,10 @@ from support.schedulers.driven import Driven
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step
 
-from plateau_jax import DataClock, HoldBelow, HoldUntilFlat, PlateauCurve
-from plateau_jax.clocks.clock import check_clock
+from plateau_jax import DataClock, HoldBelow, HoldUntilFlat
 from torch_bridge import TrainStep
 
 nan, inf = float("nan"), float("inf")
-FALLING = PlateauCurve(10, plateaus=[(50, 0)])  # without a flat part
-UNTIL, BELOW = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
 
 CLOCKS: list[Any] = [
     (lambda: HoldUntilFlat(0, limit=9), ValueError, "patience = 0"),
@@ -51,28 +47,10 @@ CLOCKS: list[Any] = [
     (lambda: HoldBelow([(0.5, 3), (0.5, 3)]), ValueError, "falling", "0.5 follows 0.5"),
     (lambda: HoldBelow([(0.5, 3), (0.2, 3), (0.3, 3)]), ValueError, "falling", "0.3 follows 0.2"),
     (lambda: HoldBelow([(0.5, 2**31 - 1), (0.2, 1)]), ValueError, "the sum of all steps = 2147483648"),
-    (lambda: check_clock(UNTIL, [FALLING]), ValueError, "HoldUntilFlat", "flat part", "(50, 0)"),
-    (lambda: check_clock([BELOW, UNTIL], [FALLING]), ValueError, "HoldUntilFlat", "flat part"),
-    (lambda: check_clock([BELOW, UNTIL], [CURVE, FALLING]), ValueError, "must follow the same curve"),
-    (lambda: check_clock([], [CURVE]), ValueError, "clock", "leave it out"),
-    (lambda: check_clock(BELOW, [OF_UNIT_8[0]]), ValueError, "clock = HoldBelow", "DataClock(8)",
-     "batch plan"),
-    (lambda: check_clock(DataClock(16), [CURVE, OF_UNIT_8[0]]), ValueError, "clock = DataClock(unit=16",
-     "DataClock(8)"),
-    *each(
-        lambda value: check_clock(value, [CURVE]),
-        [
-            *("flat", 8, False, DataClock, DataClock(8).to_dict(), BELOW.to_dict(), {BELOW}),
-            *([BELOW, 3], [BELOW, None], [DataClock(8)], (BELOW, DataClock(8)), [[BELOW]]),
-        ],
-        *(TypeError, "clock = ", "a DataClock, a HoldUntilFlat, a HoldBelow"),
-    ),
     *(
         row
         for call, name in (
             (lambda value: DataClock(value), "unit"),
-            (lambda value: DataClock(unit=value), "unit"),
-            (lambda value: DataClock(8, value), "count"),
             (lambda value: DataClock(8, count=value), "count"),
         )
         for row in (
@@ -83,7 +61,6 @@ CLOCKS: list[Any] = [
     (lambda: DataClock(8, 2**62), ValueError, f"count = {2**62} must lie in 1 … 2**62 - 1"),
     (lambda: DataClock(None), TypeError, "unit = None", "integer"),
     (lambda: DataClock(), TypeError, "unit"),
-    (lambda: setattr(DataClock(8), "unit", 3), FrozenInstanceError, "unit"),
 ]  # fmt: skip
 
 
@@ -108,13 +85,9 @@ COUNTS: list[Any] = [
     (lambda counted: counted.step(count=torch.tensor(-2)), ValueError, "count = -2"),
     (lambda counted: counted.step(count=2**62 - counted.consumed + 1), ValueError, "would have consumed ",
      "2**62"),
-    (lambda counted: counted.step(count=True), TypeError, "count = True", "integer"),
-    (lambda counted: counted.step(count=np.True_), TypeError, "count = np.True_"),
-    (lambda counted: counted.step(count=2.0), TypeError, "count = 2.0"),
-    (lambda counted: counted.step(count="2"), TypeError, "count = '2'"),
-    (lambda counted: counted.step(count=torch.tensor(True)), TypeError, "count = tensor(True)"),
-    (lambda counted: counted.step(count=torch.tensor(2.0)), TypeError, "count = tensor(2.)"),
-    (lambda counted: counted.step(count=torch.tensor([2, 2])), TypeError, "count = tensor([2, 2])"),
+    *each(lambda counted, value: counted.step(count=value),
+          [True, np.True_, 2.0, "2", torch.tensor(True), torch.tensor(2.0), torch.tensor([2, 2])],
+          TypeError, "count = {}", "integer"),
     (lambda counted: counted.step(), TypeError, "DataClock(8)", "step(count=n)", "scheduler.count = n",
      "DataClock(8, count=n)"),
     (lambda told: told.step(), TypeError, "count = '2'", "integer"),
@@ -172,9 +145,8 @@ STEPS: list[Any] = [
     (lambda counted: counted(*DATA), TypeError, "step(batch, count=n)", "DataClock(2, count=n)"),
     (lambda counted: counted(*DATA, count=-1), ValueError, "count = -1"),
     (lambda counted: counted(*DATA, count=2**62), ValueError, "count = 4611686018427387904", "2**62"),
-    (lambda counted: counted(*DATA, count=2.0), TypeError, "count = 2.0", "integer"),
-    (lambda counted: counted(*DATA, count=True), TypeError, "count = True"),
-    (lambda counted: counted(*DATA, count="2"), TypeError, "count = '2'"),
+    *each(lambda counted, value: counted(*DATA, count=value), [2.0, True, "2"], TypeError,
+          "count = {}", "integer"),
     (lambda counted: counted(*DATA, count=torch.tensor(2.0)), TypeError, "count", "torch.float32", "integer"),
     (lambda counted: counted(*DATA, count=torch.tensor(2j)), TypeError, "count", "torch.complex64"),
     (lambda counted: counted(*DATA, count=torch.tensor(True)), TypeError, "count", "torch.bool"),

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, strategies as st
 from support.clocks.consumption import counted_on_ranks, counts_on
 from support.clocks.drivers import Scheduler, Step
-from support.clocks.held import CURVE as STAGES, PATIENT, told
+from support.clocks.held import CURVE as STAGES, told
 from support.distributed.processes import run
 from support.examples import examples
 from support.schedulers.driven import Driven
@@ -107,32 +107,6 @@ def test_float64_loss_is_rounded_to_float32() -> None:
     assert [int(result.curve_step) for result in train(step, losses)] == [0, 0, 0, 0, 1]
 
 
-def test_hold_ignores_default_device() -> None:
-    model, losses = Net(), [torch.tensor(0.75)] * 8
-    optimizer = make_optimizer("adamw", model)
-    with torch.device("meta"):
-        step = TrainStep(model, optimizer, told, STAGES, clock=PATIENT)
-        assert [int(result.curve_step) for result in train(step, losses)] == [0, 1, 2, 3, 3, 3, 3, 4]
-        step.load_state_dict(step.state_dict())
-
-
-@pytest.mark.parametrize("name", ["adamw", "plain adam"])
-def test_interrupted_decision_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, uninterrupted = (make_step(name, curve=STAGES, clock=PATIENT) for _ in range(2))
-    data = batches(8)
-    train(step, data[:5])
-    train(uninterrupted, data[:5])
-    state = step.state_dict()
-    with monkeypatch.context() as patched:
-        patched.setattr(step._clock._hold, "decide_hold", lambda *_: {}[0])
-        with pytest.raises(KeyError):
-            step(data[5])
-    with pytest.raises(RuntimeError, match="an update was interrupted"):
-        step(data[5])
-    step.load_state_dict(state)
-    assert equal_trees(train(step, data[5:]), train(uninterrupted, data[5:]))
-
-
 def test_initial_updates_set_held_clock() -> None:
     """The curve starts there, is held for three updates, and continues from a saved state."""
 
@@ -205,15 +179,6 @@ def test_training_step_uses_followed_values(fused: bool, step_first: bool) -> No
         reference.step()
         applied += 1
     assert equal_trees(step.model.state_dict(), by_hand.state_dict())
-
-
-@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
-def test_optimizer_loaded_in_mid_run_keeps_the_curves_lr(name: str) -> None:
-    step, uninterrupted, data = make_step(name), make_step(name), batches(12)
-    train(uninterrupted, data[:4])
-    train(step, data[:4])
-    step.optimizer.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
-    assert equal_trees(train(step, data[4:]), train(uninterrupted, data[4:]))
 
 
 @pytest.mark.slow

@@ -193,6 +193,7 @@ SCHEDULERS: dict[str, Callable[[Any], Build]] = {
     "first": lambda curve: sequence(ours(curve), constant, at=(3000,)),
 }
 ALONE = ["lambda_lr", "held", "unit", "curves"]
+
 # Wrong programs.
 
 CALLED = r"^scheduler\.step\(\) was called {} times in the last \d+ optimizer steps"
@@ -242,14 +243,8 @@ WRONG: dict[str, tuple[Program, str]] = {
         lambda run: run.use(ours(CURVE, clock=DataClock(10**6, count=10))).train(99),
         AT_0 + ": all updates consumed 420 in units of 1000000. Choose a",
     ),
-    "no counts": (
-        lambda run: run.use(with_options(ours(CURVE, clock=DataClock(8)), count=0)).train(99),
-        "consumed 0 in units",
-    ),
     "curves that end": (lambda run: run.use(ours([SHORT, PlateauCurve(99)])).train(200), "total_steps = 99,"),
-    "plot, then past the end": (lambda run: run.use(ours(SHORT)).steps(60).train(30), PAST + "0"),
     "epochs on a plateau": (lambda run: run.use(until_a_plateau).epochs(250, 25), FEW),
-    "never, over a spike": (lambda run: run.use(ours(SPIKE)).updates(520), NEVER),
     "empty first group": (
         lambda run: [
             run.optimizer.param_groups.insert(0, {**run.optimizer.param_groups[0], "params": []}),
@@ -259,19 +254,11 @@ WRONG: dict[str, tuple[Program, str]] = {
     "two of ours": (lambda run: run.use(sequence(a_curve, a_curve, at=(3,))).epochs(60, 9), FEW),
     "scheduler next to a follower": (lambda run: run.use(a_curve, decay()).take(1).train(600), NEVER),
     "lost momentum": (lambda run: run.of(MOMENTUM).load(run.lost()).use(a_curve).train(9), LOADED),
-    "lost state of plain SGD": (lambda run: run.of(SGD).load(run.lost()).use(a_curve).train(9), LOADED),
     "lost state of plain SGD, loaded later": (
         lambda run: run.of(SGD, 0.01).use(a_curve).load(run.lost()).train(9), LOADED,
     ),
     "lost state on a plateau": (
         lambda run: run.of(AdamW).load(run.lost(until_a_plateau)).use(until_a_plateau).train(9), LACKS_20,
-    ),
-    "lost state of SGD on a plateau": (
-        lambda run: run.of(SGD).load(run.lost(until_a_plateau)).use(a_warmup).train(9), LOADED,
-    ),
-    "lost state after a loop by hand": (
-        lambda run: run.of(AdamW).load([Training(AdamW, lr=0.01).updates(20).optimizer.state_dict()])
-        .use(a_curve).train(9), LACKS_20,
     ),
     "lost state, options in another order": (  # as torch.distributed.checkpoint loads them
         lambda run: [
@@ -281,6 +268,10 @@ WRONG: dict[str, tuple[Program, str]] = {
             run.use(a_curve).train(9),
         ], LACKS_20,
     ),
+    "lost state after a loop by hand": (
+        lambda run: run.of(AdamW).load([Training(AdamW, lr=0.01).updates(20).optimizer.state_dict()])
+        .use(a_curve).train(9), LACKS_20,
+    ),
     "lost state of an older torch, without an option": (
         lambda run: [
             state := run.of(AdamW).lost(),
@@ -288,6 +279,8 @@ WRONG: dict[str, tuple[Program, str]] = {
             run.load(state).use(a_curve).train(9),
         ], LACKS_20,
     ),
+    "never, over a spike": (lambda run: run.use(ours(SPIKE)).updates(520), NEVER),
+    "plot, then past the end": (lambda run: run.use(ours(SHORT)).steps(60).train(30), PAST + "0"),
     "loaded and set by hand": (
         lambda run: run.load(run.lost()).set(lr=0.1, initial_lr=0.1).use(a_curve).train(60),
         LOADED.replace("01", "1"),
@@ -449,29 +442,20 @@ RIGHT: dict[str, Program] = {
         run.use(one).train(before).range_test(updates).train(60)
         for one in (a_curve, a_warmup) for before, updates in ((0, 5), (30, 19), (0, 31), (30, 200))
     ],
-    "long range test": lambda run: run.use(a_warmup).range_test(1200).train(60),
-    "range test of a follower": lambda run: [
-        run.use(decay()), [run.set(weight_decay=1e-6 * 1.01**n).updates(1) for n in range(1200)],
-        run.set(weight_decay=0.5).train(60),
-    ],
     "averaging": lambda run: [
         run.use(averaging, ours(CURVE)), [run.take(1).train(20).take(0).epochs(20, 1) for _ in range(4)],
     ],
     "plots": lambda run: [run.use(ours(CURVE)), [run.train(n).steps(50) for n in (0, 2, 30, 1)]],
     "sequence that fades": lambda run: run.use(sequence(fading, ours(CURVE), at=(3,))).epochs(31, 1),
-    "sequence of three": lambda run: run.use(sequence(a_warmup, a_curve, cosine, at=(600, 1200))).train(1900),
     "fp16, whose bad updates are skipped": lambda run: [
         run.use(ours(CURVE)),
         [run.epochs(int(n not in (10, 12, 30, 31, 32, 50)), 1) for n in range(100)],
     ],
     "two epochs above 0": lambda run: run.use(a_curve).epochs(30, 2).use(ours([CURVE, LONG])).epochs(30, 2),
-    "frozen": lambda run: run.set(lr=0.0).use(ours(CURVE)).epochs(30, 9),
     "frozen past the end": lambda run: run.set(lr=0.0).use(ours(SHORT)).train(200),
     "late now and then": lambda run: [run.use(a_curve), [run.epochs(12, 1).train(1) for _ in range(60)]],
     "accumulation": lambda run: run.use(a_curve).epochs(9, 150),
     "plateau": lambda run: run.use(ours(PlateauCurve(10_000, plateaus=[(0, 50)]))).updates(1350),
-    "at the end": lambda run: run.use(ours(FLOOR, 20)).updates(1350),
-    "decay of 0": lambda run: run.set(weight_decay=0.0).use(decay()).epochs(600, 3),
     "unit that lasts": lambda run: run.use(ours(LONG, clock=DataClock(10**6, count=1))).epochs(60, 9),
     "held for long": lambda run: (
         run.use(with_options(ours(LONG, clock=HoldBelow(1.0, 99)), metric=0.5)).epochs(60, 9)
@@ -499,8 +483,6 @@ RIGHT: dict[str, Program] = {
     "dropped and replaced": lambda run: run.use(a_curve).use(ours(CONSTANT)).updates(600),
     "new group": lambda run: run.use(a_curve).train(50).add_group().train(600).use(cosine).train(600),
     "loop by hand first": lambda run: run.updates(30).use(a_curve).train(60),
-    "set by hand": lambda run: run.set(lr=0.5, initial_lr=0.5).use(a_curve).train(60),
-    "set anew": lambda run: run.use(a_curve).train(30).set(lr=1e-4, initial_lr=1e-4).use(a_warmup).train(60),
     "set_peak": lambda run: run.use(a_curve).train(30).set(lr=1e-4).use(a_warmup).peak(1e-4).train(60),
     "sweep": _sweep,
     "best state": _best_state,
@@ -514,9 +496,6 @@ RIGHT: dict[str, Program] = {
     "last_epoch": lambda run: run.load(run.lost()).use(ours(LONG, 19)).train(60),
     "fast-forward": lambda run: run.load(run.lost()).use(a_curve).steps(20).train(60),
     "jump": lambda run: [run.load(run.lost()).use(a_curve).parts[0].step(20), run.train(60)],
-    "last_epoch by hand": lambda run: [
-        run.load(run.lost()).use(a_curve), setattr(run.parts[0], "last_epoch", 19), run.train(60),
-    ],
     "loaded, new peaks": lambda run: run.load(run.lost()).use(sequence(a_curve, a_curve)).peak(1.0).train(60),
     "loaded after an update": lambda run: [
         state := run.lost(),
@@ -603,29 +582,6 @@ def test_states_that_prove_nothing_count_as_none() -> None:
 
 
 # Other libraries.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("outside", [True, False])
-def test_accumulation_by_accelerate(outside: bool) -> None:
-    """Its wrapper makes an update in one of four calls."""
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
-    inner, model = optimizer_with([0.1]), torch.nn.Linear(1, 1)
-    wrapped: Any = accelerator.prepare(inner)
-    scheduler = lambda_lr(wrapped if outside else inner, LONG)
-
-    def train(batches: int, step: Any) -> None:
-        for _ in range(batches):
-            with accelerator.accumulate(model):
-                wrapped.step()
-                if accelerator.sync_gradients:
-                    step()
-
-    train(240, scheduler.step)
-    with pytest.warns(CurveWarning, match=CALLED.format(r"\d+")):
-        train(4 * 1000, lambda: None)
 
 
 @pytest.mark.slow

@@ -38,8 +38,7 @@ def inference_net() -> Net:
 ERRORS: list[Any] = [
     (lambda build: build(precision="tf32"), ValueError, "precision = 'tf32'", "fp32"),
     (lambda build: build(on_nonfinite="stop"), ValueError, "on_nonfinite = 'stop'", "skip"),
-    (lambda build: build(max_norm=0), ValueError, "max_norm = 0", "positive"),
-    (lambda build: build(max_norm=NAN), ValueError, "max_norm = nan"),
+    *each(lambda build, value: build(max_norm=value), [0, NAN], ValueError, "max_norm = {}"),
     (lambda build: build(max_norm=True), TypeError, "max_norm = True", "number"),
     (lambda build: build(curve=lambda step: 0.1), TypeError, "curve = <function", "must be a Curve"),
     (lambda build: build(curve=[CURVE, CURVE]), ValueError, "2 curves", "the optimizer has 1"),
@@ -73,20 +72,15 @@ ERRORS: list[Any] = [
      "several optimizers"),
     (lambda build, first: build(optimizer=[first, None]), TypeError, "None",
      "must be a torch.optim.Optimizer"),
-    (lambda build, model: build(optimizer=make_optimizer("adamw", model, lr=1e-39)), ValueError,
-     "learning rate", "1e-39"),
-    (lambda build, model: build(optimizer=make_optimizer("adamw", model, lr=1e39)), ValueError,
-     "learning rate", "1e+39"),
+    *each(lambda build, model, value: build(optimizer=make_optimizer("adamw", model, lr=value)),
+          [1e-39, 1e39], ValueError, "learning rate", "{}"),
     # The curves of several optimizers.
-    (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE]), ValueError,
-     "1 entries for 2 optimizers"),
-    (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE] * 3), ValueError,
-     "3 entries for 2 optimizers"),
+    *each(lambda build, first, last, value: build(optimizer=[first, last], curve=[CURVE] * value), [1, 3],
+          ValueError, "{} entries for 2 optimizers"),
     (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE, [CURVE, CURVE]]), ValueError,
      "2 curves", "has 1"),
     (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE, 0.1]), TypeError, "0.1",
      "must be a Curve"),
-    (lambda build, first: build(optimizer=[first], curve=[CURVE, CURVE]), ValueError, "2 entries for 1"),
     (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE, LINEAR], clock=HOLD), ValueError,
      "the same curve"),
     # Models that cannot be trained.
@@ -97,11 +91,10 @@ ERRORS: list[Any] = [
      "dummy batch"),
     # A step that has been built, and the functions around it.
     (lambda step: step(), TypeError, "batch"),
-    (lambda step: step.load_state_dict(Path("state.pt")), ValueError, "load the file first"),
-    (lambda step: step.load_state_dict("state.pt"), ValueError, "load the file first"),
-    (lambda step: copy.copy(step), TypeError, "can't be copied or pickled: build another one"),
-    (lambda step: copy.deepcopy([step]), TypeError, "can't be copied or pickled: build another one"),
-    (lambda step: pickle.dumps({"step": step}), TypeError, "can't be copied or pickled: build another one"),
+    *each(lambda step, value: step.load_state_dict(value), [Path("state.pt"), "state.pt"], ValueError,
+          "load the file first"),
+    *each(lambda step, value: value(step), [copy.copy, copy.deepcopy, pickle.dumps], TypeError,
+          "can't be copied or pickled: build another one"),
     (lambda model: evaluate(model, batches(1), mean_loss, carry=NUMBERS), TypeError, "carry"),
     (lambda: find_batch_size(NUMBERS, len, 8), TypeError, "is not callable"),
 ]  # fmt: skip
@@ -136,7 +129,6 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 # What is returned in place of the right value; the error, and what it names.
 RETURNED: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
-    ("loss", lambda value: (value, -1), ValueError, "loss_fn returned"),
     ("loss", lambda value: value.detach(), ValueError, "the loss has no gradient with respect to any"),
     ("loss", lambda value: {}["missing"], KeyError, "missing"),
     ("aux", lambda value: value[0], TypeError, "loss_fn returned"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.clocks.held import CURVE as HELD_CURVE, PATIENT
 from support.training.models import Net, batches, counting_loss, mean_loss, nonfinite
 from support.training.optimizers import FUSED, make_optimizer
 from support.training.reads import reads_of
@@ -127,6 +128,7 @@ SITUATIONS: list[Any] = [
     *((in_inference_mode, {"name": name, **CARRIED}) for name in NAMES),
     *((with_another_default_device, {"name": name, "precision": precision, "max_norm": 0.5})
       for name in (*FUSED, "plain adam", "plain momentum") for precision in ("fp32", "fp16")),
+    (with_another_default_device, {"curve": HELD_CURVE, "clock": PATIENT}),
     (with_reused_carry, CARRIED),
     (in_new_threads, {}),
     (next_to_another_step, {}),

@@ -8,17 +8,14 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.clocks.held import curve_steps_of, holds, told
-from support.clocks.hold_cases import metrics
 from support.examples import examples
-from support.schedulers.runs import learning_rate
 from support.training.by_hand import ByHand
-from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, on_gpu
+from support.training.cuda_graphs.gpu import gpu_step, graphs_of, on_gpu
 from support.training.cuda_graphs.graphs import captured_step
 from support.training.kinds_of_run import Kind
 from support.training.models import Net, batches, counting_loss, nonfinite, seeded
 from support.training.operators import OperatorRecorder
-from support.training.steps import CURVE, train
+from support.training.steps import train
 from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
 
@@ -184,32 +181,6 @@ def test_followed_settings_match_hand_written_loop(device: str) -> None:
         by_hand.update([batch])
     assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
     assert recorded == [0] * 3 + [1] * 2 + [0] * 6 + [1] * 5 + [0] * 3 + [1] * 7
-
-
-SIZE = 24
-
-
-@examples(20)
-@given(
-    st.sampled_from(FUSED_ON_GPU),
-    st.sampled_from(["fp32", "bf16", "fp16"]),
-    holds,
-    metrics(SIZE).map(lambda drawn: [loss for loss in drawn if abs(loss) < float("inf")]),
-    st.sets(st.integers(0, SIZE)),
-)
-def test_hold_matches_reference(
-    device: str, name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]
-) -> None:
-    step = captured_step(device, name, loss_fn=told, precision=precision, clock=hold)
-    (group,) = step.optimizer.param_groups
-    steps = curve_steps_of(hold, CURVE, [1] * len(losses), losses)
-    for number, (loss, now) in enumerate(zip(losses, steps, strict=False)):
-        value = torch.tensor(loss, device=device)
-        if number in skips:
-            assert int(step(value * float("nan")).curve_step) == now
-        result = step(value)
-        assert int(result.curve_step) == now
-        assert result.lr.tolist() == [learning_rate(group["initial_lr"], CURVE, now)]
 
 
 @examples(20)
