@@ -14,5 +14,7 @@ from plateau_jax.curves import (
 from plateau_jax.validation import lazy_names
 
 __all__, __getattr__, __dir__ = lazy_names.attach(
-    __name__, "jax", {"plateau_jax.schedule": "jax", "plateau_jax.transformation": "optax"}
+    __name__,
+    "jax",
+    {"plateau_jax.schedules.schedule": "jax", "plateau_jax.schedules.transformation": "optax"},
 )

@@ -1,31 +1,31 @@
 """The public names: for type checkers, and for `lazy_names`, which imports each on first use."""
 
-from plateau_jax.batch_plan import BatchPlan as BatchPlan
 from plateau_jax.clocks.clock import DataClock as DataClock
+from plateau_jax.clocks.resume import (
+    check_resume as check_resume,
+    resume_record as resume_record,
+)
 from plateau_jax.clocks.rules import (
     HoldBelow as HoldBelow,
     HoldUntilFlat as HoldUntilFlat,
 )
+from plateau_jax.curves.batch_plan import BatchPlan as BatchPlan
 from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
+from plateau_jax.curves.plots import plot as plot
 from plateau_jax.curves.staged_curve import StagedCurve as StagedCurve
 from plateau_jax.forecasts.loss_fit import (
     LossFit as LossFit,
     fit_losses as fit_losses,
 )
 from plateau_jax.forecasts.loss_run import LossRun as LossRun
-from plateau_jax.numerics.segments import stack as stack
-from plateau_jax.plots import plot as plot
-from plateau_jax.resume import (
-    check_resume as check_resume,
-    resume_record as resume_record,
-)
-from plateau_jax.schedule import (
+from plateau_jax.schedules.schedule import (
     multiplier as multiplier,
     optax_schedule as optax_schedule,
 )
+from plateau_jax.schedules.transformation import scale_by_curve as scale_by_curve
+from plateau_jax.table.segments import stack as stack
 from plateau_jax.theory.comparison import compare as compare
-from plateau_jax.transformation import scale_by_curve as scale_by_curve
 from plateau_jax.validation.curve_warning import CurveWarning as CurveWarning
 
 __version__: str

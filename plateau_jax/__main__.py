@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from plateau_jax import plots
+from plateau_jax.curves import plots
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.serialization import parse_numbers

@@ -76,7 +76,7 @@ def run(program: str) -> str:
         (A_SCHEDULE, ["matplotlib", "torch"]),
         ('sys.modules["jax"] = type(sys)("jax"); import plateau_jax', ["torch"]),  # without a spec, as a mock
         ("import plateau_jax.drawing.axes, plateau_jax.__main__", ["jax", "optax", "torch"]),
-        ("import plateau_jax.__main__, plateau_jax.drawing.axes, plateau_jax.schedule", ["torch"]),
+        ("import plateau_jax.__main__, plateau_jax.drawing.axes, plateau_jax.schedules.schedule", ["torch"]),
         # Importing FSDP or DCP takes longer than torch's own LambdaLR needs.
         (
             A_SCHEDULER,
@@ -116,7 +116,7 @@ MISSING = [
     *(
         (module, statements, f"import of {module} halted; None in sys.modules {module}")
         for module, statements in (
-            ("plateau_jax.numerics.segments", "import plateau_jax; plateau_jax.optax_schedule"),
+            ("plateau_jax.table.segments", "import plateau_jax; plateau_jax.optax_schedule"),
             ("jax.core", "import plateau_jax; plateau_jax.optax_schedule"),
             ("torch_bridge.schedulers.curve_lr", "import torch_bridge; torch_bridge.lambda_lr"),
         )

@@ -12,7 +12,7 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
 
 from torch_bridge import profile
-from torch_bridge.profiling import _table
+from torch_bridge.loop.profiling import _table
 
 
 def test_profile_writes_trace_and_returns_table(tmp_path: Path) -> None:

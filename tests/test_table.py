@@ -24,7 +24,8 @@ from support.training.cuda_graphs.gpu import no_waiting
 from torch.torch_version import TorchVersion
 
 from plateau_jax import PlateauCurve, StagedCurve, stack
-from torch_bridge import multiplier, table, tensors
+from torch_bridge import multiplier, tensors
+from torch_bridge.clocks import table
 
 SIZE = 48
 VERSION = TorchVersion(torch.__version__)

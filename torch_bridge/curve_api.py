@@ -10,11 +10,7 @@ from plateau_jax.clocks.clock import (
     check_consumed,
 )
 from plateau_jax.clocks.decision import HOST, decide, initial_state
-from plateau_jax.clocks.rules import Rule
-from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
-from plateau_jax.numerics.fixed_point import CHUNK, evaluate as evaluate_table
-from plateau_jax.numerics.segments import Segments, decode_table
-from plateau_jax.resume import (
+from plateau_jax.clocks.resume import (
     Record,
     describe_clock_difference,
     describe_curve_difference,
@@ -24,6 +20,10 @@ from plateau_jax.resume import (
     read_record,
     shortest_decimal,
 )
+from plateau_jax.clocks.rules import Rule
+from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
+from plateau_jax.table.fixed_point import CHUNK, evaluate as evaluate_table
+from plateau_jax.table.segments import Segments, decode_table
 from plateau_jax.validation import checks, lazy_names
 from plateau_jax.validation.curve_warning import warn
 

@@ -35,7 +35,7 @@ from plateau_jax import (
     optax_schedule,
     scale_by_curve,
 )
-from plateau_jax.numerics.fixed_point import CHUNK
+from plateau_jax.table.fixed_point import CHUNK
 from torch_bridge import lambda_lr, multiplier, tensors
 
 TOTAL = 1_000_000

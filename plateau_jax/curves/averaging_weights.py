@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
+from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
 from plateau_jax.validation.checks import MAX_STEP, at_least, must
 
 _CHUNK = 2**16  # steps evaluated at once

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from plateau_jax.curves import averaging_weights, serialization
 from plateau_jax.drawing import axes, notebook, sampling, tables
-from plateau_jax.numerics import exact, exact_segments, fixed_point, segments
+from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import NUMPY, DecodedSegments, DecodedTable
-from plateau_jax.numerics.exact_segments import ExactSegment
-from plateau_jax.numerics.segments import Segments
+from plateau_jax.table import exact_segments, fixed_point, segments
+from plateau_jax.table.exact_segments import ExactSegment
+from plateau_jax.table.segments import Segments
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 

@@ -6,8 +6,8 @@ from typing import final
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.serialization import MAX_DEPTH
 from plateau_jax.numerics.exact import as_level, from_decimal, nearest_float32, rounded
-from plateau_jax.numerics.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 from plateau_jax.shapes import known_shapes
+from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP, Message
 from plateau_jax.validation.curve_warning import warn

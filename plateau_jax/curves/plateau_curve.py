@@ -10,8 +10,8 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.exact import Level, as_level
-from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
 from plateau_jax.shapes import known_shapes
+from plateau_jax.table.exact_segments import ExactSegment, flat_segment
 from plateau_jax.validation.checks import (
     Message,
     Path,

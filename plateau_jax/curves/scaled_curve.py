@@ -10,7 +10,7 @@ from typing import Any, final
 from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.derived_curves import depth_above
 from plateau_jax.numerics.exact import Level, as_level, as_written, nearest_power
-from plateau_jax.numerics.exact_segments import (
+from plateau_jax.table.exact_segments import (
     ExactSegment,
     first_and_last_steps,
     nonempty_segments,

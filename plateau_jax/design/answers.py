@@ -26,8 +26,8 @@ from plateau_jax.design.questions import (
 )
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.forecasts.loss_comparison import NOTE as FORECAST_NOTE
-from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise
 from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
+from plateau_jax.table.exact_segments import describe_segments, end_of_rise
 from plateau_jax.theory.comparison import NOTE, LeastBound, minimize_bound, peak_at_equal_length
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks

@@ -14,7 +14,7 @@ from plateau_jax.drawing.sampling import (
     shaded_spans,
     steps_to_draw,
 )
-from plateau_jax.numerics.exact_segments import ExactSegment
+from plateau_jax.table.exact_segments import ExactSegment
 from plateau_jax.validation import checks
 from plateau_jax.validation.lazy_names import naming_missing_package
 

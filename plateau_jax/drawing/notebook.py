@@ -8,7 +8,7 @@ import numpy as np
 
 from plateau_jax.drawing.sampling import FILLS, OPACITY, shaded_spans, thin_out
 from plateau_jax.drawing.tables import as_html
-from plateau_jax.numerics.exact_segments import ExactSegment, describe_segments, nonempty_segments
+from plateau_jax.table.exact_segments import ExactSegment, describe_segments, nonempty_segments
 
 # In pixels: the size of the plot inside its axes, and its upper left corner.
 _WIDTH = 620

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
+from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 """The colour of each kind of span; with `OPACITY` it suits white and dark backgrounds."""

@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 
-from plateau_jax.numerics.exact_segments import ExactSegment, describe_segments
+from plateau_jax.table.exact_segments import ExactSegment, describe_segments
 
 # For pages without a style sheet, and for tables longer than a screen.
 _STYLE = "text-align:right;border-spacing:1em 0;font-variant-numeric:tabular-nums"

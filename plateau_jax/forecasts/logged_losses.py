@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plateau_jax.curves.curve import Curve
 from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, schedule_sums
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.numerics.exact_segments import end_of_rise
+from plateau_jax.table.exact_segments import end_of_rise
 from plateau_jax.theory.curve_parts import steps_at_borders
 
 _Floats = NDArray[np.float64]

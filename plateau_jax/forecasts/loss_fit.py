@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.plots import curves_to_draw
 from plateau_jax.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
@@ -19,7 +20,6 @@ from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference
 from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
 from plateau_jax.forecasts.loss_law import Law, fit_law, schedule_sums
 from plateau_jax.forecasts.loss_run import LossRun, group_by_peak, octaves_to_runs, peak_value_of
-from plateau_jax.plots import curves_to_draw
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn

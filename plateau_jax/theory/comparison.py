@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.plots import curves_to_draw
 from plateau_jax.drawing import tables
 from plateau_jax.drawing.sampling import legend_labels
-from plateau_jax.plots import curves_to_draw
 from plateau_jax.theory.curve_parts import noise_sums, parts_before, suffix_sums
 from plateau_jax.validation import checks
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.numerics.exact_segments import nonempty_segments
+from plateau_jax.table.exact_segments import nonempty_segments
 from plateau_jax.validation.checks import MAX_STEP
 
 _Floats = NDArray[np.float64]

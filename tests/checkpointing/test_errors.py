@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing.states import split_state
 from torch_bridge.distributed.plain_names import load_plain_state
-from torch_bridge.training.state.optimizer_states import load_optimizer
+from torch_bridge.training.optimizer_states import load_optimizer
 
 encode = partial(split_state, "part", copy_tensor=Tensor.clone)
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
-from torch_bridge.training.clock import learning_rates
-from torch_bridge.training.clock.clock import Clock, Counters
-from torch_bridge.training.update.loss_normalizer import join_words, split_count
+from torch_bridge.clocks import learning_rates
+from torch_bridge.clocks.device_clock import Clock, Counters
+from torch_bridge.training.loss_normalizer import join_words, split_count
 
 CPU = torch.device("cpu")
 LOSS, APPLIED = torch.tensor(0.5), torch.tensor(False)

@@ -19,7 +19,7 @@ from support.training.steps import make_step
 from support.training.trees import equal_trees
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
-from torch_bridge.training.clock import learning_rates
+from torch_bridge.clocks import learning_rates
 
 pytestmark = [
     pytest.mark.usefixtures("short_windows", "small_tables"),

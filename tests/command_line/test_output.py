@@ -18,8 +18,9 @@ from support.examples import examples
 from support.pairs import pairs
 from support.schedulers.runs import peaks
 
-from plateau_jax import LossRun, PlateauCurve, StagedCurve, compare, fit_losses, plot, plots
+from plateau_jax import LossRun, PlateauCurve, StagedCurve, compare, fit_losses, plot
 from plateau_jax.__main__ import main
+from plateau_jax.curves import plots
 from plateau_jax.curves.curve import Curve
 from plateau_jax.drawing.tables import segments_as_text
 

@@ -24,7 +24,7 @@ from plateau_jax.design.answers import (
     warmup_arguments,
 )
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
-from plateau_jax.numerics.exact_segments import describe_segments
+from plateau_jax.table.exact_segments import describe_segments
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)

@@ -18,8 +18,8 @@ from torch_bridge.checkpointing.parts import check_same_order
 from torch_bridge.checkpointing.saving import _digests, _with_names_of_rank, name_of_rank
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.processes import in_lockstep
-from torch_bridge.training.optimizers.optimizers import layers_of, lightning_counter
-from torch_bridge.training.update.loss_normalizer import LossNormalizer
+from torch_bridge.training.loss_normalizer import LossNormalizer
+from torch_bridge.training.optimizers import layers_of, lightning_counter
 
 CPU = torch.device("cpu")
 FORMS: list[Callable[[list[Any]], Any]] = [list, iter, lambda batches: Sized(batches, min(len(batches), 1))]

@@ -19,7 +19,7 @@ from plateau_jax import (
     resume_record,
     scale_by_curve,
 )
-from plateau_jax.transformation import CountedCurveState, ScaleByCurveState
+from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
 
 MOST = 2**30
 MAX_STEP = 2**31 - 1

@@ -20,8 +20,8 @@ from torch.optim.swa_utils import SWALR
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
+from torch_bridge.clocks.curve_end import end_message
 from torch_bridge.param_groups import loaded_updates, updates_made
-from torch_bridge.schedulers.curve_end import end_message
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning"),  # which SequentialLR passes

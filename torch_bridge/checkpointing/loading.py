@@ -28,7 +28,7 @@ from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import empty_dtensor, mesh_of
 from torch_bridge.distributed.plain_names import plain_state, to_plain_names
 from torch_bridge.param_groups import all_parameters
-from torch_bridge.training.state.optimizer_states import is_of_torch
+from torch_bridge.training.optimizer_states import is_of_torch
 from torch_bridge.training.step import TrainStep
 
 Value = TypeVar("Value")

@@ -11,7 +11,7 @@ from torch_bridge.checkpointing.states import SplitState, split_state
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import host_copier, mesh_of
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
-from torch_bridge.training.state.optimizer_states import load_optimizer
+from torch_bridge.training.optimizer_states import load_optimizer
 from torch_bridge.training.step import TrainStep
 
 

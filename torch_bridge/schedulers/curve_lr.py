@@ -10,15 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.curve_api import AnyClock, Curve, check_consumed, checks, warn
-from torch_bridge.param_groups import (
-    LEARNING_RATE,
-    as_number,
-    check_peaks_are_known,
-    curves_of,
-    peaks_per_group,
-)
-from torch_bridge.saved_states import (
+from torch_bridge.clocks.host_clock import HeldClock, UnitClock, UpdateClock, new_clock
+from torch_bridge.clocks.saved_states import (
     dump_hold_states,
     dump_records,
     read_bases,
@@ -28,8 +21,15 @@ from torch_bridge.saved_states import (
     reading_state_of,
     warn_of_different_peaks,
 )
+from torch_bridge.curve_api import AnyClock, Curve, check_consumed, checks, warn
+from torch_bridge.param_groups import (
+    LEARNING_RATE,
+    as_number,
+    check_peaks_are_known,
+    curves_of,
+    peaks_per_group,
+)
 from torch_bridge.schedulers.group_curves import GroupCurves
-from torch_bridge.schedulers.host_clock import HeldClock, UnitClock, UpdateClock, new_clock
 from torch_bridge.schedulers.step_warnings import Steps
 from torch_bridge.schedulers.update_hook import hook_of
 

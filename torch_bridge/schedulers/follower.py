@@ -6,15 +6,15 @@ from typing import Any, cast
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import CheckedClock, Curve, checks, warn
-from torch_bridge.param_groups import GroupOption, groups_of
-from torch_bridge.saved_states import (
+from torch_bridge.clocks.saved_states import (
     compare_curves,
     dump_records,
     read_bases,
     read_records,
     reading_state_of,
 )
+from torch_bridge.curve_api import CheckedClock, Curve, checks, warn
+from torch_bridge.param_groups import GroupOption, groups_of
 from torch_bridge.schedulers.group_curves import GroupCurves
 
 

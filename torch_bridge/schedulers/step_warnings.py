@@ -24,10 +24,10 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from torch_bridge.clocks.curve_end import end_message, value_range
+from torch_bridge.clocks.saved_states import shown_peaks
 from torch_bridge.curve_api import warn
 from torch_bridge.param_groups import as_number, is_same, loaded_updates, updates_made
-from torch_bridge.saved_states import shown_peaks
-from torch_bridge.schedulers.curve_end import end_message, value_range
 
 _FIRST_WINDOW = 21
 _LONGEST_WINDOW = 1344

@@ -9,6 +9,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from torch_bridge.clocks.device_clock import Clock, checked_updates
+from torch_bridge.clocks.saved_states import (
+    dump_hold_states,
+    dump_records,
+    reading_state_of,
+    warn_of_different_peaks,
+)
 from torch_bridge.curve_api import AnyClock, Curve, check_clock, checks, warn
 from torch_bridge.distributed.distribution import parallelism_of
 from torch_bridge.distributed.parallelism import Sharded, check_shardable
@@ -20,15 +27,13 @@ from torch_bridge.param_groups import (
     peaks_of,
     peaks_per_group,
 )
-from torch_bridge.saved_states import (
-    dump_hold_states,
-    dump_records,
-    reading_state_of,
-    warn_of_different_peaks,
-)
-from torch_bridge.training.clock.clock import Clock, checked_updates
-from torch_bridge.training.cuda_graphs.cuda_graphs import GraphedUpdate, Guards, check_graph
-from torch_bridge.training.optimizers.optimizers import (
+from torch_bridge.training import step_state
+from torch_bridge.training.cuda_graphs import GraphedUpdate, Guards, check_graph
+from torch_bridge.training.gradients import check_max_norm
+from torch_bridge.training.loss import Carry, LossFunction, check_loss_fn
+from torch_bridge.training.loss_normalizer import LossNormalizer
+from torch_bridge.training.optimizer_states import copy_optimizer_state, load_optimizer
+from torch_bridge.training.optimizers import (
     as_sequence,
     check_model,
     check_no_scheduler,
@@ -38,16 +43,11 @@ from torch_bridge.training.optimizers.optimizers import (
     layers_of,
     lightning_counter,
 )
-from torch_bridge.training.optimizers.steppers import OptimizerSteppers
+from torch_bridge.training.precision import Precision, PrecisionName
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
-from torch_bridge.training.state import step_state
-from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer
-from torch_bridge.training.state.step_state import TrainStepState, check_saved_state, read_saved_run
-from torch_bridge.training.update.gradients import check_max_norm
-from torch_bridge.training.update.loss import Carry, LossFunction, check_loss_fn
-from torch_bridge.training.update.loss_normalizer import LossNormalizer
-from torch_bridge.training.update.precision import Precision, PrecisionName
-from torch_bridge.training.update.update import Update
+from torch_bridge.training.step_state import TrainStepState, check_saved_state, read_saved_run
+from torch_bridge.training.steppers import OptimizerSteppers
+from torch_bridge.training.update import Update
 
 OnNonfinite = Literal["skip", "raise"]
 Synchronize = Literal["update", "micro"]

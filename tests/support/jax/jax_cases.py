@@ -9,7 +9,7 @@ from support.curves.descriptions import SHAPES
 from support.curves.strategies import SMALLEST_NORMAL
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve, stack
-from plateau_jax.numerics.segments import Segments
+from plateau_jax.table.segments import Segments
 
 CURVE = PlateauCurve(
     1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1, init_lr_ratio=0.01

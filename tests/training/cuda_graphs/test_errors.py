@@ -17,7 +17,7 @@ from support.training.trees import equal_trees
 from torch import Tensor
 
 from torch_bridge import TrainStep
-from torch_bridge.training.optimizers.steppers import check_capturable
+from torch_bridge.training.steppers import check_capturable
 
 (BATCH,) = batches(1)
 ONES, NEEDS = torch.ones(2), "cuda_graph=True needs"

@@ -7,7 +7,7 @@ from support.training.steps import make_step, set_loss_scale, state_kept_by_skip
 from support.training.trees import equal_trees
 from torch import Tensor, nn
 
-from torch_bridge.training.update.gradients import clip, gradients_of, norm_dtype, total_norm
+from torch_bridge.training.gradients import clip, gradients_of, norm_dtype, total_norm
 
 
 def _parameters(shapes: list[tuple[int, ...]], dtype: torch.dtype, size: float) -> list[nn.Parameter]:

@@ -14,7 +14,7 @@ from torch import tensor
 
 from plateau_jax import CurveWarning
 from torch_bridge import evaluate
-from torch_bridge.training.update.loss import parse_loss
+from torch_bridge.training.loss import parse_loss
 
 x = torch.ones((), requires_grad=True)
 on_meta = torch.ones((), device="meta")

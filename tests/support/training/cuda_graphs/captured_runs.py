@@ -14,7 +14,7 @@ from support.training.trees import equal_trees, through_file
 from torch.utils import _pytree as pytree
 
 from torch_bridge import evaluate
-from torch_bridge.training.clock import learning_rates
+from torch_bridge.clocks import learning_rates
 
 SHORT, LONG = 4, 6
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.torch_version import TorchVersion
 
 from torch_bridge import TrainStep
-from torch_bridge.training.cuda_graphs.cuda_graphs import GraphedUpdate
+from torch_bridge.training.cuda_graphs import GraphedUpdate
 
 # Before torch 2.13, fused Adagrad does not take CUDA tensors.
 FUSED_ON_GPU = [name for name in FUSED if name != "adagrad" or TorchVersion(torch.__version__) >= "2.13"]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from torch_bridge import TrainStep
-from torch_bridge.training.cuda_graphs.cuda_graphs import GraphedUpdate, Guards
+from torch_bridge.training.cuda_graphs import GraphedUpdate, Guards
 
 CPU = torch.device("cpu")
 WARM_UPS = 3

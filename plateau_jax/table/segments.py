@@ -29,8 +29,8 @@ from plateau_jax.numerics.arithmetic import (
     Operations,
     map_column,
 )
-from plateau_jax.numerics.exact_segments import ExactSegment
 from plateau_jax.shapes.known_shapes import KINDS, SHAPES, parse_shape
+from plateau_jax.table.exact_segments import ExactSegment
 from plateau_jax.validation.checks import is_ordered, must
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from jax.core import Tracer
 
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import DecodedTable, Operations
-from plateau_jax.numerics.segments import Segments, decode_table
+from plateau_jax.table import fixed_point
+from plateau_jax.table.segments import Segments, decode_table
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 

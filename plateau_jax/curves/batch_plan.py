@@ -7,7 +7,7 @@ from typing import Any
 from plateau_jax.curves.curve import Curve, check_curve, check_unit
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
 from plateau_jax.numerics.exact import Level, scaled
-from plateau_jax.numerics.exact_segments import first_step_at_or_below, highest_level
+from plateau_jax.table.exact_segments import first_step_at_or_below, highest_level
 from plateau_jax.validation import checks
 
 _HALF = Level("0.5")

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.clock.clock import Clock
-from torch_bridge.training.optimizers.steppers import OptimizerSteppers
-from torch_bridge.training.update.gradients import clip, gradients_of
-from torch_bridge.training.update.loss import (
+from torch_bridge.training.gradients import clip, gradients_of
+from torch_bridge.training.loss import (
     Carry,
     Loss,
     call_loss_fn,
@@ -20,8 +19,9 @@ from torch_bridge.training.update.loss import (
     parse_loss,
     parse_loss_and_aux,
 )
-from torch_bridge.training.update.loss_normalizer import LossNormalizer
-from torch_bridge.training.update.precision import Precision
+from torch_bridge.training.loss_normalizer import LossNormalizer
+from torch_bridge.training.precision import Precision
+from torch_bridge.training.steppers import OptimizerSteppers
 
 
 class Update:

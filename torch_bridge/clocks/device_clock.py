@@ -7,6 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_bridge.clocks.curve_end import end_message
+from torch_bridge.clocks.learning_rates import LearningRates
+from torch_bridge.clocks.saved_states import States, initial_states
 from torch_bridge.curve_api import (
     MAX_CONSUMED,
     MAX_COUNT,
@@ -18,9 +21,6 @@ from torch_bridge.curve_api import (
     decide,
     warn,
 )
-from torch_bridge.saved_states import States, initial_states
-from torch_bridge.schedulers.curve_end import end_message
-from torch_bridge.training.clock.learning_rates import LearningRates
 
 # The host copies the counters after 16, 32, 64, ..., 1024 updates, and then every 1024 updates: it
 # warns soon of the end of a short curve, and a long run pays next to nothing.

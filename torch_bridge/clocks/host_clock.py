@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_bridge.clocks.saved_states import Position, States, initial_states
 from torch_bridge.curve_api import (
     HOST,
     CheckedClock,
@@ -21,7 +22,6 @@ from torch_bridge.curve_api import (
     checks,
     decide,
 )
-from torch_bridge.saved_states import Position, States, initial_states
 
 
 @dataclass(frozen=True)

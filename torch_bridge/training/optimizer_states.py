@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.dtensors import placements_of, shard_like
 from torch_bridge.distributed.plain_names import without_wrappers
-from torch_bridge.training.optimizers.optimizers import layers_of
+from torch_bridge.training.optimizers import layers_of
 
 _IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.param_groups import all_groups, updates_made
-from torch_bridge.training.clock.clock import Clock
-from torch_bridge.training.optimizers.optimizers import check_fused_sgd, check_no_scheduler
+from torch_bridge.training.optimizers import check_fused_sgd, check_no_scheduler
 
 # Their fused kernels read a tensor `found_inf`, and change nothing if it is 1.
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)

@@ -10,9 +10,9 @@ from torch.distributed import ReduceOp
 
 from torch_bridge.curve_api import MAX_COUNT
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.update.gradients import norm_dtype, total_norm
-from torch_bridge.training.update.loss import Loss, check_weight
-from torch_bridge.training.update.precision import LossScale
+from torch_bridge.training.gradients import norm_dtype, total_norm
+from torch_bridge.training.loss import Loss, check_weight
+from torch_bridge.training.precision import LossScale
 
 _WORD_BITS = 31
 _WORD = 2**_WORD_BITS - 1

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.distributed.activation_checkpointing import is_checkpointed
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.param_groups import all_groups
-from torch_bridge.training.optimizers.steppers import OptimizerSteppers
+from torch_bridge.training.steppers import OptimizerSteppers
 
 _WARM_UPS = 3
 _MAX_GRAPHS = 8

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_bridge.clocks.table import multiplier, tensors
 from torch_bridge.curve_api import Curve, Segments, stack
 from torch_bridge.schedulers.group_curves import ValuesAhead
-from torch_bridge.table import multiplier, tensors
 
 MAX_TABLE_VALUES = 2**24
 """The most multipliers and learning rates that are kept on the device: 64 MiB."""

@@ -12,7 +12,7 @@ from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.parallelism import reshard
 from torch_bridge.distributed.processes import in_lockstep
-from torch_bridge.training.update.loss import (
+from torch_bridge.training.loss import (
     Carry,
     Loss,
     LossFunction,
@@ -23,7 +23,7 @@ from torch_bridge.training.update.loss import (
     is_pair,
     parse_loss,
 )
-from torch_bridge.training.update.precision import Precision, PrecisionName
+from torch_bridge.training.precision import Precision, PrecisionName
 
 _LOSS = ""
 """The name of a loss that is not in a dictionary; as a key of a dictionary it is rejected."""

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from torch_bridge.clocks.device_clock import Clock, Counters, checked_updates
+from torch_bridge.clocks.saved_states import States, read_position
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import host_copier, mesh_of
 from torch_bridge.distributed.plain_names import to_plain_names
-from torch_bridge.saved_states import States, read_position
-from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
-from torch_bridge.training.state.optimizer_states import check_same_parameters
+from torch_bridge.training.optimizer_states import check_same_parameters
 
 
 class TrainStepState(TypedDict):

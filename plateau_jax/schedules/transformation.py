@@ -13,9 +13,9 @@ import optax
 
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.decision import decide, initial_state
+from plateau_jax.clocks.resume import show_clock
 from plateau_jax.curves.curve import Curve
-from plateau_jax.resume import show_clock
-from plateau_jax.schedule import check_real_scalar, optax_schedule, unwrap_array
+from plateau_jax.schedules.schedule import check_real_scalar, optax_schedule, unwrap_array
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 

@@ -1,0 +1,1 @@
+"""The table of a curve, and its evaluation in integers."""

@@ -1,1 +1,0 @@
-"""Updates captured as CUDA graphs, and the conditions under which a graph stays valid."""

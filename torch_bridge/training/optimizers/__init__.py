@@ -1,1 +1,0 @@
-"""The optimizers of a training step: checked, unwrapped, and stepped."""

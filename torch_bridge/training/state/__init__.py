@@ -1,1 +1,0 @@
-"""The state of a training step: copy it, check it, load it."""

@@ -1,1 +1,0 @@
-"""One update: its forward and backward passes, gradients, loss and precision."""
