@@ -137,5 +137,5 @@ def frozen() -> None:
 @pytest.fixture(scope="module")
 def short_windows() -> Iterator[None]:
     """Schedulers compute 64 steps ahead, not thousands: less work, and a run crosses more borders."""
-    with patch.object(import_module("torch_bridge.schedulers.group_curves"), "CHUNK", 64):
+    with patch.object(import_module("torch_bridge.clocks.learning_rates"), "CHUNK", 64):
         yield

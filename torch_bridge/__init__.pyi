@@ -1,4 +1,4 @@
-"""The public names: what type checkers see, and from where `lazy_names` imports each on first use."""
+"""The public names: for type checkers, and for `lazy_names`, which imports each on first use."""
 
 from plateau_jax import (
     BatchPlan as BatchPlan,

@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import ConstantLR
 
 from plateau_jax import CurveWarning, PlateauCurve
 from torch_bridge import follow, lambda_lr
+from torch_bridge.clocks.learning_rates import ValuesAhead
 from torch_bridge.param_groups import peaks_of
-from torch_bridge.schedulers.group_curves import ValuesAhead
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from operator import is_
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import CHUNK, Curve, checks
+from torch_bridge.clocks.learning_rates import ValuesAhead
+from torch_bridge.curve_api import Curve
 from torch_bridge.param_groups import (
     GroupOption,
     as_number,
@@ -17,53 +17,6 @@ from torch_bridge.param_groups import (
     unshare_tensors,
 )
 from torch_bridge.schedulers.update_hook import hook_of
-
-_NEAR = 50
-"""Evaluating a single step takes about as long as this many steps at once."""
-
-
-class ValuesAhead:
-    """The values of all groups for the steps ahead.
-
-        value = float32(float32(base) · curve(step))
-
-    They are computed for `CHUNK` steps at once. A step far from these is computed alone, because a
-    clock of samples may leap, and would use few of them.
-    """
-
-    def __init__(self, curves: Sequence[Curve], bases: Sequence[float]) -> None:
-        self.curves = list(curves)
-        self.bases = list(bases)
-        self._first = 0
-        self._rows: list[list[float]] = []
-        """The values of each group, for the first step and those after it."""
-
-    def at(self, step: int) -> list[float]:
-        """Return each group's value at a step, a float32 number as a Python float."""
-        place = step - self._first
-        if not 0 <= place < len(self._rows):
-            self._compute(step)
-            place = 0
-        return self._rows[place]
-
-    def _compute(self, first: int) -> None:
-        count = 1
-        if first <= self._first + len(self._rows) + _NEAR:
-            count = CHUNK
-        # Past MAX_STEP every curve is constant, and NumPy has no ranges from 2⁶³ on.
-        steps = min(first, checks.MAX_STEP) + np.arange(count)
-        # By identity, because the hash of a curve of many stages takes longer.
-        distinct = {id(curve): curve for curve in self.curves}
-        multipliers = {key: curve(steps) for key, curve in distinct.items()}
-        values = np.empty((len(steps), len(self.bases)), np.float32)
-        for index, (curve, base) in enumerate(zip(self.curves, self.bases, strict=True)):
-            values[:, index] = np.float32(base) * multipliers[id(curve)]
-        self._first = first
-        # Python floats: NumPy scalars would get from `param_groups` into checkpoints.
-        self._rows = values.tolist()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ValuesAhead, (self.curves, self.bases)  # without the values
 
 
 class Member(NamedTuple):
