@@ -271,7 +271,11 @@ def powers():
             yield StagedCurve(stages, start=1.0)
 
 
-@pytest.mark.parametrize("curves", [plateaus(2), plateaus(30), branches(), powers()], ids=range(4))
+@pytest.mark.parametrize(
+    "curves",
+    [plateaus(2), plateaus(30), branches(), pytest.param(powers(), marks=pytest.mark.slow)],
+    ids=range(4),
+)
 def test_traced_tables_change_without_recompilation(curves):
     traces = []
 

@@ -73,8 +73,8 @@ def parse_loss(value: Any) -> Loss:
 def _scalar(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(
-            f"loss_fn returned the {name} {describe(value)}; it must return a scalar tensor or a "
-            "pair (sum, weight)"
+            f"loss_fn returned {describe(value)} as the {name}; it must return a scalar tensor or "
+            "a pair (sum, weight)"
         )
     if value.dim() != 0 or not value.is_floating_point():
         raise ValueError(
@@ -86,10 +86,12 @@ def _scalar(name: str, value: Any) -> Tensor:
 
 
 def _check_weight_tensor(weight: Tensor) -> None:
-    if weight.dim() != 0 or weight.requires_grad:
+    if weight.dim() != 0:
+        raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; {_MEANING}")
+    if weight.requires_grad:
         raise ValueError(
-            f"loss_fn returned the weight {describe(weight)}, which must be a scalar "
-            f"without gradient; {_MEANING}; if it was computed from outputs, return weight.detach()"
+            f"loss_fn returned a weight that requires grad; {_MEANING}; if it was computed "
+            "from outputs, return weight.detach()"
         )
 
 

@@ -36,7 +36,7 @@ ERRORS = [
     (lambda: parse_loss(1.0), TypeError, "loss_fn returned 1.0", "scalar tensor"),
     (lambda: parse_loss({"loss": x}), TypeError, "loss_fn returned {'loss'", "pair"),
     (lambda: parse_loss((x,)), TypeError, "loss_fn returned", "pair"),
-    (lambda: parse_loss((None, 1)), TypeError, "the sum None", "tensor"),
+    (lambda: parse_loss((None, 1)), TypeError, "None as the sum", "tensor"),
     (lambda: parse_loss((x, True)), TypeError, "the weight True", "has_aux=True"),
     (lambda: parse_loss((x, {"logits": torch.ones(500, 7)})), TypeError, "the weight", "has_aux=True"),
     (lambda: parse_loss((x, torch.ones(500, 7))), ValueError, "weight", "(500, 7)", "has_aux=True"),
