@@ -172,7 +172,7 @@ def in_jax_by_kind(curves: dict[str, Curve], rounds: int) -> None:
 
 
 def of_parts(shapes: list[str], rounds: int) -> None:
-    """Compare the curves with their parts from halfway through the warmup, which need phases.
+    """Compare the curves with their parts from halfway through the warmup.
 
     A part has as many segments as its curve. The ratios are near 1, so times are those of the CPU,
     with one thread in PyTorch.
