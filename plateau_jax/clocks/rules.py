@@ -26,8 +26,8 @@ class HoldUntilFlat:
 
     A reading is the mean of `every` metrics, counted from the first update of the hold: their
     float32 sum, in order, times float32(1/`every`). Each metric is first rounded to float32. One
-    that is not finite is left out of the mean, but its update still counts towards `limit`. With t
-    = `threshold`, a reading improves if, in float32,
+    that is not finite is left out of the mean, but its update still counts towards `limit`. A
+    reading improves if, in float32 and with t = `threshold`,
 
         reading < best·float32(1 - t)    for "rel", whose metric is never negative
         reading < best - float32(t)      for "abs"

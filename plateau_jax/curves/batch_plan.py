@@ -243,8 +243,8 @@ class BatchPlan:
 
         Raises:
             TypeError: A number is not an integer.
-            ValueError: `consumed` is below 0 or another number below 1, or `micro_batch ·
-                processes` does not divide the batch.
+            ValueError: `consumed` is below 0 or another number below 1, or
+                `micro_batch · processes` does not divide the batch.
 
         >>> BatchPlan([(0, 8), (160, 16)]).micro_batches(160, micro_batch=2, processes=4)
         2

@@ -153,9 +153,9 @@ class Curve(ABC):
             lr(step) = float32(float32(peak_value) · curve(step))
 
         These are the values that `lambda_lr` writes and `optax_schedule` returns. Use them for a
-        library that asks for a number or a function of the step. The plain product `peak *
-        curve(step)` differs in the last bit of float32 at many steps, because Python rounds neither
-        the peak nor the product to float32.
+        library that asks for a number or a function of the step. The plain product
+        `peak * curve(step)` differs in the last bit of float32 at many steps, because Python rounds
+        neither the peak nor the product to float32.
 
         Args:
             step: An integer of any size, or an array of integers of any shape and dtype.

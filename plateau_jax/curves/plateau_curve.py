@@ -87,8 +87,8 @@ class PlateauCurve(Curve):
         warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`; or a percentage of
             `total_steps`, such as `"2%"`, which the curve rounds down to steps. Step `warmup_steps`
             is the peak. The first update uses step 0: by default its learning rate is 0, and it
-            changes no weight. For a warmup of (step + 1)/W write `PlateauCurve(total,
-            warmup_steps=W - 1, init_lr_ratio=1 / W)`.
+            changes no weight. For a warmup of (step + 1)/W write
+            `PlateauCurve(total, warmup_steps=W - 1, init_lr_ratio=1 / W)`.
         plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
         absolute_plateaus: Pairs (first step, number of steps), counted from step 0 of the curve.
             Can be combined with `plateaus`.

@@ -1,7 +1,7 @@
 """Conversion of curves to plain JSON values and back.
 
-A curve is a frozen dataclass whose fields are its arguments: `class Cooldown(Curve,
-kind="cooldown")`.
+A curve is a frozen dataclass whose fields are its arguments. A kind of curve registers with its
+class: `class Cooldown(Curve, kind="cooldown")`.
 """
 
 import inspect

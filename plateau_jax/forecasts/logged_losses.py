@@ -59,7 +59,7 @@ def first_used_step(curve: Curve, last_step: int) -> float:
 
 
 def lacks_lrs(run: LossRun) -> bool:
-    """Return True if the learning rates of a log begin later than the losses that count."""
+    """Return True if the log lacks the learning rates of the first 3 % of the run, or of more."""
     return run._lrs_from is not None and run._lrs_from > AFTER_WARMUP * run._last_step
 
 

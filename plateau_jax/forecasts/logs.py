@@ -58,9 +58,12 @@ class UnclearLogError(ValueError):
         self.columns = tuple(columns)
 
     def __str__(self) -> str:
-        if not self.columns:
+        if self.argument == "curve":
             return f"{self.problem}: {_GIVE_CURVE}"
-        return f"{self.problem}: name one with LossRun.read(..., {self.argument}=...)"
+        advice = f"name one with LossRun.read(..., {self.argument}=...)"
+        if self.argument == "lr":
+            advice = f"{_GIVE_CURVE}; or {advice}"
+        return f"{self.problem}: {advice}"
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,13 @@ def read_lrs(table: LogTable, lr: str | None) -> dict[int, float]:
     column = table.find_column("lr", lr)
     rows = [_first_group(row, column) for row in table.rows]
     cells = replace(table, rows=rows).cells(column)
-    return _without_replaced((step, value) for step, value in cells if not math.isnan(value))
+    lrs = _without_replaced((step, value) for step, value in cells if not math.isnan(value))
+    for step, value in lrs.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(
+                f"{table.name}: {column} = {value} at step {step} must be finite and not negative"
+            )
+    return lrs
 
 
 def _first_group(row: _Row, column: str) -> _Row:
@@ -160,7 +169,7 @@ def read_rows(source: Any) -> tuple[str, Sequence[_Row]]:
         path = Path(cast("str", source))
         return str(path), parse_rows(path.read_text(encoding="utf-8-sig"), str(path))
     if hasattr(source, "to_dict"):
-        with suppress(TypeError):  # of other frames than those of pandas
+        with suppress(TypeError):  # raised by other libraries' data frames
             return name, [_without_missing(row) for row in source.to_dict("records")]
     if checks.is_ordered(source):
         rows: list[Any] = list(source)
@@ -196,7 +205,7 @@ def _parse_json_lines(lines: Sequence[str], name: str) -> Sequence[_Row]:
             row = None
             problem = f"this line is not JSON ({error})"
         if not isinstance(row, Mapping):
-            advice = "of other JSON, pass the rows, json.loads(...)"
+            advice = "for other JSON, pass the rows, json.loads(...)"
             raise ValueError(f"{name}, row {number}: {problem}; {advice}")
         rows.append(cast("_Row", row))
     return rows
@@ -240,8 +249,6 @@ def _find_column(rows: Sequence[_Row], name: str, argument: str, chosen: str | N
         problem = f"{name} has no column {argument} = {chosen!r}, only {_listed(candidates)}"
     else:
         problem = f"{name} has no usual column for {argument} among {_listed(candidates)}"
-        if argument == "lr":
-            problem = f"{problem}: {_GIVE_CURVE}; or"
     raise UnclearLogError(problem, argument, candidates)
 
 

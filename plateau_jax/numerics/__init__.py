@@ -1,1 +1,1 @@
-"""Exact levels, the table of segments, and the integer arithmetic that evaluates it."""
+"""Exact levels, fixed-point arithmetic, and exponentials in integers."""

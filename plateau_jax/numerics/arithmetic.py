@@ -41,8 +41,7 @@ def cut_into_limbs(value: int, count: int) -> tuple[int, ...]:
 
 def multiply(a: Any, b: Any) -> Any:
     """Return a·b/2⁶² for |a| <= 2⁶² and 0 <= b <= 2⁶², at most two units low."""
-    # a·b >> 62 in 31-bit limbs, because int64 cannot hold a·b. The same with 4-bit limbs, 0xB7·0x5C
-    # >> 8:
+    # a·b >> 62 in 31-bit limbs, because int64 cannot hold a·b. With 4-bit limbs, 0xB7·0x5C >> 8 is
     #     0xB·0x5 + ((0xB·0xC + 0x7·0x5) >> 4) = 55 + (167 >> 4) = 65 = 0x41
     # Without 0x7·0xC the result is at most two units low, and still never decreases as a or b
     # grows.
@@ -63,7 +62,7 @@ class Operations(NamedTuple):
     minimum: Callable[..., Any]
     maximum: Callable[..., Any]
     multiply: Callable[[Any, Any], Any] = multiply
-    """The product of two fixed-point numbers: `multiply`, or a function with its results."""
+    """The product of two fixed-point numbers: `multiply`, or a function that returns the same."""
 
     @classmethod
     def of(cls, library: Any) -> "Operations":

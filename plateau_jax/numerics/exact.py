@@ -1,10 +1,9 @@
-"""Numbers computed once, on the host, to about 224 bits.
+"""Levels computed once, on the host: decimals of 100 digits, and integers of 224 bits.
 
-A value v in [0, 1] is the integer nearest to v·2²²⁴. That is far finer than float32, whose smallest
-number is 2⁻¹⁴⁹, and than the 62-bit fixed point of the runtime. So rounding a value to either of
-them gives, in effect, the exact value rounded once. The two levels of an exponential have 100
-digits, however small they are, since even an exponential that ends near 0 passes through all the
-levels above.
+A level is a decimal, with 100 digits however small it is, since even an exponential that ends near
+0 passes through all the levels above. `from_decimal` returns the integer nearest to level·2²²⁴.
+That is far finer than float32, whose smallest number is 2⁻¹⁴⁹, and than the 62-bit fixed point of
+the runtime. So rounding it to either of them gives, in effect, the exact value rounded once.
 """
 
 from decimal import Context, Decimal

@@ -28,7 +28,7 @@ RATE_LIMBS = 4
 """Limbs of a rate r·2⁹³ below 2¹²⁴: its whole part, and three limbs of its fraction."""
 
 POWER_LIMBS = 3
-"""Limbs of a P·2⁶²: its whole part, and two limbs of its fraction."""
+"""Limbs of P·2⁶²: its whole part, and two limbs of its fraction."""
 
 
 def power_limbs(power: Fraction) -> tuple[int, ...]:

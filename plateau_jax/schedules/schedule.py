@@ -114,9 +114,9 @@ class _Schedule:
 
         @jax.jit
         def learning_rate(step: Any, peak: Any) -> jax.Array:
-            # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² at
-            # the end of `fixed_point.evaluate`, which underflows for tiny peaks; the select between
-            # the two prevents that.
+            # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² in
+            # `fixed_point`, which underflows for tiny peaks; `where(x == 0, …)` between the two
+            # products prevents that.
             lr = peak.astype("float32") * _call_on_mesh(evaluate, step)
             return lr.astype(jnp.result_type(float))
 
@@ -143,10 +143,7 @@ def _call_on_mesh(evaluate: Any, step: Any, *arguments: Any) -> jax.Array:
 
 
 def _evaluate(table: DecodedTable, step: Any) -> jax.Array:
-    """Return the multiplier at each step, in a block with x64 on.
-
-    The curve needs 64-bit integers even in programs with x64 off.
-    """
+    """Return the multiplier at each step. Call it with x64 on, which int64 needs."""
     # Steps are clipped in their own dtype, before the cast to int32 could wrap them around.
     if jnp.iinfo(step.dtype).max > MAX_STEP:
         step = jnp.clip(step, 0, MAX_STEP)

@@ -23,4 +23,4 @@ class Linear(Interpolated):
     def interpolant(
         xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
     ) -> Any:
-        return at.x
+        return at.x  # as in `fixed_point`, which begins with it for every shape

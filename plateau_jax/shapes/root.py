@@ -1,4 +1,4 @@
-"""The square root: S(x) = √x, known as "1-sqrt" after the level from 1 to 0."""
+"""The square root: S(x) = √x, named after the level 1 - √x of a fall from 1 to 0."""
 
 from collections.abc import Sequence
 from fractions import Fraction

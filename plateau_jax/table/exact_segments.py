@@ -21,10 +21,15 @@ class ExactSegment(NamedTuple):
     """
 
     kind: str
+    """In words, such as "warmup"."""
     begin: int
+    """First step."""
     length: int
+    """Steps from `start` to `end`, those that are cut off included."""
     start: Level
+    """Level at the beginning of the whole segment."""
     end: Level
+    """Level at the end of the whole segment."""
     shape: str | None
     """None if the segment was described as one that holds its level."""
     skipped: int = 0
@@ -163,7 +168,7 @@ def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
 
 
 def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
-    """Yield the first step of each maximal run of segments at one level, except the last run."""
+    """Yield the first step of each maximal run of segments at one level, before the end."""
     level: Level | None = None
     for segment, after in nonempty_segments(segments):
         if after is None:

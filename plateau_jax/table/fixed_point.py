@@ -127,7 +127,7 @@ def evaluate_one(begins: Sequence[int], rows: Sequence[DecodedSegments], step: i
 
 
 def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[Any, Any]:
-    """Return x = j/L, with j counted from the nearer end, and the multiplier; both in 62 bits.
+    """Return min(j, L - j)/L and the multiplier, both in 62 bits.
 
     After j of the L steps of a segment from a to b, the multiplier is
 
@@ -153,7 +153,7 @@ def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[A
     interpolant = x
     is_from_start = elapsed < remaining
     at = Position(elapsed, remaining, x) if segment.parameters else None
-    if at:
+    if at is not None:
         interpolant, is_from_start = _select_interpolant(xp, segment, at, is_from_start)
     # The product of absolute values, because with a negative factor `multiply` is not monotone.
     # With 4-bit limbs -209·255 >> 8 is -210, but -209·256 >> 8 is -209; 209·255 and 209·256 give
@@ -161,7 +161,7 @@ def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[A
     distance = xp.multiply(xp.abs(segment.start - segment.end), interpolant)
     distance = xp.where(segment.start < segment.end, -distance, distance)
     value = xp.where(is_from_start, segment.start - distance, segment.end + distance)
-    if at:
+    if at is not None:
         value = _select_level(xp, segment, at, value)
     if segment.shift is not None:
         # The exact product is at most 1; the error of `value` may carry it a few units beyond.

@@ -187,6 +187,7 @@ def _join(tables: Sequence[Segments], shapes: Collection[str]) -> Segments:
     for name in sorted(shapes):
         limbs: list[tuple[Any, ...]] = []
         for table in tables:
+            # 0 * begin is 0 for a row, and an array of zeros for a table.
             zeros = (0 * table.begin,) * SHAPES[name].num_limbs
             limbs.append(table.parameters.get(name, zeros))
         parameters[name] = tuple(map(_int32, zip(*limbs, strict=True)))
@@ -256,7 +257,7 @@ def python_rows(table: DecodedTable) -> tuple[list[int], list[DecodedSegments]]:
 
 
 def _parameters_by_row(columns: DecodedSegments) -> list[dict[str, tuple[int, ...]]]:
-    """Return for each row a dictionary with its shape, which is empty for a straight line."""
+    """Return for each row a dictionary with its curved shape; {} for a straight line."""
     by_row: list[dict[str, tuple[int, ...]]] = [{} for _ in columns.begin]
     for name, limbs in columns.parameters.items():
         for index, kind in enumerate(columns.kind):

@@ -163,9 +163,9 @@ def as_text(comparison: Comparison, first_peak: float) -> str:
     return tables.as_text(_table_rows(comparison, first_peak), note)
 
 
-def peak_at_equal_length(curve: Curve, prediction: LeastBound) -> float:
+def peak_at_equal_length(curve: Curve, least: LeastBound) -> float:
     """Return the best peak in units that do not depend on the number of steps."""
-    return prediction.peak * math.sqrt(curve.total_steps)
+    return least.peak * math.sqrt(curve.total_steps)
 
 
 def minimize_bound(curve: Curve) -> LeastBound:

@@ -50,6 +50,8 @@ def ragged(**layout: Any) -> Any:
 
 OTHER = "saved by a loader with"
 ERRORS: list[Any] = [
+    (lambda: make_loader(Stream(), 4), TypeError, "dataset = ", "Stream", "must have a length"),
+    (lambda: make_loader(iter(SAMPLES), 4), TypeError, "dataset = ", "must have a length"),
     (lambda: make_loader([], 4), ValueError, "0 samples give no batch"),
     (lambda: make_loader(range(3), 4), ValueError, "3 samples", "batch_size = 4", "drop_last = True"),
     (lambda: make_loader(SAMPLES, 0), ValueError, "batch_size = 0", "at least 1"),
@@ -91,8 +93,10 @@ ERRORS: list[Any] = [
      "not the state of a loader"),
     (lambda loader: loader.load_state_dict(state() | {"batch": -1}), ValueError, "batch = -1"),
     # Prefetching.
+    (lambda: prefetch([NUMBERS] * 10, "cpu").state_dict(), TypeError, "has no state_dict"),
     (lambda: prefetch([], "cpu", 0), ValueError, "depth = 0", "at least 1"),
     (lambda: prefetch([], "meta"), ValueError, "device = 'meta'", "available CUDA device"),
+    (lambda: prefetch(iter([]), "cpu").load_state_dict({}), TypeError, "has no state_dict"),
     (lambda: len(prefetch(iter([]), "cpu")), TypeError, "has no len"),
     (lambda: unsupported(ragged()), TypeError, "a Tensor of layout"),
     (lambda: unsupported(ragged(layout=torch.jagged)), TypeError, "a NestedTensor of layout torch.jagged"),

@@ -36,7 +36,8 @@ LAYERS: list[Callable[[], nn.Module]] = [
 ]
 MODES: list[Any] = ["ddp", "fsdp", None]
 ERRORS: list[Row] = [
-    *each(lambda net, value: distribute(net, value, blocks=int), MODES, ValueError, "blocks has int"),
+    *each(lambda net, value: distribute(net, value, blocks=int), MODES, TypeError,
+          "blocks has <class 'int'>"),
     *each(
         lambda net, value: distribute(net, value, blocks=[nn.Linear, nn.LSTM]),
         *(MODES, ValueError, "blocks has LSTM"),
@@ -48,7 +49,8 @@ ERRORS: list[Row] = [
      "['find_unused_parameters']"),
     (lambda net: distribute(net, "ddp", reshard_after_forward=True), TypeError, "['reshard_after_forward']"),
     (lambda net: distribute(net, "ddp", module=None), TypeError, "['module']"),
-    (lambda stack: checkpoint_activations(stack, int), ValueError, "blocks has int"),
+    (lambda stack: checkpoint_activations(stack, "Block"), TypeError, "blocks has 'Block'"),
+    (lambda stack: checkpoint_activations(stack, int), TypeError, "blocks has <class 'int'>"),
     (lambda stack: checkpoint_activations(stack, ()), ValueError, "blocks = ()"),
     (lambda stack: checkpoint_activations(stack, (Block, nn.GRU)), ValueError, "blocks has GRU"),
     *each(

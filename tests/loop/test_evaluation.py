@@ -169,6 +169,10 @@ ERRORS: list[Any] = [
     (lambda net: evaluate(net, [{"a": 1.0}, torch.tensor(1.0)], _returned), TypeError, "a loss",
      "the names ['a']"),
     (lambda net: evaluate(net, [{"a": 1.0}, {"a": (1.0, 2)}], _returned), TypeError, "a pair", "a mean"),
+    (lambda net: evaluate(net, [{}], _returned), TypeError, "loss_fn returned a dictionary",
+     "must be strings"),
+    (lambda net: evaluate(net, [{1: 1.0}], _returned), TypeError, "the keys [1]", "must be strings"),
+    (lambda net: evaluate(net, [{"": 1.0}], _returned), TypeError, "the keys ['']", "must be strings"),
     (lambda net: evaluate(net, [{"a": "1"}], _returned), TypeError, "in 'a' loss_fn returned"),
     (lambda net: evaluate(net, [{"a": (1.0, "2")}], _returned), TypeError, "in 'a' loss_fn returned", "'2'"),
 ]  # fmt: skip

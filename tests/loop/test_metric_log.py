@@ -104,6 +104,8 @@ ERRORS: list[Any] = [
           ["log.pt", {}, {"rows": 3}, {"rows": [3]},
            *({"rows": [], "since_flush": count} for count in (-1, 0.5, "1", True))],
           ValueError, "not the state of a MetricLog"),
+    *each(lambda log, value: log(value), [RESULT.loss, 0.5, tuple(RESULT), None], TypeError,
+          "the whole result of an update", "log(result)"),
 ]  # fmt: skip
 
 

@@ -267,7 +267,7 @@ class Checkpoints:
 
         with torch.inference_mode(False), torch.no_grad():
             arguments = collective_call(check_arguments)
-            checked_step, _ = _agreed("load", "(step, parts)", arguments)
+            checked_step, _ = _agreed("load_model", "(step, part)", arguments)
             newest = self._read_newest(checked_step, read, verify=True)
             # A new training run may start without a checkpoint, but a model would stay random.
             if newest is None:

@@ -7,8 +7,7 @@ import numpy as np
 from torch_bridge.curve_api import Curve
 
 _FAR_PAST = 10
-"""Beyond this many times the curve's steps, a run probably counts something other than the curve
-does."""
+"""Beyond this many times the curve's steps, a run probably counts in other units."""
 
 _FLOOR_UPDATES = 1000
 """The number of updates at a floor above 0 before a warning."""

@@ -1,4 +1,4 @@
-"""The clocks of a scheduler: they count updates, samples or tokens, or let hold rules decide.
+"""The clocks of a scheduler: from the number of finished updates to a step of the curve.
 
 A clock is a value: `after` returns the clock after another update, and changes nothing. It does not
 count the updates, since torch does so in `last_epoch`, which other code writes too.

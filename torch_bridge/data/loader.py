@@ -6,6 +6,7 @@ import warnings
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch.utils.data import IterableDataset
 
 from torch_bridge.curve_api import checks
 from torch_bridge.data.resumable_loader import GlobalBatches, ResumableLoader, on_cpu
@@ -81,10 +82,10 @@ def make_loader(
         A `torch.utils.data.DataLoader` with `state_dict` and `load_state_dict`.
 
     Raises:
-        TypeError: The dataset has no length; a sampler was passed, or a keyword argument that
-            `DataLoader` does not have.
-        ValueError: A number is out of range; the dataset is an `IterableDataset`, which keeps its
-            own position in its stream, or is too small for a batch; in training with
+        TypeError: The dataset has no length or index (an `IterableDataset` keeps its own position
+            in its stream); a sampler was passed, or a keyword argument that `DataLoader` does not
+            have.
+        ValueError: A number is out of range; the dataset is too small for a batch; in training with
             `drop_last=False`, the last batch has fewer samples than ranks. From `load_state_dict`:
             the state is of a loader that was built with other arguments.
         RuntimeError: torch does not know the device. From an iteration: another one has ended it,
@@ -100,6 +101,10 @@ def make_loader(
     >>> [batch.tolist() for batch in resumed] == rest
     True
     """
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Indexed):
+        raise TypeError(
+            f"dataset = {checks.short_repr(dataset)} must have a length and samples by index"
+        )
     for name in overrides.keys() & _REFUSED_OPTIONS:
         raise TypeError(
             f"{name} = {checks.short_repr(overrides[name])}: make_loader takes no sampler or order "

@@ -102,7 +102,7 @@ class prefetch(Generic[Batch]):
     def state_dict(self) -> State:
         """Return the loader's state after the last batch handed out."""
         if self._state is None:
-            return cast("Any", self.loader).state_dict()
+            return self._stateful_loader().state_dict()
         return self._state
 
     def load_state_dict(self, state_dict: State) -> None:
@@ -111,9 +111,16 @@ class prefetch(Generic[Batch]):
         Args:
             state_dict: A state that `state_dict` returned.
         """
-        cast("Any", self.loader).load_state_dict(state_dict)
+        self._stateful_loader().load_state_dict(state_dict)
         self._state = None
         self._iteration = None
+
+    def _stateful_loader(self) -> Any:
+        if self._stateful is None:
+            raise TypeError(
+                f"loader = {checks.short_repr(self.loader)} has no state_dict and load_state_dict"
+            )
+        return self._stateful
 
     def _loader_state(self) -> State | None:
         if self._stateful is None:

@@ -67,8 +67,8 @@ class GlobalBatches(BatchSampler):
     """This rank's part of every batch that all ranks load together.
 
     With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the
-    epoch's order. Of its r samples (B, or fewer in an incomplete last batch) rank k has [⌈k·r/n⌉,
-    ⌈(k + 1)·r/n⌉).
+    epoch's order. Of its r samples (B, or fewer in an incomplete last batch) rank k has
+    [⌈k·r/n⌉, ⌈(k + 1)·r/n⌉).
 
     Args:
         samples: The length of the dataset.
@@ -155,8 +155,8 @@ class GlobalBatches(BatchSampler):
         """Return the indices, into the epoch's order, of this rank's samples in a global batch."""
         first = batch * self._global_size
         size = min(self._global_size, self._samples - first)
-        # -(-a // n) rounds up. Five samples over three ranks begin at ⌈0/3⌉, ⌈5/3⌉, ⌈10/3⌉ = 0, 2,
-        # 4 and are split 2, 2, 1.
+        # -(-a // n) rounds up. Five samples over three ranks begin at
+        # ⌈0/3⌉, ⌈5/3⌉, ⌈10/3⌉ = 0, 2, 4 and are split 2, 2, 1.
         begin = -(-self.rank * size // self.world_size)
         end = -(-(self.rank + 1) * size // self.world_size)
         return range(first + begin, first + end)
@@ -214,9 +214,8 @@ class ResumableLoader(DataLoader[Any]):
             with on_cpu():
                 loaded = next(batches, _END)
             if loaded is _END:
-                self._position = (
-                    self._next_start
-                )  # also on a rank without samples in the last batch
+                # Also on a rank without samples in the last batch.
+                self._position = self._next_start
                 return
             batch += 1
             if batch < self.batch_sampler.count:

@@ -71,10 +71,10 @@ def distribute(
         The model; for `"ddp"` a `DistributedDataParallel` around it.
 
     Raises:
-        TypeError: A block is not a class, or torch's wrapper has no such option.
+        TypeError: A block is not a module class, or torch's wrapper has no such option.
         ValueError: The mode is unknown; no module of the model has a class of `blocks`; the model
-            is already wrapped; the device is neither a CPU nor CUDA, or does not exist.
-        RuntimeError: torch does not know the device.
+            is already wrapped; the device is neither a CPU nor CUDA.
+        RuntimeError: torch does not know the device, or it does not exist.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> model is distribute(model, "fsdp", blocks=nn.Linear, device="cpu")  # on one process
@@ -104,13 +104,15 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
     """Return the user's class of blocks, or sequence of classes, as a tuple.
 
     Raises:
-        TypeError: `blocks` is neither a class nor a sequence of classes.
+        TypeError: `blocks` is neither a module class nor a sequence of module classes.
         ValueError: No module of the model has one of the classes.
     """
-    if isinstance(blocks, type):
+    if isinstance(blocks, type | str):  # the name of a class is named whole in the error
         blocks = [blocks]
     classes: tuple[Any, ...] = tuple(blocks)
     for kind in classes:
+        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+            raise TypeError(f"blocks has {checks.short_repr(kind)}; it must be a class of modules")
         if not any(isinstance(module, kind) for module in model.modules()):
             raise ValueError(f"blocks has {kind.__name__}, but no module of the model is one")
     return classes
@@ -251,7 +253,7 @@ def check_unwrapped(model: nn.Module) -> None:
         for kind in type(module).__mro__:
             if kind.__name__ in _WRAPPERS:
                 raise ValueError(
-                    f"the model, or a part of it, is wrapped for several processes "
+                    "the model, or a part of it, is wrapped for several processes "
                     f"({kind.__name__}). A TrainStep takes a model that is wrapped as a whole: by "
                     "DistributedDataParallel(model), or by fully_shard of its blocks and then of "
                     "the model; distribute does either to a plain model"

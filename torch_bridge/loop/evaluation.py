@@ -91,8 +91,8 @@ def evaluate(
         RuntimeError: There are several ranks but no process group.
 
     Warns:
-        CurveWarning: `loss_fn` returns pairs whose weights are not whole numbers, such as (loss,
-        accuracy).
+        CurveWarning: `loss_fn` returns pairs whose weights are not whole numbers, such as
+            (loss, accuracy).
 
     >>> model = nn.Linear(2, 1)
     >>> loss_fn = lambda model, batch: (model(batch).sum() * 0 + len(batch), len(batch))
@@ -143,6 +143,11 @@ def _parse_named_losses(value: Any) -> dict[str, Loss]:
     if not isinstance(value, Mapping):
         return {_LOSS: parse_loss(value)}
     named = cast("Mapping[Any, Any]", value)
+    if not named or not all(isinstance(name, str) and name for name in named):
+        names = checks.short_repr([*named])
+        raise TypeError(
+            f"loss_fn returned a dictionary with the keys {names}; they must be strings"
+        )
     return {name: _parse_item(name, item) for name, item in named.items()}
 
 

@@ -74,8 +74,13 @@ class MetricLog:
 
         Warns:
             CurveWarning: Once, if the last `every` updates, at least 10, were all skipped when rows
-            are made.
+                are made.
         """
+        if not isinstance(result, StepResult):
+            raise TypeError(
+                f"result = {checks.short_repr(result)} must be the whole result of an update, as "
+                "in result = step(batch); log(result)"
+            )
         self._pending.append(result[:4])  # without aux, which may be large
         self._since_flush += 1
         if self._since_flush < self.every:

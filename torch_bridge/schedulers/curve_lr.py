@@ -143,7 +143,8 @@ class lambda_lr(LambdaLR):
         self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve)
         self.strict = strict
         self._is_peak_set = False
-        """True if `set_peak` has set the peak, in this run or before; a resume may then differ."""
+        """True if `set_peak` has set the peak, in this run or before. The saved peaks may then
+        differ from the program's without a warning."""
         self.steps: Steps | None = None
         """Counts the steps for warnings; None for a copy, about which nothing warns."""
         functions: list[Any] = curves

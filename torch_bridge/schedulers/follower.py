@@ -158,7 +158,7 @@ class follow:
 
         Warns:
             CurveWarning: The saved curve has different values at an earlier step, or cannot be
-            read.
+                read.
         """
         group_curves = self._group_curves
         group_curves.follow()

@@ -140,9 +140,9 @@ class GroupCurves:
         self.is_loaded = False
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Return True if one of the first groups holds its value here. May wait for the device.
+        """Return True if any of the first groups holds its value. May wait for the device.
 
-        One is enough, since a program may freeze others. Zeros say nothing, unless all are.
+        One is enough, since a program may freeze others. Zeros count only if all values are zero.
         """
         are_all_zero = True
         shown = set(map(id, self.optimizer.param_groups))
@@ -186,7 +186,7 @@ class GroupCurves:
         return [index for index, group in enumerate(groups) if id(group) not in known]
 
     def meet(self, *, writes: bool = True) -> None:
-        """Give new groups of the optimizer a curve and a base; known ones are not looked at.
+        """Give new groups of the optimizer a curve and a base; known groups keep theirs.
 
         They get their value too if `writes`, and the others hold values that were written here.
 

@@ -332,8 +332,7 @@ def _empty_like(tensor: Tensor) -> Tensor:
 
 def _without_overlap(tensor: Tensor) -> Tensor:
     """Return a view of the tensor's memory that has each element once, to copy from or to."""
-    # An expanded tensor shows one element several times, and a copy to such a view is undefined.
-    # So:
+    # An expanded tensor shows one element several times; a copy to such a view is undefined. So:
     #
     #     shape (2, 3), stride (0, 1): sizes (1, 3): the repeated dimension is read once
     #     shape (2, 3), stride (4, 1): 1·2 < 4, so no elements meet: the view, without its gaps

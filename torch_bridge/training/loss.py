@@ -58,7 +58,7 @@ def parse_loss(value: Any) -> Loss:
         ValueError: The loss is not a scalar, or the weight is negative, not a scalar, or requires
             grad.
     """
-    if isinstance(value, Tensor) or not is_pair(value):
+    if not is_pair(value):
         return _scalar("loss", value), None
     total, weight = value
     total = _scalar("sum", total)

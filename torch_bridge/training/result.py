@@ -47,7 +47,7 @@ class StepResult(NamedTuple):
         """The step of the curve that gave `lr`, an int64 scalar.
 
         Each applied update moves it by one, unless a rule holds the curve. With a `DataClock` it is
-        the samples or tokens consumed before this update, // unit.
+        the samples or tokens consumed before this update, divided by the unit and rounded down.
         """
         return self.counters[2]
 

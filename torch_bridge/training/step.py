@@ -195,8 +195,8 @@ class TrainStep:
         self._size = parallelism.size
         self._raises = on_nonfinite == "raise"
         self._is_peak_set = False
-        """True if `set_peak` has set the peaks, in this run or before; a resume then expects other
-        ones."""
+        """True if `set_peak` has set the peaks, in this run or before. The saved peaks may then
+        differ from the program's without a warning."""
         self._is_loading = False
         """True if a load has failed, so that the components have different states."""
         self._count_in_trainer = lightning_counter(layers)

@@ -122,6 +122,7 @@ class OptimizerSteppers:
         lrs: Sequence[Tensor | None] = [None] * len(groups)
         if is_on_device:
             lrs = self._clock.group_lrs[clock_groups]
+        is_sgd = type(optimizer) is torch.optim.SGD
         return _Attached(
             optimizer,
             groups,
@@ -129,8 +130,7 @@ class OptimizerSteppers:
             is_on_device,
             lrs,
             clock_groups,
-            has_momentum=type(optimizer) is torch.optim.SGD
-            and any(item.fused for item in settings),
+            has_momentum=is_sgd and any(item.fused for item in settings),
         )
 
     def _read_updates_made(self) -> int | None:
