@@ -123,7 +123,7 @@ def compare(*curves: Any) -> Comparison:
         notebook as a table, both with a note on what the numbers mean. A smaller bound is better.
 
     Raises:
-        TypeError: An argument is not a `Curve`, or a name is not a string.
+        TypeError: An argument is not a `Curve`.
         ValueError: No curve was given, or one is 0 at every step.
 
     >>> from plateau_jax import PlateauCurve, compare

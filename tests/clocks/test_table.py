@@ -147,6 +147,10 @@ ERRORS = [
     *each(lambda value: multiplier(TABLE, torch.ones(3, dtype=value)),
           [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64], TypeError, "step ",
           "{}"),
+    *each(lambda value: multiplier(TABLE, value), [3, 3.0, np.arange(3), None], TypeError, "step = ",
+          "must be a tensor of integers; write"),
+    *(row for call in (lambda value: multiplier(value, STEP), lambda value: tensors(value))
+      for row in each(call, [CURVE, CURVE.table.begin, None], TypeError, "table = ", "must be a table")),
     (lambda: multiplier(CURVE.table, STEP), TypeError, "table.begin", "int32", "write tensors"),
     *(row for names, column in (((), "begin"), (("start_low",), "start_low"))
       for row in each(lambda value, names=names: multiplier(with_dtype(value, *names), STEP),

@@ -92,6 +92,7 @@ ERRORS: list[Any] = [
     (lambda loader: loader.load_state_dict({"made_with": state()["made_with"]}), ValueError,
      "not the state of a loader"),
     (lambda loader: loader.load_state_dict(state() | {"batch": -1}), ValueError, "batch = -1"),
+    (lambda loader: loader.load_state_dict(state() | {"batch": 2}), ValueError, "batch = 2"),
     # Prefetching.
     (lambda: prefetch([NUMBERS] * 10, "cpu").state_dict(), TypeError, "has no state_dict"),
     (lambda: prefetch([], "cpu", 0), ValueError, "depth = 0", "at least 1"),

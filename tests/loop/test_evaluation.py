@@ -152,6 +152,7 @@ def _without_carry(model: nn.Module, batch: Any, carry: Any) -> Tensor:
 DATA, TIMED = [*batches(2), "not reached"], batches(1, time=2)
 ERRORS: list[Any] = [
     (lambda net: evaluate(net, [], mean_loss), ValueError, "batches is empty"),
+    (lambda net: evaluate(net, DATA, None), TypeError, "loss_fn = None", "callable"),
     (lambda net: evaluate(net, DATA, nn.MSELoss()), TypeError, "MSELoss", "wrap the criterion"),
     (lambda net: evaluate(net, DATA, _one_then_other(mean_loss, pair_loss)), TypeError, "a mean", "a pair"),
     (lambda net: evaluate(net, DATA, _one_then_other(pair_loss, mean_loss)), TypeError, "a mean", "a pair"),

@@ -37,6 +37,7 @@ def inference_net() -> Net:
 
 ERRORS: list[Any] = [
     (lambda build: build(precision="tf32"), ValueError, "precision = 'tf32'", "fp32"),
+    (lambda build: build(loss_fn=None), TypeError, "loss_fn = None", "callable"),
     (lambda build: build(on_nonfinite="stop"), ValueError, "on_nonfinite = 'stop'", "skip"),
     *each(lambda build, value: build(max_norm=value), [0, NAN], ValueError, "max_norm = {}"),
     (lambda build: build(max_norm=True), TypeError, "max_norm = True", "number"),

@@ -48,6 +48,7 @@ def multiplier(table: Segments, step: Tensor) -> Tensor:
     >>> multiplier(table, torch.tensor([0, 5, 10, 55, 100]))
     tensor([0.0000, 0.5000, 1.0000, 0.5000, 0.0000])
     """
+    _check_table(table)
     for name, column in table.columns().items():
         if not isinstance(column, Tensor) or column.dtype != torch.int32:
             raise TypeError(
@@ -76,12 +77,24 @@ def tensors(table: Segments, device: Any = None) -> Segments:
     Returns:
         A table of new int32 tensors of the same shapes. A column that is None stays None.
 
+    Raises:
+        TypeError: `table` is not a table.
+
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import tensors
     >>> tensors(PlateauCurve(100, warmup_steps=10).table).begin
     tensor([  0,  10, 100], dtype=torch.int32)
     """
+    _check_table(table)
     return table.map(lambda column: _copy_column(column, device))
+
+
+def _check_table(table: Any) -> None:
+    if not isinstance(table, Segments):
+        raise TypeError(
+            f"table = {checks.short_repr(table)} must be a table: curve.table, or what stack or "
+            "tensors returns"
+        )
 
 
 def _copy_column(column: Any, device: Any) -> Tensor:
@@ -91,12 +104,17 @@ def _copy_column(column: Any, device: Any) -> Tensor:
     return torch.tensor(np.asarray(column), dtype=torch.int32, device=device)
 
 
-def _clamp_steps(step: Tensor) -> Tensor:
+def _clamp_steps(step: Any) -> Tensor:
     """Clamp steps of any integer dtype to 0 … 2³¹ - 1, as int64.
 
     Raises:
         TypeError: The steps are not integers.
     """
+    if not isinstance(step, Tensor):
+        raise TypeError(
+            f"step = {checks.short_repr(step)} must be a tensor of integers; write "
+            "torch.tensor(step), or curve(step) for a number or a NumPy array"
+        )
     if step.is_floating_point() and not step.numel():  # torch.tensor([]), as in `checks.steps`
         step = step.to(torch.int32)
     if step.dtype == torch.bool or step.is_floating_point() or step.is_complex():

@@ -25,11 +25,13 @@ _TORCH_LOSS_MODULES = ("torch.nn.modules.loss", "torch.nn.functional")
 
 
 def check_loss_fn(loss_fn: Any) -> None:
-    """Reject torch's own criteria, which take outputs and targets.
+    """Reject objects that are not callable, and torch's own criteria.
 
     Raises:
         TypeError: `loss_fn` is one of these.
     """
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn = {checks.short_repr(loss_fn)} must be callable")
     function = loss_fn
     if isinstance(loss_fn, nn.Module):
         # A user's class derived from a criterion may have a `forward` that takes a model.

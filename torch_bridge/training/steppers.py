@@ -240,10 +240,14 @@ def check_capturable(optimizer: Optimizer) -> None:
     has_capturable = all(group.get("capturable", True) for group in groups)
     if not takes_found_inf(optimizer) or not has_capturable:
         names = ", ".join(kind.__name__ for kind in _WITH_FOUND_INF)
+        settings: list[str] = []
+        for name in ("fused", "capturable", "dampening"):
+            if name in optimizer.defaults:
+                settings.append(f"{name}={[group.get(name) for group in groups]}")
         raise ValueError(
             f"cuda_graph=True needs {names} with fused=True, with capturable=True if it has that, "
             f"and without dampening; the optimizer is {type(optimizer).__name__} with "
-            f"fused={[group.get('fused') for group in groups]}"
+            f"{', '.join(settings)}"
         )
 
 
