@@ -1,10 +1,10 @@
 """A curve for an option of an optimizer other than the learning rate, such as weight decay."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-import numpy as np
 from torch.optim import Optimizer
 
 from torch_bridge.clocks.saved_states import (
@@ -196,8 +196,10 @@ def _option(key: Any) -> GroupOption:
     index: Any = None
     if isinstance(key, tuple | list) and len(cast("Any", key)) == 2:
         name, index = cast("Any", key)
-    is_integer = isinstance(index, int | np.integer) and not isinstance(index, bool)
-    is_index = index is None or (is_integer and index >= 0)
+    if type(index) is not bool:
+        with suppress(TypeError):
+            index = operator.index(index)
+    is_index = index is None or (type(index) is int and index >= 0)
     if not isinstance(name, str) or not is_index:
         raise TypeError(
             f"key = {checks.short_repr(key)} must be a key of the parameter groups, or a key and "
@@ -205,6 +207,4 @@ def _option(key: Any) -> GroupOption:
         )
     if name in ("lr", "initial_lr"):
         raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
-    if index is not None:
-        index = int(index)
     return GroupOption(name, index)
