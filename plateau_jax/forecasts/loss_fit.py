@@ -212,7 +212,7 @@ class LossFit:
         law is fitted without the first 20 % of each run after its warmup, or 0 if a run then has
         fewer than 8 averages; d is the largest abs(δ) of the runs with a decay, δ the forecast of a
         fit to this run alone minus that of the fit to all, or 0 with one run; k is 0.01 loss
-        |log₂(peak/peak of the nearest run)|.
+        ∣log₂(peak/peak of the nearest run)∣.
 
         Args:
             curve: Any curve, of more than a tenth and at most four times the steps of the longest
