@@ -102,7 +102,7 @@ def test_peak_written_into_base_lrs_is_used() -> None:
 # Tensors, and new groups.
 
 
-@pytest.mark.parametrize("key", ["lr", "weight_decay", ("betas", 0)])
+@pytest.mark.parametrize("key", ["lr", "weight_decay", ("betas", np.int64(0))])
 @examples(40)
 @given(modest_peaks, st.booleans(), st.lists(st.sampled_from((CURVE, OTHER)), min_size=1, max_size=4))
 def test_groups_share_a_tensor_only_under_one_curve(
