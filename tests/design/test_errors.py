@@ -103,7 +103,7 @@ TEXT = csv_of(step=STEPS, loss=LOSSES)
 NO_CURVE = {"curve": None, "peak": None}
 # A log, what the user chose next to it, the argument that helps, the columns to choose from, and the message.
 LOGS: list[tuple[str, dict[str, Any], str | None, list[str], str]] = [
-    (TEXT, NO_CURVE, "lr", ["step", "loss"], "no usual column for lr among 'step', 'loss': give the run's"),
+    (TEXT, NO_CURVE, "lr", ["step", "loss"], "no usual column for lr among 'step', 'loss'"),
     (csv_of(step=[500, 600], loss=[3, 2], lr=[0, 0]), NO_CURVE, "curve", [], "no learning rate above 0"),
     (csv_of(step=STEPS, loss=LOSSES, train_loss=LOSSES), {}, "loss", ["loss", "train_loss"],
      "the log has several columns for loss"),
