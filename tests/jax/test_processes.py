@@ -16,8 +16,8 @@ from plateau_jax import PlateauCurve
 pytestmark = pytest.mark.slow
 
 UNIT, CURVE = 512, PlateauCurve(40, warmup_steps=4, plateaus=[(0, 60)])
-COUNT = "count=lengths.sum())  # the tokens of all processes"
-OF_THIS_PROCESS = f"count=np.int32({UNIT} + 64 * jax.process_index()))"
+COUNT = "tokens = lengths.sum()  # of all processes"
+OF_THIS_PROCESS = f"tokens = np.int32({UNIT} + 64 * jax.process_index())"
 """A number from the host, for the count of the global batch."""
 
 
