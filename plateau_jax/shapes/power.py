@@ -30,20 +30,27 @@ from plateau_jax.numerics.exponents import (
 from plateau_jax.shapes.shape import Interpolated, Position
 
 
-class PowerFromStart(Interpolated):
+class _Power(Interpolated):
+    """What both powers store in a row of the table."""
+
+    powers = "0.05", "20"
+    num_limbs = RATE_LIMBS + POWER_LIMBS
+
+    def parameters(self, start: Level, end: Level, length: int) -> tuple[int, ...]:
+        """Return r·2⁹³ with r = P/L, and P·2⁶²."""
+        rate = in_fixed_point(self.power / length, INVERSE_BITS)
+        return *cut_into_limbs(rate, RATE_LIMBS), *power_limbs(self.power)
+
+
+class PowerFromStart(_Power):
     """S(x) = x^P."""
 
     name = "1-x^P"
-    powers = "0.05", "20"
     equal_shapes: ClassVar[Mapping[str, str]] = {"1": "linear", "0.5": "1-sqrt"}
-    num_limbs = RATE_LIMBS + POWER_LIMBS
     counted_from = "start"
 
     def level(self, start: Level, end: Level, x: Fraction) -> Level:
         return exact.interpolate(start, end, exact.power(exact.to_decimal(x), self.power))
-
-    def parameters(self, start: Level, end: Level, length: int) -> tuple[int, ...]:
-        return _parameters(self.power, length)
 
     @staticmethod
     def interpolant(
@@ -52,32 +59,21 @@ class PowerFromStart(Interpolated):
         return _power_of_fraction(xp, segment, at.elapsed, parameters)
 
 
-class PowerFromEnd(Interpolated):
+class PowerFromEnd(_Power):
     """S(x) = 1 - (1 - x)^P."""
 
     name = "(1-x)^P"
-    powers = "0.05", "20"
     equal_shapes: ClassVar[Mapping[str, str]] = {"1": "linear"}
-    num_limbs = RATE_LIMBS + POWER_LIMBS
     counted_from = "end"
 
     def level(self, start: Level, end: Level, x: Fraction) -> Level:
         return exact.interpolate(end, start, exact.power(exact.to_decimal(1 - x), self.power))
-
-    def parameters(self, start: Level, end: Level, length: int) -> tuple[int, ...]:
-        return _parameters(self.power, length)
 
     @staticmethod
     def interpolant(
         xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
     ) -> Any:
         return _power_of_fraction(xp, segment, at.remaining, parameters)
-
-
-def _parameters(power: Fraction, length: int) -> tuple[int, ...]:
-    """Return r·2⁹³ with r = P/L, and P·2⁶²."""
-    rate = in_fixed_point(power / length, INVERSE_BITS)
-    return *cut_into_limbs(rate, RATE_LIMBS), *power_limbs(power)
 
 
 def _power_of_fraction(
