@@ -212,7 +212,7 @@ def test_process_with_little_memory() -> None:
 
 def test_random_states_are_restored() -> None:
     def draw() -> list[float]:
-        return [float(torch.rand(())), float(np.random.rand()), random.random()]  # noqa: NPY002
+        return [float(torch.rand(())), float(np.random.rand()), random.random()]  # noqa: NPY002 - the global generator
 
     def make_batch(size: int) -> Tensor:
         draw()
@@ -226,9 +226,9 @@ def test_random_states_are_restored() -> None:
             model, make_optimizer("adamw", model), lambda model, batch: model(batch).mean(), CURVE
         )
 
-    torch.manual_seed(0), np.random.seed(0), random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0), np.random.seed(0), random.seed(0)  # noqa: NPY002 - the global generator
     expected = draw()
-    torch.manual_seed(0), np.random.seed(0), random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0), np.random.seed(0), random.seed(0)  # noqa: NPY002 - the global generator
     find_batch_size(make_step, make_batch, 12)
     assert draw() == expected
 

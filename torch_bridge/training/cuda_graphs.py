@@ -43,12 +43,12 @@ _NOT_COMPARED = ("lr", "initial_lr", "params")
 
 def check_graph(model: nn.Module, parallelism: Parallelism, device: torch.device) -> None:
     """Reject what a CUDA graph cannot hold."""
-    is_wrapped = parallelism.is_distributed or is_checkpointed(model)
-    if is_wrapped or device.type != "cuda":
-        raise ValueError(
-            "cuda_graph=True needs a model on a CUDA device, not wrapped for several ranks, and "
-            f"without checkpoint_activations; this one is on {device}"
-        )
+    if parallelism.is_distributed:
+        raise ValueError("cuda_graph=True needs a model that is not wrapped for several ranks")
+    if is_checkpointed(model):
+        raise ValueError("cuda_graph=True needs a model without checkpoint_activations")
+    if device.type != "cuda":
+        raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
 
 
 class Guards:

@@ -237,18 +237,16 @@ def check_capturable(optimizer: Optimizer) -> None:
         ValueError: The optimizer is not fused, or not capturable.
     """
     groups = optimizer.param_groups
-    has_capturable = all(group.get("capturable", True) for group in groups)
-    if not takes_found_inf(optimizer) or not has_capturable:
-        names = ", ".join(kind.__name__ for kind in _WITH_FOUND_INF)
-        settings: list[str] = []
-        for name in ("fused", "capturable", "dampening"):
-            if name in optimizer.defaults:
-                settings.append(f"{name}={[group.get(name) for group in groups]}")
+    kind = type(optimizer).__name__
+    if not takes_found_inf(optimizer):
+        names = ", ".join(known.__name__ for known in _WITH_FOUND_INF)
+        fused = [group.get("fused") for group in groups]
         raise ValueError(
-            f"cuda_graph=True needs {names} with fused=True, with capturable=True if it has that, "
-            f"and without dampening; the optimizer is {type(optimizer).__name__} with "
-            f"{', '.join(settings)}"
+            f"cuda_graph=True needs {names} with fused=True; the optimizer is {kind} with "
+            f"fused={fused}, and SGD must have no dampening"
         )
+    if not all(group.get("capturable", True) for group in groups):
+        raise ValueError(f"cuda_graph=True needs {kind} with capturable=True next to fused=True")
 
 
 def _create_momentum(optimizer: Optimizer) -> None:
