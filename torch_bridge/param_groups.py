@@ -57,11 +57,14 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
             f"curve = {checks.short_repr(curve)} must be a Curve, such as "
             "PlateauCurve(total_steps), or one for each parameter group"
         )
-    if len(curve) != group_count:
-        raise ValueError(
-            f"curve has {len(curve)} curves; the optimizer has {group_count} parameter groups"
-        )
+    check_length("curve", curve, group_count)
     return list(curve)
+
+
+def check_length(name: str, values: Sequence[Any], group_count: int) -> None:
+    """Raise a ValueError unless there is a value for each parameter group."""
+    if len(values) != group_count:
+        raise ValueError(f"{name} has {len(values)} values for {group_count} parameter groups")
 
 
 def as_number(value: Any) -> Any:
@@ -181,8 +184,7 @@ def peaks_per_group(peak: Any, group_count: int) -> list[float]:
     if not checks.is_ordered(peak):
         return [base_value("peak", peak)] * group_count
     peaks = list(cast("Sequence[Any]", peak))
-    if len(peaks) != group_count:
-        raise ValueError(f"peak has {len(peaks)} numbers; there are {group_count} parameter groups")
+    check_length("peak", peaks, group_count)
     return [base_value(f"peak[{index}]", value) for index, value in enumerate(peaks)]
 
 

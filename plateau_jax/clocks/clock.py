@@ -48,10 +48,10 @@ class DataClock:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        unit = _check_amount("unit", self.unit, MAX_CONSUMED, "2**62")
+        unit = checks.in_range("unit", self.unit, 1, MAX_CONSUMED)
         object.__setattr__(self, "unit", unit)
         if self.count is not None:
-            count = _check_amount("count", self.count, MAX_COUNT, "2**62 - 1")
+            count = checks.in_range("count", self.count, 1, MAX_COUNT)
             object.__setattr__(self, "count", count)
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,13 +141,6 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
                 "plateaus=[(start %, duration %)], or, in a StagedCurve, a stage (steps,)"
             )
     return rules
-
-
-def _check_amount(name: str, value: Any, most: int, written: str) -> int:
-    amount = checks.integer(name, value)
-    if not 1 <= amount <= most:
-        raise ValueError(checks.must(name, amount, f"lie in 1 … {written} = {most}"))
-    return amount
 
 
 def check_consumed(consumed: int) -> int:

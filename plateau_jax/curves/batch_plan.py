@@ -209,9 +209,7 @@ class BatchPlan:
         batch = checks.at_least("batch", batch, 1)
         unit = checks.at_least("unit", unit, 1)
         check_unit(curve, unit)
-        largest = checks.integer("largest", largest)
-        if largest < batch:
-            raise ValueError(checks.must("largest", largest, f"be at least batch = {batch}"))
+        largest = checks.at_least("largest", largest, batch)
         highest = highest_level(curve.rows)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")

@@ -9,7 +9,7 @@ from plateau_jax.numerics.exact import as_level, from_decimal, nearest_float32, 
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP, Message
+from plateau_jax.validation.checks import Message
 from plateau_jax.validation.curve_warning import warn
 
 
@@ -29,9 +29,7 @@ class Cooldown(Curve, kind="cooldown"):
         curve = check_curve("curve", self.curve)
         at = checks.at_least("at", self.at, 0)
         steps = checks.at_least("steps", self.steps, 1)
-        if at + steps > MAX_STEP:
-            limit = f"be at most 2**31 - 1 = {MAX_STEP}"
-            raise ValueError(checks.must("at + steps", at + steps, limit))
+        checks.positive_int("at + steps", at + steps)
         to = checks.ratio("to", self.to)
         shape = known_shapes.canonical_shape("shape", self.shape, known_shapes.SHAPES)
 
@@ -90,9 +88,7 @@ class Then(Curve, kind="then"):
         if not 0 < scale <= 1:
             raise ValueError(checks.must("scale", scale, "lie in (0, 1]"))
         first = curve.total_steps
-        if first + other.total_steps > MAX_STEP:
-            total = f"{first} + {other.total_steps}"
-            raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
+        checks.positive_int("the sum of both total_steps", first + other.total_steps)
 
         self._set(scale=scale)
         factor = as_level(scale)
@@ -128,13 +124,8 @@ class Part(Curve, kind="part"):
         total = curve.total_steps
         stop = total
         if self.stop is not None:
-            stop = checks.at_least("stop", self.stop, 1)
-        start = checks.at_least("start", self.start, 0)
-        if stop > total:
-            limit = f"be at most the curve's total_steps = {total}"
-            raise ValueError(checks.must("stop", stop, limit))
-        if start >= stop:
-            raise ValueError(checks.must("start", start, f"be below stop = {stop}"))
+            stop = checks.in_range("stop", self.stop, 1, total)
+        start = checks.in_range("start", self.start, 0, stop - 1)
 
         self._set(start=start, stop=stop)
         cut = cut_segments(curve.rows, start, stop)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast, overload
 
-from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.drawing import axes
 from plateau_jax.drawing.sampling import CurveToDraw
 from plateau_jax.validation.checks import short_repr
@@ -43,16 +43,15 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('step', 'learning rate')
     """
-    drawn = [to_draw for _, to_draw in curves_to_draw("plot", curves)]
+    drawn = [to_draw for _, to_draw in curves_to_draw(curves)]
     return axes.draw(drawn, peak_value, ax)
 
 
-def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
-    """Return each curve among the arguments of a function, and what to draw of it.
+def curves_to_draw(curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
+    """Return each curve among the arguments of `plot`, and what to draw of it.
 
     The keys of a mapping become names.
     """
-    advice = f"write {function}(curve, other) or {function}({{'name': curve, ...}})"
     given: Any = curves
     if len(curves) == 1 and _is_collection(curves[0]):
         given = curves[0]
@@ -64,15 +63,12 @@ def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, 
         items = enumerate(cast("Iterable[Any]", given))
     checked: list[tuple[Curve, CurveToDraw]] = []
     for key, curve in items:
-        if not isinstance(curve, Curve):
-            argument = f"curves[{short_repr(key)}] = {short_repr(curve)}"
-            raise TypeError(f"{argument} must be a Curve: {advice}")
-        to_draw = curve._to_draw()
+        to_draw = check_curve(f"curves[{short_repr(key)}]", curve)._to_draw()
         if has_names:
             to_draw = to_draw._replace(name=str(key))
         checked.append((curve, to_draw))
     if not checked:
-        raise ValueError(f"there is no curve: {advice}")
+        raise ValueError("there is no curve: pass at least one")
     return checked
 
 

@@ -18,7 +18,6 @@ from plateau_jax.validation.checks import (
     Message,
     Path,
     at_least,
-    integer,
     is_ordered,
     must,
     number,
@@ -309,12 +308,9 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
         if isinstance(step, np.floating) and step.is_integer():
             # An array has one type: next to levels, its steps are floats.
             step = int(cast("Any", step))
-        step = integer(path_of_step, step)
+        step = at_least(path_of_step, step, previous)
         if not checked and step != 0:
             raise ValueError(must(path_of_step, step, "be 0, the first step of the curve"))
-        if step < previous:
-            at_least_previous = f"be at least {previous}, the step before it"
-            raise ValueError(must(path_of_step, step, at_least_previous))
         checked.append((step, ratio((*path, "level"), level)))
         previous = step
 

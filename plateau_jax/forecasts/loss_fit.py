@@ -119,8 +119,6 @@ def _checked_runs(runs: Any) -> list[LossRun]:
     items: list[Any] = [runs]
     if checks.is_ordered(runs) and not isinstance(runs, LossRun):
         items = list(runs)
-    if not items:
-        raise ValueError("there is no run: write fit_losses([run, ...])")
     for run in items:
         if not isinstance(run, LossRun):
             raise TypeError(
@@ -319,7 +317,7 @@ class LossFit:
         """
         lines: list[LossLine] = []
         if curves is not None:
-            named = curves_to_draw("fit.plot", (curves,))
+            named = curves_to_draw((curves,))
             labels = legend_labels([to_draw for _, to_draw in named])
             for label, (curve, _) in zip(labels, named, strict=True):
                 lines.append(self._line(curve, peak_value, label))
@@ -347,11 +345,12 @@ class LossFit:
             peak = peak_value_of(self.runs)
         else:
             peak = float(checks.number("peak_value", peak_value))
-        if peak <= 0:
-            raise ValueError(checks.must("peak_value", peak, "be positive"))
         largest_lr = peak * largest_multiplier(curve, curve.total_steps)
         if not largest_lr > 0:
-            raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
+            raise ValueError(
+                f"curve = {checks.short_repr(curve)} has no positive learning rate with peak_value "
+                f"= {peak:g}"
+            )
         if abs(octaves_to_runs(largest_lr, self.runs)) > math.log2(_MAX_PEAK_FACTOR) + 1e-9:
             peak_of_runs = max(run._largest_learning_rate() for run in self.runs)
             raise ValueError(

@@ -272,10 +272,7 @@ def _check_count(count: Any) -> Any:
     count = unwrap_array(count)
     if isinstance(count, jax.Array):
         return _clip_count(count)
-    checked = checks.integer("count", count)
-    if not 0 <= checked <= MAX_COUNT:
-        raise ValueError(checks.must("count", checked, f"lie in 0 … 2**30 = {MAX_COUNT}"))
-    return np.int32(checked)
+    return np.int32(checks.in_range("count", count, 0, MAX_COUNT))
 
 
 def _clip_count(count: jax.Array) -> jax.Array:

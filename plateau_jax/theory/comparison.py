@@ -133,7 +133,7 @@ def compare(*curves: Any) -> Comparison:
     >>> [round(bound, 2) for bound in table.bounds], [round(peak, 2) for peak in table.peaks]
     ([1.0, 1.21], [1.0, 1.44])
     """
-    checked = curves_to_draw("compare", curves)
+    checked = curves_to_draw(curves)
     names = legend_labels([to_draw for _, to_draw in checked])
     minima = [minimize_bound(curve) for curve, _ in checked]
     first = minima[0]

@@ -108,12 +108,27 @@ def at_least(path: Path | str, value: Any, least: int, requirement: str = "be an
     return value
 
 
+def in_range(path: Path | str, value: Any, least: int, most: int) -> int:
+    """Return the value as a Python int in least … most."""
+    value = integer(path, value)
+    if not least <= value <= most:
+        raise ValueError(must(path, value, f"lie in {least} … {_show_limit(most)}"))
+    return value
+
+
+def _show_limit(limit: int) -> str:
+    """Return 100 as "100", and 2147483647 as "2**31 - 1 = 2147483647"."""
+    bits = limit.bit_length()
+    if bits < 30:
+        return str(limit)
+    if limit == 2**bits - 1:
+        return f"2**{bits} - 1 = {limit}"
+    return f"2**{bits - 1} = {limit}"
+
+
 def positive_int(path: Path | str, value: Any) -> int:
     """Return the value as a Python int in 1 … 2³¹ - 1."""
-    value = integer(path, value)
-    if not 1 <= value <= MAX_STEP:
-        raise ValueError(must(path, value, f"lie in 1 … 2**31 - 1 = {MAX_STEP}"))
-    return value
+    return in_range(path, value, 1, MAX_STEP)
 
 
 def _unwrap_scalar(value: Any) -> Any:

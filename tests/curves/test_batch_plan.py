@@ -137,7 +137,7 @@ OF_CALLS = [
     (lambda value: BatchPlan.seesaw(FLAT, 8, unit=8, largest=value), "largest", TypeError, "integer",
      [8.0, True]),
     (lambda value: BatchPlan.seesaw(FLAT, 8, unit=8, largest=value), "largest", ValueError,
-     "at least batch = 8", [0, 7]),
+     "at least 8", [0, 7]),
     (lambda value: BatchPlan.seesaw(value, 8, unit=8, largest=16), "curve", TypeError, "a Curve", [None]),
     (lambda value: BatchPlan(value), "pairs", TypeError, "sequence of pairs", [8, {0: 8}]),
     (lambda value: BatchPlan([value, 8]), "pairs[0]", TypeError, "pair (threshold, batch)", [0, (0, 8, 9)]),

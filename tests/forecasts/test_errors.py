@@ -138,7 +138,7 @@ AT_HALF = LossRun(HALF, 2e-3 * (1 - 9e-7), STEPS, LOSSES)
 FIT_ERRORS: list[Row] = [
     *each(lambda value: fit_losses(value), [None, 3, "run", [RUN, LOSSES]], TypeError,
           "must be a LossRun: write LossRun("),
-    (lambda: fit_losses([]), ValueError, "no run: write fit_losses("),
+    (lambda: fit_losses([]), ValueError, "no run's learning rate falls"),
     (lambda: fit_losses(changed(RUN, LOSSES, slice(None, None, 3))), ValueError,
      "of 17 logged losses", "at least 20", "more often"),
     (lambda: fit_losses(changed(RUN, LOSSES, STEPS < 400)), ValueError, "no run's", "half", "with a decay"),
@@ -176,7 +176,7 @@ FIT_ERRORS += [
         (PlateauCurve(100), None, ValueError, "10 % of the run's steps", "in samples or tokens"),
         (CURVE, 1.51e-3, ValueError, "0.00151", "factor of 1.5 from that of the runs, 0.001"),
         (CURVE, 0.66e-3, ValueError, "0.00066", "factor of 1.5"),
-        (CURVE, -1.0, ValueError, "peak_value = -1.0 must be positive"),
+        (CURVE, -1.0, ValueError, "no positive learning rate with peak_value = -1"),
         (CURVE, "high", TypeError, "peak_value = 'high' must be a number"),
         (ZERO, None, ValueError, "no positive learning rate"),
         (lambda step: 1.0, None, TypeError, "must be a Curve"),

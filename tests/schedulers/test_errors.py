@@ -86,7 +86,7 @@ BUILDING: list[Row] = [
     *each(lambda optimizer, value: lambda_lr(optimizer, value), [{"kind": 1}, [CURVE, None], iter([CURVE])],
           TypeError, "curve"),
     *each(lambda optimizer, value: lambda_lr(optimizer, [CURVE] * value), [0, 1, 3], ValueError,
-          "{} curves", "2 parameter"),
+          "curve has {}", "2 parameter"),
     *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, value), [1.0, True, None, "3"], TypeError,
           "last_epoch = {}", "integer"),
     *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, value), [-2, -(2**80)], ValueError,

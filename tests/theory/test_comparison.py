@@ -70,9 +70,9 @@ def test_notebook_shows_same_table() -> None:
 ZERO, LONG_ZERO = (build({"stages": [(5,)] * count, "start": 0.0}) for count in (1, 1000))
 ERRORS = [
     # `plot` has the same checks: `drawing/test_plots` has more rows.
-    (lambda: compare(), ValueError, "there is no curve: write compare"),
+    (lambda: compare(), ValueError, "there is no curve"),
     (lambda: compare("cosine"), TypeError, "curves[0] = 'cosine'", "be a Curve"),
-    (lambda: compare(COSINE, {"a": LINEAR}), TypeError, "curves[1] = {", "be a Curve: write compare"),
+    (lambda: compare(COSINE, {"a": LINEAR}), TypeError, "curves[1] = {", "be a Curve"),
     (lambda: compare({"a": COSINE, "b": 3}), TypeError, "curves['b'] = 3", "be a Curve"),
     (lambda: compare(COSINE, ZERO), ValueError, "StagedCurve(", "has no positive"),
     (lambda: compare(LONG_ZERO), ValueError, "... has no positive learning rate"),

@@ -45,14 +45,6 @@ class Counters(NamedTuple):
     updates."""
 
 
-def checked_updates(name: str, value: Any) -> int:
-    """Return a number of updates as a Python int, if the device can count on from it."""
-    updates = checks.at_least(name, value, 0)
-    if updates > MAX_CONSUMED:
-        raise ValueError(f"{name} = {updates} must be at most 2**62")
-    return updates
-
-
 class Clock:
     """Counts updates on the device, and looks up their learning rates, without synchronizing.
 
@@ -361,10 +353,7 @@ def _write_count(target: Tensor, count: Any) -> None:
             target.copy_(count.detach()).clamp_(0, MAX_COUNT)
             return
         count = count.item()  # in host memory, so this does not synchronize
-    number = checks.at_least("count", count, 0)
-    if number > MAX_COUNT:
-        raise ValueError(f"count = {number} must be less than 2**62")
-    target.fill_(number)
+    target.fill_(checks.in_range("count", count, 0, MAX_COUNT))
 
 
 def _check_tensor(count: Tensor) -> None:

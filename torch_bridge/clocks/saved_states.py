@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from torch_bridge.curve_api import (
+    MAX_CONSUMED,
     CheckedClock,
     Curve,
     Record,
@@ -25,6 +26,7 @@ from torch_bridge.curve_api import (
     shortest_decimal,
     warn,
 )
+from torch_bridge.param_groups import check_length
 
 States = tuple[Any, ...]
 """The state of each rule: a named tuple of NumPy's int32 and float32."""
@@ -159,10 +161,7 @@ def _on_fresh_clock(saved: Position, clock: CheckedClock) -> Position:
 def read_records(saved: Any, group_count: int) -> list[Record]:
     """Return the record of each parameter group."""
     records = [read_record(f"records[{index}]", record) for index, record in enumerate(saved)]
-    if len(records) != group_count:
-        raise ValueError(
-            f"state_dict has {len(records)} records for {group_count} parameter groups"
-        )
+    check_length("records in state_dict", records, group_count)
     return records
 
 
@@ -189,7 +188,7 @@ def _read_update_position(
 
 def _read_data_position(state: Mapping[str, Any], updates: int, unit: Any) -> _SavedPosition:
     unit = checks.at_least("unit", unit, 1)
-    consumed = check_consumed(checks.at_least("consumed", state["consumed"], 0))
+    consumed = checks.in_range("consumed", state["consumed"], 0, MAX_CONSUMED)
     curve_step = checks.integer("curve_step", state["curve_step"])
     if curve_step != consumed // unit:
         raise ValueError(

@@ -111,11 +111,7 @@ def make_loader(
             "but those of seed= and shuffle=, so that the place in the data is (epoch, batch)"
         )
     batch_size = checks.at_least("batch_size", batch_size, 1)
-    seed = checks.at_least("seed", seed, 0)
-    if seed >= 2**32:
-        raise ValueError(
-            f"seed = {seed} must be below 2**32: torch's generator would ignore the bits above"
-        )
+    seed = checks.in_range("seed", seed, 0, 2**32 - 1)  # torch's generator ignores higher bits
     shuffle = overrides.pop("shuffle", training)
     drop_last = overrides.pop("drop_last", training)
     batches = GlobalBatches(

@@ -242,11 +242,8 @@ class ResumableLoader(DataLoader[Any]):
         with reading_state_of("a loader that make_loader built", state_dict):
             self._check_made_with(state_dict["made_with"])
             epoch = checks.at_least("epoch", state_dict["epoch"], 0)
-            batch = checks.at_least("batch", state_dict["batch"], 0)
-        if batch >= self.batch_sampler.count:
-            raise ValueError(
-                f"batch = {batch} must be below {self.batch_sampler.count}, those of an epoch"
-            )
+            last = self.batch_sampler.count - 1  # of an epoch
+            batch = checks.in_range("batch", state_dict["batch"], 0, last)
         self._position = (epoch, batch)
         self._next_start = self._position
         self._iteration = None

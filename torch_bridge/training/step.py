@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.clocks.device_clock import Clock, checked_updates
+from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.clocks.saved_states import (
     dump_hold_states,
     dump_records,
     reading_state_of,
     warn_of_different_peaks,
 )
-from torch_bridge.curve_api import AnyClock, Curve, check_clock, checks, warn
+from torch_bridge.curve_api import MAX_CONSUMED, AnyClock, Curve, check_clock, checks, warn
 from torch_bridge.distributed.distribution import parallelism_of
 from torch_bridge.distributed.parallelism import Sharded, check_shardable
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
@@ -175,7 +175,7 @@ class TrainStep:
         is_start_known = initial_updates is not None
         updates_before = 0
         if initial_updates is not None:
-            updates_before = checked_updates("initial_updates", initial_updates)
+            updates_before = checks.in_range("initial_updates", initial_updates, 0, MAX_CONSUMED)
         if updates_before > 0:
             for item in optimizers:
                 check_peaks_are_known(item, f"initial_updates = {updates_before}")

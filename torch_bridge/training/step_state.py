@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.clocks.device_clock import Clock, Counters, checked_updates
+from torch_bridge.clocks.device_clock import Clock, Counters
 from torch_bridge.clocks.saved_states import States, read_position
-from torch_bridge.curve_api import checks
+from torch_bridge.curve_api import MAX_CONSUMED, checks
 from torch_bridge.distributed.dtensors import host_copier, mesh_of
 from torch_bridge.distributed.plain_names import to_plain_names
+from torch_bridge.param_groups import check_length
 from torch_bridge.training.optimizer_states import check_same_parameters
 
 
@@ -262,8 +263,8 @@ def read_saved_run(
     Raises:
         ValueError: See `TrainStep.load_state_dict`.
     """
-    applied = checked_updates("applied", saved["applied"])
-    skipped = checked_updates("skipped", saved["skipped"])
+    applied = checks.in_range("applied", saved["applied"], 0, MAX_CONSUMED)
+    skipped = checks.in_range("skipped", saved["skipped"], 0, MAX_CONSUMED)
     position = read_position(
         saved, applied, clock.curves, clock.checked, "TrainStep", strict=strict
     )
@@ -275,8 +276,5 @@ def read_saved_run(
     states = as_list(saved["optimizer"], optimizers)
     groups = chain.from_iterable(state["param_groups"] for state in states)
     peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
-    if len(peaks) != len(clock.peaks):
-        raise ValueError(
-            f"state_dict has {len(peaks)} parameter groups; this step has {len(clock.peaks)}"
-        )
+    check_length("initial_lr in state_dict", peaks, len(clock.peaks))
     return SavedRun(counters, peaks, position.hold_states, position.messages)
