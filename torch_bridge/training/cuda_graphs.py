@@ -117,8 +117,21 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return tuple(map(_comparable, cast("tuple[Any, ...]", value)))
     if isinstance(value, Tensor):
-        return id(value)
+        return _Identity(value)
     return value
+
+
+class _Identity:
+    """Equals an `_Identity` of the same object. Its `id` alone may pass to a later object."""
+
+    def __init__(self, item: object) -> None:
+        self._item = item
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self._item is other._item
+
+    def __hash__(self) -> int:
+        return id(self._item)
 
 
 class _FlatBatch(NamedTuple):

@@ -1,6 +1,7 @@
 """Captured updates: a change to what they depend on takes effect, without false alarms; clocks are held."""
 
 import copy
+import weakref
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
@@ -154,6 +155,11 @@ def test_contents_of_a_list_are_compared() -> None:
         betas[index] = value
         assert guards.failed()
         guards.record()
+    del value
+    recorded = weakref.ref(betas[1])
+    betas[1] = torch.tensor(0.99)
+    assert guards.failed()
+    assert recorded() is not None  # so no new tensor gets its id
 
 
 def test_followed_settings_match_hand_written_loop(device: str) -> None:
