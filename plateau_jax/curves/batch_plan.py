@@ -178,8 +178,8 @@ class BatchPlan:
         doublings at one step become one jump. Doublings at or past the end are left out.
 
         Train with `plan.scale(curve, unit, reference=batch)`. Its learning rate jumps up by a
-        factor of √2 at each doubling. While that of `curve` halves, it falls by √2, jump included.
-        At every sample, lr/√batch is the same as with `curve` and a constant batch.
+        factor of √2 at each doubling, then falls by half before the next. At every sample,
+        lr/√batch is the same as with `curve` and a constant batch.
 
         Source: Seesaw, Meterez et al. 2025 (arXiv:2510.14717), which reaches the loss of a cosine
         at equal FLOPs, below the critical batch size.

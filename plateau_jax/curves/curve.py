@@ -342,8 +342,8 @@ class Curve(ABC):
         With a clock it must have been saved before `step`, since several updates may use one step.
 
         Two levels are equal if they agree to 60 digits, and different otherwise, even if they round
-        to the same float32. Segments that hold the same level are equal, whatever their arguments
-        were. Segments that move are equal if they have the same first step, length, shape and
+        to the same float32. Segments that hold the same level are equal, however they were
+        described. Segments that move are equal if they have the same first step, length, shape and
         levels. For step 0 the result is True.
 
         Args:

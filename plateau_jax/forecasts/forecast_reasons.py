@@ -16,12 +16,12 @@ _MAX_HORIZON = 4.0
 _MIN_HORIZON = 0.1
 """A curve has more than this fraction of the steps of the longest run."""
 
-# In steps of the longest run: a curve below or above is less certain because of its length alone.
+# Ratios to the steps of the longest run. Outside them, the forecast of a curve is less certain.
 _SHORT = 0.3
 _LONG = 2.0
 
 _LONGER = 1.05
-"""A curve counts as longer than the longest run above this ratio."""
+"""Above this ratio, a curve counts as longer than the longest run."""
 
 _MAX_CHANGE_BY_START = 0.005
 _MAX_CHANGE_BY_RUN = 0.006

@@ -38,7 +38,7 @@ _MAX_MISFIT_OF_SEVERAL = 0.008
 # The limits below were chosen on published runs from eight sources. `_lags` raises one false alarm
 # in 472 fits of raw losses. It detects a fraction of 0.87 to 0.96 of EMAs, with factors of 0.9 and
 # 0.99, and of running means. `_START_FACTOR` rejects none of 776 fits of raw losses, and 0.9 of
-# those to runs without their beginning.
+# the fits to runs without their beginning.
 _FEWEST_TO_COMPARE_LAGS = 120
 _LAGS = 60
 _MAX_NOISE_FACTOR = 2.0

@@ -50,8 +50,8 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
 
     S₀, the largest S of the logged losses, and p₀, the largest learning rate of the runs, only set
     the units. The fit minimizes the weighted mean of the squared relative errors plus
-    (0.02·(α - 0.44))², with α in [0.05, 1.5]; for each α, non-negative least squares gives the
-    other three numbers.
+    (0.02·(α - 0.44))², with α in [0.05, 1.5]. For each α, floor, scale and noise follow by
+    non-negative least squares.
 
     The fit uses the losses after the warmup and 3 % of the run, without spikes: one or two losses
     that exceed both neighbors by 1 % plus six times the noise. It averages them in at most 60
@@ -62,7 +62,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     log.
 
     Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811.
-    N is the term T₂ of the bound in `compare`, with m/10 added to a denominator. The powers and
+    N is the term T₂ of the bound in `compare`, with m/10 added to one denominator. The powers and
     weights were chosen on published runs.
 
     Args:
@@ -374,7 +374,7 @@ class LossFit:
         return self._laws.terms(progress, noise, octaves)
 
     def _prediction(self, curve: Curve, peak_value: float | None) -> Prediction:
-        """Forecast the loss after the last step; differences need the terms."""
+        """Return the forecast for the last step of a curve, with the terms for differences."""
         curve_at_peak = self._at_peak(curve, peak_value)
         terms = self._terms(curve_at_peak, np.array(curve.total_steps))
         loss = float(terms.loss)

@@ -22,7 +22,7 @@ _PEAK_SD = 0.01
 
 
 class ForecastTerms(NamedTuple):
-    """Forecasts, and the terms of their uncertainty, which have signs.
+    """Forecasts, and the terms of their uncertainty with their signs.
 
     Attributes:
         loss: The forecasts.

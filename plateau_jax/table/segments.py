@@ -137,14 +137,14 @@ def _encode_row(segment: ExactSegment) -> Segments:
     phase_begin = segment.begin
     length = 0
     inverse = 0
-    kind = 0
+    shape_number = 0
     parameters: dict[str, tuple[int, ...]] = {}
     if segment.length > 0 and segment.shape and not segment.holds and low <= high:
         shape = parse_shape(segment.shape)
         phase_begin -= segment.skipped
         length = segment.length
         inverse = (1 << INVERSE_BITS) // length
-        kind = SHAPE_NUMBERS[shape.name]
+        shape_number = SHAPE_NUMBERS[shape.name]
         parameters[shape.name] = shape.parameters(segment.start, segment.end, length)
     inverse_high, inverse_middle = _split_words(inverse >> LIMB_BITS)
     start_high, start_low = _split_words(first)
@@ -161,7 +161,7 @@ def _encode_row(segment: ExactSegment) -> Segments:
         end_high=end_high,
         end_low=end_low,
         start_float32=_float32_bits(exact.round_to_float32(start, exact.BITS)),
-        kind=kind,
+        kind=shape_number,
         parameters=parameters,
         shift=shift if shift and length else None,
     )
