@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Reject options of which one would have no effect, a wrong peak, and a closed output."""
+    """Reject an option without effect, a wrong peak, and a closed standard output."""
     problems = {
         "standard output is closed": sys.stdout is None,
         "--fit requires --compare": options.fit and not options.compare,
@@ -91,7 +91,7 @@ def _serve_design_page(options: argparse.Namespace) -> None:
 
 
 def _build_curves(options: argparse.Namespace) -> list[Curve]:
-    """Return the curve that the options describe, if they describe one, and those of --from."""
+    """Return the curve that the options describe, if any, and those of --from."""
     arguments = _curve_arguments(options)
     has_length = "total_steps" in arguments or "stages" in arguments
     takes_several = options.compare or options.design
@@ -173,7 +173,7 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
 
 
 def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> None:
-    """Write the files that the options name. Standard output may be data, so notes avoid it."""
+    """Write the files that the options name. Notes go to standard error: the output may be data."""
     if options.plot is not None:
         _write_picture(curves, options.plot, options.peak)
     for (log, *_), run in zip(options.fit, runs, strict=True):

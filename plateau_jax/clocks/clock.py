@@ -1,4 +1,4 @@
-"""The argument `clock`: what moves a run along its curve."""
+"""The argument `clock`, which decides how updates move a run along its curve."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ MAX_CONSUMED = 2**62
 """The largest unit, and the largest sum of counts: `TrainStep` counts in int64 on the device."""
 
 MAX_COUNT = MAX_CONSUMED - 1
-"""The largest count of an update: the sum of two fits into an int64."""
+"""The largest count of an update: `MAX_CONSUMED` plus such a count fits into int64."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class CheckedClock:
         return self.unit is not None or len(self.rules) > 0
 
     def to_plain(self) -> dict[str, Any] | list[dict[str, Any]] | None:
-        """Return the clock as plain JSON values, as a record holds it."""
+        """Return the clock as the plain JSON values in a record."""
         if self.unit is not None:
             return DataClock(self.unit, self.count).to_dict()
         if self.rules:
@@ -89,7 +89,7 @@ class CheckedClock:
 
 
 def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
-    """Check the argument `clock` of a run under these curves, one for each parameter group.
+    """Check the argument `clock` of a run with these curves, one for each parameter group.
 
     Raises:
         TypeError: It is neither a `DataClock` nor a rule nor a list of rules.
@@ -113,7 +113,7 @@ def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
 
 
 def _clock_of_batch_plan(curves: Sequence[Curve]) -> DataClock | None:
-    """Return the clock of the first curve that `BatchPlan.scale` has tied to a unit, if any."""
+    """Return the clock of the first curve that follows a batch plan, or None."""
     for curve in curves:
         if curve.unit is not None:
             return DataClock(curve.unit)
@@ -125,8 +125,8 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
     if isinstance(clock, list | tuple):
         rules = tuple(cast("Any", clock))
     if not all(isinstance(rule, Rule) for rule in rules):
-        kinds = "be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of such rules"
-        raise TypeError(checks.must("clock", clock, kinds))
+        allowed = "be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of such rules"
+        raise TypeError(checks.must("clock", clock, allowed))
     if not rules:
         raise ValueError("clock is an empty list: leave it out to count updates")
     if any(curve != curves[0] for curve in curves):
@@ -144,7 +144,7 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
 
 
 def check_consumed(consumed: int) -> int:
-    """Return the samples or tokens that a run consumed, if the clock can still count more."""
+    """Return the samples or tokens that a run consumed; raise a ValueError if they are too many."""
     if consumed > MAX_CONSUMED:
         raise ValueError(
             f"the run would have consumed {consumed} samples or tokens, more than 2**62"

@@ -14,7 +14,7 @@ The run then moves to the next step of the curve unless `held`. After a skipped 
 `decide`, or discard its result. States keep their structure and dtypes.
 """
 
-# The same bits in NumPy, torch and compiled JAX need some care:
+# For the same bits in NumPy, torch and compiled JAX:
 # - No Python branch depends on a value, so that `decide` can be traced and captured.
 # - Nothing is divided: 1/every is rounded to float32 once, on the host.
 # - XLA contracts a·b + c into one fused operation that rounds only once, even across an
@@ -41,7 +41,7 @@ class FlatState(NamedTuple):
     """
 
     updates: Any
-    """int32: updates at this step so far; the rule's `limit` once it has released the flat part."""
+    """int32: updates at this step so far; `limit` once the rule has released the flat part."""
     stale: Any
     """int32: readings in a row without improvement; -1 before the first reading."""
     filled: Any
@@ -58,7 +58,7 @@ class BelowState(NamedTuple):
     left: Any
     """int32: updates for which the curve still has to be held."""
     promised: Any
-    """int32: sum of `steps` over all values that were reached; it determines which ones."""
+    """int32: sum of `steps` over all values that were reached; it tells which ones were."""
     filled: Any
     """int32: number of metrics in the unfinished mean."""
     total: Any
@@ -78,7 +78,7 @@ def initial_state(rule: Rule) -> FlatState | BelowState:
 def decide(
     xp: Any, rules: Sequence[Rule], states: Sequence[Any], flat: Any, metric: Any
 ) -> tuple[tuple[Any, ...], Any]:
-    """Return each rule's state after an update, and True if any rule holds the curve at its step.
+    """Return the rules' states after an update, and True if any rule holds the curve at its step.
 
     Every rule sees every update and counts independently of the others.
 
@@ -120,8 +120,8 @@ def decide(
     held = holds[0]
     for is_holding in holds[1:]:
         held = held | is_holding
-    # Another rule may hold the curve at a flat start that this one has released. Its state is then
-    # kept, so that it does not hold the same part again; it is reset at the next step.
+    # A rule that has released a flat part keeps its state while another rule holds the curve there,
+    # so that it does not hold the same part again. It is reset at the next step.
     stays = flat & held
     return tuple(_reset_unless(xp, stays, state) for state in updated), held
 
@@ -135,7 +135,7 @@ def _update_until_flat(
         bound = state.best * float(np.float32(1 - rule.threshold))
     else:
         # `best` is a product behind a `where`, so a constant must not be subtracted from it (see
-        # above). This `where` yields the threshold whenever a reading is complete, but XLA cannot
+        # the top). This `where` yields the threshold whenever a reading is complete, but XLA cannot
         # know that.
         bound = state.best - xp.where(finite, float(np.float32(rule.threshold)), metric)
     is_first = state.stale < 0

@@ -1,4 +1,4 @@
-"""The record of a run, and the comparison of two records: may a saved run resume?"""
+"""The record of a run, and a comparison of two records, which decides if a saved run may resume."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 def resume_record(
     curve: Curve, peak_value: Any = None, clock: AnyClock | None = None
 ) -> dict[str, Any]:
-    """Return what `check_resume` needs to know about this run; save it next to the optax state.
+    """Return the record of a run for `check_resume`; save it next to the optax state.
 
     The optax state holds the step of the curve, but neither the curve nor its clock nor the peak. A
     run that uses several curves needs a record of each. The states of `lambda_lr` and `TrainStep`
@@ -50,9 +50,9 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) ->
 
     A different curve is accepted if both agree at every step below `step` (`Curve.same_until`),
     such as a cooldown that leaves the saved curve there. With a clock they must agree at `step`
-    too, unless the saved curve ends there: updates may have used it already. The peaks are compared
-    if both records have one and updates may have run. The clocks must be the same, except for the
-    `count` of a `DataClock`.
+    too, since updates may have used it already, unless the saved curve ends there. The peaks are
+    compared if both records have one and the run may have made updates. The clocks must be the
+    same, except for the `count` of a `DataClock`.
 
     Args:
         saved: What `resume_record` returned for the saved run, from JSON, orbax (`JsonSave`),
@@ -60,7 +60,7 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) ->
         now: What `resume_record` returns for the run that resumes. To resume with a different peak,
             leave out its `peak_value`.
         step: The step of the curve in the saved state, which gives the next learning rate. An
-            integer, or an integer array without dimensions, NumPy's or JAX's. With `scale_by_curve`
+            integer, or an integer array without dimensions of NumPy or JAX. With `scale_by_curve`
             it is the `curve_step` of its state, `optax.tree.get(state, "curve_step")`; with a
             clock, this is not the number of updates. With `optax_schedule` it is optax's count of
             updates, `optax.tree.get(state, "ScaleByScheduleState").count`.
@@ -87,7 +87,7 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) ->
 
 
 class Record(NamedTuple):
-    """A record in plain values. `read_curve` builds its curve, which another version may reject."""
+    """A record in plain values; `read_curve` builds its curve, which this version may reject."""
 
     curve: Any
     peak_value: float | None = None
@@ -111,7 +111,7 @@ def _describe_problem(saved: Record, now: Record, step: int) -> str:
 
     current_curve = read_curve("now", now)
     if saved.curve == now.curve:
-        return ""  # without building the saved one, which takes long if it has many stages
+        return ""  # without building the saved curve, which is slow if it has many stages
     saved_curve = read_curve("saved", saved)
     difference = describe_curve_difference(saved_curve, current_curve, step, can_stand_still)
     if difference:
@@ -140,8 +140,8 @@ def read_record(name: str, record: Any) -> Record:
 
 def _parse_record(record: Any) -> Record:
     entries = _to_plain_value(record)
-    # An unknown key shows that this is another dictionary, such as a curve's, which may have a
-    # "curve" too.
+    # An unknown key shows that this is a different dictionary, such as that of a curve, which may
+    # have the key "curve" too.
     if not isinstance(entries, dict) or not {"curve"} <= entries.keys() <= set(Record._fields):
         raise ValueError('it must be a dictionary with the keys "curve", "peak_value" and "clock"')
     parsed = Record(**cast("dict[str, Any]", entries))
@@ -187,8 +187,8 @@ def read_curve(name: str, record: Record) -> Curve:
 def describe_clock_difference(saved: Any, now: Any) -> str:
     """Return how a clock differs from the saved one, as a part of a sentence; "" if not.
 
-    Both are plain values. They are not built into rules, which would be compared by types too: a
-    library that stores [0.3, 5] as floats returns 5.0.
+    Both are plain values, and are compared as such: building rules from them would also check their
+    types, and a library that stores [0.3, 5] as floats returns 5.0.
     """
     if _without_count(saved) == _without_count(now):
         return ""
@@ -209,7 +209,7 @@ _CLASSES = {"data": "DataClock", "hold_until_flat": "HoldUntilFlat", "hold_below
 
 
 def show_clock(clock: Any) -> str:
-    """Return the Python expression that builds a clock of plain values, if its kind is known."""
+    """Return the Python expression that builds a clock; the plain values if its kind is unknown."""
     if isinstance(clock, list):
         rules = [show_clock(rule) for rule in cast("list[Any]", clock)]
         if len(rules) == 1:
@@ -227,7 +227,7 @@ def show_clock(clock: Any) -> str:
 def describe_peak_difference(saved: Any, now: Any) -> str:
     """Return how a peak differs from the saved one, as a part of a sentence; "" if not.
 
-    A peak is a number, or a list of those of all parameter groups; None is not compared.
+    A peak is a number, or a list with a number for each parameter group. None is not compared.
     """
     if saved is None or now is None or saved == now:
         return ""
@@ -242,7 +242,7 @@ def shortest_decimal(peak: Any) -> float:
 def describe_curve_difference(
     saved: Curve, current: Curve, step: int, is_step_used: bool, driven: str = "learning rates"
 ) -> str:
-    """Return how the curves differ at the steps of a run, as a part of a sentence; "" if nowhere.
+    """Return how curves differ at the steps of a run, as a part of a sentence; "" if they do not.
 
     Args:
         saved: The curve of the run so far.
@@ -250,8 +250,8 @@ def describe_curve_difference(
         step: The step to resume at; all steps below it are compared.
         is_step_used: True if an update may have used `step` already, because with a clock several
             updates may share a step. Then `step` is compared too, except at or past the end of the
-            saved curve, where the next phase of `saved.then(...)` may have another level.
-        driven: The values that follow the curve.
+            saved curve, where the next phase of `saved.then(...)` may have a different level.
+        driven: The name of the values that follow the curve.
     """
     first = current.first_difference(saved)
     if first is None or step < first:
@@ -263,10 +263,10 @@ def describe_curve_difference(
 
 
 def _is_discontinuous(saved: Curve, current: Curve, step: int) -> bool:
-    """Return True if a run that has used `step` of the saved curve would jump at this step."""
+    """Return True if the level at `step`, which a run has used, would change."""
     if step >= saved.total_steps:
         return False
-    # Nearly equal is enough, because a cooldown rounds the level at which it begins.
+    # Levels need to be only nearly equal, because a cooldown rounds the level at which it begins.
     return not math.isclose(saved(step), current(step), rel_tol=2**-22, abs_tol=2**-57)
 
 
@@ -281,8 +281,9 @@ def _show_differing_arguments(saved: Curve, current: Curve) -> str:
 def _differing_arguments(saved: Curve, current: Curve, path: Path = ()) -> Iterator[str]:
     """Yield "argument=saved, now current" for each argument that differs.
 
-    This includes arguments of a curve within a curve, which has this path. Of curves of two kinds,
-    only kind and length are shown; of a list, only the first item that differs.
+    The arguments of a curve within a curve are included; `path` is that of the inner curve. For two
+    curves of different kinds, only kind and length are shown; for a list, only the first item that
+    differs.
     """
     old, new = saved.to_dict(), current.to_dict()
     if old.keys() != new.keys() or old.get("kind") != new.get("kind"):

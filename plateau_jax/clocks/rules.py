@@ -1,4 +1,4 @@
-"""Rules that hold a curve at a step: frozen, and checked when they are built."""
+"""Rules that hold a curve at a step. They are frozen, and check their arguments."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
@@ -17,9 +17,9 @@ class HoldUntilFlat:
     Without a rule, each update moves the run to the next step of the curve. While a rule holds the
     curve, updates continue at the same step. A flat part is a run of steps at one exact level: a
     plateau, or a stage that stays at its level. The curve is held at the first step of the flat
-    part, until `patience` readings in a row bring no improvement, and at most for `limit` updates
-    at that step. The remaining steps of the flat part then follow without another hold. With
-    `limit=1` the curve is never held.
+    part until `patience` readings in a row bring no improvement, but for at most `limit` updates at
+    that step. The remaining steps of the flat part then follow without another hold. With `limit=1`
+    the curve is never held.
 
     Pass a rule, or a list of rules, as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or
     `resume_record`.
@@ -92,8 +92,8 @@ class HoldBelow:
 
     After this update, and after the next `steps` - 1 updates, the run stays at its step of the
     curve. Otherwise each update moves it to the next step. For several values write
-    `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached once. If
-    several values are reached at once, or one during a hold, their steps are added.
+    `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached only once.
+    If several values are reached at once, or one during a hold, their steps are added.
 
     A reading consists of `every` metrics, counted from the first update of the run and summed in
     order. Each metric is first rounded to float32; one that is not finite is left out of the mean.

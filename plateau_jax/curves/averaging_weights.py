@@ -17,7 +17,7 @@ Evaluate = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 def weights(rows: Sequence[ExactSegment], evaluate: Evaluate, steps: Any) -> NDArray[np.float64]:
-    """Return `Curve.merge_weights` for the segments and the values of a curve."""
+    """Compute `Curve.merge_weights` from the segments and the values of a curve."""
     steps = _check_steps(steps)
     pieces = _cut_to_range(rows, steps[0], steps[-1])
     levels = _levels_at_ends(evaluate, pieces)
@@ -25,15 +25,15 @@ def weights(rows: Sequence[ExactSegment], evaluate: Evaluate, steps: Any) -> NDA
     means = sums / np.diff(steps) / levels[0, 0]
     # Every mean is rounded to a multiple of 2⁻⁵³. In [0, 1] float64 holds all of these, so the
     # differences and all of their partial sums are exact: the weights add up to exactly 1, in any
-    # order. Rounded sums could make a mean exceed its predecessor, and a weight negative; `minimum`
-    # prevents that.
+    # order. Rounding errors in the sums could make a mean exceed its predecessor, and a weight
+    # negative; `minimum` prevents that.
     means = np.rint(means / _UNIT) * _UNIT
     means = np.minimum.accumulate([1.0, *means])
     return means - np.append(means[1:], 0.0)
 
 
 def _cut_to_range(rows: Sequence[ExactSegment], start: int, stop: int) -> NDArray[np.int64]:
-    """Return (first step, first step after it) of each segment, cut to start … stop - 1."""
+    """Return (first step, first step after) of each segment, cut to the steps start … stop - 1."""
     borders = [(row.begin, after or MAX_STEP) for row, after in nonempty_segments(rows)]
     pieces = np.array(borders).clip(start, stop)
     is_empty = pieces[:, 0] == pieces[:, 1]

@@ -23,9 +23,9 @@ class BatchPlan:
 
         consumed(0) = 0,    consumed(u + 1) = consumed(u) + plan(consumed(u))
 
-    and a batch that begins below a threshold may end above it. Thresholds and batches are in the
-    same unit, samples or tokens. All numbers are Python integers of any size, and no method loops
-    over updates.
+    A batch that begins below a threshold may end above it. Thresholds and batches are in the same
+    unit, samples or tokens. All numbers are Python integers of any size, and no method loops over
+    updates.
 
     Plans are frozen. Plans with equal pairs are equal and have the same hash.
 
@@ -132,13 +132,13 @@ class BatchPlan:
         Each factor is the float64 nearest to the exact power, read as the decimal that it prints
         as. The level held past the end is scaled for the last batch of the plan.
 
-        Where the factor is at most 1, values are as accurate as those of any curve; where it is
-        above 1, they are within half a unit in the last place plus 2⁻⁵⁸ times the factor (of nested
-        scalings, times the product of the factors).
+        If the factor is at most 1, values are as accurate as those of any curve. If it is above 1,
+        they are within half a unit in the last place plus 2⁻⁵⁸ times the factor (for nested
+        scalings, the product of the factors).
 
-        Scale last: the thresholds count from the first step of the curve. After another curve
-        (`then`), or without its beginning (`part`), they move with it, and a cooldown of a scaled
-        curve does not follow later batches.
+        Scale last: the thresholds count from the first step of the curve. They move with the curve
+        if it follows another one (`then`) or loses its beginning (`part`), and a cooldown of a
+        scaled curve does not follow later batches.
 
         Sources: the square root, for Adam and similar optimizers, Malladi et al. 2022
         (arXiv:2205.10287); the exponent 1, for SGD, Goyal et al. 2017 (arXiv:1706.02677).
@@ -151,9 +151,9 @@ class BatchPlan:
 
         Returns:
             A curve of `curve.total_steps` steps. Its `unit` is `unit`: without `clock=`,
-            `lambda_lr`, `TrainStep` and `scale_by_curve` count in it, and they reject a clock of
-            any other unit. `optax_schedule` has no clock; call it with the step of the curve, not
-            with optax's count of updates.
+            `lambda_lr`, `TrainStep` and `scale_by_curve` count in this unit, and they reject a
+            clock with a different one. `optax_schedule` has no clock; call it with the step of the
+            curve, not with optax's count of updates.
 
         Raises:
             TypeError: `curve` is not a curve; another argument is not a number, or not an integer.
@@ -173,18 +173,16 @@ class BatchPlan:
     def seesaw(cls, curve: Curve, batch: int, *, unit: int, largest: int) -> "BatchPlan":
         """Return a plan that doubles the batch each time the curve has halved.
 
-        The batch doubles for the k-th time at the first step from which the curve, the level held
-        past its end included, stays at or below 2⁻ᵏ of its largest value, as long as it is at most
-        `largest`. Several doublings at one step are one jump; doublings at or past the end are left
-        out.
+        The k-th doubling takes place at the first step from which the curve stays at or below 2⁻ᵏ
+        of its largest value, also past its end. The batch never exceeds `largest`. Several
+        doublings at one step become one jump. Doublings at or past the end are left out.
 
-        `plan.scale(curve, unit, reference=batch)` is the curve to train with. Its learning rate
-        jumps up by √2 at each doubling; from one doubling to the next it falls by √2 in all where
-        the original halves. At every sample, lr/√batch is the same as with `curve` and a constant
-        batch.
+        Train with `plan.scale(curve, unit, reference=batch)`. Its learning rate jumps up by a
+        factor of √2 at each doubling, then falls by half before the next. At every sample,
+        lr/√batch is the same as with `curve` and a constant batch.
 
-        Source: Seesaw, Meterez et al. 2025 (arXiv:2510.14717), which finds the loss of a cosine at
-        equal FLOPs, below the critical batch size.
+        Source: Seesaw, Meterez et al. 2025 (arXiv:2510.14717), which reaches the loss of a cosine
+        at equal FLOPs, below the critical batch size.
 
         Args:
             curve: The curve, in steps of `unit` samples or tokens.
@@ -221,7 +219,7 @@ class BatchPlan:
             step = first_step_at_or_below(curve.rows, level)
             if step is None or step >= curve.total_steps:
                 break
-            pairs[step * unit] = doubled  # in place of a smaller batch at the same step
+            pairs[step * unit] = doubled  # replaces a smaller batch at the same step
             doubled *= 2
             level = scaled(level, _HALF)
         return cls(list(pairs.items()))
@@ -298,8 +296,8 @@ class BatchPlan:
 
 def _updates_to_reach(goal: int, consumed: int, batch: int) -> int:
     """Return the least number of updates after which at least `goal` is consumed."""
-    # Division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up to 28. It
-    # is below 0 if the previous batch has already passed the goal.
+    # A division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up to 28.
+    # It is negative if the previous batch has already passed the goal.
     return max(0, -((consumed - goal) // batch))
 
 

@@ -31,11 +31,11 @@ class Curve(ABC):
     that builds it.
 
     Every multiplier is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the
-    exact curve by at most half a unit in the last place plus 2⁻⁵⁸ (more where `BatchPlan.scale`
+    exact curve by at most half a unit in the last place plus 2⁻⁵⁸ (more if `BatchPlan.scale`
     multiplies by a factor above 1). At the first step of a segment, and throughout a segment that
-    holds its level, it is the float32 nearest to the exact level; the first step of a part, or of a
-    new batch, may lie within a segment. Values never rise within a falling segment and never fall
-    within a rising one.
+    holds its level, it is the float32 nearest to the exact level. (A part, or a new batch, may
+    begin within a segment, where this does not hold.) Values never rise within a falling segment
+    and never fall within a rising one.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
@@ -56,15 +56,16 @@ class Curve(ABC):
     """Nesting depth of derived curves."""
 
     unit: int | None
-    """Samples or tokens per step, for a curve that `BatchPlan.scale` returned or that is derived
-    from one."""
+    """Samples or tokens per step, for a curve from `BatchPlan.scale` or derived from one; else
+    None."""
 
     table: Segments
     """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays of shape
     (rows,).
 
     A `PlateauCurve` with k plateaus has 2k + 3 rows, a `StagedCurve` one for each stage and one for
-    the end, wherever they lie. So moving a plateau changes numbers, but no array's shape."""
+    the end, wherever they lie. So moving a plateau changes numbers, but not the shape of an
+    array."""
 
     _decoded: DecodedTable
     """The table with the words of each column joined into 64-bit integers."""
@@ -73,7 +74,7 @@ class Curve(ABC):
     """The first step of each row, and the rows themselves, as Python integers."""
 
     _kind: ClassVar[str | None] = None
-    """The value of `"kind"` in `to_dict`."""
+    """The value of `"kind"` in `to_dict`; None if there is no such key."""
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
         if cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
@@ -82,7 +83,7 @@ class Curve(ABC):
                 "curve, or a class that holds it"
             )
         cls._kind = kind
-        serialization.KINDS[kind] = cls
+        serialization.CURVE_CLASSES[kind] = cls
 
     @abstractmethod
     def __post_init__(self) -> None:
@@ -95,12 +96,12 @@ class Curve(ABC):
     def _freeze(
         self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None
     ) -> None:
-        """Set the attributes of a curve whose arguments have been checked and set."""
+        """Set the other attributes of a curve, after its arguments have been checked and set."""
         rows = tuple(rows)
         object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
         self._set(rows=rows, depth=depth, unit=unit, total_steps=rows[-1].begin)
-        # Not on first use: torch.compile would trace the construction of the tables in the first
-        # call.
+        # Built here and not on first use: otherwise torch.compile would trace this construction in
+        # the first call.
         table = segments.encode_table(rows)
         decoded = segments.decode_table(NUMPY, table)
         self._set(table=table, _decoded=decoded, _decoded_rows=segments.python_rows(decoded))
@@ -230,10 +231,10 @@ class Curve(ABC):
         >>> branch([3999, 4000, 4250, 5000]), branch.total_steps
         (array([1. , 1. , 0.5, 0. ], dtype=float32), 5000)
         """
-        return serialization.KINDS["cooldown"](self, at, steps, to=to, shape=shape)
+        return serialization.CURVE_CLASSES["cooldown"](self, at, steps, to=to, shape=shape)
 
     def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
-        """Return a curve that follows this one to its end, then `other`, times `scale`.
+        """Return a curve that follows this one to its end, then `other` times `scale`.
 
             curve(step)                          for step < total_steps
             scale · other(step - total_steps)    after that
@@ -259,19 +260,19 @@ class Curve(ABC):
         >>> restarted([10, 100, 110, 200]), restarted.total_steps
         (array([1. , 0. , 0.5, 0. ], dtype=float32), 200)
         """
-        return serialization.KINDS["then"](self, other, scale=scale)
+        return serialization.CURVE_CLASSES["then"](self, other, scale=scale)
 
     def part(self, start: int = 0, stop: int | None = None) -> "Curve":
         """Return the steps `start` … `stop` - 1 of this curve, as a curve.
 
             part(step) = curve(start + step)      for 0 <= step < stop - start
 
-        These values have the bits of the curve's. After them the part holds the level at `stop`:
-        where the curve jumps there, the level after the jump.
+        These values have the same bits as those of the curve. After them the part holds the level
+        at `stop`; if the curve jumps there, this is the level after the jump.
 
-        Use it for a run that ends before its decay does, or to stretch a decay that is running:
-        follow this curve up to a step, then a longer curve from the step at which the longer one is
-        at the same level.
+        Use it for a run that ends before its decay does. Or stretch a decay in progress: join the
+        part of this curve up to a step and the part of a longer curve that begins at the same
+        level.
 
         Args:
             start: First step of the part.
@@ -293,21 +294,21 @@ class Curve(ABC):
         >>> half.then(cosine.part(500)).same_until(cosine, 2000)
         True
         """
-        return serialization.KINDS["part"](self, start, stop)
+        return serialization.CURVE_CLASSES["part"](self, start, stop)
 
     def merge_weights(self, steps: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Return weights that turn checkpoints of a constant learning rate into a cooldown.
 
         Keep training at the level of step `steps[0]`, and save checkpoints θ₀, …, θ_k after `steps`
-        updates. Their weighted mean Σ c_j θ_j is then where this curve would have led:
+        updates. Their weighted mean Σ c_j θ_j then approximates the model that this curve leads to:
 
-            w_j = mean of curve(steps[j-1]), …, curve(steps[j] - 1), over curve(steps[0])
+            w_j = mean of curve(steps[j-1]), …, curve(steps[j] - 1), divided by curve(steps[0])
             c₀ = 1 - w₁,    c_j = w_j - w_{j+1},    c_k = w_k
 
-        With plain SGD, the same gradients and a checkpoint after every update, the mean is exact.
-        With fewer checkpoints or another optimizer it is close to a cooldown. Whether its loss is
-        as low depends on the problem: compare both once. `torch_bridge.Checkpoints.merge` takes the
-        mean of saved models.
+        With plain SGD, the same gradients and a checkpoint after every update, this is exact. With
+        fewer checkpoints or a different optimizer, the mean is close to a cooldown. Whether its
+        loss is as low depends on the problem: compare both once. `torch_bridge.Checkpoints.merge`
+        takes the mean of saved models.
 
         The time grows with the number of steps at which the curve moves: 0.1 s for a million.
 
@@ -337,13 +338,13 @@ class Curve(ABC):
     def same_until(self, other: "Curve", step: int) -> bool:
         """Return True if both curves give the same float32 at every step below `step`.
 
-        Then a run that was saved under one of them, at or before `step`, can resume under the
-        other; with a clock, which can leave several updates at one step, strictly before `step`.
+        Then a run that was saved under one of them at or before `step` can resume under the other.
+        With a clock it must have been saved before `step`, since several updates may use one step.
 
         Two levels are equal if they agree to 60 digits, and different otherwise, even if they round
         to the same float32. Segments that hold the same level are equal, however they were
         described. Segments that move are equal if they have the same first step, length, shape and
-        levels. For step 0 the answer is True.
+        levels. For step 0 the result is True.
 
         Args:
             other: The curve to compare with.
@@ -364,7 +365,7 @@ class Curve(ABC):
         return difference is None or step <= difference
 
     def first_difference(self, other: "Curve") -> int | None:
-        """Return the largest step for which `same_until` is True; None if it is for all.
+        """Return the largest step for which `same_until` is True; None if it is True for all.
 
         Args:
             other: The curve to compare with.
@@ -459,9 +460,9 @@ class Curve(ABC):
         `PlateauCurve`, and `StagedCurve.from_dict` only a `StagedCurve`.
 
         A mapping without the key `"kind"` is a `StagedCurve` if it has the key `"stages"`, else a
-        `PlateauCurve`. Sequences may be lists or tuples, and containers OmegaConf's. A string may
-        say a number: YAML reads `1e-4` as a string, and a command line everything. Lengths may be
-        percentages, and `"rest"` in the stages of a mapping with `"total_steps"`, as in the
+        `PlateauCurve`. Sequences may be lists or tuples, and containers OmegaConf's. Numbers may be
+        strings: YAML reads `1e-4` as a string, and a command line passes nothing else. Lengths may
+        be percentages, and `"rest"` in the stages of a mapping with `"total_steps"`, as in the
         constructors.
 
         Args:
@@ -490,7 +491,7 @@ class Curve(ABC):
         return serialization.curve_from_dict(cls, arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickles and copies hold the arguments alone: rows and tables are computed from them again.
+        # Pickles and copies hold only the arguments, from which rows and tables are computed again.
         arguments = serialization.arguments_of(self)
         return partial(serialization.rebuild_curve, type(self), arguments), ()
 

@@ -36,8 +36,8 @@ class Cooldown(Curve, kind="cooldown"):
         start = segment_at(curve.rows, at).at(at)
         end = as_level(to)
         if rounded(start) == rounded(end):
-            # The level reached may equal `to` though it is written with irrational terms. One
-            # object for both ends makes the segment flat.
+            # The level at step `at` may equal `to` but for its last digits. The same object at both
+            # ends makes the segment flat.
             start = end
         if end > start:
             reached = nearest_float32(from_decimal(start))
@@ -63,9 +63,9 @@ class Cooldown(Curve, kind="cooldown"):
 
 
 def _rows_until(curve: Curve, step: int) -> list[ExactSegment]:
-    """Return the segments of a curve, cut at a step; those after it are empty."""
-    # Empty ones are kept: the number of rows does not depend on the step, so it may move without
-    # recompilation. A row that is cut short keeps its length, and with it the bits of its values.
+    """Return the segments of a curve, cut off at a step; those after it are empty."""
+    # Empty ones are kept: the number of rows then does not depend on the step, which may change
+    # without recompilation. A row that is cut off keeps its length, so its values keep their bits.
     rows = [row._replace(begin=min(row.begin, step)) for row in curve.rows]
     rows[-1] = rows[-1]._replace(kind="hold")
     return rows
@@ -97,7 +97,7 @@ class Then(Curve, kind="then"):
 
     def _legend_phrases(self) -> list[str]:
         phrases = self.curve._legend_phrases()
-        # Only what differs: a restart of the same curve would repeat every phrase.
+        # Only new phrases: a restart of the same curve would repeat all of them.
         new = [phrase for phrase in self.other._legend_phrases() if phrase not in phrases]
         then = f"then {self.curve.total_steps}–{self.total_steps}"
         if self.scale != 1:
@@ -142,7 +142,7 @@ class Part(Curve, kind="part"):
 
 
 def depth_above(*curves: Curve) -> int:
-    """Return the depth of a curve that is derived from these."""
+    """Return the depth of a curve that is derived from these curves."""
     depth = 1 + max(curve.depth for curve in curves)
     if depth > MAX_DEPTH:
         raise ValueError(f"derived curves are nested {depth} deep; at most {MAX_DEPTH} may be")
@@ -150,7 +150,7 @@ def depth_above(*curves: Curve) -> int:
 
 
 def _common_unit(curve: Curve, other: Curve) -> int | None:
-    """Return the unit of a curve that is made of two, of which one or both may have none."""
+    """Return the unit of a curve that joins these two; None if neither has a unit."""
     if curve.unit is None:
         return other.unit
     if other.unit not in (None, curve.unit):

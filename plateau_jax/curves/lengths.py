@@ -1,4 +1,4 @@
-"""Lengths as fractions of all steps: `"2%"`, and `"rest"` for what the other stages leave."""
+"""Lengths as fractions of all steps: `"2%"`, and `"rest"` for the steps that other stages leave."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -12,7 +12,7 @@ _REST = "rest"
 
 
 def _is_percentage(value: Any) -> TypeGuard[str]:
-    """Return True if the value was meant as a percentage."""
+    """Return True if the value is meant as a percentage."""
     return isinstance(value, str) and "%" in value
 
 
@@ -38,7 +38,7 @@ def _parse_percentage(path: Path | str, written: str) -> Decimal:
 
 
 def length_in_steps(path: Path | str, length: Any, total_steps: int) -> int:
-    """Return a length that is a number of steps, of any sign, or a percentage of the total."""
+    """Return a length in steps: an integer of any sign, or a percentage of the total."""
     if _is_percentage(length):
         return _percentage_in_steps(path, length, total_steps)
     return integer(path, length, "be an integer, or a percentage of total_steps such as '2%'")
@@ -51,8 +51,8 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
     """
     steps: list[int] = []
     rests: list[int] = []
-    kinds = "be an integer, or with total_steps a percentage such as '2%' or the word 'rest'"
-    requirement = f"{kinds}; a stage is (steps, to, shape)"
+    allowed = "be an integer, or with total_steps a percentage such as '2%' or the word 'rest'"
+    requirement = f"{allowed}; a stage is (steps, to, shape)"
     for index, length in enumerate(lengths):
         path = "stages", index, "steps"
         is_rest = isinstance(length, str) and length == _REST

@@ -54,8 +54,8 @@ class PlateauCurve(Curve):
         cosine    i + (1 - i)·(1 - cos(π·step/W))/2
 
     A plateau (p, d) starts s = floor(N·p/100) steps after the warmup and lasts l = floor(N·d/100)
-    steps. Its level is the one that a single cosine over all decaying steps has reached there, not
-    counting the steps of earlier plateaus. With E = N - Σ l decaying steps, the level of the n-th
+    steps. Its level is the one that a single cosine over all decaying steps, without the steps of
+    earlier plateaus, has reached there. With E = N - Σ l decaying steps, the level of the n-th
     plateau is
 
         r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2
@@ -163,7 +163,7 @@ class PlateauCurve(Curve):
         # Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0.
         warn_of_lr("min_lr_ratio", min_lr_ratio, 1e-4)
         if warmup:
-            # A warmup of (step + 1)/W starts at 1/W, which is below 1e-4 if it is long.
+            # A warmup of (step + 1)/W starts at 1/W, which is below 1e-4 for a long warmup.
             warn_of_lr("init_lr_ratio", init_lr_ratio, min(1e-4, 1 / (warmup + 1)))
 
     def _legend_phrases(self) -> list[str]:
@@ -193,8 +193,8 @@ def _rows(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[Exac
 
     `plateaus` are valid pairs (first step, number of steps), sorted.
     """
-    # Empty segments are kept: the table's shape then depends on the number of plateaus alone, and
-    # moving one never makes JAX compile again.
+    # Empty segments are kept: the table's shape then depends only on the number of plateaus, and
+    # moving one never makes JAX recompile.
     shape = curve.decay_shape
     peak = Level(1)
     lowest = as_level(curve.min_lr_ratio)
@@ -272,8 +272,8 @@ def place_plateaus(
         placed.append(_Plateau(first, length, ("plateaus", index), pair))
     placed.sort()
 
-    # In steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300 and (30.03, 10)
-    # starts there.
+    # Compared in steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300, and
+    # (30.03, 10) starts there.
     for plateau, following in pairwise(placed):
         before = f"before the next plateau starts, at step {following.start}"
         _check_end(plateau, following.start, before)
@@ -287,7 +287,7 @@ def place_plateaus(
 
 
 def _check_end(plateau: _Plateau, last: int, deadline: str) -> None:
-    """Raise a ValueError if a plateau ends after the step `last`, the deadline in words."""
+    """Raise a ValueError if a plateau ends after step `last`, which `deadline` puts in words."""
     end = plateau.start + plateau.length
     if end > last:
         span = f"it lasts from step {plateau.start} to step {end}"

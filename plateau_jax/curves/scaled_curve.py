@@ -20,8 +20,8 @@ from plateau_jax.validation import checks
 _MAX_FACTOR = 2**31
 
 _HIGHEST = Level("1.000000000000001")
-"""Two rounded decimals may multiply to a little above 1: 0.7071067811865476 · 1.4142135623730951 is
-1 + 7·10⁻¹⁷."""
+"""The product of two rounded decimals may be a little above 1: 0.7071067811865476 ·
+1.4142135623730951 is 1 + 7·10⁻¹⁷."""
 
 
 @final
@@ -116,7 +116,7 @@ def _scaled_rows(
 def _factor(batch: int, reference: int, exponent: float) -> float:
     """Return the float64 nearest to (batch/reference)^exponent."""
     factor = nearest_power(Fraction(batch, reference), as_written(exponent))
-    # Beyond these limits 62 bits are too few, and the numbers are surely a mistake.
+    # Outside these limits 62 bits are too few, and the arguments are surely a mistake.
     if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
         nearer = f"be nearer to the batch {checks.short_repr(batch)}"
         effect = f"the factor is {factor:.3g}, outside 2**-31 … 2**31"

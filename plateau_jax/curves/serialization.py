@@ -1,7 +1,7 @@
 """Conversion of curves to plain JSON values and back.
 
-A curve is a frozen dataclass whose fields are its arguments. A kind of curve registers with its
-class: `class Cooldown(Curve, kind="cooldown")`.
+A curve is a frozen dataclass whose fields are its arguments. A subclass of `Curve` registers itself
+under its kind: `class Cooldown(Curve, kind="cooldown")`.
 """
 
 import inspect
@@ -16,8 +16,8 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 MAX_DEPTH = 64
 """The greatest nesting depth of derived curves."""
 
-KINDS: dict[str | None, type[Any]] = {}
-"""The class of each `"kind"`; None for mappings without this key."""
+CURVE_CLASSES: dict[str | None, type[Any]] = {}
+"""The class for each value of `"kind"`; None is for mappings without this key."""
 
 NESTED = "curve", "other"
 """The arguments that are curves."""
@@ -50,9 +50,9 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
     """Build the curve that `curve_to_dict` or a configuration file describes.
 
     Args:
-        cls: The kind of curve; `Curve` for any.
+        cls: The class that the curve must have; `Curve` accepts any.
         arguments: The kind and the arguments of the curve.
-        path: The path of a curve within another one, for messages.
+        path: The path of this curve within the outermost one, for messages.
     """
     if not isinstance(arguments, Mapping):
         raise TypeError(must(path or "arguments", arguments, "be a mapping, as to_dict returns it"))
@@ -60,13 +60,14 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
         raise ValueError(f"derived curves are nested more than {MAX_DEPTH} deep")
 
     values = dict(cast("Mapping[str, Any]", arguments))
-    kind = _pop_kind(values, path)
-    if not issubclass(kind, cls):
-        raise ValueError(f"these are the arguments of a {kind.__name__}, not of a {cls.__name__}")
-    names = list(inspect.signature(kind).parameters)
+    curve_class = _pop_class(values, path)
+    class_name = curve_class.__name__
+    if not issubclass(curve_class, cls):
+        raise ValueError(f"these are the arguments of a {class_name}, not of a {cls.__name__}")
+    names = list(inspect.signature(curve_class).parameters)
     for name, value in values.items():
         if name not in names:
-            known = f"{kind.__name__}, which has {', '.join(names)}"
+            known = f"{class_name}, which has {', '.join(names)}"
             problem = f"{short_repr(name)} is not an argument of {known}"
             raise ValueError(Message((), problem).within(path))
         if name in NESTED:
@@ -75,32 +76,32 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
             values[name] = parse_numbers(value)
 
     try:
-        # `to_dict` writes all fields and nothing else: such a curve has warned already.
-        if values.keys() == {field.name for field in fields(kind)}:
-            return rebuild_curve(kind, values)
-        return kind(**values)
+        # `to_dict` writes exactly the fields: such a curve has warned already.
+        if values.keys() == {field.name for field in fields(curve_class)}:
+            return rebuild_curve(curve_class, values)
+        return curve_class(**values)
     except (TypeError, ValueError) as error:
         error.args = (message_of(error).within(path),)
         raise
 
 
-def _pop_kind(values: dict[str, Any], path: Path) -> type[Any]:
-    """Remove the key "kind", if there is one, and return the class that the values are for."""
+def _pop_class(values: dict[str, Any], path: Path) -> type[Any]:
+    """Remove the key "kind", if there is one, and return the class of the curve."""
     if "kind" not in values:
         if "stages" in values:
-            return KINDS["staged"]
-        return KINDS[None]
+            return CURVE_CLASSES["staged"]
+        return CURVE_CLASSES[None]
     kind = values.pop("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        known = ", ".join(repr(name) for name in KINDS if name)
+    if not isinstance(kind, str) or kind not in CURVE_CLASSES:
+        known = ", ".join(repr(name) for name in CURVE_CLASSES if name)
         raise ValueError(must((*path, "kind"), kind, f"be one of {known}, or left out"))
-    return KINDS[kind]
+    return CURVE_CLASSES[kind]
 
 
 def parse_numbers(value: Any, depth: int = 2) -> Any:
-    """Return a value with numbers in place of the strings that say them.
+    """Replace strings that are numbers: the value itself, or items of sequences.
 
-    A string may be the value itself or an item of a sequence, nested `depth` times at most.
+    Sequences may be nested `depth` deep.
 
     >>> parse_numbers([["1e4", "2%"], ["1e-4", "linear"]])
     [[10000, '2%'], [0.0001, 'linear']]
@@ -113,7 +114,7 @@ def parse_numbers(value: Any, depth: int = 2) -> Any:
 
 
 def _parse_number(text: str) -> int | float | str:
-    """Return the number that a text says, or the text: YAML reads 1e-4 as a string."""
+    """Return the number in a text, or else the text: YAML reads 1e-4 as a string."""
     try:
         number = Decimal(text)
     except ArithmeticError:

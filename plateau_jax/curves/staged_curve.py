@@ -120,8 +120,8 @@ class StagedCurve(Curve, kind="staged"):
     _: KW_ONLY
     start: float = 0.0
 
-    # Written out for `total_steps`, which is not a field: `dataclasses.replace` would pass the old
-    # total on with new stages.
+    # Written by hand for `total_steps`, which is not a field: `dataclasses.replace` would pass the
+    # old total with new stages.
     def __init__(
         self,
         stages: Sequence[Stage | tuple[Any, ...]],
@@ -219,9 +219,9 @@ class StagedCurve(Curve, kind="staged"):
         counts.
 
         A curve of 10 000 points takes about 0.2 seconds to build, one of a million 20 to 30 seconds
-        and 1 GB. A call with one step takes a few microseconds, with any number of points. Records
-        and states hold all points: a resume under a different curve takes twice as long as the
-        build.
+        and 1 GB. A call with one step takes a few microseconds, whatever the number of points.
+        Records and states hold all points, and resuming under a different curve takes twice as
+        long as building one.
 
         Args:
             points: At least two pairs of a step and a level in [0, 1]: a sequence, an iterator such
@@ -256,7 +256,7 @@ class StagedCurve(Curve, kind="staged"):
             else:
                 stages.append(Stage(steps, to))
 
-        # Not by __init__: the points are checked, and a million stages need no second check.
+        # Without __init__: the points are checked already, and checking a million stages is slow.
         curve = object.__new__(cls)
         curve._set(stages=tuple(stages), start=start)
         with suppress_warnings():  # they would name stages, which the user did not write
@@ -306,7 +306,7 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
     for path, step, level in pairs("points", points, "(step, level)"):
         path_of_step = (*path, "step")
         if isinstance(step, np.floating) and step.is_integer():
-            # An array has one type: next to levels, its steps are floats.
+            # An array has one dtype: next to levels, steps are floats.
             step = int(cast("Any", step))
         step = at_least(path_of_step, step, previous)
         if not checked and step != 0:
@@ -336,7 +336,7 @@ def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
 
 
 def _check_stage(path: Path, stage: Any) -> Stage:
-    """Return the stage with its level and shape checked, and with its length as it was given."""
+    """Return the stage with its level and shape checked; its length is left as it was given."""
     items = tuple(stage) if is_ordered(stage) else ()
     if not 1 <= len(items) <= 3:
         layout = "be a stage (steps, to, shape); to and shape may be left out"
@@ -352,8 +352,8 @@ def _check_stage(path: Path, stage: Any) -> Stage:
 
 def _rows(stages: Sequence[Stage], start: exact.Level) -> Iterator[ExactSegment]:
     """Yield one segment per stage and the end."""
-    # A jump is an empty segment: the table's shape depends on the number of stages, not on their
-    # lengths.
+    # A jump is an empty segment, so that the table's shape depends on the number of stages, but not
+    # on their lengths.
     begin = 0
     level = start
     for index, (steps, to, shape) in enumerate(stages):

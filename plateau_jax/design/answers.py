@@ -38,7 +38,7 @@ _MAX_POINTS = 20_000
 _MAX_ROWS = 200
 _LARGEST_LIKELY_PEAK = 10.0
 _SHAPE_STEPS = 32
-"""The steps of the small picture of a shape."""
+"""Number of steps in the small picture of a shape."""
 
 _DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt")
 
@@ -56,7 +56,7 @@ _INITIAL_POWER = {
 def initial_curves(named_curves: Sequence[tuple[str, Curve]], peak: float) -> list[dict[str, Any]]:
     """Return the page's initial curves.
 
-    A single one is compared with a cosine of the same length and warmup.
+    A single curve is compared with a cosine of the same length and warmup.
     """
     if len(named_curves) > MAX_CURVES:
         raise ValueError(f"--design takes at most {MAX_CURVES} curves, not {len(named_curves)}")
@@ -122,9 +122,9 @@ def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves": [{"curve", "peak"}, …], "describe", "step", "runs"} -> what the page shows.
 
     The answer describes the curves, unless `describe` is false. The rest of it is about the curves
-    without a fault: their learning rates at `step`, and given `runs`, those of each `open_log`,
-    their bounds and forecasts. These take longest: while a handle is dragged, the picture must not
-    wait for them.
+    without a fault: their learning rates at `step`, and, given the `runs` from `open_log`, their
+    bounds and forecasts. Bounds and forecasts take longest: while a handle is dragged, the picture
+    must not wait for them.
     """
     described: list[_Described] = []
     for entry in entries_of(question):
@@ -162,7 +162,7 @@ def _forecasts(runs: tuple[str, ...], curves: Sequence[tuple[Curve, float]]) -> 
 
 
 class _Described(NamedTuple):
-    """A curve with its peak and what the page shows of it; or None, any peak and the fault."""
+    """A curve, its peak, and what the page shows of them; or None, any peak, and the fault."""
 
     curve: Curve | None
     peak: float
@@ -177,7 +177,7 @@ def _describe(text: str) -> _Described:
     place: tuple[str, ...] = ("curve",)
     try:
         check_size(arguments)
-        with suppress_warnings():  # `advice_about` has them all
+        with suppress_warnings():  # `advice_about` collects them
             curve = Curve.from_dict(arguments)
         place = ()
         peak = typed_peak(typed)
@@ -226,8 +226,8 @@ def _remarks(peak: float, segments: int, handles: int) -> Iterator[Message]:
 def compare_curves(curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
     """Return the bound and the best peak of each curve, relative to those of the first, or a fault.
 
-    `peak_ratio` is that at equal length; `best_peak` is a learning rate, the first curve's peak
-    times it.
+    `peak_ratio` is the ratio at equal length; `best_peak` is a learning rate, the peak of the first
+    curve times this ratio.
     """
     return [_compare(curve, *curves[0]) for curve, _ in curves]
 
@@ -247,7 +247,7 @@ def _compare(curve: Curve, first: Curve, first_peak: float) -> dict[str, Any]:
     }
 
 
-# That of a long curve takes a tenth of a second, and the user changes one curve at a time.
+# The bound of a long curve takes a tenth of a second, and the user changes one curve at a time.
 @lru_cache(64)
 def _least_bound(curve: Curve) -> LeastBound | None:
     """Return the bound of a curve at its best peak; None if it is 0 at every step."""

@@ -25,16 +25,16 @@ from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 _MAX_DRAWN = 600
-"""How many logged losses of a run the page draws."""
+"""The most logged losses of a run that the page draws."""
 
 
 def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"name", "text", "curve", "peak", "columns"} -> {"run", "largest_lr", "advice"}.
 
-    `run` is JSON text for `_read_run`, and `largest_lr` the run's largest learning rate. Without a
-    curve, the learning rates of the log are used. `columns` has those of `step`, `loss` and `lr`
-    that the user chose. Or -> {"fault", "argument", "columns"}: the columns to choose from, if an
-    argument is unclear.
+    `run` is JSON text for `_read_run`, and `largest_lr` the largest learning rate of the run.
+    Without a curve, the learning rates of the log are used. `columns` has the columns that the user
+    chose for `step`, `loss` and `lr`. Or -> {"fault", "argument", "columns"} after an error, with
+    the columns to choose from if an argument is unclear.
     """
     name = str(question.get("name"))
     columns = cast("Mapping[str, Any]", question.get("columns", {}))
@@ -109,7 +109,7 @@ class Fits(NamedTuple):
 def fit_runs(texts: tuple[str, ...]) -> Fits:
     """Fit the law to the runs of `open_log`; the answer is {"runs", "advice"} or {"fault"}.
 
-    A run of the answer has the logged losses and the fitted law, as `LossFit.plot` draws them. It
+    A run in the answer has the logged losses and the fitted law, as `LossFit.plot` draws them, or
     is null if it was not fitted.
     """
     named_runs = [_read_run(text) for text in texts]
@@ -132,7 +132,7 @@ def fit_runs(texts: tuple[str, ...]) -> Fits:
 
 
 def _fit_group(named_runs: Sequence[_NamedRun], group: Sequence[LossRun]) -> LossFit:
-    """Fit the law to a group of the runs, whose messages have names if there are several."""
+    """Fit the law to a group of the runs; if there are several runs, messages name them."""
     runs: list[LossRun] = []
     prefixes: list[str] = []
     for name, run in named_runs:
@@ -143,7 +143,7 @@ def _fit_group(named_runs: Sequence[_NamedRun], group: Sequence[LossRun]) -> Los
 
 
 def _describe_run(fits: Sequence[LossFit], run: LossRun) -> dict[str, list[float]] | None:
-    """Return the losses to draw of a run and of its fit, if it has one."""
+    """Return the losses of a run and of its fit for the picture, or None without a fit."""
     fit = next((fit for fit in fits if run in fit.runs), None)
     if fit is None:
         return None
@@ -159,10 +159,10 @@ def _describe_run(fits: Sequence[LossFit], run: LossRun) -> dict[str, list[float
 
 
 def forecast_curves(fits: Fits, curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
-    """Return the forecast of each curve at its peak: with a line and its band, or a fault.
+    """Return the forecast of each curve at its peak with a line and its band, or a fault.
 
-    It has the difference to the first curve, if the same fit forecasts both. Limits are null for a
-    curve with a warmup that no run had.
+    A forecast has the difference to the first curve, if the same fit forecasts both. The limits of
+    an interval are null for a curve with a warmup that no run had.
     """
     answers: list[dict[str, Any]] = []
     first: tuple[LossFit, Prediction] | None = None
@@ -194,9 +194,9 @@ def _nearest_fit(fits: Mapping[float, LossFit], curve: Curve, peak: float) -> Lo
 
 @lru_cache(64)
 def _forecast(fit: LossFit, curve: Curve, peak: float) -> tuple[Prediction, dict[str, Any]]:
-    """Forecast a curve: for comparisons, and as an answer with a line to draw.
+    """Return the forecast of a curve, and the answer with a line to draw.
 
-    The answer is kept, so callers must not change it.
+    The answer is cached, so callers must not change it.
     """
     prediction = fit._prediction(curve, peak)
     line = fit._line(curve, peak, "")

@@ -13,7 +13,7 @@ from plateau_jax.curves.staged_curve import Stage, StagedCurve
 from plateau_jax.validation.checks import MAX_STEP, Path
 
 MAX_HANDLES = 200
-"""A curve with more handles gets none: they would cover one another."""
+"""A curve with more handles gets none, since they would cover one another."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Handle:
 
     name: str
     path: Path
-    """The field that it changes, by the same amount; or a plateau, all of which it moves."""
+    """The field that it changes by the same amount; or a plateau, which it moves as a whole."""
     axis: Literal["step", "level", "learning_rate"]
     """The coordinate along which it moves."""
     step: int
@@ -122,12 +122,12 @@ def _plateau_curve_handles(curve: PlateauCurve, path: Path) -> Iterator[Handle]:
 
 
 class _PlateauInSteps(NamedTuple):
-    """A plateau in steps, with the argument that describes it and its position there."""
+    """A plateau in steps, with the argument that describes it and the index of its pair there."""
 
     first: int
     length: int
     argument: str
-    position: int
+    pair_index: int
 
     @property
     def end(self) -> int:
@@ -173,7 +173,7 @@ def _plateau_handles(
     first = plateau.first
     end = plateau.end
     level = curve(first)
-    place = (*path, plateau.argument, plateau.position)
+    place = (*path, plateau.argument, plateau.pair_index)
     yield Handle(
         name=f"{name}, start",
         path=(*place, 0),
@@ -211,7 +211,7 @@ def _plateau_handles(
 
 
 def _stage_handles(curve: StagedCurve, path: Path) -> Iterator[Handle]:
-    stages = cast("Sequence[Stage]", curve.stages)  # a curve has made them of its argument
+    stages = cast("Sequence[Stage]", curve.stages)  # the constructor has converted them
     begin = 0
     level = float(curve.start)
     yield _level_handle("Start", begin, level, (*path, "start"))
@@ -220,11 +220,11 @@ def _stage_handles(curve: StagedCurve, path: Path) -> Iterator[Handle]:
         place = (*path, "stages", index)
         end = begin + stage.steps
         if stage.steps:
-            # The script takes from the next stage that is not empty what it gives to this one.
+            # Steps that this stage gains, the script takes from the next stage that is not empty.
             following = _first_length(stages[index + 1 :])
             high = MAX_STEP if following is None else end + following
             yield _step_handle(f"{name}, end", curve, end, (*place, 0), low=begin, high=high)
-        if stage.to is not None:  # a stage without a level holds that of the one before
+        if stage.to is not None:  # else the stage holds the previous level
             level = float(stage.to)
         yield _level_handle(f"{name}, level", end, level, (*place, 1))
         begin = end
@@ -260,7 +260,7 @@ def _continuation_handles(curve: Then, path: Path) -> Iterator[Handle]:
     first = curve.curve.total_steps
     scale = float(curve.scale)
     other = curve.other
-    # The scale's handle is at the highest level (the first of them, if several are equal).
+    # The handle of the scale is at the first step with the highest level.
     highest = max((row.begin for row in other.rows), key=lambda step: (other(step), -step))
     level = other(highest)
     if level:

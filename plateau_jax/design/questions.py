@@ -1,4 +1,4 @@
-"""Parts of questions to the design page, checked, and messages with the fields they are about."""
+"""Check parts of questions to the design page; relate messages to the fields of the page."""
 
 import json
 import warnings
@@ -21,7 +21,7 @@ _LISTS = "stages", "plateaus", "absolute_plateaus", "pairs"
 """The arguments of curves that are lists of any length."""
 
 _CELLS = {"start": 0, "steps": 0, "duration": 1, "length": 1, "to": 1, "shape": 2}
-"""The position of each part in a pair or a stage."""
+"""The index of each part in a pair or a stage."""
 
 _warnings = Lock()
 """Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
@@ -39,7 +39,7 @@ def parse_object(text: str | bytes) -> Mapping[str, Any]:
 
 
 def check_size(arguments: Any) -> None:
-    """Reject a curve with so many stages, plateaus or batches that the page would wait seconds.
+    """Reject a curve with so many stages, plateaus or batches that the page would wait for seconds.
 
     Raises:
         ValueError: The curve has more than `MAX_ITEMS` of them.
@@ -78,7 +78,7 @@ def entries_of(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def typed_peak(typed: Any) -> float:
-    """Return a peak as typed, not rounded to float32: the code to copy shows it."""
+    """Return a peak as typed, not rounded to float32, because the code to copy shows it."""
     peak = checks.number("peak", parse_numbers(typed))
     checks.peak("peak", peak)
     return float(peak)
@@ -96,9 +96,9 @@ def record_warnings() -> Generator[list[Message]]:
 
 
 def placed_message(message: Message, place: Path = ()) -> dict[str, Any]:
-    """Return a message about an argument of the curve at a place, and the path of its field.
+    """Return a message about an argument of the curve at `place`, with the path of its field.
 
-    The path of a message about no argument is the place.
+    A message without an argument has the path `place`.
     """
     keys = list(message.path)
     is_cell = len(keys) > 1 and isinstance(keys[-2], int)  # as in ("stages", 1, "to")

@@ -17,7 +17,7 @@ from plateau_jax.design.answers import ANSWERS, answer_request, choices_per_fiel
 from plateau_jax.design.questions import MAX_CURVES
 
 MAX_BODY_BYTES = 64 << 20
-"""The limit for a question: 50 000 rows of a trainer's log take some 10 MB."""
+"""The largest question: 50 000 rows of a trainer's log take some 10 MB."""
 
 _LOOPBACK = "127.0.0.1"
 
@@ -63,7 +63,7 @@ class Server(ThreadingHTTPServer):
             "shapes": choices_per_field(),
         }
         folder = files("plateau_jax.design") / "page"
-        # Reading the files once means that a request's path is never used as a path on the disk.
+        # Read once, so that the path in a request is never used as a path on the disk.
         self.files = {f"/{file.name}": file.read_bytes() for file in folder.iterdir()}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -176,7 +176,7 @@ def serve(curves: Sequence[Mapping[str, Any]], port: int, *, browser: bool) -> N
     """
     with Server(port, curves) as server, suppress(KeyboardInterrupt):
         print(f"The page is at {server.address} (Ctrl-C stops the server)", flush=True)
-        # The command line lets SIGPIPE end the process. Here a tab that closes midway would do so.
+        # The command line lets SIGPIPE end the process. Here closing a tab midway would do so.
         if hasattr(signal, "SIGPIPE"):
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         if browser:

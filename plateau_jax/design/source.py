@@ -16,7 +16,7 @@ _DEFAULT_STAGE = Stage(0)
 
 
 def optax_code(curve: Curve, peak: float) -> str:
-    """Return a program that builds the curve, and an optimizer of optax that follows it."""
+    """Return a program that builds the curve, and an optax optimizer that follows it."""
     statements = _build_statements(curve)
     if curve.unit is None:
         function = "optax_schedule"
@@ -34,7 +34,7 @@ def optax_code(curve: Curve, peak: float) -> str:
 
 
 def torch_code(curve: Curve, peak: float) -> str:
-    """Return a program that builds the curve, and a scheduler of PyTorch that follows it."""
+    """Return a program that builds the curve, and a PyTorch scheduler that follows it."""
     statements = _build_statements(curve)
     names = ", ".join(_used_classes(statements))
     count = "" if curve.unit is None else "count=samples"

@@ -18,7 +18,7 @@ from plateau_jax.table.exact_segments import ExactSegment
 from plateau_jax.validation import checks
 from plateau_jax.validation.lazy_names import naming_missing_package
 
-# For lines and spans to remain distinct in black and white.
+# Different styles keep lines distinct in black and white.
 LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
 
 # For the same reason, a warmup is hatched.

@@ -10,7 +10,7 @@ import numpy as np
 from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
-"""The colour of each kind of span; with `OPACITY` it suits white and dark backgrounds."""
+"""The colour of each type of span; with `OPACITY` it suits white and dark backgrounds."""
 
 OPACITY = 0.25
 
@@ -46,7 +46,7 @@ def legend_labels(curves: Sequence[CurveToDraw]) -> list[str]:
 
 
 def _distinguishing_phrases(curves: Sequence[CurveToDraw]) -> list[str]:
-    """Return for each curve the phrases that not all curves share, or all if there is none."""
+    """Return for each curve the phrases that not all curves share; all phrases if none is left."""
     shared = set(curves[0].phrases).intersection(*(curve.phrases for curve in curves))
     descriptions: list[str] = []
     for curve in curves:
@@ -61,15 +61,15 @@ def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
     steps = [np.linspace(0, rows[-1].begin, 1001)]
     segments = list(nonempty_segments(rows))
     samples = max(50, 2000 // len(segments))
-    are_sampled = len(segments) <= 1000  # The borders of more segments are a smooth line already.
+    are_sampled = len(segments) <= 1000  # with more segments, their borders are smooth enough
     for row, after in segments:
         if after is None:
             continue
         last = after - 1
         steps.append(np.array([row.begin, last]))
         if last > row.begin and are_sampled:
-            # Some shapes are steep at an end, so there are samples at every order of magnitude
-            # from both.
+            # Some shapes are steep at an end, so samples lie at every order of magnitude of the
+            # distance to both ends.
             distances = np.geomspace(1, last - row.begin, samples)
             steps.append(row.begin + distances)
             steps.append(last - distances)

@@ -8,7 +8,7 @@ import numpy as np
 
 from plateau_jax.table.exact_segments import ExactSegment, describe_segments
 
-# For pages without a style sheet, and for tables longer than a screen.
+# Inline styles, for pages without a style sheet; long tables scroll.
 _STYLE = "text-align:right;border-spacing:1em 0;font-variant-numeric:tabular-nums"
 _SCROLLED = "display:inline-block;max-height:26em;overflow:auto"
 
@@ -55,6 +55,6 @@ def segments_as_text(segments: Sequence[ExactSegment], peak: np.float32 | None =
     """Return the table of segments; with a peak, levels are shown as learning rates."""
     header, *rows = describe_segments(segments, peak)
     first, last, kind, start, end = header
-    # The least widths make the tables of most curves line up with each other.
+    # With these minimum widths, the tables of most curves line up with each other.
     header = first, last, kind.ljust(13), start.rjust(10), end.rjust(10)
     return as_text([header, *rows], left=(2,))

@@ -1,4 +1,4 @@
-"""How long a curve may be, and why its forecast is less certain: see `LossFit.predict`."""
+"""The limits of a curve's length, and why a forecast is less certain: see `LossFit.predict`."""
 
 from collections.abc import Sequence
 
@@ -7,24 +7,31 @@ import numpy as np
 from plateau_jax.curves.curve import Curve
 from plateau_jax.forecasts.logged_losses import falls_to_half, lacks_lrs
 from plateau_jax.forecasts.loss_interval import ForecastTerms
-from plateau_jax.forecasts.loss_run import LossRun, is_one_peak, octaves_to_runs
+from plateau_jax.forecasts.loss_run import LossRun, octaves_to_runs, peaks_agree
 from plateau_jax.theory.curve_parts import segment_begins, steps_at_borders
 
 _MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""
 
 _MIN_HORIZON = 0.1
+"""A curve has more than this fraction of the steps of the longest run."""
+
+# Ratios to the steps of the longest run. Outside them, the forecast of a curve is less certain.
 _SHORT = 0.3
 _LONG = 2.0
+
 _LONGER = 1.05
+"""Above this ratio, a curve counts as longer than the longest run."""
 
 _MAX_CHANGE_BY_START = 0.005
 _MAX_CHANGE_BY_RUN = 0.006
 
 _STAGE = 0.1
+"""The least fraction of a run that counts as a stage at constant learning rate."""
 
 _WARMUP_FACTOR = 3
 _NEAR_PEAK = 0.95
+"""The warmup ends at this fraction of the peak."""
 
 _SHORT_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
 _LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of a nat"
@@ -35,12 +42,12 @@ _NO_STAGE = (
     "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
 )
 
-UNKNOWN = frozenset([_SHORT_WARMUP, _LONG_WARMUP])
-"""The reasons whose effect no interval contains."""
+UNCOVERED_REASONS = frozenset([_SHORT_WARMUP, _LONG_WARMUP])
+"""The reasons whose effect the interval does not cover."""
 
 
 def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
-    """Reject a curve that is much longer than the longest run, or short as if in other units."""
+    """Reject a curve much longer than the longest run, or so short that its unit seems wrong."""
     longest = _longest(runs)
     if curve.total_steps > _MAX_HORIZON * longest:
         raise ValueError(
@@ -58,7 +65,7 @@ def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
 def list_reasons(
     curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence[LossRun]
 ) -> tuple[str, ...]:
-    """Return the known causes of a worse forecast that apply.
+    """Return the known reasons why the forecast of a curve is less certain.
 
     Args:
         curve: The curve to forecast.
@@ -98,7 +105,7 @@ def _reason_of_batch_plans(curve: Curve, runs: Sequence[LossRun]) -> str | None:
 
 
 def _reason_of_peak(peak: float, runs: Sequence[LossRun]) -> str | None:
-    if any(is_one_peak(peak, run._largest_learning_rate(), run) for run in runs):
+    if any(peaks_agree(peak, run._largest_learning_rate(), run) for run in runs):
         return None
     ratio = 2 ** octaves_to_runs(peak, runs)
     return f"its peak is {ratio:.3g} times that of the nearest run"
@@ -117,21 +124,22 @@ def _reason_of_length(curve: Curve, runs: Sequence[LossRun]) -> str | None:
 def _reason_of_warmup(curve: Curve, runs: Sequence[LossRun]) -> str | None:
     """Compare the warmup of a curve to those of the runs.
 
-    Warmups agree within a factor of 3, in steps or as fractions of the steps.
+    It counts as shorter or longer if it differs from all of them by more than a factor of 3, both
+    in steps and as a fraction of the steps.
     """
     warmup = _warmup_steps(curve, curve.total_steps)
-    has_shorter = True
-    has_longer = True
+    is_shorter = True
+    is_longer = True
     for run in runs:
         least, most = _warmup_bounds(run)
-        length = curve.total_steps / run.curve.total_steps
-        if least * min(length, 1) <= _WARMUP_FACTOR * max(warmup, 1):
-            has_shorter = False
-        if warmup <= _WARMUP_FACTOR * max(most, 1) * max(length, 1):
-            has_longer = False
-    if has_shorter:
+        ratio = curve.total_steps / run.curve.total_steps
+        if least * min(ratio, 1) <= _WARMUP_FACTOR * max(warmup, 1):
+            is_shorter = False
+        if warmup <= _WARMUP_FACTOR * max(most, 1) * max(ratio, 1):
+            is_longer = False
+    if is_shorter:
         return _SHORT_WARMUP
-    if has_longer:
+    if is_longer:
         return _LONG_WARMUP
     return None
 
@@ -162,7 +170,7 @@ def _reason_of_runs(terms: ForecastTerms) -> str | None:
 def _warmup_bounds(run: LossRun) -> tuple[int, int]:
     """Return the least and the greatest number of steps that the warmup of a run may have.
 
-    They differ for the learning rates of a log: its warmup ends between two of them.
+    They differ if the curve is that of a log: its warmup ends between two logged learning rates.
     """
     end = _warmup_steps(run.curve, run._last_step)
     if run._lrs_from is None:
@@ -180,13 +188,10 @@ def _warmup_steps(curve: Curve, updates: int) -> int:
 
 
 def _holds_learning_rate(run: LossRun) -> bool:
-    """Return True if a run has a stage: a tenth of its steps at one learning rate.
-
-    It must be above half the peak.
-    """
+    """Return True if a run holds a learning rate above half its peak for a tenth of its steps."""
     steps = steps_at_borders(run.curve, run._last_step)
     multipliers = run.curve(steps)
-    # Segments are monotone: between borders with the same learning rate it does not change.
+    # A segment is monotone, so it is flat between two borders with the same learning rate.
     begins = np.flatnonzero(np.diff(multipliers, prepend=np.nan) != 0)
     ends = np.append(begins[1:], len(steps)) - 1
     lengths = steps[ends] - steps[begins] + 1

@@ -32,7 +32,7 @@ _NAMES = {
     "loss": ("loss", "train_loss", "train/loss"),
     "lr": ("lr", "learning_rate", "train/lr", "train/learning_rate"),
 }
-"""The usual columns of each argument. `applied` is that of a `MetricLog`."""
+"""The usual column names for each argument. A `MetricLog` has `applied`."""
 
 _GIVE_CURVE = "give the run's curve and its peak"
 
@@ -104,11 +104,11 @@ class LogTable:
 
 
 def read_losses(table: LogTable, loss: str | None) -> dict[int, float]:
-    """Return the loss after each number of updates, and warn of those that are left out."""
+    """Return the losses by number of updates; warn of those that are left out."""
     column = table.find_column("loss", loss)
     finite = _finite_losses(table, column)
     losses = _without_replaced(finite)
-    # Nothing is lost if the value is the same: some trainers evaluate the last update twice.
+    # A repeated value replaces nothing: some trainers evaluate twice after the last update.
     replaced = [step for step, value in finite if losses.get(step) != value]
     if 2 * len(replaced) >= len(finite) > 0:
         problem = f"{table.name} has {len(finite)} losses at {len(dict(finite))} steps"
@@ -126,7 +126,7 @@ def read_losses(table: LogTable, loss: str | None) -> dict[int, float]:
 
 
 def _finite_losses(table: LogTable, column: str) -> list[tuple[int, float]]:
-    """Return the steps and the finite losses; warn of others."""
+    """Return the finite losses with their steps; warn of the others."""
     finite: list[tuple[int, float]] = []
     left_out: list[int] = []
     for step, value in table.cells(column):
@@ -155,7 +155,7 @@ def read_lrs(table: LogTable, lr: str | None) -> dict[int, float]:
 
 
 def _first_group(row: _Row, column: str) -> _Row:
-    """Return a row with one learning rate, if it lists those of several parameter groups."""
+    """Return a row with the learning rate of the first parameter group, if it lists several."""
     cell = row.get(column)
     if isinstance(cell, list) and cell:
         return {**row, column: cell[0]}
@@ -215,12 +215,12 @@ def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
     reader = csv.DictReader(lines, skipinitialspace=True, strict=True)
     columns = reader.fieldnames or []
     for column in columns:
-        # Two runs in a chart of Weights & Biases may share a name.
+        # Two runs in an exported chart of Weights & Biases may have the same name.
         if column and columns.count(column) > 1:
             raise ValueError(f"{name} has several columns named {column!r}")
     rows = list(reader)
     for number, row in enumerate(rows, 1):
-        # With decimal commas, the cells would not be those of their columns.
+        # Decimal commas would split a number into two cells.
         if any(row.get(None, "")):
             raise ValueError(
                 f"{name}, row {number}: more cells than columns; is this CSV with commas?"
@@ -290,8 +290,8 @@ def _number(cell: Any, place: str) -> float:
 def _without_replaced(cells: Iterable[tuple[int, float]]) -> dict[int, float]:
     """Return the value of each step, without those that a resumed run logged again.
 
-    A run that resumes at step 300 logs lower steps again: 100 200 300 400 | 300 400 500. What was
-    logged before at step 300 or later is dropped.
+    A run that resumes before step 300 logs some steps again: 100 200 300 400 | 300 400 500. The
+    earlier values at step 300 and later are dropped.
     """
     kept: dict[int, float] = {}
     for step, value in cells:
@@ -302,10 +302,10 @@ def _without_replaced(cells: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def curve_of(table: LogTable, lrs: Mapping[int, float], last_loss: int) -> tuple[Curve, float]:
-    """Return a curve of straight lines between learning rates, and its peak.
+    """Return a curve of straight lines between the logged learning rates, and its peak.
 
-    Before the first one it is 0: what those updates did is unknown. The last one holds until the
-    last loss, for at most one interval of logging.
+    It is 0 before the first learning rate, because those updates are unknown. It holds the last one
+    until the last loss, for at most one interval of logging.
     """
     peak = max(lrs.values(), default=0.0)
     if not peak > 0:
@@ -338,7 +338,7 @@ def _logging_interval(lrs: Mapping[int, float]) -> float:
 
 
 def peak_of(table: LogTable, lrs: Mapping[int, float], curve: Curve) -> float:
-    """Return the peak with which a curve gives the largest of the logged learning rates."""
+    """Return the peak with which a curve reaches the largest of the logged learning rates."""
     step = max(lrs, key=lambda step: lrs[step], default=0)
     multiplier = float(curve(step))
     if not (lrs and multiplier > 0):

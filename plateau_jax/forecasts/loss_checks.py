@@ -35,26 +35,29 @@ _MAX_RISE = 0.01
 _MAX_MISFIT_OF_ONE = 0.005
 _MAX_MISFIT_OF_SEVERAL = 0.008
 
-# The limits below were chosen on published runs of eight sources. `_lags` has one false alarm in
-# 472 fits of raw losses, and catches 0.87 to 0.96 of EMAs with the factors 0.9 and 0.99 and of
-# running means. `_START_FACTOR` rejects none of 776 fits of raw losses, and 0.9 of those without
-# the beginning of the run.
+# The limits below were chosen on published runs from eight sources. `_lags` raises one false alarm
+# in 472 fits of raw losses. It detects a fraction of 0.87 to 0.96 of EMAs, with factors of 0.9 and
+# 0.99, and of running means. `_START_FACTOR` rejects none of 776 fits of raw losses, and 0.9 of
+# the fits to runs without their beginning.
 _FEWEST_TO_COMPARE_LAGS = 120
 _LAGS = 60
 _MAX_NOISE_FACTOR = 2.0
 _MAX_AUTOCORRELATION = 0.55
-_NOISELESS = 1e-4
-_ERROR_FACTOR = 2.0
-_FORMULA = 1e-7
+_MIN_LAW_ERROR = 1e-4
+"""A law with a smaller relative error does not miss the losses."""
 
-_EARLIER_UPDATES = 0.1, 0.25, 0.5, 1.0
-"""Fractions of S of a run that a checkpoint at step 0 may have had already."""
+_ERROR_FACTOR = 2.0
+_NOISE_OF_FORMULA = 1e-7
+"""Losses with less noise were computed from a formula, not measured."""
+
+_EARLIER_PROGRESS = 0.1, 0.25, 0.5, 1.0
+"""The values of S at step 0 that are tried, as fractions of the S of the run."""
 
 _START_FACTOR = 1.5
 _LEAST_ERROR = 1e-12
 
 _MOST_MISSING = 0.1
-"""Fraction of a run whose learning rates a log may lack before its first one."""
+"""If a log lacks the learning rates of less than this fraction of a run, their S is estimated."""
 
 _LAG = (
     "the losses seem to lag, like an EMA or a running mean: log a validation loss, or means since "
@@ -64,9 +67,10 @@ _LATE = "the log seems to begin at a checkpoint: step 0 must be the first update
 
 
 def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
-    """Reject runs that cannot be fitted; return warnings, for when the law fits.
+    """Reject runs that cannot be fitted; return what to warn of if the law fits.
 
-    They are about spikes, and losses that seem to lag. Messages about a run begin with its name.
+    The warnings are about spikes, and about losses that seem to lag. A message about a run begins
+    with its name.
     """
     if not any(falls_to_half(run.curve, run._last_step) for run in runs):
         raise ValueError("no run's learning rate falls to half its peak: log a run with a decay")
@@ -114,8 +118,8 @@ def _problem_of_count(run: LossRun) -> str | None:
 def _problem_of_noise(run: LossRun) -> str | None:
     noise = _noise_of_groups(run)
     if noise > _MAX_NOISE:
-        found = f"the losses have a noise of {noise:.1%}, more than {_MAX_NOISE:.0%}"
-        return f"{found}: log a validation loss"
+        problem = f"the losses have a noise of {noise:.1%}, more than {_MAX_NOISE:.0%}"
+        return f"{problem}: log a validation loss"
     return None
 
 
@@ -124,7 +128,7 @@ def _noise_of_groups(run: LossRun) -> float:
 
 
 def _problem_of_rise(run: LossRun) -> str | None:
-    """Find a loss that exceeds the lowest one before it, though no learning rate between does."""
+    """Return which loss exceeds the lowest earlier one, though the learning rate does not rise."""
     groups = group_run(run, AFTER_WARMUP)
     losses = groups.losses
     learning_rates = run.curve(groups.steps - 1)
@@ -155,28 +159,28 @@ def _missing_lrs(run: LossRun) -> str:
 
 @lru_cache(256)
 def _seems_to_lag(run: LossRun) -> bool:
-    """Return True if the law misses losses that look like averages over earlier ones."""
+    """Return True if the losses look like averages over earlier ones, and the law misses them."""
     logged = group_losses([run], AFTER_WARMUP)
     errors = fit_alone(run).losses(logged.progress, logged.noise) / logged.losses - 1
-    losses = group_run(run, AFTER_WARMUP).logged
-    least = _NOISELESS
+    losses = group_run(run, AFTER_WARMUP).raw_losses
+    least = _MIN_LAW_ERROR
     if len(losses) < _FEWEST_TO_COMPARE_LAGS:
-        # So few losses fall so much from one to the next that this alone correlates their second
-        # differences.
+        # So few losses differ so much from one to the next that their second differences are
+        # correlated even without a lag.
         least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))
     return bool(logged.weights @ errors**2 > least**2) and _lags(losses)
 
 
 def _lags(losses: _Floats) -> bool:
-    """Return True if logged losses seem to be averages over longer times than between two of them.
+    """Return True if each loss seems to be an average over more than one interval of logging.
 
-    With b(k) the relative second differences at distance k, and n losses, this is so if the noise
-    in b(n/60) is more than twice that in b(1), or if the autocorrelation of b(1) is above 0.55:
-    independent noise has -2/3. Losses of a formula have no noise at all, which their eighth
-    differences show.
+    Let b(k) be the relative second differences of the n losses at lag k. The losses lag if the
+    noise in b(n/60) is more than twice that in b(1), or if the autocorrelation of b(1) is above
+    0.55; for independent noise it is -2/3. Losses that were computed from a formula are not
+    tested: their eighth differences show that they have no noise.
     """
     binomials = math.comb(16, 8)  # the sum of the squares of 1, 8, 28, …
-    if np.median(np.abs(np.diff(losses, 8) / losses[4:-4])) < _FORMULA * binomials**0.5:
+    if np.median(np.abs(np.diff(losses, 8) / losses[4:-4])) < _NOISE_OF_FORMULA * binomials**0.5:
         return False
     bends = second_differences(losses)
     if len(losses) >= _FEWEST_TO_COMPARE_LAGS:
@@ -188,13 +192,13 @@ def _lags(losses: _Floats) -> bool:
 
 
 # These fits take longer than that of all runs, and a run is often fitted both alone and with
-# another.
+# others.
 @lru_cache(256)
 def _begins_late(run: LossRun) -> bool:
-    """Return True if the losses of a run suggest a larger S at step 0 than 0.
+    """Return True if the losses of a run suggest that S was above 0 at step 0 already.
 
-    The law is fitted again with S + x·S_last for some x, and its least error compared with that of
-    x = 0, or with that of the updates before the first learning rate of a log.
+    The law is refitted with S + x·S_last for several x. Its least error is compared with that for
+    x = 0; if a log lacks its first learning rates, also with that for an estimate of their S.
     """
     logged = group_losses([run], AFTER_WARMUP)
     error = penalized_error(logged, fit_alone(run))
@@ -202,7 +206,7 @@ def _begins_late(run: LossRun) -> bool:
         first_lr = run.peak_value * run.curve(run._lrs_from)
         missing = run._lrs_from * first_lr**PROGRESS_POWER
         error = min(error, _least_error(logged, missing))
-    for fraction in _EARLIER_UPDATES:
+    for fraction in _EARLIER_PROGRESS:
         least_error = _least_error(logged, fraction * logged.progress_unit)
         if error > _START_FACTOR * least_error + _LEAST_ERROR:
             return True
@@ -210,7 +214,7 @@ def _begins_late(run: LossRun) -> bool:
 
 
 def _least_error(logged: LoggedLosses, earlier: float) -> float:
-    """Return the error of the law if S was already this large at step 0."""
+    """Return the error of the refitted law if S was already `earlier` at step 0."""
     later = replace(logged, progress=logged.progress + earlier)
     return penalized_error(later, fit_law(later))
 
@@ -218,8 +222,8 @@ def _least_error(logged: LoggedLosses, earlier: float) -> float:
 def problem_of_law(law: Law, relative_errors: _Floats, logged: LoggedLosses) -> str | None:
     """Return why a law does not describe the logged losses, or None.
 
-    Autocorrelated errors are a misfit: noise has no memory. Their size is the root of the mean
-    product of neighbors.
+    Noise is not autocorrelated, so autocorrelated errors are a misfit. Its size is the root of the
+    mean product of neighboring errors.
     """
     if law.scale <= 0:
         return "the losses do not fall as the law says (its scale is 0): log a longer run"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from plateau_jax.drawing import tables
-from plateau_jax.forecasts.forecast_reasons import UNKNOWN
+from plateau_jax.forecasts.forecast_reasons import UNCOVERED_REASONS
 
 CONDITIONS = (
     "The intervals were tested on 249 published runs of language models (AdamW, 3000 to 200000 "
@@ -38,8 +38,8 @@ class LossForecast(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """False for a curve with a warmup that no run had: the interval lacks its effect."""
-        return UNKNOWN.isdisjoint(self.reasons)
+        """False for a curve with a warmup that no run had: the interval cannot cover its effect."""
+        return UNCOVERED_REASONS.isdisjoint(self.reasons)
 
     @property
     def interval(self) -> str:
@@ -66,7 +66,7 @@ class LossDifference(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """The remark next to the difference: empty if the curves are distinguishable."""
+        """The remark to print next to the difference; empty if the curves are distinguishable."""
         if self == (0, 0, 0):
             return "the same curve"
         if not self.is_distinguishable:
@@ -118,7 +118,7 @@ class LossComparison:
         return f"{difference:+.3f}", f"{low:+.3f} to {high:+.3f}", self.differences[index].remark
 
     def _note(self) -> str:
-        """Return what the numbers mean, and which of them are less certain."""
+        """Explain the numbers, and list why some of them are less certain."""
         reasons: list[str] = []
         for name, forecast in zip(self.names, self.forecasts, strict=True):
             if forecast.reasons:

@@ -14,12 +14,17 @@ from plateau_jax.curves.plots import curves_to_draw
 from plateau_jax.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
-from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, first_used_step, group_losses
+from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses, law_holds_after
 from plateau_jax.forecasts.loss_checks import check_runs, problem_of_law
 from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
 from plateau_jax.forecasts.loss_law import Law, fit_law, schedule_sums
-from plateau_jax.forecasts.loss_run import LossRun, group_by_peak, octaves_to_runs, peak_value_of
+from plateau_jax.forecasts.loss_run import (
+    LossRun,
+    common_peak_value,
+    group_by_peak,
+    octaves_to_runs,
+)
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
@@ -34,42 +39,45 @@ _DRAWN_STEPS = 100
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     """Fit the law of the loss to the logged losses of one run, or of several.
 
-    Several runs have one model, data set and peak.
+    Several runs must share the model, the data set and the peak learning rate.
 
-    With s_0 … s_{t-1} the learning rates of the t updates before a logged loss, those that are 0
-    left out, and m the largest of them:
+    Let s_0, …, s_{t-1} be the learning rates of the t updates before a logged loss, without those
+    that are 0, and m the largest of them. Then
 
         loss(t) = floor + scale·(S(t)/S₀)^-α + noise·(N(t)/p₀)^0.8,   floor, scale, noise >= 0
         S(t) = Σ s^0.9
         N(t) = Σ s²/(2 Σ s) + ½ Σ_{k<t-1} s_k/(Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
 
-    S₀ is the largest S of these losses and p₀ the largest learning rate of the runs: units only. α
-    in [0.05, 1.5] minimizes the mean squared relative error plus (0.02·(α - 0.44))², and the other
-    three follow by non-negative least squares. Losses count from 3 % of the run after the warmup
-    on, without spikes (one or two that exceed both neighbors by 1 % plus six times the noise), in
-    at most 60 averages per run. A run weighs in proportion to the square of its last logged step,
-    and the last 5 % of its steps weigh one half.
+    S₀, the largest S of the logged losses, and p₀, the largest learning rate of the runs, only set
+    the units. The fit minimizes the weighted mean of the squared relative errors plus
+    (0.02·(α - 0.44))², with α in [0.05, 1.5]. For each α, floor, scale and noise follow by
+    non-negative least squares.
 
-    Warns of spikes, and of losses that seem to lag, as an EMA does. `docs/forecast.md` says what to
+    The fit uses the losses after the warmup and 3 % of the run, without spikes: one or two losses
+    that exceed both neighbors by 1 % plus six times the noise. It averages them in at most 60
+    groups per run. The weight of a run is proportional to the square of its last logged step, and
+    the last 5 % of its steps have half of it.
+
+    Warns of spikes, and of losses that seem to lag, like an EMA. `docs/forecast.md` says what to
     log.
 
     Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811.
-    N is the noise term of the bound in `compare`, but for m/10. The powers and weights were chosen
-    on data.
+    N is the term T₂ of the bound in `compare`, with m/10 added to one denominator. The powers and
+    weights were chosen on published runs.
 
     Args:
-        runs: One `LossRun`, or several of one peak: their largest learning rates agree within 10⁻⁶,
-            or 5 % if one was read from a log, which may miss the peak. That of at least one must
-            fall to half its peak.
+        runs: One `LossRun`, or several with the same peak: their largest learning rates must agree
+            within 10⁻⁶, or within 5 % if those of a run were read from its log, which may miss the
+            peak. The learning rate of at least one run must fall to half its peak.
 
     Returns:
-        The fit; it is deterministic.
+        The fit, which is deterministic.
 
     Raises:
         TypeError: A run is not a `LossRun`.
         ValueError: The law does not describe these losses, they are too few or too noisy, or a log
             seems to begin at a checkpoint: the message says what to log instead. The runs have
-            several peaks.
+            different peaks.
 
     >>> import numpy as np
     >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
@@ -94,7 +102,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
 
 
 def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> "LossFit":
-    """Fit runs of one peak; messages about a run begin with its name."""
+    """Fit runs with the same peak; messages about a run begin with its name."""
     advice = check_runs(runs, names)
     logged = group_losses(runs, AFTER_WARMUP)
     law = fit_law(logged)
@@ -115,7 +123,7 @@ def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> "LossFit":
 
 
 def _checked_runs(runs: Any) -> list[LossRun]:
-    """Return one run or several as a list."""
+    """Return one run, or several, as a list."""
     items: list[Any] = [runs]
     if checks.is_ordered(runs) and not isinstance(runs, LossRun):
         items = list(runs)
@@ -129,37 +137,37 @@ def _checked_runs(runs: Any) -> list[LossRun]:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """A curve to forecast, at a peak.
+class CurveAtPeak:
+    """A curve to forecast, with its peak learning rate.
 
     Attributes:
         curve: The curve.
-        peak_value: Its peak learning rate: it uses peak_value · curve(step).
-        largest_lr: Its largest learning rate, which is smaller if no multiplier is 1.
+        peak_value: The peak learning rate: updates use peak_value · curve(step).
+        largest_lr: The largest learning rate, below `peak_value` if no multiplier is 1.
     """
 
     curve: Curve
     peak_value: float
     largest_lr: float
 
-    def is_same(self, other: "Schedule") -> bool:
-        """Return True if two schedules have the same learning rates."""
+    def is_same(self, other: "CurveAtPeak") -> bool:
+        """Return True if both have the same peak, and the same multiplier at every step."""
         steps = self.curve.total_steps
         if steps != other.curve.total_steps or self.peak_value != other.peak_value:
             return False
         return self.curve.same_until(other.curve, steps)
 
     def sums(self, steps: _Steps) -> tuple[_Floats, _Floats]:
-        """Return S and N at some steps."""
+        """Return S and N after each number of updates."""
         return schedule_sums(self.curve, self.peak_value, steps)
 
 
 class Prediction(NamedTuple):
-    """A forecast, and what its difference to another forecast needs."""
+    """A forecast, and the values from which its difference to another forecast is computed."""
 
     forecast: LossForecast
     terms: ForecastTerms
-    schedule: Schedule
+    curve_at_peak: CurveAtPeak
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,8 +175,8 @@ class LossFit:
     """The law of the loss, fitted to the logged losses of one run or several; see `fit_losses`.
 
     Attributes:
-        floor, scale, exponent, noise: The law's numbers; floor, scale and noise in units of the
-            loss.
+        floor, scale, exponent, noise: The numbers of the law; `exponent` is α, and the others are
+            in units of the loss.
         residual_sd: Weighted root mean square of the fit's errors, in units of the loss.
         runs: The runs, a tuple.
 
@@ -205,36 +213,34 @@ class LossFit:
 
             loss ± 2 √(sd² + a² + q² + (1.5 c)² + d² + (0.003 loss)² + k²)
 
-        sd is the fit's residual; a and q are half the difference of two forecasts, with the
-        exponent ± 0.06 and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the
-        law is fitted without the first 20 % of each run after its warmup, or 0 if a run then has
-        fewer than 8 averages; d is the largest abs(δ) of the runs with a decay, δ the forecast of a
-        fit to this run alone minus that of the fit to all, or 0 with one run; k is 0.01 loss
-        ∣log₂(peak/peak of the nearest run)∣.
+        sd is `residual_sd`. a and q are half the difference between the forecasts of two refits:
+        with the exponents α ± 0.06, and with the powers 0.6 and 1.0 of N instead of 0.8. c is the
+        change of the forecast if the fit leaves out the first 20 % of each run after its warmup, or
+        0 if a run then has fewer than 8 averages. d is the largest abs(δ) of the runs with a decay,
+        where δ is the forecast of a fit to that run alone minus that of the fit to all runs; with
+        one run, d is 0. k is 0.01 loss ∣log₂(peak/peak of the nearest run)∣.
 
         Args:
-            curve: Any curve, of more than a tenth and at most four times the steps of the longest
-                run.
-            peak_value: Its peak learning rate, within a factor of 1.5 of that of the runs, the
-                default.
+            curve: Any curve with more than a tenth of the steps of the longest run, and at most
+                four times as many.
+            peak_value: The peak learning rate of the curve; by default that of the runs. The
+                largest learning rate must be within a factor of 1.5 of that of a run.
 
         Returns:
-            A named tuple of `loss`, `low`, `high` and `reasons`: the forecast, its interval, and
-            the known causes of a worse forecast that apply, a tuple of texts. `print` also says
-            which runs intervals were tested on, and omits the interval for a warmup that no run
-            had.
+            A named tuple of `loss`, `low`, `high` and `reasons`: the forecast, the limits of its
+            interval, and a tuple of texts, the known reasons why it is less certain. `print` also
+            says on which runs the intervals were tested, and shows the interval as unknown if no
+            run had such a warmup.
 
         Raises:
             TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
             ValueError: The curve is too long or too short, or the peak too far from that of the
-                runs; without `peak_value`, the runs have several.
+                runs. `peak_value` is left out, but the runs have different ones.
         """
         return self._prediction(curve, peak_value).forecast
 
     def losses(self, curve: Curve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
-        """Evaluate the law at steps of a curve.
-
-        A step takes about a millisecond.
+        """Evaluate the law at steps of a curve, in about a millisecond per step.
 
         Args:
             curve: As for `predict`.
@@ -242,14 +248,14 @@ class LossFit:
             peak_value: As for `predict`.
 
         Returns:
-            Losses, float64, of the shape of `steps`. Infinite before the first update with a
+            Losses, float64, of the shape of `steps`; infinite before the first update with a
             positive learning rate.
 
         Raises:
             TypeError, ValueError: As `predict`; a step out of range.
         """
-        schedule = self._schedule(curve, peak_value)
-        progress, noise = schedule.sums(_checked_steps(steps, curve))
+        curve_at_peak = self._at_peak(curve, peak_value)
+        progress, noise = curve_at_peak.sums(_checked_steps(steps, curve))
         with np.errstate(divide="ignore"):
             return np.asarray(self._laws.law.losses(progress, noise))
 
@@ -260,19 +266,21 @@ class LossFit:
 
             difference ± 2 √(sd² + Δa² + Δq² + (1.5 Δc)² + D² + (0.0025 loss of the first)² + Δk²)
 
-        Δ are differences of the terms of `predict`, and D is the largest abs(Δδ) of a run.
+        Δ is the difference between a term of `predict` for the curve and for the first curve. D is
+        the largest abs(Δδ) of a run.
 
         Args:
             curves: A mapping from names to curves.
             peak_value: As for `predict`, for all of them.
 
         Returns:
-            Three tuples with an entry per curve: `names`, `forecasts` as `predict` returns them,
+            Three tuples with an entry per curve: `names`; `forecasts`, as `predict` returns them;
             and `differences`, named tuples of `difference`, the loss of this curve minus that of
-            the first, `low` and `high`, with `is_distinguishable`: True if this interval excludes
-            0. For the same curve as the first, they are 0. A warmup that no run had makes them
-            unknown: see the `reasons` of both forecasts. `print` shows a table, as a notebook
-            does, with the runs that the intervals were tested on.
+            the first, and the limits of its interval, `low` and `high`. Their `is_distinguishable`
+            is True if the interval excludes 0. All three numbers are 0 for the same curve as the
+            first. The interval is unknown if one of the two curves has a warmup that no run had:
+            see the `reasons` of both forecasts. `print` and notebooks show a table, and say on
+            which runs the intervals were tested.
 
         Raises:
             TypeError, ValueError: As `predict`; `curves` is not a mapping, or is empty.
@@ -325,9 +333,9 @@ class LossFit:
         return draw_losses(runs, lines, ax)
 
     def _line(self, curve: Curve, peak_value: float | None, name: str) -> LossLine:
-        schedule = self._schedule(curve, peak_value)
+        curve_at_peak = self._at_peak(curve, peak_value)
         steps = _steps_to_draw(curve, curve.total_steps)
-        terms = self._terms(schedule, steps)
+        terms = self._terms(curve_at_peak, steps)
         return LossLine(name, steps, terms.loss, terms.half_width(self.residual_sd))
 
     def _run_to_draw(self, run: LossRun) -> RunToDraw:
@@ -337,12 +345,12 @@ class LossFit:
         fitted = self._laws.law.losses(progress, noise)
         return RunToDraw(run.steps[is_drawn], run.losses[is_drawn], steps, fitted)
 
-    def _schedule(self, curve: Any, peak_value: float | None) -> Schedule:
-        """Check a curve to forecast, and its peak: that of the runs by default."""
+    def _at_peak(self, curve: Any, peak_value: float | None) -> CurveAtPeak:
+        """Check a curve to forecast and its peak, by default that of the runs."""
         check_curve("curve", curve)
         check_length(curve, self.runs)
         if peak_value is None:
-            peak = peak_value_of(self.runs)
+            peak = common_peak_value(self.runs)
         else:
             peak = float(checks.number("peak_value", peak_value))
         largest_lr = peak * largest_multiplier(curve, curve.total_steps)
@@ -358,25 +366,25 @@ class LossFit:
                 f"{_MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: log a run with a "
                 "nearer peak"
             )
-        return Schedule(curve, peak, largest_lr)
+        return CurveAtPeak(curve, peak, largest_lr)
 
-    def _terms(self, schedule: Schedule, steps: _Steps) -> ForecastTerms:
-        progress, noise = schedule.sums(steps)
-        octaves = octaves_to_runs(schedule.largest_lr, self.runs)
+    def _terms(self, curve_at_peak: CurveAtPeak, steps: _Steps) -> ForecastTerms:
+        progress, noise = curve_at_peak.sums(steps)
+        octaves = octaves_to_runs(curve_at_peak.largest_lr, self.runs)
         return self._laws.terms(progress, noise, octaves)
 
     def _prediction(self, curve: Curve, peak_value: float | None) -> Prediction:
-        """Forecast the loss after the last step; the terms serve for differences."""
-        schedule = self._schedule(curve, peak_value)
-        terms = self._terms(schedule, np.array(curve.total_steps))
+        """Return the forecast for the last step of a curve, with the terms for differences."""
+        curve_at_peak = self._at_peak(curve, peak_value)
+        terms = self._terms(curve_at_peak, np.array(curve.total_steps))
         loss = float(terms.loss)
         half = float(terms.half_width(self.residual_sd))
-        reasons = list_reasons(curve, schedule.largest_lr, terms, self.runs)
+        reasons = list_reasons(curve, curve_at_peak.largest_lr, terms, self.runs)
         forecast = LossForecast(loss, loss - half, loss + half, reasons)
-        return Prediction(forecast, terms, schedule)
+        return Prediction(forecast, terms, curve_at_peak)
 
     def _difference(self, prediction: Prediction, first: Prediction) -> LossDifference:
-        if prediction.schedule.is_same(first.schedule):
+        if prediction.curve_at_peak.is_same(first.curve_at_peak):
             return LossDifference(0.0, 0.0, 0.0)
         difference, half = prediction.terms.minus(first.terms, self.residual_sd)
         return LossDifference(difference, difference - half, difference + half)
@@ -396,6 +404,6 @@ def _checked_steps(steps: ArrayLike, curve: Curve) -> _Steps:
 
 
 def _steps_to_draw(curve: Curve, last_step: int) -> _Steps:
-    """Return steps from where the law begins to hold, for a smooth line."""
-    first = min(int(first_used_step(curve, last_step)) + 1, last_step)
+    """Return steps for a smooth line, from the first at which the law holds."""
+    first = min(int(law_holds_after(curve, last_step)) + 1, last_step)
     return np.unique(np.linspace(first, last_step, _DRAWN_STEPS).astype(np.int64))

@@ -1,4 +1,4 @@
-"""The interval of a forecast, from refits of the law and from the distance to the runs' peaks."""
+"""The interval of a forecast, from refits of the law and the distance to the peak of the runs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class ForecastTerms(NamedTuple):
         loss: The forecasts.
         by_alpha, by_power, by_peak: a, q and k; see `LossFit.predict`.
         by_start: c.
-        by_run: δ of each run with a decay, along the first axis; empty with one run.
+        by_run: δ of each run with a decay, along the first axis; empty if there is one run.
     """
 
     loss: _Floats
@@ -69,8 +69,9 @@ class RefittedLaws(NamedTuple):
     Attributes:
         law: The law.
         by_alpha, by_power: Refits with α ± 0.06, and with the powers 0.6 and 1.0 of N.
-        late: The refit without the first fifth of each run, or the law if too few losses are left.
-        alone: The law of each run with a decay, empty with one run.
+        late: The refit without the first fifth of each run; the law itself if too few losses are
+            left.
+        alone: The law fitted to each run with a decay alone; empty if there is one run.
     """
 
     law: Law
@@ -99,7 +100,7 @@ def _half_difference(laws: tuple[Law, Law], progress: _Floats, noise: _Floats) -
 
 
 def refit_laws(law: Law, logged: LoggedLosses, runs: Sequence[LossRun]) -> RefittedLaws:
-    """Refit a law that was fitted to these logged losses of some runs."""
+    """Refit a law that was fitted to these logged losses of the runs."""
     late = law
     late_logged = late_losses(runs)
     if late_logged is not None:

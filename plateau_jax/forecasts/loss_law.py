@@ -1,4 +1,4 @@
-"""The law of the loss: its two sums over the learning rates, and its fit; see `fit_losses`."""
+"""The law of the loss: the sums S and N over the learning rates, and the fit; see `fit_losses`."""
 
 from dataclasses import dataclass
 
@@ -33,10 +33,11 @@ the sum of the learning rates after that step is then almost 0.
 MAX_SINGLE_STEPS = 2**16
 """Up to this many steps, every step is summed.
 
-Above, parts of several steps count as having one learning rate.
+Above, steps are summed in parts of several steps, each with a single learning rate.
 """
 
 _NEAREST = 128
+"""Number of last steps that are summed one by one even then."""
 
 NOISE_POWER = 0.8
 """Chosen on published runs, not derived, as are the center and the weight of α's penalty."""
@@ -52,10 +53,10 @@ _SETS_OF_COLUMNS = [0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2]
 
 
 def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floats, _Floats]:
-    """Return S and N at some numbers of updates, see `fit_losses`.
+    """Return S and N after each number of updates; `fit_losses` has the formulas.
 
-    They are those of the formulas up to 2¹⁶ steps, and within 10⁻⁵ of them above that. Without a
-    positive learning rate they are 0.
+    The result is that of the formulas up to 2¹⁶ steps, and within 10⁻⁵ of it above that. Before the
+    first positive learning rate, S and N are 0.
     """
     if not steps.size:
         return np.zeros(steps.shape), np.zeros(steps.shape)
@@ -84,7 +85,7 @@ def _noise(curve: Curve, steps: _Steps) -> _Floats:
 
 
 def _noise_after(s: _Floats, n: _Floats) -> float:
-    """Return N after steps with the learning rates s, n times each."""
+    """Return N after parts of n steps with the learning rate s each."""
     if not len(s):
         return 0.0
     total, squares, inner = noise_sums(s, n, _DAMPING * float(s.max()))
@@ -93,14 +94,14 @@ def _noise_after(s: _Floats, n: _Floats) -> float:
 
 @dataclass(frozen=True)
 class LoggedLosses:
-    """Logged losses, with S and N at their steps.
+    """Logged losses, as averaged in groups, with S and N at their steps.
 
     Attributes:
         progress: S at each logged loss.
         noise: N at each.
         losses: The losses.
-        weights: Their weights, with the sum 1.
-        runs: The index of each loss's run.
+        weights: Their weights, which add up to 1.
+        runs: The index of the run of each loss.
         progress_unit: S₀, the unit of S in the law.
         noise_unit: p₀, the unit of N.
     """
@@ -137,7 +138,7 @@ class Law:
 
 
 def fit_law(logged: LoggedLosses, power: float = NOISE_POWER) -> Law:
-    """Minimize the mean squared relative error plus a penalty that draws α towards its center.
+    """Minimize the weighted squared relative error plus a penalty that draws α towards its center.
 
         Σ weight · (law/loss - 1)² + (0.02·(α - 0.44))², α in [0.05, 1.5]; floor, scale, noise >= 0
 

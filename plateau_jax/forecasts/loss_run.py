@@ -20,28 +20,28 @@ _LARGEST_FIRST_LOSS = 15
 """In nats; a uniform distribution over a million tokens has 14."""
 
 _MOST_STAGES = 20
-"""Number of stages of a curve that `repr` shows."""
+"""The most stages of a curve that `repr` shows."""
 
-_ROUNDED = 1e-6
-"""Learning rates are rounded to float32."""
+_PEAK_TOLERANCE = 1e-6
+"""Relative: peaks may be rounded to float32."""
 
-_LOGGED = 0.05
-"""The learning rates of a log may miss the peak."""
+_LOGGED_PEAK_TOLERANCE = 0.05
+"""Relative: the learning rates of a log may miss the peak."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LossRun:
     """The losses of a training run, with its curve and its peak learning rate.
 
-    Log a validation loss if you can, at 20 steps or more after the warmup. Training losses are
-    noisier: log means over the interval since the last logged loss, not an EMA or a running mean.
+    Log a validation loss if you can, at 20 or more steps after the warmup. Training losses are
+    noisier: log their mean since the last logged loss, not an EMA or a running mean.
 
     Args:
         curve: The curve of the learning rates.
         peak_value: The peak learning rate, positive; the run used peak_value · curve(step).
         steps: Integers, shape (n,), increasing: the loss at step t was measured after t updates.
-        losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first one
-            above 15 seems to be a perplexity and causes a `CurveWarning`.
+        losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first loss
+            above 15 looks like a perplexity and causes a `CurveWarning`.
 
     Attributes:
         curve, peak_value: As above; the peak is a Python float.
@@ -66,7 +66,7 @@ class LossRun:
     steps: NDArray[np.int64]
     losses: NDArray[np.float64]
     _lrs_from: int | None
-    """The first step with a learning rate in the log, if the curve is that of the log."""
+    """The first step with a learning rate in the log; None if the curve is not from the log."""
 
     def __init__(
         self, curve: Curve, peak_value: float, steps: ArrayLike, losses: ArrayLike
@@ -108,20 +108,20 @@ class LossRun:
             source: The path of a CSV file with commas, or of JSON lines; or rows: a list of
                 dictionaries, such as that of a `MetricLog`, or a pandas data frame.
             curve: The curve of the run. Without it the learning rates of the log are used, with
-                straight lines between them. Updates before the first one are left out of the law's
-                sums.
-            peak_value: The peak learning rate of the curve; by default, that which gives the
-                largest learning rate of the log.
+                straight lines between them; the sums of the law then leave out the updates before
+                the first logged learning rate.
+            peak_value: The peak learning rate of the curve; by default, the one with which the
+                curve reaches the largest learning rate of the log.
             step: The column of steps, the numbers of updates: by default `step`, `global_step`,
                 `train/global_step`, `trainer/global_step`, `iter`, `_step` or `applied`.
             loss: The column of losses: `loss`, `train_loss` or `train/loss` by default.
             lr: The column of learning rates: `lr`, `learning_rate`, `train/lr` or
-                `train/learning_rate` by default. If a cell is a list, its first item counts.
+                `train/learning_rate` by default. If a cell is a list, its first item is used.
 
         Raises:
             TypeError: `source` is neither a path nor rows.
             ValueError: No column has a usual name, or several have: the message names them, and the
-                argument that helps. A cell is not a number. Half of the losses or more are at steps
+                argument to pass. A cell is not a number. Half of the losses or more are at steps
                 that were logged again. `peak_value` is given without `curve`.
             OSError: The file cannot be read.
 
@@ -155,7 +155,7 @@ class LossRun:
     def __repr__(self) -> str:
         curve = repr(self.curve)
         if isinstance(self.curve, StagedCurve) and len(self.curve.stages) > _MOST_STAGES:
-            # Such as the learning rates of a log.
+            # Typically a curve from the learning rates of a log.
             curve = f"<StagedCurve of {len(self.curve.stages)} stages>"
         steps = f"steps={self.steps[0]}…{self.steps[-1]}"
         losses = f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g}"
@@ -186,8 +186,8 @@ class LossRun:
     def _length(self) -> int:
         """The number of steps that the log covers.
 
-        The last loss of a whole run is usually logged less than one interval of logging before its
-        end.
+        The last loss of a complete run is usually logged less than one interval of logging before
+        the end.
         """
         interval = 0
         if len(self.steps) > 1:
@@ -247,20 +247,25 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
     return array
 
 
-def is_one_peak(peak: float, other: float, *runs: LossRun) -> bool:
-    """Return True if two peaks agree within the tolerance of the runs that they come from."""
-    tolerance = _ROUNDED
+def peaks_agree(peak: float, other_peak: float, *runs: LossRun) -> bool:
+    """Return True if two peaks agree within the tolerance of the runs that they belong to."""
+    tolerance = _PEAK_TOLERANCE
     if any(run._lrs_from is not None for run in runs):
-        tolerance = _LOGGED
-    return math.isclose(peak, other, rel_tol=tolerance)
+        tolerance = _LOGGED_PEAK_TOLERANCE
+    return math.isclose(peak, other_peak, rel_tol=tolerance)
 
 
 def group_by_peak(runs: Sequence[LossRun]) -> dict[float, list[LossRun]]:
-    """Return the runs of each peak, the largest of theirs; peaks ascend."""
+    """Group the runs whose largest learning rates agree.
+
+    Returns:
+        Each group under the largest learning rate of its runs, from the lowest to the highest.
+    """
     groups: dict[float, list[LossRun]] = {}
+    # From the highest down, so that the first run of a group has the largest learning rate.
     for run in sorted(runs, key=lambda run: run._largest_learning_rate(), reverse=True):
         for group in groups.values():
-            if _has_peak_of(run, group):
+            if _agrees_with_group(run, group):
                 group.append(run)
                 break
         else:
@@ -268,19 +273,21 @@ def group_by_peak(runs: Sequence[LossRun]) -> dict[float, list[LossRun]]:
     return dict(sorted(groups.items()))
 
 
-def _has_peak_of(run: LossRun, group: Sequence[LossRun]) -> bool:
+def _agrees_with_group(run: LossRun, group: Sequence[LossRun]) -> bool:
     peak = run._largest_learning_rate()
-    return all(is_one_peak(peak, other._largest_learning_rate(), run, other) for other in group)
+    return all(peaks_agree(peak, other._largest_learning_rate(), run, other) for other in group)
 
 
-def peak_value_of(runs: Sequence[LossRun]) -> float:
-    """Return the `peak_value` of runs of one peak.
+def common_peak_value(runs: Sequence[LossRun]) -> float:
+    """Return the `peak_value` that the runs have in common.
 
-    Their curves may differ in the largest multiplier, and then they have several `peak_value`.
+    Raises:
+        ValueError: They have different ones. Their largest learning rates may still agree, if the
+            curves have different largest multipliers.
     """
     largest = max(runs, key=lambda run: run.peak_value)
     for run in runs:
-        if not is_one_peak(run.peak_value, largest.peak_value, run, largest):
+        if not peaks_agree(run.peak_value, largest.peak_value, run, largest):
             peaks = sorted({run.peak_value for run in runs})
             listed = ", ".join(f"{peak:g}" for peak in peaks)
             raise ValueError(f"the runs have several peak_value, {listed}: pass peak_value=")
@@ -288,6 +295,6 @@ def peak_value_of(runs: Sequence[LossRun]) -> float:
 
 
 def octaves_to_runs(peak: float, runs: Sequence[LossRun]) -> float:
-    """Return log₂ of a peak over that of the nearest run."""
+    """Return log₂(peak / peak of the nearest run)."""
     octaves = [math.log2(peak / run._largest_learning_rate()) for run in runs]
     return min(octaves, key=abs)

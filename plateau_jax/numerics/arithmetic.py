@@ -21,8 +21,8 @@ LIMB = (1 << LIMB_BITS) - 1
 """The mask that selects the lowest limb."""
 
 INVERSE_BITS = FIXED_BITS + LIMB_BITS
-"""Fractional bits of 1/L and of rates: multiplied by a step below 2³¹, they still have 62 correct
-ones."""
+"""Fractional bits of 1/L and of rates: 62 of them are still correct after a multiplication by a
+number of steps below 2³¹."""
 
 ONE = 1 << FIXED_BITS
 
@@ -97,25 +97,25 @@ PYTHON = Operations(
 class DecodedSegments(NamedTuple):
     """Segments in the numbers that the arithmetic reads: a table with its words joined.
 
-    A field holds a number for each row of the table, for each step (gathered from the rows), or for
-    one row (a Python number).
+    A field holds one number per row of the table, one per step (gathered from the rows), or the
+    number of a single row (a Python number).
     """
 
-    begin: Any
+    phase_begin: Any
     """Step of the start level; it may lie before the first step of the segment."""
     length: Any
     """Number of steps L; 0 if the segment is flat."""
-    inverse_high: Any
-    """2⁹³/L without its lowest limb, int64."""
-    inverse_low: Any
-    """2⁹³/L: the lowest limb, int64."""
+    inverse: Any
+    """2⁶²/L, rounded down, int64."""
+    inverse_rest: Any
+    """The next 31 bits of the inverse, int64."""
     start: Any
     """Start level times 2⁶², int64."""
     end: Any
     """End level times 2⁶², int64."""
-    level: Any
-    """Level at the first step, float32."""
-    kind: Any
+    start_float32: Any
+    """Start level, float32."""
+    shape_number: Any
     """Number of its shape; None if all are straight lines."""
     parameters: dict[str, tuple[Any, ...]]
     """By name, each curved shape in the table, with the limbs of its parameters, int64."""
@@ -128,7 +128,7 @@ class DecodedSegments(NamedTuple):
 
 
 class DecodedTable(NamedTuple):
-    """A table in the numbers that the arithmetic reads."""
+    """A whole table in the numbers that the arithmetic reads."""
 
     begin: Any
     """First step of each row, int32."""
@@ -147,7 +147,7 @@ def map_column(change: Callable[[Any], Any], column: Any) -> Any:
 
 def ratio(steps: Any, segment: DecodedSegments) -> Any:
     """Return steps/L in 62 bits, for int64 steps."""
-    # 1/L has 93 fractional bits because 62 are not enough: their error would be multiplied by the
-    # steps. With 4-bit limbs, for 4 steps of L = 7: 2¹²/7 = 0x249, and
+    # 1/L has 93 fractional bits because 62 are not enough: the steps multiply its rounding error.
+    # With 4-bit limbs, for 4 steps of L = 7: 2¹²/7 = 0x249, and
     #     4·0x24 + (4·0x9 >> 4) = 144 + 2 = 146 = 4·256/7, rounded down; 4·0x24 alone is 144
-    return steps * segment.inverse_high + ((steps * segment.inverse_low) >> LIMB_BITS)
+    return steps * segment.inverse + ((steps * segment.inverse_rest) >> LIMB_BITS)

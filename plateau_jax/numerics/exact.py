@@ -1,9 +1,9 @@
 """Levels computed once, on the host: decimals of 100 digits, and integers of 224 bits.
 
-A level is a decimal, with 100 digits however small it is, since even an exponential that ends near
-0 passes through all the levels above. `from_decimal` returns the integer nearest to level·2²²⁴.
-That is far finer than float32, whose smallest number is 2⁻¹⁴⁹, and than the 62-bit fixed point of
-the runtime. So rounding it to either of them gives, in effect, the exact value rounded once.
+A level is a decimal with 100 significant digits, however small it is: an exponential that ends near
+0 depends on that small level all along. `from_decimal` returns the integer nearest to level·2²²⁴.
+This is far finer than float32, whose smallest number is 2⁻¹⁴⁹, and than the 62-bit fixed point of
+the runtime. So rounding it to either of them is, in effect, a single rounding of the exact level.
 """
 
 from decimal import Context, Decimal
@@ -23,14 +23,14 @@ PI = _PI >> _GUARD
 
 _DECIMAL = Context(prec=100)  # digits
 _RELIABLE = Context(prec=80)
-"""Computed numbers are correct to more than these digits: what should be 2 is 2 to 80, and 1.99…9
-to 100."""
+"""Computed numbers are correct to at least 80 digits: what should be 2 may be 1.99…9 to 100 digits,
+but is 2 to 80."""
 
 LN_2 = int(_DECIMAL.multiply(_DECIMAL.ln(2), ONE))
 
 
 Level = Decimal
-"""A level of a curve, to 100 digits."""
+"""A level of a curve, with 100 digits."""
 
 _COMPARED = Context(prec=60)  # digits
 
@@ -41,9 +41,9 @@ def as_level(number: float) -> Level:
 
 
 def rounded(level: Level) -> Level:
-    """Round a level to the digits that count, before it is compared with another one."""
-    # Two levels are equal if they agree to 60 digits, however each was computed: halfway from 1 to
-    # 0, a cosine is at the level of a stage that ends at 0.5.
+    """Round a level to 60 digits, for comparison with another level."""
+    # Levels that agree to 60 digits count as equal, however they were computed: halfway from 1 to
+    # 0, a cosine is at the same level as a stage that ends at 0.5.
     return _COMPARED.plus(level)
 
 
@@ -62,8 +62,8 @@ def percent_of(whole: int, percentage: float) -> int:
 
 def half_cosine(x: Fraction) -> Decimal:
     """Return (1 - cos πx)/2 for x in [0, 1]."""
-    # By its Taylor series, in integers with guard bits: decimals take five times as long. The
-    # series is shorter for the smaller of two angles that mirror each other.
+    # By its Taylor series, in integers with guard bits: decimals take five times as long. Above 1/2
+    # it is 1 minus the value at 1 - x, whose series is shorter.
     if 2 * x > 1:
         return _DECIMAL.subtract(1, half_cosine(1 - x))
     angle = _PI * x.numerator // x.denominator
@@ -89,7 +89,8 @@ def scaled(number: Decimal, factor: Decimal) -> Decimal:
 
 def nearest_power(number: Fraction, exponent: Fraction) -> float:
     """Return the float64 nearest to a fraction above 0 raised to a power; it may be infinity."""
-    # A wrong last digit would decide the rounding of a result halfway between two float64.
+    # The 100 digits are first rounded to 80: otherwise a wrong last digit would decide how a result
+    # halfway between two float64 is rounded.
     return float(_RELIABLE.plus(power(to_decimal(number), exponent)))
 
 
@@ -114,8 +115,7 @@ def interpolate(start: Decimal, end: Decimal, fraction: Decimal) -> Decimal:
 
 @lru_cache(maxsize=1024)
 def _logarithm(number: Decimal) -> Decimal:
-    # Cached like `power`: nothing else takes as long, and curves derived from a curve share its
-    # levels.
+    # Cached, as `power` is: these are the slowest computations, and derived curves share levels.
     return _DECIMAL.ln(number)
 
 

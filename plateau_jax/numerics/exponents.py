@@ -1,7 +1,7 @@
 """Values 2^(-E): exponentials and powers, in integers in units of 2⁻⁶².
 
-An E is a whole part and a fraction of 62 bits. The E of an exponential is a number of steps times a
-rate. That of a power is P·log₂ w, for a w that is written as 2ᵏ·y or 2ᵏ/y, with y in [5/7, 10/7]:
+E is stored as a whole part and a fraction of 62 bits. For an exponential, E is a number of steps
+times a rate. For a power, E is P·log₂ w, with w written as 2ᵏ·y or 2ᵏ/y for a y in [5/7, 10/7]:
 
     P·log₂ w = P·k + P·(y - 1)·B(y) or P·k + P·(1 - y)·B(y),    B(y) = log₂(y)/(y - 1)
 
@@ -33,14 +33,14 @@ POWER_LIMBS = 3
 
 def power_limbs(power: Fraction) -> tuple[int, ...]:
     """Return the limbs of P·2⁶², rounded to the nearest integer."""
-    # Rates are rounded down. P is not, because its error is multiplied by a logarithm whose whole
-    # part may be 31.
+    # Rates are rounded down. P is not, because its error is multiplied by a logarithm that may be
+    # above 31.
     half_unit = Fraction(1, 2 << FIXED_BITS)
     return cut_into_limbs(in_fixed_point(power + half_unit, FIXED_BITS), POWER_LIMBS)
 
 
 def power_times(xp: Operations, number: Any, power: Sequence[Any]) -> Any:
-    """Return P·number, for a number in 62 bits between -1 and 1."""
+    """Return P·number in 62 bits, for a number in [-1, 1]."""
     whole, high, low = power
     return number * whole + xp.multiply(number, (high << LIMB_BITS) | low)
 
@@ -69,7 +69,7 @@ _LN_2 = exact.LN_2 >> (exact.BITS - FIXED_BITS)
 
 def two_to_minus(xp: Operations, whole: Any, fraction: Any) -> Any:
     """Return 2^(-whole - fraction/2⁶²), at most 8 units of 2⁻⁶² off."""
-    # 2^(-f) = e⁻ᵘ with u = f·ln 2, by Horner's rule for the Taylor series:
+    # 2^(-f) = e⁻ᵘ with u = f·ln 2, by Horner's rule for the Taylor series of the exponential:
     # 1 - u·(1 - u·(1/2 - u·(1/6 - …)))
     u = xp.multiply(fraction, _LN_2)
     series = _EXPONENTIAL[-1]
@@ -83,8 +83,8 @@ def two_to_minus(xp: Operations, whole: Any, fraction: Any) -> Any:
 # this ∣z∣ is at most 3/17, and the first omitted term is below 2⁻⁶⁴ of the sum.
 _LOGARITHM = tuple((ONE << exact.BITS) // (2 * exact.LN_2 * (2 * k + 1)) for k in range(12))
 
-# The guess for 1/s on [12/7, 17/7], where s = 1 + y: c·(29/7 - s) is within 1.6 %, and no straight
-# line is nearer. Here with 31 fractional bits, as a function of s/2.
+# The first guess for 1/s on [12/7, 17/7], with s = 1 + y: c·(29/7 - s) is within 1.6 %, the best
+# that a straight line can do. Here with 31 fractional bits, as a function of s/2.
 _SLOPE = round((2 << LIMB_BITS) * 49 / (204 + 29 * 29 / 4))
 _INTERCEPT = _SLOPE * 29 // 7
 
@@ -118,10 +118,13 @@ def _inverse_of_one_plus(xp: Operations, y: Any) -> Any:
     return inverse
 
 
-def add_exponents(
+def exponent_of_power(
     xp: Operations, k: Any, whole: Any, fraction: Any, half_slope: Any, power: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Return P·k + 2·half_slope·(whole + fraction): the whole part, and the fraction in 62 bits."""
+    """Return E = P·k + B(y)·product: the whole part, and the fraction in 62 bits.
+
+    The product, P·(y - 1) or P·(1 - y), is `whole` plus `fraction`, and `half_slope` is B(y)/2.
+    """
     # Again limb by limb. With 4-bit limbs, P = 0x1.80 (1.5), k = 2, 3.25 = 0x3.40 and
     # half_slope = 0x0.9C:
     #     product  0x40·0x9C >> 8                = 0x27

@@ -115,8 +115,8 @@ class _Schedule:
         @jax.jit
         def learning_rate(step: Any, peak: Any) -> jax.Array:
             # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² in
-            # `fixed_point`, which underflows for tiny peaks; `where(x == 0, …)` between the two
-            # products prevents that.
+            # `fixed_point`, and the product underflows for tiny peaks; the `where(x == 0, …)`
+            # between the two factors prevents that.
             lr = peak.astype("float32") * _call_on_mesh(evaluate, step)
             return lr.astype(jnp.result_type(float))
 
@@ -152,7 +152,7 @@ def _evaluate(table: DecodedTable, step: Any) -> jax.Array:
 
 
 def _check_peak(value: Any) -> Any:
-    """Return the peak as float32, or as it is if it is traced."""
+    """Return the peak as float32; a traced peak is returned unchanged."""
     value = unwrap_array(value)
     if not isinstance(value, Tracer):
         return checks.peak("peak_value", value)
@@ -177,7 +177,7 @@ def unwrap_array(value: Any) -> Any:
 
 
 def _check_steps(step: Any) -> Any:
-    """Return integers, as a JAX array of their dtype or as int32 in 0 … 2³¹ - 1."""
+    """Return integers: a JAX array with its own dtype, or NumPy's int32 in 0 … 2³¹ - 1."""
     step = unwrap_array(step)
     if not isinstance(step, jax.Array):
         return checks.steps(step)

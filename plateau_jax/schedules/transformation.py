@@ -19,11 +19,9 @@ from plateau_jax.schedules.schedule import check_real_scalar, optax_schedule, un
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 
-MAX_COUNT = 2**30
-"""The largest unit and the largest count.
-
-The sum of a count and a rest, which is below the unit, then fits into int32.
-"""
+_MAX_JAX_COUNT = 2**30
+"""The largest unit and the largest count: the sum of a count and a rest below the unit fits into
+int32."""
 
 
 class ScaleByCurveState(NamedTuple):
@@ -102,9 +100,9 @@ def scale_by_curve(
     Args:
         curve: The curve.
         peak_value: As in `optax_schedule`.
-        clock: A `DataClock`; or a `HoldUntilFlat`, a `HoldBelow` or a list of them, of which each
-            sees every update and counts independently. None: a step of the curve is an update; of a
-            curve from `BatchPlan.scale`, its unit of samples or tokens.
+        clock: A `DataClock`; or a `HoldUntilFlat`, a `HoldBelow` or a list of them, each of which
+            sees every update and counts independently. None: each update is a step of the curve;
+            for a curve from `BatchPlan.scale`, a step is its unit of samples or tokens.
 
     Returns:
         The transformation. Its state is a named tuple of arrays without dimensions: `curve_step`,
@@ -156,14 +154,14 @@ def _scale_by_data(
     """Return the transformation under a `DataClock` of this unit."""
     shown_clock = show_clock(clock.to_plain())
     for name, amount in (("unit", unit), ("count", clock.count)):
-        if amount is not None and amount > MAX_COUNT:
-            limit = f"must have a {name} of at most 2**30 = {MAX_COUNT}"
+        if amount is not None and amount > _MAX_JAX_COUNT:
+            limit = f"must have a {name} of at most 2**30 = {_MAX_JAX_COUNT}"
             raise ValueError(f"clock = {shown_clock} {limit}")
 
-    # The total of a run exceeds int32, and without x64 JAX has nothing wider. So the state holds
-    # the total as curve_step · unit + rest, and each number stays below 2³¹. With unit = 8, counts
-    # of 5, 8 and 8 take (curve_step, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21 samples are
-    # 2 steps and 5 samples.
+    # The total of a run may exceed int32, and without x64 JAX has no wider integers. So the state
+    # holds the total as curve_step · unit + rest, and each number stays below 2³¹. With unit = 8,
+    # counts of 5, 8 and 8 take (curve_step, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21
+    # samples are 2 steps and 5 samples.
     @jax.jit
     def advance(curve_step: Any, rest: Any, count: Any) -> tuple[Any, Any]:
         consumed = rest + count
@@ -198,7 +196,7 @@ def _scale_by_data(
 def _scale_by_updates(
     schedule: Callable[[Any], jax.Array], curve: Curve, clock: CheckedClock
 ) -> optax.GradientTransformationExtraArgs:
-    """Return the transformation that moves one step per update, unless a rule holds the curve."""
+    """Return the transformation with one step per update, unless a rule holds the curve."""
     rules = clock.rules
     shown_clock = show_clock(clock.to_plain())
     state_types = [type(initial_state(rule)) for rule in rules]
@@ -272,7 +270,7 @@ def _check_count(count: Any) -> Any:
     count = unwrap_array(count)
     if isinstance(count, jax.Array):
         return _clip_count(count)
-    return np.int32(checks.in_range("count", count, 0, MAX_COUNT))
+    return np.int32(checks.in_range("count", count, 0, _MAX_JAX_COUNT))
 
 
 def _clip_count(count: jax.Array) -> jax.Array:
@@ -280,8 +278,8 @@ def _clip_count(count: jax.Array) -> jax.Array:
     if count.shape or not jnp.issubdtype(count.dtype, jnp.integer):
         raise TypeError(checks.must("count", count, "be a single integer"))
     # Clipped in its own dtype, before the cast could wrap it around.
-    if jnp.iinfo(count.dtype).max > MAX_COUNT:
-        count = jnp.clip(count, 0, MAX_COUNT)
+    if jnp.iinfo(count.dtype).max > _MAX_JAX_COUNT:
+        count = jnp.clip(count, 0, _MAX_JAX_COUNT)
     return jnp.maximum(count.astype("int32"), 0)
 
 
@@ -297,7 +295,7 @@ def _check_metric(value: Any) -> Any:
 
 
 def _missing_error(name: str, alternative: str = "") -> TypeError:
-    """Return the error of an argument that the clock needs, but that did not reach `update`."""
+    """Return the error for an argument that the clock needs and `update` did not get."""
     advice = (
         f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper "
         "dropped it, as flax's TrainState.apply_gradients does: instead, call "

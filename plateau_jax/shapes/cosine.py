@@ -7,7 +7,7 @@ from typing import Any
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import FIXED_BITS, DecodedSegments, Operations
 from plateau_jax.numerics.exact import Level
-from plateau_jax.shapes.shape import Interpolated, Position
+from plateau_jax.shapes.shape import Interpolated, SegmentPosition
 
 
 class Cosine(Interpolated):
@@ -21,7 +21,7 @@ class Cosine(Interpolated):
 
     @staticmethod
     def interpolant(
-        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
         """Return sin²(πx/2) for x in [0, 1/2], at most 8 units of 2⁻⁶² off."""
         square = xp.multiply(at.x, at.x)
@@ -34,7 +34,10 @@ class Cosine(Interpolated):
 
 
 def _sine_coefficients(count: int) -> tuple[int, ...]:
-    """Return (π/2)²ᵏ⁺¹/(2k + 1)!/2: half the Taylor series of sin(πx/2), since π/2 is above 1."""
+    """Return half the Taylor coefficients of sin(πx/2), since the first, π/2, is above 1.
+
+    They are (π/2)²ᵏ⁺¹/(2k + 1)!/2, without their signs.
+    """
     half_pi = exact.PI // 2
     dropped = exact.BITS - FIXED_BITS
     half_unit = 1 << (dropped - 1)

@@ -1,10 +1,10 @@
 """The exponential: the level a^(1 - x)·b^x, which changes by the same factor at every step.
 
-From the higher level h to the lower level l in L steps, and in the same way upwards,
+Between the higher level h and the lower level l, falling or rising in L steps, the level is
 
     h·2^(-j·r)    with r = log₂(h/l)/L
 
-at j steps from the higher level.
+at j steps from the end with the higher level.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,12 @@ from plateau_jax.numerics.arithmetic import (
 )
 from plateau_jax.numerics.exact import Level
 from plateau_jax.numerics.exponents import RATE_LIMBS, steps_times_rate, two_to_minus
-from plateau_jax.shapes.shape import Geometric, Position, level_below, steps_from_higher_level
+from plateau_jax.shapes.shape import (
+    Geometric,
+    SegmentPosition,
+    level_below,
+    steps_from_higher_level,
+)
 
 
 class Exponential(Geometric):
@@ -43,7 +48,7 @@ class Exponential(Geometric):
 
     @staticmethod
     def fixed_level(
-        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
         steps = steps_from_higher_level(xp, segment, at)
         whole, fraction = steps_times_rate(steps, parameters)

@@ -1,10 +1,10 @@
-"""The inverse power "t^-P": the level t^(-P), for a t that goes linearly between the two ends.
+"""The inverse power "t^-P": the level t^(-P), with t linear in the step.
 
-From the higher level h to the lower level l in L steps, and in the same way upwards,
+Between the higher level h and the lower level l, falling or rising in L steps, the level is
 
     h·t^(-P) = h·2^(-E)    with t = 1 + j·r,  r = ((h/l)^(1/P) - 1)/L  and  E = P·log₂ t
 
-at j steps from the higher level.
+at j steps from the end with the higher level.
 """
 
 from collections.abc import Sequence
@@ -28,17 +28,22 @@ from plateau_jax.numerics.exact import Level, rounded
 from plateau_jax.numerics.exponents import (
     POWER_LIMBS,
     RATE_LIMBS,
-    add_exponents,
+    exponent_of_power,
     half_log_slope,
     power_limbs,
     power_times,
     steps_times_rate,
     two_to_minus,
 )
-from plateau_jax.shapes.shape import Geometric, Position, level_below, steps_from_higher_level
+from plateau_jax.shapes.shape import (
+    Geometric,
+    SegmentPosition,
+    level_below,
+    steps_from_higher_level,
+)
 
 _MAX_RATIO = Decimal(2**62)
-"""The greatest h/l to the power 1/P, so that t fits into 62 bits."""
+"""The greatest (h/l)^(1/P), so that t fits into 62 bits."""
 
 _LEAST_GROWTH = Fraction(1, 1 << 22)
 """If t grows by less than this, a parabola replaces the power: see `_parabola`."""
@@ -80,7 +85,7 @@ class InversePower(Geometric):
 
     @staticmethod
     def fixed_level(
-        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
         top, *rest, is_nearly_equal = parameters
         rate = rest[:RATE_LIMBS]
@@ -96,17 +101,18 @@ class InversePower(Geometric):
 
 
 def _inverse_power(xp: Operations, whole: Any, fraction: Any, power: Sequence[Any]) -> Any:
-    """Return t^(-P) in 62 bits, at most 14 units off, for a t from 1 to 2⁶² with this fraction."""
+    """Return t^(-P) in 62 bits, at most 14 units off, for t = whole + fraction from 1 to 2⁶²."""
     # With t = 2ᵏ·y and y near 1, E = P·k + P·(y - 1)·B(y).
     k, y_minus_1 = _normalize(xp, whole, fraction)
     product = power_times(xp, y_minus_1, power)
-    slope = half_log_slope(xp, ONE + y_minus_1)
-    exponent = add_exponents(xp, k, product >> FIXED_BITS, product & (ONE - 1), slope, power)
-    return two_to_minus(xp, *exponent)
+    whole = product >> FIXED_BITS
+    fraction = product & (ONE - 1)
+    half_slope = half_log_slope(xp, ONE + y_minus_1)
+    return two_to_minus(xp, *exponent_of_power(xp, k, whole, fraction, half_slope, power))
 
 
 def _normalize(xp: Operations, whole: Any, fraction: Any) -> tuple[Any, Any]:
-    """Return k and t/2ᵏ - 1 in [-2/7, 3/7)."""
+    """Return k and t/2ᵏ - 1, which lies in [-2/7, 3/7)."""
     # 11 = 2³·1.375 gives 3 and 0.375. 12 = 2³·1.5 is past 10/7, so 12 = 2⁴·0.75 gives 4 and -0.25.
     k = 0
     for bits in (32, 16, 8, 4, 2, 1):
@@ -122,12 +128,12 @@ def _normalize(xp: Operations, whole: Any, fraction: Any) -> tuple[Any, Any]:
 
 
 def _parabola(xp: Operations, x: Any, growth: Any, power: Sequence[Any]) -> Any:
-    """Return x + (P + 1)/2·growth·(1 - x): S between nearly equal levels, growth being t - 1.
+    """Return S between nearly equal levels: x + (P + 1)/2·growth·(1 - x), with growth = t - 1.
 
-    With t = 1 + g·x from one level to the other, g < 2⁻²², the omitted terms are below 4·g², and
-    less than 2⁻⁶² once multiplied by the difference of the levels, which is 4·g at most. S grows by
-    about 2³¹ units from step to step, so it is monotone. 2^(-E) itself might not be: its steps may
-    be smaller than its error.
+    With t = 1 + g·x from one level to the other and g < 2⁻²², the omitted terms are below 4·g², and
+    below 2⁻⁶² after multiplication by the difference of the levels, which is at most 4·g. S grows
+    by about 2³¹ units from step to step, so it is monotone. 2^(-E) might not be: from step to step
+    it may change by less than its error.
     """
     bend = (growth + power_times(xp, growth, power)) >> 1
     return x + xp.multiply(bend, ONE - x)

@@ -32,11 +32,12 @@ SHAPES = {shape.name: shape for shape in _CLASSES}
 """Every shape by its name."""
 
 INTERPOLATED = {name: shape for name, shape in SHAPES.items() if issubclass(shape, Interpolated)}
-"""The shapes that can join any two levels."""
+"""The shapes with an interpolant, which can join any two levels."""
 
 GEOMETRIC = {name: shape for name, shape in SHAPES.items() if issubclass(shape, Geometric)}
+"""The shapes that multiply the higher level by a power of 2, and need levels above 0."""
 
-KINDS = {name: kind for kind, name in enumerate(SHAPES)}
+SHAPE_NUMBERS = {name: number for number, name in enumerate(SHAPES)}
 """The number of each shape in the table."""
 
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
@@ -46,7 +47,7 @@ _MAX_CHARACTERS = 24
 
 @cache
 def parse_shape(shape: str) -> Shape:
-    """Return the shape of a name that `canonical_shape` returned."""
+    """Return the shape with a name from `canonical_shape`."""
     if shape in SHAPES:
         return SHAPES[shape]()
     formula, power = _split_formula(shape, SHAPES)
@@ -63,15 +64,15 @@ def _split_formula(text: str, names: Collection[str]) -> tuple[str, str]:
 
 
 def canonical_shape(path: Path | str, value: Any, names: Collection[str]) -> str:
-    """Check a shape, and spell equal shapes alike.
+    """Check a shape, and return one spelling for all equal shapes.
 
     "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear". Equal
-    shapes are one object, so that a curve and its copy have pickles of equal length.
+    strings are one object, so that the pickles of a curve and its copy have the same length.
 
     Args:
         path: The argument, for errors.
         value: The shape that the user wrote.
-        names: The names of the shapes that the argument may be.
+        names: The names of the shapes that the argument accepts.
     """
     if isinstance(value, str):
         if value in names and SHAPES[value].powers is None:

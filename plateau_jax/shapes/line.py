@@ -7,7 +7,7 @@ from typing import Any
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
 from plateau_jax.numerics.exact import Level
-from plateau_jax.shapes.shape import Interpolated, Position
+from plateau_jax.shapes.shape import Interpolated, SegmentPosition
 
 
 class Linear(Interpolated):
@@ -21,6 +21,6 @@ class Linear(Interpolated):
 
     @staticmethod
     def interpolant(
-        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
         return at.x  # as in `fixed_point`, which begins with it for every shape

@@ -1,7 +1,7 @@
 """Powers: "1-x^P", with S(x) = x^P, and "(1-x)^P", with S(x) = 1 - (1 - x)^P.
 
-A stage from 1 to 0 has the level that the formula says. In integers, w^P = 2^(-E) with
-E = P·log₂(1/w), where w is the fraction of the steps from one end of the segment.
+They are named after the level of a stage from 1 to 0. In integers, w^P = 2^(-E) with
+E = P·log₂(1/w), where w is the distance from one end of the segment as a fraction of its length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,17 +21,17 @@ from plateau_jax.numerics.exact import Level
 from plateau_jax.numerics.exponents import (
     POWER_LIMBS,
     RATE_LIMBS,
-    add_exponents,
+    exponent_of_power,
     half_log_slope,
     power_limbs,
     steps_times_rate,
     two_to_minus,
 )
-from plateau_jax.shapes.shape import Interpolated, Position
+from plateau_jax.shapes.shape import Interpolated, SegmentPosition
 
 
 class _Power(Interpolated):
-    """What both powers store in a row of the table."""
+    """The parameters of both powers in the table."""
 
     powers = "0.05", "20"
     num_limbs = RATE_LIMBS + POWER_LIMBS
@@ -54,7 +54,7 @@ class PowerFromStart(_Power):
 
     @staticmethod
     def interpolant(
-        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
         return _power_of_fraction(xp, segment, at.elapsed, parameters)
 
@@ -71,7 +71,7 @@ class PowerFromEnd(_Power):
 
     @staticmethod
     def interpolant(
-        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
         return _power_of_fraction(xp, segment, at.remaining, parameters)
 
@@ -80,9 +80,9 @@ def _power_of_fraction(
     xp: Operations, segment: DecodedSegments, steps: Any, parameters: Sequence[Any]
 ) -> Any:
     """Return (steps/L)^P in 62 bits, at most 8 units off."""
-    # With steps/L = y/2ᵏ and y near 1, E = P·k + P·(1 - y)·B(y). The product P·(1 - y) is r times
-    # a number of steps, so an E near 0 has all its digits, and x^P is monotone: from step to step
-    # E changes by P/L, which is at least 2⁻³⁶.
+    # With steps/L = y/2ᵏ and y near 1, E = P·k + P·(1 - y)·B(y); `exponents` defines B. The product
+    # P·(1 - y) is r times a number of steps, so an E near 0 has all its digits, and x^P is
+    # monotone: from step to step E changes by P/L, which is at least 2⁻³⁶.
     #
     # √x after 3 of 16 steps, so P = 1/2: the greatest 3·2ᵏ below 16·10/7 is 12, so k = 2 and
     # y = 12/16. Then P·(1 - y) = (16 - 12)·P/L = 1/8, B = 1.66, E = 1 + 0.2075, and
@@ -92,8 +92,8 @@ def _power_of_fraction(
     length = xp.int64(segment.length)
     k, scaled = _scale_near_length(xp, xp.int64(steps), length)
     whole, fraction = steps_times_rate(length - scaled, rate)
-    slope = half_log_slope(xp, ratio(scaled, segment))
-    return two_to_minus(xp, *add_exponents(xp, k, whole, fraction, slope, power))
+    half_slope = half_log_slope(xp, ratio(scaled, segment))
+    return two_to_minus(xp, *exponent_of_power(xp, k, whole, fraction, half_slope, power))
 
 
 def _scale_near_length(xp: Operations, steps: Any, length: Any) -> tuple[Any, Any]:

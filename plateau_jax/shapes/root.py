@@ -1,4 +1,4 @@
-"""The square root: S(x) = √x, named after the level 1 - √x of a fall from 1 to 0."""
+"""The square root: S(x) = √x, named after the level 1 - √x of a decay from 1 to 0."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -7,7 +7,7 @@ from typing import Any
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import LIMB_BITS, ONE, DecodedSegments, Operations, ratio
 from plateau_jax.numerics.exact import Level
-from plateau_jax.shapes.shape import Interpolated, Position
+from plateau_jax.shapes.shape import Interpolated, SegmentPosition
 
 
 class SquareRoot(Interpolated):
@@ -21,7 +21,7 @@ class SquareRoot(Interpolated):
 
     @staticmethod
     def interpolant(
-        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
         """Return √(j/L) for 0 <= j < L, at most 6 units of 2⁻⁶² off."""
         # With y = j·4ᵏ/L in [1/4, 1) this is √y/2ᵏ: for j = 3 and L = 100, k = 2 and y = 48/100.
@@ -40,7 +40,8 @@ def _scale_by_fours(xp: Operations, steps: Any, length: Any) -> tuple[Any, Any]:
     return k, steps
 
 
-# The guess for 1/(2√y) on [1/4, 1]: (7/4 - y)·39/64 is within 9 %, and no straight line is nearer.
+# The first guess for 1/(2√y) on [1/4, 1]: (7/4 - y)·39/64 is within 9 %, the best that a straight
+# line can do.
 _SLOPE = 39 * ONE // 64
 _INTERCEPT = 7 * _SLOPE // 4
 

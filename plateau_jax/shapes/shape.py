@@ -1,4 +1,4 @@
-"""What a shape defines: exact levels, parameters in the table, and fixed-point values."""
+"""Base classes of shapes: exact levels, parameters in the table, and fixed-point values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
 from plateau_jax.numerics.exact import Level
 
 
-class Position(NamedTuple):
-    """Where each step lies in its segment of L steps."""
+class SegmentPosition(NamedTuple):
+    """The position of each step in its segment of L steps."""
 
     elapsed: Any
     """Steps since the start level."""
@@ -23,18 +23,19 @@ class Position(NamedTuple):
 class Shape(ABC):
     """How a segment of L steps goes from its start level to its end level.
 
-    A class is a shape, or all shapes of a formula; an instance has a value of P.
+    A class without P is a single shape. A class with P stands for a formula, and an instance has a
+    value of P.
     """
 
     name: ClassVar[str]
-    """As a user writes it, with P for the parameter."""
+    """The name that a user writes, with P in place of a number."""
     powers: ClassVar[tuple[str, str] | None] = None
     """The least and the greatest P, as decimals; None for a shape without P."""
     equal_shapes: ClassVar[Mapping[str, str]] = {}
-    """The simpler name of the shape for some P, by P."""
+    """For some values of P, the simpler name of the same shape."""
 
     num_limbs: ClassVar[int] = 0
-    """How many numbers `parameters` returns."""
+    """Number of limbs that `parameters` returns."""
 
     def __init__(self, power: Fraction = Fraction(1)) -> None:
         self.power = power
@@ -49,7 +50,7 @@ class Shape(ABC):
         return ""
 
     def parameters(self, start: Level, end: Level, length: int) -> tuple[int, ...]:
-        """Return the limbs that a row of the table stores, of 31 bits each."""
+        """Return the limbs, of 31 bits each, that a row of the table stores."""
         return ()
 
 
@@ -63,9 +64,9 @@ CountedFrom = Literal["start", "end", "nearer end"]
 
 
 class Interpolated(Shape):
-    """A shape that is at a - (a - b)·S(j/L) after j of the steps from level a to level b.
+    """A shape whose level is a - (a - b)·S(j/L) after j of the L steps from level a to level b.
 
-    The interpolant S never decreases from S(0) = 0 to S(1) = 1.
+    The interpolant S rises from S(0) = 0 to S(1) = 1 and never decreases.
     """
 
     counted_from: ClassVar[CountedFrom]
@@ -73,7 +74,7 @@ class Interpolated(Shape):
     @staticmethod
     @abstractmethod
     def interpolant(
-        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
         """Return S in 62 bits, or 1 - S, as `counted_from` says."""
 
@@ -84,12 +85,12 @@ class Geometric(Shape):
     @staticmethod
     @abstractmethod
     def fixed_level(
-        xp: Operations, segment: DecodedSegments, at: Position, parameters: Sequence[Any]
+        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
         """Return the level in 62 bits."""
 
 
-def steps_from_higher_level(xp: Operations, segment: DecodedSegments, at: Position) -> Any:
+def steps_from_higher_level(xp: Operations, segment: DecodedSegments, at: SegmentPosition) -> Any:
     """Return the steps from the end of the segment with the higher level, int64."""
     return xp.int64(xp.where(segment.start < segment.end, at.remaining, at.elapsed))
 

@@ -1,4 +1,4 @@
-"""The segments of a curve in exact numbers, and what can be decided from them."""
+"""The segments of a curve in exact numbers, and questions that they answer exactly."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -14,24 +14,24 @@ from plateau_jax.shapes.known_shapes import level_between
 
 
 class ExactSegment(NamedTuple):
-    """A segment from `start` to `end`, `length` steps later; the next may begin earlier.
+    """A segment of a curve: the whole segment goes from `start` to `end` in `length` steps.
 
-    Its first `skipped` steps may be cut off: the level at `begin` is that of the whole segment,
-    `skipped` steps after its start.
+    Its first `skipped` steps may be cut off: then `begin` is the step `skipped` steps after the
+    start level. Its last steps are cut off if the next segment begins earlier than its end.
     """
 
     kind: str
-    """In words, such as "warmup"."""
+    """A word such as "warmup"."""
     begin: int
     """First step."""
     length: int
-    """Steps from `start` to `end`, those that are cut off included."""
+    """Steps from `start` to `end`, including those that are cut off."""
     start: Level
     """Level at the beginning of the whole segment."""
     end: Level
     """Level at the end of the whole segment."""
     shape: str | None
-    """None if the segment was described as one that holds its level."""
+    """None if the segment was built to hold its level."""
     skipped: int = 0
     """Steps cut off before `begin`; 0 if the segment holds its level."""
 
@@ -96,7 +96,7 @@ def highest_level(segments: Sequence[ExactSegment]) -> Level:
 
 
 def first_step_at_or_below(segments: Sequence[ExactSegment], level: Level) -> int | None:
-    """Return the first step from which all levels stay at or below this one; None if none does."""
+    """Return the first step from which the curve stays at or below a level, or None."""
 
     def is_higher(segment: ExactSegment, step: int) -> bool:
         return rounded(segment.at(step)) > rounded(level)
@@ -130,9 +130,9 @@ def cut_segments(segments: Sequence[ExactSegment], start: int, stop: int) -> Ite
 def describe_segments(
     segments: Sequence[ExactSegment], peak: np.float32 | None = None, most: int | None = None
 ) -> list[tuple[str, str, str, str, str]]:
-    """Describe the segments in words: a header, and a line for each segment that is not empty.
+    """Return a table as text cells: a header, and a line for each segment that is not empty.
 
-    With a peak, levels are shown as learning rates; with `most`, only the first segments are
+    With a peak, levels are shown as learning rates. With `most`, only the first `most` segments are
     described.
     """
     header = ("first step", "last step", "kind", "from", "to")
@@ -163,12 +163,12 @@ def _format_level(level: Level, peak: np.float32 | None) -> str:
 
 
 def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
-    """Return the segment that a step lies in."""
+    """Return the segment that contains a step."""
     return segments[bisect_right(segments, step, key=attrgetter("begin")) - 1]
 
 
 def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
-    """Yield the first step of each maximal run of segments at one level, before the end."""
+    """Yield the first step of each maximal run of segments at one level, except that of the end."""
     level: Level | None = None
     for segment, after in nonempty_segments(segments):
         if after is None:
@@ -182,7 +182,7 @@ def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
 
 
 def end_of_rise(segments: Sequence[ExactSegment]) -> int:
-    """Return the step at which the level first stops rising; level 0 before it counts as a rise."""
+    """Return the step at which the level first stops rising; a level of 0 counts as rising."""
     for segment, _ in nonempty_segments(segments):
         rises = segment.end > segment.start
         is_zero = segment.start == segment.end == 0
@@ -194,7 +194,7 @@ def end_of_rise(segments: Sequence[ExactSegment]) -> int:
 def differences(
     segments: Sequence[ExactSegment], others: Sequence[ExactSegment]
 ) -> Iterator[tuple[int, int | None]]:
-    """Yield runs of steps, (first, first after it), that the two sequences describe differently."""
+    """Yield (first step, first step after it) of each run of steps with different segments."""
     pieces = dict(_pieces(segments))
     other_pieces = dict(_pieces(others))
     piece = None
@@ -208,16 +208,16 @@ def differences(
 
 
 def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
-    """Yield (first step, what decides the values from there on): a level held, or a segment.
+    """Yield (first step, piece): a piece is a level that is held, or a segment that moves.
 
-    At its first step a moving segment is at its start level, whatever its length and shape are. So
-    that step is a piece that holds, and two curves that move differently from step s still agree
-    at s:
+    At its first step a moving segment is at its start level, whatever its length and shape. So this
+    step is a separate piece that holds the level, and two curves that move differently from step s
+    on still agree at s:
 
         cosine from 1 at step 10  →  (10, 1), (11, the segment)
-        linear from 1 at step 10  →  (10, 1), (11, another segment)
+        linear from 1 at step 10  →  (10, 1), (11, a different segment)
 
-    A segment without its first steps is the piece that the whole segment would be.
+    A segment whose first steps are cut off gives the same piece as the whole segment.
     """
     last: Level | ExactSegment | None = None
     for segment, after in nonempty_segments(segments):

@@ -3,8 +3,8 @@
 Floating point cannot give the same bits everywhere: compilers contract a·b + c, and divisions and
 cosines differ between libraries. Integers can. A number v in [0, 1] is the int64 v·2⁶².
 
-One body serves NumPy, JAX, torch and single Python ints: it uses only operations that mean the same
-in all of them.
+The same code serves NumPy, JAX, torch and single Python ints: it uses only operations that mean the
+same in all of them.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ from plateau_jax.numerics.arithmetic import (
     Operations,
     ratio,
 )
-from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, KINDS
-from plateau_jax.shapes.shape import Position
+from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPE_NUMBERS
+from plateau_jax.shapes.shape import SegmentPosition
 
 CHUNK = 3072
-"""Steps that NumPy computes at once. A temporary array then takes 24 KiB. From 32 KiB on, glibc
-returns its pages to the system and faults them in again, which doubles the time."""
+"""Steps that NumPy computes at once: a temporary array then takes 24 KiB. glibc returns the pages
+of arrays of 32 KiB and more to the system and faults them in again, which doubles the time."""
 
 
 def evaluate(xp: Operations, table: DecodedTable, step: Any, first: Any = 0) -> Any:
@@ -37,10 +37,11 @@ def evaluate(xp: Operations, table: DecodedTable, step: Any, first: Any = 0) -> 
 
     Args:
         xp: The operations of the framework. In JAX 64-bit integers must be on.
-        table: The columns of one curve, from `decode_table`, of shape (rows,); or of several, of
-            shape (curves, rows).
-        step: int32 or int64 in [0, 2³¹), of any shape; for several curves of shape (curves, steps).
-        first: For several curves, the index of each one's first row in the flattened columns, of
+        table: The columns of one curve, from `decode_table`, of shape (rows,); or those of several
+            curves, of shape (curves, rows).
+        step: int32 or int64 in [0, 2³¹), of any shape; for several curves, of shape
+            (curves, steps).
+        first: For several curves, the index of each curve's first row in the flattened columns, of
             shape (curves, 1).
 
     Returns:
@@ -50,13 +51,13 @@ def evaluate(xp: Operations, table: DecodedTable, step: Any, first: Any = 0) -> 
 
 
 def _evaluate_rows(xp: Operations, segments: DecodedSegments, step: Any, index: Any) -> Any:
-    """Return the multiplier at each step, which lies in the row with this index."""
+    """Return the multiplier at each step, from the row with this index."""
     # Column by column: a gather of whole rows is several times slower in XLA.
     segment = segments.map(lambda column: xp.take(column, index, mode="clip"))
     x, value = _interpolate(xp, segment, step)
     # int64 to float32 rounds to nearest even, and the power of two is exact.
     multiplier = xp.asarray(value, dtype=xp.float32) * 2.0**-FIXED_BITS
-    return xp.where(x == 0, segment.level, multiplier)
+    return xp.where(x == 0, segment.start_float32, multiplier)
 
 
 def _row_index(xp: Operations, begin: Any, step: Any, first: Any) -> Any:
@@ -98,12 +99,12 @@ def evaluate_many(table: DecodedTable, steps: NDArray[np.int32]) -> NDArray[np.f
 
 
 def _without_other_shapes(segments: DecodedSegments, index: NDArray[Any]) -> DecodedSegments:
-    """Return the segments without the shapes that no row with one of these indices has."""
+    """Drop the parameters of shapes that none of the rows with these indices has."""
     if not segments.parameters:
         return segments
-    kinds = set(segments.kind[index].tolist())
+    present = set(segments.shape_number[index].tolist())
     parameters = {
-        name: limbs for name, limbs in segments.parameters.items() if KINDS[name] in kinds
+        name: limbs for name, limbs in segments.parameters.items() if SHAPE_NUMBERS[name] in present
     }
     return segments._replace(parameters=parameters)
 
@@ -122,7 +123,7 @@ def evaluate_one(begins: Sequence[int], rows: Sequence[DecodedSegments], step: i
     segment = rows[index]
     x, value = _interpolate(PYTHON, segment, step)
     if x == 0:
-        return segment.level
+        return segment.start_float32
     return exact.round_to_float32(value, FIXED_BITS)
 
 
@@ -147,12 +148,12 @@ def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[A
     #
     # Compiled code cannot branch on a row's shape: every shape in the table is computed for every
     # step, and `where` selects. A shape that is not in the table at all costs nothing.
-    elapsed = step - segment.begin
+    elapsed = step - segment.phase_begin
     remaining = segment.length - elapsed
     x = ratio(xp.int64(xp.minimum(elapsed, remaining)), segment)
     interpolant = x
     is_from_start = elapsed < remaining
-    at = Position(elapsed, remaining, x) if segment.parameters else None
+    at = SegmentPosition(elapsed, remaining, x) if segment.parameters else None
     if at is not None:
         interpolant, is_from_start = _select_interpolant(xp, segment, at, is_from_start)
     # The product of absolute values, because with a negative factor `multiply` is not monotone.
@@ -170,15 +171,15 @@ def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[A
 
 
 def _select_interpolant(
-    xp: Operations, segment: DecodedSegments, at: Position, is_from_start: Any
+    xp: Operations, segment: DecodedSegments, at: SegmentPosition, is_from_start: Any
 ) -> tuple[Any, Any]:
-    """Return S or 1 - S of each segment's shape, and whether it is counted from the start."""
+    """Return (S, True) or (1 - S, False) for each segment: counted from its start, or its end."""
     interpolant = at.x
     for name, parameters in segment.parameters.items():
         shape = INTERPOLATED.get(name)
         if shape is None:
             continue
-        is_shape = segment.kind == KINDS[name]
+        is_shape = segment.shape_number == SHAPE_NUMBERS[name]
         interpolant = xp.where(
             is_shape, shape.interpolant(xp, segment, at, parameters), interpolant
         )
@@ -187,11 +188,11 @@ def _select_interpolant(
     return interpolant, is_from_start
 
 
-def _select_level(xp: Operations, segment: DecodedSegments, at: Position, value: Any) -> Any:
+def _select_level(xp: Operations, segment: DecodedSegments, at: SegmentPosition, value: Any) -> Any:
     """Return the level of each segment with a geometric shape, and `value` for other segments."""
     for name, parameters in segment.parameters.items():
         shape = GEOMETRIC.get(name)
         if shape is not None:
             level = shape.fixed_level(xp, segment, at, parameters)
-            value = xp.where(segment.kind == KINDS[name], level, value)
+            value = xp.where(segment.shape_number == SHAPE_NUMBERS[name], level, value)
     return value

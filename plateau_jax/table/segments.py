@@ -29,7 +29,7 @@ from plateau_jax.numerics.arithmetic import (
     Operations,
     map_column,
 )
-from plateau_jax.shapes.known_shapes import KINDS, SHAPES, parse_shape
+from plateau_jax.shapes.known_shapes import SHAPE_NUMBERS, SHAPES, parse_shape
 from plateau_jax.table.exact_segments import ExactSegment
 from plateau_jax.validation.checks import is_ordered, must
 
@@ -45,11 +45,11 @@ class Segments(NamedTuple):
 
     The number of rows does not depend on where the segments lie: a `PlateauCurve` with k plateaus
     has 2k + 3 (warmup, decay, (plateau, decay) k times, end), a `StagedCurve` one for each stage
-    and one for the end. A row may be empty. So moving a plateau changes numbers, but no array's
-    shape. In a curve from `BatchPlan.scale` it may: each threshold inside a segment cuts a row in
-    two. `stack` adds a leading axis.
+    and one for the end. A row may be empty. So moving a plateau changes numbers, but not the shape
+    of an array, except in a curve from `BatchPlan.scale`, where each threshold inside a segment
+    cuts a row in two. `stack` adds a leading axis.
 
-    Compiled code computes every shape in `parameters` at every step, and nothing for other shapes.
+    Compiled code computes every shape in `parameters` at every step, but no other curved shape.
 
     >>> from plateau_jax import PlateauCurve
     >>> table = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)]).table
@@ -81,14 +81,14 @@ class Segments(NamedTuple):
     start_float32: Any
     """Start level as the nearest float32: its bits."""
     kind: Any
-    """The number of the shape in `KINDS`; 0 for a straight line and for a flat segment."""
+    """The number of the shape in `SHAPE_NUMBERS`; 0 for a straight line and for a flat segment."""
     parameters: dict[str, tuple[Any, ...]]
     """By name, each curved shape in the table, with the limbs of its parameters; 0 in other
     rows."""
     shift: Any = None
-    """n: the two levels are stored divided by 2ⁿ. None if that is 0 everywhere. Above 0 only in a
-    curve from `BatchPlan.scale`, for a segment with a start or end level above 1, which no step
-    reaches."""
+    """n: the two levels are stored divided by 2ⁿ. None if n is 0 in every row. Only a curve from
+    `BatchPlan.scale` has an n above 0, in a segment with a start or end level above 1, which no
+    step reaches."""
 
     def map(self, change: Callable[[Any], Any]) -> "Segments":
         """Apply a function to each column."""
@@ -108,8 +108,8 @@ class Segments(NamedTuple):
 
 def encode_table(segments: Sequence[ExactSegment]) -> Segments:
     """Encode segments as int32 columns, one row per segment."""
-    # A flat segment counts with the shape that it was described with. So changing a level never
-    # adds or removes a column, and a jitted function that takes the table is not compiled again.
+    # A flat segment keeps the columns of the shape that it was described with. So changing a level
+    # never adds or removes a column, and a jitted function that takes the table is not recompiled.
     described = {segment.shape for segment in segments if segment.shape is not None}
     shapes = {parse_shape(shape).name for shape in described}
     return _join([_encode_row(segment) for segment in segments], shapes - {"linear"})
@@ -137,14 +137,14 @@ def _encode_row(segment: ExactSegment) -> Segments:
     phase_begin = segment.begin
     length = 0
     inverse = 0
-    kind = 0
+    shape_number = 0
     parameters: dict[str, tuple[int, ...]] = {}
     if segment.length > 0 and segment.shape and not segment.holds and low <= high:
         shape = parse_shape(segment.shape)
         phase_begin -= segment.skipped
         length = segment.length
         inverse = (1 << INVERSE_BITS) // length
-        kind = KINDS[shape.name]
+        shape_number = SHAPE_NUMBERS[shape.name]
         parameters[shape.name] = shape.parameters(segment.start, segment.end, length)
     inverse_high, inverse_middle = _split_words(inverse >> LIMB_BITS)
     start_high, start_low = _split_words(first)
@@ -161,7 +161,7 @@ def _encode_row(segment: ExactSegment) -> Segments:
         end_high=end_high,
         end_low=end_low,
         start_float32=_float32_bits(exact.round_to_float32(start, exact.BITS)),
-        kind=kind,
+        kind=shape_number,
         parameters=parameters,
         shift=shift if shift and length else None,
     )
@@ -173,7 +173,7 @@ def _float32_bits(number: float) -> int:
 
 
 def _join(tables: Sequence[Segments], shapes: Collection[str]) -> Segments:
-    """Join rows to a table, or tables of equally many rows, along a new first axis.
+    """Join rows to a table, or tables with the same number of rows, along a new first axis.
 
     Args:
         tables: The rows or tables.
@@ -227,14 +227,14 @@ def _join_words(xp: Operations, high: Any, low: Any) -> Any:
 def decode_table(xp: Operations, table: Segments) -> DecodedTable:
     """Join the words of a table. In JAX 64-bit integers must be on."""
     segments = DecodedSegments(
-        begin=table.phase_begin,
+        phase_begin=table.phase_begin,
         length=table.length,
-        inverse_high=_join_words(xp, table.inverse_high, table.inverse_middle),
-        inverse_low=xp.int64(table.inverse_low),
+        inverse=_join_words(xp, table.inverse_high, table.inverse_middle),
+        inverse_rest=xp.int64(table.inverse_low),
         start=_join_words(xp, table.start_high, table.start_low),
         end=_join_words(xp, table.end_high, table.end_low),
-        level=table.start_float32.view(xp.float32),
-        kind=table.kind if table.parameters else None,
+        start_float32=table.start_float32.view(xp.float32),
+        shape_number=table.kind if table.parameters else None,
         parameters=map_column(xp.int64, table.parameters),
         shift=map_column(xp.int64, table.shift),
     )
@@ -257,11 +257,11 @@ def python_rows(table: DecodedTable) -> tuple[list[int], list[DecodedSegments]]:
 
 
 def _parameters_by_row(columns: DecodedSegments) -> list[dict[str, tuple[int, ...]]]:
-    """Return for each row a dictionary with its curved shape; {} for a straight line."""
-    by_row: list[dict[str, tuple[int, ...]]] = [{} for _ in columns.begin]
+    """Return for each row the parameters of its curved shape; {} for a straight line."""
+    by_row: list[dict[str, tuple[int, ...]]] = [{} for _ in columns.phase_begin]
     for name, limbs in columns.parameters.items():
-        for index, kind in enumerate(columns.kind):
-            if kind == KINDS[name]:
+        for index, shape_number in enumerate(columns.shape_number):
+            if shape_number == SHAPE_NUMBERS[name]:
                 by_row[index][name] = tuple(limb[index] for limb in limbs)
     return by_row
 
@@ -269,7 +269,7 @@ def _parameters_by_row(columns: DecodedSegments) -> list[dict[str, tuple[int, ..
 def stack(curves: Iterable[Any]) -> Segments:
     """Stack the tables of several curves for `vmap`: each column is of shape (curves, rows).
 
-    A shorter table repeats the row of its end, which changes no value. A column that only some
+    A shorter table repeats its last row, which changes no value. A column that only some
     curves need is zero for the others.
 
     Args:
@@ -279,7 +279,7 @@ def stack(curves: Iterable[Any]) -> Segments:
         One table, a pytree of int32 arrays.
 
     Raises:
-        TypeError: `curves` is a single curve, or has no order, as a set, or holds something that is
+        TypeError: `curves` is a single curve, or has no order (a set), or holds something that is
             not a `Curve`.
         ValueError: `curves` is empty.
 

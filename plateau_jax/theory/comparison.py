@@ -1,4 +1,4 @@
-"""Curves compared by their last-iterate bounds, a prediction of convex optimization."""
+"""Compare curves by their last-iterate bounds, a prediction of convex optimization."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ MAX_SINGLE_STEPS = 2**20
 """Up to this many steps, every step is summed; above, parts of several steps."""
 
 _NEAREST = 512
-"""Number of last steps that are single parts even then."""
+"""Number of last steps that are summed one by one even then."""
 
 _TAIL_COST = 4
 """The factor of a tail's sum in T₂.
@@ -98,29 +98,30 @@ def compare(*curves: Any) -> Comparison:
         bounds[i] = bound of curve i / bound of the first
         peaks[i]  = peak of curve i · √total_steps / (peak of the first · √total_steps of the first)
 
-    This bound is far too high if tiny multipliers follow large ones. So for each step E with s_E >
-    Σ_{t>E} s it is also computed with the steps after E left out and 4 Σ_{t>E} s added to T₂, which
-    bounds what they change. The lowest bound counts.
+    This bound is far too high if tiny multipliers follow large ones. So it is also computed for
+    each step E with s_E > Σ_{t>E} s, without the steps after E and with 4 Σ_{t>E} s added to T₂, a
+    bound on the effect of these steps. The lowest of the bounds is used.
 
     A curve with a smaller bound should reach a lower loss, once its peak is tuned. If you have
     tuned the peak of the first curve, try peaks[i] times that peak for curve i. The bound predicts
     neither the loss itself, nor how curves compare at one fixed peak, nor how the best peak changes
     with the length. `docs/evidence.md` says how well it did in published runs.
 
-    Every step counts as one update of the same batch, also those of a curve from `BatchPlan.scale`.
-    Up to 2²⁰ steps the numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.
+    Every step counts as one update with the same batch, even for a curve from `BatchPlan.scale`. Up
+    to 2²⁰ steps the numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.
 
     Source: Defazio et al. 2023, arXiv:2310.07831, theorem 10; Schaipp et al. 2025,
     arXiv:2501.18965.
 
     Args:
-        curves: Curves, or one list of curves, or one mapping from names to curves. An unnamed curve
-            is named after what sets it apart from the others.
+        curves: Curves, or one list of curves, or one mapping from names to curves. A curve without
+            a name is named after its differences from the others.
 
     Returns:
         Three tuples with an entry per curve, `names`, `bounds` and `peaks`, and two numbers of the
-        first curve for G = D = 1, `bound` and `peak`. `print` shows the tuples as text and a
-        notebook as a table, both with a note on what the numbers mean. A smaller bound is better.
+        first curve for G = D = 1, `bound` and `peak`. `print` shows the tuples as text, a notebook
+        shows them as a table, both with a note that explains the numbers. A smaller bound is
+        better.
 
     Raises:
         TypeError: An argument is not a `Curve`.
@@ -157,7 +158,7 @@ def _table_rows(comparison: Comparison, first_peak: float) -> list[tuple[str, ..
 
 
 def as_text(comparison: Comparison, first_peak: float) -> str:
-    """Return the table in columns and the note, if the best peak of the first curve is known."""
+    """Return the table and its note as text, given the best peak of the first curve."""
     peaks = f"Best peaks, if {first_peak:g} is the first curve's."
     note = f"Bounds relative to the first curve. {peaks} {_LIMITS}"
     return tables.as_text(_table_rows(comparison, first_peak), note)
@@ -184,7 +185,7 @@ def minimize_bound(curve: Curve) -> LeastBound:
     if not len(s):
         raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
     tails = suffix_sums(s * n)[1:]
-    # There are few such ends, because the sum from a step on at least halves at each of them.
+    # There are few such ends, because the sum of the remaining steps at least halves at each.
     ends = np.flatnonzero(s > tails) + 1
     bounds: list[LeastBound] = []
     for end in ends[::-1]:
@@ -194,7 +195,7 @@ def minimize_bound(curve: Curve) -> LeastBound:
 
 
 def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
-    """Return bound and peak of some parts; the multipliers after them add up to `tail`."""
+    """Return the bound and peak of the first parts; the multipliers after them sum to `tail`."""
     total, squares, inner = noise_sums(s, n, damping=0.0)
     inner += 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R =

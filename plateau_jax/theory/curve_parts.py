@@ -16,18 +16,18 @@ _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
 
 _MANY_SEGMENTS = 256
-"""A curve with more segments is that of a log: lines between any two of its learning rates."""
+"""A curve with more segments is taken for that of a log: a line between each two learning rates."""
 
 
 def parts_before(
     curve: Curve, steps: Sequence[int], most_single: int, nearest: int
 ) -> Iterator[tuple[_Floats, _Floats]]:
-    """Yield the multipliers and the lengths of the parts of a curve before each of some steps.
+    """Yield (multipliers, lengths) of the parts of a curve before each of the given steps.
 
-    Up to `most_single` steps, each step is a part. Above that, parts grow with the distance from
-    the step and from the borders of segments: the `nearest` steps are single parts, and farther
-    ones have 1/nearest of their distance. The multiplier of a part is the one in its middle. Parts
-    whose multiplier is 0 are left out.
+    If there are at most `most_single` steps, each is a part. Otherwise parts grow with the distance
+    from the given step and from the borders of segments: each of the `nearest` steps is a part, and
+    farther parts have a length of 1/nearest of their distance. The multiplier of a part is the one
+    in its middle. Parts with the multiplier 0 are left out.
     """
     last = max(steps)
     if last <= most_single:
@@ -61,8 +61,8 @@ def mean_multipliers(curve: Curve, borders: _Steps) -> _Floats:
 def part_begins(curve: Curve) -> _Steps:
     """Return the first steps of parts that grow with the distance from the borders of segments.
 
-    The sums after a step change fastest right before a segment with much lower learning rates, and
-    some shapes are steep at their start.
+    Parts are short there because the sums over later steps change fastest right before a segment
+    with much lower learning rates, and because some shapes are steep at their start.
     """
     begins = segment_begins(curve)
     has_many = len(begins) > _MANY_SEGMENTS
@@ -104,8 +104,8 @@ def largest_multiplier(curve: Curve, updates: int) -> float:
 
 
 def sorted_unique(steps: NDArray[Any]) -> NDArray[Any]:
-    """Return the different steps in order."""
-    # np.unique takes seconds where a log has thousands of learning rates: it hashes all steps.
+    """Return the distinct steps in ascending order."""
+    # np.unique hashes all steps, which takes seconds for a log with thousands of learning rates.
     steps = np.sort(steps)
     is_new = np.append(True, np.diff(steps) > 0)
     return steps[is_new]
@@ -134,7 +134,7 @@ def suffix_sums(values: _Floats) -> _Floats:
     >>> suffix_sums(np.array([1.0, 2.0, 4.0])).tolist()
     [7.0, 6.0, 4.0, 0.0]
     """
-    # From the end, since total minus prefix cancels when the last values are small.
+    # Summed from the end: the total minus a prefix would cancel if the last values are small.
     sums_from_end = np.cumsum(values[::-1])
     return np.append(sums_from_end[::-1], 0.0)
 

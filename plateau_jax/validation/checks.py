@@ -1,7 +1,7 @@
 """Checks of arguments: each error names the argument, shows its value, and says what is right.
 
-A message is text with the path of its argument, worded alike in Python, on the command line and on
-the page. This raises "stages[0].to = 5 must lie in [0, 1]":
+A message is text with the path of its argument, the same in Python, on the command line and on the
+page. This raises "stages[0].to = 5 must lie in [0, 1]":
 
     raise ValueError(must(("stages", 0, "to"), 5, "lie in [0, 1]"))
 """
@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 MAX_STEP = 2**31 - 1
-"""The largest int32: tables and traced steps are int32."""
+"""The largest step, and the largest int32: tables and traced steps are int32."""
 
 # The limits of normal float32: XLA flushes smaller numbers to 0.
 _SMALLEST = 2.0**-126
@@ -30,7 +30,7 @@ Path = tuple[str | int, ...]
 
 
 class Message(str):
-    """A message that begins with an argument, by whose path the design page finds its field.
+    """A message that begins with an argument; by its path the design page finds the field.
 
     >>> Message(("plateaus", 1, "start"), " = 'x' must be a number")
     "plateaus[1].start = 'x' must be a number"
@@ -70,7 +70,7 @@ def _spell(path: Path) -> str:
 
 
 def message_of(error: BaseException) -> Message:
-    """Return the message of an error or a warning; one of Python or another library has no path."""
+    """Return the message of an error or a warning; those of other libraries have no path."""
     if error.args and isinstance(error.args[0], Message):
         return error.args[0]
     return Message((), str(error))
@@ -139,7 +139,7 @@ def _unwrap_scalar(value: Any) -> Any:
 
 
 def _unwrap_number(value: Any) -> Any:
-    """Return a number of NumPy, or in an array, as Python's; any other value unchanged."""
+    """Return a NumPy number, also in an array, as a Python number; any other value unchanged."""
     value = _unwrap_scalar(value)
     # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
     if isinstance(value, np.integer):
@@ -157,7 +157,7 @@ def number(path: Path | str, value: Any, requirement: str = "be a number") -> in
         raise TypeError(must(path, value, requirement))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(must(path, value, "be finite"))
-    # No subclass, whose arithmetic may differ.
+    # Never a subclass, whose arithmetic may differ.
     if isinstance(value, int):
         return int(value)
     return float(value) + 0.0  # turns -0.0 into 0.0
@@ -201,8 +201,8 @@ def pairs(name: str, value: Any, meaning: str) -> Iterator[tuple[Path, Any, Any]
 
 
 def is_ordered(value: Any) -> bool:
-    """Return True if the value has items in an order that the user can have meant."""
-    if isinstance(value, list | tuple):  # for speed: the checks below take a microsecond
+    """Return True if the value has items in an order that the user may have chosen."""
+    if isinstance(value, list | tuple):  # first, because the checks below take a microsecond
         return True
     if getattr(value, "ndim", 1) == 0:  # an array without dimensions counts as `Iterable` too
         return False
@@ -219,7 +219,7 @@ def peak(path: Path | str, value: Any) -> np.float32:
         raise TypeError(must(path, value, "be a number"))
     with np.errstate(over="ignore"):
         rounded = np.float32(lr)
-    # A saved peak is a decimal, which may be rounded down to the largest float32.
+    # A saved peak is a decimal: that of the largest float32 may be a little above it.
     is_normal = lr >= _SMALLEST and rounded <= _LARGEST
     if lr != 0 and not is_normal:
         raise ValueError(must(path, value, "be 0, or a finite float32 of at least 2**-126"))
@@ -241,8 +241,8 @@ def metric(name: str, value: Any) -> np.float32:
     """Return a real number or scalar array, rounded to float32; infinite if it is too large."""
     with suppress(TypeError, ValueError):
         array: Any = np.asarray(value)
-        # V stands for bfloat16 and other types that JAX adds, and for records, which have names and
-        # would read as 0.
+        # V is the kind of bfloat16 and other types that JAX adds, and of records, which have names
+        # and would be converted to 0.
         is_real = array.dtype.kind in "iufV" and not array.dtype.names
         if is_real and not array.ndim:
             with np.errstate(over="ignore"):
@@ -251,7 +251,7 @@ def metric(name: str, value: Any) -> np.float32:
 
 
 def is_not_real(value: Any) -> bool:
-    """Return True for a bool, a complex number or text, also as a scalar of NumPy, JAX or torch."""
+    """Return True for a bool, a complex number or text, or such a scalar of NumPy, JAX or torch."""
     if type(value) in (int, float):
         return False
     if isinstance(value, bool | complex | str | bytes):
@@ -272,7 +272,7 @@ def steps(step: Any) -> np.ndarray:
     if hasattr(step, "dtype") or isinstance(step, range):
         array = np.asarray(step)
     else:
-        # As objects: NumPy would turn [True, 2] into integers, and [-1, 2**63] and [] into floats.
+        # As objects: NumPy turns [True, 2] into integers, but [-1, 2**63] and [] into floats.
         array = np.asarray(step, object)
     # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
     if not array.dtype.name.removeprefix("u").startswith("int"):

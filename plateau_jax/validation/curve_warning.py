@@ -40,7 +40,7 @@ def warn(message: str, category: type[Warning] = CurveWarning) -> None:
     # Python 3.11 has no `skip_file_prefixes`.
     while frame.f_back is not None and _package_of(frame) in _SKIPPED_PACKAGES:
         frame = frame.f_back
-    # In which Python notes what was shown.
+    # In this registry Python notes which warnings were shown.
     registry = frame.f_globals.setdefault("__warningregistry__", {})
     place = frame.f_code.co_filename, frame.f_lineno, _module_of(frame)
     warnings.warn_explicit(message, category, *place, registry)
@@ -48,7 +48,7 @@ def warn(message: str, category: type[Warning] = CurveWarning) -> None:
 
 def warn_of_lr(name: str, ratio: float, least: float) -> None:
     """Warn about a ratio in (0, `least`), which looks like a learning rate."""
-    # A quotient such as 1e-6 / 0.01 is meant as 1e-4, but rounds to a little less.
+    # A quotient such as 1e-6 / 0.01 is meant as 1e-4, but may round to a little less.
     if 0 < ratio < least and not math.isclose(ratio, least):
         problem = f" = {ratio!r} looks like a learning rate, but is a fraction of the peak"
         advice = f"For a learning rate write {name}={ratio!r} / peak"

@@ -21,8 +21,8 @@ def attach(
 
     Args:
         package: The name of the package.
-        extra: The extra that installs what its names may need.
-        needs: For a module, the package without which its names are left out of `__all__`.
+        extra: The extra that installs the packages that its names may need.
+        needs: For some modules, the package without which their names are left out of `__all__`.
     """
     modules = _modules_of_names(package)
     # Without JAX, `from plateau_jax import *` must not fail on the names that need it.
@@ -46,7 +46,7 @@ def attach(
 
 
 def _modules_of_names(package: str) -> dict[str, str]:
-    """Return the module that each public name of a package comes from, as its stub says."""
+    """Return the module of each public name of a package, from the stub of the package."""
     stub = Path(__file__).parents[2] / package / "__init__.pyi"
     modules: dict[str, str] = {}
     for node in ast.parse(stub.read_text("utf-8")).body:
@@ -71,7 +71,7 @@ def naming_missing_package(name: str, extra: str) -> Generator[None]:
 
 
 def missing_package_error(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
-    """Return the error to raise if `name` cannot be imported, which says what to install."""
+    """Return the error to raise if `name` cannot be imported; it says what to install."""
     package = (error.name or "").partition(".")[0]
     if not package or _is_installed(package):  # a module inside it is missing
         return error

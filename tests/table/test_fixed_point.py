@@ -12,7 +12,7 @@ from support.numerics.oracle import as_written, exactly, power_of, share
 from plateau_jax import StagedCurve
 from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
 from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPES
-from plateau_jax.shapes.shape import Position
+from plateau_jax.shapes.shape import SegmentPosition
 
 ONE = 2**62
 up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))
@@ -45,10 +45,10 @@ def _evaluate(function, segment, elapsed):
     """Return a shape's value in NumPy; check that Python computes the same at the first and last step."""
     (parameters,) = segment.parameters.values()
     remaining = segment.length - elapsed
-    at = Position(elapsed, remaining, ratio(np.minimum(elapsed, remaining), segment))
+    at = SegmentPosition(elapsed, remaining, ratio(np.minimum(elapsed, remaining), segment))
     values = function(NUMPY, segment, at, parameters)
     for index in (0, -1):
-        at_one_step = Position(*(int(number[index]) for number in at))
+        at_one_step = SegmentPosition(*(int(number[index]) for number in at))
         assert function(PYTHON, segment, at_one_step, parameters) == values[index]
     return values
 
