@@ -266,7 +266,13 @@ def read_saved_run(
     applied = checks.in_range("applied", saved["applied"], 0, MAX_CONSUMED)
     skipped = checks.in_range("skipped", saved["skipped"], 0, MAX_CONSUMED)
     position = read_position(
-        saved, applied, clock.curves, clock.checked, "TrainStep", strict=strict
+        saved,
+        applied,
+        clock.curves,
+        clock.checked,
+        counts_all_updates=True,
+        strict=strict,
+        builder="TrainStep",
     )
     consumed = position.consumed
     if clock.checked.unit is None:
