@@ -237,7 +237,7 @@ def _array_to_bytes(path: str, array: "np.ndarray[Any, Any]") -> Tensor:
         TypeError: It has a dtype that this format does not keep.
     """
     dtype = array.dtype
-    if dtype.kind not in _ARRAY_KINDS or dtype.isbuiltin == 2:  # 2: the dtype of another library
+    if dtype.kind not in _ARRAY_KINDS or dtype.isbuiltin == 2:  # 2: not NumPy's own
         raise TypeError(f"{path} is a NumPy array of {dtype}, which a checkpoint does not hold")
     content = io.BytesIO()
     np.save(content, array, allow_pickle=False)

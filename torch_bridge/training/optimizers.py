@@ -130,8 +130,7 @@ def check_no_scheduler(optimizers: Iterable[Any]) -> None:
     """
     # A torch scheduler replaces `step` in the attributes of its optimizer.
     for optimizer in optimizers:
-        attributes: dict[str, Any] = vars(optimizer)
-        if hasattr(attributes.get("step"), "_wrapped_by_lr_sched"):
+        if hasattr(optimizer.__dict__.get("step"), "_wrapped_by_lr_sched"):
             raise ValueError(
                 "a scheduler is attached to the optimizer, but a TrainStep sets the learning rates "
                 "itself, from its own curve. Leave the scheduler out; to keep this optimizer, "

@@ -74,12 +74,12 @@ class OptimizerSteppers:
         self._parameter_ids = self._current_parameter_ids()
         self.is_partial = False
         """True while an update or a load is unfinished, and after it was interrupted: weights may
-        have moved, or other ranks may wait for this one. `TrainStep` then rejects further updates.
+        have moved, or other ranks may wait for this one. `TrainStep` then makes no update until a
+        state is loaded.
 
-        Set by   `step`, before the first weight moves; under a wrapper by `Update`, at its start;
-                 `TrainStep.load_state_dict`; `TrainStep.set_peak`
-        Cleared  by `Update`, `load_state_dict` and `set_peak` at their ends; by `GraphedUpdate`
-                 after a capture, which moves nothing
+        It is set by `step` before the first weight moves, by `Update` at its start if the model is
+        wrapped, and by `TrainStep.load_state_dict` and `set_peak` before they write. Those three
+        clear it when they are complete, and `GraphedUpdate` after a capture, which moves nothing.
         """
         self.updates_made: int | None = 0
         """Updates that the optimizers had made before the first one here; None if their number is
@@ -108,7 +108,7 @@ class OptimizerSteppers:
             self.updates_made = self._read_updates_made()
         step_attributes: list[tuple[dict[str, Any], Any]] = []
         for layer in self._layers:
-            attributes: dict[str, Any] = vars(layer)
+            attributes: dict[str, Any] = layer.__dict__
             step_attributes.append((attributes, attributes.get("step")))
         self._step_attributes = step_attributes
         self._attached: list[_Attached] = []
