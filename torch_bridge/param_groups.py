@@ -279,7 +279,7 @@ def _is_scale(value: Any) -> bool:
     try:
         return float(value) != 1
     except (RuntimeError, TypeError, ValueError):
-        return False  # a key of this name has another meaning
+        return False  # here the key means something else
 
 
 def unshare_tensors(

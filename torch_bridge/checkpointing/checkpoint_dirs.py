@@ -49,7 +49,7 @@ class CheckpointDir:
     files: dict[str, str] = field(default_factory=dict[str, str])
     """The SHA-256 of each file, by the file's name."""
     damage: str = ""
-    """What is wrong with the manifest."""
+    """The fault of a damaged manifest, or an empty string."""
 
 
 def rank_file(rank: int) -> str:

@@ -265,7 +265,7 @@ def _current_state(part: Part) -> Any:
 def _sharded_parameters(name: str, part: Part) -> dict[str, _ShardedParameter]:
     """Return the sharded parameters of an optimizer or a training step, by the path of their state.
 
-    The first one is also found under the path of all states, for values that belong to no
+    The first one is also returned for the path of all states, for values that belong to no
     parameter.
     """
     by_path: dict[str, _ShardedParameter] = {}

@@ -135,7 +135,9 @@ def read_position(
         saved = _read_data_counters(state, updates, unit)
     else:
         has_rules = saved_clock is not None
-        saved = _read_update_counters(state, updates, has_rules, counts_all_updates)
+        saved = _read_update_counters(
+            state, updates, has_rules=has_rules, counts_all_updates=counts_all_updates
+        )
     step = saved.curve_step
 
     messages: list[str] = []
@@ -187,7 +189,7 @@ def read_records(saved: Any, group_count: int) -> list[Record]:
 
 
 def _read_update_counters(
-    state: Mapping[str, Any], updates: int, has_rules: bool, counts_all_updates: bool
+    state: Mapping[str, Any], updates: int, *, has_rules: bool, counts_all_updates: bool
 ) -> _SavedCounters:
     curve_step = checks.at_least("curve_step", state["curve_step"], min(updates, 0))
     is_step_used = has_rules and curve_step != updates

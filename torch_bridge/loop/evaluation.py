@@ -209,7 +209,7 @@ class _Sums:
             raise TypeError(f"loss_fn returned {names} for one batch and {names_before} before")
         for name, (total, weight) in losses.items():
             before = self._sums[name]
-            check_same_kind(weight, before.is_pair)
+            check_same_kind(weight, is_pair=before.is_pair)
             if weight is None:
                 weight = 1.0
             elif isinstance(weight, Tensor):

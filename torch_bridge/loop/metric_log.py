@@ -56,7 +56,7 @@ class MetricLog:
         self.rows: list[dict[str, Any]] = []
         self._pending: list[tuple[Tensor, ...]] = []
         self._since_flush = 0
-        """Number of calls since rows were last made, other than by a save."""
+        """Number of calls since the last flush. (A save also makes rows, but does not flush.)"""
         self._skipped_in_a_row = 0
         self._has_warned = False
 

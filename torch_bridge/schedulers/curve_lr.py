@@ -72,8 +72,8 @@ class lambda_lr(LambdaLR):
         curves: The curve of each group.
         curve_step: The step of the curve that gives the learning rates; `last_epoch` counts the
             calls of `step`.
-        count: What the next `step()` consumes, if it is called without `count`; None after it. Set
-            it on this scheduler, not on one that wraps it.
+        count: The samples or tokens that the next `step()` counts if it is called without `count`;
+            None after it. Set it on this scheduler, not on one that wraps it.
 
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.

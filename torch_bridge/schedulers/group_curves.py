@@ -260,12 +260,15 @@ class GroupCurves:
 
     def _drop_removed_groups(self) -> None:
         """Keep the groups that the optimizer has, in its order; remember the removed ones."""
-        current = self.optimizer.param_groups
-        current_ids = set(map(id, current))
         members = {id(member.group): member for member in self._members()}
+        kept: list[Member] = []
+        for group in self.optimizer.param_groups:
+            if id(group) in members:
+                kept.append(members[id(group)])
+        current = set(map(id, self.optimizer.param_groups))
         candidates = [*self._removed, *members.values()]
-        self._removed = [member for member in candidates if id(member.group) not in current_ids]
-        self._set_members([members[id(group)] for group in current if id(group) in members])
+        self._removed = [member for member in candidates if id(member.group) not in current]
+        self._set_members(kept)
 
 
 def _identities(group: dict[str, Any]) -> list[int]:

@@ -242,7 +242,7 @@ def call_loss_fn(
     return parse(loss), carry.detached(new_carry)
 
 
-def check_same_kind(weight: Tensor | float | None, is_pair: bool) -> None:
+def check_same_kind(weight: Tensor | float | None, *, is_pair: bool) -> None:
     """Reject a mean after pairs, and a pair after means."""
     if (weight is not None) != is_pair:
         raise TypeError(

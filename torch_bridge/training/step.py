@@ -101,10 +101,11 @@ class TrainStep:
         cuda_graph: Capture the whole update in a CUDA graph, one for each shape of batch.
         carry: The initial recurrent state, any pytree of tensors: `loss_fn(model, batch, carry)`
             then returns (loss or pair, new carry).
-        clock: What moves the run along its curve: a `DataClock`; a `HoldUntilFlat`, a `HoldBelow`,
-            or a list of them, which read the loss of each update. With a `DataClock`, pass what
-            each update consumes: `step(batch, count=n)`. By default a step of the curve is an
-            update; of a curve from `BatchPlan.scale`, its unit of samples or tokens.
+        clock: A `DataClock`, under which the curve counts samples or tokens: pass what each update
+            consumes, `step(batch, count=n)`. Or a `HoldUntilFlat`, a `HoldBelow`, or a list of
+            them, which read the loss of each update and may hold the curve. By default a step of
+            the curve is an update; of a curve from `BatchPlan.scale`, its unit of samples or
+            tokens.
         synchronize: Average gradients over the ranks once per `"update"`, or after every
             `"micro"`-batch, which takes less memory under `fully_shard`.
         strict: The default of `load_state_dict`'s `strict`.
@@ -382,7 +383,7 @@ class TrainStep:
         peaks = peaks_per_group(peak, len(self._clock.peaks))
         self._steppers.prepare()
         was_partial = self._steppers.is_partial
-        self._steppers.is_partial = True  # while only some of groups and clock have the new peaks
+        self._steppers.is_partial = True  # until clock and groups have the new peaks
         self._is_peak_set = True
         self._clock.set_peaks(peaks)
         self._steppers.write_peaks()
