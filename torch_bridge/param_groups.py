@@ -15,13 +15,14 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
 
     Raises:
         TypeError: It is not an optimizer.
-        ValueError: It only stands for others, which do its updates.
+        ValueError: It updates no parameter itself, as transformers' layer-wise optimizers.
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
             f"optimizer = {checks.short_repr(optimizer)} must be a torch.optim.Optimizer"
         )
-    # Transformers' layer-wise optimizers have these, and a single tensor that needs no gradient.
+    # Transformers' layer-wise optimizers have this attribute, and as their only parameter a tensor
+    # that needs no gradient.
     is_layer_wise = hasattr(optimizer, "optimizer_dict")
     if is_layer_wise and not any(item.requires_grad for item in all_parameters([optimizer])):
         raise ValueError(
@@ -75,9 +76,9 @@ def as_number(value: Any) -> Any:
     return value
 
 
-def is_same(value: float, other: float) -> bool:
+def is_same(a: float, b: float) -> bool:
     """Return True if two numbers are equal, whether or not they were rounded to float32."""
-    return math.isclose(value, other, rel_tol=1e-6)
+    return math.isclose(a, b, rel_tol=1e-6)
 
 
 def base_value(name: str, value: Any) -> float:
@@ -101,8 +102,8 @@ def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str 
     The message names `argument`, which resumes the curve, and ends with an `alternative` to it.
     """
     groups = groups_of(optimizer)
-    # A scheduler writes `initial_lr` into all groups; a group without it was added later, and is
-    # not decayed.
+    # A scheduler writes `initial_lr` into all groups. A group without it was added later, and its
+    # learning rate is not decayed.
     if any("initial_lr" in group for group in groups):
         return
     if updates_made(optimizer) == 0:
@@ -121,10 +122,14 @@ def updates_made(optimizer: Optimizer) -> int | None:
     Steps on a device are read, which synchronizes with it: call this when something is built or
     loaded, not per update.
     """
-    entries: list[Any] = [*getattr(optimizer, "state", {}).values()]
-    states: list[dict[str, Any]] = [entry for entry in entries if isinstance(entry, dict)]
-    most = max((_steps_in(state) for state in states), default=0)
-    # Entries other than momentum prove nothing: some optimizers create theirs when they are built.
+    states: list[dict[str, Any]] = []
+    for entry in getattr(optimizer, "state", {}).values():
+        if isinstance(entry, dict):
+            states.append(cast("dict[str, Any]", entry))
+    most = 0
+    for state in states:
+        most = max(most, _steps_in(state))
+    # Values other than momentum prove nothing: some optimizers create theirs when they are built.
     if most == 0 and any(_is_nonzero(state.get("momentum_buffer")) for state in states):
         return None
     return most
@@ -151,21 +156,21 @@ def _is_nonzero(momentum: Any) -> bool:
 
 
 def loaded_updates(optimizer: Optimizer) -> int | None:
-    """Return the number of updates of the run whose state the optimizer has loaded.
+    """Return the number of updates in the state that the optimizer has loaded.
 
-    None if it is unknown; 0 if the optimizer was not loaded, or nothing shows that it was trained.
-    Call it before the first scheduler is built.
+    None if it is unknown; 0 if the optimizer has loaded no state, or nothing shows that it was
+    trained. Call this before the first scheduler is built.
     """
     if not optimizer.param_groups:
         return 0
     keys = list(optimizer.param_groups[0])
     made = updates_made(optimizer)
-    # A scheduler has left its peak there, but none was built in this process.
+    # A scheduler wrote its peak, but none was built in this process: the peak was loaded.
     if made != 0 and "initial_lr" in keys:
         return made
 
-    # `load_state_dict` writes the saved options into each group and then the parameters, and
-    # options that the state lacks. The constructor begins with the parameters.
+    # `load_state_dict` fills each group with the saved options, then the parameters, then options
+    # that the state lacks. The constructor begins with the parameters.
     before_params = keys[: keys.index("params")]
     options = [key for key in getattr(optimizer, "defaults", ()) if key in keys]
     options_before = set(before_params) & set(options)
@@ -188,7 +193,7 @@ def peaks_per_group(peak: Any, group_count: int) -> list[float]:
     return [base_value(f"peak[{index}]", value) for index, value in enumerate(peaks)]
 
 
-# Some libraries keep factors of an option in the groups, and only their schedulers read them.
+# Some libraries keep factors of an option in the groups, which only their schedulers apply.
 _SCALES = {
     "lr": ("lr_scale", "lr_mult", "lr_multiplier"),  # of timm, MAE and BEiT; of others; of DINOv2
     "weight_decay": ("wd_multiplier",),  # of DINOv2
@@ -214,7 +219,7 @@ class GroupOption(NamedTuple):
         return group[self.name][self.item]
 
     def base_of(self, index: int, group: dict[str, Any]) -> float:
-        """Return a group's value at multiplier 1, in float32; of lr, the `initial_lr`."""
+        """Return a group's value at multiplier 1, in float32; for lr, the `initial_lr` if any."""
         try:
             value = self.read(group)
         except (IndexError, KeyError, TypeError):
@@ -225,7 +230,7 @@ class GroupOption(NamedTuple):
         return base_value(f"{self} of param_groups[{index}]", value)
 
     def warn_of_scales(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Warn if a group has a factor for this option, which nothing here reads."""
+        """Warn if a group has a factor for this option, which this library does not apply."""
         for key in _SCALES.get(self.name, ()):
             scaled = [group for group in groups if _is_scale(group.get(key, 1))]
             if scaled:
@@ -241,7 +246,7 @@ class GroupOption(NamedTuple):
         name = self.name
         if name == "lr" and "initial_lr" in group:
             name = "initial_lr"
-        if isinstance(group[name], Tensor):  # several groups may hold the same one
+        if isinstance(group[name], Tensor):  # not in place: several groups may hold this tensor
             return f'group["{name}"] = group["{name}"] * group.pop("{key}")'
         return f'group["{name}"] *= group.pop("{key}")'
 
@@ -253,7 +258,7 @@ class GroupOption(NamedTuple):
             return False  # the groups may have options without a default
 
     def replace(self, group: dict[str, Any], value: Any) -> None:
-        """Replace the value in the group, also if it is a tensor."""
+        """Replace the value in the group, even if it is a tensor."""
         if self.item is None:
             group[self.name] = value
         else:
@@ -274,7 +279,7 @@ def _is_scale(value: Any) -> bool:
     try:
         return float(value) != 1
     except (RuntimeError, TypeError, ValueError):
-        return False  # a key of this name has another meaning
+        return False  # here the key means something else
 
 
 def unshare_tensors(
@@ -297,7 +302,7 @@ def unshare_tensors(
         if not isinstance(value, Tensor):
             continue
         if option.is_held_by(defaults, value):
-            # Filled, because another scheduler may have written a learning rate into it.
+            # Filled, because an earlier scheduler may have written a learning rate into it.
             option.replace(defaults, value.clone().fill_(base))
         use = base, curve
         if first_uses.setdefault(id(value), use) != use:

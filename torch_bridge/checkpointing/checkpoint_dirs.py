@@ -49,7 +49,7 @@ class CheckpointDir:
     files: dict[str, str] = field(default_factory=dict[str, str])
     """The SHA-256 of each file, by the file's name."""
     damage: str = ""
-    """What is wrong with the manifest."""
+    """The fault of a damaged manifest, or an empty string."""
 
 
 def rank_file(rank: int) -> str:
@@ -222,7 +222,7 @@ def _prune(directory: Path, keep: int) -> None:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Return True if a directory has a file with one of our names, unlike those of other tools."""
+    """Return True if a file in the directory has a name that only this library gives."""
     names = [entry.name for entry in _entries(path)]
     return any(name == MANIFEST or _RANK_FILE.fullmatch(name) for name in names)
 

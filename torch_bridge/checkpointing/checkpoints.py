@@ -171,8 +171,8 @@ class Checkpoints:
         """Load the saved states into the parts, one after the other.
 
         Everything is read and verified before the first part changes. If a part then rejects its
-        state, the parts before it are loaded already: stop, or load again. A `TrainStep` that is
-        loaded halfway refuses to train.
+        state, the parts before it are loaded already: stop, or load again. A `TrainStep` whose load
+        was interrupted makes no update until a state is loaded.
 
         Args:
             step: Which checkpoint; by default the last saved one that is not damaged. A warning
@@ -186,8 +186,8 @@ class Checkpoints:
 
         Raises:
             TypeError: `step` is not an integer; a part has no state.
-            ValueError: There are no parts; no checkpoint has this step; it has no parts of these
-                names, or parts of another kind; the arguments differ between ranks.
+            ValueError: There are no parts; no checkpoint has this step; it has no part of a given
+                name, or one of a different kind; the arguments differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: An error of a part that rejects its state.
         """
@@ -367,7 +367,7 @@ class Checkpoints:
                 raise error
 
     def _list(self) -> list[CheckpointDir]:
-        """Return the checkpoints that rank 0 sees: other ranks may see different ones by now."""
+        """Return the checkpoints that rank 0 lists: other ranks may see different ones by now."""
         listed = collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
         checkpoints: list[CheckpointDir] = []
         for checkpoint in listed:

@@ -77,7 +77,7 @@ class SavedCheckpoint:
         return map_leaves(part, read_structure(part, content), with_stored_name)
 
     def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
-        """Read tensors into these by name; of a DTensor, this rank's shard."""
+        """Read the tensors of these names in place; of a DTensor, this rank's shard."""
         saving.ignore_single_process()
         on_cpu: AbstractContextManager[Any] = nullcontext()
         if torch.get_default_device().type != "cpu":
@@ -200,12 +200,12 @@ class _ShardedParameter(NamedTuple):
 class Targets:
     """Allocates the tensors of a part to read into, sharded as the part needs them.
 
-    A tensor is sharded like the one that the part has now. An optimizer that has not stepped yet
-    has none, and whole moments would take many times the memory of a shard. Then it is sharded
+    A tensor is sharded like the tensor that the part has now. An optimizer that has not stepped yet
+    has none, and whole moments would take many times the memory of a shard. So they are sharded
 
-        like its parameter    if it has the parameter's shape
-        as it was saved       if it has a different shape, or if the optimizer is not torch's own,
-                              which may shard its state differently from the parameter
+        like their parameter    if they have its shape
+        as they were saved      if they have a different shape, or if the optimizer is not torch's,
+                                so that it may shard its state differently from the parameter
     """
 
     def __init__(self, name: str, part: Part) -> None:
@@ -214,7 +214,10 @@ class Targets:
 
     @cached_property
     def _current(self) -> dict[str, Any]:
-        """The leaves of the part's state, by path; none without ranks, as only DTensors matter."""
+        """The leaves of the part's state, by path.
+
+        Empty without a process group, since only DTensors matter.
+        """
         leaves: dict[str, Any] = {}
         if processes.has_group():
             with suppress(Exception):  # the part may have no state yet
@@ -262,7 +265,7 @@ def _current_state(part: Part) -> Any:
 def _sharded_parameters(name: str, part: Part) -> dict[str, _ShardedParameter]:
     """Return the sharded parameters of an optimizer or a training step, by the path of their state.
 
-    The first one is also found under the path of all states, for values that belong to no
+    The first one is also returned for the path of all states, for values that belong to no
     parameter.
     """
     by_path: dict[str, _ShardedParameter] = {}
@@ -300,7 +303,7 @@ def read_verified(
     the file that it wrote.
 
     Returns:
-        What `read` returns, and ""; or None, and what is damaged.
+        The value that `read` returns, and ""; or None, and a description of the damage.
 
     Raises:
         Exception: An error of `read`, if nothing is damaged.
@@ -349,9 +352,9 @@ def _read_while_verifying(
 
 
 def _find_change(checkpoint: CheckpointDir) -> str:
-    """Return that a save in another process has replaced or removed a checkpoint, if it has.
+    """Return a message if a save in another process has replaced or removed the checkpoint, or "".
 
-    The files are opened by their paths, some later than others, and could be those of two
+    The files are opened at different times by their paths, so they could be those of two
     checkpoints.
     """
     if read_checkpoint(checkpoint.path, checkpoint.step) == checkpoint:

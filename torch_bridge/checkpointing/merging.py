@@ -115,7 +115,7 @@ def _groups(names: Sequence[str], current: Mapping[str, Tensor]) -> Generator[li
 def _means(sources: Sequence[_Source], names: Sequence[str], targets: Targets) -> dict[str, Tensor]:
     """Return the mean of some tensors, in the dtype of the sum."""
     sums: dict[str, Tensor] = {}
-    # The last one comes first, as in earlier versions: another order gives other bits.
+    # The last one comes first, as in earlier versions: a different order would change the bits.
     for source in (sources[-1], *sources[:-1]):
         if source.weight == 0:
             continue  # 0 · infinity is NaN
@@ -127,8 +127,8 @@ def _means(sources: Sequence[_Source], names: Sequence[str], targets: Targets) -
             is_tied = any(memory_key(later) == memory for later in tensors.values())
             product = tensor.to(_dtype_of_sum(sources, name), copy=is_tied)
             # Round the product before adding. A fused operation such as add_(…, alpha=weight)
-            # rounds once for some elements and twice for others: a sharded tensor would get other
-            # bits than a whole one.
+            # rounds once for some elements and twice for others, so that a sharded tensor and a
+            # whole one would get different bits.
             local_shard(product).mul_(source.weight)
             if name in sums:
                 local_shard(sums[name]).add_(local_shard(product))
@@ -142,8 +142,8 @@ def _names_to_average(sources: Sequence[_Source], current: Mapping[str, Tensor])
     """Return the names of the floating-point tensors, real or complex.
 
     Raises:
-        ValueError: A tensor is of another kind in another checkpoint, or the module can't hold its
-            mean.
+        ValueError: A tensor is real in one checkpoint and complex, or not floating-point, in
+            another; or the module can't hold its mean.
     """
     names: list[str] = []
     last = sources[-1]

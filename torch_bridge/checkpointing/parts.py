@@ -102,7 +102,7 @@ def copy_state(name: str, part: Part) -> SplitState:
 
 
 def digest_of_names(state: SplitState) -> str | None:
-    """Return a digest of a part's names of its parameters; None if it has no shards."""
+    """Return a digest of the names of a part's parameters; None if the part has no shards."""
     if all(mesh_of(tensor) is None for tensor in state.tensors.values()):
         return None
     names: Any = None
@@ -117,7 +117,7 @@ def digest_of_names(state: SplitState) -> str | None:
 
 
 def check_same_order(digests_by_rank: Sequence[Mapping[str, str | None]]) -> None:
-    """Reject a part whose ranks name its parameters differently.
+    """Reject a part whose parameters have different names or orders on different ranks.
 
     Shards are joined by position, not by name.
 

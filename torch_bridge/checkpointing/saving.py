@@ -1,8 +1,8 @@
 """Write a checkpoint in the background: each rank writes one file, as DCP plans it.
 
-Each rank writes its shards of DTensors. Rank 0 writes everything else, and another rank only what
-differs from rank 0's. DCP assumes that tensors of equal names are equal, so a tensor that differs
-is stored under a name with the number of its rank.
+Each rank writes its shards of DTensors. Rank 0 writes everything else, and the other ranks only
+what differs from rank 0's. DCP assumes that tensors of equal names are equal, so a tensor that
+differs is stored under a name with the number of its rank.
 """
 
 import gc
@@ -74,7 +74,7 @@ def start_save(save: Save) -> "Future[None]":
 
 
 def ignore_single_process() -> None:
-    """Ignore a warning of DCP, to which a single process seems to be a mistake."""
+    """Ignore DCP's warning about a single process."""
     # Permanent: a temporary filter would also change the filters of other threads. If it is the
     # first one already, adding it would only make Python forget which warnings it has shown.
     if warnings.filters[:1] != [("ignore", _SINGLE_PROCESS, UserWarning, None, 0)]:
@@ -217,7 +217,7 @@ def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 def _digest(tensor: Tensor) -> str:
     digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}".encode())
     if tensor.numel():
-        # flatten() may keep another stride than 1 of a single element, which view(dtype) rejects.
+        # For a single element, flatten() may keep a stride other than 1, which view(dtype) rejects.
         flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -268,8 +268,8 @@ class _Writer(dcp.HuggingFaceStorageWriter):
 
 def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Write a safetensors file, flush it to disk, and return its SHA-256."""
-    # safetensors creates files that nobody else may read. Take the usual mode from a file made by
-    # Python.
+    # safetensors creates files that no other user may read. Take the usual mode from a file that
+    # Python creates.
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     try:

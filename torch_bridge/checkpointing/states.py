@@ -62,7 +62,7 @@ class SplitState:
     """The name of each empty tensor in the structure, in the order of `map_leaves`. Tied tensors
     share it."""
     kinds: list[str] = field(default_factory=list[str])
-    """What each of these tensors is in the state: "tensor", or a NumPy "array" or "scalar"."""
+    """The kind of each of these leaves in the state: "tensor", or a NumPy "array" or "scalar"."""
     placements: list[list[int | None] | None] = field(default_factory=list[list[int | None] | None])
     """The `placements_of` each of these tensors: None for a plain tensor."""
     tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
@@ -97,7 +97,7 @@ class StoredTensor:
 
     name: str
     kind: str
-    """What it is in the state: see `SplitState.kinds`."""
+    """Its kind in the state: see `SplitState.kinds`."""
     meta: Tensor
     """An empty tensor or parameter with its dtype, shape, stride, and `requires_grad`."""
     placements: list[int | None] | None
@@ -237,7 +237,7 @@ def _array_to_bytes(path: str, array: "np.ndarray[Any, Any]") -> Tensor:
         TypeError: It has a dtype that this format does not keep.
     """
     dtype = array.dtype
-    if dtype.kind not in _ARRAY_KINDS or dtype.isbuiltin == 2:  # 2: the dtype of another library
+    if dtype.kind not in _ARRAY_KINDS or dtype.isbuiltin == 2:  # 2: not NumPy's own
         raise TypeError(f"{path} is a NumPy array of {dtype}, which a checkpoint does not hold")
     content = io.BytesIO()
     np.save(content, array, allow_pickle=False)

@@ -14,10 +14,11 @@ _FLOOR_UPDATES = 1000
 
 
 def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: int) -> str:
-    """Return the warning that is due at this step, after this number of updates; empty if none is.
+    """Return the warning that is due at this step, after this number of updates, or "".
 
-    The learning rate is 0 for more than 10 steps and 1 % of the curve; or it stays at a floor,
-    below the highest level, past 10 times the steps of the curve and for 1000 updates.
+    A warning is due if the learning rate has been 0 for more than 10 steps and more than 1 % of the
+    curve; or if it has stayed at a floor, below the curve's highest level, until past 10 times the
+    steps of the curve and for more than 1000 updates.
     """
     total = max(curve.total_steps for curve in curves)
     # A run may train a little longer on purpose, or to a round number of updates.
@@ -49,7 +50,7 @@ def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: i
 
 
 def _ends_at_its_highest_level(curve: Curve) -> bool:
-    """Return True for a curve that is meant to stay at its end, as a warmup is."""
+    """Return True for a curve that is meant to stay at its final level, such as a warmup."""
     _, highest = value_range(curve, 0, curve.total_steps)
     return curve(curve.total_steps) == highest
 
@@ -58,8 +59,8 @@ def value_range(curve: Curve, first: int, last: int) -> tuple[float, float]:
     """Return the least and the largest multiplier between two steps, both included."""
     first = min(first, curve.total_steps)
     last = min(last, curve.total_steps)
-    # A curve is monotonic between the rows of its table. If it jumps, the step before a row counts
-    # too.
+    # A curve is monotonic between the rows of its table. It may jump at a row, so the step before
+    # the row counts too.
     begins = curve.table.begin.astype(np.int64)
     steps = np.concatenate([begins, begins - 1, [first, last]])
     values = curve(steps.clip(first, last))

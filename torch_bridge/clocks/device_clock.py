@@ -122,7 +122,7 @@ class Clock:
         """The same memory, as one scalar per group."""
 
         # Page-locked, since CUDA copies to pageable memory synchronously. `device` is given because
-        # the user may have set another default device.
+        # the user may have changed torch's default device.
         is_on_gpu = device.type == "cuda"
         self._copy_done = torch.cuda.Event() if is_on_gpu else None
         self._host_counters = torch.zeros(4, dtype=torch.int64, device="cpu", pin_memory=is_on_gpu)
@@ -149,8 +149,9 @@ class Clock:
         self._updates = 0
         """Updates since here, skipped ones included."""
         self._next_copy: int = _FIRST_COPY
-        self._next_look = _FIRST_COPY
-        """The number of updates at which the host copies the counters, or looks for a copy."""
+        """The number of updates at which the host next copies the counters."""
+        self._next_poll = _FIRST_COPY
+        """The number of updates at which it does so, or next looks if the copy has arrived."""
         self._is_copying = False  # a copy that has not arrived has the old counters
         # An update moves by at most one step, so at first it is certainly within the table. With a
         # unit it may leap.
@@ -186,7 +187,7 @@ class Clock:
 
         Args:
             count: The argument `count` of the step.
-            rank: This rank, which takes its part of the clock's own `count`.
+            rank: This rank, which decides its part of the clock's `count`.
             size: The number of ranks.
 
         Raises:
@@ -200,11 +201,11 @@ class Clock:
                 )
             return
         if count is None:
-            count = self._usual_count(rank, size)
+            count = self._default_count(rank, size)
         _write_count(self.count, count)
 
-    def _usual_count(self, rank: int, size: int) -> int:
-        """Return this rank's part of the clock's own `count`: of 11, 4 ranks take 3, 3, 3, 2."""
+    def _default_count(self, rank: int, size: int) -> int:
+        """Return this rank's part of the clock's `count`: of 11, four ranks take 3, 3, 3, 2."""
         total = self.checked.count
         if total is None:
             raise TypeError(
@@ -218,8 +219,8 @@ class Clock:
 
     def prepare(self) -> None:
         """Prepare the next update; warn about earlier ones."""
-        if self._updates == self._next_look:
-            self._look()
+        if self._updates == self._next_poll:
+            self._poll_counters()
         self._updates += 1
 
     def fill_lrs(self) -> None:
@@ -265,8 +266,8 @@ class Clock:
 
     # Warnings, from counters that reach the host.
 
-    def _look(self) -> None:
-        """Copy the counters asynchronously if a copy is due, and check those that have arrived."""
+    def _poll_counters(self) -> None:
+        """Start an asynchronous copy of the counters if due; check a copy that has arrived."""
         if self._updates == self._next_copy:
             self._host_counters.copy_(self._counters, non_blocking=True)
             if self._copy_done is not None:
@@ -276,12 +277,12 @@ class Clock:
         if self._is_copying and (self._copy_done is None or self._copy_done.query()):
             self._is_copying = False
             self._check_lrs(_as_counters(self._host_counters))
-        self._next_look = self._next_copy
+        self._next_poll = self._next_copy
         if self._is_copying:
-            self._next_look = self._updates + 1
+            self._next_poll = self._updates + 1
 
     def _check_lrs(self, counters: Counters) -> None:
-        """Warn once of training past the end, or at learning rate 0 while the unit fills."""
+        """Warn once about training past the end, and once about a unit that is too large."""
         if not any(self.peaks):
             return
         if not self._has_warned_of_end:
@@ -321,10 +322,10 @@ def _as_counters(tensor: Tensor) -> Counters:
 
 
 def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
-    """Return the counters of a run that begins after updates of another training loop.
+    """Return the counters after these updates, which an earlier training loop has made.
 
     Raises:
-        ValueError: It is not known what these updates consumed.
+        ValueError: It is not known what they consumed.
     """
     if checked.unit is None:
         return Counters(applied=updates, skipped=0, curve_step=updates, consumed=updates)

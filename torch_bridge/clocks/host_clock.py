@@ -1,7 +1,7 @@
 """The clocks of a scheduler: from the number of finished updates to a step of the curve.
 
-A clock is a value: `after` returns the clock after another update, and changes nothing. It does not
-count the updates, since torch does so in `last_epoch`, which other code writes too.
+A clock is a value: `after` returns the clock after one more update, and changes nothing. Torch
+counts the updates in `last_epoch`, which other code writes too, so a clock does not.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class UpdateClock:
         return max(updates, 0)
 
     def after(self, updates: int, count: Any = None, metric: Any = None) -> Self:
-        """Return the clock after another update, which follows `updates` updates."""
+        """Return the clock after one more update, which follows `updates` updates."""
         if count is not None:
             _reject_count(count)
         if metric is not None:
@@ -57,7 +57,7 @@ class UpdateClock:
         return self
 
     def resumed(self, position: Position) -> Self:
-        """Return the clock of a run that was saved at this position."""
+        """Return the clock of a run that resumes at this position."""
         return self
 
 

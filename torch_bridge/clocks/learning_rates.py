@@ -106,8 +106,8 @@ class ValuesAhead:
 
         value = float32(float32(base) · curve(step))
 
-    They are computed for `CHUNK` steps at once. A step far from these is computed alone, because a
-    clock of samples may leap, and would use few of them.
+    They are computed for `CHUNK` steps at once. A step far ahead of these is computed alone: a
+    clock that counts samples leaps, and would use few of the steps in between.
     """
 
     def __init__(self, curves: Sequence[Curve], bases: Sequence[float]) -> None:
@@ -115,7 +115,7 @@ class ValuesAhead:
         self.bases = list(bases)
         self._first = 0
         self._rows: list[list[float]] = []
-        """The values of each group, for the first step and those after it."""
+        """The value of each group, for step `_first` and the steps after it."""
 
     def at(self, step: int) -> list[float]:
         """Return each group's value at a step, a float32 number as a Python float."""

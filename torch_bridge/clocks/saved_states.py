@@ -34,7 +34,7 @@ States = tuple[Any, ...]
 
 @contextmanager
 def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
-    """Turn errors from a malformed state into a ValueError that it is not the state of `owner`."""
+    """Raise errors from a malformed state as a ValueError: it is not the state of `owner`."""
     if isinstance(state_dict, str | bytes | PathLike):
         raise ValueError(
             f"state_dict = {checks.short_repr(state_dict)} is a path, not a state: load the file "
@@ -45,7 +45,7 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
         yield
     except ValueError:
         raise
-    # A wrong type can raise anything: a tensor in place of a number, for example.
+    # A wrong type, such as a tensor in place of a number, can raise any error.
     except Exception as error:
         problem = _problem_of(state_dict, error)
         raise ValueError(f"state_dict is not the state of {owner}: {problem}") from None
@@ -54,7 +54,7 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
 def _problem_of(state_dict: Any, error: Exception) -> str:
     if not isinstance(error, KeyError):
         return str(error)
-    # The most likely mistakes, so the message says more than which entry is missing.
+    # The most likely mistakes get a message that says more than which entry is missing.
     if error.args == ("last_epoch",) and "applied" in state_dict:
         return (
             "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build "
@@ -71,7 +71,7 @@ def _problem_of(state_dict: Any, error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Position:
-    """The position at which a saved run continues, on the clock of the run that resumes it."""
+    """The position at which a run resumes, on its present clock."""
 
     updates: int
     """The number of updates so far; -1 if the scheduler waits for its turn in a `SequentialLR`."""
@@ -85,14 +85,26 @@ class Position:
     """Warnings that are due, because the clocks or the curves differ."""
 
 
+@dataclass(frozen=True)
+class _SavedCounters:
+    """The counters in a state, on the clock of the saved run."""
+
+    updates: int
+    curve_step: int
+    consumed: int
+    is_step_used: bool
+    """True if an update may have used the learning rates of `curve_step` already."""
+
+
 def read_position(
     state: Mapping[str, Any],
     updates: int,
     curves: Sequence[Curve],
     clock: CheckedClock,
-    builder: str,
     *,
+    counts_all_updates: bool,
     strict: bool,
+    builder: str,
 ) -> Position:
     """Return the position in a state, and compare the records in it with the present run.
 
@@ -102,9 +114,12 @@ def read_position(
         updates: The number of updates in the state.
         curves: The curve that each parameter group follows now.
         clock: The clock that the run has now.
-        builder: The function or class whose argument `strict` is the default of `load_state_dict`.
+        counts_all_updates: True if `updates` counts all updates of a run, even after it has changed
+            its clock, so that the step of the curve may differ. Otherwise it must be the step,
+            unless a rule may have held the curve.
         strict: True to raise an error if the clock or a curve differs. Otherwise the run continues
             at the saved step under the present ones; a different clock starts afresh there.
+        builder: The function or class that takes the default of `strict`, for messages.
 
     Raises:
         ValueError: The state contradicts itself; or, with `strict`, the clocks or the curves
@@ -116,10 +131,14 @@ def read_position(
         records = read_records(state["records"], len(curves))
         saved_clock = records[0].clock
     if isinstance(saved_clock, dict):
-        saved = _read_data_position(state, updates, cast("dict[str, Any]", saved_clock)["unit"])
+        unit = cast("dict[str, Any]", saved_clock)["unit"]
+        saved = _read_data_counters(state, updates, unit)
     else:
-        saved = _read_update_position(state, updates, builder, has_rules=saved_clock is not None)
-    step = saved.position.curve_step
+        has_rules = saved_clock is not None
+        saved = _read_update_counters(
+            state, updates, has_rules=has_rules, counts_all_updates=counts_all_updates
+        )
+    step = saved.curve_step
 
     messages: list[str] = []
     clock_problem = describe_clock_difference(saved_clock, clock.to_plain())
@@ -134,28 +153,32 @@ def read_position(
             f"state_dict belongs to a different clock: {clock_problem}. The run continues at step "
             f"{step} of the curve, with a fresh clock"
         )
-        position = _on_fresh_clock(saved.position, clock)
-    elif clock.rules:
-        hold_states = _read_hold_states(state["hold"], clock.rules)
-        position = replace(saved.position, hold_states=hold_states)
+        position = _on_fresh_clock(saved, clock)
     else:
-        position = saved.position
+        hold_states: States = ()
+        if clock.rules:
+            hold_states = _read_hold_states(state["hold"], clock.rules)
+        position = Position(saved.updates, step, saved.consumed, hold_states)
 
-    message = compare_curves(records, curves, step, saved.is_step_used, builder, strict=strict)
+    message = compare_curves(
+        records, curves, step, is_step_used=saved.is_step_used, strict=strict, builder=builder
+    )
     if message:
         messages.append(message)
     return replace(position, messages=messages)
 
 
-def _on_fresh_clock(saved: Position, clock: CheckedClock) -> Position:
+def _on_fresh_clock(saved: _SavedCounters, clock: CheckedClock) -> Position:
     """Return a position at the saved step of the curve, on a clock that begins there."""
+    updates = saved.updates
+    step = saved.curve_step
     states = initial_states(clock.rules)
     if clock.unit is not None:
-        consumed = check_consumed(max(saved.curve_step, 0) * clock.unit)
-        return replace(saved, consumed=consumed, hold_states=states)
-    if saved.updates < 0:  # it waits for its turn in a `SequentialLR`
-        return replace(saved, consumed=0, hold_states=states)
-    return replace(saved, updates=saved.curve_step, consumed=0, hold_states=states)
+        consumed = check_consumed(max(step, 0) * clock.unit)
+        return Position(updates, step, consumed, states)
+    if updates >= 0:  # else the scheduler waits for its turn in a `SequentialLR`
+        updates = step
+    return Position(updates, step, hold_states=states)
 
 
 def read_records(saved: Any, group_count: int) -> list[Record]:
@@ -165,28 +188,18 @@ def read_records(saved: Any, group_count: int) -> list[Record]:
     return records
 
 
-@dataclass(frozen=True)
-class _SavedPosition:
-    """The position on the clock of the saved run."""
-
-    position: Position
-    is_step_used: bool
-    """True if an update may have used its step of the curve."""
-
-
-def _read_update_position(
-    state: Mapping[str, Any], updates: int, builder: str, *, has_rules: bool
-) -> _SavedPosition:
+def _read_update_counters(
+    state: Mapping[str, Any], updates: int, *, has_rules: bool, counts_all_updates: bool
+) -> _SavedCounters:
     curve_step = checks.at_least("curve_step", state["curve_step"], min(updates, 0))
     is_step_used = has_rules and curve_step != updates
     is_possible = curve_step == updates or (has_rules and curve_step < updates)
-    # After a change of clock, the updates of a TrainStep no longer give its step of the curve.
-    if not is_possible and builder != "TrainStep":
+    if not is_possible and not counts_all_updates:
         raise ValueError(f"state_dict has curve_step = {curve_step} after {updates} updates")
-    return _SavedPosition(Position(updates, curve_step), is_step_used)
+    return _SavedCounters(updates, curve_step, consumed=0, is_step_used=is_step_used)
 
 
-def _read_data_position(state: Mapping[str, Any], updates: int, unit: Any) -> _SavedPosition:
+def _read_data_counters(state: Mapping[str, Any], updates: int, unit: Any) -> _SavedCounters:
     unit = checks.at_least("unit", unit, 1)
     consumed = checks.in_range("consumed", state["consumed"], 0, MAX_CONSUMED)
     curve_step = checks.integer("curve_step", state["curve_step"])
@@ -195,7 +208,7 @@ def _read_data_position(state: Mapping[str, Any], updates: int, unit: Any) -> _S
             f"state_dict has curve_step = {curve_step}, consumed = {consumed} and unit = {unit}; "
             "the step must be consumed // unit"
         )
-    return _SavedPosition(Position(updates, curve_step, consumed), consumed % unit > 0)
+    return _SavedCounters(updates, curve_step, consumed, is_step_used=consumed % unit > 0)
 
 
 def _how_to_override(builder: str) -> str:
@@ -212,22 +225,29 @@ def _read_hold_states(saved: Any, rules: Sequence[Rule]) -> States:
 
 
 def _read_rule_state(saved: Any, rule: Rule) -> Any:
-    """Check a rule's saved state against its initial one: same names, no count below its start."""
+    """Return a rule's saved state.
+
+    Raises:
+        ValueError: Its names differ from those of the rule's initial state, or a value has a
+            different type or is a count below the initial one.
+    """
     initial = initial_state(rule)
-    start_values = initial._asdict()
-    is_possible = saved.keys() == start_values.keys() and all(
-        _can_follow(start_values[name], value) for name, value in saved.items()
+    initial_values = initial._asdict()
+    is_possible = saved.keys() == initial_values.keys() and all(
+        _is_possible_value(initial_values[name], value) for name, value in saved.items()
     )
     if not is_possible:
         raise ValueError(f"state_dict has {saved} in hold, which is not a state of the rule {rule}")
-    values = {name: type(start)(saved[name]) for name, start in start_values.items()}
+    values: dict[str, Any] = {}
+    for name, initial_value in initial_values.items():
+        values[name] = type(initial_value)(saved[name])
     return type(initial)(**values)
 
 
-def _can_follow(start: Any, value: Any) -> bool:
-    """Return True if a number in a rule's state may have grown from this one."""
-    if start.dtype == np.int32:
-        return type(value) is int and start <= value <= checks.MAX_STEP
+def _is_possible_value(initial: Any, value: Any) -> bool:
+    """Return True if a field of a rule's state may change from its initial value to this one."""
+    if initial.dtype == np.int32:
+        return type(value) is int and initial <= value <= checks.MAX_STEP
     return type(value) is float
 
 
@@ -254,9 +274,9 @@ def dump_records(
 
 
 def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of a `lambda_lr`, or the step, peaks and lrs of another scheduler."""
-    # LambdaLR saves its whole __dict__, and with it the entries of our state that it once loaded.
-    # Those are out of date, so `records` does not show that `lambda_lr` saved the state.
+    """Return the state of a `lambda_lr`, or the step, peaks and lrs of a different scheduler."""
+    # Torch's LambdaLR saves its whole __dict__, including outdated entries of a `lambda_lr`'s state
+    # that it once loaded. So `records` alone does not show that `lambda_lr` saved the state.
     is_torchs = "_get_lr_called_within_step" in state_dict or "_schedulers" in state_dict
     if "records" in state_dict and not is_torchs:
         return state_dict
@@ -318,10 +338,11 @@ def compare_curves(
     records: Sequence[Record] | None,
     current: Sequence[Curve],
     step: int,
-    is_step_used: bool,
-    builder: str,
     *,
-    strict: bool,
+    is_step_used: bool = False,
+    strict: bool = False,
+    builder: str = "",
+    driven: str = "learning rates",
 ) -> str:
     """Return a warning about curves that differ from the saved ones before a step, or "".
 
@@ -329,10 +350,11 @@ def compare_curves(
         records: The record of each parameter group; None if a scheduler without a curve has saved
             the state.
         current: The curve that each group follows now.
-        step: The step to continue at.
+        step: The step to resume at.
         is_step_used: As in `describe_curve_difference`.
-        builder: As in `read_position`; "follow" for the curves of other options.
         strict: True to raise an error if curves differ.
+        builder: As in `read_position`; only needed with `strict`.
+        driven: The values that follow the curves, for messages.
 
     Raises:
         ValueError: The curves differ, or cannot be read, and `strict` is True.
@@ -342,9 +364,6 @@ def compare_curves(
             "state_dict was saved by a scheduler without a curve: this curve continues at step "
             f"{step}, and nothing shows whether the learning rates so far were its own"
         )
-    driven = "learning rates"
-    if builder == "follow":
-        driven = "values"
     for index, (record, curve) in enumerate(zip(records, current, strict=True)):
         if record.curve == curve.to_dict():
             continue  # without building it, which takes long if it has many stages
@@ -354,10 +373,10 @@ def compare_curves(
             if strict:
                 raise
             return f"the {driven} so far are not compared: {error}"
-        driven_here = driven
+        driven_of_group = driven
         if len(current) > 1:
-            driven_here += f" of param_groups[{index}]"
-        difference = describe_curve_difference(saved, curve, step, is_step_used, driven_here)
+            driven_of_group += f" of param_groups[{index}]"
+        difference = describe_curve_difference(saved, curve, step, is_step_used, driven_of_group)
         if difference and strict:
             raise ValueError(
                 f"state_dict cannot resume at step {step}: {difference}; resume with the old "
@@ -372,7 +391,7 @@ def compare_curves(
 
 
 def warn_of_different_peaks(saved: Sequence[float], current: Sequence[float], owner: str) -> None:
-    """Warn if the saved peaks, which a load uses, differ from those of the program."""
+    """Warn if the saved peaks, with which the run continues, differ from the program's."""
     old = shown_peaks(saved)
     new = shown_peaks(current)
     problem = describe_peak_difference(old, new)

@@ -12,11 +12,11 @@ from torch_bridge.curve_api import checks
 from torch_bridge.data.resumable_loader import GlobalBatches, ResumableLoader, on_cpu
 from torch_bridge.distributed import processes
 
-# Each worker holds another copy of the dataset object, and a single device seldom needs more
-# workers.
+# Each worker holds its own copy of the dataset, and a single device seldom needs more workers.
 _MAX_WORKERS = 8
 
-_REFUSED_OPTIONS = ("sampler", "batch_sampler", "generator", "in_order")
+_ORDER_OPTIONS = ("sampler", "batch_sampler", "generator", "in_order")
+"""Options of `DataLoader` that would change the order of the samples, so they are rejected."""
 _WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
 
@@ -53,9 +53,9 @@ def make_loader(
 
     After `load_state_dict(loader.state_dict())` on a loader built with the same arguments, its next
     iteration begins with the first batch that had not been handed out: the rest of that epoch, or
-    the next epoch if none is left. So a resumed run first gets the rest of an epoch that was left
-    early, where the run without a stop would begin the next one: to leave epochs early, take the
-    batches of all epochs from one iterator.
+    the next epoch if none is left. So if a loop leaves an epoch early, a resumed run first gets the
+    rest of that epoch, but an uninterrupted run begins the next one. To leave epochs early, take
+    the batches of all epochs from one iterator.
 
     The state is (epoch, batch). It is the same on every rank, except that a rank without samples of
     the last batch counts that batch when its iteration ends. Any number of ranks and workers can
@@ -87,9 +87,9 @@ def make_loader(
             have.
         ValueError: A number is out of range; the dataset is too small for a batch; in training with
             `drop_last=False`, the last batch has fewer samples than ranks. From `load_state_dict`:
-            the state is of a loader that was built with other arguments.
-        RuntimeError: torch does not know the device. From an iteration: another one has ended it,
-            or the loader was built before the process group.
+            the state is of a loader that was built with different arguments.
+        RuntimeError: torch does not know the device. From an iteration: a newer one, or a loaded
+            state, has ended it; or the loader was built before the process group.
 
     >>> from torch_bridge import make_loader
     >>> loader = make_loader(range(10), 4, num_workers=0)
@@ -105,10 +105,10 @@ def make_loader(
         raise TypeError(
             f"dataset = {checks.short_repr(dataset)} must have a length and samples by index"
         )
-    for name in overrides.keys() & _REFUSED_OPTIONS:
+    for name in overrides.keys() & _ORDER_OPTIONS:
         raise TypeError(
-            f"{name} = {checks.short_repr(overrides[name])}: make_loader takes no sampler or order "
-            "but those of seed= and shuffle=, so that the place in the data is (epoch, batch)"
+            f"{name} = {checks.short_repr(overrides[name])} cannot be passed to make_loader: seed= "
+            "and shuffle= decide the order of the samples, so that a position is (epoch, batch)"
         )
     batch_size = checks.at_least("batch_size", batch_size, 1)
     seed = checks.in_range("seed", seed, 0, 2**32 - 1)  # torch's generator ignores higher bits

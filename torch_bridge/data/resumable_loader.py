@@ -174,8 +174,9 @@ class ResumableLoader(DataLoader[Any]):
     batch_sampler: GlobalBatches  # pyright: ignore[reportIncompatibleVariableOverride]  (torch's may be None)
 
     def __init__(self, dataset: Any, batches: GlobalBatches, **settings: Any) -> None:
-        # DataLoader draws the workers' seeds from this generator at each iteration. If orders used
-        # it too, a resumed run would have others. The seeds differ between ranks.
+        # DataLoader draws the workers' seeds from this generator at each iteration. If the orders
+        # were drawn from it too, a resumed run would get different ones. The seeds differ between
+        # ranks.
         seeds = torch.Generator("cpu").manual_seed(batches.made_with["seed"] + batches.rank)
         super().__init__(
             dataset, batches.batch_size, drop_last=batches.drop_last, generator=seeds, **settings
@@ -249,10 +250,10 @@ class ResumableLoader(DataLoader[Any]):
         self._iteration = None
 
     def _check_made_with(self, saved: Mapping[str, Any]) -> None:
-        """Raise a ValueError if a loader with other arguments saved a state."""
+        """Raise a ValueError if the state was saved by a loader with different arguments."""
         made_with = self.batch_sampler.made_with
         changes: list[str] = []
-        for name in {**made_with, **saved}:  # a loader with another sampler would have saved more
+        for name in {**made_with, **saved}:  # a loader with a different sampler may save more
             now = made_with.get(name)
             before = saved.get(name)
             if before != now:

@@ -21,10 +21,10 @@ def checkpoint_activations(
 ) -> Model:
     """Make each module of these classes keep only its inputs, and run again in the backward pass.
 
-    With n blocks, each with a bytes of activations and i bytes of inputs, and a backward pass that
+    With n blocks, each with A bytes of activations and I bytes of inputs, and a backward pass that
     needs one block at a time, one more forward pass reduces the memory of activations
 
-        from n·a bytes to n·i + a
+        from n·A bytes to n·I + A
 
     Gradients and random numbers have the same bits as without it. Source: Chen et al. 2016,
     Training Deep Nets with Sublinear Memory Cost (arXiv:1604.06174).

@@ -107,7 +107,7 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
         TypeError: `blocks` is neither a module class nor a sequence of module classes.
         ValueError: No module of the model has one of the classes.
     """
-    if isinstance(blocks, type | str):  # the name of a class is named whole in the error
+    if isinstance(blocks, type | str):  # a string, so that the error shows it whole
         blocks = [blocks]
     classes: tuple[Any, ...] = tuple(blocks)
     for kind in classes:
@@ -192,7 +192,7 @@ def _broadcast_from_main(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
         # A DTensor belongs to an inner module, and was sent before it was sharded.
         if mesh_of(tensor) is None:
-            contiguous = tensor.contiguous()  # collectives take no other tensors
+            contiguous = tensor.contiguous()  # as collectives require
             distributed.broadcast(contiguous, 0)
             if contiguous is not tensor:
                 tensor.copy_(contiguous)
@@ -212,7 +212,7 @@ def parallelism_of(model: nn.Module, *, every_micro_batch: bool) -> Parallelism:
         ValueError: The wrapper is not torch's `DistributedDataParallel` or `fully_shard`, or is not
             around the whole model.
     """
-    inner = getattr(model, "_orig_mod", model)  # the module inside that of torch.compile
+    inner = getattr(model, "_orig_mod", model)  # the module that torch.compile has wrapped
     if isinstance(inner, DistributedDataParallel):
         check_unwrapped(cast("nn.Module", inner.module))
         return Replicated(inner, every_micro_batch=every_micro_batch)

@@ -14,13 +14,13 @@ def mesh_of(tensor: Tensor) -> Any:
 
 def local_shard(tensor: Tensor) -> Tensor:
     """Return this rank's shard of a DTensor, in the same memory, or a plain tensor itself."""
-    # Not `to_local()`, which is an operator of autograd. And just one attribute look-up, since it
-    # runs for every gradient of every update.
+    # Not `to_local()`, which is an operator of autograd. Just one attribute look-up, since it runs
+    # for every gradient of every update.
     return getattr(tensor, "_local_tensor", tensor)
 
 
 def memory_key(tensor: Tensor) -> object:
-    """Return a key that is equal for tensors with the same memory and layout, as tied ones."""
+    """Return a key that is equal for tensors with equal memory and layout, such as tied ones."""
     local = local_shard(tensor)
     if not local.numel():
         return id(tensor)  # empty tensors have no memory, and would all have the same address
@@ -65,7 +65,7 @@ def placements_of(tensor: Tensor) -> list[int | None] | None:
 
     None stands for a mesh dimension over which the DTensor is replicated. A matrix whose rows are
     sharded over the second dimension of a mesh has [None, 0]. The result is None for a plain
-    tensor, and for a DTensor with another kind of placement.
+    tensor, and for a DTensor with a different kind of placement.
     """
     if mesh_of(tensor) is None:
         return None
@@ -86,20 +86,14 @@ def empty_dtensor(
 ) -> Tensor:
     """Create an uninitialized DTensor in host memory, over the mesh of a parameter.
 
-    `placements` come from `placements_of` a tensor in a different run. If the mesh of that run had
-    another number of dimensions, the tensor is sharded over those mesh dimensions that the
+    `placements` are the `placements_of` a tensor in a different run. If the mesh of that run had a
+    different number of dimensions, the tensor is sharded over those mesh dimensions that the
     parameter is sharded over.
     """
     from torch.distributed import tensor  # start-up: a third of a second
 
-    dims = placements
-    parameter_dims = placements_of(parameter) or []
-    if len(parameter_dims) != len(placements):
-        sharded_dim = next((dim for dim in placements if dim is not None), None)
-        dims = [None if dim is None else sharded_dim for dim in parameter_dims]
-
     torch_placements: list[Any] = []
-    for dim in dims:
+    for dim in _fit_to_mesh(placements, placements_of(parameter) or []):
         if dim is None:
             torch_placements.append(tensor.Replicate())
         else:
@@ -108,3 +102,19 @@ def empty_dtensor(
         shape, dtype=dtype, device_mesh=mesh_of(parameter), placements=torch_placements
     )
     return empty.to("cpu")
+
+
+def _fit_to_mesh(
+    placements: Sequence[int | None], parameter_placements: Sequence[int | None]
+) -> Sequence[int | None]:
+    """Return placements of a tensor that fit the parameter's mesh."""
+    if len(placements) == len(parameter_placements):
+        return placements
+    sharded_dims = [dim for dim in placements if dim is not None]
+    fitting: list[int | None] = []
+    for parameter_dim in parameter_placements:
+        if parameter_dim is None or not sharded_dims:
+            fitting.append(None)
+        else:
+            fitting.append(sharded_dims[0])
+    return fitting

@@ -77,9 +77,9 @@ class Parallelism:
 class Replicated(Parallelism):
     """A `DistributedDataParallel`: every rank holds all parameters and gets the same gradient.
 
-    Torch does not complain, at least not in the same update, if the averaging did not take place:
-    the replicas would drift apart. So each update checks that DDP was called and that its reducer
-    has finished.
+    If gradients were not averaged, the replicas would drift apart, and torch raises no error, at
+    least not in the same update. So each update checks that DDP was called and that its reducer has
+    finished.
     """
 
     is_distributed = True
@@ -104,7 +104,7 @@ class Replicated(Parallelism):
     def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         known_to_torch: list[nn.Parameter] = self._model._module_parameters
         trained = [parameter for parameter in known_to_torch if parameter.requires_grad]
-        trained_ids = {id(parameter) for parameter in trained}
+        trained_ids = set(map(id, trained))
         self._left_out = [parameter for parameter in parameters if id(parameter) not in trained_ids]
         self._check_left_out()
         # Parameters that were frozen when DDP was built are known to it, but not averaged.
@@ -134,7 +134,7 @@ class Replicated(Parallelism):
         try:
             yield
         finally:
-            del self._model._post_forward  # the method of the class shows again
+            del self._model._post_forward  # restores the method of the class
         if not self._was_called:
             raise RuntimeError(_NOT_CALLED)
         # Torch itself would raise only in the next forward pass, one update later.
@@ -177,7 +177,7 @@ class Sharded(Parallelism):
         # Gradients reach `parameter.grad` only when they are averaged, which costs nothing on one
         # rank.
         self._every_micro_batch = every_micro_batch or self.size == 1
-        self.may_send_fp16 = any(_sends_fp16(module) for module in _sharded_modules(model))
+        self.may_send_fp16 = any(map(_sends_fp16, _sharded_modules(model)))
 
     def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any] | None:
         if is_last or self._every_micro_batch:
@@ -201,14 +201,14 @@ def check_sharded(model: nn.Module) -> None:
     """Reject a model that `fully_shard` has sharded in a way that an update does not support.
 
     Raises:
-        ValueError: Only a part of the model is sharded, or it is sharded over several meshes or
-            with another kind of parallelism; it has an offload policy; or its gradients may not be
-            averages over ranks.
+        ValueError: Only a part of the model is sharded; it is sharded over several meshes, or also
+            with a different kind of parallelism; it has an offload policy; or its gradients may not
+            be averages over ranks.
     """
     reshard(model)
     parameters = list(model.parameters())
     if not _are_sharded_as_one(parameters):
-        places = {_place_of(parameter) for parameter in parameters}
+        places = set(map(_place_of, parameters))
         raise ValueError(
             "the model is sharded in part, over several meshes, with an offload policy or with "
             f"another kind of parallelism: its parameters are {sorted(places)}. Apply fully_shard "

@@ -71,7 +71,8 @@ def names_of_parameters(
 
     names_by_group: list[list[str]] = []
     for group in groups:
-        names_by_group.append([names.get(id(parameter), "") for parameter in group])
+        names_of_group = [names.get(id(parameter), "") for parameter in group]
+        names_by_group.append(names_of_group)
     return names_by_group
 
 
@@ -98,15 +99,17 @@ def to_plain_names(state: Mapping[str, Any], plain_names: Collection[str]) -> Ma
     if not all(isinstance(name, str) for name in state):
         return state  # the load rejects it
 
-    plain_by_short_name = {without_wrappers(name): name for name in plain_names}
+    plain_by_short_name: dict[str, str] = {}
+    for name in plain_names:
+        plain_by_short_name[without_wrappers(name)] = name
 
     def to_plain_name(name: str) -> str:
         short_name = without_wrappers(name)
         return plain_by_short_name.get(short_name, short_name)
 
     renamed = _renamed(state, to_plain_name)
-    # A module with both "weight" and "module.weight" has no names without wrappers: the load
-    # rejects these.
+    # If a user's module has both "weight" and "module.weight", they have the same short name: the
+    # load then rejects the state.
     if len(renamed) < len(state):
         return state
     return renamed
@@ -131,10 +134,13 @@ def _to_state_of(module: nn.Module, state: Mapping[str, Any]) -> Any:
     names: dict[str, str] = {}  # by plain name
     for path, _ in cast("Any", module.named_modules(remove_duplicate=False)):
         names[plain_name(module, path)] = path
+    plain_names: list[str] = []
     for name in current:
-        names[plain_name(module, name)] = name
+        plain = plain_name(module, name)
+        names[plain] = name
+        plain_names.append(plain)
 
-    saved = to_plain_names(state, [plain_name(module, name) for name in current])
+    saved = to_plain_names(state, plain_names)
     renamed = _renamed(saved, lambda name: names.get(name, name))
     sharded: dict[str, Tensor] = {}
     for name, value in renamed.items():
@@ -147,18 +153,21 @@ def _to_state_of(module: nn.Module, state: Mapping[str, Any]) -> Any:
 
 
 def _without(name: str, part: str) -> str:
-    return ".".join(piece for piece in name.split(".") if piece != part)
+    kept = [piece for piece in name.split(".") if piece != part]
+    return ".".join(kept)
 
 
 def _renamed(state: Mapping[str, Any], change: Callable[[str], str]) -> Any:
     """Return the state under changed names, or the state itself if no name changes."""
-    renamed: Any = OrderedDict((change(name), value) for name, value in state.items())
+    renamed = cast("Any", OrderedDict())
+    for name, value in state.items():
+        renamed[change(name)] = value
     if list(renamed) == list(state):
         return state
     # In this attribute torch keeps the versions of the modules, by their paths.
     versions = getattr(state, "_metadata", None)
     if versions is not None:
-        renamed._metadata = OrderedDict(
-            (change(path), version) for path, version in versions.items()
-        )
+        renamed._metadata = OrderedDict()
+        for path, version in versions.items():
+            renamed._metadata[change(path)] = version
     return renamed

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 Value = TypeVar("Value")
 Batch = TypeVar("Batch")
 
-_NONE: Any = object()
+_NO_BATCH: Any = object()
 
 
 def world_size() -> int:
@@ -45,7 +45,7 @@ def gather(value: Value, group: Any = None) -> list[Value]:
 
     Args:
         value: The value of this rank.
-        group: A group of all ranks, other than the default one.
+        group: A process group of all ranks; None for torch's default group.
 
     Raises:
         RuntimeError: There are several processes but no process group.
@@ -72,8 +72,8 @@ def collective_call(work: Callable[[], Value], group: Any = None) -> list[Value]
         Exception: The error of the function on this rank.
         RuntimeError: The function raised on another rank.
     """
-    # A rank that raised at once would leave the others waiting in the collective, so errors are
-    # gathered too.
+    # If a rank raised its error at once, the others would wait for it in the collective. So errors
+    # are gathered too.
     value: Any = None
     error: Exception | None = None
     try:
@@ -82,9 +82,10 @@ def collective_call(work: Callable[[], Value], group: Any = None) -> list[Value]
         error = caught
     try:
         gathered = gather((value, describe_error(error)), group)
-        raise_error_of_any_rank(error, [message for _, message in gathered])
+        messages = [message for _, message in gathered]
+        raise_error_of_any_rank(error, messages)
     finally:
-        # The traceback refers to this frame, a cycle that would keep the work's tensors alive.
+        # The traceback refers to this frame: a reference cycle, which would keep tensors alive.
         del error
     return [cast("Value", value) for value, _ in gathered]
 
@@ -140,8 +141,8 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
 
     length = length_hint(batches, -1)
     iterator = iter(batches)
-    batch = next(iterator, _NONE)
-    has_batch = batch is not _NONE
+    batch = next(iterator, _NO_BATCH)
+    has_batch = batch is not _NO_BATCH
 
     gathered = gather((length, has_batch))
     lengths = [length for length, _ in gathered]
@@ -160,10 +161,10 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
     for num_yielded in count(1):
         yield batch, has_batch
         if has_batch:
-            following = next(iterator, _NONE)
-            has_batch = following is not _NONE
+            next_batch = next(iterator, _NO_BATCH)
+            has_batch = next_batch is not _NO_BATCH
             if has_batch:
-                batch = following
+                batch = next_batch
         # Ask all ranks even at the agreed length: it may be wrong, for instance after a loader
         # resumed in the middle of an epoch.
         if num_yielded >= agreed_length and not any(gather(has_batch)):
@@ -172,9 +173,12 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
 
 def _broadcast(batch: Any, source: int, device: torch.device) -> Any:
     """Return the batch of the rank `source`, on this rank's device if it was on a device there."""
-    # It travels through host memory: the other rank's device, such as "cuda:1", has another name
-    # here.
-    were_on_host = [leaf.is_cpu for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+    # It is sent through host memory, since the device of that rank, such as "cuda:1", has a
+    # different name on this rank.
+    were_on_host: list[bool] = []
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, Tensor):
+            were_on_host.append(leaf.is_cpu)
     sent = [pytree.tree_map_only(Tensor, Tensor.cpu, batch), were_on_host]
     distributed.broadcast_object_list(sent, source)
 

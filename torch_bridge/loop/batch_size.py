@@ -110,13 +110,16 @@ def find_batch_size(
 
 
 def _divisors(number: int) -> list[int]:
-    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
-    large = [number // size for size in small]
-    return sorted({*small, *large})
+    divisors: set[int] = set()
+    for size in range(1, math.isqrt(number) + 1):
+        if number % size == 0:
+            divisors.add(size)
+            divisors.add(number // size)
+    return sorted(divisors)
 
 
 def _check_model_is_new(make_step: Callable[[], Any]) -> None:
-    """Reject a `make_step` whose model something else holds, because trials would train it."""
+    """Reject a `make_step` whose model outlives the step, because trials would train it."""
     model = getattr(make_step(), "model", None)
     parameters: list[weakref.ref[Any]] = []
     if model is not None:
@@ -155,7 +158,9 @@ def _skipped_after_update(step: Callable[..., Any], batch: Any, accumulation: in
     """Make an update as training does, and return the number of updates skipped so far."""
     # All micro-batches of the update are in memory, but it is enough to run two: the second one
     # runs with the gradients of the first in memory, and further ones need no more.
-    copies = [pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)]
+    copies: list[Any] = []
+    for _ in range(accumulation - 1):
+        copies.append(pytree.tree_map_only(Tensor, torch.clone, batch))
     result = step(batch, *copies[:1])
     if isinstance(result, StepResult):
         return int(result.skipped)
@@ -172,7 +177,7 @@ def _free_memory() -> None:
 def _preserved_random_states() -> Generator[None]:
     """Restore all random states at the end.
 
-    The number of trials depends on the memory; the random numbers of a run must not.
+    The number of trials depends on the memory; a run's random numbers must not.
     """
     numpy_state = np.random.get_state()  # noqa: NPY002 (the state to restore)
     python_state = random.getstate()

@@ -100,17 +100,20 @@ def evaluate(
     1.0
     """
     check_loss_fn(loss_fn)
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = torch.device("cpu")
+    first_parameter = next(model.parameters(), None)
+    if first_parameter is not None:
+        device = first_parameter.device
     state = None if carry is None else Carry(carry, device)
     leaves = [] if state is None else state.buffers
     precision_of_run = Precision(precision, device)
     sums = _Sums()
     with _evaluation_mode(model), torch.no_grad():
-        for batch, counts in in_lockstep(batches, device):
+        for batch, is_counted in in_lockstep(batches, device):
             losses, new_leaves = precision_of_run.run(
                 call_loss_fn, loss_fn, model, batch, state, leaves, _parse_named_losses
             )
-            if counts:  # else a filler batch, which keeps the collectives of the ranks together
+            if is_counted:  # else a filler, so that all ranks run the same collectives
                 leaves = new_leaves
                 sums.add(losses)
     means = _means_over_ranks(sums.read())
@@ -148,7 +151,10 @@ def _parse_named_losses(value: Any) -> dict[str, Loss]:
         raise TypeError(
             f"loss_fn returned a dictionary with the keys {names}; they must be strings"
         )
-    return {name: _parse_item(name, item) for name, item in named.items()}
+    losses: dict[str, Loss] = {}
+    for name, item in named.items():
+        losses[name] = _parse_item(name, item)
+    return losses
 
 
 def _parse_item(name: str, item: Any) -> Loss:
@@ -203,7 +209,7 @@ class _Sums:
             raise TypeError(f"loss_fn returned {names} for one batch and {names_before} before")
         for name, (total, weight) in losses.items():
             before = self._sums[name]
-            check_same_kind(weight, before.is_pair)
+            check_same_kind(weight, is_pair=before.is_pair)
             if weight is None:
                 weight = 1.0
             elif isinstance(weight, Tensor):
@@ -223,15 +229,14 @@ class _Sums:
         for value in values:
             if isinstance(value, Tensor) and not value.is_cpu:
                 device = value.device
-        # A host number added to a zero on the device is an operator's argument. A copy would
-        # synchronize.
+        # Adding a host number to a zero on the device does not synchronize; copying it there would.
         zero = torch.zeros((), dtype=torch.float64, device=device)
-        on_device = torch.stack([zero + value for value in values])
-        numbers = iter(cast("list[float]", on_device.tolist()))
-        return {
-            name: item._replace(total=next(numbers), weight=next(numbers))
-            for name, item in self._sums.items()
-        }
+        on_device = [zero + value for value in values]
+        numbers = iter(cast("list[float]", torch.stack(on_device).tolist()))
+        sums: dict[str, _Sum] = {}
+        for name, item in self._sums.items():
+            sums[name] = item._replace(total=next(numbers), weight=next(numbers))
+        return sums
 
 
 def _describe(names: Collection[str]) -> str:
@@ -253,16 +258,25 @@ def _means_over_ranks(sums: Mapping[str, _Sum]) -> dict[str, float]:
     Warns:
         CurveWarning: The total weight of pairs, which the host knows by now, is not a whole number.
     """
-    ranks = [rank_sums for rank_sums in processes.gather(sums) if rank_sums]
-    if not ranks:
+    gathered = processes.gather(sums)
+    sums_by_rank = [rank_sums for rank_sums in gathered if rank_sums]
+    if not sums_by_rank:
         raise ValueError("batches is empty")
-    kinds = [{name: item.is_pair for name, item in of_rank.items()} for of_rank in ranks]
-    if any(kinds_here != kinds[0] for kinds_here in kinds):
+    are_pairs = _are_pairs(sums_by_rank[0])
+    if any(_are_pairs(rank_sums) != are_pairs for rank_sums in sums_by_rank):
         raise TypeError(
             "loss_fn returned different names on different ranks, or a mean on one and a pair "
             "(sum, weight) on another"
         )
-    return {name: _mean(name, [rank_sums[name] for rank_sums in ranks]) for name in kinds[0]}
+    means: dict[str, float] = {}
+    for name in are_pairs:
+        sums_of_loss = [rank_sums[name] for rank_sums in sums_by_rank]
+        means[name] = _mean(name, sums_of_loss)
+    return means
+
+
+def _are_pairs(sums: Mapping[str, _Sum]) -> dict[str, bool]:
+    return {name: item.is_pair for name, item in sums.items()}
 
 
 def _mean(name: str, sums: Sequence[_Sum]) -> float:

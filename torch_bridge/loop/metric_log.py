@@ -56,7 +56,7 @@ class MetricLog:
         self.rows: list[dict[str, Any]] = []
         self._pending: list[tuple[Tensor, ...]] = []
         self._since_flush = 0
-        """Number of calls since rows were last made, other than by a save."""
+        """Number of calls since the last flush. (A save also makes rows, but does not flush.)"""
         self._skipped_in_a_row = 0
         self._has_warned = False
 
@@ -144,7 +144,8 @@ class MetricLog:
     def state_dict(self) -> dict[str, Any]:
         """Return all rows, including those of kept results. Synchronizes as `flush` does."""
         self._make_rows()
-        return {"rows": [dict(row) for row in self.rows], "since_flush": self._since_flush}
+        rows = [dict(row) for row in self.rows]
+        return {"rows": rows, "since_flush": self._since_flush}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue with the rows of `state_dict`; rows and kept results of this log are dropped.
@@ -158,14 +159,17 @@ class MetricLog:
         saved: Any = state_dict if isinstance(state_dict, Mapping) else {}
         saved_rows = saved.get("rows")
         since_flush = saved.get("since_flush", 0)  # older states have only rows
-        are_rows = isinstance(saved_rows, list) and all(
-            isinstance(row, dict) for row in cast("list[Any]", saved_rows)
-        )
         is_count = type(since_flush) is int and since_flush >= 0
-        if not are_rows or not is_count:
+        if not _are_rows(saved_rows) or not is_count:
             raise ValueError("state_dict is not the state of a MetricLog")
-        self.rows[:] = [dict(row) for row in cast("list[dict[str, Any]]", saved_rows)]
+        self.rows[:] = map(dict, saved_rows)
         self._drop_old_rows()
         self._pending.clear()
         self._since_flush = since_flush
         self._skipped_in_a_row = 0
+
+
+def _are_rows(value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    return all(isinstance(row, dict) for row in cast("list[Any]", value))

@@ -81,13 +81,15 @@ def _table(profiler: Any) -> str:
     cpu = torch.autograd.DeviceType.CPU
     host_events: list[Any] = []
     device_events: list[Any] = []
+    copies: list[Any] = []
     for event in profiler.events():
         if event.device_type == cpu:
             host_events.append(event)
         # A range that `record_function` names appears on the device too, around the work inside it.
         elif not event.is_user_annotation:
             device_events.append(event)
-    copies = [event for event in device_events if event.name.startswith("Memcpy")]
+            if event.name.startswith("Memcpy"):
+                copies.append(event)
     waits = _waits_inside_updates(host_events)
     totals: dict[str, float] = {}
     for average in profiler.key_averages():
@@ -112,12 +114,14 @@ def _table(profiler: Any) -> str:
 
 
 def _waits_inside_updates(host_events: list[Any]) -> list[Any]:
-    """Return the waits for the device. Others are the profiler's, which waits at its end."""
+    """Return the waits for the device in updates. The profiler itself waits after them."""
     updates = [event.time_range for event in host_events if event.name == "update"]
     waits: list[Any] = []
     for event in host_events:
+        if event.name not in _WAITS:
+            continue
         start = event.time_range.start
-        if event.name in _WAITS and any(update.start <= start < update.end for update in updates):
+        if any(update.start <= start < update.end for update in updates):
             waits.append(event)
     return waits
 

@@ -1,1 +1,1 @@
-"""A curve as a torch scheduler, or for another setting of an optimizer."""
+"""Curves for the learning rate, as a torch scheduler, and for other options of an optimizer."""

@@ -46,10 +46,11 @@ class lambda_lr(LambdaLR):
     computes for the same peak. The peak is the group's `initial_lr` if it has one, else its `lr`.
     If `group["lr"]` is a tensor, the scheduler writes into that tensor.
 
-    The optimizer's groups may change. A group keeps its curve and peak if others are removed or
-    moved. An added group follows the curve that was given for all groups, from the optimizer's next
-    step on; if that is compiled, or a wrapper's that does not run torch's step hooks, from the next
-    `scheduler.step()` on. With one curve for each group, the next step of either raises an error.
+    The optimizer's groups may change. A group keeps its curve and peak if other groups are removed
+    or reordered. An added group follows the one curve given for all groups, from the next
+    `optimizer.step()` on; if that step is compiled, or is a wrapper's that does not run torch's
+    step hooks, from the next `scheduler.step()` on. With one curve per group, the next step of
+    either raises an error.
 
     By default each call of `step()` moves to the next step of the curve. With a hold rule as
     `clock`, the rule may hold the curve at its step while updates continue: call `step(metric)`.
@@ -64,21 +65,21 @@ class lambda_lr(LambdaLR):
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
         clock: A `DataClock`; or, under one curve for all groups, a `HoldUntilFlat`, a `HoldBelow`
             or a list of them. By default a step of the curve is an update; of a curve from
-            `BatchPlan.scale`, its unit of samples or tokens. A scheduler that steps others without
-            a metric, such as `SequentialLR`, can't step one with a hold rule.
+            `BatchPlan.scale`, its unit of samples or tokens. A scheduler that steps other
+            schedulers without a metric, such as `SequentialLR`, can't step one with a hold rule.
 
     Attributes:
         curves: The curve of each group.
         curve_step: The step of the curve that gives the learning rates; `last_epoch` counts the
             calls of `step`.
-        count: What the next `step()` consumes, if it is called without `count`; None after it. Set
-            it on this scheduler, not on one that wraps it.
+        count: The samples or tokens that the next `step()` counts if it is called without `count`;
+            None after it. Set it on this scheduler, not on one that wraps it.
 
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.
         ValueError: The numbers of curves and groups differ; a learning rate is negative, not
-            finite, or positive and below 2⁻¹²⁶; the optimizer only stands for others, as
-            transformers' layer-wise ones do; `last_epoch` is at least 0, but an optimizer that was
+            finite, or positive and below 2⁻¹²⁶; the optimizer updates no parameter itself, as
+            transformers' layer-wise ones; `last_epoch` is at least 0, but an optimizer that was
             stepped has no `initial_lr`, so that its peak is unknown, or the `DataClock` has no
             `count`; several curves with a hold rule, or a curve without a flat part for
             `HoldUntilFlat`; the curve, from `BatchPlan.scale`, needs a different clock.
@@ -115,9 +116,9 @@ class lambda_lr(LambdaLR):
     (204800, 50, 0.00015)
     """
 
-    # Why not curves as the functions of a plain LambdaLR? Its state holds the step but no curve, so
-    # a run could resume under a different one unnoticed, and it rounds neither the peak nor the
-    # product to float32.
+    # Why not a plain LambdaLR with the curves as its functions? Its state holds the step but no
+    # curve, so a run could resume under a different curve unnoticed, and it rounds neither the peak
+    # nor the product to float32.
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
@@ -139,7 +140,7 @@ class lambda_lr(LambdaLR):
             check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", alternative)
             self._clock = _clock_after(self._clock, last_epoch)
         self.count: int | Tensor | None = None
-        is_first = last_epoch < 0 and not _was_driven(optimizer)
+        is_first = last_epoch < 0 and not _was_stepped(optimizer)
         self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve)
         self.strict = strict
         self._is_peak_set = False
@@ -150,7 +151,7 @@ class lambda_lr(LambdaLR):
         functions: list[Any] = curves
         if _has_plain_step(optimizer):
             super().__init__(optimizer, functions, last_epoch)
-        else:  # torch would take its function for a method of the class
+        else:  # torch would mistake the function for a method of the class
             self.lr_lambdas = functions
             self.last_epoch = last_epoch
             self._initial_step()
@@ -240,7 +241,7 @@ class lambda_lr(LambdaLR):
             epoch = None
         if epoch is not None:
             updates = self._checked_epoch(epoch)
-        # Torch steps a scheduler in constructors, before the first update: its clock must not move.
+        # Torch's constructors step a scheduler before the first update: its clock must not move.
         is_initial = self._step_count == 0 or self.last_epoch < 0
         if not (is_initial and count is None and metric is None):
             clock = clock.after(self.last_epoch, count, metric)
@@ -278,8 +279,8 @@ class lambda_lr(LambdaLR):
 
     def _warn_of_order(self) -> None:
         """Warn as torch does if the scheduler is stepped before the optimizer."""
-        # Torch's constructor replaces `step`, to see its first call. A copy of the optimizer has a
-        # plain one.
+        # Torch's constructor replaces `optimizer.step`, to notice its first call. A copy of the
+        # optimizer has the plain `step`.
         is_watched = hasattr(self.optimizer.step, "_wrapped_by_lr_sched")
         if is_watched and not getattr(self.optimizer, "_opt_called", False):
             warn(
@@ -290,7 +291,7 @@ class lambda_lr(LambdaLR):
             )
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        # Torch's `SequentialLR` calls this in place of `step` when this scheduler's turn comes.
+        # Torch's `SequentialLR` calls this instead of `step` when this scheduler's turn comes.
         if epoch is None:
             epoch = self.last_epoch + 1
         self._move_to(epoch, self._clock.restarted())
@@ -301,7 +302,7 @@ class lambda_lr(LambdaLR):
         """Write the learning rates after this number of updates into the groups."""
         group_curves = self._group_curves
         if not group_curves.is_current():
-            group_curves.follow()  # before anything changes, since it may raise an error
+            group_curves.sync_groups()  # before anything changes, since it may raise an error
         self.last_epoch = updates
         self._clock = clock
         lrs = self.get_lr()
@@ -318,7 +319,7 @@ class lambda_lr(LambdaLR):
 
     def get_last_lr(self) -> list[float | Tensor]:
         """Return the learning rates written last, in the order of the optimizer's groups."""
-        self._group_curves.follow()
+        self._group_curves.sync_groups()
         return self._last_lr
 
     def set_peak(self, peak: float | Sequence[float]) -> None:
@@ -348,7 +349,7 @@ class lambda_lr(LambdaLR):
         [0.25]
         """
         group_curves = self._group_curves
-        group_curves.follow()
+        group_curves.sync_groups()
         peaks = peaks_per_group(peak, len(group_curves.groups))
         self._is_peak_set = True
         group_curves.set_bases(peaks)
@@ -365,11 +366,11 @@ class lambda_lr(LambdaLR):
         rates that this scheduler wrote last; and `records`, a record of each group, as
         `plateau_jax.resume_record` returns it, which `load_state_dict` compares.
         """
-        # If it raises an error, a group that was added has no curve, and is left out.
+        # If this raises an error, an added group has no curve, and is left out.
         with suppress(TypeError, ValueError):
-            self._group_curves.follow()
+            self._group_curves.sync_groups()
         checked = self._clock.checked
-        peaks = [float(as_number(peak)) for peak in self.base_lrs]
+        peaks = _as_floats(self.base_lrs)
         state: dict[str, Any] = {
             "last_epoch": self.last_epoch,
             "curve_step": self.curve_step,
@@ -378,12 +379,12 @@ class lambda_lr(LambdaLR):
             "records": dump_records(self.curves, peaks, checked),
             "base_lrs": peaks,
             "peak_was_set": self._is_peak_set,
-            "_last_lr": [float(as_number(lr)) for lr in self._last_lr],
+            "_last_lr": _as_floats(self._last_lr),
             "_step_count": self._step_count,
         }
-        # With these, torch's own `LambdaLR` keeps its functions when it loads this state; without
-        # them it is an error. With a unit or rules it would resume at `last_epoch`, which is not
-        # the step of the curve.
+        # With this entry, torch's own `LambdaLR` keeps its functions when it loads this state;
+        # without it, the load fails. It must fail with a unit or rules: `LambdaLR` would resume at
+        # `last_epoch`, which then is not the step of the curve.
         if not checked.can_stand_still:
             state["lr_lambdas"] = [None] * len(self.curves)
         return state
@@ -392,9 +393,9 @@ class lambda_lr(LambdaLR):
         """Resume from the saved step, and write the learning rates into the groups.
 
         The optimizer's own state may be loaded before or after. If the curve differs from the saved
-        one, load the optimizer first, because its state holds the old learning rates. A state of
-        fewer groups than the optimizer has is for the first ones. Torch's own `LambdaLR` loads the
-        state of a scheduler without a clock too.
+        one, load the optimizer first, because its state holds the old learning rates. If the state
+        has fewer groups than the optimizer, it is loaded into the first ones. Torch's own
+        `LambdaLR` loads the state of a scheduler without a clock too.
 
         A different curve is accepted if it has the same values at every step before the saved one
         (`Curve.same_until`), and at that step too if a unit is partly consumed or a rule has held
@@ -412,9 +413,9 @@ class lambda_lr(LambdaLR):
 
         Raises:
             ValueError: The saved curve has a different history, or the clock differs (unless
-                `strict` is False); there are more saved groups than the optimizer has; the
-                scheduler that saved it has no peak, as `OneCycleLR`; or it is not a state. Nothing
-                was changed.
+                `strict` is False); the state has more groups than the optimizer; the scheduler that
+                saved it has no peak, such as `OneCycleLR`; or `state_dict` is not the state of a
+                scheduler. Nothing was changed.
 
         Warns:
             CurveWarning: As above; or the saved peaks, which are used, differ from those that the
@@ -423,7 +424,7 @@ class lambda_lr(LambdaLR):
         if strict is None:
             strict = self.strict
         group_curves = self._group_curves
-        group_curves.follow()
+        group_curves.sync_groups()
 
         # Everything is read and checked before anything is written, so that a rejected state
         # changes nothing.
@@ -436,7 +437,15 @@ class lambda_lr(LambdaLR):
             is_peak_set = bool(state.get("peak_was_set"))
             curves = self.curves[: len(peaks)]
             checked = self._clock.checked
-            position = read_position(state, updates, curves, checked, "lambda_lr", strict=strict)
+            position = read_position(
+                state,
+                updates,
+                curves,
+                checked,
+                counts_all_updates=False,
+                strict=strict,
+                builder="lambda_lr",
+            )
         clock = self._clock.resumed(position)
 
         for message in position.messages:
@@ -446,8 +455,8 @@ class lambda_lr(LambdaLR):
         if not is_peak_set and not is_rollback:
             warn_of_different_peaks(peaks, self.base_lrs[: len(peaks)], "scheduler")
 
-        # Groups that hold other values than these may be in the charge of another scheduler: the
-        # turn of this one in a `SequentialLR` is over, for instance.
+        # If the groups hold different values, a different scheduler may be in charge: for example
+        # in a `SequentialLR`, once the turn of this one is over.
         is_in_charge = group_curves.holds(last_lrs)
         if not group_curves.is_loaded:
             is_in_charge = is_in_charge or is_new or group_curves.is_in_charge()
@@ -465,12 +474,19 @@ class lambda_lr(LambdaLR):
         self._watch()
 
     def _watch(self, *, may_lack_state: bool = False) -> None:
-        """Have the steps from here on compared with the optimizer's updates."""
+        """Compare the steps from now on with the optimizer's updates, for warnings."""
         hook = hook_of(self.optimizer)
         hook.warnings.watch(self, hook.updates, may_lack_state=may_lack_state)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"steps": None, "_group_curves": copy(self._group_curves)}
+
+
+def _as_floats(values: Sequence[Any]) -> list[float]:
+    floats: list[float] = []
+    for value in values:
+        floats.append(float(as_number(value)))
+    return floats
 
 
 def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:
@@ -486,7 +502,11 @@ def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:
 
 
 def _clock_after(clock: UpdateClock, last_epoch: int) -> UpdateClock:
-    """Return the clock after the update `last_epoch`; raise an error if its step is not known."""
+    """Return the clock after update `last_epoch`.
+
+    Raises:
+        ValueError: It is not known what the updates so far consumed.
+    """
     if not isinstance(clock, UnitClock):
         return clock
     count = clock.checked.count
@@ -499,14 +519,14 @@ def _clock_after(clock: UpdateClock, last_epoch: int) -> UpdateClock:
     return replace(clock, total=check_consumed((last_epoch + 1) * count))
 
 
-def _was_driven(optimizer: Optimizer) -> bool:
+def _was_stepped(optimizer: Optimizer) -> bool:
     """Return True if the optimizer was stepped in this process, so that its run is under way."""
     # Torch sets `_opt_called` at a step under one of its schedulers.
     return bool(getattr(optimizer, "_opt_called", False)) or hook_of(optimizer).updates > 0
 
 
 def _has_plain_step(optimizer: Optimizer) -> bool:
-    """Return True if `optimizer.step` is a method of this very object, or torch's replacement."""
+    """Return True if `optimizer.step` is this object's own method, or torch's replacement of it."""
     step = optimizer.step
     if hasattr(step, "_wrapped_by_lr_sched"):
         return True

@@ -31,7 +31,7 @@ class follow:
     writes into that tensor. The base is saved in the follower's state, not in the groups: build the
     follower while the groups have their initial values, or load its state afterwards.
 
-    An optimizer may have any number of followers, one for each option, next to a scheduler or a
+    An optimizer may have any number of followers, one for each option, besides a scheduler or a
     `TrainStep`. `step()` moves to the next step of the curve. If the scheduler has a clock, call
     `step(scheduler.curve_step)`. New groups join as in `lambda_lr`.
 
@@ -116,16 +116,16 @@ class follow:
         if curve_step is not None:
             self._move_to(checks.at_least("curve_step", curve_step, 0))
             return
-        units = [curve.unit for curve in self.curves if curve.unit is not None]
-        if units:
-            raise TypeError(
-                f"the curve counts samples or tokens, in units of {units[0]}: pass the step of a "
-                "scheduler with the same clock, step(scheduler.curve_step)"
-            )
+        for curve in self.curves:
+            if curve.unit is not None:
+                raise TypeError(
+                    f"the curve counts samples or tokens, in units of {curve.unit}: pass the step "
+                    "of a scheduler with the same clock, step(scheduler.curve_step)"
+                )
         self._move_to(self.curve_step + 1)
 
     def _move_to(self, curve_step: int) -> None:
-        self._group_curves.follow()  # before anything changes, since it may raise an error
+        self._group_curves.sync_groups()  # before anything changes, since it may raise an error
         self._group_curves.write(curve_step, self._group_curves.values_at(curve_step))
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,9 +134,9 @@ class follow:
         `curve_step`; `key`; `base_values`, each group's base; and `records`, a record of each
         group, as `plateau_jax.resume_record` returns it for the curve and the base.
         """
-        # If it raises an error, a group that was added has no curve, and is left out.
+        # If this raises an error, an added group has no curve, and is left out.
         with suppress(TypeError, ValueError):
-            self._group_curves.follow()
+            self._group_curves.sync_groups()
         return {
             "curve_step": self.curve_step,
             "key": self._key,
@@ -148,21 +148,22 @@ class follow:
         """Resume from the saved step and bases, and write the values into the groups.
 
         The optimizer's own state may be loaded before or after; before, if the curve differs from
-        the saved one. A state of fewer groups than the optimizer has is for the first ones.
+        the saved one. If the state has fewer groups than the optimizer, it is loaded into the first
+        ones.
 
         Args:
             state_dict: A state that `state_dict` returned.
 
         Raises:
-            ValueError: The keys differ; there are more saved groups than the optimizer has; or it
-                is not a state of a follower. Nothing was changed.
+            ValueError: The keys differ; the state has more groups than the optimizer; or
+                `state_dict` is not the state of a follower. Nothing was changed.
 
         Warns:
             CurveWarning: The saved curve has different values at an earlier step, or cannot be
                 read.
         """
         group_curves = self._group_curves
-        group_curves.follow()
+        group_curves.sync_groups()
         with reading_state_of("a follower", state_dict):
             saved_records = state_dict["records"]
             key: Any = state_dict["key"]
@@ -177,7 +178,7 @@ class follow:
             bases = read_bases("base_values", state_dict["base_values"], len(self.base_values))
             compared = self.curves[: len(bases)]
             records = read_records(saved_records, len(compared))
-            message = compare_curves(records, compared, curve_step, False, "follow", strict=False)
+            message = compare_curves(records, compared, curve_step, driven="values")
         if message:
             warn(message)
         group_curves.set_bases([*bases, *self.base_values[len(bases) :]])

@@ -1,4 +1,4 @@
-"""Curves for one option of an optimizer's parameter groups, which may come, go and move."""
+"""Curves for one option of parameter groups, which may be added, removed and reordered."""
 
 from collections.abc import Sequence
 from operator import is_
@@ -20,7 +20,7 @@ from torch_bridge.schedulers.update_hook import hook_of
 
 
 class Member(NamedTuple):
-    """A parameter group with its curve, its base, and the value that was written into it last."""
+    """A parameter group with its curve, its base, and the value last written into it."""
 
     group: dict[str, Any]
     curve: Curve
@@ -29,12 +29,13 @@ class Member(NamedTuple):
 
 
 class GroupCurves:
-    """The curve, the base and the last value of each parameter group, for one of their options.
+    """The curve, the base and the last written value of each parameter group, for one option.
 
         group[option] = float32(float32(base) · curve(step))
 
-    A group is its dictionary, wherever it lies in `param_groups`. `Optimizer.load_state_dict`
-    replaces the dictionaries; one that has the parameters of a known group takes its place.
+    A group is identified by its dictionary, at any position in `param_groups`.
+    `Optimizer.load_state_dict` replaces the dictionaries, so a new dictionary with the parameters
+    of a known group takes that group's place.
 
     Args:
         optimizer: The optimizer.
@@ -42,9 +43,9 @@ class GroupCurves:
         curve: One curve for all groups, also for those that are added later; or one for each.
 
     Attributes:
-        groups, curves, bases, written: Lists with an item for each group, in the order of the
-            optimizer's at the last call of `follow`.
-        is_loaded: True if the optimizer has loaded a state since values were written here.
+        groups, curves, bases, written: Lists with one item per group, in the order that the
+            optimizer's groups had at the last `sync_groups`; groups added since then come last.
+        is_loaded: True if the optimizer has loaded a state since `write` was last called.
     """
 
     groups: list[dict[str, Any]]
@@ -72,13 +73,12 @@ class GroupCurves:
         self.is_loaded = False
         self.step = 0
         """The step of the curves that was written last."""
-        # They may come back, if a program alternates.
-        self._forgotten: list[Member] = []
-        """The groups that the optimizer no longer has."""
+        self._removed: list[Member] = []
+        """Groups that the optimizer no longer has. A program may add them again."""
         hook_of(optimizer).add(self)
 
     def __setstate__(self, state: Any) -> None:
-        """Add a copy to a hook: a copy of an optimizer has none."""
+        """Register the copy with a hook: a copied optimizer has none."""
         vars(self).update(state)
         self.groups = list(self.groups)
         self.curves = list(self.curves)
@@ -87,15 +87,20 @@ class GroupCurves:
         hook_of(self.optimizer).add(self)
 
     def describe(self) -> tuple[str, str]:
-        """Return the curve and the value of the groups as text; a list if they differ."""
-        value: Any = [as_number(self.option.read(group)) for group in self.groups]
-        if len(set(value)) == 1:
-            value = value[0]
-        return repr(self.common_curve or self.curves), f"{self.option}={value!r}"
+        """Return the curves and the values as text: one if all groups have the same, or a list."""
+        values: list[Any] = []
+        for group in self.groups:
+            values.append(as_number(self.option.read(group)))
+        shown: Any = values
+        if len(set(values)) == 1:
+            shown = values[0]
+        return repr(self.common_curve or self.curves), f"{self.option}={shown!r}"
 
     def _members(self) -> list[Member]:
-        columns = self.groups, self.curves, self.bases, self.written
-        return [Member(*values) for values in zip(*columns, strict=True)]
+        members: list[Member] = []
+        for values in zip(self.groups, self.curves, self.bases, self.written, strict=True):
+            members.append(Member(*values))
+        return members
 
     def _set_members(self, members: Sequence[Member]) -> None:
         groups = [member.group for member in members]
@@ -107,15 +112,15 @@ class GroupCurves:
             for group, base in zip(groups, bases, strict=True):
                 group["initial_lr"] = base
         ahead = ValuesAhead(curves, bases)
-        # At once: after an interrupt between two of them, groups would follow the curves of others.
+        # All at once: an interrupt between two assignments would give groups the wrong curves.
         vars(self).update(groups=groups, curves=curves, written=written, bases=bases, _ahead=ahead)
 
     def set_bases(self, bases: Sequence[float]) -> None:
         """Set the base of each group, without writing values into the groups."""
-        members = self._members()
-        self._set_members(
-            [member._replace(base=base) for member, base in zip(members, bases, strict=True)]
-        )
+        members: list[Member] = []
+        for member, base in zip(self._members(), bases, strict=True):
+            members.append(member._replace(base=base))
+        self._set_members(members)
 
     def values_at(self, step: int) -> list[float]:
         """Return the value of each group at a step of the curves."""
@@ -126,7 +131,7 @@ class GroupCurves:
         return self._ahead.at(step)
 
     def write(self, step: int, values: Sequence[Any]) -> None:
-        """Write the values of a step into the groups, one for each."""
+        """Write the values of a step into the groups, one value per group."""
         name = self._name
         written: list[Any] = []
         for group, value in zip(self.groups, values):  # noqa: B905 -- a third of the time of `strict=True`
@@ -140,14 +145,15 @@ class GroupCurves:
         self.is_loaded = False
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Return True if any of the first groups holds its value. May wait for the device.
+        """Return True if the groups hold these values, the first groups if there are fewer values.
 
-        One is enough, since a program may freeze others. Zeros count only if all values are zero.
+        One nonzero match is enough, since a program may freeze the other groups. Zeros match only
+        if all values are zero. May wait for the device.
         """
         are_all_zero = True
-        shown = set(map(id, self.optimizer.param_groups))
+        current = set(map(id, self.optimizer.param_groups))
         for group, expected in zip(self.groups, values, strict=False):
-            if id(group) not in shown:
+            if id(group) not in current:
                 continue
             value = as_number(self.option.read(group))
             expected = as_number(expected)
@@ -158,49 +164,57 @@ class GroupCurves:
         return are_all_zero
 
     def is_in_charge(self) -> bool:
-        """Return True if the groups hold the values written here last. May wait for the device."""
+        """Return True if the groups hold the values that `write` wrote. May wait for the device.
+
+        Otherwise a different scheduler or the user has changed them since.
+        """
         return self.holds(self.written)
 
-    def follow(self) -> None:
-        """Follow the groups that the optimizer has now, in their order; new ones get their value.
+    def sync_groups(self) -> None:
+        """Match the optimizer's current groups, in their order; new ones get their value.
 
         Raises:
-            TypeError, ValueError: As `meet`. The known groups are followed all the same.
+            TypeError, ValueError: As `add_new_groups`. The known groups are matched nevertheless.
         """
         if self.is_current():
             return
         try:
-            self.meet()
+            self.add_new_groups()
         finally:
-            self._forget_removed_groups()
+            self._drop_removed_groups()
 
     def is_current(self) -> bool:
-        """Return True if the optimizer has these groups, in this order."""
+        """Return True if the optimizer has exactly the groups known here, in the same order."""
         groups = self.optimizer.param_groups
         return len(groups) == len(self.groups) and all(map(is_, groups, self.groups))
 
-    def unknown_groups(self) -> list[int]:
-        """Return the indices of the optimizer's groups that are not known here."""
+    def unknown_groups(self) -> dict[int, dict[str, Any]]:
+        """Return the optimizer's groups that are not known here, by their index."""
         known = set(map(id, self.groups))
-        groups = self.optimizer.param_groups
-        return [index for index, group in enumerate(groups) if id(group) not in known]
+        unknown: dict[int, dict[str, Any]] = {}
+        for index, group in enumerate(self.optimizer.param_groups):
+            if id(group) not in known:
+                unknown[index] = group
+        return unknown
 
-    def meet(self, *, writes: bool = True) -> None:
+    def add_new_groups(self, *, writes: bool = True) -> None:
         """Give new groups of the optimizer a curve and a base; known groups keep theirs.
 
-        They get their value too if `writes`, and the others hold values that were written here.
+        With `writes`, a new group also gets its value, if the known groups hold the values that
+        `write` wrote.
 
         Raises:
-            TypeError, ValueError: A new group has no curve, or no base. Nothing was changed.
+            TypeError, ValueError: A new group has no curve, or no base. No group was added.
         """
-        # No group is forgotten here: in an update, DeepSpeed shows one group at a time.
-        groups = self.optimizer.param_groups
-        self._recognize([groups[index] for index in self.unknown_groups()])
+        # No group is dropped here: in an update, DeepSpeed shows one group at a time.
+        self._replace_reloaded_groups(list(self.unknown_groups().values()))
         new = self.unknown_groups()
         if not new:
             return
-        new_members = [self._new_member(index, groups[index]) for index in new]
-        self.option.warn_of_scales([groups[index] for index in new])
+        new_members: list[Member] = []
+        for index, group in new.items():
+            new_members.append(self._new_member(index, group))
+        self.option.warn_of_scales(list(new.values()))
         is_in_charge = writes and self.is_in_charge()
         first = len(self.groups)
         self._set_members([*self._members(), *new_members])
@@ -210,10 +224,10 @@ class GroupCurves:
                 self.written[place] = self.option.write(self.groups[place], values[place])
 
     def _new_member(self, index: int, group: dict[str, Any]) -> Member:
-        """Return a new group with its curve and base; if it has come back, with its former ones."""
-        for former in self._forgotten:
-            if former.group is group:
-                return former._replace(written=self.option.read(group))
+        """Return a new group with its curve and base; a removed group gets its former ones."""
+        for removed in self._removed:
+            if removed.group is group:
+                return removed._replace(written=self.option.read(group))
         if self.common_curve is None:
             raise ValueError(
                 f"the optimizer has {len(self.optimizer.param_groups)} parameter groups, but "
@@ -223,37 +237,42 @@ class GroupCurves:
         base = self.option.base_of(index, group)
         return Member(group, self.common_curve, base, self.option.read(group))
 
-    def _recognize(self, unknown: Sequence[dict[str, Any]]) -> None:
-        """Let dictionaries replace the groups whose parameters they have, as after a load."""
+    def _replace_reloaded_groups(self, unknown: Sequence[dict[str, Any]]) -> None:
+        """Replace known groups by unknown dictionaries with their parameters, as after a load."""
         members = self._members()
         places: dict[int, int] = {}
-        """The place of the group that has a list of parameters, or a parameter, by identity."""
+        """The place of the group that has this parameter, or this list of parameters."""
         for place, member in enumerate(members):
-            for sign in _signs(member.group):
-                places[id(sign)] = place
+            for identity in _identities(member.group):
+                places[identity] = place
         for group in unknown:
-            known_signs = [sign for sign in _signs(group) if id(sign) in places]
-            if not known_signs:
+            known = [identity for identity in _identities(group) if identity in places]
+            if not known:
                 continue
-            place = places[id(known_signs[0])]
+            place = places[known[0]]
             former = members[place]
-            if any(former.group is taker for taker in unknown):  # the group was split
+            is_split = any(former.group is replacement for replacement in unknown)
+            if is_split:  # an earlier dictionary has taken the place already
                 members.append(former._replace(group=group))
             else:
                 members[place] = former._replace(group=group)
         self._set_members(members)
 
-    def _forget_removed_groups(self) -> None:
-        """Keep the groups that the optimizer has, in its order, and remember the others."""
-        groups = self.optimizer.param_groups
-        shown = set(map(id, groups))
+    def _drop_removed_groups(self) -> None:
+        """Keep the groups that the optimizer has, in its order; remember the removed ones."""
         members = {id(member.group): member for member in self._members()}
-        former = [*self._forgotten, *members.values()]
-        self._forgotten = [member for member in former if id(member.group) not in shown]
-        self._set_members([members[id(group)] for group in groups if id(group) in members])
+        kept: list[Member] = []
+        for group in self.optimizer.param_groups:
+            if id(group) in members:
+                kept.append(members[id(group)])
+        current = set(map(id, self.optimizer.param_groups))
+        candidates = [*self._removed, *members.values()]
+        self._removed = [member for member in candidates if id(member.group) not in current]
+        self._set_members(kept)
 
 
-def _signs(group: dict[str, Any]) -> list[Any]:
-    """Return the objects that a group is recognized by: its parameters, and first their list."""
-    # A dictionary that was loaded has this very list, which may be empty.
-    return [group["params"], *group["params"]]
+def _identities(group: dict[str, Any]) -> list[int]:
+    """Return the ids that identify a group: that of its list of parameters, and the parameters'."""
+    # The list comes first: a loaded dictionary has this very list, which may be empty.
+    parameters = group["params"]
+    return [id(parameters), *map(id, parameters)]

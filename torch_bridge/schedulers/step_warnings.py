@@ -1,9 +1,9 @@
 """Warnings about schedulers whose steps do not fit the updates of their optimizer.
 
-A hook looks at the schedulers of an optimizer after 21 updates, 42, 84 and so on until 1344, and
-then after every 1344. From one look to the next is a window, of n updates. It judges the scheduler
-with the most steps, since several may take turns, as in a `SequentialLR`, and warns once for each
-kind of mistake:
+`UpdateHook` has the schedulers of an optimizer checked after 21 updates, 42, 84 and so on until
+1344, and then after every 1344. The n updates between two checks are a window. A check judges the
+scheduler with the most steps in the window, since several may take turns, as in a `SequentialLR`.
+It warns once for each kind of mistake:
 
     at most n/10 steps, though more would have changed a learning rate     twice in a row, n >= 42
     3n/2 steps or more                                                     twice in a row
@@ -11,10 +11,10 @@ kind of mistake:
     a step far past the end (`end_message` has the rule)                   at once
     a loaded optimizer, whose scheduler starts at step 0 without a state   before the second update
 
-It is silent if the groups hold other values than the scheduler wrote last, since then somebody else
-is in charge: another scheduler, or a range test. A burst of steps, as for a plot, falls into one
-window. Compiled optimizer steps are not counted, nor those of an optimizer without hooks. Copies
-are not looked at.
+A check is silent if the groups do not hold the values that the scheduler wrote last: then a
+different scheduler, or a range test, is in charge. A burst of steps, as for a plot, falls into one
+window. Steps of a compiled optimizer, or of one without hooks, are not counted. Copies of a
+scheduler are not checked.
 """
 
 import math
@@ -37,17 +37,20 @@ _LONG_ENOUGH = 42
 
 @dataclass
 class Steps:
-    """The steps of a scheduler since it was built, or moved to another step of the curve."""
+    """The steps of a scheduler since it was built, moved along the curve, or loaded."""
 
     first_update: int
-    """The number of the optimizer's updates before."""
+    """The number of the optimizer's updates at that time."""
     first_step: int
+    """The step of the curve at that time."""
     may_lack_state: bool
     """True for a scheduler that starts at step 0, until its state is loaded or its peak set."""
     was_past_end: bool
+    """True if it was far past the end of the curve at that time."""
     total: int = 0
+    """The number of steps since."""
     before_window: int = 0
-    """The steps before the present window."""
+    """The number of them before the present window."""
     window_step: int = 0
     """The step of the curve at the beginning of the present window."""
 
@@ -57,79 +60,88 @@ class Steps:
 
 
 class StepWarnings:
-    """Looks at the schedulers of one optimizer after some of its updates."""
+    """Checks the schedulers of one optimizer after some of its updates."""
 
     def __init__(self) -> None:
-        self.next_look: float = math.inf
-        """The number of updates before the next look."""
-        self._schedulers: list[weakref.ref[Any]] = []
+        self.next_check: float = math.inf
+        """The number of updates before the next check."""
+        self._references: list[weakref.ref[Any]] = []
+        """To each `lambda_lr` of the optimizer. Any, because its module imports this one."""
         self._start = 0
+        """The number of updates when a scheduler was last built, moved or loaded."""
         self._window_start = 0
         self.loaded_updates: int | None = 0
         """The updates of the run that the optimizer has loaded; None if they are not known."""
-        self._finding: tuple[Any, str] = None, ""
-        """What the last window has shown, and of which scheduler."""
+        self._last_mistake: tuple[Any, str] = None, ""
+        """The mistake in the last window, and before it the `Steps` of its scheduler, if any."""
         self._warned: set[str] = set()
 
     def watch(self, scheduler: Any, updates: int, *, may_lack_state: bool = False) -> None:
-        """Look at a scheduler, built or moved after this number of updates, from here on."""
-        others = [item for item in self._living_schedulers() if item is not scheduler]
-        self._schedulers = [weakref.ref(item) for item in (*others, scheduler)]
+        """Check a scheduler from now on, after this number of updates."""
+        others = [item for item in self._schedulers() if item is not scheduler]
+        self._references = [weakref.ref(item) for item in (*others, scheduler)]
         is_past_end = bool(_end_message(scheduler))
         scheduler.steps = Steps(updates, scheduler.curve_step, may_lack_state, is_past_end)
         self._start = updates
-        self.next_look = updates + 1
+        self.next_check = updates + 1
         self._begin_window(updates)
 
-    def _living_schedulers(self) -> list[Any]:
-        schedulers = [reference() for reference in self._schedulers]
-        return [scheduler for scheduler in schedulers if scheduler is not None]
+    def _schedulers(self) -> list[Any]:
+        """Return the schedulers that still exist, the newest last."""
+        living: list[Any] = []
+        for reference in self._references:
+            scheduler = reference()
+            if scheduler is not None:
+                living.append(scheduler)
+        return living
 
     def count_steps(self) -> int:
         """Return the number of steps of all schedulers."""
-        return sum(scheduler.steps.total for scheduler in self._living_schedulers())
+        return sum(scheduler.steps.total for scheduler in self._schedulers())
 
     def _begin_window(self, updates: int) -> None:
         self._window_start = updates
-        for scheduler in self._living_schedulers():
+        for scheduler in self._schedulers():
             scheduler.steps.before_window = scheduler.steps.total
             scheduler.steps.window_step = scheduler.curve_step
 
     def note_load(self, optimizer: Optimizer) -> None:
-        """Note what an optimizer has loaded, before its groups are recognized."""
-        schedulers = self._living_schedulers()
+        """Note how many updates a loaded optimizer has made, before its groups are matched."""
+        schedulers = self._schedulers()
         made = updates_made(optimizer)
         if not schedulers:
             self.loaded_updates = loaded_updates(optimizer)
-        elif made != 0 or not all(map(_has_own_values, schedulers)):
+        elif made != 0 or not all(map(_has_saved_values, schedulers)):
             self.loaded_updates = made or None
-        # Otherwise it is the current state, which accelerate reloads.
+        # Otherwise the optimizer has reloaded its current state, as under accelerate.
 
-    def look(self, updates: int) -> None:
-        """Warn of what is found after this number of updates."""
+    def check(self, updates: int) -> None:
+        """Check the schedulers after this number of updates, and warn."""
         since_start = updates - self._start
         if since_start == 1:
-            self.next_look = self._start + _FIRST_WINDOW
-            message = self._lost_state()
+            self.next_check = self._start + _FIRST_WINDOW
+            message = self._missing_state_message()
         else:
-            self.next_look = updates + min(since_start, _LONGEST_WINDOW)
-            message = self._judge_window(updates)
+            self.next_check = updates + min(since_start, _LONGEST_WINDOW)
+            message = self._window_message(updates)
             self._begin_window(updates)
         if message:
             warn(message)
 
-    def _lost_state(self) -> str:
-        """Return the warning about an optimizer that was loaded without its scheduler."""
-        schedulers = self._living_schedulers()
-        # A scheduler past the first step was loaded, or moved by the user.
-        may_lack_state = [scheduler for scheduler in schedulers if scheduler.steps.may_lack_state]
-        at_start = [scheduler for scheduler in may_lack_state if scheduler.last_epoch <= 1]
+    def _missing_state_message(self) -> str:
+        """Return the warning about an optimizer that was loaded without its scheduler, or ""."""
         made = self.loaded_updates
-        if made == 0 or not at_start:
+        schedulers = self._schedulers()
+        without_state: list[Any] = []
+        for scheduler in schedulers:
+            # A scheduler past the first step was loaded, or moved by the user.
+            if scheduler.steps.may_lack_state and scheduler.last_epoch <= 1:
+                without_state.append(scheduler)
+        if made == 0 or not without_state:
             return ""
         for scheduler in schedulers:
             scheduler.steps.may_lack_state = False
-        scheduler = at_start[0]
+        scheduler = without_state[0]
         peak = shown_peaks(scheduler.base_lrs)
         advice = "load the scheduler's state, scheduler.load_state_dict(state)"
         if made is not None and scheduler.unit is None:
@@ -144,32 +156,31 @@ class StepWarnings:
             f"which is {peak} now: scheduler.set_peak({peak})"
         )
 
-    def _judge_window(self, updates: int) -> str:
-        """Return the warning that is due after the window that ends now."""
-        schedulers = self._living_schedulers()
-        in_turn = [scheduler for scheduler in schedulers if scheduler.last_epoch >= 0]
+    def _window_message(self, updates: int) -> str:
+        """Return the warning that is due after the window that ends now, or ""."""
+        in_turn = [scheduler for scheduler in self._schedulers() if scheduler.last_epoch >= 0]
         if not in_turn:
             return ""
         scheduler = max(reversed(in_turn), key=lambda item: item.steps.in_window)
         size = updates - self._window_start
-        before = self._finding
-        finding = _finding(scheduler, size, updates)
+        before = self._last_mistake
+        mistake = _mistake_in_window(scheduler, size, updates)
         # The groups may have to be read from the device, so that comes last.
-        if not finding or finding in self._warned or not scheduler._group_curves.is_in_charge():
-            self._finding = None, ""
+        if not mistake or mistake in self._warned or not scheduler._group_curves.is_in_charge():
+            self._last_mistake = None, ""
             return ""
-        self._finding = scheduler.steps, finding
-        if finding == "past the end":
-            self._warned.add(finding)
+        self._last_mistake = scheduler.steps, mistake
+        if mistake == "past the end":
+            self._warned.add(mistake)
             return _end_message(scheduler)
-        if before != self._finding:
+        if before != self._last_mistake:
             return ""
-        self._warned.add(finding)
-        return _steps_message(scheduler, finding, size)
+        self._warned.add(mistake)
+        return _steps_message(scheduler, mistake, size)
 
 
-def _has_own_values(scheduler: Any) -> bool:
-    """Return True if the groups that were loaded have the peaks and lrs of this scheduler."""
+def _has_saved_values(scheduler: Any) -> bool:
+    """Return True if the loaded groups have the peaks and learning rates of this scheduler."""
     curves = scheduler._group_curves
     groups = scheduler.optimizer.param_groups
     for group, peak, lr in zip(groups, curves.bases, curves.written, strict=False):
@@ -184,8 +195,11 @@ def _has_own_values(scheduler: Any) -> bool:
     return True
 
 
-def _finding(scheduler: Any, size: int, updates: int) -> str:
-    """Return what a window of `size` updates, which ends after `updates`, shows of a scheduler."""
+def _mistake_in_window(scheduler: Any, size: int, updates: int) -> str:
+    """Return the mistake in a window of `size` updates, which ends after `updates`, or "".
+
+    It is "past the end", "often", "stuck" or "rarely": see the top of this file.
+    """
     steps: Steps = scheduler.steps
     if not any(scheduler.base_lrs):
         return ""  # it trains nothing
@@ -198,9 +212,9 @@ def _finding(scheduler: Any, size: int, updates: int) -> str:
     # The ends of a window may cut a group of steps: hence the small margins here and below.
     if 2 * moved >= 3 * (size - 1):
         return "often"
-    stands = scheduler.unit is not None and scheduler.curve_step == steps.first_step
-    if stands and steps.in_window > 0 and not any(scheduler.get_lr()):
-        return "stands"
+    has_not_moved = scheduler.unit is not None and scheduler.curve_step == steps.first_step
+    if has_not_moved and steps.in_window > 0 and not any(scheduler.get_lr()):
+        return "stuck"
     is_rare = size >= _LONG_ENOUGH and 9.5 * steps.in_window <= size
     if is_rare and _would_change(scheduler, updates):
         return "rarely"
@@ -208,7 +222,7 @@ def _finding(scheduler: Any, size: int, updates: int) -> str:
 
 
 def _would_change(scheduler: Any, updates: int) -> bool:
-    """Return True if a step after each of these updates would have changed a learning rate."""
+    """Return True if a scheduler step after each update would have changed a learning rate."""
     steps: Steps = scheduler.steps
     moved = updates - steps.first_update
     if steps.total > 0:  # with a clock, the run moves along the curve at a different pace
@@ -225,11 +239,11 @@ def _end_message(scheduler: Any) -> str:
     return end_message(scheduler.curves, scheduler.unit, scheduler.curve_step, scheduler.last_epoch)
 
 
-def _steps_message(scheduler: Any, finding: str, size: int) -> str:
+def _steps_message(scheduler: Any, mistake: str, size: int) -> str:
     unit = scheduler.unit
     calls = scheduler.steps.in_window
     seen = f"scheduler.step() was called {calls} times in the last {size} optimizer steps"
-    if finding == "stands":
+    if mistake == "stuck":
         return (
             f"{seen}, and the curve stays at step {scheduler.curve_step}, where every learning "
             f"rate is 0: all updates consumed {scheduler.consumed} in units of {unit}. Choose a "
@@ -241,9 +255,9 @@ def _steps_message(scheduler: Any, finding: str, size: int) -> str:
     advice = f'Call {call} once after every optimizer.step() (in Lightning "interval": "step")'
     if unit is not None:
         advice += ", where n is what that update consumed"
-    elif finding == "rarely":
+    elif mistake == "rarely":
         advice += ", with total_steps = count_updates(loader, epochs)"
-    if finding == "often" and unit is None:
+    if mistake == "often" and unit is None:
         advice += (
             ". Most often the reason is accelerate, which steps a prepared scheduler once for each "
             "process: build the scheduler with clock=DataClock(accelerator.num_processes, count=1)"

@@ -1,4 +1,13 @@
-"""The hook that runs before each update of an optimizer, for all its schedulers and followers."""
+"""The hook that runs before each update of an optimizer, for all its schedulers and followers.
+
+    event                                      calls
+    a `GroupCurves` is built                   UpdateHook.add
+    a `lambda_lr` is built, moved or loaded    StepWarnings.watch
+    optimizer.step()                           GroupCurves.add_new_groups, StepWarnings.check
+    optimizer.load_state_dict()                StepWarnings.note_load, GroupCurves.add_new_groups
+
+Schedulers and followers also call `GroupCurves.sync_groups` themselves, before they use the groups.
+"""
 
 import weakref
 from contextlib import suppress
@@ -13,9 +22,9 @@ from torch_bridge.schedulers.step_warnings import StepWarnings
 
 
 class UpdateHook:
-    """Gives added groups their values before an update, and looks at the schedulers' steps.
+    """Gives added groups their values before an update, and checks the schedulers' steps.
 
-    It holds weak references, since an optimizer holds its hooks, and must not keep old schedulers
+    It holds weak references: an optimizer holds its hooks, which must not keep old schedulers
     alive.
     """
 
@@ -23,72 +32,83 @@ class UpdateHook:
         self.updates = 0
         """The number of updates so far."""
         self.warnings = StepWarnings()
-        self._curves: list[weakref.ref[Any]] = []
-        self._stepped = set[int]()
+        self._references: list[weakref.ref[Any]] = []
+        """To each `GroupCurves` of the optimizer. Any, because its module imports this one."""
+        self._stepped_groups = set[int]()
         """The groups that the present update has stepped, by identity."""
-        self._steps = -1
-        """The steps of the schedulers before the present update."""
+        self._scheduler_steps = -1
+        """The steps of all schedulers before the present update."""
 
     def add(self, group_curves: Any) -> None:
-        """Let this `GroupCurves` follow the groups."""
-        others = [curves for curves in self._living_curves() if curves is not group_curves]
-        self._curves = [weakref.ref(curves) for curves in (*others, group_curves)]
+        """Let this `GroupCurves` follow the groups of the optimizer."""
+        others = [item for item in self._all_group_curves() if item is not group_curves]
+        self._references = [weakref.ref(item) for item in (*others, group_curves)]
 
-    def _living_curves(self) -> list[Any]:
-        references = [reference() for reference in self._curves]
-        return [curves for curves in references if curves is not None]
+    def _all_group_curves(self) -> list[Any]:
+        """Return each `GroupCurves` that still exists, the newest last."""
+        living: list[Any] = []
+        for reference in self._references:
+            group_curves = reference()
+            if group_curves is not None:
+                living.append(group_curves)
+        return living
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if is_dynamo_compiling():  # the count would be compiled in
             return
-        living = self._living_curves()
-        if not all(curves.is_current() for curves in living):
-            _meet_groups(living)
+        all_group_curves = self._all_group_curves()
+        if not all(group_curves.is_current() for group_curves in all_group_curves):
+            _add_new_groups(all_group_curves)
         if not self._begins_update(optimizer.param_groups):
             return
-        if self.updates >= self.warnings.next_look and not _is_capturing():
-            self.warnings.look(self.updates)
+        if self.updates >= self.warnings.next_check and not _is_capturing():
+            self.warnings.check(self.updates)
         self.updates += 1
 
     def _begins_update(self, groups: list[Any]) -> bool:
-        """Return False if this call belongs to the update of the call before.
+        """Return False if this call belongs to the same update as the previous call.
 
-        DeepSpeed steps the optimizer once for each group, and shows that group alone, or empties
-        the others.
+        DeepSpeed calls the optimizer's step once per group, and shows that group alone, or empties
+        the other groups.
         """
         stepped = {id(group) for group in groups if group["params"]}
-        steps = self.warnings.count_steps()
-        if self._stepped.isdisjoint(stepped) and steps == self._steps:
-            self._stepped |= stepped
+        scheduler_steps = self.warnings.count_steps()
+        is_same_update = scheduler_steps == self._scheduler_steps
+        if is_same_update and self._stepped_groups.isdisjoint(stepped):
+            self._stepped_groups |= stepped
             return False
-        self._stepped = stepped
-        self._steps = steps
+        self._stepped_groups = stepped
+        self._scheduler_steps = scheduler_steps
         return True
 
     def after_load(self, optimizer: Optimizer) -> None:
-        """Recognize the groups that `load_state_dict` has just replaced."""
+        """Match the groups that `load_state_dict` has just replaced with the known ones."""
         self.warnings.note_load(optimizer)
-        self._steps = -1  # the next call begins an update, although its groups are new
-        for curves in self._living_curves():
-            curves.is_loaded = True
+        self._scheduler_steps = -1  # the next call begins an update, although its groups are new
+        for group_curves in self._all_group_curves():
+            group_curves.is_loaded = True
             with suppress(TypeError, ValueError):  # the next step raises them
-                curves.meet()
+                group_curves.add_new_groups()
 
 
-def _meet_groups(living: list[Any]) -> None:
-    """Let curves meet new groups; for each option, the newest curves in charge give the values."""
-    for option in {curves.option for curves in living}:
-        newest_first = [curves for curves in reversed(living) if curves.option == option]
-        responsible = newest_first[0]
-        for curves in newest_first:
-            if not curves.unknown_groups() or curves.is_in_charge():
-                responsible = curves
+def _add_new_groups(all_group_curves: list[Any]) -> None:
+    """Add new groups to each `GroupCurves`; for each option, one of them writes the values.
+
+    It is the newest that knows the groups already or is in charge, or else the newest.
+    """
+    options = {group_curves.option for group_curves in all_group_curves}
+    for option in options:
+        newest_first = [item for item in reversed(all_group_curves) if item.option == option]
+        writer = newest_first[0]
+        for group_curves in newest_first:
+            if not group_curves.unknown_groups() or group_curves.is_in_charge():
+                writer = group_curves
                 break
-        responsible.meet()
-        # The others note the bases, before another scheduler changes the values.
-        for curves in newest_first:
+        writer.add_new_groups()
+        # The others read the bases now, before any scheduler changes the values.
+        for group_curves in newest_first:
             with suppress(TypeError, ValueError):
-                curves.meet(writes=False)
+                group_curves.add_new_groups(writes=False)
 
 
 def _is_capturing() -> bool:
@@ -99,7 +119,8 @@ def _is_capturing() -> bool:
 def hook_of(optimizer: Any) -> UpdateHook:
     """Return the hook of an optimizer; if its steps run no hooks, one that is never called."""
     # Torch marks the `step` of a class that runs hooks, in the constructor of its first instance.
-    # Others are wrappers, those of trainers or such as Lookahead, whose own optimizer may run them.
+    # Without the mark, the optimizer is a wrapper, a trainer's or one such as Lookahead, and the
+    # optimizer inside may run hooks.
     while not hasattr(cast("Any", type(optimizer)).step, "hooked"):
         base = getattr(optimizer, "_base_optimizer", None)  # of timm's wrappers
         optimizer = getattr(optimizer, "optimizer", base)

@@ -57,7 +57,7 @@ class Guards:
     Compared are each module's mode, submodules, parameters and buffers; the optimizers' settings
     and states; and the memory and `requires_grad` of all their tensors. Other changes go unnoticed:
     to plain values that a forward pass reads (a dropout probability, a variable of `loss_fn`), to
-    hooks, to torch's global switches, and to `.data` if it becomes another view of the same memory.
+    hooks, to torch's global switches, and to `.data` if it becomes a new view of the same memory.
 
     Args:
         model: The module that is trained.
@@ -74,8 +74,10 @@ class Guards:
         self._modules = list(self._model.modules())
         # The objects are kept alive: a new object could otherwise get the id of one that was freed.
         self._recorded_objects = self._objects()
-        tensors = [item for item in self._recorded_objects if isinstance(item, Tensor)]
-        self._tensors = [tensor for tensor in tensors if tensor.layout == torch.strided]
+        self._tensors: list[Tensor] = []
+        for item in self._recorded_objects:
+            if isinstance(item, Tensor) and item.layout == torch.strided:
+                self._tensors.append(item)
         self._recorded_values = self._values()
 
     def failed(self) -> bool:
@@ -84,7 +86,7 @@ class Guards:
         recorded = self._recorded_objects
         if len(objects) != len(recorded) or not all(map(operator.is_, objects, recorded)):
             return True
-        # Only now are the recorded tensors known to be in use, so that their memory says something.
+        # Only now are the recorded tensors known to be in use, so that their memory is meaningful.
         return self._values() != self._recorded_values
 
     def _objects(self) -> list[Any]:
@@ -151,8 +153,8 @@ class GraphedUpdate:
     """An update that runs eagerly at first, and later from one CUDA graph per shape of batch.
 
     Args:
-        update: Takes the micro-batches and returns tensors, and other values that depend only on
-            the shape of the batches. It works on the same tensors at every call.
+        update: Takes the micro-batches and returns tensors; if it returns anything else, that
+            depends only on the shape of the batches. It works on the same tensors at every call.
         steppers: The steppers of the optimizers.
         guards: If they fail, all graphs are dropped, and captured again after new warm-ups.
         device: The CUDA device.
@@ -195,11 +197,15 @@ class GraphedUpdate:
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         if self._warm_ups and self._guards.failed():
             self.drop()
-        batches = [_FlatBatch(*pytree.tree_flatten(batch)) for batch in micro_batches]
-        for batch in batches:
-            for leaf in batch.leaves:
+        batches: list[_FlatBatch] = []
+        shapes: list[tuple[Any, ...]] = []
+        for micro_batch in micro_batches:
+            leaves, structure = pytree.tree_flatten(micro_batch)
+            for leaf in leaves:
                 _check_leaf(leaf, self._stream.device)
-        shape = tuple((batch.structure, *_shape_of(batch.leaves)) for batch in batches)
+            batches.append(_FlatBatch(leaves, structure))
+            shapes.append((structure, *_shape_of(leaves)))
+        shape = tuple(shapes)
         captured = self.captured.get(shape)
         if captured is not None:
             return _replay(captured, batches)
@@ -236,7 +242,9 @@ class GraphedUpdate:
         inputs: list[Tensor] = []
         static_batches: list[Any] = []
         for leaves, structure in batches:
-            static = {key: _empty_like(tensor) for key, tensor in _unique_tensors(leaves).items()}
+            static: dict[int, Tensor] = {}
+            for key, tensor in _unique_tensors(leaves).items():
+                static[key] = _empty_like(tensor)
             inputs += map(_without_overlap, static.values())
             static_leaves = [static.get(id(leaf), leaf) for leaf in leaves]
             static_batches.append(pytree.tree_unflatten(static_leaves, structure))
@@ -256,7 +264,7 @@ class GraphedUpdate:
                 try:
                     outputs = self._update(static_batches)
                 except Exception as error:
-                    failure = error  # the more telling one: leaving the context may raise another
+                    failure = error  # the cause: leaving the context may raise a second error
         except Exception as error:
             failure = failure or error
             if TorchVersion(torch.__version__) < "2.13":
@@ -345,7 +353,7 @@ def _empty_like(tensor: Tensor) -> Tensor:
 
 def _without_overlap(tensor: Tensor) -> Tensor:
     """Return a view of the tensor's memory that has each element once, to copy from or to."""
-    # An expanded tensor shows one element several times; a copy to such a view is undefined. So:
+    # An expanded tensor has one element at several indices; a copy to such a view is undefined. So:
     #
     #     shape (2, 3), stride (0, 1): sizes (1, 3): the repeated dimension is read once
     #     shape (2, 3), stride (4, 1): 1·2 < 4, so no elements meet: the view, without its gaps

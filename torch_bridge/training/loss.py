@@ -25,16 +25,16 @@ _TORCH_LOSS_MODULES = ("torch.nn.modules.loss", "torch.nn.functional")
 
 
 def check_loss_fn(loss_fn: Any) -> None:
-    """Reject objects that are not callable, and torch's own criteria.
+    """Check that `loss_fn` can be called, and is not one of torch's criteria.
 
     Raises:
-        TypeError: `loss_fn` is one of these.
+        TypeError: It cannot be called, or is such a criterion.
     """
     if not callable(loss_fn):
         raise TypeError(f"loss_fn = {checks.short_repr(loss_fn)} must be callable")
     function = loss_fn
     if isinstance(loss_fn, nn.Module):
-        # A user's class derived from a criterion may have a `forward` that takes a model.
+        # A user's subclass of a criterion may have a `forward` that takes a model.
         function = type(loss_fn).forward
     if getattr(function, "__module__", None) not in _TORCH_LOSS_MODULES:
         return
@@ -109,11 +109,11 @@ def _weight_on_host(weight: Any) -> float:
 
 
 def check_weight(weight: Tensor | float) -> bool:
-    """Warn if a weight in host memory is not a whole number, as an accuracy in its place.
+    """Warn if a weight in host memory is not a whole number: it may be an accuracy.
 
     Returns:
         True if later weights need no check. (0 and 1 may be a count or an accuracy.) A weight on a
-        device is not read.
+        device is not read, and needs none.
 
     Warns:
         CurveWarning: The message names `has_aux`.
@@ -144,7 +144,7 @@ def parse_loss_and_aux(value: Any) -> tuple[Loss, Any]:
         TypeError: The result is not a pair (loss, aux), or a leaf of aux is not a tensor.
         TypeError, ValueError: As `parse_loss`.
     """
-    loss, aux = _split(value, "with has_aux=True it must return (loss, aux)")
+    loss, aux = _checked_pair(value, "with has_aux=True it must return (loss, aux)")
     for leaf in pytree.tree_leaves(aux):
         if not isinstance(leaf, Tensor):
             raise TypeError(
@@ -154,10 +154,10 @@ def parse_loss_and_aux(value: Any) -> tuple[Loss, Any]:
     return parse_loss(loss), pytree.tree_map(Tensor.detach, aux)
 
 
-def _split(returned: Any, requirement: str) -> Sequence[Any]:
-    if not is_pair(returned):
-        raise TypeError(f"loss_fn returned {describe(returned)}; {requirement}")
-    return returned
+def _checked_pair(value: Any, requirement: str) -> Sequence[Any]:
+    if not is_pair(value):
+        raise TypeError(f"loss_fn returned {describe(value)}; {requirement}")
+    return value
 
 
 class Carry:
@@ -173,7 +173,9 @@ class Carry:
             raise TypeError(
                 f"carry = {checks.short_repr(initial)} must be a tensor, or a pytree of tensors"
             )
-        self._initial = [leaf.detach().to(device, copy=True) for leaf in leaves]
+        self._initial: list[Tensor] = []
+        for leaf in leaves:
+            self._initial.append(leaf.detach().to(device, copy=True))
         self.buffers = [leaf.clone() for leaf in self._initial]
 
     def tree(self, leaves: Sequence[Tensor]) -> Any:
@@ -191,9 +193,11 @@ class Carry:
                 f"loss_fn returned a carry of {_shapes(value)}; it must be like the initial one, "
                 f"{_shapes(self.tree(self.buffers))}"
             )
-        # A bf16 LSTM returns its state in bf16, whatever the dtype of its input.
-        pairs = zip(leaves, self.buffers, strict=True)
-        return [leaf.detach().to(buffer.dtype) for leaf, buffer in pairs]
+        detached: list[Tensor] = []
+        for leaf, buffer in zip(leaves, self.buffers, strict=True):
+            # A bf16 LSTM returns its state in bf16, whatever the dtype of its input.
+            detached.append(leaf.detach().to(buffer.dtype))
+        return detached
 
     def select_if_skipped(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
         """Return new tensors: the leaves of a new state, or the current ones after a skip."""
@@ -233,12 +237,12 @@ def call_loss_fn(
     """
     if carry is None:
         return parse(loss_fn(model, batch)), leaves
-    returned = loss_fn(model, batch, carry.tree(leaves))
-    loss, new_carry = _split(returned, "with a carry it must return (loss, carry)")
+    value = loss_fn(model, batch, carry.tree(leaves))
+    loss, new_carry = _checked_pair(value, "with a carry it must return (loss, carry)")
     return parse(loss), carry.detached(new_carry)
 
 
-def check_same_kind(weight: Tensor | float | None, is_pair: bool) -> None:
+def check_same_kind(weight: Tensor | float | None, *, is_pair: bool) -> None:
     """Reject a mean after pairs, and a pair after means."""
     if (weight is not None) != is_pair:
         raise TypeError(

@@ -31,8 +31,8 @@ class LossNormalizer:
 
     On several ranks the model's wrapper averages the gradients, which is right for means. For pairs
     the average is Σ gradient/(c·size), so the factor is c·size/Σ weight. A single all-reduce in
-    float64 carries total, weight, squared norm, kind and consumption, so all ranks make the same
-    decision. Float64 would round a sum of int64 counts, so a count travels as two words of 31 bits.
+    float64 sums total, weight, squared norm, kind and consumption, so all ranks make the same
+    decision. Float64 would round a sum of int64 counts, so a count is sent as two words of 31 bits.
 
     For example, two ranks return (12, 3) and (2, 1), so that the loss is 14/4 = 3.5. With gradients
     g and h of the two sums, the gradient of the loss is (g + h)/4:
@@ -57,11 +57,8 @@ class LossNormalizer:
         self._size = parallelism.size
         self._norm_dtype = norm_dtype(parameters)
         self._device = parameters[0].device
-        self._can_overflow = (
-            scale is not None
-            or parallelism.may_send_fp16
-            or any(parameter.dtype == torch.float16 for parameter in parameters)
-        )
+        has_fp16 = any(parameter.dtype == torch.float16 for parameter in parameters)
+        self._can_overflow = scale is not None or parallelism.may_send_fp16 or has_fp16
         self._agreed_divisor = torch.ones((), dtype=torch.float32, device=self._device)
         self.has_agreed = False
         """True once the ranks have agreed on the divisor of sums, c."""
@@ -74,8 +71,8 @@ class LossNormalizer:
             Its contribution to the total that `normalize` takes, detached.
 
         Raises:
-            ValueError: A loss without a gradient (except an empty sum on one rank); a loss on
-                another device than the parameters.
+            ValueError: A loss without a gradient (except an empty sum on one rank); a loss and
+                parameters on different devices.
         """
         term, weight = loss
         if term.device != self._device:
@@ -84,7 +81,7 @@ class LossNormalizer:
             )
         is_alone = count == 1 and self._size == 1
         if self._can_overflow and not self.has_agreed and not is_alone:
-            self._agree(weight)
+            self._agree_on_divisor(weight)
         if weight is not None:
             term = self._divide_sum(term, weight, is_alone)
         elif count > 1:
@@ -137,8 +134,8 @@ class LossNormalizer:
                 weights.
             count: The number of these micro-batches.
             gradients: Their gradients.
-            consumed: The samples or tokens in them, if the clock counts these; those of other ranks
-                are added in place.
+            consumed: The samples or tokens in them, if the clock counts these; replaced in place by
+                the sum over all ranks.
 
         Returns:
             The loss of the update and the total norm of the gradients, as new scalars.
@@ -149,15 +146,15 @@ class LossNormalizer:
         if self._size > 1:
             return self._normalize_over_ranks(loss, gradients, consumed)
         total, weight = loss
-        factor: Any = None
+        gradient_factor: Any = None
         if self._scale is not None:
-            factor = self._scale.factor.reciprocal()
+            gradient_factor = self._scale.factor.reciprocal()
         if count > 1 and weight is not None:
-            share = self._divisor() / _nonzero_on_host(weight)
-            total = total * share
-            factor = _multiply(share, factor)
-        if factor is not None:
-            torch._foreach_mul_(gradients, factor)
+            loss_factor = self._divisor() / _nonzero_on_host(weight)
+            total = total * loss_factor
+            gradient_factor = _multiply(loss_factor, gradient_factor)
+        if gradient_factor is not None:
+            torch._foreach_mul_(gradients, gradient_factor)
         return total, total_norm(gradients, self._norm_dtype)
 
     def _normalize_over_ranks(
@@ -170,35 +167,37 @@ class LossNormalizer:
         # In float64, which the square of a float32 cannot overflow. Replicas hold equal gradients,
         # so the sum over ranks would count each square once per replica.
         square = norm.double().square() / self._parallelism.replicas
-        numbers = [total, weight if is_pair else 0.0, square, float(is_pair)]
-        sums = torch.stack([self._as_tensor(number).double() for number in numbers])
+        numbers: list[Tensor] = []
+        for number in (total, weight if is_pair else 0.0, square, float(is_pair)):
+            numbers.append(self._as_tensor(number).double())
+        sums = torch.stack(numbers)
         if consumed is not None:
             sums = torch.cat([sums, split_count(consumed)])
         self._parallelism.all_reduce(sums)
         total_over_ranks, weight_over_ranks, squares, num_pairs = sums[:4]
         if consumed is not None:
             consumed.copy_(join_words(sums[4:]))
-        # If some ranks returned means and others pairs, the update has no loss: NaN makes all ranks
+        # If some ranks have means and others pairs, the update has no loss: NaN makes all ranks
         # skip it.
         is_same_kind = num_pairs % self._size == 0
         total_over_ranks = torch.where(is_same_kind, total_over_ranks, math.nan)
         norm_over_ranks = squares.sqrt()
 
-        share: Any = 1 / self._size
-        factor: Any = None
+        loss_factor: Any = 1 / self._size
+        gradient_factor: Any = None
         if self._scale is not None:
-            factor = self._scale.factor.reciprocal()
+            gradient_factor = self._scale.factor.reciprocal()
         if is_pair:
-            share = self._divisor() / weight_over_ranks
-            factor = _multiply(share * self._size, factor)
-        if factor is not None:
-            # With a factor of another dtype, torch would run one operator per gradient.
-            torch._foreach_mul_(gradients, factor.to(norm.dtype))
-            norm_over_ranks = norm_over_ranks * factor
-        loss_over_ranks = total_over_ranks * share
+            loss_factor = self._divisor() / weight_over_ranks
+            gradient_factor = _multiply(loss_factor * self._size, gradient_factor)
+        if gradient_factor is not None:
+            # With a float64 factor, torch would run one operator per gradient.
+            torch._foreach_mul_(gradients, gradient_factor.to(norm.dtype))
+            norm_over_ranks = norm_over_ranks * gradient_factor
+        loss_over_ranks = total_over_ranks * loss_factor
         return loss_over_ranks.to(total.dtype), norm_over_ranks.to(norm.dtype)
 
-    def _agree(self, weight: Tensor | float | None) -> None:
+    def _agree_on_divisor(self, weight: Tensor | float | None) -> None:
         """Agree with all ranks on the divisor: the largest first weight, or 1 if all are zero."""
         if weight is None:
             if self._size == 1:
@@ -222,7 +221,7 @@ class LossNormalizer:
         return torch.full((), number, dtype=torch.float64, device=self._device)
 
     def state_tensors(self) -> list[Tensor] | None:
-        """Return the loss scale and its counter, then the agreed divisor; None without both."""
+        """Return the loss scale and its counter, then the agreed divisor; or None."""
         tensors: list[Tensor] = []
         if self._scale is not None:
             tensors += self._scale.tensors()
@@ -239,14 +238,17 @@ class LossNormalizer:
             self._agreed_divisor.copy_(state[0])
 
 
-def _multiply(share: Any, factor: Any) -> Any:
-    if factor is None:
-        return share
-    return share * factor
+def _multiply(factor: Any, other: Any) -> Any:
+    if other is None:
+        return factor
+    return factor * other
 
 
 def _nonzero_on_host(total_weight: Tensor | float) -> Tensor | float:
-    """Reject a zero on the host. One on the device makes the loss nonfinite: a skipped update."""
+    """Return the total weight, but reject a zero on the host.
+
+    A zero on the device makes the loss nonfinite, so that the update is skipped.
+    """
     if not isinstance(total_weight, Tensor) and total_weight == 0:
         raise ValueError("the total weight of the micro-batches is zero")
     return total_weight
@@ -262,7 +264,7 @@ def split_count(count: Tensor) -> Tensor:
 
 
 def join_words(sums: Tensor) -> Tensor:
-    """Return the count whose words, each summed over ranks, are these."""
+    """Return the sum of counts, from the sums of their high and their low words."""
     high, low = sums.long().unbind()
     # A larger high word would overflow in the shift.
     return ((high.clamp(max=_WORD + 1) << _WORD_BITS) + low).clamp_(max=MAX_COUNT)

@@ -13,13 +13,13 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.dtensors import placements_of, shard_like
 from torch_bridge.distributed.plain_names import without_wrappers
-from torch_bridge.training.optimizers import layers_of
+from torch_bridge.training.optimizers import group_sizes, layers_of
 
 _IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 
 
 def load_optimizer(optimizer: Optimizer, state: Any) -> None:
-    """Load a state and keep its saved dtypes. The optimizer may keep the state's tensors itself.
+    """Load a state in its saved dtypes. The optimizer may keep tensors of it without a copy.
 
     Raises:
         ValueError: The groups on both sides name their parameters, and the names differ; or a fused
@@ -43,17 +43,17 @@ def is_of_torch(optimizer: Optimizer) -> bool:
 
 def _derives_from_torch(optimizer: Optimizer) -> bool:
     """Return True for torch's optimizers and their subclasses, which may run its fused kernels."""
-    return any(
-        kind.__module__.startswith("torch.optim") and kind is not Optimizer
-        for kind in type(optimizer).__mro__
-    )
+    for kind in type(optimizer).__mro__:
+        if kind.__module__.startswith("torch.optim") and kind is not Optimizer:
+            return True
+    return False
 
 
 def _is_standard(optimizer: Optimizer, state: Any) -> bool:
     """Return True if a state has torch's form, and groups of the same sizes as the optimizer."""
-    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    sizes = group_sizes(optimizer.param_groups)
     try:
-        saved_sizes = [len(group["params"]) for group in state["param_groups"]]
+        saved_sizes = group_sizes(state["param_groups"])
         return isinstance(state["state"], dict) and saved_sizes == sizes
     except (LookupError, TypeError):
         return False
@@ -76,7 +76,10 @@ def _check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> No
 
 
 def _without_wrappers(names: Sequence[list[str]]) -> list[list[str]]:
-    return [list(map(without_wrappers, group)) for group in names]
+    plain_names: list[list[str]] = []
+    for group in names:
+        plain_names.append(list(map(without_wrappers, group)))
+    return plain_names
 
 
 def _have_equal_names(names: Sequence[list[str]], saved: Sequence[list[str]]) -> bool:
@@ -120,10 +123,12 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
     copied = pytree.tree_map(_copy_leaf, state)
     for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
-        saved.update((name, group[name]) for name in _IMPLEMENTATION_OPTIONS if name in group)
+        for name in _IMPLEMENTATION_OPTIONS:
+            if name in group:
+                saved[name] = group[name]
         saved.pop("param_names", None)  # torch then keeps this optimizer's
-        # Options missing from the saved state. Optimizers that are not torch's add some in their
-        # first step.
+        # Add options that the saved state lacks. Optimizers that are not torch's may add options in
+        # their first step, so only options with a default are added for them.
         options = group.keys()
         if not is_of_torch(optimizer):
             options &= optimizer.defaults.keys()
@@ -191,12 +196,12 @@ def _restore_dtypes_of(
 
 
 def _lay_out_moments(optimizer: Optimizer) -> None:
-    """Lay the moments of torch's optimizers out like their parameters."""
+    """Give the moments of torch's optimizers the memory layout of their parameters."""
     # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides.
-    # If the layouts differed, such as channels_last and contiguous, an element would get another
-    # one's moments: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10,
-    # 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape, and whose
-    # layout changes the bits of its products.
+    # If the layouts differed, such as channels_last and contiguous, an element would get the
+    # moments of a different one: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns
+    # as 00, 10, 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape;
+    # a new layout could change the bits of their products.
     derives_from_torch = _derives_from_torch(optimizer)
     for group in optimizer.param_groups:
         runs_fused_kernel = derives_from_torch and group.get("fused")

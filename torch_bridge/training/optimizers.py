@@ -51,10 +51,10 @@ def as_sequence(optimizer: Any) -> Sequence[Any]:
 
 
 def layers_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer, then the one inside, and so on through the wrappers of trainers.
+    """Return an optimizer and the ones inside it, from the outermost trainer's wrapper to torch's.
 
-    The last one is torch's. Other wrappers stay: an optimizer with an attribute `optimizer` may add
-    to its step, as Lookahead does.
+    Other wrappers are not unwrapped: an optimizer with an attribute `optimizer` may add to its
+    step, as Lookahead does.
     """
     layers = [optimizer]
     while _is_of_trainer(layers[-1]):
@@ -66,12 +66,15 @@ def layers_of(optimizer: Any) -> list[Any]:
 
 
 def _is_of_trainer(optimizer: Any) -> bool:
-    packages = [kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__]
-    return any(package in _TRAINERS for package in packages)
+    for kind in type(optimizer).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if package in _TRAINERS:
+            return True
+    return False
 
 
 def lightning_counter(layers: Iterable[Any]) -> Callable[[], None] | None:
-    """Return a function that counts an update in Lightning's Trainer, if it wraps an optimizer.
+    """Return a function that counts an update in Lightning's Trainer; None without its wrapper.
 
     Under manual optimization `trainer.global_step` counts the calls of the wrapper's `step`,
     skipped updates included. An update of several optimizers counts once.
@@ -83,9 +86,9 @@ def lightning_counter(layers: Iterable[Any]) -> Callable[[], None] | None:
 
 
 def _count_in_lightning(wrapper: Any) -> None:
-    # Both run after the update. The first one starts a measurement in Lightning's profiler, too,
-    # which an update that fails would never end. Looked up at each call: the Trainer sets both for
-    # every batch.
+    # Both run after the update: the first one also starts a measurement in Lightning's profiler,
+    # which a failed update would never end. They are looked up at each call, since the Trainer sets
+    # them for every batch.
     wrapper._on_before_step()
     wrapper._on_after_step()
 
@@ -100,14 +103,14 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """
     for optimizer in optimizers:
         groups_of(optimizer)
-        _refuse_closure(optimizer)
+        _check_closure(optimizer)
         _check_state_dict(optimizer)
     model_parameters = set(map(id, model.parameters()))
     parameters = list(map(id, all_parameters(optimizers)))
-    foreign = sum(parameter not in model_parameters for parameter in parameters)
+    foreign = [parameter for parameter in parameters if parameter not in model_parameters]
     if foreign:
         raise ValueError(
-            f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's; "
+            f"{len(foreign)} of the optimizer's {len(parameters)} parameters are not the model's; "
             "after fully_shard a model has different parameters from before"
         )
     repeated = len(parameters) - len(set(parameters))
@@ -120,23 +123,24 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
 
 
 def check_no_scheduler(optimizers: Iterable[Any]) -> None:
-    """Reject optimizers, or wrappers of them, with a scheduler attached.
+    """Reject optimizers, or wrappers of them, that have a scheduler.
 
     Raises:
         ValueError: A scheduler is attached; the message says how to remove it.
     """
     # A torch scheduler replaces `step` in the attributes of its optimizer.
-    attributes: list[dict[str, Any]] = list(map(vars, optimizers))
-    if any(hasattr(names.get("step"), "_wrapped_by_lr_sched") for names in attributes):
-        raise ValueError(
-            "a scheduler is attached to the optimizer, but a TrainStep sets the learning rates "
-            "itself, from its own curve. Leave the scheduler out; to keep this optimizer, write "
-            "`del optimizer.step`, which removes the function that torch put there for the "
-            "scheduler"
-        )
+    for optimizer in optimizers:
+        if hasattr(optimizer.__dict__.get("step"), "_wrapped_by_lr_sched"):
+            raise ValueError(
+                "a scheduler is attached to the optimizer, but a TrainStep sets the learning rates "
+                "itself, from its own curve. Leave the scheduler out; to keep this optimizer, "
+                "write `del optimizer.step`, which removes the function that torch put there for "
+                "the scheduler"
+            )
 
 
-def _refuse_closure(optimizer: Optimizer) -> None:
+def _check_closure(optimizer: Optimizer) -> None:
+    """Reject an optimizer whose `step` needs a closure."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise TypeError(
@@ -162,12 +166,18 @@ def check_fused_sgd(optimizer: Optimizer) -> None:
                 )
 
 
+def group_sizes(groups: Iterable[Any]) -> list[int]:
+    """Return the number of parameters of each group."""
+    return [len(group["params"]) for group in groups]
+
+
 def _check_state_dict(optimizer: Optimizer) -> None:
-    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    """Reject an optimizer whose `state_dict` does not have torch's form."""
+    sizes = group_sizes(optimizer.param_groups)
     reason = ""
     try:
         state: Any = optimizer.state_dict()
-        saved_sizes = [len(group["params"]) for group in state["param_groups"]]
+        saved_sizes = group_sizes(state["param_groups"])
         is_standard = saved_sizes == sizes and isinstance(state["state"], Mapping)
     except Exception as error:  # an optimizer's code may raise anything
         is_standard = False

@@ -58,7 +58,7 @@ class Precision:
 
 
 class LossScale:
-    """The factor against underflow of fp16 gradients.
+    """The factor of the loss that prevents underflow of fp16 gradients.
 
     It is halved at an overflow, and doubled after 2000 good updates, by the operator of
     `torch.amp.GradScaler`. The step itself decides whether to skip.

@@ -1,7 +1,6 @@
 """`TrainStep`: one call per training update, with a state to save and restore."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any, Literal, Never, get_args
 
 import torch
@@ -102,10 +101,11 @@ class TrainStep:
         cuda_graph: Capture the whole update in a CUDA graph, one for each shape of batch.
         carry: The initial recurrent state, any pytree of tensors: `loss_fn(model, batch, carry)`
             then returns (loss or pair, new carry).
-        clock: What moves the run along its curve: a `DataClock`; a `HoldUntilFlat`, a `HoldBelow`,
-            or a list of them, which read the loss of each update. With a `DataClock`, pass what
-            each update consumes: `step(batch, count=n)`. By default a step of the curve is an
-            update; of a curve from `BatchPlan.scale`, its unit of samples or tokens.
+        clock: A `DataClock`, under which the curve counts samples or tokens: pass what each update
+            consumes, `step(batch, count=n)`. Or a `HoldUntilFlat`, a `HoldBelow`, or a list of
+            them, which read the loss of each update and may hold the curve. By default a step of
+            the curve is an update; of a curve from `BatchPlan.scale`, its unit of samples or
+            tokens.
         synchronize: Average gradients over the ranks once per `"update"`, or after every
             `"micro"`-batch, which takes less memory under `fully_shard`.
         strict: The default of `load_state_dict`'s `strict`.
@@ -159,9 +159,12 @@ class TrainStep:
         check_loss_fn(loss_fn)
 
         parallelism = parallelism_of(model, every_micro_batch=synchronize == "micro")
-        layers_of_each = [layers_of(item) for item in as_sequence(optimizer)]
-        layers = list(chain.from_iterable(layers_of_each))
-        optimizers = tuple(item[-1] for item in layers_of_each)
+        layers: list[Any] = []
+        unwrapped: list[Optimizer] = []
+        for item in as_sequence(optimizer):
+            layers += layers_of(item)
+            unwrapped.append(layers[-1])
+        optimizers = tuple(unwrapped)
         check_optimizers(model, optimizers)
         check_no_scheduler(layers)
         parameters = all_parameters(optimizers)
@@ -300,7 +303,7 @@ class TrainStep:
             else:
                 outputs = self._update(micro_batches)
         except Exception as error:
-            _note_pieces(error, micro_batches)
+            _note_micro_batches(error, micro_batches)
             raise
         result = StepResult(*outputs[:4])
         if len(outputs) > 4:
@@ -319,14 +322,14 @@ class TrainStep:
         return result
 
     def _write_count(self, count: Any) -> Exception | None:
-        """Write the count; return the error of a wrong one, if other ranks wait for this rank."""
+        """Write the count; if other ranks wait for this rank, return the error of a wrong count."""
         try:
             self._clock.set_count(count, self._rank, self._size)
         except (TypeError, ValueError) as error:
             if self._size == 1:
                 raise
-            # The other ranks begin this update, and wait for this one: it takes part, and makes all
-            # skip it.
+            # The other ranks begin this update and wait for this rank, so it takes part, and makes
+            # all of them skip the update.
             return error
         return None
 
@@ -349,10 +352,10 @@ class TrainStep:
         checked = self._clock.checked
         if checked.unit is None or checked.count is not None:
             advice += f"; or build it with initial_updates={number}"
-        peaks = ", ".join(f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks))
+        peaks = [f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks)]
         warn(
             f"the optimizer has made {updates}, but the curve starts at step 0: {advice}; or, if "
-            f"the curve is meant to start there with the peak {peaks}, build it with "
+            f"the curve is meant to start there with the peak {', '.join(peaks)}, build it with "
             "initial_updates=0"
         )
 
@@ -380,7 +383,7 @@ class TrainStep:
         peaks = peaks_per_group(peak, len(self._clock.peaks))
         self._steppers.prepare()
         was_partial = self._steppers.is_partial
-        self._steppers.is_partial = True  # while only some of groups and clock have the new peaks
+        self._steppers.is_partial = True  # until clock and groups have the new peaks
         self._is_peak_set = True
         self._clock.set_peaks(peaks)
         self._steppers.write_peaks()
@@ -447,15 +450,15 @@ class TrainStep:
                 `strict`.
 
         Raises:
-            ValueError: The state is not one of a TrainStep; it belongs to a different curve or
+            ValueError: The state is not that of a TrainStep; it belongs to a different curve or
                 clock (unless `strict` is False), optimizer, precision or carry, or to a model of
                 different shapes or dtypes; the parameters are different ones, in a different order
                 or in different groups; or a scheduler is attached to the optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises,
                 such as torch's RuntimeError for missing keys.
 
-        An error that this library finds beforehand leaves the step as it was. After any other, such
-        as torch's, the step makes no update until a state is loaded.
+        An error that this library raises before the load begins leaves the step as it was. After
+        any later error, such as torch's, the step makes no update until a state is loaded.
         """
         may_repair = self._is_loading or not self._is_distributed
         if not may_repair:
@@ -513,7 +516,9 @@ class TrainStep:
     def __str__(self) -> str:
         """Return the curve, its current step and learning rates, and the counters. Synchronizes."""
         counters = self._clock.read_counters()
-        lrs = [float(f"{lr:.6g}") for lr in self._clock.lrs_at(counters.curve_step)]
+        lrs: list[float] = []
+        for lr in self._clock.lrs_at(counters.curve_step):
+            lrs.append(float(f"{lr:.6g}"))
         fields = [
             self._describe_curves(),
             f"curve_step={counters.curve_step}",
@@ -543,13 +548,13 @@ def _describe_values(values: Sequence[Any]) -> str:
     return checks.short_repr(values)
 
 
-def _note_pieces(error: Exception, micro_batches: Sequence[Any]) -> None:
-    """Note the likely mistake `step(x, y)`, with which loss_fn gets x alone."""
-    pieces = len(micro_batches)
+def _note_micro_batches(error: Exception, micro_batches: Sequence[Any]) -> None:
+    """Add a note about the likely mistake `step(x, y)`, with which loss_fn gets x alone."""
+    count = len(micro_batches)
     is_out_of_memory = isinstance(error, torch.OutOfMemoryError)
     are_tensors = all(isinstance(item, Tensor) for item in micro_batches)
-    if pieces > 1 and are_tensors and not is_out_of_memory:
+    if count > 1 and are_tensors and not is_out_of_memory:
         error.add_note(
-            f"{pieces} arguments are {pieces} micro-batches, and loss_fn gets one at a "
+            f"{count} arguments are {count} micro-batches, and loss_fn gets one at a "
             "time: pass a batch of several tensors as one argument, step((x, y))"
         )

@@ -4,8 +4,7 @@ The checks are those that torch's own `load_state_dict` does not make.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
@@ -90,7 +89,7 @@ def optimizer_states(
 ) -> list[dict[str, Any]]:
     """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
     states = [optimizer.state_dict() for optimizer in optimizers]
-    groups = chain.from_iterable(state["param_groups"] for state in states)
+    groups = _saved_groups(states)
     lrs = clock.lrs_at(step)
     # Not strict: a group added after the step was built has no learning rate; the next update
     # rejects it.
@@ -101,6 +100,14 @@ def optimizer_states(
             group["lr"] = lr
         group["initial_lr"] = peak
     return states
+
+
+def _saved_groups(states: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the parameter groups in the states of several optimizers."""
+    groups: list[dict[str, Any]] = []
+    for state in states:
+        groups += state["param_groups"]
+    return groups
 
 
 def copy_to_host(state: TrainStepState) -> TrainStepState:
@@ -127,7 +134,7 @@ def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> Non
 
 
 def check_saved_state(current: TrainStepState, saved: Any) -> None:
-    """Reject a state that torch would load, and that a run can't continue from.
+    """Reject a state that torch would load, but from which a run can't continue.
 
     Torch itself rejects different names in a model, and different sizes of parameter groups. It
     casts a model's dtypes, broadcasts a carry, and takes whatever moments an optimizer's state has.
@@ -178,8 +185,7 @@ def _check_keys(current: TrainStepState, saved: Any) -> None:
 
 def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:
     """Reject shards of a different rank or number of ranks. Whole tensors fit everywhere."""
-    places = {_mesh_coordinates(value) for value in current["model"].values()}
-    places.add(None)
+    places = {None, *map(_mesh_coordinates, current["model"].values())}
     for value in pytree.tree_leaves([dict(saved["model"]), saved["optimizer"]]):
         place = _mesh_coordinates(value)
         if place not in places:
@@ -214,7 +220,7 @@ def _check_model(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
 
 def _describe_carry(leaves: Sequence[Tensor] | None) -> dict[int, str]:
-    return {index: _describe_tensor(leaf) for index, leaf in enumerate(leaves or ())}
+    return dict(enumerate(map(_describe_tensor, leaves or ())))
 
 
 def _describe_tensor(tensor: Tensor) -> str:
@@ -266,15 +272,21 @@ def read_saved_run(
     applied = checks.in_range("applied", saved["applied"], 0, MAX_CONSUMED)
     skipped = checks.in_range("skipped", saved["skipped"], 0, MAX_CONSUMED)
     position = read_position(
-        saved, applied, clock.curves, clock.checked, "TrainStep", strict=strict
+        saved,
+        applied,
+        clock.curves,
+        clock.checked,
+        counts_all_updates=True,
+        strict=strict,
+        builder="TrainStep",
     )
     consumed = position.consumed
     if clock.checked.unit is None:
         consumed = applied
     counters = Counters(applied, skipped, position.curve_step, consumed)
 
-    states = as_list(saved["optimizer"], optimizers)
-    groups = chain.from_iterable(state["param_groups"] for state in states)
-    peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
+    peaks: list[float] = []
+    for group in _saved_groups(as_list(saved["optimizer"], optimizers)):
+        peaks.append(float(checks.peak("initial_lr", group["initial_lr"])))
     check_length("initial_lr in state_dict", peaks, len(clock.peaks))
     return SavedRun(counters, peaks, position.hold_states, position.messages)

@@ -18,8 +18,8 @@ from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.param_groups import all_groups, updates_made
 from torch_bridge.training.optimizers import check_fused_sgd, check_no_scheduler
 
-# Their fused kernels read a tensor `found_inf`, and change nothing if it is 1.
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+"""Optimizers whose fused kernels read a tensor `found_inf`, and change nothing if it is 1."""
 
 
 class _GroupSettings(NamedTuple):
@@ -41,9 +41,9 @@ class _Attached(NamedTuple):
     lrs: Sequence[Tensor | None]
     """The tensors that the kernels read; None if the host steps the optimizer, with floats."""
     clock_groups: slice
-    """The groups among those of the clock."""
-    has_momentum: bool
-    """True for fused SGD, which needs its momentum before its first step."""
+    """The positions of its groups among those of the clock."""
+    is_fused_sgd: bool
+    """True for fused SGD, whose momentum must exist before its first step."""
 
 
 class OptimizerSteppers:
@@ -73,15 +73,21 @@ class OptimizerSteppers:
         self.is_start_known = is_start_known
         self._parameter_ids = self._current_parameter_ids()
         self.is_partial = False
-        """True while an update is unfinished: weights may have moved, or other ranks wait for this
-        one."""
+        """True while an update or a load is unfinished, and after it was interrupted: weights may
+        have moved, or other ranks may wait for this one. `TrainStep` then makes no update until a
+        state is loaded.
+
+        It is set by `step` before the first weight moves, by `Update` at its start if the model is
+        wrapped, and by `TrainStep.load_state_dict` and `set_peak` before they write. Those three
+        clear it when they are complete, and `GraphedUpdate` after a capture, which moves nothing.
+        """
         self.updates_made: int | None = 0
         """Updates that the optimizers had made before the first one here; None if their number is
         unknown."""
         self.attach()
 
     def attach(self) -> None:
-        """Find out who steps each optimizer, and give the groups their peaks and learning rates.
+        """Decide if the device or the host steps each optimizer; write peaks and learning rates.
 
         Raises:
             ValueError: A scheduler is attached; the optimizers' groups or parameters are not those
@@ -100,8 +106,11 @@ class OptimizerSteppers:
             self._check_capturable()
         if not self.is_start_known:  # reading the counts may wait for the device
             self.updates_made = self._read_updates_made()
-        attributes: list[dict[str, Any]] = list(map(vars, self._layers))
-        self._step_attributes = [(names, names.get("step")) for names in attributes]
+        step_attributes: list[tuple[dict[str, Any], Any]] = []
+        for layer in self._layers:
+            attributes: dict[str, Any] = layer.__dict__
+            step_attributes.append((attributes, attributes.get("step")))
+        self._step_attributes = step_attributes
         self._attached: list[_Attached] = []
         first = 0
         for optimizer in self._optimizers:
@@ -123,6 +132,7 @@ class OptimizerSteppers:
         if is_on_device:
             lrs = self._clock.group_lrs[clock_groups]
         is_sgd = type(optimizer) is torch.optim.SGD
+        is_fused = any(item.fused for item in settings)
         return _Attached(
             optimizer,
             groups,
@@ -130,13 +140,19 @@ class OptimizerSteppers:
             is_on_device,
             lrs,
             clock_groups,
-            has_momentum=is_sgd and any(item.fused for item in settings),
+            is_fused_sgd=is_sgd and is_fused,
         )
 
     def _read_updates_made(self) -> int | None:
-        counts = [updates_made(optimizer) for optimizer in self._optimizers]
-        most = max(count or 0 for count in counts)
-        if most == 0 and None in counts:
+        most = 0
+        is_known = True
+        for optimizer in self._optimizers:
+            made = updates_made(optimizer)
+            if made is None:
+                is_known = False
+            else:
+                most = max(most, made)
+        if most == 0 and not is_known:
             return None
         return most
 
@@ -169,7 +185,7 @@ class OptimizerSteppers:
                     return self.attach()
                 if lr is not None:
                     group["lr"] = lr
-            if attached.has_momentum:
+            if attached.is_fused_sgd:
                 _create_momentum(attached.optimizer)
         for attributes, step in self._step_attributes:
             if attributes.get("step") is not step:
@@ -183,19 +199,21 @@ class OptimizerSteppers:
             check_capturable(optimizer)
 
     def _current_parameter_ids(self) -> list[list[int]]:
-        return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
+        ids_by_group: list[list[int]] = []
+        for group in all_groups(self._optimizers):
+            ids_by_group.append(list(map(id, group["params"])))
+        return ids_by_group
 
     def step(self, skip: Tensor, found_inf: Tensor) -> None:
         """Step all optimizers unless `skip`, a bool scalar; `found_inf` is the same in float32."""
         curve_step = 0
         if self._any_on_host:
-            # The only read of an update. An interrupt while the host waits for it, such as Ctrl-C,
-            # changes nothing. So the wait comes before `is_partial`, and the step stays usable.
+            # The only time that an update waits for the device. An interrupt during this wait, such
+            # as Ctrl-C, changes nothing, so it comes before `is_partial`: the step stays usable.
             curve_step = int(torch.where(skip, -1, self._clock.curve_step).item())
         # Set before the first optimizer moves a weight, and before a skipped update is counted. An
         # error from here until counters and loss scale are written leaves, for instance, new
-        # weights with old counters, and the next update would use the same learning rate again.
-        # Only a completed update or a loaded checkpoint clears the mark.
+        # weights with old counters, so the next update would use the same learning rate again.
         self.is_partial = True
         if curve_step < 0:
             return
@@ -215,19 +233,21 @@ class OptimizerSteppers:
         lrs = self._clock.lrs_at(curve_step)[attached.clock_groups]
         for group, lr in zip(attached.groups, lrs, strict=True):
             group["lr"] = lr
-        if attached.has_momentum:
+        if attached.is_fused_sgd:
             _complete_dampened_momentum(attached.optimizer)
         attached.optimizer.step()
 
 
 def takes_found_inf(optimizer: Optimizer) -> bool:
     """Return True if the optimizer, with its groups, reads the decision to skip from a tensor."""
-    # With dampening, a momentum of zeros does not give the first update of SGD: see
-    # `_complete_dampened_momentum`.
     if type(optimizer) not in _WITH_FOUND_INF:
         return False
-    groups = optimizer.param_groups
-    return all(group.get("fused") and not group.get("dampening") for group in groups)
+    for group in optimizer.param_groups:
+        # With dampening, a momentum of zeros does not give the first update of SGD: see
+        # `_complete_dampened_momentum`.
+        if not group.get("fused") or group.get("dampening"):
+            return False
+    return True
 
 
 def check_capturable(optimizer: Optimizer) -> None:
@@ -239,7 +259,7 @@ def check_capturable(optimizer: Optimizer) -> None:
     groups = optimizer.param_groups
     kind = type(optimizer).__name__
     if not takes_found_inf(optimizer):
-        names = ", ".join(known.__name__ for known in _WITH_FOUND_INF)
+        names = ", ".join([known.__name__ for known in _WITH_FOUND_INF])
         fused = [group.get("fused") for group in groups]
         raise ValueError(
             f"cuda_graph=True needs {names} with fused=True; the optimizer is {kind} with "
@@ -252,8 +272,8 @@ def check_capturable(optimizer: Optimizer) -> None:
 def _create_momentum(optimizer: Optimizer) -> None:
     """Create the missing momentum of fused SGD as zeros, in the groups without dampening.
 
-    The first update gets the same bits from zeros. SGD itself would create the buffers without
-    values, for the kernel to fill, which does not happen if the update is skipped.
+    The first update gets the same bits from zeros. SGD itself would create uninitialized buffers
+    for the kernel to fill, which it does not do if the update is skipped.
     """
     for group in optimizer.param_groups:
         if group["momentum"] and not group["dampening"]:
@@ -262,11 +282,11 @@ def _create_momentum(optimizer: Optimizer) -> None:
 
 
 def _complete_dampened_momentum(optimizer: Optimizer) -> None:
-    """Create the missing momentum of fused SGD as zeros, in groups that have some, with dampening.
+    """Create the missing momentum of fused SGD as zeros, in dampened groups that have some already.
 
     With dampening, SGD starts from an undampened gradient. But its kernel uses the buffers of all
-    parameters with a gradient, or creates them all, so one that gets its first gradient after
-    others needs zeros.
+    parameters with a gradient, or creates them all, so a parameter that gets its first gradient
+    later needs zeros.
     """
     for group in optimizer.param_groups:
         if group["momentum"] and group["dampening"]:
@@ -278,11 +298,11 @@ def _complete_dampened_momentum(optimizer: Optimizer) -> None:
 
 def _without_momentum(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
     states = optimizer.state
-    return [
-        parameter
-        for parameter in parameters
-        if states.get(parameter, {}).get("momentum_buffer") is None
-    ]
+    missing: list[Tensor] = []
+    for parameter in parameters:
+        if states.get(parameter, {}).get("momentum_buffer") is None:
+            missing.append(parameter)
+    return missing
 
 
 def _write_zeros(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:

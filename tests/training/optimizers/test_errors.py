@@ -135,8 +135,8 @@ def test_fused_sgd_of_half_precision_is_rejected_later() -> None:
         *((lambda step, state, of=of: step.load_state_dict(state | {"optimizer": of(state["optimizer"])}),
            ValueError, "state_dict", word)
           for of, word in (
-              (lambda states: states[:1], "1 parameter groups; this step has 2"),
-              (lambda states: states * 2, "4 parameter groups"),
+              (lambda states: states[:1], "has 1 values for 2 parameter groups"),
+              (lambda states: states * 2, "has 4 values for 2 parameter groups"),
               (lambda states: states[0], "not the state of a"),
               (lambda states: dict(enumerate(states)), "not the state of a"),
               (lambda states: None, "not the state of a"),
