@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from support.distributed.distributed_updates import (
     Case,
     Run,
-    observe_all,
     train_all,
     train_in_one_process,
 )
@@ -53,13 +51,6 @@ _MATCHING: dict[str, list[Case]] = {
     ),
     "static graph": [Case("static ddp", accumulation=3)],
     "averages that were switched off": [Case("fsdp left off", accumulation=3)],
-    "aux": _cases(
-        **_EITHER,
-        loss=("mean", "pair"),
-        accumulation=(1, 3),
-        corrupted=[((2, 1, _nan),)],
-        has_aux=[True],
-    ),
     "carry": _cases(
         **_EITHER,
         loss=["mean"],
@@ -125,21 +116,6 @@ def test_updates_match_one_process(name: str) -> None:
             ):
                 finite = np.array(values)[are_finite], np.array(expected_values)[are_finite]
                 np.testing.assert_allclose(*finite, atol=1e-6, rtol=rtol)
-
-
-def test_updates_neither_synchronize_nor_multiply_more_than_needed() -> None:
-    """Once to clip, and for pairs and under fp16 once before; by factors of the gradients' dtype."""
-    cases = [
-        Case(wrapper, "adamw", loss, accumulation, 0.1, precision, synchronize, corrupted=((3, 1, _nan),))
-        for wrapper, loss, accumulation, precision, synchronize in product(
-            _EITHER["wrapper"], ("mean", "pair", "device pair"), (1, 2), ("fp32", "fp16"), ("update", "micro")
-        )
-    ]
-    for case, *ranks in zip(cases, *run(observe_all, cases), strict=True):
-        factors = [torch.float32] * (1 if (case.loss, case.precision) == ("mean", "fp32") else 2)
-        for names, dtypes in ranks:
-            assert names == [] or case.loss == "pair", case  # whose weight the loss function reads
-            assert dtypes == factors, case
 
 
 def test_overflow_on_one_rank_is_skipped_on_all() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.checkpointing.checkpoints import equal_arrays, gather_tensors, whole_tensor
+from support.checkpointing.checkpoints import whole
 from support.distributed.processes import error_of
 from support.training.models import mean_loss, seeded
 from support.training.steps import CURVE
+from support.training.trees import equal_trees
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.utils import _pytree as pytree
 
 from torch_bridge import TrainStep, distribute, is_main
 from torch_bridge.distributed.plain_names import plain_state
@@ -47,17 +47,6 @@ class Blocks(nn.Module):
         return self.last(self.blocks(inputs))
 
 
-class Skipping(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        with seeded(3):
-            self.first, self.around, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
-
-    def forward(self, inputs: Tensor, uses_all: bool) -> Tensor:
-        hidden = torch.tanh(self.first(inputs))
-        return self.last(self.around(hidden) if uses_all else hidden)
-
-
 def build(wrapper: str, seed: int = 0) -> Any:
     options: dict[str, Any] = {"device": "cpu"}
     if wrapper == "hybrid":
@@ -75,9 +64,9 @@ def check_every_rank_gets_the_weights_of_rank_0(_: Path) -> None:
     """Each rank builds its model from another seed."""
     rank = distributed.get_rank()
     assert is_main() == (rank == 0)
-    expected = gather_tensors(dict(Blocks(0).state_dict()))
+    expected = Blocks(0).state_dict()
     for wrapper in WRAPPERS:
-        assert equal_arrays(gather_tensors(dict(plain_state(build(wrapper, seed=10 * rank)))), expected)
+        assert equal_trees(whole(plain_state(build(wrapper, seed=10 * rank))), expected)
 
 
 def step_over(wrapper: str, kind: Any = torch.optim.AdamW, **options: Any) -> TrainStep:
@@ -100,15 +89,11 @@ def check_resume_matches_uninterrupted_run(_: Path) -> None:
             _update(step, number)
         state = step.state_dict()
         other.load_state_dict(state)
-        gathered.load_state_dict(pytree.tree_map_only(Tensor, whole_tensor, state))
+        gathered.load_state_dict(whole(state))
         expected = [_update(step, number) for number in (3, 4)]
         for resumed in (other, gathered):
             assert [_update(resumed, number) for number in (3, 4)] == expected
-            assert equal_arrays(_tensors(resumed), _tensors(step))
-
-
-def _tensors(step: TrainStep) -> Any:
-    return gather_tensors([dict(step.state_dict()["model"]), step.state_dict()["optimizer"]])
+            assert equal_trees(whole(resumed.state_dict()), whole(step.state_dict()))
 
 
 def check_fused_optimizer_state_loads_without_fused(_: Path) -> None:
@@ -132,8 +117,8 @@ def check_shards_are_loaded_only_where_they_belong(_: Path) -> None:
     torch.save(step.state_dict(), file)
     sent = [file.getvalue()]
     distributed.broadcast_object_list(sent)
-    before = _tensors(step)
+    before = step.state_dict()
     state = torch.load(io.BytesIO(sent[0]), weights_only=True)
     message = error_of(step.load_state_dict, state)
     assert ("each rank must load its own state" in message) == (distributed.get_rank() == 1)
-    assert equal_arrays(_tensors(step), before)
+    assert equal_trees(whole(step.state_dict()), whole(before))
