@@ -1,25 +1,17 @@
-"""Checkpoints of several processes."""
+"""States and checkpoints of several processes."""
 
 from pathlib import Path
 
 import pytest
 from support.checkpointing import model_wrappers, rank_checks, world_sizes
-from support.checkpointing.checkpoints import Part
+from support.distributed import distributed_models
 from support.distributed.processes import run, run_checks
-
-from torch_bridge import Checkpoints
 
 pytestmark = pytest.mark.slow
 
 
-def test_checkpoints_on_two_ranks(tmp_path: Path) -> None:
-    run_checks([rank_checks], tmp_path)
-    directory = tmp_path / rank_checks.check_save_of_destroyed_group_is_lost.__name__ / "run"
-    part = Part()
-    assert Checkpoints(directory).steps() == [1]
-    with pytest.warns(UserWarning, match="part are dropped"):
-        Checkpoints(directory).load(part=part)
-    assert part.state.tolist() == [0, 0, 0]
+def test_states_and_checkpoints_on_two_ranks(tmp_path: Path) -> None:
+    run_checks([distributed_models, rank_checks], tmp_path)
 
 
 def test_states_load_under_every_wrapper(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from support.checkpointing.checkpoints import (
     same_bits,
     whole,
 )
+from support.distributed.distributed_models import build
 from support.distributed.processes import error_of
-from support.training.models import seeded
 from support.training.trees import equal_trees
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
@@ -31,15 +31,6 @@ from torch_bridge.checkpointing import saving
 
 def rank() -> int:
     return distributed.get_rank()
-
-
-def sharded(seed: int) -> nn.Module:
-    """Return two layers under FSDP2, in which two ranks hold shards of unequal size."""
-    with seeded(seed):
-        model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
-    for module in (*model, model):
-        fully_shard(module)
-    return model
 
 
 def check_each_rank_gets_own_values_back(directory: Path) -> None:
@@ -156,7 +147,7 @@ def check_failure_on_one_rank_raises_on_all(directory: Path) -> None:
 
 def check_damage_is_known_to_all_ranks(directory: Path) -> None:
     """Each rank checks a share of the files."""
-    part, model = Part({"own": torch.full((3,), float(rank()))}), sharded(0)
+    part, model = Part({"own": torch.full((3,), float(rank()))}), build("blocks")
     Checkpoints(directory).save(1, part=part, model=model, wait=True)
     before = whole(model.state_dict())
     for path in sorted((directory / "1").iterdir()):
@@ -194,13 +185,13 @@ _REJECTIONS: list[tuple[dict[str, Any], bool, str]] = [
 def check_rejected_merge_leaves_model_unchanged(directory: Path) -> None:
     checkpoints = Checkpoints(directory)
     for count in _GOOD["steps"]:
-        checkpoints.save(count, model=sharded(count), wait=True)
+        checkpoints.save(count, model=build("blocks", count), wait=True)
     for other, is_of_rank_1, message in _REJECTIONS:
-        model: Any = sharded(99)
+        model: Any = build("blocks", 99)
         before = whole(model.state_dict())
         arguments = {"into": model, **_GOOD, **(other if rank() == 1 else {})}
         if not other and rank() == 1:
-            model[1].register_load_state_dict_post_hook(_reject)
+            model.last.register_load_state_dict_post_hook(_reject)
         error = error_of(checkpoints.merge, **arguments, part="model")
         assert message in error
         assert error.startswith("RuntimeError: rank 1 failed: ") == (is_of_rank_1 and rank() == 0)
