@@ -22,7 +22,7 @@ from support.data.loaders import WORKERS
 from support.examples import examples
 from support.training.models import Net, mean_loss
 from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE
+from support.training.steps import CURVE, make_step
 from torch import nn
 
 from torch_bridge import Checkpoints, MetricLog, TrainStep, make_loader
@@ -285,6 +285,13 @@ def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, before: int) ->
     assert _numbers_in(parts) == [1] * before + [0] * (4 - before)
     assert checkpoints.load(**parts, rejecting=Part()) == 1
     assert _numbers_in(parts) == [1] * 4
+
+
+def test_interrupted_step_is_not_saved(tmp_path: Path) -> None:
+    step = make_step()
+    step._steppers.is_partial = True
+    with pytest.raises(RuntimeError, match="an update was interrupted"):
+        Checkpoints(tmp_path).save(2, step=step)
 
 
 def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> None:

@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from support.checkpointing.checkpoints import Part, constant_model, same_bits, state_of
 from support.data.batches_by_rank import in_each
 from support.examples import examples
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import loading
+from torch_bridge.checkpointing import loading, states
 from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, rank_file
 from torch_bridge.checkpointing.loading import SavedCheckpoint
 
@@ -196,62 +195,33 @@ class _Code:
         return os.mkdir, ("code_has_run",)
 
 
-def _rewrite(folder: Path, structure: bytes, weights: torch.Tensor) -> None:
-    """Replace the bytes of the part's structure and a tensor, with valid digests."""
-    tensors = load_file(folder / TENSORS)
-    tensors["part/structure"] = _as_tensor(structure)
-    tensors["part.weights"] = weights
-    with safe_open(folder / TENSORS, "pt") as file:
-        places = json.loads(file.metadata()["DCP_SHARDING_INFO"])
-    save_file(tensors, folder / TENSORS, {"format": "pt", "DCP_SHARDING_INFO": json.dumps(places)})
-    digest = hashlib.sha256((folder / TENSORS).read_bytes()).hexdigest()
-    _sign(folder, files={TENSORS: digest})
+def _unsplit(_: str, state: Any, __: Any) -> Any:
+    return state
 
 
-def _as_tensor(content: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def _pickled(structure: Any, name: Any = None, kind: str = "tensor") -> bytes:
-    """Return the bytes of a structure, with the name and the kind of its tensor."""
-    record: dict[str, Any] = {"structure": structure, "names": [], "kinds": [], "placements": []}
-    if name is not None:
-        record |= {"names": [name], "kinds": [kind], "placements": [None]}
+def _pickled(_: str, array: Any) -> torch.Tensor:
     content = io.BytesIO()
-    torch.save(record, content)
-    return content.getvalue()
+    np.save(content, array, allow_pickle=True)
+    return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
 
 
-def _pickled_array(weights: torch.Tensor) -> bytes:
-    return _pickled(torch.empty_like(weights, device="meta"), "part.weights", "array")
-
-
-def _array_of_objects() -> torch.Tensor:
-    content = io.BytesIO()
-    np.save(content, np.array([_Code()]), allow_pickle=True)
-    return _as_tensor(content.getvalue())
-
-
-WEIGHTS = torch.zeros(50)
-META = torch.empty(50, device="meta")
-# The bytes of a structure, its tensor, and what is said.
-CRAFTED: dict[str, tuple[bytes, torch.Tensor, str]] = {
-    "code": (_pickled([_Code()]), WEIGHTS, "Weights only load failed"),
-    "array by pickle": (_pickled(np.ones(1)), WEIGHTS, "Weights only load failed"),
-    "array of objects": (_pickled_array(_array_of_objects()), _array_of_objects(), "allow_pickle=False"),
-    "unknown name": (_pickled(META, "../../1"), WEIGHTS, "Missing key"),
-    "other shape": (_pickled(torch.empty(51, device="meta"), "part.weights"), WEIGHTS, "Size mismatch"),
+# A state, a function with which a checkpoint holds it, and what is said.
+CRAFTED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "code": ([_Code()], {"map_leaves": _unsplit}, "Weights only load failed"),
+    "array by pickle": ([np.ones(1)], {"map_leaves": _unsplit}, "Weights only load failed"),
+    "array of objects": (np.array([_Code()]), {"_array_to_bytes": _pickled}, "allow_pickle=False"),
 }
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_crafted_structure_runs_no_code(copied: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_crafted_state_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """It raises an `Exception`, which a training program's handlers catch."""
-    monkeypatch.chdir(copied)
-    structure, weights, message = CRAFTED[name]
-    _rewrite(copied / "2", structure, weights)
-    part = Part("as before")
+    monkeypatch.chdir(tmp_path)
+    state, changes, message = CRAFTED[name]
+    checkpoints, part = Checkpoints(tmp_path), Part("as before")
+    with patch.multiple(states, **changes):
+        checkpoints.save(2, part=Part(state), wait=True)
     with pytest.raises(Exception, match=message):
-        Checkpoints(copied).load(2, part=part)
+        checkpoints.load(2, part=part)
     assert part.state == "as before"
     assert not Path("code_has_run").exists()

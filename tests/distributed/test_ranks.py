@@ -10,9 +10,10 @@ import torch
 from support.distributed.processes import error_of
 from support.distributed.threads import Replica, on_ranks
 from support.evaluated import SPLITS, Sized, batches_of, named_loss
-from support.training.models import Net, batches, device_pair_loss, mean_loss, pair_loss
+from support.schedulers.runs import learning_rate
+from support.training.models import Net, batches, device_pair_loss, mean_loss, nonfinite, pair_loss
 from support.training.reads import Reads
-from support.training.steps import make_step
+from support.training.steps import CURVE, make_step
 from support.training.trees import equal_trees
 from torch import nn
 
@@ -169,6 +170,44 @@ def test_wrong_count_on_one_rank_skips_the_update_on_all(wrong: Any, precision: 
         return step(batch, count=3 + rank).counters.tolist()
 
     assert on_ranks(update, 2) == [[2, 1, 1, 13]] * 2
+
+
+LARGE = 2**53 + 1
+"""Above the integers that float64 holds exactly."""
+
+
+def counts_of(rank: int, update: int) -> list[int]:
+    """Return the counts of two micro-batches."""
+    return [LARGE + rank if update == 1 else 7 * rank + 3 * update + piece for piece in range(2)]
+
+
+@pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
+def test_ranks_add_up_their_counts(loss_fn: Any) -> None:
+    """The run resumes on fewer ranks: the learning rate is that of the samples so far."""
+
+    def consume(first: int, last: int, state: Any = None) -> tuple[list[Any], Any]:
+        step, rank, rows = step_of(loss_fn=loss_fn, clock=DataClock(5)), processes.rank(), list[Any]()
+        if state is not None:
+            step.load_state_dict(state)
+        for update in range(first, last):
+            micro, count = batches(2), sum(counts_of(rank, update))
+            if (update, rank) == (3, 1):  # skipped on all ranks
+                micro[-1] = nonfinite(micro[-1])
+            result = step(*micro, count=torch.tensor(count) if rank else count)
+            rows.append((int(result.consumed), int(result.curve_step), result.lr.item()))
+        return rows, step.state_dict()
+
+    (rows, state), (other, _) = on_ranks(lambda: consume(0, 6), 2)
+    assert rows == other
+    rows += consume(6, 9, state)[0]
+    consumed, expected = 0, list[Any]()
+    for update in range(9):
+        step = consumed // 5
+        if update != 3:
+            ranks = 2 if update < 6 else 1
+            consumed += sum(sum(counts_of(rank, update)) for rank in range(ranks))
+        expected.append((consumed, step, learning_rate(0.01, CURVE, step)))
+    assert rows == expected
 
 
 def test_count_of_the_clock_is_that_of_all_ranks() -> None:
