@@ -6,12 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.distributed.distributed_updates import (
-    Case,
-    Run,
-    train_all,
-    train_in_one_process,
-)
+from support.distributed.distributed_updates import Case, Run, train_all, train_in_one_process
 from support.distributed.processes import run
 
 pytestmark = pytest.mark.slow
@@ -51,14 +46,6 @@ _MATCHING: dict[str, list[Case]] = {
     ),
     "static graph": [Case("static ddp", accumulation=3)],
     "averages that were switched off": [Case("fsdp left off", accumulation=3)],
-    "carry": _cases(
-        **_EITHER,
-        loss=["mean"],
-        accumulation=(1, 2),
-        max_norm=[0.1],
-        recurrent=[True],
-        corrupted=((), ((2, 1, _nan),)),
-    ),
     "not finite on one rank": _cases(
         **_EITHER,
         optimizer=_OPTIMIZERS,

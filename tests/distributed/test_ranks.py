@@ -11,7 +11,15 @@ from support.distributed.processes import error_of
 from support.distributed.threads import Replica, on_ranks
 from support.evaluated import SPLITS, Sized, batches_of, named_loss
 from support.schedulers.runs import learning_rate
-from support.training.models import Net, batches, device_pair_loss, mean_loss, nonfinite, pair_loss
+from support.training.models import (
+    Net,
+    batches,
+    counting_loss,
+    device_pair_loss,
+    mean_loss,
+    nonfinite,
+    pair_loss,
+)
 from support.training.reads import Reads
 from support.training.steps import CURVE, make_step
 from support.training.trees import equal_trees
@@ -158,22 +166,24 @@ def test_wrong_count_on_one_rank_skips_the_update_on_all(wrong: Any, precision: 
     (batch,) = batches(1)
 
     def update() -> list[int]:
-        step, rank = step_of(precision=precision, clock=DataClock(5)), processes.rank()
+        options: Any = {"loss_fn": counting_loss, "carry": torch.zeros(2), "clock": DataClock(5)}
+        step, rank = step_of(precision=precision, **options), processes.rank()
         step(batch, count=3)
-        weights = step.state_dict()["model"]
+        before = step.state_dict()
         if rank == 1:
             with pytest.raises((TypeError, ValueError), match="count"):
                 step(batch, count=wrong)
         else:
             assert step(batch, count=4).loss.isnan()
-        assert equal_trees(step.state_dict()["model"], weights)
+        for name in ("model", "carry"):
+            assert equal_trees(step.state_dict()[name], before[name])
         return step(batch, count=3 + rank).counters.tolist()
 
     assert on_ranks(update, 2) == [[2, 1, 1, 13]] * 2
 
 
-LARGE = 2**53 + 1
-"""Above the integers that float64 holds exactly."""
+LARGE = 2**53 + 2**30 + 1
+"""Above the integers that float64 holds exactly; in float32 both of its words would be rounded."""
 
 
 def counts_of(rank: int, update: int) -> list[int]:

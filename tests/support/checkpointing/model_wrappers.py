@@ -8,8 +8,8 @@ from typing import Any, cast
 import torch
 from support.checkpointing.checkpoints import whole
 from support.distributed.processes import error_of
-from support.training.models import mean_loss, seeded
-from support.training.steps import CURVE
+from support.training.models import batches, seeded
+from support.training.steps import make_step
 from support.training.trees import equal_trees
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
@@ -71,7 +71,7 @@ WRAPPERS: list[Callable[[nn.Module], nn.Module]] = [
 
 
 def _step(model: nn.Module, order: int = 1) -> TrainStep:
-    return TrainStep(model, torch.optim.AdamW([*model.parameters()][::order], lr=0.1), mean_loss, CURVE)
+    return make_step(model=model, optimizer=torch.optim.AdamW([*model.parameters()][::order], lr=0.1))
 
 
 def check_state_loads_under_every_wrapper(directory: Path) -> None:
@@ -82,7 +82,7 @@ def check_state_loads_under_every_wrapper(directory: Path) -> None:
         saved, again = wrap_saved(_Model(1)), wrap_saved(_Model(2))
         checkpoints = Checkpoints(directory / str(number))
         step = _step(saved)
-        step((torch.ones(4, 3), torch.ones(4, 2)))
+        step(*batches(1))
         checkpoints.save(1, step=step, model=saved, wait=True)
         plain: Any = plain_state(saved)
         assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization

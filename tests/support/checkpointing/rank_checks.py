@@ -10,27 +10,19 @@ from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]  (typed in part)
-from support.checkpointing.checkpoints import (
-    Part,
-    Rejecting,
-    leftovers,
-    same_bits,
-    whole,
-)
+from support.checkpointing.checkpoints import Part, Rejecting, leftovers, same_bits, whole
 from support.distributed.distributed_models import build
+from support.distributed.distributed_updates import wrapped
 from support.distributed.processes import error_of
+from support.training.models import Net, batches
+from support.training.steps import make_step
 from support.training.trees import equal_trees
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
-from plateau_jax import PlateauCurve
-from torch_bridge import Checkpoints, TrainStep
+from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import saving
-
-
-def rank() -> int:
-    return distributed.get_rank()
+from torch_bridge.distributed.processes import rank
 
 
 def check_each_rank_gets_own_values_back(directory: Path) -> None:
@@ -57,9 +49,7 @@ def check_tied_shards_are_saved(directory: Path) -> None:
     nn.init.constant_(first.weight, 7.0)
     model = nn.Sequential(first, second)
     fully_shard(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    step = TrainStep(model, optimizer, lambda model, batch: model(batch).mean(), PlateauCurve(100))
-    Checkpoints(directory).save(1, step=step, model=model, wait=True)
+    Checkpoints(directory).save(1, step=make_step(model=model), model=model, wait=True)
     for part in ("step", "model"):
         plain = nn.Sequential(nn.Linear(3, 1), nn.Linear(3, 1))
         Checkpoints(directory).load_model(plain, part=part)
@@ -69,15 +59,11 @@ def check_tied_shards_are_saved(directory: Path) -> None:
 def check_shards_in_other_orders_are_rejected(directory: Path) -> None:
     """Under DDP each rank saves its whole state, and gets it back."""
     for wrapper in ("ddp", "fsdp"):
-        model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
-        if wrapper == "fsdp":
-            fully_shard(model)
+        model = wrapped(wrapper, Net())
         named = list(model.named_parameters())
-        wrapped = DistributedDataParallel(model) if wrapper == "ddp" else model
         optimizer = torch.optim.AdamW(named[rank() :] + named[: rank()])
-        curve = PlateauCurve(100)
-        step = TrainStep(wrapped, optimizer, lambda model, batch: model(batch).square().mean(), curve)
-        step(torch.ones(1, 2))
+        step = make_step(model=model, optimizer=optimizer)
+        step(*batches(1))
         checkpoints = Checkpoints(directory / wrapper)
         parts: list[dict[str, Any]] = [{"step": step}, {"optimizer": optimizer}]
         for part in parts:

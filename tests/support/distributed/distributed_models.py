@@ -5,12 +5,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from support.checkpointing.checkpoints import whole
 from support.distributed.processes import error_of
-from support.training.models import mean_loss, seeded
-from support.training.steps import CURVE
+from support.training.models import batches, seeded
+from support.training.steps import make_step
 from support.training.trees import equal_trees
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -69,22 +68,14 @@ def check_every_rank_gets_the_weights_of_rank_0(_: Path) -> None:
         assert equal_trees(whole(plain_state(build(wrapper, seed=10 * rank))), expected)
 
 
-def step_over(wrapper: str, kind: Any = torch.optim.AdamW, **options: Any) -> TrainStep:
-    model = build(wrapper)
-    optimizer = kind(model.parameters(), lr=0.1, **{"fused": True} | options)
-    return TrainStep(model, optimizer, mean_loss, CURVE)
-
-
 def _update(step: TrainStep, number: int) -> float:
-    generator = torch.Generator().manual_seed(2 * number + distributed.get_rank())
-    rows = torch.randn(4, 5, generator=generator)
-    return step((rows[:, :3], rows[:, 3:])).loss.item()
+    return step(*batches(1, seed=2 * number + distributed.get_rank())).loss.item()
 
 
 def check_resume_matches_uninterrupted_run(_: Path) -> None:
     """Also from a state with all DTensors gathered."""
     for wrapper in WRAPPERS:
-        step, other, gathered = (step_over(wrapper) for _ in range(3))
+        step, other, gathered = (make_step(model=build(wrapper)) for _ in range(3))
         for number in range(3):
             _update(step, number)
         state = step.state_dict()
@@ -96,22 +87,11 @@ def check_resume_matches_uninterrupted_run(_: Path) -> None:
             assert equal_trees(whole(resumed.state_dict()), whole(step.state_dict()))
 
 
-def check_fused_optimizer_state_loads_without_fused(_: Path) -> None:
-    """From DDP under `fully_shard`, where torch can't run these optimizers fused."""
-    for kind, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adagrad, {})):
-        one, other = step_over("ddp", kind, **options), step_over("fsdp", kind, fused=None, **options)
-        for number in range(3):
-            _update(one, number)
-        other.load_state_dict(one.state_dict())
-        losses, sharded = ([_update(step, number) for number in (3, 4)] for step in (one, other))
-        np.testing.assert_allclose(sharded, losses, rtol=1e-5)
-
-
 def check_shards_are_loaded_only_where_they_belong(_: Path) -> None:
     """Not by a model that is not sharded, nor by another rank, whose state came through a file."""
-    step = step_over("fsdp")
+    step = make_step(model=build("fsdp"))
     _update(step, 0)
-    message = error_of(step_over("ddp").load_state_dict, step.state_dict())
+    message = error_of(make_step(model=build("ddp")).load_state_dict, step.state_dict())
     assert re.search(r"shards of tensors, placed as .*Shard.*; save and load through Checkpoints", message)
     file = io.BytesIO()
     torch.save(step.state_dict(), file)

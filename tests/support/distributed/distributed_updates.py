@@ -10,7 +10,7 @@ import torch
 from support.checkpointing.checkpoints import whole
 from support.training.by_hand import ByHand
 from support.training.kinds_of_run import Kind
-from support.training.models import Net, Recurrent
+from support.training.models import Net
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE
 from torch import Tensor, distributed, nn
@@ -31,7 +31,6 @@ class Case(NamedTuple):
     max_norm: float | None = None
     precision: Any = "fp32"
     synchronize: Any = "update"
-    recurrent: bool = False
     corrupted: tuple[tuple[int, int, float], ...] = ()
     """(update, rank, factor): the rank multiplies its rows by the factor."""
     empty: tuple[tuple[int, int], ...] = ()
@@ -58,9 +57,8 @@ def batch_of(case: Case, update: int, rank: int, number: int) -> Batch:
     """Return a micro-batch of one rank: inputs, targets, and a weight for each row."""
     generator = torch.Generator().manual_seed(((case.seed * 50 + update) * 8 + rank) * 8 + number)
     # The mean of means is the mean of all rows only if all micro-batches have the same size.
-    rows = 4 if case.loss == "mean" or case.recurrent else int(torch.randint(1, 6, (), generator=generator))
-    shape = (rows, 3) if case.recurrent else (rows,)
-    inputs, targets = (torch.randn(*shape, width, generator=generator) for width in (3, 2))
+    rows = 4 if case.loss == "mean" else int(torch.randint(1, 6, (), generator=generator))
+    inputs, targets = (torch.randn(rows, width, generator=generator) for width in (3, 2))
     weights = torch.randint(0, 5, (rows,), generator=generator).double() / 2 * case.growth ** (number + 1)
     for corrupted_update, corrupted_rank, factor in case.corrupted:
         if (corrupted_update, corrupted_rank) == (update, rank) and number == case.accumulation - 1:
@@ -73,31 +71,20 @@ def batch_of(case: Case, update: int, rank: int, number: int) -> Batch:
 def sums(case: Case, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return Σ weight · error², and Σ weight."""
     _, targets, weights = batch
-    errors = (outputs.float() - targets).square().flatten(1).mean(1)
+    errors = (outputs.float() - targets).square().mean(1)
     if case.loss == "mean":
         return errors.sum(), torch.tensor(float(len(targets)))
     return (errors * weights.float()).sum(), weights.sum()
 
 
 def loss_fn_of(case: Case) -> Any:
-    def loss_from(outputs: Tensor, batch: Batch) -> Any:
-        total, weight = sums(case, outputs, batch)
+    def loss_fn(model: nn.Module, batch: Batch) -> Any:
+        total, weight = sums(case, model(batch[0]), batch)
         if case.loss == "mean":
             return total / weight
         return total, weight.float() if case.loss == "device pair" else weight.item()
 
-    def loss_fn(model: nn.Module, batch: Batch) -> Any:
-        return loss_from(model(batch[0]), batch)
-
-    def carried(model: nn.Module, batch: Batch, carry: Any) -> Any:
-        outputs, carry = model(batch[0], carry)
-        return loss_from(outputs, batch), carry
-
-    return carried if case.recurrent else loss_fn
-
-
-def model_of(case: Case) -> nn.Module:
-    return Recurrent("GRU") if case.recurrent else Net()
+    return loss_fn
 
 
 def wrapped(wrapper: str, model: nn.Module) -> nn.Module:
@@ -123,9 +110,7 @@ def wrapped(wrapper: str, model: nn.Module) -> nn.Module:
 def step_of(case: Case, kind: Callable[[Any], Optimizer] | None = None) -> TrainStep:
     # Fractions of rows are drawn on purpose.
     warnings.filterwarnings("ignore", "loss_fn returned a weight that is not a whole number")
-    plain = model_of(case)
-    carry = plain.initial() if isinstance(plain, Recurrent) else None
-    model = wrapped(case.wrapper, plain)
+    model = wrapped(case.wrapper, Net())
     return TrainStep(
         model,
         kind(model.parameters()) if kind else make_optimizer(case.optimizer, model),
@@ -134,7 +119,6 @@ def step_of(case: Case, kind: Callable[[Any], Optimizer] | None = None) -> Train
         precision=case.precision,
         max_norm=case.max_norm,
         synchronize=case.synchronize,
-        carry=carry,
     )
 
 
@@ -152,24 +136,13 @@ def train_all(cases: Sequence[Case]) -> list[Run]:
 
 
 def train_in_one_process(case: Case) -> Run:
-    """Make the same updates by hand: the micro-batches of all ranks, with a carry for each rank."""
-    loss_fn, model = loss_fn_of(case), model_of(case)
-    carries = (model.initial(),) * case.processes if isinstance(model, Recurrent) else None
-
-    def loss_fn_by_rank(model: nn.Module, batch: tuple[int, Batch], *carries: Any) -> Any:
-        rank, rows = batch
-        if not carries:
-            return loss_fn(model, rows)
-        loss, carry = loss_fn(model, rows, carries[0][rank])
-        return loss, (*carries[0][:rank], carry, *carries[0][rank + 1 :])
-
-    kind = Kind(case.optimizer, loss_fn_by_rank, model=lambda: model, max_norm=case.max_norm, carry=carries)
-    by_hand, results = ByHand(kind), list[Any]()
+    """Make the same updates by hand: the micro-batches of all ranks."""
+    model = Net()
+    by_hand = ByHand(Kind(case.optimizer, loss_fn_of(case), model=lambda: model, max_norm=case.max_norm))
+    results: list[Any] = []
     for update in range(case.updates):
         places = product(range(case.processes), range(case.accumulation))
-        results.append(
-            by_hand.update([(rank, batch_of(case, update, rank, number)) for rank, number in places])
-        )
+        results.append(by_hand.update([batch_of(case, update, rank, number) for rank, number in places]))
     return _run_of(results, [parameter.detach().numpy() for parameter in model.parameters()])
 
 
