@@ -20,12 +20,11 @@ from safetensors import SafetensorError
 from support.checkpointing.checkpoints import Part, Rejecting, constant_model, leftovers, same_bits
 from support.data.loaders import WORKERS
 from support.examples import examples
-from support.training.models import Net, mean_loss
-from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, make_step
+from support.training.models import Net
+from support.training.steps import make_step
 from torch import nn
 
-from torch_bridge import Checkpoints, MetricLog, TrainStep, make_loader
+from torch_bridge import Checkpoints, MetricLog, make_loader
 from torch_bridge.checkpointing import saving
 
 pytestmark = WORKERS
@@ -38,9 +37,8 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
-        model = Net(seed, dropout=0.5)
         self.parts: dict[str, Any] = {
-            "step": TrainStep(model, make_optimizer("adamw", model), mean_loss, CURVE),
+            "step": make_step(model=Net(seed, dropout=0.5)),
             "loader": make_loader(_SAMPLES, 4, num_workers=0),
             "log": MetricLog(every=3),
             "progress": {"epoch": 0, "best": [0.5]},

@@ -182,7 +182,7 @@ def test_wrong_count_on_one_rank_skips_the_update_on_all(wrong: Any, precision: 
     assert on_ranks(update, 2) == [[2, 1, 1, 13]] * 2
 
 
-LARGE = 2**53 + 2**30 + 1
+LARGE = 2**53 + 2**29 + 1
 """Above the integers that float64 holds exactly; in float32 both of its words would be rounded."""
 
 
