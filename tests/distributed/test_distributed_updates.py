@@ -126,14 +126,3 @@ def test_overflow_on_one_rank_is_skipped_on_all() -> None:
             _assert_close(one, expected, 5e-3)
         else:  # a scale that is still too large skips more
             assert one.counts[-1][1] > expected.counts[-1][1]
-
-
-def test_fp16_scale_settles_with_growing_weights() -> None:
-    """Sums are divided by the first weight, so the scale falls until the largest sum fits."""
-    cases = [
-        Case(wrapper, "adamw", loss, 3, 0.1, "fp16", updates=16, growth=10.0)
-        for wrapper, loss in product(_EITHER["wrapper"], ("pair", "device pair"))
-    ]
-    for runs in zip(*run(train_all, cases), strict=True):
-        applied, skipped = _check_same_on_all_ranks(runs).counts[-1]
-        assert skipped < applied
