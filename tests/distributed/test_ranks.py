@@ -1,4 +1,4 @@
-"""What ranks do together, on threads in place of processes. `test_processes` has more, and is slow."""
+"""What ranks do together, on threads in place of processes. Programs for processes are slow."""
 
 import copy
 from collections.abc import Callable
@@ -11,15 +11,7 @@ from support.distributed.processes import error_of
 from support.distributed.threads import Replica, on_ranks
 from support.evaluated import SPLITS, Sized, batches_of, named_loss
 from support.schedulers.runs import learning_rate
-from support.training.models import (
-    Net,
-    batches,
-    counting_loss,
-    device_pair_loss,
-    mean_loss,
-    nonfinite,
-    pair_loss,
-)
+from support.training.models import Net, batches, counting_loss, device_pair_loss, mean_loss, nonfinite
 from support.training.reads import Reads
 from support.training.steps import CURVE, make_step
 from support.training.trees import equal_trees
@@ -134,7 +126,7 @@ def test_update_neither_reads_nor_multiplies_too_much(loss_fn: Any, precision: A
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("before", [None, mean_loss, pair_loss])
+@pytest.mark.parametrize("before", [None, mean_loss, device_pair_loss])
 def test_mixed_means_and_pairs_are_skipped_on_all_ranks(before: Any, precision: Any) -> None:
     """Under fp16, ranks with pairs communicate once more."""
 
@@ -148,7 +140,7 @@ def test_mixed_means_and_pairs_are_skipped_on_all_ranks(before: Any, precision: 
         first, second = batches(2)
         if before is not None:
             step(first)
-        loss_fn = pair_loss if processes.rank() else mean_loss
+        loss_fn = device_pair_loss if processes.rank() else mean_loss
         state = step.state_dict()
         for _ in range(2):
             result = step(first, second)
@@ -186,12 +178,11 @@ LARGE = 2**53 + 2**29 + 1
 """Above the integers that float64 holds exactly; in float32 both of its words would be rounded."""
 
 
-def counts_of(rank: int, update: int) -> list[int]:
-    """Return the counts of two micro-batches."""
-    return [LARGE + rank if update == 1 else 7 * rank + 3 * update + piece for piece in range(2)]
+def count_of(rank: int, update: int) -> int:
+    return LARGE + rank if update == 1 else 7 * rank + 3 * update
 
 
-@pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
+@pytest.mark.parametrize("loss_fn", [mean_loss, device_pair_loss])
 def test_ranks_add_up_their_counts(loss_fn: Any) -> None:
     """The run resumes on fewer ranks: the learning rate is that of the samples so far."""
 
@@ -200,7 +191,7 @@ def test_ranks_add_up_their_counts(loss_fn: Any) -> None:
         if state is not None:
             step.load_state_dict(state)
         for update in range(first, last):
-            micro, count = batches(2), sum(counts_of(rank, update))
+            micro, count = batches(2), count_of(rank, update)
             if (update, rank) == (3, 1):  # skipped on all ranks
                 micro[-1] = nonfinite(micro[-1])
             result = step(*micro, count=torch.tensor(count) if rank else count)
@@ -214,8 +205,7 @@ def test_ranks_add_up_their_counts(loss_fn: Any) -> None:
     for update in range(9):
         step = consumed // 5
         if update != 3:
-            ranks = 2 if update < 6 else 1
-            consumed += sum(sum(counts_of(rank, update)) for rank in range(ranks))
+            consumed += sum(count_of(rank, update) for rank in range(2 if update < 6 else 1))
         expected.append((consumed, step, learning_rate(0.01, CURVE, step)))
     assert rows == expected
 
