@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def test_states_and_checkpoints_on_two_ranks(tmp_path: Path) -> None:
     run_checks([distributed_models, rank_checks], tmp_path)
     part = Part()
-    with pytest.warns(UserWarning, match="part are dropped"):
+    with pytest.warns(UserWarning, match=r"in part, part\.own are dropped"):
         Checkpoints(tmp_path / rank_checks.check_each_rank_gets_own_values_back.__name__).load(part=part)
     assert part.state["own"].tolist() == [0, 0, 0]
 
