@@ -1,6 +1,7 @@
-"""Checkpoints of one process: runs resume, and saves run in the background."""
+"""Checkpoints of one process: runs resume, saves run in the background, and foreign folders stay."""
 
 import copy
+import shutil
 import subprocess
 import sys
 import warnings
@@ -19,13 +20,11 @@ from safetensors import SafetensorError
 from support.checkpointing.checkpoints import Part, Rejecting, constant_model, leftovers, same_bits
 from support.data.loaders import WORKERS
 from support.examples import examples
-from support.training.models import Net, batches, mean_loss
-from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, make_step, train
+from support.training.models import Net
+from support.training.steps import make_step
 from torch import nn
 
-from plateau_jax import CurveWarning, PlateauCurve
-from torch_bridge import Checkpoints, MetricLog, TrainStep, make_loader
+from torch_bridge import Checkpoints, MetricLog, make_loader
 from torch_bridge.checkpointing import saving
 
 pytestmark = WORKERS
@@ -38,9 +37,8 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
-        model = Net(seed, dropout=0.5)
         self.parts: dict[str, Any] = {
-            "step": TrainStep(model, make_optimizer("adamw", model), mean_loss, CURVE),
+            "step": make_step(model=Net(seed, dropout=0.5)),
             "loader": make_loader(_SAMPLES, 4, num_workers=0),
             "log": MetricLog(every=3),
             "progress": {"epoch": 0, "best": [0.5]},
@@ -138,19 +136,6 @@ def test_loaded_state_can_be_trained_in_inference_mode(tmp_path: Path) -> None:
         with torch.inference_mode():
             checkpoints.save(1, model=model, optimizer=optimizer)
             checkpoints.load(model=model, optimizer=optimizer)
-
-
-def test_model_loads_from_step(tmp_path: Path) -> None:
-    """Neither optimizer nor random numbers change; dtypes may differ."""
-    step, checkpoints = make_step(model=Net(1)), Checkpoints(tmp_path)
-    train(step, batches(2))
-    checkpoints.save(7, step=step)
-    model, half, random = Net(3), Net(3).bfloat16(), torch.get_rng_state()
-    assert checkpoints.load_model(model) == 7
-    assert same_bits(dict(model.state_dict()), dict(step.state_dict()["model"]))
-    checkpoints.load_model(half)
-    assert same_bits(dict(half.state_dict()), dict(copy.deepcopy(model).bfloat16().state_dict()))
-    assert torch.equal(torch.get_rng_state(), random)
 
 
 @pytest.mark.parametrize("call", ["save", "save and wait", "load", "counts"])
@@ -276,75 +261,35 @@ def test_program_end_completes_save_and_prints_error(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "two").steps() == [1]
 
 
-_KINDS: dict[str, Callable[[int], Any]] = {
-    "object": Part,
-    "module": constant_model,
-    "dictionary": lambda state: {"a": state},
-    "list": lambda state: [state],
-}
+def _parts(number: int) -> dict[str, Any]:
+    model = constant_model(number)
+    return {"object": Part(number), "model": model, "dictionary": {f"{number}": number}, "list": [number]}
 
 
-def _state_of(part: Any) -> Any:
-    if isinstance(part, nn.Module):
-        return [parameter.tolist() for parameter in part.parameters()]
-    return part.state if isinstance(part, Part) else copy.copy(part)
+def _numbers_in(parts: dict[str, Any]) -> list[float]:
+    weight = parts["model"].weight.max().item()
+    return [parts["object"].state, weight, *parts["dictionary"].values(), *parts["list"]]
 
 
-@examples(15)
-@given(st.lists(st.sampled_from(list(_KINDS)), max_size=4), st.data())
-def test_parts_before_a_rejecting_one_are_loaded(
-    tmp_path_factory: pytest.TempPathFactory, kinds: list[str], data: st.DataObject
-) -> None:
+@pytest.mark.parametrize("before", range(5))
+def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, before: int) -> None:
     """Those after it keep their state; without the rejecting one all are loaded."""
-    checkpoints = Checkpoints(tmp_path_factory.mktemp("rejected"))
-
-    def parts(state: int) -> dict[str, Any]:
-        return {f"{kind}{number}": _KINDS[kind](state) for number, kind in enumerate(kinds)}
-
-    saved, here = {**parts(1), "rejecting": Part(1)}, {**parts(0), "rejecting": Rejecting(0)}
-    checkpoints.save(1, **saved)
-    names = data.draw(st.permutations(list(here)))
-    here: Any = {name: here[name] for name in names}
-    before = {name: _state_of(part) for name, part in here.items()}
+    checkpoints, parts = Checkpoints(tmp_path), _parts(0)
+    checkpoints.save(1, **_parts(1), rejecting=Part(1))
+    items = list(parts.items())
+    items.insert(before, ("rejecting", Rejecting(0)))
     with pytest.raises(KeyError, match="another one"):
-        checkpoints.load(**here)
-    rejecting = names.index("rejecting")
-    for index, name in enumerate(names):
-        expected = _state_of(saved[name]) if index <= rejecting else before[name]
-        assert _state_of(here[name]) == expected
-    here["rejecting"] = Part(0)
-    assert checkpoints.load(**here) == 1
-    assert all(_state_of(part) == _state_of(saved[name]) for name, part in here.items())
+        checkpoints.load(**dict(items))
+    assert _numbers_in(parts) == [1] * before + [0] * (4 - before)
+    assert checkpoints.load(**parts, rejecting=Part()) == 1
+    assert _numbers_in(parts) == [1] * 4
 
 
-def test_interrupted_step_needs_a_load(tmp_path: Path) -> None:
-    """It is not saved, and a load of it that fails does not make it usable."""
-    step, checkpoints = make_step(), Checkpoints(tmp_path)
-    checkpoints.save(1, step=step, rejecting=Part(1))
+def test_interrupted_step_is_not_saved(tmp_path: Path) -> None:
+    step = make_step()
     step._steppers.is_partial = True
     with pytest.raises(RuntimeError, match="an update was interrupted"):
-        checkpoints.save(2, step=step)
-    with pytest.raises(KeyError, match="another one"):
-        checkpoints.load(rejecting=Rejecting(0), step=step)
-    with pytest.raises(RuntimeError, match="load a checkpoint"):
-        step(batches(1)[0])
-    assert checkpoints.load(step=step) == 1
-    step(batches(1)[0])
-
-
-def test_part_built_with_strict_false_takes_other_plan(tmp_path: Path) -> None:
-    """`Checkpoints` calls `load_state_dict` without `strict=`, so it is set when the part is built."""
-    new_curve = PlateauCurve(CURVE.total_steps, warmup_steps=1)
-    checkpoints, saved = Checkpoints(tmp_path), make_step(model=Net(0))
-    train(saved, batches(3))
-    checkpoints.save(3, part=saved)
-    part = make_step(model=Net(0), curve=new_curve)
-    with pytest.raises(ValueError, match=r"strict=False to .*, or to TrainStep if Checkpoints .*loads"):
-        checkpoints.load(part=part)
-    part = make_step(model=Net(0), curve=new_curve, strict=False)
-    with pytest.warns(CurveWarning, match="belongs to a different curve"):
-        assert checkpoints.load(part=part) == 3
-    assert part.state_dict()["applied"] == 3
+        Checkpoints(tmp_path).save(2, step=step)
 
 
 def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> None:
@@ -367,3 +312,76 @@ def test_pending_save_needs_no_filter_of_the_caller(tmp_path: Path) -> None:
         checkpoints.save(1, part=Part())
     may_start.set()
     assert checkpoints.steps() == [1]
+
+
+# Foreign folders, whatever their names, are never listed, loaded, replaced or removed.
+
+
+def _create_foreign(path: Path, is_empty: bool) -> None:
+    path.mkdir()
+    if not is_empty:
+        (path / "state.json").write_text('{"step": 3}')
+        (path / "0").mkdir()
+        (path / "0" / ".metadata").write_bytes(b"\x80\x04N.")
+        (path / "model.safetensors").touch()
+
+
+_NAMES = ["notes", "01", "1.0", "-3", "٣", "best.1"]  # a copy of a checkpoint has one of these
+
+
+def _content(path: Path) -> dict[str, bytes | None]:
+    return {
+        str(entry.relative_to(path)): entry.read_bytes() if entry.is_file() else None
+        for entry in path.rglob("*")
+    }
+
+
+@examples(30)
+@given(
+    st.dictionaries(st.integers(0, 9), st.booleans(), max_size=5),
+    st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    st.integers(1, 4),
+)
+def test_saves_prune_only_their_own_checkpoints(
+    tmp_path_factory: pytest.TempPathFactory, foreign: dict[int, bool], saved: list[int], keep: int
+) -> None:
+    """The last saved ones, whatever their counts: a run may have rolled back."""
+    directory = tmp_path_factory.mktemp("folder")
+    Checkpoints(directory / "notes").save(1, part=Part(), wait=True)
+    for name in _NAMES:
+        shutil.copytree(directory / "notes" / "1", directory / name, dirs_exist_ok=True)
+    for number, is_empty in foreign.items():
+        _create_foreign(directory / str(number), is_empty)
+    (directory / "15").touch()
+    before = _content(directory)
+    checkpoints, part = Checkpoints(directory, keep=keep), Part()
+    assert checkpoints.steps() == []
+    assert checkpoints.load(part=part) is None
+    for number in foreign:
+        with pytest.raises(ValueError, match=rf"no checkpoint {number}; it has \[\]"):
+            checkpoints.load(number, part=part)
+    expected: dict[int, int] = {}
+    for index, count in enumerate(saved):
+        checkpoints.save(count, part=Part(index))
+        expected.pop(count, None)
+        expected = dict([*expected.items(), (count, index)][-keep:])
+        assert checkpoints.steps() == sorted(expected)
+    for count, index in expected.items():
+        assert checkpoints.load(count, part=part) == count
+        assert part.state == index
+    assert checkpoints.load(part=part) == saved[-1]
+    after = _content(directory)
+    assert {name: after.get(name, "missing") for name in before} == before
+    assert len(list(directory.iterdir())) == len(foreign) + len(_NAMES) + 1 + len(expected)
+    shutil.rmtree(directory)
+
+
+def test_link_is_loaded_and_never_removed(tmp_path: Path) -> None:
+    Checkpoints(tmp_path / "other").save(5, part=Part("linked"), wait=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "5").symlink_to(tmp_path / "other" / "5", target_is_directory=True)
+    checkpoints, part = Checkpoints(tmp_path / "run", keep=1), Part()
+    assert checkpoints.load(part=part) == 5
+    checkpoints.save(6, part=part, wait=True)
+    assert (tmp_path / "run" / "5").is_symlink()
+    assert Checkpoints(tmp_path / "other").load(part=part) == 5

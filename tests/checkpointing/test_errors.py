@@ -92,8 +92,6 @@ ARGUMENTS: list[Row] = [
      "0.2.0"),
     (lambda: Checkpoints(earlier("30.1/0/manifest.json")), ValueError,
      "/30.1 was saved in an earlier format"),
-    (lambda checkpoints: checkpoints.save(step=1, values=[1]), TypeError,
-     "missing 1 required positional argument: 'step'"),
     (lambda checkpoints: checkpoints.save(1), ValueError, "no parts"),
     (lambda checkpoints: checkpoints.save(1, **{"../up": []}), ValueError, "'../up'", "variable name"),
     (lambda checkpoints: checkpoints.save(1, __metadata__=Part(1)), ValueError, "'__metadata__'"),
@@ -168,7 +166,6 @@ VALUES: list[Row] = [
     (lambda: encode({"a": np.zeros(2, "i2,f4")}), TypeError, "part.a is a NumPy array of [('f0'"),
     (lambda: encode({"a": np.zeros(2, jnp.bfloat16)}), TypeError, "part.a is a NumPy array of bfloat16"),
     (lambda: encode({np.float64(1): 2}), TypeError, "the key", "is of numpy.float64"),
-    (lambda: encode({"a": bytearray(b"")}), TypeError, "part.a is of builtins.bytearray"),
     (lambda: encode({"a": np.ma.masked_array([1], [True])}), TypeError, "part.a is of numpy.ma",
      "MaskedArray"),
     (lambda: encode({"a": torch.eye(2).to_sparse()}), TypeError, "part.a is a torch.sparse_coo Tensor"),
@@ -178,14 +175,11 @@ VALUES: list[Row] = [
     (lambda: encode({"a": torch.empty(2, device="meta")}), TypeError, "part.a", "torch.float32 on meta"),
     (lambda: encode({"a": {2, Point()}}), TypeError, " in part.a is of ", "test_errors.Point"),
     (lambda: encode({"a": frozenset({(Point(),)})}), TypeError, " in part.a is of ", "test_errors.Point"),
-    (lambda: encode({"a": [{Point(): 1}]}), TypeError, "the key ", " of part.a.0 is of ",
-     "test_errors.Point"),
     (lambda: encode({(1, Point()): 1}), TypeError, "the key (1, ", " of part is of ", "test_errors.Point"),
     (lambda: encode({"a": 2**2032}), TypeError, "part.a is an integer of more than 2032 bits"),
     (lambda: encode({"a": nn.Linear(2, 1)(torch.ones(2))}), TypeError, "part.a", "gradients",
      "tensor.detach()"),
     (lambda: encode(with_metadata(Point())), TypeError, "part._metadata is of ", "test_errors.Point"),
-    (lambda: encode({torch.ones(1): 1}), TypeError, "the key tensor([1.]) of part is of torch.Tensor"),
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 from support.checkpointing.checkpoints import same_bits
 from support.checkpointing.merging import large_model
 from support.examples import examples
-from support.training.models import Net, batches
+from support.training.models import Net
 from support.training.steps import make_step
 from torch import nn
 
@@ -113,19 +113,6 @@ def test_single_weighted_checkpoint_is_loaded_exactly(saved: Path) -> None:
     assert same_bits(state_of(module), expected)
 
 
-def test_merge_into_model_of_training_step(tmp_path: Path) -> None:
-    step, checkpoints, states = make_step(model=Net(1)), Checkpoints(tmp_path), list[Any]()
-    for count, batch in enumerate(batches(3)):
-        step(batch)
-        checkpoints.save(count, step=step)
-        states.append(state_of(step.model))
-    merged = Net(2)
-    checkpoints.merge([0, 1, 2], [0.5, 0.25, 0.25], into=merged)
-    expected = weighted(states, [0.5, 0.25, 0.25])
-    for name, tensor in merged.state_dict().items():
-        np.testing.assert_allclose(tensor, expected[name][0], rtol=1e-6)
-
-
 def test_merge_keeps_ties_and_extra_state(tmp_path: Path) -> None:
     class Tied(nn.Module):
         def __init__(self, seed: int) -> None:
@@ -189,12 +176,12 @@ def _buffer(values: torch.Tensor) -> nn.Module:
 
 
 def test_zero_weight_checkpoint_may_be_non_finite(tmp_path: Path) -> None:
-    checkpoints, model = Checkpoints(tmp_path, keep=4), nn.Linear(2, 2)
+    checkpoints, model = Checkpoints(tmp_path, keep=4), Net()
     for count, value in enumerate((1.0, math.nan, 3.0, math.inf)):
-        nn.init.constant_(model.weight, value)
-        checkpoints.save(count, model=model)
-    checkpoints.merge([0, 1, 2, 3], [0.5, 0.0, 0.5, 0.0], into=model, part="model")
-    assert (model.weight == 2).all()
+        nn.init.constant_(model.first.weight, value)
+        checkpoints.save(count, step=make_step(model=model))
+    checkpoints.merge([0, 1, 2, 3], [0.5, 0.0, 0.5, 0.0], into=model)
+    assert (model.first.weight == 2).all()
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, nullcontext])

@@ -75,23 +75,16 @@ def test_optimizers_of_other_library_resume(tmp_path: Path, name: str) -> None:
     check_resume(build, batches(9), (1, 5))
 
 
-@pytest.mark.parametrize("prefix", ["", "module."])
-def test_optimizer_compares_names_of_parameters(tmp_path: Path, prefix: str) -> None:
-    def build(prefix: str, order: int = 1) -> Optimizer:
-        model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(3)))
-        optimizer = torch.optim.AdamW(
-            [(prefix + name, one) for name, one in model.named_parameters()][::order]
-        )
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
+@pytest.mark.parametrize(("saving", "loading"), [("", "module."), ("module.", "")])
+def test_optimizer_may_name_a_wrapped_model(tmp_path: Path, saving: str, loading: str) -> None:
+    def build(prefix: str) -> Optimizer:
+        model = Net()
+        optimizer = torch.optim.AdamW([(prefix + name, one) for name, one in model.named_parameters()])
+        _train(model, optimizer, batches(1))
         return optimizer
 
-    saved, same, reordered = build(""), build(prefix), build(prefix, -1)
+    saved, loaded = build(saving), build(loading)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, optimizer=saved)
-    checkpoints.load(optimizer=same)
-    assert same_bits(same.state_dict()["state"], saved.state_dict()["state"])
-    before = reordered.state_dict()
-    with pytest.raises(ValueError, match=r"parameter 0 is 0\.weight in the state and 2\.bias here"):
-        checkpoints.load(optimizer=reordered)
-    assert same_bits(reordered.state_dict(), before)
+    checkpoints.load(optimizer=loaded)
+    assert same_bits(loaded.state_dict()["state"], saved.state_dict()["state"])

@@ -1,10 +1,11 @@
-"""Checkpoints of several processes."""
+"""States and checkpoints of several processes."""
 
 from pathlib import Path
 
 import pytest
 from support.checkpointing import model_wrappers, rank_checks, world_sizes
 from support.checkpointing.checkpoints import Part
+from support.distributed import distributed_models
 from support.distributed.processes import run, run_checks
 
 from torch_bridge import Checkpoints
@@ -12,14 +13,12 @@ from torch_bridge import Checkpoints
 pytestmark = pytest.mark.slow
 
 
-def test_checkpoints_on_two_ranks(tmp_path: Path) -> None:
-    run_checks([rank_checks], tmp_path)
-    directory = tmp_path / rank_checks.check_save_of_destroyed_group_is_lost.__name__ / "run"
+def test_states_and_checkpoints_on_two_ranks(tmp_path: Path) -> None:
+    run_checks([distributed_models, rank_checks], tmp_path)
     part = Part()
-    assert Checkpoints(directory).steps() == [1]
-    with pytest.warns(UserWarning, match="part are dropped"):
-        Checkpoints(directory).load(part=part)
-    assert part.state.tolist() == [0, 0, 0]
+    with pytest.warns(UserWarning, match=r"in part, part\.own are dropped"):
+        Checkpoints(tmp_path / rank_checks.check_each_rank_gets_own_values_back.__name__).load(part=part)
+    assert part.state["own"].tolist() == [0, 0, 0]
 
 
 def test_states_load_under_every_wrapper(tmp_path: Path) -> None:

@@ -2,16 +2,13 @@
 
 import copy
 import pickle
-from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.clocks.consumption import counted_on_ranks, counts_on
 from support.clocks.drivers import Scheduler, Step
 from support.clocks.held import CURVE as STAGES, told
-from support.distributed.processes import run
 from support.examples import examples
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
@@ -179,22 +176,3 @@ def test_training_step_uses_followed_values(fused: bool, step_first: bool) -> No
         reference.step()
         applied += 1
     assert equal_trees(step.model.state_dict(), by_hand.state_dict())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-@pytest.mark.parametrize("loss", ["mean", "pair"])
-def test_ranks_add_up_their_counts(wrapper: str, loss: str) -> None:
-    """The run resumes on fewer ranks: the learning rate is that of the samples so far."""
-    (first, state), (other, _) = run(counted_on_ranks, wrapper, loss, 0, 6, None)
-    assert first == other
-    # Update 3 is skipped.
-    counts = [0 if update == 3 else sum(counts_on(0, update) + counts_on(1, update)) for update in range(6)]
-    if wrapper == "ddp":
-        ((rest, _),) = run(counted_on_ranks, wrapper, loss, 6, 9, state, processes=1)
-        first += rest
-        counts += [sum(counts_on(0, update)) for update in range(6, 9)]
-    consumed = [*accumulate(counts, initial=0)]
-    steps = [number // 5 for number in consumed[:-1]]
-    wanted = [learning_rate(0.01, CURVE, step) for step in steps]
-    assert first == list(zip(consumed[1:], steps, wanted, strict=True))

@@ -3,31 +3,18 @@
 import gc
 import weakref
 from collections import namedtuple
-from itertools import islice
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.data.batches_by_rank import shared
-from support.data.loaders import Counted, ahead, build, depths, epoch
-from support.examples import examples
+from support.data.loaders import Counted, ahead, depths, epoch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils import _pytree as pytree
 
 from torch_bridge import prefetch
 from torch_bridge.data.prefetching import _dense_parts
-
-
-@given(shared(), st.integers(1, 3), st.lists(st.integers(1, 6), max_size=3))
-@examples(100)
-def test_prefetching_changes_no_batch(case: Any, depth: int, breaks: list[int]) -> None:
-    """Also after loops that break: the next loop starts the same epoch with and without prefetch."""
-    plain, feed = build(case[0], num_workers=0), build(case[0], depth, num_workers=0)
-    assert len(feed) == len(plain)
-    for count in [*breaks, None]:
-        assert epoch(islice(feed, count)) == epoch(islice(plain, count))
 
 
 @given(st.integers(0, 8), st.integers(0, 4))
@@ -68,6 +55,7 @@ def test_error_leaves_no_reference_cycle() -> None:
 @given(depths, st.lists(st.booleans(), max_size=12))
 def test_stateless_loader_allows_two_iterations(depth: int, turns: list[bool]) -> None:
     feed = ahead([torch.tensor(index) for index in range(4)], depth)
+    assert len(feed) == 4
     iterations, counts = (iter(feed), iter(feed)), [0, 0]
     for turn in turns:
         batch = next(iterations[turn], None)

@@ -94,27 +94,21 @@ def test_copies_are_checkpointed_and_independent(copied: Callable[[nn.Module], n
     assert equal_trees(gradients_of(model), gradients_of(Stack()))
 
 
-def test_forward_keeps_signature_and_is_replaced_once() -> None:
-    block = checkpoint_activations(Mixer(4), Mixer)
-    forward = block.forward
+def test_forward_keeps_signature() -> None:
+    forward = checkpoint_activations(Mixer(4), Mixer).forward
     assert list(inspect.signature(forward).parameters) == ["inputs", "debug"]
-    assert checkpoint_activations(block, Mixer).forward is forward
 
 
-@pytest.mark.parametrize(
-    ("precision", "compile"),
-    [("fp32", False), ("bf16", False), pytest.param("bf16", True, marks=pytest.mark.slow)],
-)
-def test_training_step_has_same_bits(precision: Any, compile: bool) -> None:
+@pytest.mark.slow
+def test_compiled_step_has_same_bits() -> None:
     results: list[tuple[list[Tensor], list[Tensor]]] = []
     for blocks in (None, Block):
         model = Stack() if blocks is None else checkpoint_activations(Stack(), blocks)
-        options: Any = {"precision": precision, "compile": compile, "max_norm": 1.0}
+        options: Any = {"precision": "bf16", "compile": True, "max_norm": 1.0}
         carry = torch.zeros(4, 4), torch.zeros(4, 4)
         with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True)):
             step = make_step("adamw", model, carried_loss, carry=carry, **options)
         torch.manual_seed(2)
         losses = [step(*pair).loss for pair in zip(batches(3), batches(3, seed=1), strict=True)]
         results.append((losses, list(model.parameters())))
-    for one, other in zip(*results, strict=True):
-        assert all(map(torch.equal, one, other))
+    assert equal_trees(*results)

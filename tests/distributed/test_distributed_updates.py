@@ -6,14 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from support.distributed.distributed_updates import (
-    Case,
-    Run,
-    observe_all,
-    train_all,
-    train_in_one_process,
-)
+from support.distributed.distributed_updates import Case, Run, train_all, train_in_one_process
 from support.distributed.processes import run
 
 pytestmark = pytest.mark.slow
@@ -53,21 +46,6 @@ _MATCHING: dict[str, list[Case]] = {
     ),
     "static graph": [Case("static ddp", accumulation=3)],
     "averages that were switched off": [Case("fsdp left off", accumulation=3)],
-    "aux": _cases(
-        **_EITHER,
-        loss=("mean", "pair"),
-        accumulation=(1, 3),
-        corrupted=[((2, 1, _nan),)],
-        has_aux=[True],
-    ),
-    "carry": _cases(
-        **_EITHER,
-        loss=["mean"],
-        accumulation=(1, 2),
-        max_norm=[0.1],
-        recurrent=[True],
-        corrupted=((), ((2, 1, _nan),)),
-    ),
     "not finite on one rank": _cases(
         **_EITHER,
         optimizer=_OPTIMIZERS,
@@ -127,21 +105,6 @@ def test_updates_match_one_process(name: str) -> None:
                 np.testing.assert_allclose(*finite, atol=1e-6, rtol=rtol)
 
 
-def test_updates_neither_synchronize_nor_multiply_more_than_needed() -> None:
-    """Once to clip, and for pairs and under fp16 once before; by factors of the gradients' dtype."""
-    cases = [
-        Case(wrapper, "adamw", loss, accumulation, 0.1, precision, synchronize, corrupted=((3, 1, _nan),))
-        for wrapper, loss, accumulation, precision, synchronize in product(
-            _EITHER["wrapper"], ("mean", "pair", "device pair"), (1, 2), ("fp32", "fp16"), ("update", "micro")
-        )
-    ]
-    for case, *ranks in zip(cases, *run(observe_all, cases), strict=True):
-        factors = [torch.float32] * (1 if (case.loss, case.precision) == ("mean", "fp32") else 2)
-        for names, dtypes in ranks:
-            assert names == [] or case.loss == "pair", case  # whose weight the loss function reads
-            assert dtypes == factors, case
-
-
 def test_overflow_on_one_rank_is_skipped_on_all() -> None:
     cases = [
         Case(wrapper, optimizer, loss, accumulation, 0.1, "fp16", synchronize, corrupted=corrupted, updates=8)
@@ -163,14 +126,3 @@ def test_overflow_on_one_rank_is_skipped_on_all() -> None:
             _assert_close(one, expected, 5e-3)
         else:  # a scale that is still too large skips more
             assert one.counts[-1][1] > expected.counts[-1][1]
-
-
-def test_fp16_scale_settles_with_growing_weights() -> None:
-    """Sums are divided by the first weight, so the scale falls until the largest sum fits."""
-    cases = [
-        Case(wrapper, "adamw", loss, 3, 0.1, "fp16", updates=16, growth=10.0)
-        for wrapper, loss in product(_EITHER["wrapper"], ("pair", "device pair"))
-    ]
-    for runs in zip(*run(train_all, cases), strict=True):
-        applied, skipped = _check_same_on_all_ranks(runs).counts[-1]
-        assert skipped < applied

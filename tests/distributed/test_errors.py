@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from support.distributed.blocks import Block, Mixer, Stack
-from support.distributed.distributed_models import Block as Layer, Blocks
 from support.errors import Row, check_error, each, each_row
 from support.training.models import Net
 from support.training.steps import CURVE
@@ -89,11 +88,11 @@ def test_layers_without_running_statistics_are_allowed() -> None:
     checkpoint_activations(layers, nn.Sequential)(torch.randn(3, 4, 2)).sum().backward()
 
 
-@pytest.mark.parametrize("mode", ["ddp", "fsdp", None])
+@pytest.mark.parametrize("mode", MODES)
 def test_one_process_gets_its_model_back(mode: Any) -> None:
-    model = Blocks()
-    assert distribute(model, mode, blocks=Layer, device="cpu") is model
-    assert distribute(model, mode, blocks=[Layer, nn.Linear], device=torch.device("cpu")) is model
+    model = Stack()
+    assert distribute(model, mode, blocks=Block, device="cpu") is model
+    assert distribute(model, mode, blocks=[Block, nn.Linear], device=torch.device("cpu")) is model
     options = {"find_unused_parameters": True} if mode == "ddp" else {"reshard_after_forward": False}
     assert distribute(model, mode, device="cpu", **options) is model
     assert is_main()

@@ -1,19 +1,24 @@
-"""What ranks do together, on threads in place of processes. `test_processes` has more, and is slow."""
+"""What ranks do together, on threads in place of processes. Programs for processes are slow."""
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from support.distributed.processes import error_of
 from support.distributed.threads import Replica, on_ranks
 from support.evaluated import SPLITS, Sized, batches_of, named_loss
-from support.training.models import Net, batches, mean_loss
-from support.training.steps import make_step
-from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
+from support.schedulers.runs import learning_rate
+from support.training.models import Net, batches, counting_loss, device_pair_loss, mean_loss, nonfinite
+from support.training.reads import Reads
+from support.training.steps import CURVE, make_step
+from support.training.trees import equal_trees
+from torch import nn
 
-from torch_bridge import evaluate
+from plateau_jax import DataClock
+from torch_bridge import TrainStep, evaluate
 from torch_bridge.checkpointing.parts import check_same_order
 from torch_bridge.checkpointing.saving import _digests, _with_names_of_rank, name_of_rank
 from torch_bridge.distributed import processes
@@ -21,8 +26,13 @@ from torch_bridge.distributed.processes import in_lockstep
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.optimizers import layers_of, lightning_counter
 
-CPU = torch.device("cpu")
+CPU, NET = torch.device("cpu"), Net()
 FORMS: list[Callable[[list[Any]], Any]] = [list, iter, lambda batches: Sized(batches, min(len(batches), 1))]
+
+
+def step_of(**options: Any) -> TrainStep:
+    # A model that is built on a thread would draw from random numbers that all threads share.
+    return make_step(model=copy.deepcopy(NET), **options)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["list", "iterator", "wrong length"])
@@ -58,12 +68,11 @@ def test_error_on_one_rank_is_raised_on_all(failing: int) -> None:
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 def test_evaluation_is_the_mean_over_all_ranks(split: list[list[int]]) -> None:
     by_rank = batches_of(split)
-    expected = evaluate(Net(), [batch for of_rank in by_rank for batch in of_rank], named_loss)
-    models = [Net() for _ in split]  # not built on the threads, which share torch's random numbers
+    expected = evaluate(NET, [batch for of_rank in by_rank for batch in of_rank], named_loss)
 
     def evaluate_rank() -> Any:
         rank = processes.rank()
-        return evaluate(models[rank], by_rank[rank], named_loss)
+        return evaluate(copy.deepcopy(NET), by_rank[rank], named_loss)
 
     for means in on_ranks(evaluate_rank, len(split)):
         assert means == pytest.approx(expected)
@@ -90,6 +99,128 @@ def test_update_divides_by_the_weight_of_all_ranks(weights: list[float]) -> None
         assert (loss, norm) == pytest.approx((3 * slope, 2**0.5 * slope))
         assert gradient == pytest.approx([slope, slope])
         assert consumed == count
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("loss_fn", [mean_loss, device_pair_loss])
+def test_update_neither_reads_nor_multiplies_too_much(loss_fn: Any, precision: Any) -> None:
+    """Once to clip, and for pairs and under fp16 once before; by factors of the gradients' dtype."""
+    dtypes, multiply = list[torch.dtype](), torch._foreach_mul_
+
+    def recorded(gradients: Any, factor: torch.Tensor) -> None:
+        dtypes.append(factor.dtype)
+        multiply(gradients, factor)
+
+    def reads() -> list[str]:
+        step = step_of(loss_fn=loss_fn, precision=precision, max_norm=0.1)
+        first, second = batches(2)
+        step(first, second)
+        with Reads() as reads:
+            step(first, second)
+        return reads.names
+
+    with patch.object(torch, "_foreach_mul_", recorded):
+        assert on_ranks(reads, 2) == [[], []]
+    times = 1 if (loss_fn, precision) == (mean_loss, "fp32") else 2
+    assert dtypes == [torch.float32] * 2 * 2 * times
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("before", [None, mean_loss, device_pair_loss])
+def test_mixed_means_and_pairs_are_skipped_on_all_ranks(before: Any, precision: Any) -> None:
+    """Under fp16, ranks with pairs communicate once more."""
+
+    def update() -> None:
+        loss_fn = before
+
+        def loss_of(model: nn.Module, batch: Any) -> Any:
+            return loss_fn(model, batch)
+
+        step = step_of(loss_fn=loss_of, precision=precision)
+        first, second = batches(2)
+        if before is not None:
+            step(first)
+        loss_fn = device_pair_loss if processes.rank() else mean_loss
+        state = step.state_dict()
+        for _ in range(2):
+            result = step(first, second)
+        assert result.loss.isnan()
+        assert (result.applied, result.skipped) == (state["applied"], state["skipped"] + 2)
+        assert equal_trees(step.state_dict()["model"], state["model"])
+
+    on_ranks(update, 2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("wrong", [None, -1, 2.5, torch.tensor(2.5), 2**62], ids=str)
+def test_wrong_count_on_one_rank_skips_the_update_on_all(wrong: Any, precision: Any) -> None:
+    """No rank waits for another one, and the run continues."""
+    (batch,) = batches(1)
+
+    def update() -> list[int]:
+        options: Any = {"loss_fn": counting_loss, "carry": torch.zeros(2), "clock": DataClock(5)}
+        step, rank = step_of(precision=precision, **options), processes.rank()
+        step(batch, count=3)
+        before = step.state_dict()
+        if rank == 1:
+            with pytest.raises((TypeError, ValueError), match="count"):
+                step(batch, count=wrong)
+        else:
+            assert step(batch, count=4).loss.isnan()
+        for name in ("model", "carry"):
+            assert equal_trees(step.state_dict()[name], before[name])
+        return step(batch, count=3 + rank).counters.tolist()
+
+    assert on_ranks(update, 2) == [[2, 1, 1, 13]] * 2
+
+
+LARGE = 2**53 + 2**29 + 1
+"""Above the integers that float64 holds exactly; in float32 both of its words would be rounded."""
+
+
+def count_of(rank: int, update: int) -> int:
+    return LARGE + rank if update == 1 else 7 * rank + 3 * update
+
+
+@pytest.mark.parametrize("loss_fn", [mean_loss, device_pair_loss])
+def test_ranks_add_up_their_counts(loss_fn: Any) -> None:
+    """The run resumes on fewer ranks: the learning rate is that of the samples so far."""
+
+    def consume(first: int, last: int, state: Any = None) -> tuple[list[Any], Any]:
+        step, rank, rows = step_of(loss_fn=loss_fn, clock=DataClock(5)), processes.rank(), list[Any]()
+        if state is not None:
+            step.load_state_dict(state)
+        for update in range(first, last):
+            micro, count = batches(2), count_of(rank, update)
+            if (update, rank) == (3, 1):  # skipped on all ranks
+                micro[-1] = nonfinite(micro[-1])
+            result = step(*micro, count=torch.tensor(count) if rank else count)
+            rows.append((int(result.consumed), int(result.curve_step), result.lr.item()))
+        return rows, step.state_dict()
+
+    (rows, state), (other, _) = on_ranks(lambda: consume(0, 6), 2)
+    assert rows == other
+    rows += consume(6, 9, state)[0]
+    consumed, expected = 0, list[Any]()
+    for update in range(9):
+        step = consumed // 5
+        if update != 3:
+            consumed += sum(count_of(rank, update) for rank in range(2 if update < 6 else 1))
+        expected.append((consumed, step, learning_rate(0.01, CURVE, step)))
+    assert rows == expected
+
+
+def test_count_of_the_clock_is_that_of_all_ranks() -> None:
+    (batch,) = batches(1)
+
+    def consumed() -> list[int]:
+        step, given = step_of(clock=DataClock(5, count=7)), {}
+        if processes.rank() == 0:
+            given = {"count": 5}
+        return [step(batch, **count).consumed.item() for count in ({}, {}, {"count": 2}, given)]
+
+    # At last rank 0 passes a count, and rank 1 takes its part of 7, which is 3.
+    assert on_ranks(consumed, 2) == [[7, 14, 18, 26]] * 2
 
 
 def test_only_what_differs_is_saved_for_a_rank() -> None:
@@ -137,38 +268,3 @@ def test_trainers_wrappers_are_taken_off_and_counted(monkeypatch: pytest.MonkeyP
     count()
     assert wrapper.calls == ["before", "after"]
     assert lightning_counter([plain]) is None
-
-
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
-
-
-LEFT_OUT = "does not average the gradients of some of the optimizer's parameters"
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_update_that_ddp_does_not_average_is_rejected() -> None:
-    """In a group of one rank as in any other."""
-    (batch,) = batches(1)
-
-    def loss_fn(model: nn.Module, batch: Any) -> Any:
-        return mean_loss(model.module, batch)
-
-    step = make_step(model=DistributedDataParallel(Net()), loss_fn=loss_fn)
-    with pytest.raises(RuntimeError, match="loss_fn did not call it in the micro-batch"):
-        step(batch)
-    model = DistributedDataParallel(Net())
-    step = make_step(model=model)
-    with model.no_sync(), pytest.raises(RuntimeError, match=r"called under no_sync\(\)"):
-        step(batch)
-    frozen = Net()
-    frozen.last.requires_grad_(False)
-    step = make_step(model=DistributedDataParallel(frozen))
-    frozen.last.requires_grad_(True)
-    with pytest.raises(ValueError, match=LEFT_OUT):
-        step(batch)
-    with pytest.raises(ValueError, match=LEFT_OUT):
-        make_step(model=step.model)

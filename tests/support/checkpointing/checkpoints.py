@@ -63,24 +63,14 @@ def _bits(tensor: Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
-def whole_tensor(tensor: Any) -> Tensor:
-    """Return a DTensor as a whole, or a plain tensor itself."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+def whole(state: Any) -> Any:
+    """Return a copy of a state in which every DTensor is a plain tensor."""
 
+    def copied(tensor: Any) -> Tensor:
+        full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        return full.detach().clone()
 
-def gather_tensors(state: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Return every tensor of a state, gathered, by path."""
-    tensors: dict[str, np.ndarray[Any, Any]] = {}
-    for path, leaf in cast("list[tuple[Any, Any]]", pytree.tree_leaves_with_path(state)):
-        if isinstance(leaf, Tensor):
-            full = whole_tensor(leaf)
-            full = full.double() if full.dtype == torch.bfloat16 else full  # which NumPy does not have
-            tensors[pytree.keystr(path)] = full.detach().numpy().copy()
-    return tensors
-
-
-def equal_arrays(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[key], other[key]) for key in one)
+    return pytree.tree_map_only(Tensor, copied, state)
 
 
 def leftovers(directory: Path, counts: Sequence[int]) -> list[str]:

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from support.checkpointing.checkpoints import equal_arrays, gather_tensors, whole_tensor
+from support.checkpointing.checkpoints import whole
 from support.distributed.processes import error_of
-from support.training.models import mean_loss, seeded
-from support.training.steps import CURVE
+from support.training.models import batches, seeded
+from support.training.steps import make_step
+from support.training.trees import equal_trees
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
@@ -71,7 +71,7 @@ WRAPPERS: list[Callable[[nn.Module], nn.Module]] = [
 
 
 def _step(model: nn.Module, order: int = 1) -> TrainStep:
-    return TrainStep(model, torch.optim.AdamW([*model.parameters()][::order], lr=0.1), mean_loss, CURVE)
+    return make_step(model=model, optimizer=torch.optim.AdamW([*model.parameters()][::order], lr=0.1))
 
 
 def check_state_loads_under_every_wrapper(directory: Path) -> None:
@@ -82,16 +82,16 @@ def check_state_loads_under_every_wrapper(directory: Path) -> None:
         saved, again = wrap_saved(_Model(1)), wrap_saved(_Model(2))
         checkpoints = Checkpoints(directory / str(number))
         step = _step(saved)
-        step((torch.ones(4, 3), torch.ones(4, 2)))
+        step(*batches(1))
         checkpoints.save(1, step=step, model=saved, wait=True)
         plain: Any = plain_state(saved)
         assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization
-        expected, state = gather_tensors(dict(plain)), step.state_dict()
+        expected, state = whole(plain), step.state_dict()
         assert plain.keys() == state["model"].keys() == _Model(1).state_dict().keys()
         # An earlier version has saved it under the wrapper's names.
-        named = cast("dict[str, Any]", pytree.tree_map_only(Tensor, whole_tensor, dict(saved.state_dict())))
+        named = whole(saved.state_dict())
         _step(again).load_state_dict({**state, "model": named})
-        assert equal_arrays(gather_tensors(dict(plain_state(again))), expected)
+        assert equal_trees(whole(plain_state(again)), expected)
         for wrap in WRAPPERS:
             models = [wrap(_Model(2)) for _ in range(5)]
             checkpoints.load(model=models[0])
@@ -100,6 +100,6 @@ def check_state_loads_under_every_wrapper(directory: Path) -> None:
             checkpoints.load_model(models[3], part="model")
             load_plain_state(models[4], named)
             for model in models:
-                assert equal_arrays(gather_tensors(dict(plain_state(model))), expected)
+                assert equal_trees(whole(plain_state(model)), expected)
             error = error_of(checkpoints.load, step=_step(wrap(_Model(2)), order=-1))
             assert "is module.0.weight in the state and last.bias here" in error

@@ -1,20 +1,9 @@
 """A model of nested blocks with dropout and a recurrent state, and its gradients."""
 
-from collections.abc import Callable
-from functools import partial
-from itertools import product
-from pathlib import Path
-from typing import Any
-
 import torch
 from support.training.models import seeded
-from support.training.trees import equal_trees
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-from torch.torch_version import TorchVersion
 
-from torch_bridge import checkpoint_activations
 from torch_bridge.distributed.dtensors import local_shard
 
 State = tuple[Tensor, Tensor]
@@ -86,40 +75,3 @@ def gradients_of(
                         local_shard(parameter).sub_(gradient, alpha=0.1)
                     parameter.grad = None
         return losses, gradients, torch.get_rng_state()
-
-
-def check_wrapped_models_have_same_bits(_: Path) -> None:
-    """Whether they are checkpointed before or after wrapping."""
-    for (name, wrap), blocks in product(_WRAPPERS.items(), (Block, (Block, Mixer))):
-        build = Stack
-        if "within" in name and TorchVersion(torch.__version__) < "2.11":
-            # The second pass of a block that is used again would find the modules inside it resharded.
-            build = partial(Stack, order=(0, 1))
-        expected = gradients_of(wrap(build()))
-        before = wrap(checkpoint_activations(build(), blocks))
-        after = checkpoint_activations(wrap(build()), blocks)
-        for model in (before, after):
-            assert equal_trees(gradients_of(model), expected), (name, blocks)
-
-
-def _sharded(*kinds: type[nn.Module], **options: Any) -> Callable[[nn.Module], nn.Module]:
-    def wrap(model: nn.Module) -> nn.Module:
-        for kind in kinds:
-            for module in model.modules():
-                if isinstance(module, kind):
-                    fully_shard(module, **options)
-        fully_shard(model, **options)
-        return model
-
-    return wrap
-
-
-_WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "ddp": DistributedDataParallel,
-    "ddp unused": lambda model: DistributedDataParallel(model, find_unused_parameters=True),
-    "fsdp": _sharded(),
-    "fsdp blocks": _sharded(Block),
-    "fsdp within blocks": _sharded(Mixer, Block),
-    "fsdp within blocks alone": _sharded(Mixer),
-    "fsdp kept": _sharded(Block, reshard_after_forward=False),
-}

@@ -5,15 +5,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from support.checkpointing.checkpoints import equal_arrays, gather_tensors, whole_tensor
+from support.checkpointing.checkpoints import whole
 from support.distributed.processes import error_of
-from support.training.models import mean_loss, seeded
-from support.training.steps import CURVE
+from support.training.models import batches, seeded
+from support.training.steps import make_step
+from support.training.trees import equal_trees
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.utils import _pytree as pytree
 
 from torch_bridge import TrainStep, distribute, is_main
 from torch_bridge.distributed.plain_names import plain_state
@@ -47,17 +46,6 @@ class Blocks(nn.Module):
         return self.last(self.blocks(inputs))
 
 
-class Skipping(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        with seeded(3):
-            self.first, self.around, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
-
-    def forward(self, inputs: Tensor, uses_all: bool) -> Tensor:
-        hidden = torch.tanh(self.first(inputs))
-        return self.last(self.around(hidden) if uses_all else hidden)
-
-
 def build(wrapper: str, seed: int = 0) -> Any:
     options: dict[str, Any] = {"device": "cpu"}
     if wrapper == "hybrid":
@@ -75,65 +63,42 @@ def check_every_rank_gets_the_weights_of_rank_0(_: Path) -> None:
     """Each rank builds its model from another seed."""
     rank = distributed.get_rank()
     assert is_main() == (rank == 0)
-    expected = gather_tensors(dict(Blocks(0).state_dict()))
+    expected = Blocks(0).state_dict()
     for wrapper in WRAPPERS:
-        assert equal_arrays(gather_tensors(dict(plain_state(build(wrapper, seed=10 * rank)))), expected)
-
-
-def step_over(wrapper: str, kind: Any = torch.optim.AdamW, **options: Any) -> TrainStep:
-    model = build(wrapper)
-    optimizer = kind(model.parameters(), lr=0.1, **{"fused": True} | options)
-    return TrainStep(model, optimizer, mean_loss, CURVE)
+        assert equal_trees(whole(plain_state(build(wrapper, seed=10 * rank))), expected)
 
 
 def _update(step: TrainStep, number: int) -> float:
-    generator = torch.Generator().manual_seed(2 * number + distributed.get_rank())
-    rows = torch.randn(4, 5, generator=generator)
-    return step((rows[:, :3], rows[:, 3:])).loss.item()
+    return step(*batches(1, seed=2 * number + distributed.get_rank())).loss.item()
 
 
 def check_resume_matches_uninterrupted_run(_: Path) -> None:
     """Also from a state with all DTensors gathered."""
     for wrapper in WRAPPERS:
-        step, other, gathered = (step_over(wrapper) for _ in range(3))
+        step, other, gathered = (make_step(model=build(wrapper)) for _ in range(3))
         for number in range(3):
             _update(step, number)
         state = step.state_dict()
         other.load_state_dict(state)
-        gathered.load_state_dict(pytree.tree_map_only(Tensor, whole_tensor, state))
+        gathered.load_state_dict(whole(state))
         expected = [_update(step, number) for number in (3, 4)]
         for resumed in (other, gathered):
             assert [_update(resumed, number) for number in (3, 4)] == expected
-            assert equal_arrays(_tensors(resumed), _tensors(step))
-
-
-def _tensors(step: TrainStep) -> Any:
-    return gather_tensors([dict(step.state_dict()["model"]), step.state_dict()["optimizer"]])
-
-
-def check_fused_optimizer_state_loads_without_fused(_: Path) -> None:
-    """From DDP under `fully_shard`, where torch can't run these optimizers fused."""
-    for kind, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adagrad, {})):
-        one, other = step_over("ddp", kind, **options), step_over("fsdp", kind, fused=None, **options)
-        for number in range(3):
-            _update(one, number)
-        other.load_state_dict(one.state_dict())
-        losses, sharded = ([_update(step, number) for number in (3, 4)] for step in (one, other))
-        np.testing.assert_allclose(sharded, losses, rtol=1e-5)
+            assert equal_trees(whole(resumed.state_dict()), whole(step.state_dict()))
 
 
 def check_shards_are_loaded_only_where_they_belong(_: Path) -> None:
     """Not by a model that is not sharded, nor by another rank, whose state came through a file."""
-    step = step_over("fsdp")
+    step = make_step(model=build("fsdp"))
     _update(step, 0)
-    message = error_of(step_over("ddp").load_state_dict, step.state_dict())
+    message = error_of(make_step(model=build("ddp")).load_state_dict, step.state_dict())
     assert re.search(r"shards of tensors, placed as .*Shard.*; save and load through Checkpoints", message)
     file = io.BytesIO()
     torch.save(step.state_dict(), file)
     sent = [file.getvalue()]
     distributed.broadcast_object_list(sent)
-    before = _tensors(step)
+    before = step.state_dict()
     state = torch.load(io.BytesIO(sent[0]), weights_only=True)
     message = error_of(step.load_state_dict, state)
     assert ("each rank must load its own state" in message) == (distributed.get_rank() == 1)
-    assert equal_arrays(_tensors(step), before)
+    assert equal_trees(whole(step.state_dict()), whole(before))

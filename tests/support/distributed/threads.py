@@ -12,6 +12,7 @@ from torch.distributed import ReduceOp
 
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.parallelism import Parallelism
+from torch_bridge.training import step
 
 _LIMIT = 30  # seconds that a rank waits for the others
 
@@ -46,11 +47,15 @@ class _Group:
 
 
 def on_ranks(function: Callable[[], Any], size: int) -> list[Any]:
-    """Call a function on each rank, and return the results in the order of ranks."""
+    """Call a function on each rank, and return the results in the order of ranks.
+
+    A `TrainStep` has a `Replica` there: its ranks skip the same updates, but average no gradients.
+    """
     group = _Group(size)
     with (
         patch.multiple(processes, gather=group.gather, rank=group.rank, world_size=lambda: size),
         patch.object(distributed, "broadcast_object_list", group.broadcast),
+        patch.object(step, "parallelism_of", Replica),
         ThreadPoolExecutor(size) as pool,
     ):
         ranks = [pool.submit(group.call, rank, function) for rank in range(size)]
@@ -66,7 +71,7 @@ class Replica(Parallelism):
 
     is_distributed = True
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, every_micro_batch: bool = True) -> None:
         super().__init__(module)
         self.size = self.replicas = processes.world_size()
         self.rank = processes.rank()
