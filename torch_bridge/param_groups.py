@@ -15,7 +15,7 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
 
     Raises:
         TypeError: It is not an optimizer.
-        ValueError: It updates no parameter itself, as transformers' layer-wise optimizers.
+        ValueError: It updates no parameter itself, like transformers' layer-wise optimizers.
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(

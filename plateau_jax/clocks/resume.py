@@ -113,7 +113,9 @@ def _describe_problem(saved: Record, now: Record, step: int) -> str:
     if saved.curve == now.curve:
         return ""  # without building the saved curve, which is slow if it has many stages
     saved_curve = read_curve("saved", saved)
-    difference = describe_curve_difference(saved_curve, current_curve, step, can_stand_still)
+    difference = describe_curve_difference(
+        saved_curve, current_curve, step, is_step_used=can_stand_still
+    )
     if difference:
         return (
             f"{difference}; resume with the old curve, or skip check_resume to continue under the "
@@ -240,7 +242,12 @@ def shortest_decimal(peak: Any) -> float:
 
 
 def describe_curve_difference(
-    saved: Curve, current: Curve, step: int, is_step_used: bool, driven: str = "learning rates"
+    saved: Curve,
+    current: Curve,
+    step: int,
+    *,
+    is_step_used: bool,
+    driven: str = "learning rates",
 ) -> str:
     """Return how curves differ at the steps of a run, as a part of a sentence; "" if they do not.
 

@@ -376,7 +376,9 @@ def compare_curves(
         driven_of_group = driven
         if len(current) > 1:
             driven_of_group += f" of param_groups[{index}]"
-        difference = describe_curve_difference(saved, curve, step, is_step_used, driven_of_group)
+        difference = describe_curve_difference(
+            saved, curve, step, is_step_used=is_step_used, driven=driven_of_group
+        )
         if difference and strict:
             raise ValueError(
                 f"state_dict cannot resume at step {step}: {difference}; resume with the old "

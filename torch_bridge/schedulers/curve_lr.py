@@ -78,7 +78,7 @@ class lambda_lr(LambdaLR):
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.
         ValueError: The numbers of curves and groups differ; a learning rate is negative, not
-            finite, or positive and below 2⁻¹²⁶; the optimizer updates no parameter itself, as
+            finite, or positive and below 2⁻¹²⁶; the optimizer updates no parameter itself, like
             transformers' layer-wise ones; `last_epoch` is at least 0, but an optimizer that was
             stepped has no `initial_lr`, so that its peak is unknown, or the `DataClock` has no
             `count`; several curves with a hold rule, or a curve without a flat part for

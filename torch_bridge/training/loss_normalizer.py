@@ -83,7 +83,7 @@ class LossNormalizer:
         if self._can_overflow and not self.has_agreed and not is_alone:
             self._agree_on_divisor(weight)
         if weight is not None:
-            term = self._divide_sum(term, weight, is_alone)
+            term = self._divide_sum(term, weight, is_alone=is_alone)
         elif count > 1:
             term = term / count
         if not term.requires_grad:
@@ -102,7 +102,7 @@ class LossNormalizer:
             term = term.float()
         return term
 
-    def _divide_sum(self, total: Tensor, weight: Tensor | float, is_alone: bool) -> Tensor:
+    def _divide_sum(self, total: Tensor, weight: Tensor | float, *, is_alone: bool) -> Tensor:
         """Divide a sum by c, for a backward pass that cannot overflow."""
         if not self._has_checked_weight:
             self._has_checked_weight = check_weight(weight)
