@@ -134,8 +134,8 @@ def test_curves_differ_from_first_step_on(one, other, first):
 @pytest.mark.parametrize(
     "other",
     [
-        # (1 + cos 2π/3)/2, computed
-        PlateauCurve(48_000, absolute_plateaus=[(16_000, 24_000)]).part(20_000, 30_000),
+        # Computed as 0.125 and 10⁻¹⁰⁰
+        PlateauCurve(110, decay_shape="(1-x)^3", absolute_plateaus=[(50, 10)]).part(50, 60),
         PlateauCurve(5, min_lr_ratio=1).then(_hold(1)).cooldown(0, 3, to=1.0),
         PlateauCurve(1, min_lr_ratio=0.3).then(_hold(1.0), scale=0.3).part(1),
     ],
