@@ -1,8 +1,6 @@
 """Cooldowns, continuations and parts: they keep the bits of their curves, and exact levels stay exact."""
 
-import math
 from decimal import Decimal
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -102,19 +100,6 @@ def test_cooldown_to_exact_level_is_flat(curve, at, level):
         assert computed == {**computed, **written, "begin": at, "phase_begin": at}
     with pytest.raises(ValueError, match=f"^to = .* must not lie above the level at step {at}"):
         curve.cooldown(at, 10, to=float(np.nextafter(level, 1)))
-
-
-@pytest.mark.parametrize("least", [0, 0.015, 0.024, 0.027, 0.2, 0.999])
-def test_rational_level_may_come_from_irrational_ones(least):
-    # (1 + r)/2 + (1 - r)/√8 at a quarter of the cosine, and from there √½ of the way to r.
-    level = float((1 + 3 * Fraction(repr(least))) / 4)
-    twice = PlateauCurve(400, min_lr_ratio=least).cooldown(100, 40, to=least)
-    branch = twice.cooldown(120, 5, to=level)
-    assert branch([120, 124, 125]).tolist() == [np.float32(level)] * 3
-    assert branch.flat_starts == (120,)
-    assert branch.same_until(twice, 120)
-    with pytest.raises(ValueError, match=r"must not lie above the level at step 120"):
-        twice.cooldown(120, 5, to=math.nextafter(level, 1))
 
 
 def test_cooldown_from_tiny_level_of_power():

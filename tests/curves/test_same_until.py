@@ -134,10 +134,8 @@ def test_curves_differ_from_first_step_on(one, other, first):
 @pytest.mark.parametrize(
     "other",
     [
-        StagedCurve([(20, 0.5, "cosine")], start=0.5),
-        StagedCurve([(20,), (0, 0.5)], start=0.5),
-        StagedCurve([(0, 0.5), (1,)]),
-        StagedCurve([(10, 1.0), (10,)], start=1.0).then(_hold(1), scale=0.5).cooldown(15, 1, to=1.0),
+        # Computed as 0.125 and 10⁻¹⁰⁰
+        PlateauCurve(110, decay_shape="(1-x)^3", absolute_plateaus=[(50, 10)]).part(50, 60),
         PlateauCurve(5, min_lr_ratio=1).then(_hold(1)).cooldown(0, 3, to=1.0),
         PlateauCurve(1, min_lr_ratio=0.3).then(_hold(1.0), scale=0.3).part(1),
     ],

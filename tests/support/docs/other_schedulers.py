@@ -10,8 +10,6 @@ from support.docs.pages import ROOT
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 PAGES = (ROOT / "docs" / "other_schedulers.md", ROOT / "docs" / "trainer_schedules.md")
-COUNTED = ("Megatron-LM", "OLMo-core")
-"""Libraries that count samples or tokens."""
 
 _ROW = re.compile(r"^\| (.+?) \| (`.+?) \| (?:(.+) )?\|$", re.MULTILINE)
 _LENGTHS = ("total", "warmup", "decay", "stop", "periods")

@@ -1,10 +1,10 @@
 """Runs whose losses follow the law of the loss, with some noise; and rows of logs."""
 
 import csv
-import io
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from plateau_jax import Curve, LossRun
 from plateau_jax.forecasts.loss_law import schedule_sums
@@ -39,8 +39,4 @@ def rows_of(**columns: Any) -> list[dict[str, Any]]:
 
 def csv_of(**columns: Any) -> str:
     """Return the text of a log with these columns in CSV, with quoted cells."""
-    text = io.StringIO()
-    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue()
+    return pd.DataFrame(columns).to_csv(index=False, quoting=csv.QUOTE_ALL)

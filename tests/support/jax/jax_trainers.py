@@ -52,16 +52,8 @@ def assert_resumed(
 ) -> dict[str, Any]:
     """Compare a program of the page with the same program interrupted and resumed at update `at`.
 
-    Checks too that it rejects to resume under a longer curve.
-
-    Args:
-        heading: The heading of the program on the page.
-        folder: The folder to run it in.
-        state: Extracts the state from the program's variables.
-        at: The first update of the resumed program.
-
-    Returns:
-        The final variables of the uninterrupted program.
+    It must refuse to resume under a longer curve. `state` takes the program's variables; those of the
+    uninterrupted program are returned.
     """
     (uninterrupted, given), (resumed, given_later) = run_and_resume(heading, folder, watched)
     given.assert_given(PAGE_CURVE, PAGE_PEAK, range(200))

@@ -1,31 +1,37 @@
-"""Record the learning rates of other libraries' schedulers again, with the libraries' own code.
+"""Record the learning rates of the schedulers of torch, transformers and optax again, with their own code.
 
-In `tests/`, in the environment of the tests:
+In `tests/`, in the environment of the tests: `python -m support.peers.record`.
 
-    python -m support.peers.record FOLDER [LIBRARY …]
+The first line of `learning_rates.jsonl` has the version or the commit of each library. Each other line has an
+original, as a row of the pages names it, and its cases. A case has values for the names of the row, and the
+multiplier of each update, or those of several groups, with 12 digits. Where they are needed, it has the
+samples or tokens of each update (`counts`), the numbers of the updates, otherwise 0, 1, 2, …, and the error
+that the original raises then. In a new case, leave out `levels`.
 
-FOLDER keeps the sources of the libraries: single files from GitHub and three wheels from the Python Package
-Index. They are downloaded if they are not there, and not installed. The first line of `learning_rates.jsonl`
-has their commits and versions: change one there, and record again. torch, transformers and optax must be
-installed at these versions. LIBRARY is the heading of a section of the pages, such as `timm`; without any,
-all are recorded.
-
-Each other line has an original, as a row of the pages names it, and its cases. A case has values for the
-names of the row, and the multiplier of each update, with 12 digits. Where they are needed, it has the samples
-or tokens of each update (`counts`), the numbers of the updates, otherwise 0, 1, 2, …, and the error that the
-original raises then. In a new case, leave out `levels`.
+The levels of the other libraries come from their own code at the commit, in the order of their own training
+loop. `git log -p -- tests/support/peers/originals.py` shows the programs. Three originals of modded-nanogpt
+are exceptions: pull request 351 is only a description, and 343 and 345 have fixed lengths, so that their
+cases with other lengths are formulas.
 """
 
 import json
-import sys
+import math
+from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from support.docs.other_schedulers import COUNTED, in_samples
-from support.peers import originals, sources
+import jax.numpy as jnp
+import optax  # pyright: ignore[reportMissingTypeStubs]
+import transformers.optimization
+from torch import ones
+from torch.nn import Parameter
+from torch.optim import SGD, lr_scheduler
 
 RECORD = Path(__file__).with_name("learning_rates.jsonl")
+INSTALLED = {"torch": lr_scheduler, "transformers": transformers.optimization, "optax": optax}
+"""The module that has the schedulers of a library."""
 
 
 def read_record() -> tuple[dict[str, str], list[dict[str, Any]]]:
@@ -34,48 +40,50 @@ def read_record() -> tuple[dict[str, str], list[dict[str, Any]]]:
     return sources, lines
 
 
-def recorded(levels: originals.Levels, case: dict[str, Any]) -> dict[str, Any]:
-    """Return a case with the levels of its updates, up to one at which the original raises an error."""
-    length = len(case.get("counts") or case.get("levels") or range(36))
-    updates = set(case.get("updates") or range(length + ("raises" in case)))
-    kept, error = list[Any](), dict[str, str]()
+def levels(library: str, original: str, settings: dict[str, Any]) -> Iterator[float]:
+    """Yield the multiplier of each update, also past the end."""
+    names = vars(INSTALLED[library]) | vars(math) | settings
+    if library == "optax":
+        schedule = eval(original, names)
+        for update in count():
+            yield float(schedule(jnp.int32(update))) / settings["peak"]
+
+    optimizer = SGD([Parameter(ones(1))], settings["peak"], momentum=0.9)
+    call = original.removeprefix("momentum of ")
+    scheduler = eval(call, names | {"optimizer": optimizer})
+    while True:
+        (group,) = optimizer.param_groups
+        yield group["lr"] / settings["peak"] if call == original else group["momentum"]
+        optimizer.step()
+        scheduler.step()
+
+
+def record(case: dict[str, Any], levels: Iterator[float]) -> None:
+    """Write the levels of its updates into a case, up to one at which the original raises an error."""
+    length = len(case.pop("levels", range(36))) + (case.pop("raises", None) is not None)
+    case["levels"] = []
     try:
-        for update, level in zip(range(max(updates) + 1), levels, strict=False):
-            if update in updates:
-                kept.append([*map(_digits, level)] if isinstance(level, list) else _digits(level))
+        for level in islice(levels, length):
+            # 12 digits are more than the tests compare, and fewer than differ between two machines.
+            case["levels"].append(float(f"{level:.12g}"))
     except (AssertionError, ValueError) as raised:
-        if not kept:
+        if not case["levels"]:
             raise
-        error = {"raises": type(raised).__name__}
-    inputs = {key: case[key] for key in ("settings", "counts", "updates") if key in case}
-    return inputs | {"levels": kept} | error
+        case["raises"] = type(raised).__name__
 
 
-def _digits(level: float) -> float:
-    """Round to 12 digits: more than the tests compare, and fewer than differ between two machines."""
-    return float(f"{level:.12g}")
-
-
-def main(folder: str, *libraries: str) -> None:
-    sources.FOLDER = Path(folder)
-    header, lines = read_record()
-    for name in ("torch", "transformers", "optax"):
-        assert header[name] == f"{name}=={version(name).partition('+')[0]}", f"another {name} is installed"
-    sources.CITED |= header
+def main() -> None:
+    sources, lines = read_record()
     for line in lines:
         library, original = line["library"], line["original"]
-        if libraries and library not in libraries:
+        if library not in INSTALLED:
             continue
-        print(f"{library}: {original}")
-        run = getattr(originals, library.lower().replace("-", "_"))
-        for index, case in enumerate(line["cases"]):
-            settings = case["settings"]
-            if library in COUNTED:
-                settings = in_samples(settings) | {"counts": case["counts"]}
-            line["cases"][index] = recorded(run(original, settings), case)
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in (header, *lines))
+        sources[library] = f"{library}=={version(library).partition('+')[0]}"
+        for case in line["cases"]:
+            record(case, levels(library, original, case["settings"]))
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in (sources, *lines))
     RECORD.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
