@@ -90,37 +90,23 @@ def test_table_matches_numpy_bits_at_every_step(curve):
         assert (values.shape, values.dtype) == (nothing.shape, torch.float32)
 
 
-_stacks = given(
+@examples(20)
+@given(
     descriptions_and_steps(range(5), scaled=True),
     st.lists(descriptions(range(5), depth=1, scaled=True), max_size=4),
     st.sampled_from((30, 60)),
     st.sampled_from(((), (1,), (3, 2))),
 )
-
-
-def stacked(case, others, rows, shape):
-    """Return a stacked table, steps, and the values of each curve at the steps."""
+def test_stack_adds_leading_axis_of_curves(case, others, rows, shape):
     first, steps = curve_and_steps(case)
     curves = [first, *map(build, others), every_shape(rows)]
     steps = np.resize(steps, shape)
-    return stack(curves), torch.from_numpy(steps), np.stack([curve(steps) for curve in curves])
-
-
-@examples(20)
-@_stacks
-def test_stack_adds_leading_axis_of_curves(case, others, rows, shape):
-    table, steps, expected = stacked(case, others, rows, shape)
-    assert_equal_bits(multiplier(tensors(table), steps), expected)
-
-
-@pytest.mark.skipif(VERSION < "2.13", reason="this torch has no vmap of a view as another dtype")
-@examples(20)
-@_stacks
-def test_vmap_over_stacked_curves(case, others, rows, shape):
-    table, steps, expected = stacked(case, others, rows, shape)
-    in_front = table.map(lambda _: 0)
-    over_curves = torch.func.vmap(multiplier, in_dims=(in_front, None))
-    assert_equal_bits(over_curves(tensors(table), steps), expected)
+    expected = np.stack([curve(steps) for curve in curves])
+    table, steps = tensors(stack(curves)), torch.from_numpy(steps)
+    assert_equal_bits(multiplier(table, steps), expected)
+    if VERSION >= "2.13":  # an earlier torch has no vmap of a view as another dtype
+        over_curves = torch.func.vmap(multiplier, in_dims=(table.map(lambda _: 0), None))
+        assert_equal_bits(over_curves(table, steps), expected)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"])

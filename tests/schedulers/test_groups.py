@@ -111,7 +111,7 @@ def test_groups_share_a_tensor_only_under_one_curve(
     """Torch gives the same tensor to all groups without an explicit value."""
     shared = torch.tensor(base, dtype=torch.float64 if is_double else torch.float32)
     optimizer = optimizer_with([0.1] * len(curves), AdamW)
-    for group in optimizer.param_groups:
+    for group in (optimizer.defaults, *optimizer.param_groups):
         set_option(group, key, shared)
     part: Any = lambda_lr(optimizer, curves) if key == "lr" else follow(optimizer, key, curves)
     held = [option_of(group, key) for group in optimizer.param_groups]
@@ -122,6 +122,13 @@ def test_groups_share_a_tensor_only_under_one_curve(
     now = [option_of(group, key) for group in optimizer.param_groups]
     assert list(map(id, now)) == list(map(id, held))
     assert list(map(float, now)) == [learning_rate(base, curve, 3) for curve in curves]
+    assert float(option_of(optimizer.defaults, key)) == np.float32(base), "a new group begins with it"
+
+
+def test_new_peaks_separate_shared_tensors() -> None:
+    optimizer = optimizer_with([None, None], AdamW, lr=torch.tensor(0.5))
+    lambda_lr(optimizer, OTHER).set_peak([0.5, 0.25])
+    assert lrs_of(optimizer) == [0.5, 0.25]
 
 
 def test_load_separates_shared_tensors_of_new_curves() -> None:

@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler as torchs
 from torch.optim.lr_scheduler import LambdaLR, _warn_get_lr_called_within_step
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import Curve, CurveWarning, DataClock, HoldBelow, PlateauCurve
+from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
 from torch_bridge import lambda_lr
 
 pytestmark = [
@@ -140,21 +140,6 @@ def test_clock_inside_torchs_schedulers(
         optimizer.step()
         ours.count = counts[update]
         scheduler.step()
-
-
-@pytest.mark.parametrize("place", ["first", "second", "chained"])
-@pytest.mark.parametrize(
-    ("clock", "message"),
-    [
-        (DataClock(8), r"with DataClock\(8\), .*scheduler\.count = n before it"),
-        (HoldBelow(0.5, 3), "needs the metric"),
-    ],
-)
-def test_torchs_schedulers_give_no_count_or_metric(place: str, clock: Any, message: str) -> None:
-    optimizer = optimizer_with([0.5])
-    (scheduler,) = _COMPOSED[place](optimizer, lambda_lr(optimizer, CURVE, clock=clock))
-    with pytest.raises(TypeError, match=message):
-        advance(optimizer, scheduler, 22)
 
 
 class _InTorchsPattern(lambda_lr):

@@ -14,12 +14,13 @@ from pathlib import Path
 from pydoc import locate
 
 import pytest
-import torch
 import yaml
 from support.docs.pages import PAGES, ROOT, sections
 from support.programs import Program
+from support.schedulers.runs import advance, lrs_of, optimizer_with
 from support.trainers import recorded
 from support.trainers.trainers import import_from_pages
+from torch.optim import AdamW
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import PlateauCurve, StagedCurve
@@ -147,9 +148,7 @@ def configuration(tmp_path, monkeypatch):
 
 
 def adamw(state=None):
-    parameter = torch.nn.Parameter(torch.ones(2))
-    parameter.grad = torch.ones(2)
-    optimizer = torch.optim.AdamW([parameter], lr=PEAK)
+    optimizer = optimizer_with([PEAK], AdamW)
     if state is not None:
         optimizer.load_state_dict(state)
     return optimizer
@@ -159,9 +158,8 @@ def train(optimizer, scheduler, updates):
     """Return the learning rates of the updates."""
     used = []
     for _ in range(updates):
-        used.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
+        used += lrs_of(optimizer)
+        advance(optimizer, scheduler)
     return used
 
 

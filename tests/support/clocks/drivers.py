@@ -126,20 +126,13 @@ class Scheduler(Driver):
 class Step(Driver):
     """A training step whose batches are its losses."""
 
-    optimizer_name, precision = "adamw", "fp32"
+    optimizer_name = "adamw"
     skips_nonfinite = True
 
     def start(self) -> None:
         model = Net()
         optimizer = make_optimizer(self.optimizer_name, model, lr=self.peak)
-        self.step = TrainStep(
-            model,
-            optimizer,
-            told,
-            self.curve,
-            precision=self.precision,  # type: ignore[arg-type]  (pyright takes it for any str)
-            clock=self.clock,
-        )
+        self.step = TrainStep(model, optimizer, told, self.curve, clock=self.clock)
 
     def update(self, count: int, metric: Any) -> float:
         before = self.step._clock.read_counters()

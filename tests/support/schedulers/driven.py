@@ -4,7 +4,7 @@ import copy
 import json
 import pickle
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,10 +48,7 @@ class Driven:
         curve: One curve for all groups, or one for each.
         bases: Each group's peak, or value of the option that is followed.
         clock: The clock of a scheduler; by default it counts updates.
-        counts: How a scheduler gets what an update consumed: in the call of `step`, or before it in its
-            attribute `count`, as under a trainer.
         form: Makes the value of a group from a number.
-        shared: Every group begins with the very object that is the optimizer's default: the first base.
         optimizer_kind: The class of the optimizer.
         key: The option that a follower sets.
         last_epoch: Of a scheduler that starts in mid-run.
@@ -65,23 +62,18 @@ class Driven:
         bases: Sequence[float] = (0.25, 0.7),
         *,
         clock: Any = None,
-        counts: Literal["call", "attribute"] = "call",
         form: Any = float,
-        shared: bool = False,
         optimizer_kind: Any = SGD,
         key: Key = "weight_decay",
         last_epoch: int = -1,
         **options: Any,
     ) -> None:
         self.kind, self.curve, self.clock, self.form = kind, curve, clock, form
-        self.counts, self.optimizer_kind, self.options = counts, optimizer_kind, options
+        self.optimizer_kind, self.options = optimizer_kind, options
         self.unit = clock.unit if isinstance(clock, DataClock) else getattr(curve, "unit", None)
         self.is_held = clock is not None and not isinstance(clock, DataClock)
         self.key: Key = "lr" if kind == "scheduler" else key
         self.bases = [self.base_of(base) for base in bases]
-        self.default = self.bases[0] if shared else None
-        if shared:
-            self.bases = [self.bases[0]] * len(bases)
         self.updates, self.consumed, self.metrics = int(last_epoch) + 1, list[int](), list[Any]()
         self.new = 0
         """The groups that were added since the last update, the last ones: they have their own values."""
@@ -94,12 +86,8 @@ class Driven:
     def start(self, optimizer_state: Any = None, last_epoch: int = -1) -> None:
         """Build the optimizer and what drives it, as a new process does."""
         self.optimizer = optimizer_with([0.1] * len(self.bases), self.optimizer_kind)
-        if self.default is not None:
-            set_option(self.optimizer.defaults, self.key, self.form(self.default))
         for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
-            is_default = base == self.default
-            value = option_of(self.optimizer.defaults, self.key) if is_default else self.form(base)
-            set_option(group, self.key, value)
+            set_option(group, self.key, self.form(base))
         first = self.optimizer.param_groups[0]
         self.fresh_options = {name: value for name, value in first.items() if name != "params"}
         if optimizer_state is not None:
@@ -116,10 +104,6 @@ class Driven:
             self.part.step(metric)
         elif self.unit is None or self.kind == "follower":
             self.part.step()
-        elif self.counts == "attribute":
-            self.part.count = count
-            self.part.step()
-            assert self.part.count is None
         else:
             self.part.step(count=count)
 
@@ -142,12 +126,9 @@ class Driven:
     def add_group(self, base: float) -> None:
         group = self.fresh_options | {"params": [torch.nn.Parameter(torch.ones(1))]}
         value = self.form(self.base_of(base))
-        if self.default is None:
-            set_option(group, self.key, value if isinstance(value, Tensor) else self.base_of(base))
-        else:
-            del group[self.key if isinstance(self.key, str) else self.key[0]]  # torch takes the default
+        set_option(group, self.key, value if isinstance(value, Tensor) else self.base_of(base))
         self.optimizer.add_param_group(group)
-        self.bases.append(self.base_of(base) if self.default is None else self.default)
+        self.bases.append(self.base_of(base))
         self.new += 1
 
     def set_peak(self, peak: float, one_for_each: bool) -> None:
