@@ -222,7 +222,7 @@ _junk = st.recursive(
 )
 
 
-@given(st.sampled_from(CURVES), st.data())
+@given(st.sampled_from([*CURVES, SCALED]), st.data())
 def test_any_field_value_gets_an_answer(curve, data):
     question: Any = {"curve": copy.deepcopy(curve.to_dict()), "peak": PEAK}
     holder, key = question, "curve"
