@@ -56,10 +56,6 @@ def test_errors_write_no_file(folder, capsys, arguments, message):
     assert set(folder.iterdir()) == before
 
 
-def test_cooldown_of_no_curve_opens_no_page(capsys):
-    assert NO_CURVE in error_of(capsys, "--design", "--cooldown", "50", "50")
-
-
 KNOWN = "--warmup-steps", "--min-lr-ratio", "--plateau", "--stage", "--from", "--cooldown", "--peak", "--csv"
 OF_PARSER = [
     ("100 --plateau 50", "expected 2 arguments"),
