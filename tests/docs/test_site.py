@@ -29,10 +29,9 @@ pytestmark = pytest.mark.slow
 PHONE_WIDTH = 390
 """In pixels."""
 
-PACKAGES = (plateau_jax, torch_bridge)
 NAMES: dict[str, Any] = {
     f"{package.__name__}.{name}": getattr(package, name)
-    for package in PACKAGES
+    for package in (plateau_jax, torch_bridge)
     for name in package.__all__
     # `torch_bridge` re-exports the curves of `plateau_jax`.
     if getattr(package, name).__module__.startswith(f"{package.__name__}.")
