@@ -248,37 +248,23 @@ def test_forecasts_fit_the_window(design):
         assert table.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth"), size
 
 
-def test_page_offers_what_a_forecast_needs(design):
-    """The peak of the page is not that of the log: the page says so, and offers to change it."""
-    steps = np.union1d(STEPS, [50])  # with the peak
-    losses = np.interp(steps, STEPS, LOSSES)
-    design.choose(run=csv_of(step=steps, lr=2 * PEAK * COSINE(steps), loss=losses))
-    design.accept()
-    expect(design.notes).to_contain_text("0.001, is more than a factor of 1.5 from that of the runs, 0.002")
-    expect(design.notes).to_contain_text("Long: no forecast, as the curve has 4500 steps")
-    offer = design.page.get_by_role("button", name="Use its peak")
-    offer.click()
-    expect(design.cell("Stable")).to_contain_text("±")
-    expect(offer).to_have_count(0)
-    design.expect_peaks(*[2 * PEAK] * 3)
-    design.press("Control+z")
-    design.expect_peaks(*[PEAK] * 3)
-    expect(design.button("Undo")).to_be_disabled()
-
-
-def test_peak_is_offered_for_largest_learning_rates(design):
-    """The curve of the run reaches half its peak."""
+def test_page_offers_the_largest_learning_rate_of_the_run(design):
+    """The curve of the run reaches half its peak, twice that of the other curves."""
     half = StagedCurve([(50, 0.5, "linear"), (950, 0, "cosine")], start=0)
     design.open_json(half.to_dict())
     design.do(("Peak learning rate", str(4 * PEAK)))
     design.choose(run=TEXT)
     design.dialog.get_by_label("Trained with").select_option(index=4)
     design.accept()
+    expect(design.notes).to_contain_text("0.001, is more than a factor of 1.5 from that of the runs, 0.002")
+    expect(design.notes).to_contain_text("Long: no forecast, as the curve has 4500 steps")
     design.page.get_by_role("button", name="Use its peak, 0.002").click()
     expect(design.page.get_by_role("button", name="Use its peak")).to_have_count(0)
     design.expect_peaks(*[2 * PEAK] * 3, 4 * PEAK)
     fit = fit_losses(LossRun(half, 4 * PEAK, STEPS, LOSSES))
     design.expect_forecast("Stable", fit.predict(STABLE, 2 * PEAK))
+    design.press("Control+z")
+    design.expect_peaks(*[PEAK] * 3, 4 * PEAK)
 
 
 def test_warnings_about_a_log_stay_on_the_page(design):
