@@ -280,16 +280,6 @@ def test_other_answers_are_about_valid_curves():
     assert undescribed == {"learning_rates": answer["learning_rates"]}
 
 
-def test_fields_are_read_as_options_are():
-    """The page sends the text of a field; a saved curve may lack arguments and have percentages."""
-    typed = {"total_steps": "1e3", "warmup_steps": "2%", "plateaus": [["10", "5.5"]]}
-    curve = PlateauCurve(1000, warmup_steps=20, plateaus=[(10, 5.5)])
-    assert describe_curve({"curve": typed, "peak": PEAK})["curve"] == curve.to_dict()
-    typed = {"total_steps": 1000, "stages": [["2%", 1.0], ["rest"], ["20%", 0, "1-sqrt"]]}
-    curve = StagedCurve([(20, 1.0), (780,), (200, 0, "1-sqrt")])
-    assert describe_curve({"curve": typed, "peak": PEAK})["curve"] == curve.to_dict()
-
-
 @pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @given(descriptions(counts=range(5)))
 def test_warmup_ends_where_the_curve_stops_rising(description):
