@@ -61,22 +61,6 @@ def test_copied_code_builds_the_curve(description, peak):
     assert answer["curve"] == json.loads(answer["json"]) == curve.to_dict()
 
 
-@pytest.mark.slow  # compiles
-def test_copied_code_of_scaled_curve_counts_samples():
-    answer = answer_about(SCALED)
-    names = execute(answer["torch"], model=torch.nn.Linear(1, 1))
-    tx = execute(answer["optax"])["tx"]
-    state, samples = tx.init(0.0), 0
-    for count in (4, 76, 4):
-        expected = np.float32(PEAK) * SCALED(samples // 4)
-        assert np.float32(names["optimizer"].param_groups[0]["lr"]) == expected
-        names["optimizer"].step()
-        names["scheduler"].step(count=count)
-        _, state = tx.update(0.0, state, 0.0, count=count)
-        assert state[-1].learning_rate == expected
-        samples += count
-
-
 def test_copied_code_is_short():
     curve = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)]).cooldown(6_000, 1_500, to=0.1)
     assert answer_about(curve)["optax"] == (

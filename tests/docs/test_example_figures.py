@@ -95,14 +95,10 @@ def test_running_averages_replace_a_cooldown(ran):
     assert number_after("largest difference between a running average and the merge:", lines) < 1e-5
 
 
-@pytest.fixture
-def bloom_filters(monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)
-    return SimpleNamespace(**runpy.run_path(str(EXAMPLES / "bloom_filters.py")))
-
-
 @pytest.mark.parametrize(("count", "bits", "hashes"), [(8200, 64, 8), (1, 100, 1), (500, 1000, 30)])
-def test_encoding_at_once_matches_row_by_row(bloom_filters, count, bits, hashes):
+def test_encoding_at_once_matches_row_by_row(count, bits, hashes, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    bloom_filters = SimpleNamespace(**runpy.run_path(str(EXAMPLES / "bloom_filters.py")))
     arguments = bloom_filters.SURNAMES, count, bits, bloom_filters.positions(bits, hashes)
     at_once = bloom_filters.encode_at_once(*arguments)
     row_by_row = bloom_filters.encode_row_by_row(*arguments)
