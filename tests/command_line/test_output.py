@@ -42,7 +42,6 @@ PRINTED = [
     (TEXT, lambda: CURVE.describe()),
     (f"{TEXT} --peak 3e-4", lambda: segments_as_text(CURVE.rows, np.float32(3e-4))),
     (f"{TEXT} --peak 1", lambda: segments_as_text(CURVE.rows, np.float32(1))),
-    ("2 --csv -", lambda: "step,learning_rate\r\n0,1.0\r\n1,0.5\r\n2,0.0\r"),
     ("2 --csv - --peak 0.5", lambda: "step,learning_rate\r\n0,0.5\r\n1,0.25\r\n2,0.0\r"),
     (f"1e4 {STAGES} --cooldown 5000 500", lambda: STAGED.cooldown(5000, 500).describe()),
     ("1e4 --warmup-steps +1e3 --cooldown 6e3 1_000 --json",
