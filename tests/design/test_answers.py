@@ -55,6 +55,8 @@ def test_copied_code_builds_the_curve(description, peak):
     in_jax = execute(answer["optax"])
     in_torch = execute(answer["torch"], model=torch.nn.Linear(1, 1))
     assert in_jax["curve"] == in_torch["curve"] == curve
+    function = "optax_schedule" if curve.unit is None else "scale_by_curve"
+    assert f"{function}(curve, " in answer["optax"]
     assert f"{peak!r})" in answer["optax"]
     assert in_torch["scheduler"].curves == [curve]
     assert in_torch["scheduler"].base_lrs == [np.float32(peak)]
