@@ -18,12 +18,10 @@ CURVES = {
     "cosine": PlateauCurve(1000),
     "linear": PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear"),
     "longer": PlateauCurve(2000, plateaus=[(55, 40)]),
-    "9000": PlateauCurve(9000),
     "plateaus": PLATEAUS,
     "stairs": STAIRS,
     "cooldown": STAIRS.cooldown(25, 10, to=0.1),
     "then": PLATEAUS.then(STAIRS, scale=0.5).cooldown(1030, 5),
-    "part": PLATEAUS.part(50, 700),
     "scaled": BatchPlan([(0, 8), (4000, 16)]).scale(PLATEAUS, 8, reference=16),
 }
 with suppress_warnings():

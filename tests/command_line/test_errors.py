@@ -3,17 +3,12 @@
 Wrong options of a curve itself are in `curves/test_errors.py`.
 """
 
-import json
 import sys
-from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, strategies as st
 from support.commands import error_of, output_of
-from support.examples import examples
 
 from plateau_jax import PlateauCurve
-from plateau_jax.__main__ import main
 
 NO_CURVE = "no curve: give TOTAL, --stage STEPS or --from FILE"
 LEAVE_OUT = "--from takes a curve as it is: leave out TOTAL and the options of a curve"
@@ -61,10 +56,6 @@ def test_errors_write_no_file(folder, capsys, arguments, message):
     assert set(folder.iterdir()) == before
 
 
-def test_cooldown_of_no_curve_opens_no_page(capsys):
-    assert NO_CURVE in error_of(capsys, "--design", "--cooldown", "50", "50")
-
-
 KNOWN = "--warmup-steps", "--min-lr-ratio", "--plateau", "--stage", "--from", "--cooldown", "--peak", "--csv"
 OF_PARSER = [
     ("100 --plateau 50", "expected 2 arguments"),
@@ -105,34 +96,6 @@ def test_file_without_a_curve_is_refused(tmp_path, capsys, text):
     message = error_of(capsys, "--from", str(path)).splitlines()[-1]
     assert f"{path}: " in message
     assert NO_CURVES[text] in message
-
-
-single = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-several = st.lists(single, max_size=4) | st.dictionaries(st.text(), single, max_size=4)
-anything = single | several | st.lists(several, max_size=2)
-
-
-@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(["plateaus", "stairs", "cooldown", "then", "part", "scaled"]), st.data(), anything)
-def test_no_file_content_causes_a_traceback(folder, tmp_path, capsys, name, data, value):
-    """Replace one value in a curve's JSON, at any depth."""
-    curve, other = (json.loads((folder / f"{name}.json").read_text()) for _ in range(2))
-    written = inside = {"kind": "then", "curve": curve, "other": other, "scale": 1}
-    while isinstance(inside, dict | list) and inside:
-        key = data.draw(st.sampled_from(sorted(inside) if isinstance(inside, dict) else range(len(inside))))
-        if not isinstance(inside[key], dict | list) or data.draw(st.booleans()):
-            break
-        inside = inside[key]
-    if inside:
-        inside[key] = value
-    path = tmp_path / "curve.json"
-    path.write_text(json.dumps(written))
-    code = 2
-    with suppress(SystemExit):
-        code = main(["--from", str(path)])
-    printed = capsys.readouterr()
-    assert bool(printed.out) == (code == 0)
-    assert (f"error: {path}: " in printed.err) == (code == 2)
 
 
 def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):

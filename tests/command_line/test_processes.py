@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from support.commands import AT_A_TERMINAL
 
 from plateau_jax import PlateauCurve
 from plateau_jax.__main__ import main
@@ -77,18 +78,6 @@ def test_full_disk_is_a_one_line_error(more):
     with open("/dev/full", "w") as full:
         done = subprocess.run([*COMMAND, "10", *more], stdout=full, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (2, ERROR + b"No space left on device\n")
-
-
-# A process started in the background inherits an ignored SIGINT; one started in a terminal does not.
-AT_A_TERMINAL = [
-    sys.executable,
-    "-c",
-    """
-import runpy, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-runpy.run_module("plateau_jax", run_name="__main__", alter_sys=True)
-""",
-]
 
 
 @pytest.mark.slow

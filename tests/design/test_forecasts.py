@@ -62,8 +62,6 @@ def test_columns_of_a_log_are_chosen() -> None:
     assert (run["losses"][0], run["peak"], run["lrs_from"]) == (LOSSES[0] + 1, 1e-3, 20)
     with suppress_warnings():
         assert Curve.from_dict(run["curve"])(STEPS) * 1e-3 == pytest.approx(lrs, abs=1e-8)
-    unclear = opened(TEXT, None, None)
-    assert (unclear["argument"], unclear["columns"]) == ("lr", ["step", "loss"])
 
 
 CURVES = st.builds(
@@ -170,15 +168,11 @@ def test_curves_are_forecast_by_runs_of_the_nearest_peak() -> None:
 
 def test_logs_that_miss_the_peak_are_fitted_together() -> None:
     """As `fit_losses` does."""
-    logs: list[dict[str, Any]] = []
-    for curve, every in ((CURVE, 20), (WSD, 46)):
-        steps = np.arange(every, curve.total_steps + 1, every)
-        losses = 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)
-        logs.append({"step": steps, "loss": losses, "lr": PEAK * 0.9997 * curve(steps - 1).astype(float)})
-    runs = [run_of(csv_of(**log), None, None) | {"name": f"{index}.csv"} for index, log in enumerate(logs)]
-    assert runs[0]["peak"] != runs[1]["peak"]
-    _, (shown,) = forecast(runs, (WSD, PEAK))
-    together = fit_losses([LossRun.read(rows_of(**log)) for log in logs])
+    columns = {"step": STEPS, "loss": LOSSES + 0.02, "lr": 0.9997 * PEAK * CURVE(STEPS - 1).astype(float)}
+    run = run_of(csv_of(**columns), None, None)
+    assert run["peak"] != PEAK
+    _, (shown,) = forecast([run_of(TEXT), run], (WSD, PEAK))
+    together = fit_losses([RUN, LossRun.read(rows_of(**columns))])
     assert shown["loss"] == together.predict(WSD, PEAK).loss
 
 

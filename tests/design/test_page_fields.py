@@ -34,9 +34,8 @@ FULL_ACTIONS: list[Action] = [
 # The curve to edit, the actions, and the curve that they give.
 EDITS: list[tuple[Curve, list[Action], Curve]] = [
     (STABLE, [*FULL_ACTIONS, "Remove plateau 1 in %"], replace(FULL, plateaus=[(70.5, 1.25)])),
-    (STABLE, [("Initial LR / peak", "0.25"), ("Final LR / peak", "0.5")],
-     replace(STABLE, init_lr_ratio=0.25, min_lr_ratio=0.5)),
-    (STABLE, [("Decay shape", "1-x^P"), ("P of the decay", "1.50")], replace(STABLE, decay_shape="1-x^1.5")),
+    (STABLE, [("Decay shape", "1-x^P"), ("P of the decay", "1.50"), ("Final LR / peak", "0.5")],
+     replace(STABLE, decay_shape="1-x^1.5", min_lr_ratio=0.5)),
     (STAGED, ["Move stage 3 up", "Move stage 2 up"], StagedCurve([FALL, RISE, HOLD])),
     (STAGED, ["Move stage 1 down", "Move stage 2 down"], StagedCurve([HOLD, FALL, RISE])),
     (STAGED, [*NEW_STAGE, ("Stage 2, steps", "100"), ("Stage 3, steps", "6000"), "Remove stage 2"],
@@ -44,7 +43,6 @@ EDITS: list[tuple[Curve, list[Action], Curve]] = [
     (STABLE, [*COOLDOWN, "+ Continuation", ("Continuation: Scale", "0.25")], COOLED.then(COOLED, scale=0.25)),
     (STABLE, [*COOLDOWN, "+ Continuation", "Remove the continuation", "Remove the cooldown"], STABLE),
     # Percentages are those of the run.
-    (STABLE, [(WARMUP, "4%")], replace(STABLE, warmup_steps=400)),
     (STABLE, [("Total steps", "1000"), (WARMUP, "32.3%")],
      replace(STABLE, total_steps=1_000, warmup_steps=323)),
     (STABLE, ["+ in steps", ("Plateau 1 in steps, start", "80%"), ("Plateau 1 in steps, length", "2.5 %")],

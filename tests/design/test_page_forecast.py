@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Route, expect
 from support.design.design import served
 from support.design.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS
-from support.design.page import DROP, DesignPage, fill
+from support.design.page import DROP, DesignPage
 from support.forecasts.law_runs import csv_of, rows_of
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
@@ -32,70 +31,36 @@ def server() -> Iterator[Server]:
         yield server
 
 
-class ForecastPage(DesignPage):
-    """The page, with what a user does about logs."""
+def expect_forecast(design: DesignPage, name: str, forecast: LossForecast) -> None:
+    loss, low, high, _ = forecast
+    if not forecast.is_known:
+        expect(design.cell(name)).to_have_text(f"{loss:.3f} ± ?")
+        return
+    expect(design.cell(name)).to_have_attribute("title", f"{low:.3f} to {high:.3f}")
+    expect(design.cell(name)).to_have_text(f"{loss:.3f} ± {(high - low) / 2:.3f}")
 
-    def __init__(self, page: Page) -> None:
-        super().__init__(page)
-        self.status = self.dialog.get_by_role("status")
-        self.notes = page.locator("#forecast-notes")
-        self.runs = page.locator("#runs")
 
-    def choose(self, **texts: str | bytes) -> None:
-        """Choose files by their names without `.csv`."""
-        self.page.locator("#open-log").click()
-        files: list[Any] = []
-        for name, text in texts.items():
-            content = text if isinstance(text, bytes) else text.encode()
-            files.append({"name": f"{name}.csv", "mimeType": "text/csv", "buffer": content})
-        self.dialog.get_by_label("Files").set_input_files(files)
+def expect_difference_to_cosine(design: DesignPage, name: str, curve: Curve) -> None:
+    difference = FIT.compare({"first": COSINE, "other": curve}, PEAK).differences[1]
+    numbers = [f"{number:+.3f}".replace("-", "−") for number in difference]
+    expect(design.cell(name, "difference")).to_have_attribute("title", "{}, {} to {}".format(*numbers))
+    text = design.cell(name, "difference").inner_text()
+    assert ("not distinguishable" in text) == (not difference.is_distinguishable)
 
-    def set(self, label: str, choice: str) -> None:
-        fill(self.dialog.get_by_label(label), choice)
 
-    def open_log(self, text: str = TEXT) -> None:
-        self.choose(run=text)
-        self.set("Trained with", "Cosine")
-        self.accept()
-
-    def cell(self, name: str, figure: str = "forecast") -> Locator:
-        radio = self.page.get_by_role("radio", name=f"Edit {name}", exact=True)
-        return self.page.get_by_role("row").filter(has=radio).locator(f"[data-figure={figure}]")
-
-    def expect_forecast(self, name: str, forecast: LossForecast) -> None:
-        loss, low, high, _ = forecast
-        if not forecast.is_known:
-            expect(self.cell(name)).to_have_text(f"{loss:.3f} ± ?")
-            return
-        expect(self.cell(name)).to_have_attribute("title", f"{low:.3f} to {high:.3f}")
-        expect(self.cell(name)).to_have_text(f"{loss:.3f} ± {(high - low) / 2:.3f}")
-
-    def expect_difference_to_cosine(self, name: str, curve: Curve) -> None:
-        difference = FIT.compare({"first": COSINE, "other": curve}, PEAK).differences[1]
-        numbers = [f"{number:+.3f}".replace("-", "−") for number in difference]
-        expect(self.cell(name, "difference")).to_have_attribute("title", "{}, {} to {}".format(*numbers))
-        text = self.cell(name, "difference").inner_text()
-        assert ("not distinguishable" in text) == (not difference.is_distinguishable)
-
-    def expect_peaks(self, *peaks: float) -> None:
-        for name, peak in zip(self.names, peaks, strict=True):
-            self.do(f"Edit {name}")
-            assert self.peak() == peak
+def expect_peaks(design: DesignPage, *peaks: float) -> None:
+    for name, peak in zip(design.names, peaks, strict=True):
+        design.do(f"Edit {name}")
+        assert design.peak() == peak
 
 
 @pytest.fixture
-def design(visit) -> Iterator[ForecastPage]:
-    with visit() as design:
-        yield ForecastPage(design.page)
-
-
-@pytest.fixture
-def fitted(design) -> ForecastPage:
+def fitted(design) -> DesignPage:
     """The page with the log of COSINE."""
     expect(design.page.get_by_role("columnheader", name="Forecast loss")).to_be_hidden()
     expect(design.page.locator("#losses")).to_be_hidden()
-    design.open_log()
-    design.expect_forecast("Stable", FIT.predict(STABLE))
+    design.open_log(TEXT)
+    expect_forecast(design, "Stable", FIT.predict(STABLE))
     return design
 
 
@@ -103,8 +68,8 @@ def test_every_curve_is_forecast(fitted):
     heads = fitted.page.locator("#curves th:visible").all_inner_texts()
     assert heads[:4] == ["Curve", "Forecast loss", "Difference", "Bound"]
     expect(fitted.page.locator("#trust")).to_contain_text("Trust a forecast more than the bound")
-    fitted.expect_forecast("Cosine", FIT.predict(COSINE))
-    fitted.expect_difference_to_cosine("Stable", STABLE)
+    expect_forecast(fitted, "Cosine", FIT.predict(COSINE))
+    expect_difference_to_cosine(fitted, "Stable", STABLE)
     expect(fitted.cell("Long")).to_have_text("no forecast")
     expect(fitted.runs).to_contain_text(
         "run.csv 50 logged losses, up to step 1\u202f000, trained with Cosine, peak 0.001"
@@ -122,30 +87,30 @@ def test_every_curve_is_forecast(fitted):
 def test_forecast_follows_a_dragged_handle(fitted):
     fitted.drag("Plateau 1, end", -60, 0, releases=False)
     dragged = fitted.curve
-    fitted.expect_forecast("Stable", FIT.predict(dragged))
+    expect_forecast(fitted, "Stable", FIT.predict(dragged))
     losses = shown_points(fitted, ".curve.selected")[1]
     assert losses[-1] == pytest.approx(FIT.predict(dragged).loss, abs=2e-3)
     fitted.page.mouse.up()
     assert fitted.curve == dragged != STABLE
-    fitted.expect_difference_to_cosine("Stable", dragged)
+    expect_difference_to_cosine(fitted, "Stable", dragged)
     fitted.drag("Peak learning rate", 0, 40)
     assert fitted.peak() < PEAK
     expected = FIT.predict(dragged, fitted.peak())
-    fitted.expect_forecast("Stable", expected)
-    fitted.expect_forecast("Cosine", FIT.predict(COSINE))
+    expect_forecast(fitted, "Stable", expected)
+    expect_forecast(fitted, "Cosine", FIT.predict(COSINE))
     expect(fitted.notes).to_contain_text(expected.reasons[0])
 
 
 def test_run_keeps_its_curve(fitted):
     """The curve in the table may change afterwards; undo concerns the curves alone; a reload keeps both."""
     fitted.do("Edit Cosine", ("Total steps", "1500"))
-    fitted.expect_forecast("Cosine", FIT.predict(PlateauCurve(1500, warmup_steps=50)))
+    expect_forecast(fitted, "Cosine", FIT.predict(PlateauCurve(1500, warmup_steps=50)))
     fitted.do("Undo")
-    fitted.expect_forecast("Cosine", FIT.predict(COSINE))
+    expect_forecast(fitted, "Cosine", FIT.predict(COSINE))
     expect(fitted.button("Undo")).to_be_disabled()
     expect(fitted.runs.locator("li")).to_have_count(1)
     fitted.reload()
-    fitted.expect_forecast("Stable", FIT.predict(STABLE))
+    expect_forecast(fitted, "Stable", FIT.predict(STABLE))
     expect(fitted.runs).to_contain_text("run.csv")
 
 
@@ -167,7 +132,7 @@ def test_dialog_asks_for_what_the_log_lacks(design):
     expect(design.status).to_contain_text("trained with Cosine")
     design.accept()
     fit = fit_losses(LossRun(COSINE, PEAK, STEPS, LOSSES + 1))
-    design.expect_forecast("Stable", fit.predict(STABLE, PEAK))
+    expect_forecast(design, "Stable", fit.predict(STABLE, PEAK))
 
 
 def test_two_logs_are_fitted_together(design):
@@ -177,9 +142,9 @@ def test_two_logs_are_fitted_together(design):
     design.dialog.get_by_role("group", name="run.csv").get_by_label("Trained with").select_option("Cosine")
     design.accept()
     fit = fit_losses([RUN, LossRun.read(rows_of(**columns))])
-    design.expect_forecast("Stable", fit.predict(STABLE, PEAK))
+    expect_forecast(design, "Stable", fit.predict(STABLE, PEAK))
     design.do("Remove other.csv")
-    design.expect_forecast("Stable", FIT.predict(STABLE))
+    expect_forecast(design, "Stable", FIT.predict(STABLE))
     design.do("Remove run.csv")
     expect(design.page.locator("[data-figure=forecast]")).to_have_count(0)
     expect(design.button("Open a log…")).to_be_focused()
@@ -206,7 +171,7 @@ def test_dropped_log_opens_the_dialog(design):
     expect(design.dialog.get_by_role("group", name="dropped.csv")).to_be_visible()
     design.set("Trained with", "Cosine")
     design.accept()
-    design.expect_forecast("Stable", FIT.predict(STABLE))
+    expect_forecast(design, "Stable", FIT.predict(STABLE))
 
 
 def test_log_may_be_opened_before_the_curves_arrive(design):
@@ -218,7 +183,7 @@ def test_log_may_be_opened_before_the_curves_arrive(design):
     held[0].continue_()
     design.set("Trained with", "Cosine")
     design.accept()
-    design.expect_forecast("Stable", FIT.predict(STABLE))
+    expect_forecast(design, "Stable", FIT.predict(STABLE))
 
 
 def test_dialog_says_that_the_server_does_not_answer(design):
@@ -239,7 +204,7 @@ def test_forecasts_fit_the_window(design):
     design.accept()
     design.field("Name of Stable").fill("Long cooldown")
     design.press("Enter")
-    design.expect_forecast("Long cooldown", FIT.predict(STABLE))
+    expect_forecast(design, "Long cooldown", FIT.predict(STABLE))
     name, table = design.field("Name of Long cooldown"), design.page.locator("#curves")
     for size in sizes:
         design.resize(*size)
@@ -248,37 +213,23 @@ def test_forecasts_fit_the_window(design):
         assert table.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth"), size
 
 
-def test_page_offers_what_a_forecast_needs(design):
-    """The peak of the page is not that of the log: the page says so, and offers to change it."""
-    steps = np.union1d(STEPS, [50])  # with the peak
-    losses = np.interp(steps, STEPS, LOSSES)
-    design.choose(run=csv_of(step=steps, lr=2 * PEAK * COSINE(steps), loss=losses))
-    design.accept()
-    expect(design.notes).to_contain_text("0.001, is more than a factor of 1.5 from that of the runs, 0.002")
-    expect(design.notes).to_contain_text("Long: no forecast, as the curve has 4500 steps")
-    offer = design.page.get_by_role("button", name="Use its peak")
-    offer.click()
-    expect(design.cell("Stable")).to_contain_text("±")
-    expect(offer).to_have_count(0)
-    design.expect_peaks(*[2 * PEAK] * 3)
-    design.press("Control+z")
-    design.expect_peaks(*[PEAK] * 3)
-    expect(design.button("Undo")).to_be_disabled()
-
-
-def test_peak_is_offered_for_largest_learning_rates(design):
-    """The curve of the run reaches half its peak."""
+def test_page_offers_the_largest_learning_rate_of_the_run(design):
+    """The curve of the run reaches half its peak, twice that of the other curves."""
     half = StagedCurve([(50, 0.5, "linear"), (950, 0, "cosine")], start=0)
     design.open_json(half.to_dict())
     design.do(("Peak learning rate", str(4 * PEAK)))
     design.choose(run=TEXT)
     design.dialog.get_by_label("Trained with").select_option(index=4)
     design.accept()
+    expect(design.notes).to_contain_text("0.001, is more than a factor of 1.5 from that of the runs, 0.002")
+    expect(design.notes).to_contain_text("Long: no forecast, as the curve has 4500 steps")
     design.page.get_by_role("button", name="Use its peak, 0.002").click()
     expect(design.page.get_by_role("button", name="Use its peak")).to_have_count(0)
-    design.expect_peaks(*[2 * PEAK] * 3, 4 * PEAK)
+    expect_peaks(design, *[2 * PEAK] * 3, 4 * PEAK)
     fit = fit_losses(LossRun(half, 4 * PEAK, STEPS, LOSSES))
-    design.expect_forecast("Stable", fit.predict(STABLE, 2 * PEAK))
+    expect_forecast(design, "Stable", fit.predict(STABLE, 2 * PEAK))
+    design.press("Control+z")
+    expect_peaks(design, *[PEAK] * 3, 4 * PEAK)
 
 
 def test_warnings_about_a_log_stay_on_the_page(design):
@@ -328,7 +279,7 @@ def test_steep_beginning_does_not_flatten_the_rest(fitted):
     """A curve that is far shorter than the run shows its end, not its beginning."""
     fitted.do(("Total steps", "110"))
     short = PlateauCurve(110, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
-    fitted.expect_forecast("Stable", FIT.predict(short))
+    expect_forecast(fitted, "Stable", FIT.predict(short))
     heights = "line => [...line.points].map(({ y }) => y / line.ownerSVGElement.clientHeight)"
     fit = fitted.page.locator("#losses .fit").evaluate(heights)
     curve = fitted.page.locator("#losses .curve.selected").evaluate(heights)
@@ -339,6 +290,6 @@ def test_steep_beginning_does_not_flatten_the_rest(fitted):
 def test_warmup_of_no_run_has_no_interval(fitted):
     curve = PlateauCurve(1000, warmup_steps=400)
     fitted.do("Edit Cosine", ("Warmup steps", "400"))
-    fitted.expect_forecast("Cosine", FIT.predict(curve))
+    expect_forecast(fitted, "Cosine", FIT.predict(curve))
     expect(fitted.cell("Stable", "difference")).to_contain_text("± ?")
     expect(fitted.notes).to_contain_text("no run had so long a warmup")

@@ -1,7 +1,6 @@
 """The page at several sizes and in every state: nothing is cut off or hidden, and the focus is never lost."""
 
 import re
-from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -35,11 +34,9 @@ def test_axe_finds_no_violation_in_any_state(visit, size, scheme):
             expect(design.dialog).to_be_visible()
             check(name)
             design.press("Escape")
-        design.do("Edit Stages", "Open a log…")
-        text = csv_of(step=10 * STEPS, loss=LOSSES).encode()
-        file: Any = {"name": "run.csv", "mimeType": "text/csv", "buffer": text}
-        design.dialog.get_by_label("Files").set_input_files(file)
-        design.dialog.get_by_label("Trained with").select_option("Cosine")
+        design.do("Edit Stages")
+        design.choose(run=csv_of(step=10 * STEPS, loss=LOSSES))
+        design.set("Trained with", "Cosine")
         expect(design.dialog.get_by_role("button", name="Use this log")).to_be_enabled()
         check("stages, and a log")
         design.accept()

@@ -6,7 +6,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +13,7 @@ from queue import Queue
 from unittest.mock import ANY, Mock
 
 import pytest
+from support.commands import AT_A_TERMINAL
 from support.design.design import ask, request, served
 
 from plateau_jax import PlateauCurve
@@ -63,14 +63,8 @@ def test_questions_of_the_page_are_answered(server) -> None:
 
 # DNS rebinding: a page of a host that resolves to the loopback address must not read anything.
 HOSTS = "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1:{port}.evil.example", "", None
-ORIGINS = (
-    *("http://evil.example", "https://127.0.0.1:{port}", "null", ""),
-    *(
-        "http://127.0.0.1:{port}.evil.example",
-        "http://127.0.0.1:{port}0",
-        "http://localhost:{port}@evil.example",
-    ),
-)
+ORIGINS = ["http://evil.example", "https://127.0.0.1:{port}", "http://127.0.0.1:{port}0", "null", ""]
+ORIGINS += ["http://127.0.0.1:{port}.evil.example", "http://localhost:{port}@evil.example"]
 # Browsers send these types, which forms have, to other origins without a preflight request.
 FORM_TYPES = "text/plain", "application/x-www-form-urlencoded", None
 LENGTHS = None, "", "-1", "x", "²".encode().decode("latin-1"), "1" * 5000, str(MAX_BODY_BYTES + 1)
@@ -160,19 +154,11 @@ def test_internal_error_is_answered(server, monkeypatch, capfd) -> None:
     assert "KeyError: 'a bug'" in capfd.readouterr().err
 
 
-# A process started in the background inherits an ignored SIGINT; one started in a terminal does not.
-AT_A_TERMINAL = """
-import runpy, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-runpy.run_module("plateau_jax", run_name="__main__", alter_sys=True)
-"""
-
-
 @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="Windows has other signals")
 @pytest.mark.parametrize("has_reader", [True, False])
 def test_command_ends_cleanly(has_reader) -> None:
     """With Ctrl-C; also after `| head -1`, which reads the address only."""
-    command = [sys.executable, "-c", AT_A_TERMINAL, "--design", "--no-browser", "--port", "0"]
+    command = [*AT_A_TERMINAL, "--design", "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout
         try:
@@ -210,10 +196,9 @@ def test_browser_is_opened_at_the_address(browser, monkeypatch, capsys) -> None:
         ("--no-browser --port {used}", "Address already in use; --port 0 chooses a free one"),
         ("--port 65536", "--port 65536: bind(): port must be 0-65535"),
         ("--json 10", "argument --json: not allowed with argument --design"),
-        ("--compare", "argument --compare: not allowed with argument --design"),
         ("--peak -1", "peak = -1.0 must be 0, or"),
         ("--warmup-steps 3", "no curve: give TOTAL"),
-        ("--from /no/such/file", "No such file or directory: '/no/such/file'"),
+        ("--cooldown 50 50", "no curve: give TOTAL"),
     ],
 )
 def test_invalid_arguments_are_rejected(server, words, message, capsys) -> None:

@@ -1,6 +1,5 @@
 """The benchmarks run in small, print every table, count correctly and leave nothing behind."""
 
-import csv
 import gc
 import itertools
 import json
@@ -13,6 +12,7 @@ import psutil
 import pytest
 import torch
 from support.docs.pages import PAGES
+from support.forecasts.law_runs import csv_of
 from support.programs import EXAMPLES, Program, finish, run
 from support.training.trees import equal_trees
 from torch import nn
@@ -123,10 +123,10 @@ CASES = [
 ]
 
 
-def losses_of(curve: StagedCurve, steps: range) -> list[float]:
-    progress, noise = schedule_sums(curve, 1.0, np.array(steps))
+def losses_of(curve: StagedCurve, steps: np.ndarray) -> np.ndarray:
+    progress, noise = schedule_sums(curve, 1.0, steps)
     errors = 1 + 1e-3 * np.random.default_rng(len(steps)).standard_normal(len(steps))
-    return ((2.5 + (progress / 500) ** -0.4 + 0.1 * noise**0.8) * errors).tolist()
+    return (2.5 + (progress / 500) ** -0.4 + 0.1 * noise**0.8) * errors
 
 
 def schaipp_log(total: int, decay: float, first: int, scheduler: str = "wsd", lr: float = 1e-3) -> dict:
@@ -134,18 +134,13 @@ def schaipp_log(total: int, decay: float, first: int, scheduler: str = "wsd", lr
     config = {"dataset": "slimpajama", "model": "llama", "n_layer": 12, "n_embd": 768, "lr": lr}
     config |= {"warmup_steps": 100, "iterations": total, "wsd_fract_decay": decay, "scheduler": scheduler}
     length = int(decay * total)
-    end = [(total - 100, 0.1, "cosine")] if scheduler == "cos" else [(total - 100 - length,)]
-    curve = StagedCurve(
-        [
-            (100, 1.0, "cosine" if scheduler == "cos" else "linear"),
-            *end,
-            *([(length, 0.0)] if length else []),
-        ],
-        start=0.01,
-    )
-    steps = range(50, total, 50)
-    losses = dict(zip(steps, losses_of(curve, steps), strict=True))
-    kept = {0: 11.0} | losses if not first else {t: losses[t] for t in losses if t >= first}
+    stages = [(100, 1.0), (total - 100 - length,), (length, 0.0)]
+    if scheduler == "cos":
+        stages = [(100, 1.0, "cosine"), (total - 100, 0.1, "cosine")]
+    steps = np.arange(50, total, 50)
+    losses = losses_of(StagedCurve(stages, start=0.01), steps)
+    logged = {0: 11.0} | dict(zip(steps.tolist(), losses.tolist(), strict=True))
+    kept = {step: loss for step, loss in logged.items() if step >= first}
     return {"config": config, "history": {"val": {"iter": list(kept), "val_loss": list(kept.values())}}}
 
 
@@ -158,26 +153,26 @@ def write_schaipp(clone: Path) -> None:
 
 
 def write_olmo(clone: Path) -> None:
-    total, warmup, folder = {"0.5xC": 3000, "1xC": 6000, "10xC": 6000}, 100, clone / "scripts/scaling/data"
-    kinds = {
-        "peteish-moreeval": lambda n: [(n - 110, 0.1, "cosine"), (11,)],
-        "peteish-moreeval-const": lambda n: [(n - 99,)],
-        "peteish-moreeval-decay": lambda n: [(n - 110 - round((n - 10) / 10),), (n // 10 - 1, 0.1), (11,)],
-    }
-    for kind, stages in kinds.items():
-        (folder / kind).mkdir(parents=True)
-        for name in ["10xC"] if kind == "peteish-moreeval-const" else total:
-            n = total[name]
-            curve = StagedCurve([(warmup - 1, 1.0), *stages(n)], start=1 / warmup)
-            steps = range(50, n + 1, 50)
-            rows = zip(steps, losses_of(curve, steps), strict=True)
-            with (folder / kind / f"190M-{name}.csv").open("w", newline="") as file:
-                writer = csv.writer(file)
-                columns = "eval/c4_en-validation/CrossEntropyLoss", "optim/learning_rate_group0"
-                writer.writerow(["_step", *columns, "learning_rate_peak"])
-                for step, loss in rows:
-                    if kind != "peteish-moreeval-decay" or step > 0.8 * n:
-                        writer.writerow([step, loss, 1e-3 * float(curve(step - 1)), 1e-3])
+    folder = clone / "scripts" / "scaling" / "data"
+    for name, total in {"0.5xC": 3000, "1xC": 6000, "10xC": 6000}.items():
+        decay = total // 10 - 1
+        kinds = {
+            "peteish-moreeval": [(total - 110, 0.1, "cosine"), (11,)],
+            "peteish-moreeval-decay": [(total - 110 - decay,), (decay, 0.1), (11,)],
+        }
+        if name == "10xC":
+            kinds["peteish-moreeval-const"] = [(total - 99,)]
+        for kind, stages in kinds.items():
+            curve, steps = StagedCurve([(99, 1.0), *stages], start=0.01), np.arange(50, total + 1, 50)
+            is_kept = steps > (0.8 * total if kind.endswith("decay") else 0)
+            columns = {
+                "_step": steps[is_kept],
+                "eval/c4_en-validation/CrossEntropyLoss": losses_of(curve, steps)[is_kept],
+                "optim/learning_rate_group0": 1e-3 * curve(steps[is_kept] - 1).astype(float),
+                "learning_rate_peak": [1e-3] * is_kept.sum(),
+            }
+            (folder / kind).mkdir(parents=True, exist_ok=True)
+            (folder / kind / f"190M-{name}.csv").write_text(csv_of(**columns))
 
 
 def test_benchmark_reads_both_clones(tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from inspect import signature
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import optax
 import pytest
 import torch
 from flax import nnx
-from support.docs.defaults import ACCUMULATES_IN_FLOAT32, differences
+from support.docs.pages import program_named, sections
 from torch import nn
 from torch.nn import functional
 
@@ -19,11 +20,25 @@ from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
-BY_HEADING = differences()
+INTRODUCTION, *SECTIONS = sections(program_named("Clipping gradients").page)
+ACCUMULATES_IN_FLOAT32 = "accumulator_dtype" in signature(optax.MultiSteps).parameters
+"""True from optax 0.2.8 on; older versions accumulate in the dtype of the gradients."""
 LR = 0.01
 WEIGHTS, *GRADIENTS = np.random.default_rng(0).normal(size=(9, 50)) * np.logspace(1, -9, 50)
 
 assert_equal_float64 = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14)
+
+
+def run(heading, index=0, **names):
+    """Run a block of the page, with these values for names of its first block, and return its names."""
+    (section,) = (section for section in SECTIONS if section.heading == heading)
+    blocks = [block.code for block in section.blocks if block.language.startswith("py")]
+    namespace = {}
+    exec(INTRODUCTION.python(), namespace)
+    assert names.keys() <= namespace.keys()
+    namespace |= names
+    exec(blocks[index], namespace)
+    return namespace
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +80,7 @@ def optax_weights(tx, weights, gradients):
 )
 def test_weight_decay_matches_torch(index, optimizer_class, options):
     assert_equal_float64(
-        optax_weights(BY_HEADING["Weight decay"].run(index, lr=LR, **options)["tx"], WEIGHTS, GRADIENTS),
+        optax_weights(run("Weight decay", index, lr=LR, **options)["tx"], WEIGHTS, GRADIENTS),
         torch_weights(partial(optimizer_class, lr=LR, **options), WEIGHTS, GRADIENTS),
     )
 
@@ -82,20 +97,20 @@ def test_clipping_matches_torch(rng):
         return {name: parameter.grad.numpy() for name, parameter in parameters.items()}
 
     for max_norm in norm / 2, norm * (1 - 1e-9), norm, norm + 5e-7, 2 * norm:
-        tx = BY_HEADING["Clipping gradients"].run()["clip_as_torch"](max_norm)
+        tx = run("Clipping gradients")["clip_as_torch"](max_norm)
         clipped, _ = tx.update(gradients, tx.init(gradients))
         jax.tree.map(assert_equal_float64, clipped, clipped_by_torch(max_norm))
 
 
 def test_micro_batches_match_torch():
-    count, block = 3, BY_HEADING["Micro-batches"]
+    count = 3
     parameter = nn.Parameter(torch.tensor(WEIGHTS))
     for gradient in GRADIENTS[:count]:
         (parameter * torch.tensor(gradient)).sum().backward()
     total = parameter.grad.numpy()
 
     def accumulate(index, *dtype):
-        tx = block.run(index)["sum_of_micro_batches"](optax.sgd(-1.0), count, *dtype)
+        tx = run("Micro-batches", index)["sum_of_micro_batches"](optax.sgd(-1.0), count, *dtype)
         return optax_weights(tx, np.zeros(50), GRADIENTS[:count])
 
     np.testing.assert_allclose(accumulate(0), total, rtol=1e-6, atol=1e-6)
@@ -112,13 +127,13 @@ def test_rmsprop_matches_torch():
         parameter.grad = torch.tensor(gradient)
         optimizer.step()
         scheduler.step()
-    tx = BY_HEADING["RMSprop"].run(lr=optax_schedule(curve, LR), momentum=0.9)["tx"]
+    tx = run("RMSprop", lr=optax_schedule(curve, LR), momentum=0.9)["tx"]
     assert_equal_float64(optax_weights(tx, WEIGHTS, GRADIENTS), parameter.detach().numpy())
 
 
 def test_norm_layers_match_torch():
     inputs = np.float32(1e-3) * np.tile([1, -1], 4)[None].astype("float32")
-    block = BY_HEADING["ε of normalization layers"].run(width=8, groups=2, rngs=nnx.Rngs(0))
+    block = run("ε of normalization layers", width=8, groups=2, rngs=nnx.Rngs(0))
     layers = {"layer_norm": nn.LayerNorm(8), "group_norm": nn.GroupNorm(2, 8), "rms_norm": nn.RMSNorm(8)}
     for name, layer in layers.items():
         expected = layer(torch.tensor(inputs)).detach().numpy()
@@ -126,8 +141,8 @@ def test_norm_layers_match_torch():
 
 
 def test_batch_norm_matches_torch(rng):
-    inputs, block = rng.normal(size=(5, 3)).astype("float32"), BY_HEADING["BatchNorm"]
-    torch_layer, layer = nn.BatchNorm1d(3), block.run(width=3, rngs=nnx.Rngs(0))["batch_norm"]
+    inputs = rng.normal(size=(5, 3)).astype("float32")
+    torch_layer, layer = nn.BatchNorm1d(3), run("BatchNorm", width=3, rngs=nnx.Rngs(0))["batch_norm"]
     torch_layer(torch.tensor(inputs))
     layer(inputs)
     np.testing.assert_allclose(layer.mean[...], torch_layer.running_mean.numpy(), rtol=1e-5)
@@ -138,11 +153,11 @@ def test_batch_norm_matches_torch(rng):
 
 def test_gelu_matches_torch():
     x = np.linspace(-5, 5, 101)
-    assert_equal_float64(BY_HEADING["GELU"].run()["gelu"](x), functional.gelu(torch.tensor(x)).numpy())
+    assert_equal_float64(run("GELU")["gelu"](x), functional.gelu(torch.tensor(x)).numpy())
 
 
 def test_initial_weights_match_torch():
-    block = BY_HEADING["Initial weights"].run(width=400, rows=500, rngs=nnx.Rngs(0))
+    block = run("Initial weights", width=400, rows=500, rngs=nnx.Rngs(0))
     linear, torch_linear = block["linear"], nn.Linear(400, 500)
     for ours, theirs in ((linear.kernel, torch_linear.weight), (linear.bias, torch_linear.bias)):
         assert ours[...].shape == tuple(theirs.shape)[::-1]
@@ -164,13 +179,13 @@ def test_attention_mask_matches_torch(rng):
         expected = attention(*flat, attn_mask=torch.tensor(mask))[0].unflatten(2, (2, 8)).numpy()
     query, key, value = map(jnp.asarray, (query, key, value))
     # jax.nn.dot_product_attention, which nnx calls, computes the softmax in float32 even with x64 enabled.
-    from_page = BY_HEADING["Attention masks"].run()["attention"](query, key, value, mask)
+    from_page = run("Attention masks")["attention"](query, key, value, mask)
     np.testing.assert_allclose(from_page, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_losses_match_torch(rng):
     outputs, targets, logits = rng.normal(size=(3, 6, 5))
-    classes, block = rng.integers(5, size=6), BY_HEADING["Losses"].run()
+    classes, block = rng.integers(5, size=6), run("Losses")
     squared = functional.mse_loss(torch.tensor(outputs), torch.tensor(targets)).item()
     assert_equal_float64(block["mse_loss"](outputs, targets), squared)
     entropy = functional.cross_entropy(torch.tensor(logits), torch.tensor(classes)).item()

@@ -1,5 +1,6 @@
 """Figures that the examples print, against their definitions; states that move between devices."""
 
+import math
 import re
 import runpy
 from types import SimpleNamespace
@@ -15,6 +16,38 @@ from support.programs import EXAMPLES, number_after
 from plateau_jax import StagedCurve, optax_schedule, resume_record
 
 pytestmark = pytest.mark.slow
+
+
+def test_same_training_run_in_both_frameworks(ran):
+    _, lines = ran("train_digits.py")
+    assert "steps at which the two learning rates differ: 0 of 60" in lines
+    assert number_after("largest difference between the two losses", lines) < 1e-5
+    assert number_after("test accuracy in JAX", lines) > 70
+    assert number_after("test accuracy in PyTorch", lines) > 70
+
+
+def test_sweep_finds_a_plateau_that_helps(ran):
+    _, lines = ran("sweep.py")
+    assert "learning rates ≠ peak · curve(step):        0 of 3880" in lines  # 97 curves, 40 steps
+    assert number_after("largest difference between their losses", lines) < 1e-4
+    (best,) = (line.split()[-1] for line in lines if line.startswith("the best, a plateau"))
+    without = number_after("held-out loss without a plateau:", lines)
+    assert float(best) < without < math.log(10)
+
+
+def test_models_beat_simple_forecasts(ran):
+    _, lines = ran("train_gpt.py")
+    of_frequencies = number_after("loss of byte frequencies:", lines)
+    assert number_after("loss of the model:", lines) < of_frequencies < math.log(256)
+    _, lines = ran("train_lstm.py")
+    assert number_after("LSTM:", lines) < 0.9 * number_after("last year's changes:", lines)
+
+
+def test_batch_plan_keeps_the_learning_rates(ran):
+    _, lines = ran("batch_plan.py")
+    for pair in ("at equal tokens in PyTorch: 0 of 25", "at equal tokens in JAX: 0 of 25"):
+        assert f"learning rates that differ {pair}" in lines
+    assert "learning rates that differ between PyTorch and JAX: 0 of 70" in lines
 
 
 def test_branched_runs_agree_and_cool_down(ran):
@@ -62,14 +95,10 @@ def test_running_averages_replace_a_cooldown(ran):
     assert number_after("largest difference between a running average and the merge:", lines) < 1e-5
 
 
-@pytest.fixture
-def bloom_filters(monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)
-    return SimpleNamespace(**runpy.run_path(str(EXAMPLES / "bloom_filters.py")))
-
-
 @pytest.mark.parametrize(("count", "bits", "hashes"), [(8200, 64, 8), (1, 100, 1), (500, 1000, 30)])
-def test_encoding_at_once_matches_row_by_row(bloom_filters, count, bits, hashes):
+def test_encoding_at_once_matches_row_by_row(count, bits, hashes, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    bloom_filters = SimpleNamespace(**runpy.run_path(str(EXAMPLES / "bloom_filters.py")))
     arguments = bloom_filters.SURNAMES, count, bits, bloom_filters.positions(bits, hashes)
     at_once = bloom_filters.encode_at_once(*arguments)
     row_by_row = bloom_filters.encode_row_by_row(*arguments)
@@ -83,6 +112,7 @@ def test_encoding_at_once_matches_row_by_row(bloom_filters, count, bits, hashes)
 
 def test_network_beats_linear_model_beats_most_frequent(ran):
     _, lines = ran("train_bloom.py")
+    assert re.fullmatch(r"4,000 names row by row \d+ ms, at once .+ times as fast", lines[-1])
     rows = (re.fullmatch(r"  (.+?): +([\d.]+) +([\d.]+) +([\d.]+)", line) for line in lines)
     scores = {row[1]: tuple(map(float, row.groups()[1:])) for row in rows if row}
     assert list(scores) == ["network", "linear model", "most frequent", "all bits, by the key"]
@@ -95,7 +125,11 @@ def test_network_beats_linear_model_beats_most_frequent(ran):
 
 
 def test_each_device_holds_half_of_the_state(ran):
+    """And the losses are those of one device."""
     _, lines = ran("train_flax.py")
+    assert "  learning rates that differ:             0 of 100" in lines
+    assert number_after("difference of the last training loss", lines) <= 1e-6
+    assert number_after("difference of the last held-out loss", lines) <= 1e-6
     (line,) = (line for line in lines if line.startswith("weights and moments"))
     total, share = map(float, re.findall(r"([\d.]+) MB", line))
     assert total > 0.8

@@ -1,6 +1,5 @@
-"""The examples as tables: what a small run promises, what a resumed run prints, and wrong arguments."""
+"""The examples: their pictures, what a resumed run prints, and wrong arguments."""
 
-import math
 import re
 import subprocess
 import sys
@@ -17,66 +16,10 @@ from support.programs import (
     assert_rejected,
     interrupt,
     later_lines,
-    number_after,
     run,
 )
 
 pytestmark = pytest.mark.slow
-
-# What holds for the output of a small run.
-CLAIMS = [
-    ("train_digits.py", lambda o: "steps at which the two learning rates differ: 0 of 60" in o.lines),
-    ("train_digits.py", lambda o: o.number("largest difference between the two losses") < 1e-5),
-    (
-        "train_digits.py",
-        lambda o: min(o.number("test accuracy in JAX"), o.number("test accuracy in PyTorch")) > 70,
-    ),
-    (
-        "sweep.py",
-        lambda o: "learning rates ≠ peak · curve(step):        0 of 3880" in o.lines,
-    ),  # 97 curves, 40 steps
-    ("sweep.py", lambda o: o.number("largest difference between their losses") < 1e-4),
-    (
-        "sweep.py",
-        lambda o: o.loss("the best, a plateau") < o.loss("held-out loss without a plateau") < math.log(10),
-    ),
-    (
-        "train_gpt.py",
-        lambda o: o.number("loss of the model:") < o.number("loss of byte frequencies:") < math.log(256),
-    ),
-    ("train_lstm.py", lambda o: o.number("LSTM:") < 0.9 * o.number("last year's changes:")),
-    (
-        "train_bloom.py",
-        lambda o: re.fullmatch(r"4,000 names row by row \d+ ms, at once .+ times as fast", o.lines[-1]),
-    ),
-    ("train_flax.py", lambda o: "  learning rates that differ:             0 of 100" in o.lines),
-    ("train_flax.py", lambda o: o.number("difference of the last training loss") <= 1e-6),
-    ("train_flax.py", lambda o: o.number("difference of the last held-out loss") <= 1e-6),
-    ("batch_plan.py", lambda o: "learning rates that differ at equal tokens in PyTorch: 0 of 25" in o.lines),
-    ("batch_plan.py", lambda o: "learning rates that differ at equal tokens in JAX: 0 of 25" in o.lines),
-    ("batch_plan.py", lambda o: "learning rates that differ between PyTorch and JAX: 0 of 70" in o.lines),
-]
-
-
-class Output:
-    """The lines of a run, and the first or the last number of the line that begins with a label."""
-
-    def __init__(self, lines):
-        self.lines = lines
-
-    def number(self, label):
-        return number_after(label, self.lines)
-
-    def loss(self, label):
-        (line,) = (line for line in self.lines if line.startswith(label))
-        return float(re.findall(r"[\d.]+", line)[-1])
-
-
-@pytest.mark.parametrize(("script", "claim"), CLAIMS, ids=range(len(CLAIMS)))
-def test_small_run_keeps_its_promise(script, claim, ran):
-    _, lines = ran(script)
-    assert claim(Output(lines)), lines
-
 
 WITH_PICTURE = ["train_digits", "sweep", "branch_cooldowns", "train_lstm", "train_bloom", "batch_plan"]
 

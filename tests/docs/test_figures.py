@@ -28,15 +28,11 @@ def test_bounds_next_to_published_losses_match_curves():
     assert [f"{bound:.3f}" for bound in compare(curves).bounds] == [figure for *_, figure in rows] != []
 
 
-def notebook_output() -> str:
-    notebook = json.loads((EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    return "".join(line for output in outputs for line in output.get("text", []))
-
-
 def test_figures_of_the_notebook_are_those_it_printed():
     """Those in lines that link to it, and the table of plateaus."""
-    printed = notebook_output()
+    notebook = json.loads((EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    printed = "".join(line for output in outputs for line in output.get("text", []))
     quoting = [line for line in TEXT.splitlines() if "the notebook](" in line.lower()]
     figures = [figure for line in quoting for figure in re.findall(r"\d\.\d+", line)]
     assert set(figures) <= set(re.findall(r"\d\.\d+", printed))

@@ -1,8 +1,21 @@
-"""`python -m plateau_jax`, run in this process."""
+"""`python -m plateau_jax`, run in this process or another one."""
+
+import sys
 
 import pytest
 
 from plateau_jax.__main__ import main
+
+AT_A_TERMINAL = [
+    sys.executable,
+    "-c",
+    """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("plateau_jax", run_name="__main__", alter_sys=True)
+""",
+]
+"""The command in a process that does not ignore Ctrl-C, as one that was started in the background does."""
 
 
 def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
