@@ -8,9 +8,9 @@ import pytest
 import torch
 from support.pairs import pairs
 from support.training.by_hand import ByHand
+from support.training.cuda_graphs.graphs import Tape
 from support.training.kinds_of_run import KINDS, ON_DEVICE, Kind, half_loss, weighted_loss
 from support.training.models import Net, batches, device_pair_loss, mean_loss, nonfinite
-from support.training.operators import Tape
 from support.training.optimizers import OTHERS, make_optimizer
 from support.training.reads import reads_of
 from support.training.steps import CURVE, check_resume, make_step, state_kept_by_skips
