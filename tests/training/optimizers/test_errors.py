@@ -112,16 +112,6 @@ def test_scheduler_attached_later_is_rejected(build: Callable[[], TrainStep], sc
         assert equal_trees(step(data[number]), reference(data[number]))
 
 
-def test_fused_sgd_of_half_precision_is_rejected_later() -> None:
-    model = Net()
-    step = make_step(model=model, optimizer=SGD(model.bfloat16().parameters(), lr=0.25))
-    step.optimizer.param_groups[0]["fused"] = True
-    with pytest.raises(ValueError, match=r"torch.bfloat16 parameters unchanged"):
-        step(None)
-    model.float()
-    train(step, batches(1))
-
-
 @each_row(
     [
         (lambda step: step.load_state_dict(two(RMSprop, NAdam).state_dict()), ValueError,
