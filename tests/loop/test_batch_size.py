@@ -199,17 +199,18 @@ def test_random_states_are_restored() -> None:
     def draw() -> list[float]:
         return [float(torch.rand(())), float(np.random.rand()), random.random()]  # noqa: NPY002 - the global generator
 
+    def step(*_: Tensor) -> None:
+        draw()
+
+    def make_step() -> Callable[..., None]:
+        draw()
+        return step
+
     def make_batch(size: int) -> Tensor:
         draw()
         if size > 3:
             exhaust()
         return torch.rand(size, 2)
-
-    def make_step() -> TrainStep:
-        model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
-        return TrainStep(
-            model, make_optimizer("adamw", model), lambda model, batch: model(batch).mean(), CURVE
-        )
 
     torch.manual_seed(0), np.random.seed(0), random.seed(0)  # noqa: NPY002 - the global generator
     expected = draw()

@@ -27,7 +27,6 @@ from support.training.models import (
 from support.training.reads import reads_of
 from torch import Tensor, nn
 
-from plateau_jax import CurveWarning
 from torch_bridge import evaluate
 from torch_bridge.distributed import processes
 
@@ -192,11 +191,6 @@ def test_errors(row: Any) -> None:
     check_error(row, net=net, recurrent=recurrent, initial=recurrent.initial())
     assert net.training
     assert recurrent.training
-
-
-def test_accuracy_in_the_place_of_a_weight_warns() -> None:
-    with pytest.warns(CurveWarning, match="loss_fn returned a weight that is not a whole number"):
-        evaluate(Net(), batches(1), lambda *arguments: (mean_loss(*arguments), 0.75))
 
 
 # Several ranks. `distributed/test_ranks` has the means over all of them, and the fillers.
