@@ -126,7 +126,7 @@ def test_guards_run_no_operator() -> None:
     betas = step.optimizer.param_groups[0]["betas"] = [0.9, torch.tensor(0.99)]
     guards = Guards(step.model, step.optimizers)
     with Tape() as tape:
-        for index, value in ((0, 0.5), (1, 0.99)):
+        for index, value in ((0, 0.5), (1, torch.tensor(0.99))):
             assert not guards.failed()
             betas[index] = value
             assert guards.failed()
