@@ -124,9 +124,10 @@ def test_guards_run_no_operator() -> None:
     step = gpu_step(device="cpu")
     train(step, batches(1))
     betas = step.optimizer.param_groups[0]["betas"] = [0.9, torch.tensor(0.99)]
+    changes = [(0, 0.5), (1, torch.tensor(0.99))]
     guards = Guards(step.model, step.optimizers)
     with Tape() as tape:
-        for index, value in ((0, 0.5), (1, torch.tensor(0.99))):
+        for index, value in changes:
             assert not guards.failed()
             betas[index] = value
             assert guards.failed()
