@@ -9,14 +9,17 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
+from support.training.by_hand import ByHand
 from support.training.cuda_graphs.gpu import gpu_step, graphs_of, on_gpu
 from support.training.cuda_graphs.graphs import Tape, captured_step
+from support.training.kinds_of_run import Kind
 from support.training.models import Net, batches, counting_loss, nonfinite, seeded
 from support.training.steps import train
 from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
 
-from plateau_jax import DataClock
+from plateau_jax import DataClock, StagedCurve
+from torch_bridge import follow
 from torch_bridge.training.cuda_graphs import Guards
 
 
@@ -133,6 +136,33 @@ def test_guards_run_no_operator() -> None:
             assert guards.failed()
             guards.record()
     assert not tape.operators
+
+
+def test_followed_settings_match_hand_written_loop(device: str) -> None:
+    """Each change is noticed; a graph is captured once the values have been constant for some updates."""
+    options: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.5, "fused": True, "capturable": True}
+
+    def build(model: nn.Module) -> Any:
+        return torch.optim.AdamW(model.parameters(), **options)
+
+    step = captured_step(device, optimizers=build)
+    by_hand = ByHand(Kind(build, model=lambda: Net().to(device)))
+    stairs = StagedCurve([(4,), (4, 0.5), (8,), (0, 0.25), (8,)], start=1.0)
+    constant = StagedCurve([(30,)], start=0.5)
+    followers = [
+        follow(step.optimizer, "weight_decay", stairs), follow(step.optimizer, ("betas", 0), constant)
+    ]  # fmt: skip
+    recorded = []
+    for number, batch in enumerate(on_gpu(batches(26), device)):
+        step(batch)
+        recorded.append(len(graphs_of(step).captured))
+        for follower in followers:
+            follower.step()
+        betas = 0.9 * constant(number), 0.999
+        by_hand.groups[0].update(weight_decay=0.5 * stairs(number), betas=betas)
+        by_hand.update([batch])
+    assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
+    assert recorded == [0] * 3 + [1] * 2 + [0] * 6 + [1] * 5 + [0] * 3 + [1] * 7
 
 
 @examples(20)
