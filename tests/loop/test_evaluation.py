@@ -3,12 +3,18 @@
 import math
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support import evaluated
+from support.data.batches_by_rank import process
+from support.distributed.processes import error_of, run_checks
+from support.distributed.threads import on_ranks
 from support.errors import check_error, each_row
+from support.evaluated import named_loss
 from support.training.models import (
     Net,
     Recurrent,
@@ -21,8 +27,8 @@ from support.training.models import (
 from support.training.reads import reads_of
 from torch import Tensor, nn
 
-from plateau_jax import CurveWarning
 from torch_bridge import evaluate
+from torch_bridge.distributed import processes
 
 LOSSES: dict[str, Any] = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss}
 
@@ -187,6 +193,54 @@ def test_errors(row: Any) -> None:
     assert recurrent.training
 
 
-def test_accuracy_in_the_place_of_a_weight_warns() -> None:
-    with pytest.warns(CurveWarning, match="loss_fn returned a weight that is not a whole number"):
-        evaluate(Net(), batches(1), lambda *arguments: (mean_loss(*arguments), 0.75))
+# Several ranks. `distributed/test_ranks` has the means over all of them, and the fillers.
+
+
+@pytest.mark.slow
+def test_ranks_make_the_same_passes(tmp_path: Path) -> None:
+    run_checks([evaluated], tmp_path, processes=3)
+
+
+def test_carry_stays_on_its_rank() -> None:
+    data = [batches(count, time=4, seed=count) for count in (3, 1)]
+    models = [Recurrent() for _ in data]
+
+    def evaluate_rank() -> float:
+        rank = processes.rank()
+        return evaluate(models[rank], data[rank], carried_loss, carry=models[rank].initial())
+
+    alone = [evaluate(models[0], local, carried_loss, carry=models[0].initial()) for local in data]
+    assert on_ranks(evaluate_rank, 2) == pytest.approx([(3 * alone[0] + alone[1]) / 4] * 2)
+
+
+def _named_by_rank(model: nn.Module, batch: Any) -> dict[str, Any]:
+    return {f"loss of {processes.rank()}": mean_loss(model, batch)}
+
+
+DIFFER = "TypeError: loss_fn returned different names on different ranks, or a mean on one and a pair"
+
+
+@pytest.mark.parametrize(
+    ("count", "loss_fns", "message"),
+    [
+        (0, (pair_loss, pair_loss), "ValueError: batches is empty"),
+        (2, (mean_loss, pair_loss), DIFFER),
+        (2, (_named_by_rank, _named_by_rank), DIFFER),
+        (2, (pair_loss, named_loss), DIFFER),
+    ],
+)
+def test_errors_of_all_ranks(count: int, loss_fns: Any, message: str) -> None:
+    models = [Net() for _ in loss_fns]
+
+    def evaluate_rank() -> str:
+        rank = processes.rank()
+        return error_of(evaluate, models[rank], batches(count), loss_fns[rank])
+
+    assert all(error.startswith(message) for error in on_ranks(evaluate_rank, 2))
+
+
+def test_several_processes_need_a_group() -> None:
+    model = Net()
+    with process(1, 2), pytest.raises(RuntimeError, match="WORLD_SIZE = 2, but there is no process group"):
+        evaluate(model, batches(2), mean_loss)
+    assert model.training

@@ -35,6 +35,24 @@ def inference_net() -> Net:
         return Net()
 
 
+def update_with_aux(change: Callable[[Any], Any]) -> None:
+    make_step(loss_fn=lambda model, batch: change(mean_loss(model, batch)), has_aux=True)(*batches(1))
+
+
+def update_with_carry(change: Callable[[Any, Any], Any]) -> None:
+    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
+        return change(*carried_loss(model, batch, carry))
+
+    make_step(model=Recurrent(), loss_fn=loss_fn, carry=Recurrent().initial())(*batches(1, time=3))
+
+
+CARRIES: list[Callable[[Any, Any], Any]] = [
+    lambda loss, carry: (loss, (carry[0][:, :2], carry[1])),
+    lambda loss, carry: (loss, (carry[0][None], carry[1])),
+    lambda loss, carry: (loss, [*carry]),
+    lambda loss, carry: (loss, (carry[0], 1.0)),
+    lambda loss, carry: (loss, (carry[0], carry[1].to("meta"))),
+]
 ERRORS: list[Any] = [
     (lambda build: build(precision="tf32"), ValueError, "precision = 'tf32'", "fp32"),
     (lambda build: build(loss_fn=None), TypeError, "loss_fn = None", "callable"),
@@ -90,6 +108,11 @@ ERRORS: list[Any] = [
      "made under torch.inference_mode()"),
     (lambda build: build(model=nn.Sequential(nn.LazyLinear(2))), ValueError,
      "dummy batch"),
+    # The results of a loss function with aux or a carry; `update/test_loss` has the losses.
+    *each(lambda value: update_with_aux(value), [lambda loss: loss, lambda loss: (loss, {"n": 3})],
+          TypeError, "loss_fn returned"),
+    (lambda: update_with_carry(lambda loss, carry: loss), TypeError, "must return (loss, carry)"),
+    *each(lambda value: update_with_carry(value), CARRIES, ValueError, "loss_fn returned a carry"),
     # A step that has been built, and the functions around it.
     (lambda step: step(), TypeError, "batch"),
     *each(lambda step, value: step.load_state_dict(value), [Path("state.pt"), "state.pt"], ValueError,
@@ -116,61 +139,6 @@ def test_errors(row: Any) -> None:
     objects = {"model": model, "optimizer": optimizer, "first": first, "last": last, "step": step}
     check_error(row, build=build, **objects)
     assert equal_trees(step(batch), reference(batch))
-
-
-def _loss_and_aux(model: nn.Module, batch: Any) -> Any:
-    loss = mean_loss(model, batch)
-    return loss, {"loss": loss}
-
-
-KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "loss": (mean_loss, {}),
-    "aux": (_loss_and_aux, {"has_aux": True}),
-    "carry": (carried_loss, {"carry": Recurrent().initial()}),
-}
-# What is returned in place of the right value; the error, and what it names.
-RETURNED: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
-    ("loss", lambda value: value.detach(), ValueError, "the loss has no gradient with respect to any"),
-    ("loss", lambda value: {}["missing"], KeyError, "missing"),
-    ("aux", lambda value: value[0], TypeError, "loss_fn returned"),
-    ("aux", lambda value: (value[0], {"n": 3}), TypeError, "loss_fn returned"),
-    ("carry", lambda value: value[0], TypeError, r"must return \(loss, carry\)"),
-    ("carry", lambda value: (value[0], (value[1][0][:, :2], value[1][1])), ValueError, "carry"),
-    ("carry", lambda value: (value[0], (value[1][0][None], value[1][1])), ValueError, "carry"),
-    ("carry", lambda value: (value[0], [*value[1]]), ValueError, "carry"),
-    ("carry", lambda value: (value[0], (value[1][0], 1.0)), ValueError, "carry"),
-    ("carry", lambda value: (value[0], (value[1][0], value[1][1].to("meta"))), ValueError, "carry"),
-]
-
-
-@pytest.mark.parametrize(("kind", "wrong", "error", "message"), RETURNED, ids=range(len(RETURNED)))
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_wrong_value_changes_nothing(
-    kind: str, wrong: Callable[[Any], Any], error: type[Exception], message: str, pieces: int
-) -> None:
-    function, options = KINDS[kind]
-    data = batches(pieces, time=3 if kind == "carry" else None)
-    is_wrong = False
-
-    def replaced(*arguments: Any) -> Any:
-        is_last = any(argument is data[-1] for argument in arguments)
-        value = function(*arguments)
-        return wrong(value) if is_wrong and is_last else value
-
-    step, reference = (
-        make_step(model=Recurrent() if kind == "carry" else None, **options | {"loss_fn": chosen})
-        for chosen in (replaced, function)
-    )
-    assert equal_trees(step(*data), reference(*data))
-    before, is_wrong = state_kept_by_skips(step), True
-    for _ in range(2):
-        with pytest.raises(error, match=message):
-            step(*data)
-        assert equal_trees(state_kept_by_skips(step), before)
-        assert all(parameter.grad is None for parameter in step.model.parameters())
-    is_wrong = False
-    assert equal_trees(step(*data), reference(*data))
-    assert equal_trees(state_kept_by_skips(step), state_kept_by_skips(reference))
 
 
 @pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])

@@ -6,11 +6,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support.pairs import pairs
 from support.training.by_hand import ByHand
+from support.training.cuda_graphs.graphs import Tape
 from support.training.kinds_of_run import KINDS, ON_DEVICE, Kind, half_loss, weighted_loss
 from support.training.models import Net, batches, device_pair_loss, mean_loss, nonfinite
-from support.training.operators import Tape
 from support.training.optimizers import OTHERS, make_optimizer
 from support.training.reads import reads_of
 from support.training.steps import CURVE, check_resume, make_step, state_kept_by_skips
@@ -64,7 +63,7 @@ def check_equals_loop_by_hand(kind: Kind) -> None:
         results.append(step(*micro_batches))
         assert all(parameter.grad is None for parameter in step.model.parameters())
     # Compared at the end: no later update may write into an earlier result.
-    for result, wanted in pairs(results, expected):
+    for result, wanted in zip(results, expected, strict=True):
         assert equal_trees([result.lr, result.counters], list(wanted[2:4]))
         assert equal_trees(
             [result.applied, result.skipped, result.curve_step, result.consumed], list(wanted[3])

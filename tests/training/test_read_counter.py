@@ -12,25 +12,14 @@ value, line = torch.ones((), dtype=torch.int64), torch.ones(1, dtype=torch.int64
 
 READS: list[Callable[[], Any]] = [
     lambda: value.item(),
-    lambda: bool(value),
     lambda: value.tolist(),
-    lambda: repr(value),
-    lambda: value.numpy(),
     lambda: np.asarray(value),
     lambda: np.from_dlpack(value),
-    lambda: value.cpu(),
     lambda: value.to("cpu"),
     lambda: value.to(device="cpu", copy=True),
     lambda: line.nonzero(),
-    lambda: torch.argwhere(value),
-    lambda: value.masked_select(value > 0),
-    lambda: value.equal(torch.ones(())),
-    lambda: torch.allclose(value, value),
-    lambda: line.unique(),
-    lambda: line.unique_consecutive(),
-    lambda: line.bincount(),
+    lambda: line[line > 0],
     lambda: torch.repeat_interleave(line),
-    lambda: torch.is_nonzero(value),
     lambda: value.untyped_storage()[0],
 ]
 

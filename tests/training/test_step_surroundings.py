@@ -1,7 +1,5 @@
 """The training step in unusual surroundings: copies, devices, modes, threads; and when it is printed."""
 
-import copy
-import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -153,21 +151,6 @@ def test_surroundings_make_no_difference(situation: Any, options: dict[str, Any]
     assert equal_trees([tuple(result) for result in results], [tuple(result) for result in expected])
     if step is not None:
         assert equal_trees(step.state_dict(), reference.state_dict())
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
-@pytest.mark.parametrize("name", NAMES)
-def test_copies_of_model_and_optimizer_are_independent(copied: Callable[[Any], Any], name: str) -> None:
-    step, reference, data = make_step(name), make_step(name), batches(8)
-    assert equal_trees(train(step, data[:3]), train(reference, data[:3]))
-    model, optimizer = copied((step.model, step.optimizer))
-    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    assert equal_trees(train(step, data[3:]), train(reference, data[3:]))
-    assert equal_trees((model.state_dict(), optimizer.state_dict()), before)
-    other = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=0)
-    kept = step.state_dict()
-    train(other, data)
-    assert equal_trees(step.state_dict(), kept)
 
 
 def test_lazy_model_trains_after_a_dummy_batch() -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import call
 from typing import Any, cast
 
-import numpy as np
 import torch
 from hypothesis import strategies as st
 from support.training.models import Batch, Net, mean_loss
@@ -59,13 +58,6 @@ def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None
     step.load_state_dict(state)
 
 
-def lrs_of(step: TrainStep, applied: int) -> np.ndarray:
-    """Return the learning rate of each group after this number of updates, by definition."""
-    return np.array(
-        [CURVE(applied) * np.float32(group["initial_lr"]) for group in step.optimizer.param_groups]
-    )
-
-
 def state_kept_by_skips(step: TrainStep) -> dict[str, Any]:
     """Return the state without learning rates, random numbers and the loss scale's counter."""
     state = cast("dict[str, Any]", step.state_dict())
@@ -85,7 +77,8 @@ def check_resume(
 ) -> None:
     """Compare a run with one that new steps resume from a file at each of these updates.
 
-    Every second load takes place in inference mode, with another default device.
+    Every second load takes place in inference mode, with another default device. The states have the
+    versions of the modules, as torch's have.
     """
     seed = torch.default_generator.manual_seed  # torch.manual_seed records a traceback each time
     seed(1)
@@ -93,7 +86,8 @@ def check_resume(
     results: list[Any] = []
     for number, update in enumerate([*updates, None]):
         if number in stops:
-            state = uninterrupted.state_dict()
+            state: Any = uninterrupted.state_dict()
+            assert state["model"]._metadata == cast("Any", uninterrupted.model.state_dict())._metadata
             states[number] = state, copy.deepcopy(state)
         if number < len(updates):
             results.append(run(uninterrupted, update))

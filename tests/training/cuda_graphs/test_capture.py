@@ -1,36 +1,21 @@
 """Warm-ups, captures and replays, with a stand-in for CUDA graphs."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.training.cuda_graphs.graphs import (
-    WARM_UPS,
-    FakeGraph,
-    Sums,
-    graphs_for,
-    without_cuda,
-)
+from support.training.cuda_graphs.graphs import WARM_UPS, FakeGraph, Sums, graphs_for, without_cuda
 from support.training.trees import equal_trees
 from torch import Tensor
-from torch._dynamo.testing import CompileCounter
 
 MAX_GRAPHS, MAX_SHAPES = 8, 64
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _without_cuda() -> Any:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        without_cuda(monkeypatch)
-        yield
-
-
 @pytest.fixture(autouse=True)
-def _no_captures() -> None:
-    FakeGraph.captures = 0
+def _without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_cuda(monkeypatch)
 
 
 def batch(rows: int = 2, value: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -153,29 +138,3 @@ def test_loss_writing_to_batch_grows_no_history() -> None:
         graphs([torch.full((2,), float(value))])
     (recorded,) = graphs.captured.values()
     assert not any(memory.requires_grad for memory in recorded.inputs)
-
-
-_COMPILED = {
-    "slice": lambda x: (x[:, :-1], x[:, 1:]),
-    "overlapping": lambda x: (x.unfold(1, 3, 1), x.as_strided((2, 3), (1, 1))),
-    "twice the same": lambda x: (x, x),
-    "complex": lambda x: (x.to(torch.complex64).conj(), x.to(torch.complex64).conj().imag),
-    "with a gradient": lambda x: (x.clone().requires_grad_(), x[:, 1:].detach().requires_grad_()),
-    "misaligned": lambda x: (x.view(-1)[1:], x.view(-1)[3:7]),
-}
-
-
-@pytest.mark.parametrize("layout", _COMPILED.values(), ids=_COMPILED)
-def test_capture_compiles_nothing(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dynamo compares its inputs with those that it compiled for, and would recompile."""
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: nullcontext())
-    torch._dynamo.reset()
-    counter = CompileCounter()
-    compiled = torch.compile(lambda one, other: one.sum() + other.sum(), backend=counter)
-    graphs = graphs_for(lambda micro_batches: (compiled(*micro_batches[0]).detach(),))
-    for _ in range(WARM_UPS):
-        graphs([layout(torch.randn(4, 6))])
-    before = counter.frame_count
-    graphs([layout(torch.randn(4, 6))])
-    assert len(graphs.captured) == 1
-    assert counter.frame_count == before > 0

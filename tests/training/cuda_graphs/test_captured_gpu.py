@@ -1,33 +1,156 @@
 """Captured updates on a GPU have the bits of eager ones and wait for nothing, with every option."""
 
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.schedulers.runs import learning_rate
-from support.training.cuda_graphs.captured_runs import (
-    ACTIONS,
-    PROGRAM,
-    SHORT,
-    Case,
-    Run,
-    compare_with_eager,
-)
-from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, on_gpu
+from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, no_waiting, on_gpu
 from support.training.kinds_of_run import ON_DEVICE, Kind
-from support.training.models import Batch, batches, mean_loss, nonfinite, pair_loss
-from support.training.steps import CURVE
+from support.training.models import Batch, Net, batches, mean_loss, nonfinite, pair_loss
+from support.training.steps import CURVE, set_loss_scale
+from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from torch_bridge import DataClock, prefetch
+from torch_bridge import DataClock, evaluate, prefetch
+from torch_bridge.clocks import learning_rates
 
 pytestmark = [
     pytest.mark.gpu,
     # Runs may continue past the end of a curve; the warning has separate tests.
     pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
 ]
+
+
+# Runs that must be the same with and without CUDA graphs: by the same actions, with any options.
+
+SHORT, LONG = 4, 6
+
+
+class Case(NamedTuple):
+    kind: Kind
+    change: Callable[[Batch], Any] = lambda batch: batch
+    """Returns a batch in another form."""
+    table_values: int = learning_rates.MAX_TABLE_VALUES
+
+
+class Run:
+    def __init__(self, case: Case, captured: bool) -> None:
+        torch.cuda.synchronize()
+        torch.manual_seed(0)
+        self.case, self.number, kind = case, 0, case.kind
+        options: dict[str, Any] = {"max_norm": 0.5, "cuda_graph": captured} | kind.options
+        with patch.object(learning_rates, "MAX_TABLE_VALUES", case.table_values):
+            self.step = gpu_step("", kind.model(), kind.loss_fn, kind.optimizers, kind.curve, **options)
+        if options.get("precision") == "fp16":
+            set_loss_scale(self.step, kind.loss_scale, kind.good_updates)
+        self.save()
+        self.evaluations: list[Any] = []
+        self.results: list[tuple[Any, list[float]]] = []
+        """Each with the peaks at that time. They are kept to the end: no later replay may write there."""
+
+    def make(self, rows: int = SHORT, bad: bool = False) -> Sequence[Any]:
+        """Return the micro-batches of the next update; sequences are short and long instead of batches."""
+        self.number += 1
+        kind = self.case.kind
+        if kind.time is None:
+            data = batches(kind.pieces, rows, seed=self.number)
+        else:
+            data = batches(kind.pieces, 4, seed=self.number, time=rows)
+        data = on_gpu([*data[:-1], nonfinite(data[-1]) if bad else data[-1]])
+        return [self.case.change(batch) for batch in data]
+
+    def update(self, micro_batches: Iterable[Any]) -> None:
+        peaks = [
+            group["initial_lr"] for optimizer in self.step.optimizers for group in optimizer.param_groups
+        ]
+        self.results.append((self.step(*micro_batches), peaks))
+
+    def updates(self, rows: int = SHORT) -> None:
+        for _ in range(4):
+            self.update(self.make(rows))
+
+    def save(self) -> None:
+        self.state = through_file(self.step.state_dict())
+
+    def set_peak(self) -> None:
+        graphs = dict(self.step._graphs.captured) if self.step._graphs else {}
+        self.step.set_peak(0.05 / (self.number + 1))
+        assert self.step._graphs is None or self.step._graphs.captured == graphs, "captured anew for a peak"
+
+    def evaluate(self) -> None:
+        if isinstance(self.step.model, Net) and self.step.model.first.weight.dtype == torch.float32:
+            self.evaluations.append(evaluate(self.step.model, on_gpu(batches(3)), mean_loss))
+
+    def reset_carry(self) -> None:
+        if self.step._carry is not None:
+            self.step.reset_carry()
+
+    def change_setting(self) -> None:
+        self.step.optimizers[0].param_groups[0]["weight_decay"] = 0.01 * (self.number % 3)
+
+    def without_waiting(self) -> None:
+        """Go past a copy of the counters."""
+        if self.step._graphs:  # for short and for long batches: a capture would wait
+            assert len(self.step._graphs.captured) == 2
+        made = [self.make(bad=number % 3 == 1) for number in range(17)]
+        with no_waiting():
+            for micro_batches in made:
+                self.update(micro_batches)
+
+    def outcome(self) -> list[Any]:
+        """Return all that the run has computed, after a check of the learning rates."""
+        for result, peaks in self.results:
+            peaks_and_curves = zip(peaks, self.step._clock.curves, strict=True)
+            now = int(result.curve_step)
+            assert result.lr.tolist() == [learning_rate(peak, curve, now) for peak, curve in peaks_and_curves]
+        leaves = [pytree.tree_leaves(list(result.aux)) for result, _ in self.results]
+        attributes = [
+            (result.consumed, list(result.aux), [leaf.requires_grad for leaf in aux])
+            for (result, _), aux in zip(self.results, leaves, strict=True)
+        ]
+        results = [tuple(result) for result, _ in self.results]
+        return [results, attributes, self.evaluations, self.step.state_dict()]
+
+
+ACTIONS: dict[str, Callable[[Run], Any]] = {
+    "update": lambda run: run.update(run.make()),
+    "updates": Run.updates,
+    "longer": lambda run: run.updates(LONG),
+    "one micro-batch": lambda run: [run.update(run.make()[:1]) for _ in range(2)],
+    "skipped": lambda run: run.update(run.make(bad=True)),
+    "longer, skipped": lambda run: run.update(run.make(LONG, bad=True)),
+    "save": Run.save,
+    "load": lambda run: run.step.load_state_dict(run.state),
+    "evaluate": Run.evaluate,
+    "reset carry": Run.reset_carry,
+    "new peak": Run.set_peak,
+    "setting": Run.change_setting,
+}
+_NAMES = [
+    *("skipped", "updates", "new peak", "updates", "save", "longer", "load", "updates", "longer"),
+    *("skipped", "longer, skipped", "new peak", "evaluate", "reset carry"),
+]
+PROGRAM = [*map(ACTIONS.__getitem__, _NAMES), Run.without_waiting]
+"""Actions that no option forbids; in the end both lengths have been steady since the last load."""
+
+
+def compare_with_eager(case: Case, actions: Sequence[Callable[[Run], Any]]) -> None:
+    runs = [Run(case, captured) for captured in (True, False)]
+    for run in runs:
+        torch.cuda.synchronize()
+        torch.manual_seed(0)
+        for action in actions:
+            action(run)
+    assert equal_trees(*(run.outcome() for run in runs))
+
+
+# The kinds of runs, besides those of `kinds_of_run`.
 
 
 def _aux_by_length(model: nn.Module, batch: Batch) -> Any:
@@ -58,11 +181,6 @@ def _that_requires_grad(batch: Batch) -> Batch:
     return batch[0].requires_grad_(), batch[1]
 
 
-def _tensor_twice(batch: Batch) -> Batch:
-    inputs = batch[0][:SHORT]
-    return inputs, inputs if len(batch[0]) == SHORT else inputs * 2
-
-
 _ROWS = {"clock": DataClock(3), "count": lambda batch: len(batch[0])}
 _LAYOUTS: dict[str, Any] = {
     "slices": lambda wide, tall: (wide[:4, 2:5], tall[::2, 1:]),
@@ -81,12 +199,8 @@ _CASES: dict[str, Case] = {
     "aux by length": Case(Kind(loss_fn=_aux_by_length, pieces=2, has_aux=True)),
     "rows without a table": Case(Kind(loss_fn=pair_loss, **_ROWS), table_values=0),
     "count on the host": Case(Kind(clock=DataClock(3), count=lambda batch: torch.tensor(4))),
-    "batches that require gradients": Case(Kind(), _that_requires_grad),
     "penalised, batches that require gradients": Case(Kind(loss_fn=_penalised), _that_requires_grad),
     "a batch that is written to": Case(Kind(loss_fn=_writing_to_batch, pieces=2)),
-    "a tensor used twice": Case(
-        Kind(loss_fn=lambda model, batch: mean_loss(model, (batch[0], batch[1][:, :2]))), _tensor_twice
-    ),
 }
 
 

@@ -1,7 +1,6 @@
 """What a CUDA graph cannot hold is rejected, and nothing changes."""
 
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,16 +9,14 @@ import torch
 from support.errors import check_error, each_row
 from support.training.cuda_graphs.gpu import gpu_step, on_gpu
 from support.training.cuda_graphs.graphs import Sums, captured_step, without_cuda
-from support.training.models import Net, batches, mean_loss
+from support.training.models import Net, batches
 from support.training.optimizers import OTHERS, make_optimizer
-from support.training.steps import CURVE, train
+from support.training.steps import train
 from support.training.trees import equal_trees
 from torch import Tensor
 
-from torch_bridge import TrainStep
 from torch_bridge.training.steppers import check_capturable
 
-(BATCH,) = batches(1)
 ONES, NEEDS = torch.ones(2), "cuda_graph=True needs"
 
 
@@ -29,34 +26,16 @@ def computed() -> Tensor:
 
 @each_row(
     [
-        (
-            lambda graphs: graphs([{"x": ONES}, {"x": torch.ones(2, device="meta")}]),
-            ValueError,
-            "tensor on meta",
-            "on cpu",
-        ),
-        (
-            lambda graphs: graphs([{"x": ONES, "more": ONES.to_sparse()}]),
-            ValueError,
-            "torch.sparse_coo",
-            "dense",
-        ),
-        (
-            lambda graphs: graphs([{"x": ONES, "more": computed()}]),
-            ValueError,
-            "another model computed",
-            "detach",
-        ),
-        (
-            lambda graphs: graphs([{"x": ONES, "more": SimpleNamespace(x=ONES)}]),
-            ValueError,
-            "holds a SimpleNamespace",
-        ),
+        (lambda graphs: graphs([{"x": ONES}, {"x": torch.ones(2, device="meta")}]), ValueError,
+         "tensor on meta", "on cpu"),
+        (lambda graphs: graphs([{"x": ONES, "more": ONES.to_sparse()}]), ValueError, "torch.sparse_coo",
+         "dense"),
+        (lambda graphs: graphs([{"x": ONES, "more": computed()}]), ValueError, "another model computed",
+         "detach"),
         (lambda graphs: graphs([{"x": ONES, "more": [np.ones(2)]}]), ValueError, "holds a ndarray"),
         (lambda graphs: graphs([{"x": ONES, "more": {1}}]), ValueError, "holds a set"),
-        (lambda graphs: graphs([{"x": ONES, "more": object()}]), ValueError, "holds a object"),
     ]
-)
+)  # fmt: skip
 def test_batch_that_a_graph_would_keep(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     without_cuda(monkeypatch)
     sums = Sums()
@@ -90,25 +69,3 @@ def test_step_rejects_uncapturable_settings(device: str) -> None:
             captured(data[0])
         group[name] = True
         assert equal_trees(train(captured, data), train(eager, data))
-
-
-@pytest.mark.gpu
-@each_row(
-    [
-        *((lambda build, name=name: build(name), ValueError, NEEDS, kind)
-          for name, kind in (("adamw", "AdamW"), ("rmsprop", "RMSprop"), ("plain adam", "Adam"))),
-        (lambda: gpu_step(cuda_graph=True)((BATCH[0].cuda(), BATCH[1])), ValueError, "tensor on cpu",
-         "cuda:0"),
-    ]
-)  # fmt: skip
-def test_errors_on_gpu(row: Any) -> None:
-    model = Net().cuda()
-
-    def build(name: str) -> None:
-        optimizer = make_optimizer(name, model)
-        try:
-            TrainStep(model, optimizer, mean_loss, CURVE, cuda_graph=True)
-        finally:
-            assert "initial_lr" not in optimizer.param_groups[0]
-
-    check_error(row, build=build, model=model)

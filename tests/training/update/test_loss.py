@@ -22,8 +22,13 @@ nan, inf = float("nan"), float("inf")
 
 
 def update(kinds: str) -> None:
-    """Run an update whose micro-batches have a mean (m), a pair (p), or a pair with the weight 0 (0)."""
-    forms = {"m": mean_loss, "p": pair_loss, "0": lambda model, batch: (mean_loss(model, batch), 0)}
+    """Run an update whose micro-batches have a mean (m), detached (d), a pair (p), or one of weight 0 (0)."""
+    forms = {
+        "m": mean_loss,
+        "d": lambda model, batch: mean_loss(model, batch).detach(),
+        "p": pair_loss,
+        "0": lambda model, batch: (mean_loss(model, batch), 0),
+    }
     losses = iter([forms[kind] for kind in kinds])
     make_step(loss_fn=lambda model, batch: next(losses)(model, batch))(*batches(len(kinds)))
 
@@ -51,6 +56,7 @@ ERRORS = [
     (lambda: parse_loss(tensor(1j)), ValueError, "loss", "complex64", "floating-point"),
     (lambda: parse_loss((torch.ones(1), 2)), ValueError, "sum of shape (1,)", "mean()"),
     (lambda: update("mp"), TypeError, "a mean for one batch and a pair"),
+    (lambda: update("md"), ValueError, "the loss has no gradient"),
     (lambda: update("00"), ValueError, "weight", "is zero"),
     (lambda: loss_on("meta"), ValueError, "a loss on meta", "parameters are on cpu"),
 ]

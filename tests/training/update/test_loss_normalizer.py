@@ -1,4 +1,4 @@
-"""Pairs from micro-batches combine to the quotient of their sums, means to their average."""
+"""One loss from all micro-batches, a quotient of sums or an average of means, and the gradients' norm."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,8 @@ from support.examples import examples
 from support.training.models import batches, device_pair_loss, mean_loss, pair_loss
 from support.training.steps import make_step, set_loss_scale
 from torch import Tensor, nn
+
+from torch_bridge.training.gradients import clip, gradients_of, norm_dtype, total_norm
 
 
 def test_backward_runs_before_the_next_forward() -> None:
@@ -109,3 +111,41 @@ def test_nonfinite_weight_does_not_persist(value: float, is_first: bool) -> None
         one, other = (step(*_weighed(3.0, 5.0, 6.0, seed=seed)) for step in steps)
         assert one.applied == other.applied
         torch.testing.assert_close(one[:2], other[:2], rtol=2e-3, atol=0)
+
+
+# The norm of the gradients.
+
+
+def _parameters(shapes: list[tuple[int, ...]], dtype: torch.dtype, size: float) -> list[nn.Parameter]:
+    parameters = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
+    for parameter in parameters:
+        parameter.grad = (torch.randn(parameter.shape) * size).to(dtype)
+    return parameters
+
+
+_HALF, _BRAIN, _SINGLE, _DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+
+@pytest.mark.parametrize(
+    "dtypes", [[_HALF], [_BRAIN], [_SINGLE, _DOUBLE], [_BRAIN, _SINGLE], [_HALF, _DOUBLE]], ids=str
+)
+def test_norm_of_half_precision_and_mixed_dtypes(dtypes: list[torch.dtype]) -> None:
+    parameters = [parameter for dtype in dtypes for parameter in _parameters([(3, 4)], dtype, 1.0)]
+    gradients = gradients_of(parameters)
+    exact = torch.cat([gradient.double().flatten() for gradient in gradients]).norm()
+    norm = total_norm(gradients, norm_dtype(parameters))
+    torch.testing.assert_close(norm.double(), exact, rtol=1e-6, atol=0)
+    clip(gradients, norm, 0.5)
+    assert [gradient.dtype for gradient in gradients] == dtypes
+
+
+def _root_loss(model: nn.ParameterList, batch: Tensor) -> Tensor:
+    """Return a sum of square roots, whose derivative at zero is infinite."""
+    return (model[0] * batch).sqrt().sum()
+
+
+def test_nonfinite_gradient_under_finite_loss_raises() -> None:
+    step = make_step("adamw", nn.ParameterList([torch.ones(2)]), _root_loss, on_nonfinite="raise")
+    with pytest.raises(FloatingPointError, match=r"update 1 .*gradient norm (nan|inf)"):
+        step(torch.zeros(2))
+    assert int(step(torch.ones(2)).applied) == 1

@@ -8,15 +8,48 @@ from typing import Any
 import pytest
 import torch
 from support.training.cuda_graphs.gpu import gpu_step
-from support.training.operators import Tape
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_bridge import TrainStep
 from torch_bridge.training.cuda_graphs import GraphedUpdate, Guards
 
 CPU = torch.device("cpu")
 WARM_UPS = 3
+
+
+class Tape(TorchDispatchMode):
+    """Records operators with their arguments and results, as a graph would, to run them again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[tuple[Any, list[Any], pytree.TreeSpec, list[Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        outcome = func(*args, **kwargs)
+        self.operators.append((func, *pytree.tree_flatten((args, kwargs)), pytree.tree_leaves(outcome)))
+        return outcome
+
+    def replay(self) -> None:
+        """Run the operators on the current contents of their inputs, and write into the recorded results."""
+        now: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def current(leaf: Any) -> Any:
+            return now[id(leaf)][1] if id(leaf) in now else leaf
+
+        # The tape was recorded below autograd, the backward pass included.
+        with torch._C._AutoDispatchBelowAutograd():
+            for func, inputs, spec, outcome in self.operators:
+                args, kwargs = pytree.tree_unflatten(map(current, inputs), spec)
+                again = pytree.tree_leaves(func(*args, **kwargs))
+                for old, new in zip(outcome, again, strict=True):
+                    if isinstance(old, Tensor):
+                        now[id(old)] = old, new
+            for old, new in now.values():
+                if old.is_contiguous() and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
 
 
 class FakeGraph(Tape):
