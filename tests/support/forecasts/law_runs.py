@@ -4,7 +4,7 @@ import csv
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  (pandas has none)
 
 from plateau_jax import Curve, LossRun
 from plateau_jax.forecasts.loss_law import schedule_sums
