@@ -7,7 +7,6 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from queue import Queue
 from unittest.mock import ANY, Mock
@@ -118,13 +117,6 @@ def test_truncated_bodies_are_rejected(server) -> None:
         connection.sendall(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY[:-9])
         connection.shutdown(socket.SHUT_WR)
         assert b" 400 " in connection.makefile("rb").read()
-
-
-def test_backlog_holds_many_connections() -> None:
-    """This server answers none of them, so all connections stay in the backlog."""
-    with Server(0) as waiting, ExitStack() as connections:
-        for _ in range(100):
-            connections.enter_context(socket.create_connection(("127.0.0.1", waiting.port), timeout=60))
 
 
 def _reset_during_answer(port: int) -> None:

@@ -99,8 +99,6 @@ CASE = re.compile(
 CASES = [
     f"{runs}, {length}" for runs in ("1 run", "2 runs") for length in ("same length", "longer", "shorter")
 ]
-
-
 REGRETS = re.compile(r"^(same|another) curve +(\d+)((?:  0\.\d{4} \(0\.\d{4}\)){3})$", re.MULTILINE)
 
 

@@ -99,11 +99,9 @@ def test_resumed_run_prints_the_remaining_lines(script, extra, line_before, late
 
 NO_CHECKPOINT = "--resume: there is no checkpoint"
 WRONG = [
-    ("train_digits.py", "--plateau 50 60", 2, "must end by total_steps"),
     ("train_digits.py", "--batch-size 0", 2, "--batch-size 0"),
     ("sweep.py", "--peak nan", 2, "--peak nan"),
     ("sweep.py", "--output sweep.xyz", 2, "--output sweep.xyz"),
-    ("branch_cooldowns.py", "--cooldowns 5 0 5", 2, "steps = 0 must be at least 1"),
     ("branch_cooldowns.py", "--output /dev/null/a.png", 2, "a.png can't be written: Not a directory"),
     ("running_averages.py", "--seeds 1", 2, "--seeds 1 must be at least 2"),
     ("train_flax.py", "--resume", 2, f"{NO_CHECKPOINT} in train_flax"),
@@ -116,10 +114,8 @@ WRONG = [
     ("train_bloom.py", f"{CPU} --count 100", 1, "80 samples give no batch of batch_size = 512"),
     ("train_gpt.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} in train_gpt_checkpoints"),
     ("train_gpt.py", f"{CPU} --batch-size 0", 2, "--steps, --batch-size, --accumulation,"),
-    ("train_gpt.py", f"{CPU} --global-batch 0", 1, "global_batch = 0"),
     ("train_gpt.py", "--device nowhere", 2, "--device nowhere: "),
     ("train_lstm.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} train_lstm.pt"),
-    ("train_lstm.py", f"{CPU} --peak nan", 1, "train_lstm.py: Invalid learning rate: nan"),
 ]
 
 
