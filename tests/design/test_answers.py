@@ -63,17 +63,6 @@ def test_copied_code_builds_the_curve(description, peak):
     assert answer["curve"] == json.loads(answer["json"]) == curve.to_dict()
 
 
-def test_copied_code_is_short():
-    curve = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)]).cooldown(6_000, 1_500, to=0.1)
-    assert answer_about(curve)["optax"] == (
-        "import optax\n"
-        "from plateau_jax import PlateauCurve, optax_schedule\n\n"
-        "curve = PlateauCurve(10000, warmup_steps=500, plateaus=[(0, 70)])\n"
-        "curve = curve.cooldown(6000, 1500, to=0.1)\n"
-        "tx = optax.adamw(optax_schedule(curve, peak_value=0.0003))\n"
-    )
-
-
 @given(descriptions(counts=range(5), scaled=True))
 def test_picture_points_lie_on_the_curve(description):
     curve = build(description)

@@ -1,9 +1,7 @@
 """The fields of the selected curve: what is typed, clicked and chosen gives the curve, and can be undone."""
 
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 from playwright.sync_api import Route, expect
 from support.design.page import COSINE, CURVES, STABLE, STAGED, Action
@@ -53,12 +51,10 @@ EDITS: list[tuple[Curve, list[Action], Curve]] = [
     # Added curves have the selected length and warmup; a copy is that of the last valid curve.
     (STABLE, [(WARMUP, "20000"), "a copy"], STABLE),
     (STAGED, ["a cosine"], COSINE),
-    (STAGED, ["a line to 0"], replace(COSINE, decay_shape="linear")),
     (STAGED, [*COOLDOWN, "a line to 0"], PlateauCurve(8_000, warmup_steps=500, decay_shape="linear")),
     (COSINE, ["stable, then a cooldown"], replace(COSINE, decay_shape="1-sqrt", plateaus=[(0, 80)])),
     (STABLE, [("Initial LR / peak", "0.25"), ("Warmup shape", "cosine"), "stages"],
      StagedCurve([(500, 1.0, "cosine"), (6_650,), (2_850, 0.0, "1-sqrt")], start=0.25)),
-    (STAGED, ["stages", "stages"], StagedCurve([(500, 1.0), (6_650,), (2_850, 0.0, "1-sqrt")])),
 ]  # fmt: skip
 
 
@@ -110,18 +106,13 @@ def test_wrong_fields_have_a_message_and_keep_the_curve(design):
 
 
 def test_number_gets_no_message_while_it_is_typed(design):
-    design.do(("Decay shape", "1-x^P"))
-    for label, begin, rest, code in (
-        ("Peak learning rate", "6e-", "4", "peak_value=0.0006"),
-        ("P of the decay", "", "0.75", "decay_shape='1-x^0.75'"),
-    ):
-        field = design.field(label)
-        field.fill("")
-        field.press_sequentially(begin)
-        design.settle()
-        expect(design.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
-        field.press_sequentially(rest)
-        assert code in design.code
+    field = design.field("Peak learning rate")
+    field.fill("")
+    field.press_sequentially("6e-")
+    design.settle()
+    expect(design.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
+    field.press_sequentially("4")
+    assert "peak_value=0.0006" in design.code
 
 
 def test_likely_mistakes_are_reported(design):
@@ -146,7 +137,7 @@ def test_opened_curves_can_be_edited(design):
     design.do(("Part: First step", "200"), ("Batch plan: Reference batch", "64"))
     design.check(plan.scale(STABLE, 8, reference=64).part(200, 9000))
     design.do(("Part: First step", "9000"))
-    expect(design.page.locator("[id='fault-curve-start']")).to_contain_text("start = 9000 must be below")
+    expect(design.page.locator("[id='fault-curve-start']")).to_contain_text("start = 9000 must lie in 0")
     design.do("Remove the part", "Remove the batch plan")
     assert design.curve == STABLE
     formulas = [(500, 1.0), (4_500, 0.5, "(1-x)^2.5"), (4_000, 0.1, "t^-0.7"), (1_000, 0.0, "1-x^0.75")]
@@ -189,13 +180,7 @@ def test_percentages_are_read_as_by_the_library(design):
         assert percentage == min(candidates, default=None), (steps, whole)
 
 
-def levels_in_picture(drawing: Any) -> Any:
-    """Return the levels that a small picture shows, from its first to its last point."""
-    points = drawing.locator("path").get_attribute("d").removeprefix("M").split()
-    return 1 - (np.array([float(point.split(",")[1]) for point in points]) - 2) / 12
-
-
-def test_every_shape_can_be_chosen_from_its_picture(design):
+def test_every_shape_can_be_chosen(design):
     """Or with the keyboard. Formulas have an initial P."""
     design.field("Decay shape").focus()
     design.press("Space", "ArrowDown", "Enter")
@@ -204,20 +189,13 @@ def test_every_shape_can_be_chosen_from_its_picture(design):
     for shape in ("cosine", "linear"):
         design.do(("Warmup shape", shape))
         assert design.curve.warmup_shape == shape
-    rising = levels_in_picture(design.field("Warmup shape").locator("option", has_text="cosine"))
-    assert (rising[0], rising[-1]) == (0, 1)
-    assert np.all(np.diff(rising) >= 0)
     decay = design.field("Decay shape")
     names = [*INTERPOLATED]
     assert decay.locator("option").all_text_contents() == names
     for name in names:
-        shape = name.replace("P", "2")
         design.do(("Decay shape", name))
-        assert design.curve == replace(STABLE, decay_shape=shape)
+        assert design.curve == replace(STABLE, decay_shape=name.replace("P", "2"))
         expect(design.field("P of the decay")).to_be_visible(visible="P" in name)
-        shown = levels_in_picture(decay.locator("selectedcontent"))
-        exact = PlateauCurve(len(shown) - 1, decay_shape=shape)(np.arange(len(shown)))
-        assert np.abs(shown - exact).max() < 0.005, name
     design.do("Edit Stages", ("Stage 2, to", "0.5"))
     names = [*SHAPES]
     assert design.field("Stage 2, shape").locator("option").all_text_contents() == names
@@ -225,7 +203,3 @@ def test_every_shape_can_be_chosen_from_its_picture(design):
         design.do(("Stage 2, shape", name))
         shape = name.replace("P", "0.5" if name == "t^-P" else "2")
         assert design.curve == StagedCurve([RISE, (6_000, 0.5, shape), FALL])
-    for number, ends in ((1, (0, 1)), (3, (1, 0))):  # a stage that rises, and one that falls
-        design.do((f"Stage {number}, shape", "1-sqrt"))
-        shown = levels_in_picture(design.field(f"Stage {number}, shape").locator("selectedcontent"))
-        assert (shown[0], shown[-1]) == ends

@@ -113,13 +113,11 @@ KEYS = [
     ("Warmup, end", "Shift+ArrowLeft", {"warmup_steps": 490}),
     ("Warmup, end", "PageUp", {"warmup_steps": 1500}),
     ("Warmup, end", "Home", {"warmup_steps": 0}),
-    ("Plateau 1, end", "ArrowRight", {"plateaus": (), "absolute_plateaus": [(1450, 3850)]}),
     ("Plateau 1, end", "PageDown", {"plateaus": [(10, 30)]}),
     ("Plateau 1, start", "ArrowLeft", {"plateaus": (), "absolute_plateaus": [(1400, 3850)]}),
     ("Plateau 1, place", "Shift+ArrowUp", {"plateaus": (), "absolute_plateaus": [(1460, 3800)]}),
     ("Plateau 1, place", "End", {"plateaus": [(60, 40)]}),
     ("Final learning rate", "ArrowUp", {"min_lr_ratio": 0.01}),
-    ("Final learning rate", "PageUp", {"min_lr_ratio": 0.1}),
     ("End of the curve", "ArrowDown", {"total_steps": 9900}),
 ]
 
@@ -203,47 +201,21 @@ def test_a_click_on_a_curve_or_its_row_chooses_it(design):
     expect(design.page.locator("polyline")).to_have_count(3)
 
 
-def test_a_drag_that_ends_on_a_curve_chooses_nothing(design):
-    x, y = point_on_curve(design, STAGED(4_000), 4_000)
-    center = design.center("Plateau 1, end")
-    design.drag("Plateau 1, end", x - center[0], y - center[1])
-    design.page.mouse.move(x, y + 60)
-    design.page.mouse.down()
-    design.page.mouse.move(*point_on_curve(design, COSINE(6_300), 6_300), steps=3)  # reads the learning rates
-    design.page.mouse.up()
-    expect(design.selected).to_have_accessible_name("Edit Stable")
-
-
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_value_is_shown_at_a_moving_handle(visit, size):
-    """In the picture, above or below the handle."""
     with visit(size=size) as design:
         label, picture = design.page.locator("#picture .value:visible"), design.page.locator("#picture")
-
-        def check_value(slider) -> None:
-            design.settle()
-            expect(label).to_have_text(slider.get_attribute("aria-valuetext"))
-            inner, outer, mark = (part.bounding_box() for part in (label, picture, slider.locator(".mark")))
-            for start, size in (("x", "width"), ("y", "height")):
-                assert outer[start] <= inner[start] <= outer[start] + outer[size] - inner[size]
-            is_above = inner["y"] + inner["height"] <= mark["y"]
-            assert is_above or inner["y"] >= mark["y"] + mark["height"]
-
         for name, right, down, _ in [*DRAGGED, ("Peak learning rate", 0, 40, None)]:
             expect(label).to_have_count(0)
             x, y = design.grab(name)
             for times in (1, -20, 20):
                 design.page.mouse.move(x + times * right, y + times * down, steps=2)
-                check_value(design.handle(name))
+                design.settle()
+                expect(label).to_have_text(design.handle(name).get_attribute("aria-valuetext"))
+                inner, outer = label.bounding_box(), picture.bounding_box()
+                for start, extent in (("x", "width"), ("y", "height")):
+                    assert outer[start] <= inner[start] <= outer[start] + outer[extent] - inner[extent]
             design.page.mouse.up()
-            expect(label).to_have_count(0)
-            design.page.keyboard.press("Tab")
-            design.handle(name).focus()
-            for key in ("ArrowRight", "PageUp", "Home"):
-                design.page.keyboard.press(key)
-                check_value(design.handle(name))
-            design.field("Total steps").focus()
-            expect(label).to_have_count(0)
             design.undo_all()
 
 

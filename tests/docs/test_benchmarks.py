@@ -73,10 +73,6 @@ def test_estimate_matches_its_formula(monkeypatch, capsys):
     assert list(rows) == [8, 16, 32, 64, 128, 256, 512, 1024]
     # 7 GB in 0.28 s, of which 0.224 s overlap; 10.5 GB in 0.42 s, of which 0.336 s overlap.
     assert rows[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]
-    # The collectives that can overlap take longer than the compute, which hides only 0.1 s of them.
-    benchmark["estimate"](1e9, 0.1, 25e9, 1)
-    (row,) = re.findall(r"^ *8 .*", capsys.readouterr().out, re.MULTILINE)
-    assert row.split()[2:4] == ["0.28", "36%"]
 
 
 def test_hand_written_loop_matches_train_step(monkeypatch):
