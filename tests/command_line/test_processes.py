@@ -56,6 +56,14 @@ def test_any_file_name_is_reported_in_any_encoding(tmp_path, encoding):
     assert (done.returncode, done.stderr.count(b"wrote ")) == (0, 1)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
+@pytest.mark.parametrize("more", ["", "--csv -", "--json"])
+def test_closed_stream_is_reported(more):
+    line = f'"$PYTHON" -m plateau_jax 2 {more} >&-'
+    done = subprocess.run(line, shell=True, capture_output=True, env={**os.environ, "PYTHON": sys.executable})
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, ERROR + b"standard output is closed")
+
+
 @pytest.mark.parametrize("more", [[], ["--json"], ["--csv", "/dev/stdout"]], ids=str)
 def test_closed_pipe_is_not_an_error(more):
     reader, writer = os.pipe()
