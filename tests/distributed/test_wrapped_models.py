@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -342,8 +342,7 @@ def compiled_in_part(model: Any) -> nn.Module:
 
 def checkpointed(model: Any) -> nn.Module:
     """Wrap a layer as torch does, which adds a part to its parameters' names."""
-    wrap: Any = checkpoint_wrapper.checkpoint_wrapper
-    model.module[0] = wrap(model.module[0])
+    model.module[0] = cast("Any", checkpoint_wrapper).checkpoint_wrapper(model.module[0])
     return model
 
 
