@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-from support.checkpointing import model_wrappers, rank_checks, world_sizes
+from support.checkpointing import rank_checks, world_sizes
 from support.checkpointing.checkpoints import Part
-from support.distributed import distributed_models
 from support.distributed.processes import run, run_checks
 
 from torch_bridge import Checkpoints
@@ -14,15 +13,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_states_and_checkpoints_on_two_ranks(tmp_path: Path) -> None:
-    run_checks([distributed_models, rank_checks], tmp_path)
+    run_checks([rank_checks], tmp_path)
     part = Part()
     with pytest.warns(UserWarning, match=r"in part, part\.own are dropped"):
         Checkpoints(tmp_path / rank_checks.check_each_rank_gets_own_values_back.__name__).load(part=part)
     assert part.state["own"].tolist() == [0, 0, 0]
-
-
-def test_states_load_under_every_wrapper(tmp_path: Path) -> None:
-    run_checks([model_wrappers], tmp_path)
 
 
 def test_loads_and_merges_under_other_world_size(tmp_path: Path) -> None:

@@ -104,21 +104,6 @@ def test_decision_on_arrays_matches_oracle(xp, to, given_rules, flat_starts, giv
     assert actual == clocks(given_rules, flat_starts, given_metrics)
 
 
-@given(rules)
-def test_decision_on_meta_tensors_keeps_dtypes(given_rules):
-    """Tensors of the meta device have no values."""
-    with torch.device("meta"):
-        states = tuple(
-            type(state)(*(torch.empty((), dtype=torch.as_tensor(value).dtype) for value in state))
-            for state in map(initial_state, given_rules)
-        )
-        after, held = decide(torch, given_rules, states, torch.ones((), dtype=torch.bool), torch.ones(()))
-    assert held.dtype == torch.bool
-    for state, first in zip(after, states, strict=True):
-        assert type(state) is type(first)
-        assert [(value.dtype, value.shape) for value in state] == [(value.dtype, ()) for value in first]
-
-
 # In a larger program, in which XLA might contract a product and a sum.
 
 LANES = 4096

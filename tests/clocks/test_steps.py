@@ -2,8 +2,10 @@
 
 import copy
 import pickle
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -97,11 +99,24 @@ def test_pending_count_is_used_once() -> None:
     assert run.part.count is None, "the program goes back, and counts again"
 
 
-def test_float64_loss_is_rounded_to_float32() -> None:
-    """In float64 it would be above the threshold."""
-    step = make_step("sgd", loss_fn=told, curve=STAGES, clock=HoldBelow(0.1, 3))
-    losses = [torch.tensor(0.1 + 2e-9, dtype=torch.float64)] * 5
-    assert [int(result.curve_step) for result in train(step, losses)] == [0, 0, 0, 0, 1]
+LARGE, SUM = float(np.float32(0.19)), float(np.float32(0.2))
+
+
+@pytest.mark.parametrize(
+    ("every", "losses", "steps"),
+    [
+        (1, [0.1 + 2e-9] * 5, [0, 0, 0, 0, 1]),
+        (2, [LARGE, SUM - LARGE + 2e-9, 1.0, 1.0, 1.0, 1.0], [0, 1, 1, 1, 1, 2]),
+    ],
+)
+def test_float64_losses_and_their_sums_are_rounded_to_float32(
+    every: int, losses: list[float], steps: list[int], request: pytest.FixtureRequest
+) -> None:
+    """In float64 they would be above the threshold."""
+    request.addfinalizer(partial(torch.set_default_dtype, torch.get_default_dtype()))
+    torch.set_default_dtype(torch.float64)
+    step = make_step("sgd", loss_fn=told, curve=STAGES, clock=HoldBelow(0.1, 3, every=every))
+    assert [int(result.curve_step) for result in train(step, list(map(torch.tensor, losses)))] == steps
 
 
 def test_initial_updates_set_held_clock() -> None:

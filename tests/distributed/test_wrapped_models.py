@@ -6,27 +6,31 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from support.checkpointing.checkpoints import whole
 from support.distributed.blocks import Block, Mixer, Stack, gradients_of
 from support.distributed.distributed_updates import Case, train, wrapped
-from support.training.models import Net, batches
+from support.distributed.processes import error_of
+from support.training.models import Net, batches, seeded
 from support.training.optimizers import OPTIMIZERS
 from support.training.steps import make_step
 from support.training.trees import equal_trees
 from torch import Tensor, distributed, nn
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, distribute_tensor
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.torch_version import TorchVersion
 
 from plateau_jax import CurveWarning, DataClock
-from torch_bridge import checkpoint_activations, distribute
+from torch_bridge import Checkpoints, TrainStep, checkpoint_activations, distribute
+from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 
 (BATCH,) = batches(1)
 
@@ -312,3 +316,82 @@ def test_checkpointed_model_has_same_bits(name: str, blocks: Any) -> None:
     after = checkpoint_activations(wrap(build()), blocks)
     for model in (before, after):
         assert equal_trees(gradients_of(model), expected)
+
+
+class Module(nn.Module):
+    """A model with a part named like a wrapper's."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        with seeded(seed):
+            self.module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+            self.last = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.module(inputs))
+
+
+def compiled(model: nn.Module) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+def compiled_in_part(model: Any) -> nn.Module:
+    model.module[0] = compiled(model.module[0])
+    return model
+
+
+def checkpointed(model: Any) -> nn.Module:
+    """Wrap a layer as torch does, which adds a part to its parameters' names."""
+    model.module[0] = cast("Any", checkpoint_wrapper).checkpoint_wrapper(model.module[0])
+    return model
+
+
+NESTED: list[Callable[[nn.Module], nn.Module]] = [
+    nn.Module.train,  # returns the plain model
+    compiled,
+    compiled_in_part,
+    DataParallel,
+    lambda model: compiled(DataParallel(model)),
+    lambda model: DataParallel(compiled(model)),
+    DistributedDataParallel,
+    lambda model: DistributedDataParallel(compiled(model)),
+    lambda model: compiled(DistributedDataParallel(model)),
+    sharded,
+    lambda model: compiled(sharded(model)),
+    lambda model: DistributedDataParallel(checkpointed(model)),
+    lambda model: sharded(checkpointed(model)),
+]
+
+
+def step_over(model: nn.Module, order: int = 1) -> TrainStep:
+    return make_step(model=model, optimizer=torch.optim.AdamW([*model.parameters()][::order], lr=0.1))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("wrap_saved", NESTED)
+def test_state_loads_under_every_wrapper(tmp_path: Path, wrap_saved: Any) -> None:
+    """Under any wrapper a step and a model are saved alone; they load under any other."""
+    saved, again, checkpoints = wrap_saved(Module(1)), wrap_saved(Module(2)), Checkpoints(tmp_path)
+    step = step_over(saved)
+    step(BATCH)
+    checkpoints.save(1, step=step, model=saved, wait=True)
+    plain: Any = plain_state(saved)
+    assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization
+    expected, state = whole(plain), step.state_dict()
+    assert plain.keys() == state["model"].keys() == Module(1).state_dict().keys()
+    # An earlier version has saved it under the wrapper's names.
+    named = whole(saved.state_dict())
+    step_over(again).load_state_dict({**state, "model": named})
+    assert equal_trees(whole(plain_state(again)), expected)
+    for wrap in NESTED:
+        models = [wrap(Module(2)) for _ in range(5)]
+        checkpoints.load(model=models[0])
+        checkpoints.load(step=step_over(models[1]))
+        checkpoints.load_model(models[2])
+        checkpoints.load_model(models[3], part="model")
+        load_plain_state(models[4], named)
+        for model in models:
+            assert equal_trees(whole(plain_state(model)), expected)
+        error = error_of(checkpoints.load, step=step_over(wrap(Module(2)), order=-1))
+        assert "is module.0.weight in the state and last.bias here" in error

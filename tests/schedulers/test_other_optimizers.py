@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import pytorch_optimizer
 import torch
-from support.schedulers.runs import advance, learning_rate, lrs_of
+from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.trees import through_file
 from torch.optim import SGD, Optimizer
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
@@ -30,55 +30,38 @@ WRAPPERS: dict[str, Callable[[Optimizer], Any]] = {
 }
 
 
-class Run:
-    """A wrapper around SGD, and the learning rates of each update."""
-
-    def __init__(self, wrap: Callable[[Optimizer], Any]) -> None:
-        self.inner = SGD(list(map(self.group, PEAKS)), momentum=0.5, weight_decay=0.5)
-        self.optimizer = wrap(self.inner)
-        if hasattr(self.optimizer, "train"):  # a schedule-free optimizer
-            self.optimizer.train()
-        self.scheduler = lambda_lr(self.optimizer, CURVE)
-        self.used: list[list[float]] = []
-        # The scheduler's own hook, if it has one, comes first.
-        self.inner.register_step_pre_hook(lambda *_: self.used.append(lrs_of(self.inner)))
-
-    @staticmethod
-    def group(peak: float) -> dict[str, Any]:
-        parameter = torch.nn.Parameter(torch.full((2,), 1.0 + peak))
-        return {"params": [parameter], "lr": peak}
-
-    def advance(self, updates: int) -> None:
-        for _ in range(updates):
-            for group in self.inner.param_groups:
-                (parameter,) = group["params"]
-                parameter.grad = parameter.detach() * torch.tensor([0.5, -0.25])
-            advance(self.optimizer, self.scheduler)
-
-    def load(self, other: "Run") -> None:
-        for part, saved in ((self.optimizer, other.optimizer), (self.scheduler, other.scheduler)):
-            part.load_state_dict(through_file(saved.state_dict()))
+def start(wrap: Callable[[Optimizer], Any]) -> tuple[Any, Any, Any, list[list[float]]]:
+    """Return SGD, a wrapper around it, a scheduler, and the list of the learning rates of each update."""
+    inner, used = optimizer_with(PEAKS, momentum=0.5, weight_decay=0.5), list[list[float]]()
+    optimizer = wrap(inner)
+    if hasattr(optimizer, "train"):  # a schedule-free optimizer
+        optimizer.train()
+    scheduler = lambda_lr(optimizer, CURVE)
+    # The scheduler's own hook, if it has one, comes first.
+    inner.register_step_pre_hook(lambda *_: used.append(lrs_of(inner)))
+    return inner, optimizer, scheduler, used
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_wrapped_optimizer_trains_with_the_curve(wrapper: str) -> None:
-    run, resumed = Run(WRAPPERS[wrapper]), Run(WRAPPERS[wrapper])
-    run.advance(SAVED_AFTER)
-    resumed.load(run)
-    for each in (run, resumed):
-        each.advance(UPDATES - SAVED_AFTER)
+    inner, optimizer, scheduler, used = start(WRAPPERS[wrapper])
+    _, *resumed, used_later = start(WRAPPERS[wrapper])
+    advance(optimizer, scheduler, SAVED_AFTER)
+    for part, saved in zip(resumed, (optimizer, scheduler), strict=True):
+        part.load_state_dict(through_file(saved.state_dict()))
+    for parts in ((optimizer, scheduler), resumed):
+        advance(*parts, UPDATES - SAVED_AFTER)
     expected = [[learning_rate(peak, CURVE, step) for peak in PEAKS] for step in range(UPDATES)]
-    assert run.used == expected
-    assert resumed.used == expected[SAVED_AFTER:]
-    assert run.scheduler.get_last_lr() == lrs_of(run.inner)
-    follower = follow(run.optimizer, "weight_decay", CURVE)
-    follower.step()
-    assert run.inner.param_groups[0]["weight_decay"] == learning_rate(0.5, CURVE, 1)
+    assert used == expected
+    assert used_later == expected[SAVED_AFTER:]
+    assert scheduler.get_last_lr() == lrs_of(inner)
+    follow(optimizer, "weight_decay", CURVE).step()
+    assert inner.param_groups[0]["weight_decay"] == learning_rate(0.5, CURVE, 1)
     if wrapper == "TRAC":
         return  # it raises an error at the step after a group was added
-    run.optimizer.add_param_group(Run.group(1.0))
-    run.advance(1)
-    assert lrs_of(run.inner) == [learning_rate(peak, CURVE, UPDATES + 1) for peak in (*PEAKS, 1.0)]
+    optimizer.add_param_group(optimizer_with([1.0]).param_groups[0])
+    advance(optimizer, scheduler)
+    assert lrs_of(inner) == [learning_rate(peak, CURVE, UPDATES + 1) for peak in (*PEAKS, 1.0)]
 
 
 def test_dummy_of_layerwise_optimizers_is_rejected() -> None:

@@ -504,28 +504,3 @@ def test_states_that_prove_nothing_count_as_none() -> None:
     assert updates_made(optimizer) == 0
     by_hand = SGD([{"lr": 0.1, "initial_lr": 0.1, "params": [torch.nn.Parameter(torch.ones(2))]}])
     assert loaded_updates(by_hand) == 0, "as a user may write a group"
-
-
-# Other libraries.
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-def test_audit_causes_no_recompilation() -> None:
-    from torch._dynamo.testing import CompileCounter
-
-    counts: list[int] = []
-    for audited in (False, True):
-        torch.compiler.reset()
-        optimizer = optimizer_with([torch.tensor(0.5)])
-        scheduler = lambda_lr(optimizer, CURVE)
-        if not audited:
-            optimizer._optimizer_step_pre_hooks.clear()
-        counter = CompileCounter()
-        step = torch.compile(optimizer.step, backend=counter)
-        for _ in range(60):
-            step()
-            scheduler.step()
-            scheduler.step()  # no warning, since compiled steps are not counted
-        counts.append(counter.frame_count)
-    assert counts[0] == counts[1]

@@ -147,23 +147,7 @@ def configuration(tmp_path, monkeypatch):
     return yaml.safe_load(code)
 
 
-def adamw(state=None):
-    optimizer = optimizer_with([PEAK], AdamW)
-    if state is not None:
-        optimizer.load_state_dict(state)
-    return optimizer
-
-
-def train(optimizer, scheduler, updates):
-    """Return the learning rates of the updates."""
-    used = []
-    for _ in range(updates):
-        used += lrs_of(optimizer)
-        advance(optimizer, scheduler)
-    return used
-
-
-def sequence_of_nemo_rl(configuration, optimizer):
+def of_nemo_rl(configuration, optimizer, _):
     """Build the scheduler from its name and the milestones, as NeMo-RL does."""
     named, last = configuration["policy"]["scheduler"]
     assert list(named["kwargs"]) == ["total_steps"]
@@ -171,24 +155,24 @@ def sequence_of_nemo_rl(configuration, optimizer):
     return SequentialLR(optimizer, [scheduler], last["milestones"])
 
 
-def test_scheduler_in_a_list_of_nemo_rl_resumes(configuration):
-    optimizer = adamw()
-    scheduler = sequence_of_nemo_rl(configuration, optimizer)
-    used = train(optimizer, scheduler, KILLED_AFTER)
-    states = deepcopy((optimizer.state_dict(), scheduler.state_dict()))
-    optimizer = adamw(states[0])
-    scheduler = sequence_of_nemo_rl(configuration, optimizer)
-    scheduler.load_state_dict(states[1])
-    used += train(optimizer, scheduler, UPDATES - KILLED_AFTER)
-    assert used == [IN_FILE.learning_rate(step, PEAK) for step in range(UPDATES)]
-
-
-def test_scheduler_that_torchtune_calls_resumes(configuration):
+def of_torchtune(configuration, optimizer, begin):
+    """Torchtune saves no state of the scheduler."""
     function = locate(configuration["lr_scheduler"]["_component_"])
-    optimizer = adamw()
-    scheduler = function(optimizer, num_training_steps=UPDATES, last_epoch=-1)
-    used = train(optimizer, scheduler, KILLED_AFTER)
-    optimizer = adamw(deepcopy(optimizer.state_dict()))
-    scheduler = function(optimizer, num_training_steps=UPDATES, last_epoch=KILLED_AFTER - 1)
-    used += train(optimizer, scheduler, UPDATES - KILLED_AFTER)
+    return function(optimizer, num_training_steps=UPDATES, last_epoch=begin - 1)
+
+
+@pytest.mark.parametrize("build", [of_nemo_rl, of_torchtune])
+def test_scheduler_that_a_trainer_builds_by_name_resumes(configuration, build):
+    used, states = [], []
+    for begin, end in ((0, KILLED_AFTER), (KILLED_AFTER, UPDATES)):
+        optimizer = optimizer_with([PEAK], AdamW)
+        if begin:
+            optimizer.load_state_dict(states[0])
+        scheduler = build(configuration, optimizer, begin)
+        if begin and build is of_nemo_rl:
+            scheduler.load_state_dict(states[1])
+        for _ in range(begin, end):
+            used += lrs_of(optimizer)
+            advance(optimizer, scheduler)
+        states = deepcopy([optimizer.state_dict(), scheduler.state_dict()])
     assert used == [IN_FILE.learning_rate(step, PEAK) for step in range(UPDATES)]

@@ -1,5 +1,6 @@
 """The training programs on the pages: the learning rates of the curve, and resumed equals uninterrupted."""
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
-from support.docs.pages import programs
+from support.docs.pages import PAGES, programs
 from support.jax.jax_cases import assert_equal_bits, product
 from support.jax.jax_trainers import assert_rejected_if_longer, assert_resumed as assert_jax_resumed, watched
 from support.schedulers.runs import learning_rate
@@ -21,6 +22,7 @@ from support.trainers.trainers import (
     PAGE_CURVE,
     PAGE_PEAK,
     expected_lrs,
+    import_from_pages,
     record_lrs,
     run_and_resume,
     same_weights,
@@ -29,6 +31,7 @@ from support.trainers.trainers import (
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
+from transformers import Trainer
 
 from plateau_jax import PlateauCurve, StagedCurve
 
@@ -100,6 +103,46 @@ def test_torch_program_resumes(heading, tmp_path):
     assert used == TORCH[heading]
     assert used_later == used[len(used) // 2 :]
     assert same_weights(resumed.names["model"], uninterrupted.names["model"])
+
+
+BUILD = "trainer = CurveTrainer(model, arguments, train_dataset=dataset)"
+(WITHOUT_SUBCLASS,) = re.findall(r"`(Trainer\(model, .+?)`", "".join(page.read_text() for page in PAGES))
+OF_TRAINER = PlateauCurve(136, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
+ADAMW = "torch.optim.AdamW(model.parameters(), 1e-2)"
+TRAINERS = {
+    "optimizers": (
+        f"optimizer, curve = {ADAMW}, {OF_TRAINER}\ntrainer = {WITHOUT_SUBCLASS}",
+        *(OF_TRAINER, 1),
+    ),
+    "file": (
+        f"import curve_trainer\n{BUILD.replace('Curve', '')}",
+        *(StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=136), 2),
+    ),
+}
+"""Other ways to give the Hugging Face Trainer a curve, the curve, and the number of parameter groups."""
+
+
+@pytest.mark.parametrize(("build", "curve", "groups"), TRAINERS.values(), ids=TRAINERS)
+def test_trainer_resumes_in_mid_epoch(build, curve, groups, tmp_path, monkeypatch):
+    """An epoch has 33 updates of three batches, and one of the last batch; `warmup_steps` has no effect."""
+    import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_trainer.py")
+    monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)  # undone after the test
+    changes = {
+        BUILD: build,
+        "gradient_accumulation_steps=2": "gradient_accumulation_steps=3, warmup_steps=3",
+        "save_steps=50": "save_steps=40",
+    }
+    with record_lrs() as used:
+        in_full = changes | {"saved_transformers": "saved_whole"}
+        uninterrupted = train("Hugging Face Trainer", tmp_path, changes=in_full).names["trainer"]
+    train("Hugging Face Trainer", tmp_path, changes=changes, interrupt_after=4)
+    with record_lrs() as used_later:
+        resumed = train("Hugging Face Trainer", tmp_path, changes=changes).names["trainer"]
+    assert used == expected_lrs(curve, range(136), PAGE_PEAK, groups)
+    logged = [entry["learning_rate"] for entry in uninterrupted.state.log_history if "learning_rate" in entry]
+    assert logged == [lrs[0] for lrs in used[19::20]]
+    assert used_later == used[40:]
+    assert same_weights(resumed.model, uninterrupted.model)
 
 
 def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):

@@ -90,7 +90,7 @@ def test_run_equals_loop_by_hand(kind: Kind) -> None:
     check_equals_loop_by_hand(kind)
 
 
-@pytest.mark.parametrize("name", ["adamw", "momentum, fp16", "rmsprop, bf16", "device weights, fp16"])
+@pytest.mark.parametrize("name", ["adamw", "held", "momentum, fp16", "rmsprop, bf16", "device weights, fp16"])
 def test_default_dtype_concerns_only_model_and_data(name: str) -> None:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)

@@ -1,5 +1,7 @@
-"""Checks of checkpoints that every rank of one group makes, one after the other."""
+"""Checks of wrapped models, states and checkpoints that every rank of one group makes in turn."""
 
+import io
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -11,18 +13,74 @@ from unittest.mock import patch
 import torch
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]  (typed in part)
 from support.checkpointing.checkpoints import Part, Rejecting, leftovers, same_bits, whole
-from support.distributed.distributed_models import build
+from support.checkpointing.world_sizes import net
 from support.distributed.distributed_updates import wrapped
 from support.distributed.processes import error_of
 from support.training.models import Net, batches
 from support.training.steps import make_step
 from support.training.trees import equal_trees
 from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from torch_bridge import Checkpoints
+from torch_bridge import Checkpoints, TrainStep, distribute, is_main
 from torch_bridge.checkpointing import saving
+from torch_bridge.distributed.plain_names import plain_state
 from torch_bridge.distributed.processes import rank
+
+WRAPPERS = ("ddp", "fsdp", "blocks", "hybrid")
+
+
+def build(wrapper: str, seed: int = 0) -> Any:
+    options: dict[str, Any] = {"device": "cpu"}
+    if wrapper == "hybrid":
+        options["mesh"] = init_device_mesh("cpu", (2, 1), mesh_dim_names=("copy", "shard"))
+    if wrapper in ("blocks", "hybrid"):
+        options["blocks"] = [nn.Linear]
+    return distribute(net(seed), "ddp" if wrapper == "ddp" else "fsdp", **options)
+
+
+def check_every_rank_gets_the_weights_of_rank_0(_: Path) -> None:
+    """Each rank builds its model from another seed."""
+    assert is_main() == (rank() == 0)
+    for wrapper in WRAPPERS:
+        assert equal_trees(whole(plain_state(build(wrapper, seed=10 * rank()))), net(0).state_dict())
+
+
+def _update(step: TrainStep, number: int) -> float:
+    return step(*batches(1, seed=2 * number + rank())).loss.item()
+
+
+def check_resume_matches_uninterrupted_run(_: Path) -> None:
+    """Also from a state with all DTensors gathered."""
+    for wrapper in WRAPPERS:
+        step, other, gathered = (make_step(model=build(wrapper)) for _ in range(3))
+        for number in range(3):
+            _update(step, number)
+        state = step.state_dict()
+        other.load_state_dict(state)
+        gathered.load_state_dict(whole(state))
+        expected = [_update(step, number) for number in (3, 4)]
+        for resumed in (other, gathered):
+            assert [_update(resumed, number) for number in (3, 4)] == expected
+            assert equal_trees(whole(resumed.state_dict()), whole(step.state_dict()))
+
+
+def check_shards_are_loaded_only_where_they_belong(_: Path) -> None:
+    """Not by a model that is not sharded, nor by another rank, whose state came through a file."""
+    step = make_step(model=build("fsdp"))
+    _update(step, 0)
+    message = error_of(make_step(model=build("ddp")).load_state_dict, step.state_dict())
+    assert re.search(r"shards of tensors, placed as .*Shard.*; save and load through Checkpoints", message)
+    file = io.BytesIO()
+    torch.save(step.state_dict(), file)
+    sent = [file.getvalue()]
+    distributed.broadcast_object_list(sent)
+    before = step.state_dict()
+    state = torch.load(io.BytesIO(sent[0]), weights_only=True)
+    message = error_of(step.load_state_dict, state)
+    assert ("each rank must load its own state" in message) == (rank() == 1)
+    assert equal_trees(whole(step.state_dict()), whole(before))
 
 
 def check_each_rank_gets_own_values_back(directory: Path) -> None:
@@ -177,7 +235,7 @@ def check_rejected_merge_leaves_model_unchanged(directory: Path) -> None:
         before = whole(model.state_dict())
         arguments = {"into": model, **_GOOD, **(other if rank() == 1 else {})}
         if not other and rank() == 1:
-            model.last.register_load_state_dict_post_hook(_reject)
+            model[2].register_load_state_dict_post_hook(_reject)
         error = error_of(checkpoints.merge, **arguments, part="model")
         assert message in error
         assert error.startswith("RuntimeError: rank 1 failed: ") == (is_of_rank_1 and rank() == 0)

@@ -33,7 +33,7 @@ LOADING = {**SAVING, 3: ["fsdp"]}
 def net(seed: int) -> nn.Module:
     """Return layers with a counting buffer; one of them has fewer rows than there are ranks."""
     with seeded(seed):
-        model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+        model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1), nn.Linear(1, 2))
     model[1].get_buffer("num_batches_tracked").add_(seed)
     return model
 

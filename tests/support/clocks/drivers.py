@@ -7,8 +7,8 @@ used. `Definition` does the same by definition: in Python integers, and by the o
 import math
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -126,12 +126,11 @@ class Scheduler(Driver):
 class Step(Driver):
     """A training step whose batches are its losses."""
 
-    optimizer_name = "adamw"
     skips_nonfinite = True
 
     def start(self) -> None:
         model = Net()
-        optimizer = make_optimizer(self.optimizer_name, model, lr=self.peak)
+        optimizer = make_optimizer("adamw", model, lr=self.peak)
         self.step = TrainStep(model, optimizer, told, self.curve, clock=self.clock)
 
     def update(self, count: int, metric: Any) -> float:
@@ -162,25 +161,6 @@ class Step(Driver):
     def set_peak(self, peak: float) -> None:
         self.peak = peak
         self.step.set_peak(peak)
-
-
-class DoubleStep(Step):
-    """The model and the losses are float64; the learning rates and the rules are not."""
-
-    optimizer_name = "sgd"
-
-    @staticmethod
-    @contextmanager
-    def context() -> Generator[None]:
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(before)
-
-    def update(self, count: int, metric: Any) -> float:
-        return super().update(count, np.float64(metric))
 
 
 class Eager(Driver):
@@ -223,7 +203,6 @@ class Scanned(Eager):
     """All updates in one compiled loop, under a peak that is traced, with x64 on."""
 
     keeps_peak = False
-    unroll = 1
 
     @staticmethod
     def context() -> AbstractContextManager[Any]:
@@ -232,7 +211,7 @@ class Scanned(Eager):
     def run(self, updates: Sequence[Update]) -> list[float]:
         counts, metrics = zip(*updates, strict=True)
         given = (np.array(counts, np.int32), np.array(metrics, np.float32))
-        scan = _scan(self.curve, self.clock, self.counts_data, self.unroll)
+        scan = _scan(self.curve, self.clock, self.counts_data)
         self.state, lrs = scan(np.float32(self.peak), self.state, *given)
         return lrs.tolist()
 
@@ -240,23 +219,11 @@ class Scanned(Eager):
         self.peak = peak
 
 
-class Unrolled(Scanned):
-    """XLA sees six updates as one."""
-
-    unroll = 6
-
-
-class Uncompiled(Eager):
-    @staticmethod
-    def context() -> AbstractContextManager[Any]:
-        return jax.disable_jit()
-
-
 _transformation: Any = cache(scale_by_curve)
 
 
 @cache
-def _scan(curve: Curve, clock: Any, counts_data: bool, unroll: int) -> Any:
+def _scan(curve: Curve, clock: Any, counts_data: bool) -> Any:
     @jax.jit
     def scan(peak: Any, state: Any, counts: Any, metrics: Any) -> Any:
         transformation = scale_by_curve(curve, peak, clock)
@@ -267,6 +234,6 @@ def _scan(curve: Curve, clock: Any, counts_data: bool, unroll: int) -> Any:
             _, state = transformation.update(jnp.ones(2), state, **arguments)
             return state, state.learning_rate
 
-        return jax.lax.scan(update, state, (counts, metrics), unroll=unroll)
+        return jax.lax.scan(update, state, (counts, metrics))
 
     return scan
