@@ -65,7 +65,9 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
 def check_length(name: str, values: Sequence[Any], group_count: int) -> None:
     """Raise a ValueError unless there is a value for each parameter group."""
     if len(values) != group_count:
-        raise ValueError(f"{name} has {len(values)} values for {group_count} parameter groups")
+        raise ValueError(
+            f"{name} has {len(values)} items; the number of parameter groups is {group_count}"
+        )
 
 
 def as_number(value: Any) -> Any:

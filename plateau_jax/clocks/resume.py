@@ -50,7 +50,7 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) ->
 
     A different curve is accepted if both agree at every step below `step` (`Curve.same_until`),
     such as a cooldown that leaves the saved curve there. With a clock they must agree at `step`
-    too, since updates may have used it already, unless the saved curve ends there. The peaks are
+    too, unless the saved curve ends there: updates may have used that step already. The peaks are
     compared if both records have one and the run may have made updates. The clocks must be the
     same, except for the `count` of a `DataClock`.
 

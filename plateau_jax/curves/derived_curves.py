@@ -9,7 +9,7 @@ from plateau_jax.numerics.exact import as_level, from_decimal, nearest_float32, 
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 from plateau_jax.validation import checks
-from plateau_jax.validation.checks import Message
+from plateau_jax.validation.checks import MAX_STEP, Message
 from plateau_jax.validation.curve_warning import warn
 
 
@@ -88,7 +88,9 @@ class Then(Curve, kind="then"):
         if not 0 < scale <= 1:
             raise ValueError(checks.must("scale", scale, "lie in (0, 1]"))
         first = curve.total_steps
-        checks.positive_int("the sum of both total_steps", first + other.total_steps)
+        if first + other.total_steps > MAX_STEP:
+            total = f"{first} + {other.total_steps}"
+            raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
 
         self._set(scale=scale)
         factor = as_level(scale)

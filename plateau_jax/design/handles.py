@@ -220,7 +220,7 @@ def _stage_handles(curve: StagedCurve, path: Path) -> Iterator[Handle]:
         place = (*path, "stages", index)
         end = begin + stage.steps
         if stage.steps:
-            # Steps that this stage gains, the script takes from the next stage that is not empty.
+            # The script takes the steps that this stage gains from the next nonempty stage.
             following = _first_length(stages[index + 1 :])
             high = MAX_STEP if following is None else end + following
             yield _step_handle(f"{name}, end", curve, end, (*place, 0), low=begin, high=high)

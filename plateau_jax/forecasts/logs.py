@@ -304,8 +304,8 @@ def _without_replaced(cells: Iterable[tuple[int, float]]) -> dict[int, float]:
 def curve_of(table: LogTable, lrs: Mapping[int, float], last_loss: int) -> tuple[Curve, float]:
     """Return a curve of straight lines between the logged learning rates, and its peak.
 
-    It is 0 before the first learning rate, because those updates are unknown. It holds the last one
-    until the last loss, for at most one interval of logging.
+    It is 0 before the first learning rate, because those of the earlier updates are unknown. It
+    holds the last one until the last loss, for at most one interval of logging.
     """
     peak = max(lrs.values(), default=0.0)
     if not peak > 0:

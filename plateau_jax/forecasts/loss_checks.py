@@ -73,7 +73,9 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
     with its name.
     """
     if not any(falls_to_half(run.curve, run._last_step) for run in runs):
-        raise ValueError("no run's learning rate falls to half its peak: log a run with a decay")
+        raise ValueError(
+            "there is no run whose learning rate falls to half its peak: log a run with a decay"
+        )
     advice: list[str] = []
     for run, name in zip(runs, names, strict=True):
         problem = _problem_of_run(run)

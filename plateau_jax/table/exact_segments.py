@@ -168,7 +168,7 @@ def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
 
 
 def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
-    """Yield the first step of each maximal run of segments at one level, except that of the end."""
+    """Yield the first step of each maximal run of level segments that begins before the end."""
     level: Level | None = None
     for segment, after in nonempty_segments(segments):
         if after is None:

@@ -24,10 +24,10 @@ def parts_before(
 ) -> Iterator[tuple[_Floats, _Floats]]:
     """Yield (multipliers, lengths) of the parts of a curve before each of the given steps.
 
-    If there are at most `most_single` steps, each is a part. Otherwise parts grow with the distance
-    from the given step and from the borders of segments: each of the `nearest` steps is a part, and
-    farther parts have a length of 1/nearest of their distance. The multiplier of a part is the one
-    in its middle. Parts with the multiplier 0 are left out.
+    If the last of the given steps is at most `most_single`, every step is a part. Otherwise parts
+    grow with the distance from the given step and from the borders of segments: each of the
+    `nearest` steps is a part, and farther parts have a length of 1/nearest of their distance. The
+    multiplier of a part is the one in its middle. Parts with the multiplier 0 are left out.
     """
     last = max(steps)
     if last <= most_single:

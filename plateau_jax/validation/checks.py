@@ -119,11 +119,11 @@ def in_range(path: Path | str, value: Any, least: int, most: int) -> int:
 def _show_limit(limit: int) -> str:
     """Return 100 as "100", and 2147483647 as "2**31 - 1 = 2147483647"."""
     bits = limit.bit_length()
-    if bits < 30:
-        return str(limit)
-    if limit == 2**bits - 1:
+    if bits >= 30 and limit == 2**bits - 1:
         return f"2**{bits} - 1 = {limit}"
-    return f"2**{bits - 1} = {limit}"
+    if bits >= 30 and limit == 2 ** (bits - 1):
+        return f"2**{bits - 1} = {limit}"
+    return str(limit)
 
 
 def positive_int(path: Path | str, value: Any) -> int:

@@ -152,7 +152,7 @@ STEPS: list[Any] = [
     (lambda two_groups: two_groups(*DATA, count=2), TypeError, "count = 2", "clock=DataClock(unit)"),
     (lambda: make_step(clock=DataClock(8), initial_updates=3), ValueError, "initial_updates = 3",
      "DataClock(8, count=n)"),
-    (lambda two_groups: two_groups.set_peak([0.5]), ValueError, "peak has 1", "2 parameter groups"),
+    (lambda two_groups: two_groups.set_peak([0.5]), ValueError, "peak has 1", "parameter groups is 2"),
     (lambda two_groups: two_groups.set_peak([0.5, nan]), ValueError, "peak[1] = nan"),
     (lambda model, stepped: TrainStep(model, stepped, mean_loss, CURVE, initial_updates=3), ValueError,
      "initial_updates = 3, but param_groups[0]", '"initial_lr"'),

@@ -381,7 +381,8 @@ ERRORS = [
     *(row for call, name, error, word, values in OF_CALLS
       for row in each(call, values, error, f"{name} = {{}}", word)),
     (lambda: CURVE.cooldown(MAX_STEP, 1), ValueError, "at + steps = 2147483648", "2**31 - 1"),
-    (lambda: LONG.then(LONG), ValueError, f"the sum of both total_steps = {2**31}", "2**31 - 1"),
+    (lambda: PlateauCurve(10**9).part(0, 2**30), ValueError, f"stop = {2**30}", "lie in 1 … 1000000000"),
+    (lambda: LONG.then(LONG), ValueError, f"total_steps = {2**30} + {2**30}", "2**31 - 1"),
     *each(lambda value: CURVE(value), NO_STEPS, TypeError,
           "step must be an integer or an array of integers, not {}"),
     (lambda: CURVE.learning_rate(jnp.array(3), 0.1), TypeError, "optax_schedule(curve, peak_value)"),

@@ -17,8 +17,8 @@ def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: i
     """Return the warning that is due at this step, after this number of updates, or "".
 
     A warning is due if the learning rate has been 0 for more than 10 steps and more than 1 % of the
-    curve; or if it has stayed at a floor, below the curve's highest level, until past 10 times the
-    steps of the curve and for more than 1000 updates.
+    curve; or if it has stayed at a floor, below the curve's highest level, for more than 1000
+    updates, and the step is past 10 times the steps of the curve.
     """
     total = max(curve.total_steps for curve in curves)
     # A run may train a little longer on purpose, or to a round number of updates.

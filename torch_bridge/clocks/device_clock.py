@@ -151,7 +151,7 @@ class Clock:
         self._next_copy: int = _FIRST_COPY
         """The number of updates at which the host next copies the counters."""
         self._next_poll = _FIRST_COPY
-        """The number of updates at which it does so, or next looks if the copy has arrived."""
+        """The number of updates at which `_poll_counters` next runs."""
         self._is_copying = False  # a copy that has not arrived has the old counters
         # An update moves by at most one step, so at first it is certainly within the table. With a
         # unit it may leap.

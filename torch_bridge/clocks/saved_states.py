@@ -184,7 +184,7 @@ def _on_fresh_clock(saved: _SavedCounters, clock: CheckedClock) -> Position:
 def read_records(saved: Any, group_count: int) -> list[Record]:
     """Return the record of each parameter group."""
     records = [read_record(f"records[{index}]", record) for index, record in enumerate(saved)]
-    check_length("records in state_dict", records, group_count)
+    check_length("state_dict['records']", records, group_count)
     return records
 
 
@@ -339,8 +339,8 @@ def compare_curves(
     current: Sequence[Curve],
     step: int,
     *,
-    is_step_used: bool = False,
-    strict: bool = False,
+    is_step_used: bool,
+    strict: bool,
     builder: str = "",
     driven: str = "learning rates",
 ) -> str:

@@ -107,7 +107,7 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
         TypeError: `blocks` is neither a module class nor a sequence of module classes.
         ValueError: No module of the model has one of the classes.
     """
-    if isinstance(blocks, type | str):  # a string, so that the error shows it whole
+    if isinstance(blocks, type | str):  # a string too: the error then shows all of it
         blocks = [blocks]
     classes: tuple[Any, ...] = tuple(blocks)
     for kind in classes:

@@ -178,7 +178,9 @@ class follow:
             bases = read_bases("base_values", state_dict["base_values"], len(self.base_values))
             compared = self.curves[: len(bases)]
             records = read_records(saved_records, len(compared))
-            message = compare_curves(records, compared, curve_step, driven="values")
+            message = compare_curves(
+                records, compared, curve_step, is_step_used=False, strict=False, driven="values"
+            )
         if message:
             warn(message)
         group_curves.set_bases([*bases, *self.base_values[len(bases) :]])

@@ -145,7 +145,7 @@ class GroupCurves:
         self.is_loaded = False
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Return True if the groups hold these values, the first groups if there are fewer values.
+        """Return True if the first groups, one for each value, hold these values.
 
         One nonzero match is enough, since a program may freeze the other groups. Zeros match only
         if all values are zero. May wait for the device.

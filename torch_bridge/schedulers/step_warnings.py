@@ -37,7 +37,7 @@ _LONG_ENOUGH = 42
 
 @dataclass
 class Steps:
-    """The steps of a scheduler since it was built, moved along the curve, or loaded."""
+    """The steps of a scheduler since it was built, jumped to another step, or was loaded."""
 
     first_update: int
     """The number of the optimizer's updates at that time."""
@@ -68,16 +68,16 @@ class StepWarnings:
         self._references: list[weakref.ref[Any]] = []
         """To each `lambda_lr` of the optimizer. Any, because its module imports this one."""
         self._start = 0
-        """The number of updates when a scheduler was last built, moved or loaded."""
+        """The number of updates when a scheduler was last built, jumped or was loaded."""
         self._window_start = 0
         self.loaded_updates: int | None = 0
         """The updates of the run that the optimizer has loaded; None if they are not known."""
         self._last_mistake: tuple[Any, str] = None, ""
-        """The mistake in the last window, and before it the `Steps` of its scheduler, if any."""
+        """The `Steps` of the scheduler that the last check judged, and its mistake, if any."""
         self._warned: set[str] = set()
 
     def watch(self, scheduler: Any, updates: int, *, may_lack_state: bool = False) -> None:
-        """Check a scheduler from now on, after this number of updates."""
+        """Check a scheduler from now on; the optimizer has made this number of updates."""
         others = [item for item in self._schedulers() if item is not scheduler]
         self._references = [weakref.ref(item) for item in (*others, scheduler)]
         is_past_end = bool(_end_message(scheduler))

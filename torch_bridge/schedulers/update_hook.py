@@ -2,7 +2,7 @@
 
     event                                      calls
     a `GroupCurves` is built                   UpdateHook.add
-    a `lambda_lr` is built, moved or loaded    StepWarnings.watch
+    a `lambda_lr` is built, jumps, is loaded   StepWarnings.watch
     optimizer.step()                           GroupCurves.add_new_groups, StepWarnings.check
     optimizer.load_state_dict()                StepWarnings.note_load, GroupCurves.add_new_groups
 
@@ -73,8 +73,8 @@ class UpdateHook:
         """
         stepped = {id(group) for group in groups if group["params"]}
         scheduler_steps = self.warnings.count_steps()
-        is_same_update = scheduler_steps == self._scheduler_steps
-        if is_same_update and self._stepped_groups.isdisjoint(stepped):
+        no_scheduler_stepped = scheduler_steps == self._scheduler_steps
+        if no_scheduler_stepped and self._stepped_groups.isdisjoint(stepped):
             self._stepped_groups |= stepped
             return False
         self._stepped_groups = stepped

@@ -124,7 +124,7 @@ def _comparable(value: Any) -> Any:
 
 
 class _Identity:
-    """Equals an `_Identity` of the same object. Its `id` alone may pass to a later object."""
+    """Equals an `_Identity` of the same object, and keeps it alive: an `id` could be reused."""
 
     def __init__(self, item: object) -> None:
         self._item = item

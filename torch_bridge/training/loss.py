@@ -112,8 +112,8 @@ def check_weight(weight: Tensor | float) -> bool:
     """Warn if a weight in host memory is not a whole number: it may be an accuracy.
 
     Returns:
-        True if later weights need no check. (0 and 1 may be a count or an accuracy.) A weight on a
-        device is not read, and needs none.
+        True if later weights need no check, as for a weight on a device, which is not read. (0 and
+        1 may be a count or an accuracy.)
 
     Warns:
         CurveWarning: The message names `has_aux`.

@@ -221,7 +221,7 @@ class LossNormalizer:
         return torch.full((), number, dtype=torch.float64, device=self._device)
 
     def state_tensors(self) -> list[Tensor] | None:
-        """Return the loss scale and its counter, then the agreed divisor; or None."""
+        """Return the loss scale, its counter, and the divisor if agreed on; or None."""
         tensors: list[Tensor] = []
         if self._scale is not None:
             tensors += self._scale.tensors()

@@ -288,5 +288,5 @@ def read_saved_run(
     peaks: list[float] = []
     for group in _saved_groups(as_list(saved["optimizer"], optimizers)):
         peaks.append(float(checks.peak("initial_lr", group["initial_lr"])))
-    check_length("initial_lr in state_dict", peaks, len(clock.peaks))
+    check_length("state_dict['optimizer']", peaks, len(clock.peaks))
     return SavedRun(counters, peaks, position.hold_states, position.messages)

@@ -75,11 +75,12 @@ class OptimizerSteppers:
         self.is_partial = False
         """True while an update or a load is unfinished, and after it was interrupted: weights may
         have moved, or other ranks may wait for this one. `TrainStep` then makes no update until a
-        state is loaded.
+        state is loaded; on several ranks, after an interrupted update, until the program restarts.
 
-        It is set by `step` before the first weight moves, by `Update` at its start if the model is
-        wrapped, and by `TrainStep.load_state_dict` and `set_peak` before they write. Those three
-        clear it when they are complete, and `GraphedUpdate` after a capture, which moves nothing.
+        `step` sets it before the first weight moves, and `Update` at its start if the model is
+        wrapped; `Update` clears it when the update is complete. `TrainStep.load_state_dict` sets it
+        and clears it at its end; `set_peak` sets it and restores its former value. `GraphedUpdate`
+        clears it after a capture, which moves nothing.
         """
         self.updates_made: int | None = 0
         """Updates that the optimizers had made before the first one here; None if their number is

@@ -122,8 +122,8 @@ def test_scheduler_attached_later_is_rejected(build: Callable[[], TrainStep]) ->
         *((lambda step, state, of=of: step.load_state_dict(state | {"optimizer": of(state["optimizer"])}),
            ValueError, "state_dict", word)
           for of, word in (
-              (lambda states: states[:1], "has 1 values for 2 parameter groups"),
-              (lambda states: states * 2, "has 4 values for 2 parameter groups"),
+              (lambda states: states[:1], "has 1 items; the number of parameter groups is 2"),
+              (lambda states: states * 2, "has 4 items; the number of parameter groups is 2"),
               (lambda states: states[0], "not the state of a"),
               (lambda states: dict(enumerate(states)), "not the state of a"),
               (lambda states: None, "not the state of a"),

@@ -75,7 +75,11 @@ _DAMAGE: list[tuple[dict[str, Any], Callable[[Any], Any], str]] = [
     ({}, lambda state: state.update(random={}), "random state of the CPU"),
     ({}, lambda state: state.update(applied=-5), "applied"),
     ({}, lambda state: state.update(skipped=-1), "skipped"),
-    ({}, lambda state: state.update(optimizer={"param_groups": []}), "has 0 values for 1 parameter groups"),
+    (
+        {},
+        lambda state: state.update(optimizer={"param_groups": []}),
+        "has 0 items; the number of parameter groups is 1",
+    ),
     ({}, lambda state: state.update(model={}), "Missing key"),
     ({}, lambda state: state.update(carry=3), "not iterable"),
     ({}, lambda state: state.update(records=[]), "records"),
