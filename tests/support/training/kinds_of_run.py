@@ -132,7 +132,9 @@ def _of_mixed(kind: Any, **options: Any) -> Callable[[Any], Optimizer]:
 
 
 class Growing(nn.Module):
-    """A module whose extra state grows with every call."""
+    """A module in its second version, whose extra state grows with every call."""
+
+    _version = 2
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,6 +151,10 @@ class Growing(nn.Module):
 
     def set_extra_state(self, state: Any) -> None:
         self.seen = list(state["seen"])
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *arguments: Any) -> None:
+        assert metadata.get("version") == 2
+        super()._load_from_state_dict(state, prefix, metadata, *arguments)
 
 
 class Level(nn.Module):
