@@ -109,6 +109,13 @@ def test_scheduler_attached_later_is_rejected(build: Callable[[], TrainStep]) ->
         assert equal_trees(step(data[number]), reference(data[number]))
 
 
+def test_fused_sgd_of_half_precision_is_rejected_later() -> None:
+    model = Net().bfloat16()
+    step = make_step(model=model, optimizer=SGD(model.parameters(), lr=0.25))
+    step.optimizer.param_groups[0]["fused"] = True
+    check_error((lambda: step(*batches(1)), ValueError, "torch.bfloat16 parameters unchanged"), step=step)
+
+
 @each_row(
     [
         (lambda step: step.load_state_dict(two(RMSprop, NAdam).state_dict()), ValueError,
