@@ -1,5 +1,6 @@
 """The training step in unusual surroundings: copies, devices, modes, threads; and when it is printed."""
 
+import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -151,6 +152,16 @@ def test_surroundings_make_no_difference(situation: Any, options: dict[str, Any]
     assert equal_trees([tuple(result) for result in results], [tuple(result) for result in expected])
     if step is not None:
         assert equal_trees(step.state_dict(), reference.state_dict())
+
+
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+def test_copies_of_model_and_optimizer_are_independent(name: str) -> None:
+    step, data = make_step(name), batches(6)
+    train(step, data[:3])
+    copies = copy.deepcopy((step.model, step.optimizer))
+    before = copy.deepcopy([copied.state_dict() for copied in copies])
+    train(step, data[3:])
+    assert equal_trees([copied.state_dict() for copied in copies], before)
 
 
 def test_lazy_model_trains_after_a_dummy_batch() -> None:
