@@ -75,6 +75,15 @@ def test_scheduler_of_wrapped_optimizer_is_rejected(wrap: Any, outside: bool) ->
         assert equal_trees(step(batch), reference(batch))
 
 
+def test_wrapped_optimizer_among_several_is_unwrapped() -> None:
+    model = Net()
+    first, last = (make_optimizer("adamw", part) for part in (model.first, model.last))
+    step = make_step(model=model, optimizer=[LightningOptimizer(first), last])
+    assert step.optimizers == (first, last)
+    with pytest.raises(ValueError, match="belong to several optimizers"):
+        make_step(model=model, optimizer=[LightningOptimizer(first), first])
+
+
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 @pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential], ids=["itself", "nested"])
