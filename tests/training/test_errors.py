@@ -11,7 +11,15 @@ import pytest
 import torch
 from support.curves.scaled import OF_UNIT_8
 from support.errors import check_error, each, each_row
-from support.training.models import Net, Recurrent, batches, carried_loss, mean_loss, pair_loss
+from support.training.models import (
+    Net,
+    Recurrent,
+    batches,
+    carried_loss,
+    counting_loss,
+    mean_loss,
+    pair_loss,
+)
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step, state_kept_by_skips
 from support.training.trees import equal_trees
@@ -139,6 +147,30 @@ def test_errors(row: Any) -> None:
     objects = {"model": model, "optimizer": optimizer, "first": first, "last": last, "step": step}
     check_error(row, build=build, **objects)
     assert equal_trees(step(batch), reference(batch))
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "options", "change", "error"),
+    [
+        (mean_loss, {}, lambda loss: None, TypeError),
+        (lambda *given: (mean_loss(*given), ()), {"has_aux": True}, lambda pair: pair[0], TypeError),
+        (counting_loss, {"carry": torch.zeros(2)}, lambda pair: (pair[0], pair[1][:1]), ValueError),
+    ],
+    ids=["loss", "aux", "carry"],
+)
+def test_wrong_value_changes_nothing(loss_fn: Any, options: Any, change: Any, error: Any) -> None:
+    """It is returned for the last of two micro-batches: the first one has made gradients."""
+    first, last, wrong = batches(3)
+
+    def returned(model: nn.Module, batch: Any, *carry: Any) -> Any:
+        value = loss_fn(model, batch, *carry)
+        return change(value) if batch is wrong else value
+
+    step, reference = (make_step(loss_fn=returned, **options) for _ in range(2))
+    assert equal_trees(step(first, last), reference(first, last))
+    check_error((lambda: step(first, wrong), error, "loss_fn"), step=step)
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    assert equal_trees(step(first, last), reference(first, last))
 
 
 @pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
