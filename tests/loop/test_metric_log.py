@@ -53,7 +53,10 @@ def test_rows_hold_every_value(rows: list[Any], every: int, keep: int | None) ->
         assert log.rows == expected[: number - number % every][kept]
     assert log.flush() == (expected[-1] if rows else None)
     assert log.rows == expected[kept]
-    assert {type(value) for row in log.rows for value in row.values()} <= {float, int, list}
+    for row in log.rows:
+        lrs = row["lr"] if isinstance(row["lr"], list) else [row["lr"]]
+        assert {type(value) for value in (row["loss"], row["grad_norm"], *lrs)} == {float}
+        assert {type(row[name]) for name in ("applied", "skipped", "curve_step", "consumed")} == {int}
     assert log.flush() == (expected[-1] if rows else None), "nothing new to flush"
     assert log.rows == expected[kept]
 
