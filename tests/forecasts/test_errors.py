@@ -135,7 +135,7 @@ FIT_ERRORS: list[Row] = [
     (lambda: fit_losses([]), ValueError, "there is no run whose learning rate falls"),
     (lambda: fit_losses(changed(RUN, LOSSES, slice(None, None, 3))), ValueError,
      "of 17 logged losses", "at least 20", "more often"),
-    (lambda: fit_losses(changed(RUN, LOSSES, STEPS < 400)), ValueError, "no run whose", "half", "with a decay"),
+    (lambda: fit_losses(changed(RUN, LOSSES, STEPS < 400)), ValueError, "no run whose", "a decay"),
     (lambda: fit_losses([STABLE, STABLE]), ValueError, "no run whose", "half its peak"),
     (lambda: fit_losses(NOISY), ValueError, "noise of 1.", "more than 1%", "validation loss"),
     (lambda: fit_losses(RISING), ValueError, "rises from ", "at step 700 to ",
