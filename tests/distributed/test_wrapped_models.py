@@ -83,6 +83,11 @@ def divided_in_part(model: Any) -> nn.Module:
     return sharded(model)
 
 
+def divided(model: Any) -> nn.Module:
+    sharded(model).set_gradient_divide_factor(2.0)
+    return model
+
+
 # Models that a step rejects, and what is said.
 MODELS: dict[str, tuple[Callable[[Any], nn.Module], str]] = {
     "a part in DDP": (lambda model: nn.Sequential(DistributedDataParallel(model)), "DistributedDataParallel"),
@@ -98,6 +103,7 @@ MODELS: dict[str, tuple[Callable[[Any], nn.Module], str]] = {
     "a part that DDP ignores": (ignored_by_ddp, "does not average"),
     "a DTensor": (distributed_tensor, "DTensors"),
     "two meshes": (two_meshes, "several meshes"),
+    "a divisor": (divided, "averages over the 1 ranks"),
     "a divisor of a part": (divided_in_part, "averages over the 1 ranks"),
 }
 
