@@ -237,9 +237,11 @@ def test_layer_without_gradient_is_rejected() -> None:
     step = make_step(model=DistributedDataParallel(Skipping(), find_unused_parameters=True), loss_fn=loss_of)
     for _ in range(2):
         step(ALL, FIRST)
-    for is_frozen in (False, True):
+    for is_frozen, updates in ((False, 0), (True, 0), (True, 1)):
         plain = Skipping()
         step = make_step(model=DistributedDataParallel(plain), loss_fn=loss_of)
+        for _ in range(updates):
+            step(ALL, ALL)
         plain.last.requires_grad_(not is_frozen)
         before = copy.deepcopy(plain.state_dict())
         with pytest.raises(RuntimeError, match=r"not averaged the gradients: .*find_unused_parameters=True"):
