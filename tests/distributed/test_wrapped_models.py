@@ -18,6 +18,7 @@ from support.distributed.distributed_updates import Case, train, wrapped
 from support.distributed.processes import error_of
 from support.training.models import Net, batches, seeded
 from support.training.optimizers import OPTIMIZERS
+from support.training.reads import Reads
 from support.training.steps import make_step
 from support.training.trees import equal_trees
 from torch import Tensor, distributed, nn
@@ -134,6 +135,16 @@ def test_wrong_count_changes_nothing(wrap: Any) -> None:
     with pytest.raises(ValueError, match="count = -1"):
         step(BATCH, count=-1)
     assert step(BATCH, count=3).counters.tolist() == [1, 0, 0, 3]
+
+
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, sharded])
+def test_update_of_wrapped_model_reads_nothing(wrap: Any) -> None:
+    step = make_step(model=wrap(Net()), max_norm=0.1)
+    step(BATCH)
+    with Reads() as reads:
+        step(BATCH, BATCH)
+    # FSDP2 frees memory, and allocates it again, through storages.
+    assert set(reads.names) <= {"untyped_storage"}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
