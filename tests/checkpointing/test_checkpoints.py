@@ -75,6 +75,17 @@ def test_resume_matches_uninterrupted_run(tmp_path: Path) -> None:
     assert same_bits(run.train(4), expected)
 
 
+def test_model_loads_in_another_dtype(tmp_path: Path) -> None:
+    """From a step, whose random numbers are not restored."""
+    model, half, checkpoints = Net(1), Net(2).bfloat16(), Checkpoints(tmp_path)
+    checkpoints.save(7, step=make_step(model=model))
+    torch.rand(1)
+    random = torch.get_rng_state()
+    assert checkpoints.load_model(half) == 7
+    assert same_bits(half.state_dict(), model.bfloat16().state_dict())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
 def test_save_keeps_state_at_call(tmp_path: Path) -> None:
     model, values, part = nn.Linear(3, 2), {"a": [1]}, Part({"t": torch.zeros(4)})
     go, save_file = Event(), saving.save_file

@@ -162,6 +162,7 @@ def test_save_interrupted_at_any_line(tmp_path: Path, monkeypatch: pytest.Monkey
 
 READS: dict[str, Callable[..., Any]] = {
     "load": lambda checkpoints, **parts: checkpoints.load(**parts),
+    "load 2": lambda checkpoints, **parts: checkpoints.load(2, **parts),
     "load_model": lambda checkpoints, model, **_: checkpoints.load_model(model, part="model"),
     "merge": lambda checkpoints, model, **_: checkpoints.merge(
         [1, 2], [0.75, 0.25], into=model, part="model"
@@ -177,7 +178,7 @@ def _read(name: str, directory: Path) -> tuple[float, int | None]:
         number = model.weight.max().item()
     finally:
         assert (model.weight == number).all()
-        assert part.state["number"] == (number if name == "load" else 0)
+        assert part.state["number"] == (number if name in ("load", "load 2") else 0)
     return number, step
 
 
@@ -193,7 +194,8 @@ def test_failed_read_loads_all_or_nothing(saved: Path, name: str, event: Any) ->
             results.append(_read(name, saved))
         if not operation.happened:
             break
-    skipped = {(1.0, 1)} if event is _input_output_error else set[Any]()
+    may_skip = event is _input_output_error and name != "load 2"
+    skipped = {(1.0, 1)} if may_skip else set[Any]()
     assert set(results) == ({(1.25, None)} if name == "merge" else {(2.0, 2)} | skipped)
     assert len(results) == 1 or event is not KeyboardInterrupt
     assert at > 5
@@ -216,14 +218,15 @@ MEANWHILE: dict[str, Callable[[Path], None]] = {
 def test_read_while_another_process_saves(
     saved: Path, tmp_path: Path, name: str, event: str, first: int
 ) -> None:
-    """A reader sees the newest checkpoint of that moment, and never parts of two. A merge may be an error."""
+    """A reader sees the newest checkpoint of that moment, and never parts of two."""
     results = list[Any]()
+    may_fail = name == "merge" or (name, event) == ("load 2", "pruning")
     for at in itertools.count(first, 2):
         directory = shutil.copytree(saved, tmp_path / str(at))
         with (
             AtOperation(directory, at, lambda directory=directory: MEANWHILE[event](directory)) as operation,
             patch.object(checkpoints_module, "_lock", RLock()),  # that of another process
-            suppress(*([ValueError, RuntimeError] if name == "merge" else [])),  # of one that is gone
+            suppress(*([ValueError, RuntimeError] if may_fail else [])),  # of one that is gone
         ):
             results.append(_read(name, directory))
         if not operation.happened:
@@ -233,7 +236,7 @@ def test_read_while_another_process_saves(
     newest = (3.0, 2 if event == "replacement" else 3)
     expected = {(1.25, None), (1.5, None)} if name == "merge" else {(2.0, 2), newest}
     assert set(results) <= expected
-    assert len(results) == at // 2 + 1 or name == "merge"
+    assert len(results) == at // 2 + 1 or may_fail
     assert at > 5
 
 

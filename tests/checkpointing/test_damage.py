@@ -119,6 +119,12 @@ def test_flipped_bit_is_detected(saved: Path, tmp_path: Path, name: str) -> None
     _check_damage(directory, f"{name} is damaged")
 
 
+def test_digests_are_sha256_of_files(saved: Path) -> None:
+    """So that any tool can check them."""
+    digest = hashlib.sha256((saved / "2" / TENSORS).read_bytes()).hexdigest()
+    assert json.loads((saved / "2" / MANIFEST).read_text())["files"] == {TENSORS: digest}
+
+
 def test_each_file_is_verified_by_one_rank(tmp_path: Path) -> None:
     """The order of a set differs between processes, so all ranks must share the sorted names."""
     checkpoint = CheckpointDir(1, tmp_path, 0.0, files={rank_file(number): "" for number in range(20)})

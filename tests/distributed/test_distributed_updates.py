@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.distributed.distributed_updates import Case, Run, train_all, train_in_one_process
+from support.distributed.distributed_updates import Case, Run, record_reads, train_all, train_in_one_process
 from support.distributed.processes import run
 
 pytestmark = pytest.mark.slow
@@ -103,6 +103,11 @@ def test_updates_match_one_process(name: str) -> None:
             ):
                 finite = np.array(values)[are_finite], np.array(expected_values)[are_finite]
                 np.testing.assert_allclose(*finite, atol=1e-6, rtol=rtol)
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+def test_update_of_two_ranks_reads_nothing(wrapper: str) -> None:
+    assert run(record_reads, Case(wrapper, loss="mean", max_norm=0.1)) == [set(), set()]
 
 
 def test_overflow_on_one_rank_is_skipped_on_all() -> None:

@@ -18,6 +18,7 @@ from support.distributed.distributed_updates import Case, train, wrapped
 from support.distributed.processes import error_of
 from support.training.models import Net, batches, seeded
 from support.training.optimizers import OPTIMIZERS
+from support.training.reads import Reads
 from support.training.steps import make_step
 from support.training.trees import equal_trees
 from torch import Tensor, distributed, nn
@@ -83,6 +84,11 @@ def divided_in_part(model: Any) -> nn.Module:
     return sharded(model)
 
 
+def divided(model: Any) -> nn.Module:
+    sharded(model).set_gradient_divide_factor(2.0)
+    return model
+
+
 # Models that a step rejects, and what is said.
 MODELS: dict[str, tuple[Callable[[Any], nn.Module], str]] = {
     "a part in DDP": (lambda model: nn.Sequential(DistributedDataParallel(model)), "DistributedDataParallel"),
@@ -98,6 +104,7 @@ MODELS: dict[str, tuple[Callable[[Any], nn.Module], str]] = {
     "a part that DDP ignores": (ignored_by_ddp, "does not average"),
     "a DTensor": (distributed_tensor, "DTensors"),
     "two meshes": (two_meshes, "several meshes"),
+    "a divisor": (divided, "averages over the 1 ranks"),
     "a divisor of a part": (divided_in_part, "averages over the 1 ranks"),
 }
 
@@ -128,6 +135,16 @@ def test_wrong_count_changes_nothing(wrap: Any) -> None:
     with pytest.raises(ValueError, match="count = -1"):
         step(BATCH, count=-1)
     assert step(BATCH, count=3).counters.tolist() == [1, 0, 0, 3]
+
+
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, sharded])
+def test_update_of_wrapped_model_reads_nothing(wrap: Any) -> None:
+    step = make_step(model=wrap(Net()), max_norm=0.1)
+    step(BATCH)
+    with Reads() as reads:
+        step(BATCH, BATCH)
+    # FSDP2 frees memory, and allocates it again, through storages.
+    assert set(reads.names) <= {"untyped_storage"}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -231,9 +248,11 @@ def test_layer_without_gradient_is_rejected() -> None:
     step = make_step(model=DistributedDataParallel(Skipping(), find_unused_parameters=True), loss_fn=loss_of)
     for _ in range(2):
         step(ALL, FIRST)
-    for is_frozen in (False, True):
+    for is_frozen, updates in ((False, 0), (True, 0), (True, 1)):
         plain = Skipping()
         step = make_step(model=DistributedDataParallel(plain), loss_fn=loss_of)
+        for _ in range(updates):
+            step(ALL, ALL)
         plain.last.requires_grad_(not is_frozen)
         before = copy.deepcopy(plain.state_dict())
         with pytest.raises(RuntimeError, match=r"not averaged the gradients: .*find_unused_parameters=True"):

@@ -12,6 +12,7 @@ from support.training.by_hand import ByHand
 from support.training.kinds_of_run import Kind
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
+from support.training.reads import Reads
 from support.training.steps import CURVE
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -133,6 +134,16 @@ def train(case: Case) -> Run:
 
 def train_all(cases: Sequence[Case]) -> list[Run]:
     return [train(case) for case in cases]
+
+
+def record_reads(case: Case) -> set[str]:
+    """Return the names of the device reads of an update over all ranks that is not the first."""
+    step, rank = step_of(case), distributed.get_rank()
+    step(batch_of(case, 0, rank, 0))
+    batch = batch_of(case, 1, rank, 0)
+    with Reads() as reads:
+        step(batch)
+    return set(reads.names) - {"untyped_storage"}  # by which FSDP2 frees and allocates memory
 
 
 def train_in_one_process(case: Case) -> Run:
