@@ -1,4 +1,4 @@
-"""Threads that act as the ranks of a group, for code that only gathers values: they start at once."""
+"""Threads that act as the ranks of a group, for code that averages no gradients: they start at once."""
 
 import threading
 from collections.abc import Callable
