@@ -70,6 +70,12 @@ def test_branched_runs_agree_and_cool_down(ran):
         assert float(in_jax) == pytest.approx(float(in_torch), abs=1e-2)
     assert float(runs["0", "cooldown of 60"][-1]) < float(runs["0", "stable phase"][-1]) - 0.05
 
+    assert len(merged) == 9
+    for (name, steps), losses in merged.items():
+        *by_seed, mean = map(float, losses.split())
+        assert mean == pytest.approx(np.mean(by_seed), abs=1e-4)
+        if name == "cooled down":
+            assert by_seed == [float(runs[seed, f"cooldown of {steps}"][-2]) for seed in "01"]
     after_merge, constant = (np.array(merged[n, "60"].split(), float) for n in ("merged", "constant lr"))
     assert (after_merge < constant).all()
     assert number_after("largest difference between a merge in PyTorch and the same in JAX:", lines) < 1e-2

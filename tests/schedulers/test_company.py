@@ -3,7 +3,6 @@
 import copy
 import pickle
 from functools import partial
-from types import MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -294,6 +293,16 @@ class WithoutHooks(Optimizer):
         return self.inner.step(closure)
 
 
+class StepOfAnother:
+    """Another object, whose method makes the update."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def step(self) -> None:
+        self.inner()
+
+
 def replaced(optimizer: Any, form: Any) -> Any:
     optimizer.step = form(optimizer.step)
     return optimizer
@@ -301,9 +310,7 @@ def replaced(optimizer: Any, form: Any) -> Any:
 
 NOT_PLAIN: dict[str, Any] = {
     "partial": lambda optimizer: replaced(optimizer, partial),
-    "method of another object": lambda optimizer: replaced(
-        optimizer, lambda step: MethodType(lambda other: other.step(), SimpleNamespace(step=step))
-    ),
+    "method of another object": lambda optimizer: replaced(optimizer, lambda step: StepOfAnother(step).step),
     "compiled": lambda optimizer: replaced(optimizer, lambda step: torch.compile(step, backend="eager")),
     "no hooks": WithoutHooks,
 }

@@ -156,12 +156,16 @@ RUNS: dict[str, dict[str, Any]] = {
     "counted": {"clock": DataClock(8)},
     "follower": {},
 }
+MODES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {"strict": strict}) for name in ("scheduler", "held", "counted") for strict in (True, False)),
+    ("follower", {}),  # is never strict
+]
+"""The runs, and how strict they are."""
 
 
 def run_of(name: str, curve: Any = CURVE, bases: Any = (0.25, 0.7), **options: Any) -> Driven:
-    if name == "follower":
-        return Driven(name, curve, bases)
-    return Driven("scheduler", curve, bases, **RUNS[name], **options)
+    kind = "follower" if name == "follower" else "scheduler"
+    return Driven(kind, curve, bases, **RUNS[name], **options)
 
 
 def resume(saved: Any, current: Any, part: str = "scheduler") -> None:
@@ -278,10 +282,12 @@ RUNNING: list[tuple[str, Row]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "row"), RUNNING, ids=range(len(RUNNING)))
-@pytest.mark.parametrize("strict", [True, False])
-def test_wrong_step_or_state_is_rejected(name: str, row: Row, strict: bool) -> None:
-    run = run_of(name, strict=strict)
+@pytest.mark.parametrize(
+    ("name", "mode", "row"),
+    [(name, mode, row) for name, mode in MODES for run, row in RUNNING if run == name],
+)
+def test_wrong_step_or_state_is_rejected(name: str, mode: dict[str, Any], row: Row) -> None:
+    run = run_of(name, **mode)
     other = run_of("scheduler" if name == "follower" else "follower")
     for one in (run, other):
         one.advance(5)
@@ -347,12 +353,11 @@ def test_unreadable_curves_are_an_error_only_if_strict(name: str, curve: Any) ->
 
 @pytest.mark.filterwarnings("ignore:the (values|learning rates) so far:plateau_jax.CurveWarning")
 @pytest.mark.filterwarnings("ignore:state_dict (belongs|was saved|has a diff):plateau_jax.CurveWarning")
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(("name", "mode"), MODES)
 @examples(100)
 @given(data=st.data())
-def test_any_damage_is_rejected_or_harmless(name: str, strict: bool, data: st.DataObject) -> None:
-    run = run_of(name, strict=strict)
+def test_any_damage_is_rejected_or_harmless(name: str, mode: dict[str, Any], data: st.DataObject) -> None:
+    run = run_of(name, **mode)
     run.advance(5)
     holder = damage(data, [copy.deepcopy(run.part.state_dict())])
     run.advance(1)

@@ -204,14 +204,6 @@ WRONG: dict[str, tuple[Program, str]] = {
     "past the end at a floor, in units": (
         lambda run: run.use(ours(FLOOR, clock=DataClock(8, count=8))).train(1350), "is the unit too small",
     ),
-    "lost state": (
-        lambda run: run.of(AdamW, 1e-5).load(run.lost()).use(a_curve).train(60),
-        LACKS.format("20 updates", "; or pass last_epoch=19", "0.01"),
-    ),
-    "lost state in units": (
-        lambda run: run.of(AdamW, 1e-5).load(run.lost()).use(SCHEDULERS["unit"](LONG)).train(60),
-        LACKS.format("20 updates", "", "0.01"),
-    ),
     "lost state, optimizer loaded later": (
         lambda run: run.of(AdamW, 1e-5).use(a_curve).load(run.lost()).train(60),
         LACKS.format("20 updates", "; or pass last_epoch=19", "1e-05"),
@@ -286,6 +278,16 @@ def test_steps_that_do_not_fit_the_updates_warn_once(kind: str, name: str) -> No
     assert ("step(count=n)" in message) == (kind == "unit")
     if kind in ("lambda_lr", "curves"):
         run.copied().epochs(60, 9).epochs(1, 90, steps=2)
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_lost_state_warns_once(kind: str) -> None:
+    run = Training(AdamW, torch.tensor, lr=1e-5)
+    last_epoch = "" if kind == "unit" else "; or pass last_epoch=19"
+    check_warning(
+        lambda: run.load(run.lost()).use(SCHEDULERS[kind](LONG)).train(60),
+        LACKS.format("20 updates", last_epoch, "0.01"),
+    )
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -394,6 +396,10 @@ RIGHT: dict[str, Program] = {
     ),
     "ends at its highest level": lambda run: run.use(ours([FLOOR, StagedCurve([(5, 1.0)])])).train(1350),
     "jump past the end": lambda run: run.use(ours(FLOOR, 5000)).train(90),
+    "resumed past the end": lambda run: [
+        state := run.use(ours(FLOOR, 5000)).train(1).states(),
+        run.resumed().use(ours(FLOOR)).load(state, parts=True).train(90),
+    ],
     "phases": lambda run: [run.use(one).train(700) for one in (a_curve, a_warmup, ours(TO_A_PLATEAU))],
     "phases of others": lambda run: [
         run.use(one).train(20) for one in (cosine, a_curve, linear, a_warmup, chain(linear), a_curve)

@@ -106,7 +106,9 @@ def test_torch_program_resumes(heading, tmp_path):
 
 
 BUILD = "trainer = CurveTrainer(model, arguments, train_dataset=dataset)"
-(WITHOUT_SUBCLASS,) = re.findall(r"`(Trainer\(model, .+?)`", "".join(page.read_text() for page in PAGES))
+(WITHOUT_SUBCLASS,) = re.findall(
+    r"`(Trainer\(model, .+?)`", "".join(page.read_text(encoding="utf-8") for page in PAGES)
+)
 OF_TRAINER = PlateauCurve(136, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
 ADAMW = "torch.optim.AdamW(model.parameters(), 1e-2)"
 TRAINERS = {

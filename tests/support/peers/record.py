@@ -60,6 +60,7 @@ def levels(library: str, original: str, settings: dict[str, Any]) -> Iterator[fl
 
 def record(case: dict[str, Any], levels: Iterator[float]) -> None:
     """Write the levels of its updates into a case, up to one at which the original raises an error."""
+    assert "updates" not in case, "every update is recorded, and not only some"
     length = len(case.pop("levels", range(36))) + (case.pop("raises", None) is not None)
     case["levels"] = []
     try:
