@@ -152,9 +152,11 @@ class Growing(nn.Module):
     def set_extra_state(self, state: Any) -> None:
         self.seen = list(state["seen"])
 
-    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *arguments: Any) -> None:
-        assert metadata.get("version") == 2
-        super()._load_from_state_dict(state, prefix, metadata, *arguments)
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        assert local_metadata.get("version") == 2
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args, **kwargs)
 
 
 class Level(nn.Module):
