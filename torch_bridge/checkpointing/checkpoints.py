@@ -172,7 +172,7 @@ class Checkpoints:
 
         Everything is read and verified before the first part changes. If a part then rejects its
         state, the parts before it are loaded already: stop, or load again. A `TrainStep` whose load
-        was interrupted makes no update until a state is loaded.
+        failed midway makes no update until a state is loaded.
 
         Args:
             step: Which checkpoint; by default the last saved one that is not damaged. A warning
