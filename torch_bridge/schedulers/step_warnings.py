@@ -59,14 +59,35 @@ class Steps:
         return self.total - self.before_window
 
 
+class WeakList:
+    """Weak references to objects, the newest last."""
+
+    def __init__(self) -> None:
+        self._references: list[weakref.ref[Any]] = []
+
+    def add(self, item: Any) -> None:
+        """Add an object at the end, or move it there."""
+        others = [other for other in self.living() if other is not item]
+        self._references = [weakref.ref(other) for other in (*others, item)]
+
+    def living(self) -> list[Any]:
+        """Return the objects that still exist."""
+        living: list[Any] = []
+        for reference in self._references:
+            item = reference()
+            if item is not None:
+                living.append(item)
+        return living
+
+
 class StepWarnings:
     """Checks the schedulers of one optimizer after some of its updates."""
 
     def __init__(self) -> None:
         self.next_check: float = math.inf
         """The number of updates before the next check."""
-        self._references: list[weakref.ref[Any]] = []
-        """To each `lambda_lr` of the optimizer. Any, because its module imports this one."""
+        self._schedulers = WeakList()
+        """Each `lambda_lr` of the optimizer."""
         self._start = 0
         """The number of updates when a scheduler was last built, jumped or was loaded."""
         self._window_start = 0
@@ -78,36 +99,26 @@ class StepWarnings:
 
     def watch(self, scheduler: Any, updates: int, *, may_lack_state: bool = False) -> None:
         """Check a scheduler from now on; the optimizer has made this number of updates."""
-        others = [item for item in self._schedulers() if item is not scheduler]
-        self._references = [weakref.ref(item) for item in (*others, scheduler)]
+        self._schedulers.add(scheduler)
         is_past_end = bool(_end_message(scheduler))
         scheduler.steps = Steps(updates, scheduler.curve_step, may_lack_state, is_past_end)
         self._start = updates
         self.next_check = updates + 1
         self._begin_window(updates)
 
-    def _schedulers(self) -> list[Any]:
-        """Return the schedulers that still exist, the newest last."""
-        living: list[Any] = []
-        for reference in self._references:
-            scheduler = reference()
-            if scheduler is not None:
-                living.append(scheduler)
-        return living
-
     def count_steps(self) -> int:
         """Return the number of steps of all schedulers."""
-        return sum(scheduler.steps.total for scheduler in self._schedulers())
+        return sum(scheduler.steps.total for scheduler in self._schedulers.living())
 
     def _begin_window(self, updates: int) -> None:
         self._window_start = updates
-        for scheduler in self._schedulers():
+        for scheduler in self._schedulers.living():
             scheduler.steps.before_window = scheduler.steps.total
             scheduler.steps.window_step = scheduler.curve_step
 
     def note_load(self, optimizer: Optimizer) -> None:
         """Note how many updates a loaded optimizer has made, before its groups are matched."""
-        schedulers = self._schedulers()
+        schedulers = self._schedulers.living()
         made = updates_made(optimizer)
         if not schedulers:
             self.loaded_updates = loaded_updates(optimizer)
@@ -131,7 +142,7 @@ class StepWarnings:
     def _missing_state_message(self) -> str:
         """Return the warning about an optimizer that was loaded without its scheduler, or ""."""
         made = self.loaded_updates
-        schedulers = self._schedulers()
+        schedulers = self._schedulers.living()
         without_state: list[Any] = []
         for scheduler in schedulers:
             # A scheduler past the first step was loaded, or moved by the user.
@@ -158,7 +169,8 @@ class StepWarnings:
 
     def _window_message(self, updates: int) -> str:
         """Return the warning that is due after the window that ends now, or ""."""
-        in_turn = [scheduler for scheduler in self._schedulers() if scheduler.last_epoch >= 0]
+        schedulers = self._schedulers.living()
+        in_turn = [scheduler for scheduler in schedulers if scheduler.last_epoch >= 0]
         if not in_turn:
             return ""
         scheduler = max(reversed(in_turn), key=lambda item: item.steps.in_window)

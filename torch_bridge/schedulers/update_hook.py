@@ -9,7 +9,6 @@
 Schedulers and followers also call `GroupCurves.sync_groups` themselves, before they use the groups.
 """
 
-import weakref
 from contextlib import suppress
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from torch_bridge.param_groups import loaded_updates
-from torch_bridge.schedulers.step_warnings import StepWarnings
+from torch_bridge.schedulers.step_warnings import StepWarnings, WeakList
 
 
 class UpdateHook:
@@ -32,8 +31,8 @@ class UpdateHook:
         self.updates = 0
         """The number of updates so far."""
         self.warnings = StepWarnings()
-        self._references: list[weakref.ref[Any]] = []
-        """To each `GroupCurves` of the optimizer. Any, because its module imports this one."""
+        self._group_curves = WeakList()
+        """Each `GroupCurves` of the optimizer."""
         self._stepped_groups = set[int]()
         """The groups that the present update has stepped, by identity."""
         self._scheduler_steps = -1
@@ -41,22 +40,12 @@ class UpdateHook:
 
     def add(self, group_curves: Any) -> None:
         """Let this `GroupCurves` follow the groups of the optimizer."""
-        others = [item for item in self._all_group_curves() if item is not group_curves]
-        self._references = [weakref.ref(item) for item in (*others, group_curves)]
-
-    def _all_group_curves(self) -> list[Any]:
-        """Return each `GroupCurves` that still exists, the newest last."""
-        living: list[Any] = []
-        for reference in self._references:
-            group_curves = reference()
-            if group_curves is not None:
-                living.append(group_curves)
-        return living
+        self._group_curves.add(group_curves)
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if is_dynamo_compiling():  # the count would be compiled in
             return
-        all_group_curves = self._all_group_curves()
+        all_group_curves = self._group_curves.living()
         if not all(group_curves.is_current() for group_curves in all_group_curves):
             _add_new_groups(all_group_curves)
         if not self._begins_update(optimizer.param_groups):
@@ -85,7 +74,7 @@ class UpdateHook:
         """Match the groups that `load_state_dict` has just replaced with the known ones."""
         self.warnings.note_load(optimizer)
         self._scheduler_steps = -1  # the next call begins an update, although its groups are new
-        for group_curves in self._all_group_curves():
+        for group_curves in self._group_curves.living():
             group_curves.is_loaded = True
             with suppress(TypeError, ValueError):  # the next step raises them
                 group_curves.add_new_groups()
