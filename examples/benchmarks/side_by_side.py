@@ -1,6 +1,7 @@
 """Timing of contenders in interleaved rounds, and tables of the results, for the benchmarks."""
 
 import argparse
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ def seconds(
 ) -> dict[Any, list[float]]:
     """Time one call of each contender per round, in seconds, after a warmup call.
 
+    Each round has an order of its own, because the caches hold what the previous contender used.
     `settle` is called before and after each call, to wait for work in other threads or on the GPU.
     With `time.process_time` as the clock, the seconds are those of the CPU, whatever else the
     machine does.
@@ -23,8 +25,11 @@ def seconds(
     for call in contenders.values():
         call()
     times: dict[Any, list[float]] = {name: [] for name in contenders}
+    order = list(contenders.items())
+    generator = random.Random(0)
     for _ in range(rounds):
-        for name, call in contenders.items():
+        generator.shuffle(order)
+        for name, call in order:
             settle()
             begin = clock()
             call()

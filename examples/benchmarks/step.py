@@ -238,7 +238,7 @@ def on_cpu(rounds: int, calls: int) -> None:
         for steps in (1_000, 1_000_000)
     }
     rows = [
-        [steps, 1e3 * statistics.median(times)] for steps, times in seconds(rounds, builds).items()
+        [steps, 1e3 * statistics.median(times)] for steps, times in seconds(21, builds).items()
     ]
     show("building a TrainStep", ["steps of its curve", "ms"], rows)
 
@@ -309,8 +309,8 @@ def waiting_for_data() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compare the cost of training updates.")
-    parser.add_argument("--rounds", type=positive, default=21)
-    parser.add_argument("--calls", type=positive, default=200, help="updates a round")
+    parser.add_argument("--rounds", type=positive, default=201)
+    parser.add_argument("--calls", type=positive, default=20, help="updates a round")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
     on_cpu(options.rounds, options.calls)
