@@ -237,9 +237,7 @@ def on_cpu(rounds: int, calls: int) -> None:
         steps: partial(train_step, mlp(), "cpu", curve=PlateauCurve(steps, plateaus=[(50, 30)]))
         for steps in (1_000, 1_000_000)
     }
-    rows = [
-        [steps, 1e3 * statistics.median(times)] for steps, times in seconds(21, builds).items()
-    ]
+    rows = [[steps, 1e3 * statistics.median(times)] for steps, times in seconds(21, builds).items()]
     show("building a TrainStep", ["steps of its curve", "ms"], rows)
 
 
