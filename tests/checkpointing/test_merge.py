@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.checkpointing.checkpoints import same_bits
-from support.checkpointing.merging import large_model
+from support.checkpointing.checkpoints import large_model, same_bits
 from support.examples import examples
 from support.training.models import Net
 from support.training.steps import make_step
@@ -215,7 +214,9 @@ def test_merge_needs_memory_of_one_model_and_some_tensors(tmp_path: Path, kind: 
     model = large_model(kind)
     for count in range(8):
         Checkpoints(tmp_path, keep=8).save(count, model=model, wait=True)
-    program = "import sys; from support.checkpointing import merging; merging.peak_of_merge(*sys.argv[1:])"
+    program = (
+        "import sys; from support.checkpointing import checkpoints; checkpoints.peak_of_merge(*sys.argv[1:])"
+    )
     # Freed memory returns to the system at once, so that its figure is that of the tensors.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program, str(tmp_path), kind]

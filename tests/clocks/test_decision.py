@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.clocks.hold_cases import SIZE, below, metrics, rules, until_flat
-from support.clocks.hold_oracle import clocks
+from support.clocks.holds import SIZE, below, clocks, metrics, rules, until_flat
 from support.examples import corners, examples
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from support.clocks.drivers import Definition, Eager, Scanned, Step
-from support.clocks.held import curves, holds
-from support.clocks.hold_cases import BELOW, STAIRS, UNTIL, metrics
-from support.curves.scaled import scaled
+from support.clocks.holds import BELOW, STAIRS, UNTIL, curves, holds, metrics
+from support.curves.descriptions import scaled
 from support.curves.strategies import magnitudes
 from support.examples import examples
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees
 
 from plateau_jax import DataClock
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.clocks.held import CURVE, PATIENT
-from support.curves.scaled import OF_UNIT_8
+from support.clocks.holds import CURVE, PATIENT
+from support.curves.descriptions import OF_UNIT_8
 from support.errors import Row, check_error, each, each_row
 from support.schedulers.driven import Driven
 from support.training.models import Net, batches, mean_loss

@@ -10,13 +10,12 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, strategies as st
 from support.clocks.drivers import Scheduler, Step
-from support.clocks.held import CURVE, PATIENT
+from support.clocks.holds import CURVE, PATIENT
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
-from support.training.steps import make_step
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees, make_step
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
 from torch_bridge.clocks import learning_rates

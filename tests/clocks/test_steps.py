@@ -10,14 +10,13 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.clocks.drivers import Scheduler, Step
-from support.clocks.held import CURVE as STAGES, told
+from support.clocks.holds import CURVE as STAGES, told
 from support.examples import examples
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, make_step, train
-from support.training.trees import equal_trees, through_file
+from support.training.steps import CURVE, equal_trees, make_step, through_file, train
 from torch.utils import _pytree as pytree
 
 from plateau_jax import DataClock, HoldBelow

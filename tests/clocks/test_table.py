@@ -20,7 +20,7 @@ from support.jax.jax_cases import (
     in_one_of_two_forms,
 )
 from support.numerics.borders import steps_at_borders
-from support.training.cuda_graphs.gpu import no_waiting
+from support.training.cuda_graphs.graphs import no_waiting
 from torch.torch_version import TorchVersion
 
 from plateau_jax import PlateauCurve, StagedCurve, stack

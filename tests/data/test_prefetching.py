@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.data.loaders import Counted, ahead, depths, epoch
+from support.data.batches_by_rank import Counted, ahead, depths, epoch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils import _pytree as pytree

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.data.loaders import WORKERS, epoch, saved_after
+from support.data.batches_by_rank import WORKERS, epoch, saved_after
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 

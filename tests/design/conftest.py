@@ -11,7 +11,7 @@ from plateau_jax.design.answers import initial_curves
 # One for each file: two of playwright's loops in one process exclude each other.
 @pytest.fixture(scope="module")
 def browser():
-    from support.design.browser import chromium  # which only slow tests need
+    from support.design.page import chromium  # which only slow tests need
 
     with chromium() as browser:
         yield browser

@@ -17,12 +17,7 @@ from support.examples import examples
 from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
-from plateau_jax.design.answers import (
-    answer_page,
-    choices_per_field,
-    initial_curves,
-    warmup_arguments,
-)
+from plateau_jax.design.answers import answer_page, choices_per_field, initial_curves, warmup_arguments
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
 from plateau_jax.table.exact_segments import describe_segments
 from plateau_jax.validation.curve_warning import suppress_warnings

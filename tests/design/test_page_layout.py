@@ -5,7 +5,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 from support.design.logs import LOSSES, STEPS
 from support.design.page import COSINE, CURVES, FOCUSED, PHONE, STABLE, STAGED, WIDE
-from support.forecasts.law_runs import csv_of
+from support.forecasts.loss_oracle import csv_of
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 

@@ -13,8 +13,7 @@ from support.evaluated import SPLITS, Sized, batches_of, named_loss
 from support.schedulers.runs import learning_rate
 from support.training.models import Net, batches, counting_loss, device_pair_loss, mean_loss, nonfinite
 from support.training.reads import Reads
-from support.training.steps import CURVE, make_step
-from support.training.trees import equal_trees
+from support.training.steps import CURVE, equal_trees, make_step
 from torch import nn
 
 from plateau_jax import DataClock

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 import torch
 from support.checkpointing.checkpoints import whole
-from support.distributed.blocks import Block, Mixer, Stack, gradients_of
-from support.distributed.distributed_updates import Case, train, wrapped
+from support.distributed.distributed_updates import Block, Case, Mixer, Stack, gradients_of, train, wrapped
 from support.distributed.processes import error_of
 from support.training.models import Net, batches, seeded
 from support.training.optimizers import OPTIMIZERS
 from support.training.reads import Reads
-from support.training.steps import make_step
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees, make_step
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh

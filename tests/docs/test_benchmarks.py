@@ -11,9 +11,9 @@ import psutil
 import pytest
 import torch
 from support.docs.pages import PAGES
-from support.forecasts.law_runs import logged
+from support.forecasts.loss_oracle import logged
 from support.programs import EXAMPLES, Program, finish, run
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees
 from torch import nn
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from support.checkpointing.checkpoints import Part
 from support.docs.pages import PAGES, README, ROOT, assert_printed, program_named, programs, sections
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees
 from torch.nn import Linear
 
 import plateau_jax

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 from bs4 import BeautifulSoup
 from playwright.sync_api import Page
-from support.design.browser import chromium
+from support.design.page import chromium
 from support.docs.pages import README, ROOT, sections
 
 import plateau_jax

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.forecasts.law_runs import logged
+from support.forecasts.loss_oracle import logged
 
 from plateau_jax import BatchPlan, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.forecast_reasons import list_reasons

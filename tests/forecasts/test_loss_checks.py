@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from support.examples import examples
 from support.forecasts import loss_oracle
-from support.forecasts.law_runs import changed, logged
-from support.forecasts.loss_oracle import LossOracle
+from support.forecasts.loss_oracle import LossOracle, changed, logged
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.logged_losses import group_run

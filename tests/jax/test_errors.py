@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL
-from support.curves.scaled import OF_UNIT_8
+from support.clocks.holds import BELOW, PEAK, STAIRS, UNTIL
+from support.curves.descriptions import OF_UNIT_8
 from support.errors import check_error, each, each_row
 from support.jax.jax_cases import CURVE
 

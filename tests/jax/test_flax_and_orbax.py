@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx, serialization
 from orbax import checkpoint
-from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST
+from support.clocks.holds import BELOW, PEAK, STAIRS, UNTIL, WORST
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
 
 from plateau_jax import DataClock, check_resume, multiplier, optax_schedule, resume_record, scale_by_curve

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
-from support.clocks.hold_cases import below, rules, until_flat
+from support.clocks.holds import below, rules, until_flat
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description

@@ -7,18 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.clocks.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST, rates_by_words
-from support.curves.scaled import OF_UNIT_8
+from support.clocks.holds import BELOW, PEAK, STAIRS, UNTIL, WORST, rates_by_words
+from support.curves.descriptions import OF_UNIT_8
 from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
 
-from plateau_jax import (
-    DataClock,
-    HoldBelow,
-    check_resume,
-    optax_schedule,
-    resume_record,
-    scale_by_curve,
-)
+from plateau_jax import DataClock, HoldBelow, check_resume, optax_schedule, resume_record, scale_by_curve
 from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
 
 MOST = 2**30
@@ -181,21 +174,13 @@ def test_curve_of_a_batch_plan_counts_in_its_unit(curve):
 COUNTS = np.array([5, 0, 17, 8, 64, 3] * 4)
 CLOCKS = {
     "rule": (UNTIL, "value", WORST[1], rates_by_words([UNTIL], WORST[1])),
-    "data": (
-        DataClock(8),
-        "count",
-        COUNTS,
-        product(STAIRS, PEAK, (np.cumsum(COUNTS) - COUNTS) // 8, False),
-    ),
+    "data": (DataClock(8), "count", COUNTS, product(STAIRS, PEAK, (np.cumsum(COUNTS) - COUNTS) // 8, False)),
 }
 """A clock, the argument that moves it, its values, and the learning rate of each update."""
 
 # How to wrap `build(peak)`, and where its state is then.
 WRAPPERS = {
-    "chain": (
-        lambda build: optax.chain(optax.scale_by_adam(), build(PEAK)),
-        lambda state: state[-1],
-    ),
+    "chain": (lambda build: optax.chain(optax.scale_by_adam(), build(PEAK)), lambda state: state[-1]),
     "injected peak": (
         lambda build: optax.inject_hyperparams(build)(peak=PEAK),
         lambda state: state.inner_state,

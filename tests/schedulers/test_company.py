@@ -12,7 +12,7 @@ from support.examples import examples
 from support.lines import Lines, Stop
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.models import Net, mean_loss
-from support.training.trees import equal_trees, through_file
+from support.training.steps import equal_trees, through_file
 from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer, lr_scheduler as torchs
 from torch.optim.lr_scheduler import LambdaLR
@@ -100,10 +100,7 @@ class Groups:
         if len(group["params"]) > 1:
             number, other = group["number"], len(self.wanted)
             first, second = group["params"]
-            self.groups[:1] = [
-                {**group, "params": [first]},
-                {**group, "params": [second], "number": other},
-            ]
+            self.groups[:1] = [{**group, "params": [first]}, {**group, "params": [second], "number": other}]
             self.wanted[other] = self.wanted[number]
 
     def add(self) -> None:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.clocks.held import CURVE, PATIENT
-from support.curves.scaled import OF_UNIT_8
+from support.clocks.holds import CURVE, PATIENT
+from support.curves.descriptions import OF_UNIT_8
 from support.damage import damage
 from support.errors import Row, check_error, each, each_row
 from support.examples import examples
 from support.schedulers.driven import Driven
 from support.schedulers.runs import optimizer_with
-from support.training.trees import through_file
+from support.training.steps import through_file
 from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, OneCycleLR
 

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.schedulers.driven import Driven, Key, option_of, set_option
 from support.schedulers.runs import advance, learning_rate, lrs_of, modest_peaks, optimizer_with, peaks
-from support.training.trees import through_file
+from support.training.steps import through_file
 from torch.optim import SGD, Adagrad, AdamW
 from torch.optim.lr_scheduler import ConstantLR
 

@@ -7,7 +7,7 @@ import pytest
 import pytorch_optimizer
 import torch
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
-from support.training.trees import through_file
+from support.training.steps import through_file
 from torch.optim import SGD, Optimizer
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.clocks.held import curves as held_curves, holds
-from support.clocks.hold_cases import VALUES
+from support.clocks.holds import VALUES, curves as held_curves, holds
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import magnitudes
 from support.examples import examples
@@ -55,10 +54,7 @@ updates = st.lists(st.tuples(counts, metrics), min_size=1, max_size=12)
 # All that can happen in a run; an integer is a jump.
 moves = st.one_of(updates, updates, updates, st.sampled_from(ROUTES), modest_peaks, st.integers(0, 9))
 
-DRIVERS = [
-    *(("scheduler", clock) for clock in ("updates", "unit", "hold")),
-    ("follower", "updates"),
-]
+DRIVERS = [*(("scheduler", clock) for clock in ("updates", "unit", "hold")), ("follower", "updates")]
 
 
 @pytest.mark.parametrize(("kind", "clock_kind"), DRIVERS)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from support.schedulers.runs import lrs_of, optimizer_with
 from support.training.optimizers import ADAGRAD_RECREATES_STATES
-from support.training.trees import through_file
+from support.training.steps import through_file
 from torch.optim import SGD, Adafactor, Adagrad, Adam, AdamW, NAdam, RMSprop, lr_scheduler as torchs
 from torch.optim.swa_utils import SWALR
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.schedulers.runs import advance, lrs_of, optimizer_with
-from support.training.trees import through_file
+from support.training.steps import through_file
 from torch.optim import lr_scheduler as torchs
 from torch.optim.lr_scheduler import LambdaLR, _warn_get_lr_called_within_step
 from torch.optim.swa_utils import SWALR

@@ -12,7 +12,7 @@ from inspect import signature
 from typing import Any
 
 import pytest
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees
 
 # A wrong call, the type of its error, and what its message names: the argument, its value, a word that helps.
 Row = tuple[Callable[..., Any], type[Exception], *tuple[str, ...]]

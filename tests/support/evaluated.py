@@ -14,12 +14,7 @@ from torch_bridge import evaluate
 from torch_bridge.distributed.processes import rank
 
 # Rows of each batch, by rank.
-SPLITS = [
-    [[3, 2], [4, 1], [5, 2]],
-    [[3, 2, 6], [4], [1, 1]],
-    [[], [2, 4], [3]],
-    [[3], [], []],
-]
+SPLITS = [[[3, 2], [4, 1], [5, 2]], [[3, 2, 6], [4], [1, 1]], [[], [2, 4], [3]], [[3], [], []]]
 
 
 class Sized:

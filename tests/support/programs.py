@@ -4,6 +4,7 @@ The processes are forked from one that has already imported torch, JAX and the r
 longer than a short run. Otherwise they are as fresh as new processes.
 """
 
+import multiprocessing
 import os
 import re
 import runpy
@@ -14,8 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
-
-from support.forkserver import FORKSERVER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -201,3 +200,14 @@ def assert_rejected(
     assert message in errors.splitlines()[-1]
     assert "Traceback" not in errors
     assert files() == before
+
+
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(
+    [
+        *("pytest", "matplotlib.pyplot", "statsmodels.datasets", "sklearn.datasets"),
+        *("flax.nnx", "orbax.checkpoint", "torch_bridge"),
+        *("torch.distributed.fsdp", "torch.distributed.checkpoint"),
+        "torch._dynamo",  # torch imports it with the first optimizer
+    ]
+)

@@ -16,10 +16,7 @@ from support.trainers.trainers import CURVE, PAGE_CURVE, PAGE_PEAK, program
 
 from plateau_jax import Curve, PlateauCurve
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")]
 
 LINEAR = PlateauCurve(12, decay_shape="linear")
 DROPPED = PlateauCurve(9, warmup_steps=4)

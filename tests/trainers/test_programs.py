@@ -89,10 +89,7 @@ def record_compiled_lrs() -> Generator[list[list[float]]]:
         used.append([group["lr"].item() for group in optimizer.param_groups])
         zero_grad(optimizer)
 
-    with (
-        patch.object(Optimizer, "zero_grad", recorded),
-        torch._dynamo.config.patch(error_on_recompile=True),
-    ):
+    with patch.object(Optimizer, "zero_grad", recorded), torch._dynamo.config.patch(error_on_recompile=True):
         yield used
 
 
@@ -240,10 +237,7 @@ JAX = {
     # The checkpoint after 200 micro-batches, one of which was skipped, lies between two updates.
     "optax: MultiSteps and apply_if_finite": (lambda names: (names["params"], names["opt_state"]), 99),
     "flax nnx": (lambda names: nnx.to_pure_dict(nnx.state((names["model"], names["optimizer"]))), 100),
-    "flax linen": (
-        lambda names: (names["state"].params, names["state"].opt_state, names["state"].step),
-        100,
-    ),
+    "flax linen": (lambda names: (names["state"].params, names["state"].opt_state, names["state"].step), 100),
     "orbax": (lambda names: names["state"], 100),
 }
 

@@ -9,20 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from support.curves.scaled import OF_UNIT_8
+from support.curves.descriptions import OF_UNIT_8
 from support.errors import check_error, each, each_row
-from support.training.models import (
-    Net,
-    Recurrent,
-    batches,
-    carried_loss,
-    counting_loss,
-    mean_loss,
-    pair_loss,
-)
+from support.training.models import Net, Recurrent, batches, carried_loss, counting_loss, mean_loss, pair_loss
 from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, make_step, state_kept_by_skips
-from support.training.trees import equal_trees
+from support.training.steps import CURVE, equal_trees, make_step, state_kept_by_skips
 from torch import nn
 from torch.optim import LBFGS, SGD, AdamW
 

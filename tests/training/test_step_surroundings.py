@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.clocks.held import CURVE as HELD_CURVE, PATIENT
+from support.clocks.holds import CURVE as HELD_CURVE, PATIENT
 from support.training.models import Net, batches, counting_loss, mean_loss, nonfinite
 from support.training.optimizers import FUSED, make_optimizer
 from support.training.reads import reads_of
-from support.training.steps import CURVE, make_step, train
-from support.training.trees import equal_trees
+from support.training.steps import CURVE, equal_trees, make_step, train
 from torch import Tensor
 
 from plateau_jax import DataClock, PlateauCurve
@@ -194,3 +193,38 @@ def test_print_of_several_curves_is_one_line() -> None:
     for shown in (repr(step), str(step)):
         assert len(shown) < 400
         assert "\n" not in shown
+
+
+# The counter of device reads: it notices every way of reading, and nothing else.
+
+value, line = torch.ones((), dtype=torch.int64), torch.ones(1, dtype=torch.int64)
+
+READS: list[Callable[[], Any]] = [
+    lambda: value.item(),
+    lambda: value.tolist(),
+    lambda: np.asarray(value),
+    lambda: np.from_dlpack(value),
+    lambda: value.to("cpu"),
+    lambda: value.to(device="cpu", copy=True),
+    lambda: line.nonzero(),
+    lambda: line[line > 0],
+    lambda: torch.repeat_interleave(line),
+    lambda: value.untyped_storage()[0],
+]
+
+
+@pytest.mark.parametrize("way", READS, ids=range(len(READS)))
+def test_every_way_of_reading_is_counted(way: Callable[[], Any]) -> None:
+    assert reads_of(way) >= 1
+
+
+def test_use_of_host_memory_is_not_counted() -> None:
+    device, host = torch.ones(3), torch.zeros(3)
+    ways: dict[Callable[[], Any], int] = {
+        lambda: host.tolist(): 0,
+        lambda: host[0].item(): 0,
+        lambda: host.copy_(device, non_blocking=True): 0,
+        lambda: host.copy_(device): 1,
+        lambda: host[:1].copy_(device[:1]): 1,
+    }
+    assert [reads_of(way, [host]) for way in ways] == list(ways.values())

@@ -8,8 +8,7 @@ import torch
 from support.training import steps
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, make_step, train
-from support.training.trees import equal_trees, through_file
+from support.training.steps import CURVE, equal_trees, make_step, through_file, train
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import TrainStep

@@ -17,8 +17,7 @@ from support.checkpointing.world_sizes import net
 from support.distributed.distributed_updates import wrapped
 from support.distributed.processes import error_of
 from support.training.models import Net, batches
-from support.training.steps import make_step
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees, make_step
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -12,7 +12,7 @@ import torch
 from support.checkpointing.checkpoints import whole
 from support.distributed.distributed_updates import Case, batch_of, step_of, wrapped
 from support.training.models import seeded
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.utils import _pytree as pytree

@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from support.clocks.held import curve_steps_of, told
+from support.clocks.holds import curve_steps_of, told
 from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
-from support.training.trees import equal_trees, through_file
+from support.training.steps import equal_trees, through_file
 
 from plateau_jax import Curve, DataClock, check_resume, resume_record, scale_by_curve
 from torch_bridge import TrainStep

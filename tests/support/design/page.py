@@ -2,11 +2,15 @@
 
 import json
 import re
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
@@ -199,3 +203,16 @@ class DesignPage:
         nearby = curve(np.clip(near, 0, curve.total_steps))
         assert np.all(shown >= nearby.min(1) - 0.005)
         assert np.all(shown <= nearby.max(1) + 0.005)
+
+
+@contextmanager
+def chromium() -> Generator[Browser]:
+    """Start a browser; skip the test if the system has none."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("no chromium on this system")
+    with sync_playwright() as tools:
+        # Chromium's sandbox does not work for root, which CI runs as.
+        browser = tools.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from support.forkserver import FORKSERVER
+from support.programs import FORKSERVER
 
 _LIMIT = 300  # seconds; less than the time after which pytest ends its own process
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.clocks.held import curve_steps_of
+from support.clocks.holds import curve_steps_of
 from support.curves.strategies import SMALLEST_NORMAL
 from support.schedulers.runs import learning_rate, optimizer_with
-from support.training.trees import through_file
+from support.training.steps import through_file
 from torch import Tensor
 from torch.optim import SGD, AdamW, RMSprop
 

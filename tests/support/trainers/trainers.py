@@ -17,7 +17,7 @@ import pytest
 import torch
 from support.docs.pages import PAGES, program_named, sections
 from support.schedulers.runs import learning_rate
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook

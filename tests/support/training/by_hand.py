@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from support.clocks.held import curve_steps_of
+from support.clocks.holds import curve_steps_of
 from support.schedulers.runs import learning_rate
 from support.training.kinds_of_run import Kind
 from torch import Tensor, nn

@@ -1,7 +1,7 @@
 """Kinds of training runs: a table, over which the relations in `test_every_run.py` and the GPU's tests run.
 
 A new option, optimizer or form of a loss is a row here. `by_hand.py` has the loop that each must equal.
-Most combinations of options are left to `test_random_programs.py`.
+Most combinations of options are left to the random programs at its end.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ from itertools import cycle
 from typing import Any, cast
 
 import torch
-from support.clocks.held import CURVE as HELD_CURVE, PATIENT
+from support.clocks.holds import CURVE as HELD_CURVE, PATIENT
 from support.training.models import (
     Batch,
     Net,

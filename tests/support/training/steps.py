@@ -1,6 +1,7 @@
 """Training steps over the small models, and the hand-written loop that they must match."""
 
 import copy
+import io
 from collections.abc import Callable, Iterable, Sequence
 from operator import call
 from typing import Any, cast
@@ -9,8 +10,7 @@ import torch
 from hypothesis import strategies as st
 from support.training.models import Batch, Net, mean_loss
 from support.training.optimizers import make_optimizer
-from support.training.trees import equal_trees, through_file
-from torch import nn
+from torch import Tensor, nn
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
@@ -122,3 +122,27 @@ def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
 
 def train(step: TrainStep, updates: Iterable[Batch]) -> list[Any]:
     return [step(batch) for batch in updates]
+
+
+# Trees of tensors: compared, saved and loaded.
+
+
+def equal_trees(one: Any, other: Any) -> bool:
+    """Return True if two trees are equal, tensors in values and dtypes (NaN equals NaN)."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and bool(((one == other) | ((one != one) & (other != other))).all())
+    if isinstance(one, dict) and isinstance(other, dict):
+        first, second = cast("dict[Any, Any]", one), cast("dict[Any, Any]", other)
+        return first.keys() == second.keys() and all(equal_trees(first[key], second[key]) for key in first)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        pair = cast("Sequence[Any]", one), cast("Sequence[Any]", other)
+        return len(pair[0]) == len(pair[1]) and all(map(equal_trees, *pair))
+    return bool(one == other)
+
+
+def through_file(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.training.cuda_graphs.graphs import WARM_UPS, FakeGraph, Sums, graphs_for, without_cuda
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees
 from torch import Tensor
 
 MAX_GRAPHS, MAX_SHAPES = 8, 64

@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.cuda_graphs.gpu import gpu_step, graphs_of, on_gpu
-from support.training.cuda_graphs.graphs import CPU, WARM_UPS, Sums, captured_step, graphs_for, without_cuda
+from support.training.cuda_graphs.graphs import (
+    CPU,
+    WARM_UPS,
+    Sums,
+    captured_step,
+    gpu_step,
+    graphs_for,
+    graphs_of,
+    on_gpu,
+    without_cuda,
+)
 from support.training.models import Batch, Net, batches, mean_loss
-from support.training.steps import train
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees, train
 from torch import Tensor, nn
 
 TESTS = Path(__file__).parents[2]
@@ -207,7 +215,7 @@ kept.append(mean_loss(model, data[0]))
 """
 PROGRAM = """
 import torch
-from support.training.cuda_graphs.gpu import gpu_step, graphs_of, on_gpu
+from support.training.cuda_graphs.graphs import gpu_step, graphs_of, on_gpu
 from support.training.models import Net, batches, mean_loss
 from torch.torch_version import TorchVersion
 

@@ -9,11 +9,10 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.schedulers.runs import learning_rate
-from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, no_waiting, on_gpu
+from support.training.cuda_graphs.graphs import FUSED_ON_GPU, gpu_step, graphs_of, no_waiting, on_gpu
 from support.training.kinds_of_run import ON_DEVICE, Kind
 from support.training.models import Batch, Net, batches, mean_loss, nonfinite, pair_loss
-from support.training.steps import CURVE, set_loss_scale
-from support.training.trees import equal_trees, through_file
+from support.training.steps import CURVE, equal_trees, set_loss_scale, through_file
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -211,8 +210,7 @@ def test_every_kind_of_run_matches_eager(case: Case) -> None:
 
 @examples(20)
 @given(
-    st.sampled_from(list(_CASES.values())),
-    st.lists(st.sampled_from(list(ACTIONS)), min_size=8, max_size=16),
+    st.sampled_from(list(_CASES.values())), st.lists(st.sampled_from(list(ACTIONS)), min_size=8, max_size=16)
 )
 def test_actions_between_updates_match_eager(case: Case, actions: list[str]) -> None:
     compare_with_eager(case, [ACTIONS[action] for action in actions])

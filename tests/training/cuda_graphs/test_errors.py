@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 import torch
 from support.errors import check_error, each_row
-from support.training.cuda_graphs.gpu import gpu_step, on_gpu
-from support.training.cuda_graphs.graphs import Sums, captured_step, without_cuda
+from support.training.cuda_graphs.graphs import Sums, captured_step, gpu_step, on_gpu, without_cuda
 from support.training.models import Net, batches
 from support.training.optimizers import OTHERS, make_optimizer
-from support.training.steps import train
-from support.training.trees import equal_trees
+from support.training.steps import equal_trees, train
 from torch import Tensor
 
 from torch_bridge.training.steppers import check_capturable

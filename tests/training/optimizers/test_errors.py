@@ -9,8 +9,7 @@ import torch
 from support.errors import check_error, each, each_row
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, make_step, train
-from support.training.trees import equal_trees
+from support.training.steps import CURVE, equal_trees, make_step, train
 from torch import nn
 from torch.optim import SGD, AdamW, NAdam, Optimizer, RMSprop, lr_scheduler
 

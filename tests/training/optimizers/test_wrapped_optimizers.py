@@ -10,8 +10,7 @@ from support.errors import check_error
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.reads import reads_of
-from support.training.steps import CURVE, make_step, train
-from support.training.trees import equal_trees
+from support.training.steps import CURVE, equal_trees, make_step, train
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 

@@ -68,8 +68,7 @@ def test_invalid_losses_are_rejected(row: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "weight",
-    [3, 2.5, np.int64(3), np.float32(2.5), np.float64(2.5), tensor(3), tensor(2.5), tensor(True)],
+    "weight", [3, 2.5, np.int64(3), np.float32(2.5), np.float64(2.5), tensor(3), tensor(2.5), tensor(True)]
 )
 @pytest.mark.parametrize("pair", [tuple, list])
 def test_valid_weights_are_accepted(weight: Any, pair: Any) -> None:

@@ -1,15 +1,21 @@
-"""Imports of the two packages: users of one framework do not need the other."""
+"""The two packages: what importing them needs, how their files import each other, and their versions."""
 
 import pickle
 import subprocess
 import sys
 from importlib import metadata
-
 import pytest
-
 import plateau_jax
 import torch_bridge
 from plateau_jax.validation.lazy_names import missing_package_error
+import ast
+import tomllib
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 JAX_NAMES = ["optax_schedule", "multiplier", "scale_by_curve"]
 TORCH_NAMES = ["lambda_lr", "follow", "TrainStep", "evaluate", "Checkpoints", "make_loader"]
@@ -175,3 +181,68 @@ def test_torch_bridge_reexports_the_curves():
     assert set(torch_bridge.__all__) & set(plateau_jax.__all__) == reexported | {"multiplier"}
     for name in reexported:
         assert getattr(torch_bridge, name) is getattr(plateau_jax, name)
+
+
+# The structure of the product's files, and the versions that it supports.
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@cache
+def _imports() -> dict[str, set[str]]:
+    """Map each file of the product to the files that it imports, also inside functions."""
+    paths = (path for package in ("plateau_jax", "torch_bridge") for path in (ROOT / package).rglob("*.py"))
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    imports: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        imports[module] = names & modules.keys()
+    return imports
+
+
+def test_no_import_cycles() -> None:
+    try:
+        TopologicalSorter(_imports()).prepare()
+    except CycleError as error:
+        pytest.fail(" is imported by ".join(error.args[1]))
+
+
+def test_torch_bridge_imports_plateau_jax_in_one_file() -> None:
+    """And `plateau_jax` never imports `torch_bridge`."""
+    crossing = {
+        module
+        for module, names in _imports().items()
+        if any(name.partition(".")[0] != module.partition(".")[0] for name in names)
+    }
+    assert crossing == {"torch_bridge.curve_api"}
+
+
+def _pins(name: str) -> dict[str, Version]:
+    lines = (ROOT / "tests" / "versions" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line.partition("#")[0].split("==") for line in lines if not line.startswith("#")]
+    return {package: Version(version.strip()) for package, version in pins}
+
+
+EXTRAS = {"numpy": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
+REQUIREMENTS = [
+    pytest.param(extra, Requirement(line), id=line)
+    for extra, lines in EXTRAS.items()
+    for line in lines
+    if not line.startswith("plateau-jax[")
+]
+
+
+@pytest.mark.parametrize(("extra", "requirement"), REQUIREMENTS)
+def test_both_ends_of_the_versions_are_tested(extra: str, requirement: Requirement) -> None:
+    assert requirement.specifier.contains(_pins("ci")[requirement.name])
+    if extra != "dev":  # any release of the tools works, so .ci/versions does not install them
+        floors = [Version(bound.version) for bound in requirement.specifier if bound.operator == ">="]
+        assert floors == [_pins("oldest")[requirement.name]]
+        assert requirement.specifier.contains(_pins("newest")[requirement.name])
