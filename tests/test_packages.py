@@ -1,21 +1,22 @@
 """The two packages: what importing them needs, how their files import each other, and their versions."""
 
+import ast
 import pickle
 import subprocess
 import sys
-from importlib import metadata
-import pytest
-import plateau_jax
-import torch_bridge
-from plateau_jax.validation.lazy_names import missing_package_error
-import ast
 import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib import metadata
 from pathlib import Path
+
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+import plateau_jax
+import torch_bridge
+from plateau_jax.validation.lazy_names import missing_package_error
 
 JAX_NAMES = ["optax_schedule", "multiplier", "scale_by_curve"]
 TORCH_NAMES = ["lambda_lr", "follow", "TrainStep", "evaluate", "Checkpoints", "make_loader"]
