@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, strategies as st
 from safetensors import SafetensorError
 from support.checkpointing.checkpoints import Part, Rejecting, constant_model, leftovers, same_bits
-from support.data.batches_by_rank import WORKERS
+from support.data.loaders import WORKERS
 from support.examples import examples
 from support.training.models import Net
 from support.training.steps import make_step

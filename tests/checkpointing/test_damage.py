@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, strategies as st
 from safetensors.torch import save_file
 from support.checkpointing.checkpoints import Part, constant_model, same_bits, state_of
-from support.data.batches_by_rank import in_each
+from support.data.loaders import in_each
 from support.examples import examples
 
 from torch_bridge import Checkpoints

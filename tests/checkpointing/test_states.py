@@ -1,8 +1,9 @@
-"""A state as tensors and a structure: it round-trips exactly, in files like those of torch (DCP)."""
+"""A state as tensors and a structure round-trips exactly, in files like those of torch (DCP)."""
 
 import json
 import math
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ import torch
 from hypothesis import example, given, strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
-from support.checkpointing.checkpoints import Part, same_bits
+from support.checkpointing import rank_checks, world_sizes
+from support.checkpointing.checkpoints import Part, Rejecting, same_bits
+from support.distributed.processes import run, run_checks
 from support.examples import examples
-from support.training.steps import make_step
+from support.training.models import Net, batches, mean_loss
+from support.training.optimizers import Foreign
+from support.training.steps import check_resume, make_step
 from torch import Tensor, nn
 from torch.distributed import checkpoint as dcp
+from torch.optim import Optimizer
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing.states import read_structure, split_state
@@ -161,3 +167,102 @@ def test_files_are_those_of_dcp(tmp_path: Path) -> None:
     by_dcp = load_file(theirs)
     assert tensors.keys() == by_dcp.keys()
     assert all(torch.equal(tensors[name], by_dcp[name]) for name in tensors)
+
+
+# Optimizers as parts: the same bits, whatever their dtypes and options, or an error.
+
+_BATCHES = [(inputs.bfloat16(), targets.bfloat16()) for inputs, targets in batches(9)]
+
+
+def _train(model: nn.Module, optimizer: Optimizer, updates: list[Any]) -> None:
+    for batch in updates:
+        optimizer.zero_grad()
+        mean_loss(model, batch).backward()
+        optimizer.step()
+
+
+def _check_part(directory: Path, kind: Callable[[Any], Optimizer]) -> None:
+    """Compare a bf16 run with two that resume from a checkpoint, and with one that restores its state."""
+
+    def trained(updates: list[Any]) -> tuple[nn.Module, Optimizer]:
+        model = Net().bfloat16()
+        optimizer = kind(model.parameters())
+        _train(model, optimizer, updates)
+        return model, optimizer
+
+    uninterrupted, saved, fresh, used = (trained(_BATCHES[:count]) for count in (9, 6, 0, 2))
+    checkpoints = Checkpoints(directory)
+    checkpoints.save(6, model=saved[0], optimizer=saved[1], rejecting=Rejecting(1))
+    for model, optimizer in (fresh, used):
+        checkpoints.load(model=model, optimizer=optimizer)
+    with pytest.raises(KeyError):
+        checkpoints.load(model=saved[0], optimizer=saved[1], rejecting=Rejecting(2))
+    for resumed in (fresh, used, saved):
+        _train(*resumed, _BATCHES[6:])
+        for one, other in zip(resumed, uninterrupted, strict=True):
+            assert same_bits(one.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize("kind", [Foreign, torch.optim.NAdam, torch.optim.ASGD, torch.optim.AdamW])
+def test_optimizer_keeps_dtypes_of_its_state(tmp_path: Path, kind: Any) -> None:
+    """torch casts them to the dtype of the parameters when it loads them."""
+    _check_part(tmp_path, lambda parameters: kind(parameters, lr=0.01))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("adabelief", "adan", "adopt", "ademamix", "came", "lamb", "lion", "madgrad", "prodigy", "tiger"),
+        *("ranger21", "sara", "schedulefreeadamw", "soap", "spam", "stableadamw"),
+    ],
+)
+def test_optimizers_of_other_library_resume(tmp_path: Path, name: str) -> None:
+    import pytorch_optimizer
+
+    kind = pytorch_optimizer.load_optimizer(name)
+    options = {"num_iterations": 40} if name == "ranger21" else {}
+    _check_part(tmp_path, lambda parameters: kind(parameters, lr=0.01, **options))
+
+    def build() -> Any:
+        model = Net()
+        return make_step(model=model, optimizer=kind(model.parameters(), lr=0.01, **options))
+
+    check_resume(build, batches(9), (1, 5))
+
+
+@pytest.mark.parametrize(("saving", "loading"), [("", "module."), ("module.", "")])
+def test_optimizer_may_name_a_wrapped_model(tmp_path: Path, saving: str, loading: str) -> None:
+    def build(prefix: str) -> Optimizer:
+        model = Net()
+        optimizer = torch.optim.AdamW([(prefix + name, one) for name, one in model.named_parameters()])
+        _train(model, optimizer, batches(1))
+        return optimizer
+
+    saved, loaded = build(saving), build(loading)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, optimizer=saved)
+    checkpoints.load(optimizer=loaded)
+    assert same_bits(loaded.state_dict()["state"], saved.state_dict()["state"])
+
+
+# States and checkpoints of several processes.
+
+
+@pytest.mark.slow
+def test_states_and_checkpoints_on_two_ranks(tmp_path: Path) -> None:
+    run_checks([rank_checks], tmp_path)
+    part = Part()
+    with pytest.warns(UserWarning, match=r"in part, part\.own are dropped"):
+        Checkpoints(tmp_path / rank_checks.check_each_rank_gets_own_values_back.__name__).load(part=part)
+    assert part.state["own"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_loads_and_merges_under_other_world_size(tmp_path: Path) -> None:
+    """From every wrapper to every other, with optimizers that have not stepped yet; to the bit."""
+    for function in (world_sizes.save_all, world_sizes.load_all):
+        function(tmp_path)
+        run(function, tmp_path, processes=2)
+        run(function, tmp_path, processes=4)
+    run(world_sizes.load_all, tmp_path, processes=3)

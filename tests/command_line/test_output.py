@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from support.commands import output_of
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments as curve_arguments
+from support.errors import pairs
 from support.examples import examples
-from support.pairs import pairs
 from support.schedulers.runs import peaks
 
 from plateau_jax import LossRun, PlateauCurve, StagedCurve, compare, fit_losses, plot

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions_and_steps
 from support.curves.strategies import MAX_STEP, Words
+from support.errors import pairs
 from support.examples import examples
-from support.pairs import pairs
 
 from plateau_jax import StagedCurve
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.damage import damage
-from support.data.batches_by_rank import build, epoch, process, saved_after
+from support.data.loaders import build, epoch, process, saved_after
 from support.errors import check_error, each_row
 from support.examples import examples
 from torch.utils.data import IterableDataset

@@ -1,4 +1,4 @@
-"""The loader on one process: its epochs, its settings, and its one position, which a state may move."""
+"""The loader on one process and on several ranks: its epochs, settings, position, and updates counted."""
 
 import os
 import random
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.data.batches_by_rank import (
+from support.data.loaders import (
     WORKERS,
     Arguments,
     Stage,
@@ -212,9 +212,6 @@ def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> 
     resumed.load_state_dict(feed.state_dict())
     with pytest.raises(ValueError, match="too many dimensions 'str'"):
         next(iter(resumed))
-
-
-# `count_updates` compared with a loop.
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.integers(1, 7))

@@ -34,38 +34,25 @@ def _cases(**options: Iterable[Any]) -> list[Case]:
     return [Case(**dict(zip(options, values, strict=True)), seed=seed) for seed, values in combinations]
 
 
-_EITHER: dict[str, Any] = {"wrapper": ("ddp", "fsdp"), "synchronize": ("update", "micro")}
-_OPTIMIZERS = ("adamw", "rmsprop")
+_EITHER: dict[str, Any] = {
+    "wrapper": ("ddp", "fsdp"),
+    "synchronize": ("update", "micro"),
+    "optimizer": ("adamw", "rmsprop"),
+}
+_CLIPPED: dict[str, Any] = {**_EITHER, "accumulation": (1, 2), "max_norm": [0.1]}
+_LOSSES = "mean", "pair", "device pair"
 _MATCHING: dict[str, list[Case]] = {
-    "every loss": _cases(
-        **_EITHER,
-        optimizer=_OPTIMIZERS,
-        loss=("mean", "pair", "device pair"),
-        accumulation=(1, 3),
-        max_norm=(None, 0.05),
-    ),
+    "every loss": _cases(**_EITHER, loss=_LOSSES, accumulation=(1, 3), max_norm=(None, 0.05)),
     "static graph": [Case("static ddp", accumulation=3)],
     "averages that were switched off": [Case("fsdp left off", accumulation=3)],
     "not finite on one rank": _cases(
-        **_EITHER,
-        optimizer=_OPTIMIZERS,
-        loss=("mean", "pair"),
-        accumulation=(1, 2),
-        max_norm=[0.1],
-        corrupted=(((0, 0, _nan), (3, 1, _nan)), ((1, 1, _inf), (2, 0, _inf))),
+        **_CLIPPED, loss=_LOSSES[:2], corrupted=(((0, 0, _nan), (3, 1, _nan)), ((1, 1, _inf), (2, 0, _inf)))
     ),
     "ranks and updates without rows": _cases(
-        **_EITHER,
-        optimizer=_OPTIMIZERS,
-        loss=("pair", "device pair"),
-        accumulation=(1, 2),
-        max_norm=[0.1],
-        empty=(((0, 0), (2, 1)), ((1, 0), (1, 1), (3, 1))),
+        **_CLIPPED, loss=_LOSSES[1:], empty=(((0, 0), (2, 1)), ((1, 0), (1, 1), (3, 1)))
     ),
     "hybrid sharding": _cases(
-        wrapper=["hybrid"],
-        optimizer=_OPTIMIZERS,
-        synchronize=("update", "micro"),
+        **_EITHER | {"wrapper": ["hybrid"]},
         accumulation=[2],
         max_norm=[0.05],
         corrupted=[((3, 2, _nan),)],
@@ -78,7 +65,7 @@ _MATCHING: dict[str, list[Case]] = {
         for case in _cases(
             wrapper=("ddp by fp16", "fsdp by fp16"),
             synchronize=("update", "micro"),
-            loss=("pair", "device pair"),
+            loss=_LOSSES[1:],
             max_norm=[0.1],
         )
     ],
@@ -114,11 +101,7 @@ def test_overflow_on_one_rank_is_skipped_on_all() -> None:
     cases = [
         Case(wrapper, optimizer, loss, accumulation, 0.1, "fp16", synchronize, corrupted=corrupted, updates=8)
         for wrapper, optimizer, loss, accumulation, corrupted in product(
-            _EITHER["wrapper"],
-            ("adamw", "rmsprop"),
-            ("mean", "pair", "device pair"),
-            (1, 3),
-            ((), ((2, 1, 1e6), (3, 0, _nan))),
+            _EITHER["wrapper"], _EITHER["optimizer"], _LOSSES, (1, 3), ((), ((2, 1, 1e6), (3, 0, _nan)))
         )
         for synchronize in ("update", "micro")
     ]

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-import torch
 from flax import nnx
 from support.programs import EXAMPLES, number_after
 
@@ -93,21 +92,6 @@ def test_running_averages_replace_a_cooldown(ran):
     for cooled, averaged, constant in zip(*losses, strict=True):
         assert abs(averaged - cooled) < 0.2 * (constant - cooled)
     assert number_after("largest difference between a running average and the merge:", lines) < 1e-5
-
-
-@pytest.mark.parametrize(("count", "bits", "hashes"), [(8200, 64, 8), (1, 100, 1), (500, 1000, 30)])
-def test_encoding_at_once_matches_row_by_row(count, bits, hashes, monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)
-    bloom_filters = SimpleNamespace(**runpy.run_path(str(EXAMPLES / "bloom_filters.py")))
-    arguments = bloom_filters.SURNAMES, count, bits, bloom_filters.positions(bits, hashes)
-    at_once = bloom_filters.encode_at_once(*arguments)
-    row_by_row = bloom_filters.encode_row_by_row(*arguments)
-    for vectorized, looped, width in zip(at_once, row_by_row, (bits, 728), strict=True):
-        assert vectorized.dtype == looped.dtype == torch.float32
-        assert vectorized.shape == (count, width)
-        assert torch.equal(vectorized, looped)
-    smith = [bloom_filters.TWO_GRAMS[index] for index in at_once[1][0].nonzero().flatten()]
-    assert set(smith) == {"_S", "SM", "MI", "IT", "TH", "H_"}
 
 
 def test_network_beats_linear_model_beats_most_frequent(ran):

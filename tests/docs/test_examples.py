@@ -1,4 +1,4 @@
-"""The examples: their pictures, what a resumed run prints, and wrong arguments."""
+"""The examples and the notebook: their pictures, what a resumed run prints, and wrong arguments."""
 
 import re
 import subprocess
@@ -149,8 +149,6 @@ def test_program_ends_with_one_line(script, first_import, status, output, messag
     cost = rf"{script}: [\d.]+ min and [\d.]+ GB of memory on one CPU core, with its defaults\n"
     assert re.fullmatch(cost + re.escape(message.format(script=script)), ended.stderr)
 
-
-# The notebook runs, its assertions hold, and its committed outputs match those of a fresh run.
 
 NOTEBOOK = EXAMPLES / "choosing_a_curve.ipynb"
 

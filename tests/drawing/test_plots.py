@@ -12,9 +12,8 @@ from hypothesis import given, strategies as st
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from support.curves.descriptions import build, descriptions
-from support.errors import check_error, each_row
+from support.errors import check_error, each_row, pairs
 from support.examples import examples
-from support.pairs import pairs
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare, plot
 from plateau_jax.drawing.sampling import shaded_spans

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from matplotlib.figure import Figure
 from support.curves.descriptions import build, descriptions
+from support.errors import pairs
 from support.examples import examples
 from support.forecasts.loss_oracle import LossOracle, logged, losses_of
-from support.pairs import pairs
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.loss_comparison import LossDifference

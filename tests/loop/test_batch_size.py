@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.data.batches_by_rank import process
+from support.data.loaders import process
 from support.errors import check_error, each_row
 from support.training.models import mean_loss
 from support.training.optimizers import make_optimizer

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support import evaluated
-from support.data.batches_by_rank import process
+from support.data.loaders import process
 from support.distributed.processes import error_of, run_checks
 from support.distributed.threads import on_ranks
 from support.errors import check_error, each_row

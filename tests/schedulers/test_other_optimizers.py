@@ -1,6 +1,5 @@
 """Optimizers of other libraries, which wrap a torch optimizer."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import pytorch_optimizer
 import torch
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.steps import through_file
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 
 from plateau_jax import PlateauCurve
@@ -20,20 +19,13 @@ CURVE = PlateauCurve(30, warmup_steps=6, plateaus=[(20, 30)], min_lr_ratio=0.1)
 PEAKS = [0.5, 0.25, 0.125]
 SAVED_AFTER, UPDATES = 9, 20
 
-
-WRAPPERS: dict[str, Callable[[Optimizer], Any]] = {
-    "Lookahead": pytorch_optimizer.Lookahead,
-    "OrthoGrad": pytorch_optimizer.OrthoGrad,
-    "ScheduleFreeWrapper": pytorch_optimizer.ScheduleFreeWrapper,
-    "PCGrad": pytorch_optimizer.PCGrad,
-    "TRAC": pytorch_optimizer.TRAC,
-}
+WRAPPERS = "Lookahead", "OrthoGrad", "ScheduleFreeWrapper", "PCGrad", "TRAC"
 
 
-def start(wrap: Callable[[Optimizer], Any]) -> tuple[Any, Any, Any, list[list[float]]]:
+def start(wrapper: str) -> tuple[Any, Any, Any, list[list[float]]]:
     """Return SGD, a wrapper around it, a scheduler, and the list of the learning rates of each update."""
     inner, used = optimizer_with(PEAKS, momentum=0.5, weight_decay=0.5), list[list[float]]()
-    optimizer = wrap(inner)
+    optimizer = getattr(pytorch_optimizer, wrapper)(inner)
     if hasattr(optimizer, "train"):  # a schedule-free optimizer
         optimizer.train()
     scheduler = lambda_lr(optimizer, CURVE)
@@ -44,8 +36,8 @@ def start(wrap: Callable[[Optimizer], Any]) -> tuple[Any, Any, Any, list[list[fl
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_wrapped_optimizer_trains_with_the_curve(wrapper: str) -> None:
-    inner, optimizer, scheduler, used = start(WRAPPERS[wrapper])
-    _, *resumed, used_later = start(WRAPPERS[wrapper])
+    inner, optimizer, scheduler, used = start(wrapper)
+    _, *resumed, used_later = start(wrapper)
     advance(optimizer, scheduler, SAVED_AFTER)
     for part, saved in zip(resumed, (optimizer, scheduler), strict=True):
         part.load_state_dict(through_file(saved.state_dict()))

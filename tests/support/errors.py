@@ -6,10 +6,10 @@ below it a test for each row, with fresh objects for the parameters of its call:
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from support.training.steps import equal_trees
@@ -61,3 +61,14 @@ def check_error(row: Row, **objects: Any) -> Exception:
 
 def _state_of(value: Any) -> Any:
     return copy.deepcopy(value.state_dict()) if hasattr(value, "state_dict") else repr(value)
+
+
+Result = TypeVar("Result")
+Expected = TypeVar("Expected")
+
+
+def pairs(results: Iterable[Result], expected: Iterable[Expected]) -> Iterator[tuple[Result, Expected]]:
+    """Pair them like `zip`; if their numbers differ, the error shows both lists."""
+    given, wanted = list(results), list(expected)
+    assert len(given) == len(wanted), f"{len(given)} results, not {len(wanted)}: {given}, expected {wanted}"
+    return zip(given, wanted, strict=True)

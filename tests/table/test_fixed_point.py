@@ -1,4 +1,4 @@
-"""The integer arithmetic, compared with rationals and with functions in 300 bits."""
+"""The integer arithmetic, its table and its 224-bit numbers, against rationals and functions in 300 bits."""
 
 from fractions import Fraction
 

@@ -1,13 +1,19 @@
-"""The pages' programs under torchrun: accelerate, DDP and FSDP2 saved by DCP, and a loader's shares."""
+"""The pages' programs under torchrun, and under DeepSpeed, which drops groups without parameters."""
 
 import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+from support.distributed.processes import run
+from support.docs.pages import PAGES, sections
 from support.programs import Program, rank_environments
 from support.schedulers.runs import learning_rate
-from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, losses, program
+from support.trainers.deepspeed_runs import Plan, run_program, train_and_resume
+from support.trainers.trainers import CURVE, PAGE_CURVE, PAGE_PEAK, losses, program
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve
 
 pytestmark = pytest.mark.slow
 
@@ -104,3 +110,109 @@ def test_ranks_share_each_epoch(heading, tmp_path):
         orders.append(epoch)
     assert len(set(map(tuple, orders))) == 4
     assert sorted(orders[0]) == sorted(orders[1])
+
+
+# `.[libraries]` installs it on Linux.
+needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
+
+LINEAR = PlateauCurve(12, decay_shape="linear")
+DROPPED = PlateauCurve(9, warmup_steps=4)
+"""The curve of a group that DeepSpeed drops."""
+
+RUNS: dict[str, tuple[Sequence[float | None], Curve | Sequence[Curve]]] = {
+    "no group is dropped": ([0.25, 0.01], CURVE),
+    "the last group is dropped": ([0.25, None], CURVE),
+    "a group in between is dropped": ([0.25, None, 0.01], CURVE),
+    "a curve for each group": ([0.25, 0.01], [CURVE, LINEAR]),
+    "the first of several curves is dropped": ([None, 0.25, 0.01], [DROPPED, CURVE, LINEAR]),
+    # DeepSpeed steps the optimizer once for each group, which must not look like too few scheduler steps.
+    "many groups": ([0.01] * 24, PlateauCurve(80)),
+}
+"""The peak of each group, None for a group without parameters, and the curves."""
+
+
+def expected_lrs(plan: Plan) -> list[list[float]]:
+    curves = [plan.curve] * len(plan.peaks) if isinstance(plan.curve, Curve) else plan.curve
+    pairs = [(peak, curve) for peak, curve in zip(plan.peaks, curves, strict=True) if peak is not None]
+    return [[learning_rate(peak, curve, step) for peak, curve in pairs] for step in range(plan.updates)]
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None:
+    """Without a `CurveWarning`, which would be an error."""
+    plans = [Plan(stage, *options) for options in RUNS.values()]
+    (records,) = run(train_and_resume, plans, tmp_path, processes=1)
+    for name, plan, (uninterrupted, resumed) in zip(RUNS, plans, records, strict=True):
+        half = plan.updates // 2
+        assert uninterrupted.used == uninterrupted.last_lrs == expected_lrs(plan), name
+        assert resumed.used == resumed.last_lrs == uninterrupted.used[half:], name
+        assert resumed.losses == uninterrupted.losses[-len(resumed.losses) :], name
+
+
+(PAGE,) = (section for page in PAGES for section in sections(page) if section.heading == "DeepSpeed")
+OF_PAGE = PlateauCurve(1000, warmup_steps=100)
+BUILD, STEP = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)", "engine.step("
+PROGRAMS = {
+    "unchanged": ({}, list(range(10))),
+    "samples": (
+        {
+            "import PlateauCurve": "import DataClock, PlateauCurve",
+            BUILD: f"{BUILD}, clock=DataClock(8)",
+            STEP: f'{STEP}lr_kwargs={{"count": 20}}',
+        },
+        [20 * update // 8 for update in range(10)],
+    ),
+    "a hold rule": (
+        {
+            "import PlateauCurve": "import HoldBelow, PlateauCurve",
+            BUILD: f"{BUILD}, clock=HoldBelow(0.5, 4)",
+            STEP: f'{STEP}lr_kwargs={{"metric": 0.1}}',
+        },
+        [0, 0, 0, 0, 0, 1, 2, 3, 4, 5],
+    ),
+}
+"""Changes to the program on the page, and the step of the curve before each update."""
+
+
+@needs_deepspeed
+@pytest.mark.parametrize(("changes", "steps"), PROGRAMS.values(), ids=PROGRAMS)
+def test_program_uses_the_curve(changes: dict[str, str], steps: list[int], tmp_path: Path) -> None:
+    code = "".join(block.code for block in PAGE.blocks)
+    for old, new in changes.items():
+        assert code.count(old) == 1
+        code = code.replace(old, new)
+    ((used, state),) = run(run_program, code, tmp_path, processes=1)
+    assert used == [[learning_rate(0.01, OF_PAGE, step)] for step in steps]
+    assert state["last_epoch"] == len(used)
+    assert (tmp_path / "saved_deepspeed" / "10").is_dir()
+
+
+CONFIG = (
+    '{"train_micro_batch_size_per_gpu": 128, "gradient_accumulation_steps": 2, '
+    '"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}'
+)
+PLUGIN = f"deepspeed_plugin=DeepSpeedPlugin(hf_ds_config={CONFIG})"
+THROUGH = {
+    "Hugging Face Trainer": ({"use_cpu=True": f"deepspeed={CONFIG}"}, 2),
+    "accelerate": (
+        {
+            "import Accelerator": "import Accelerator, DeepSpeedPlugin",
+            "gradient_accumulation_steps=MICRO_BATCHES": PLUGIN,
+        },
+        1,
+    ),
+}
+"""Changes to a program of the pages, so that it trains in DeepSpeed's engine, and its number of groups."""
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("heading", THROUGH)
+def test_other_trainers_use_the_curve_in_deepspeed(heading: str, tmp_path: Path) -> None:
+    changes, groups = THROUGH[heading]
+    ((used, state),) = run(run_program, program(heading, changes), tmp_path, processes=1)
+    # The engine steps one group at a time.
+    assert used == [
+        [learning_rate(PAGE_PEAK, PAGE_CURVE, step)] for step in range(200) for _ in range(groups)
+    ]
+    assert state["last_epoch"] == 200

@@ -15,23 +15,12 @@ CURVE = PlateauCurve(
     1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1, init_lr_ratio=0.01
 )
 MANY = PlateauCurve(1000, warmup_steps=100, plateaus=[(3 * i, 1) for i in range(30)], decay_shape="linear")
-NESTED = (
-    StagedCurve(
-        [
-            *(
-                (100, 1.0, "exponential"),
-                (50,),
-                (50, 0.6, "1-x^0.4"),
-                (50, 0.3, "t^-0.75"),
-                (50, 0.9, "(1-x)^3"),
-            ),
-            *((0, 1e-12), (50, 2e-12), (50, 3e-12, "t^-2"), (50, 0.25, "cosine")),
-        ],
-        start=1e-6,
-    )
-    .cooldown(435, 100, to=1e-3)
-    .then(CURVE.cooldown(400, 65), scale=0.3)
-)
+_STAGES = [
+    *((100, 1.0, "exponential"), (50,), (50, 0.6, "1-x^0.4"), (50, 0.3, "t^-0.75"), (50, 0.9, "(1-x)^3")),
+    *((0, 1e-12), (50, 2e-12), (50, 3e-12, "t^-2"), (50, 0.25, "cosine")),
+]
+_COOLED = StagedCurve(_STAGES, start=1e-6).cooldown(435, 100, to=1e-3)
+NESTED = _COOLED.then(CURVE.cooldown(400, 65), scale=0.3)
 """Every shape, in both directions, and levels of every size."""
 STEPS = np.arange(-5, 1019, dtype=np.int32)
 

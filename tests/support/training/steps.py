@@ -1,4 +1,4 @@
-"""Training steps over the small models, and the hand-written loop that they must match."""
+"""Training steps over the small models, the loop that they must match, and trees of tensors."""
 
 import copy
 import io
@@ -122,9 +122,6 @@ def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
 
 def train(step: TrainStep, updates: Iterable[Batch]) -> list[Any]:
     return [step(batch) for batch in updates]
-
-
-# Trees of tensors: compared, saved and loaded.
 
 
 def equal_trees(one: Any, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The batches that ranks should load, computed from indices, and one process that plays all ranks."""
+"""Loaders and their states; the batches that ranks should load; and one process that plays all ranks."""
 
 import io
 import os
@@ -15,9 +15,6 @@ from support.training.steps import equal_trees, through_file
 from torch import Tensor
 
 from torch_bridge import make_loader, prefetch
-
-# Loaders, prefetched or not, and their states.
-
 
 # Marks for test modules whose loaders have workers.
 WORKERS = [
