@@ -266,7 +266,7 @@ def test_sums_of_levels_of_every_magnitude(stages, start) -> None:
     check_sums(curve, 1.0, steps, 1e-11)
 
 
-def logged(total: int, stages: int) -> StagedCurve:
+def lines_between(total: int, stages: int) -> StagedCurve:
     """Return straight lines between noisy levels, as a log of many learning rates gives, with jumps."""
     rng = np.random.default_rng(0)
     steps = np.diff(np.linspace(0, total, stages + 1).astype(int))
@@ -289,7 +289,9 @@ CURVES = {
 }
 
 
-@pytest.mark.parametrize("curve", [*CURVES.values(), logged(140_000, 300), logged(150_000, 5_000)])
+@pytest.mark.parametrize(
+    "curve", [*CURVES.values(), lines_between(140_000, 300), lines_between(150_000, 5_000)]
+)
 def test_sums_of_long_curves_equal_their_formula(curve) -> None:
     """Parts of several steps stand for single ones. The steps may have any order and shape."""
     borders = [row.begin + offset for row in curve.rows[1:3] for offset in (-1, 50)]

@@ -152,13 +152,13 @@ def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None
 
 (PAGE,) = (section for page in PAGES for section in sections(page) if section.heading == "DeepSpeed")
 OF_PAGE = PlateauCurve(1000, warmup_steps=100)
-BUILD, STEP = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)", "engine.step("
+BUILT_BEFORE, STEP = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)", "engine.step("
 PROGRAMS = {
     "unchanged": ({}, list(range(10))),
     "samples": (
         {
             "import PlateauCurve": "import DataClock, PlateauCurve",
-            BUILD: f"{BUILD}, clock=DataClock(8)",
+            BUILT_BEFORE: f"{BUILT_BEFORE}, clock=DataClock(8)",
             STEP: f'{STEP}lr_kwargs={{"count": 20}}',
         },
         [20 * update // 8 for update in range(10)],
@@ -166,7 +166,7 @@ PROGRAMS = {
     "a hold rule": (
         {
             "import PlateauCurve": "import HoldBelow, PlateauCurve",
-            BUILD: f"{BUILD}, clock=HoldBelow(0.5, 4)",
+            BUILT_BEFORE: f"{BUILT_BEFORE}, clock=HoldBelow(0.5, 4)",
             STEP: f'{STEP}lr_kwargs={{"metric": 0.1}}',
         },
         [0, 0, 0, 0, 0, 1, 2, 3, 4, 5],
