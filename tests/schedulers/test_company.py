@@ -82,7 +82,7 @@ class Groups:
             assert self.part.get_last_lr() == lrs_of(self.optimizer)
 
     def drop(self) -> None:
-        if len(self.groups) > 1:
+        if self.groups:
             self.dropped = [self.groups.pop(self.step % len(self.groups))]
 
     def come_back(self) -> None:
@@ -96,7 +96,7 @@ class Groups:
         self.optimizer.param_groups = [dict(group) for group in self.groups]
 
     def split(self) -> None:
-        group = self.groups[0]
+        group = next(iter(self.groups), {"params": []})
         if len(group["params"]) > 1:
             number, other = group["number"], len(self.wanted)
             first, second = group["params"]
@@ -234,6 +234,16 @@ def test_one_call_of_the_optimizer_for_each_group_is_one_update(stage: int) -> N
         scheduler.step()
 
 
+def test_optimizer_without_groups_gets_one_later() -> None:
+    optimizer, later = optimizer_with([0.5]), parameter()
+    optimizer.param_groups.clear()
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 60)
+    optimizer.add_param_group({"params": [later], "lr": 0.25})
+    advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == scheduler.get_last_lr() == [learning_rate(0.25, CURVE, 61)]
+
+
 # Factors of an option in the groups.
 
 SCALED = [
@@ -333,9 +343,6 @@ def test_optimizer_that_is_not_plain_trains_with_the_curve(name: str) -> None:
     scheduler.step()
     assert lrs_of(inner) == [learning_rate(peak, CURVE, 6) for peak in (0.5, 0.25)]
     scheduler.load_state_dict(through_file(scheduler.state_dict()))
-
-
-# The order of steps.
 
 
 def test_first_scheduler_step_before_the_optimizers_warns_as_in_torch() -> None:

@@ -169,9 +169,6 @@ def test_lazy_model_trains_after_a_dummy_batch() -> None:
     assert make_step(model=lazy)(batch).applied == 1
 
 
-# Printed.
-
-
 def test_print_shows_curve_step_and_lr() -> None:
     step, data = make_step(clock=DataClock(2), count=lambda batch: 5), batches(4)
     assert reads_of(lambda: repr(step)) == 0

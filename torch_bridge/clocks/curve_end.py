@@ -20,6 +20,8 @@ def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: i
     curve; or if it has stayed at a floor, below the curve's highest level, for more than 1000
     updates, and the step is past 10 times the steps of the curve.
     """
+    if not curves:  # the optimizer has no parameter groups
+        return ""
     total = max(curve.total_steps for curve in curves)
     # A run may train a little longer on purpose, or to a round number of updates.
     if step <= total + max(10, total // 100):

@@ -202,8 +202,8 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     devices = {parameter.device for parameter in parameters}
     if len(devices) != 1:
         raise ValueError(
-            f"the optimizer's parameters are on {sorted(map(str, devices))}; they must be on one "
-            "device"
+            "the optimizer needs parameters, all on one device; it has them on "
+            f"{sorted(map(str, devices))}"
         )
     return devices.pop()
 

@@ -168,7 +168,7 @@ def _check_keys(current: TrainStepState, saved: Any) -> None:
     keys: set[str] = set(cast("Any", saved)) if isinstance(saved, Mapping) else set()
     if keys == current.keys():
         return
-    advice = f"which has the keys {list(current)}"
+    advice = f"such a state has the keys {list(current)}"
     if "base_lrs" in keys:
         advice = (
             "it is the state of a scheduler. Load model and optimizer, then build TrainStep(..., "

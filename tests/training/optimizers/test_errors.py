@@ -59,6 +59,7 @@ def fused_sgd(dtype: torch.dtype, model: nn.Module) -> Optimizer:
           )),
         *each(lambda build, value: build(fused_sgd, value), [torch.bfloat16, torch.float16], ValueError,
               "{} parameters unchanged", "fused=False"),
+        (lambda build: make_step(optimizer=[]), ValueError, "needs parameters"),
         *each(lambda build, value: build(scheduled, value), SCHEDULERS, ValueError, ATTACHED,
               "Leave the scheduler out"),
     ]
