@@ -56,7 +56,7 @@ def test_fits_that_contradict_each_other_give_a_reason(sign) -> None:
     assert reasons_of(CURVE, runs, sign * 0.00999, sign * 0.01199) == ()
     (reason,) = reasons_of(CURVE, runs, sign * 0.0101)
     assert reason == "it changes by 0.01 nats if the first fifth is left out"
-    assert reasons_of(CURVE, runs, 0, sign * 0.0121) == ("each run alone forecasts something else",)
+    assert reasons_of(CURVE, runs, 0, sign * 0.0121) == ("the forecasts from each run alone disagree",)
 
 
 def test_peak_is_compared_with_the_nearest_run() -> None:
