@@ -246,9 +246,6 @@ def test_optimizer_may_name_a_wrapped_model(tmp_path: Path, saving: str, loading
     assert same_bits(loaded.state_dict()["state"], saved.state_dict()["state"])
 
 
-# States and checkpoints of several processes.
-
-
 @pytest.mark.slow
 def test_states_and_checkpoints_on_two_ranks(tmp_path: Path) -> None:
     run_checks([rank_checks], tmp_path)

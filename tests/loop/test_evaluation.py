@@ -67,6 +67,12 @@ def test_sums_are_larger_than_float32_counts() -> None:
     assert evaluate(Net(), [1, 0, 0], loss_fn) == (2**24 + 2) / 3
 
 
+def test_parameters_may_be_a_list() -> None:
+    model: Any = Net()
+    model.parameters = lambda: list(Net.parameters(model))
+    assert evaluate(model, batches(1), mean_loss) == evaluate(Net(), batches(1), mean_loss)
+
+
 @pytest.mark.parametrize("weight", [0, 0.0, torch.tensor(0)])
 def test_loss_without_weight_is_infinite(weight: Any) -> None:
     assert evaluate(Net(), batches(1), lambda *arguments: (mean_loss(*arguments), weight)) == math.inf

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.curves.descriptions import scaled
 from support.examples import examples
 from support.lines import Lines, Stop
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
@@ -237,6 +238,7 @@ def test_one_call_of_the_optimizer_for_each_group_is_one_update(stage: int) -> N
 def test_optimizer_without_groups_gets_one_later() -> None:
     optimizer, later = optimizer_with([0.5]), parameter()
     optimizer.param_groups.clear()
+    assert lambda_lr(optimizer, scaled()).unit == 8
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 60)
     optimizer.add_param_group({"params": [later], "lr": 0.25})

@@ -101,7 +101,7 @@ def evaluate(
     """
     check_loss_fn(loss_fn)
     device = torch.device("cpu")
-    first_parameter = next(model.parameters(), None)
+    first_parameter = next(iter(model.parameters()), None)
     if first_parameter is not None:
         device = first_parameter.device
     state = None if carry is None else Carry(carry, device)

@@ -134,7 +134,8 @@ class lambda_lr(LambdaLR):
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         curves = curves_of(optimizer, curve)
-        self._clock = new_clock(clock, curves)
+        # One curve decides alone: the groups may all come later.
+        self._clock = new_clock(clock, [curve] if isinstance(curve, Curve) else curves)
         if last_epoch >= 0:
             alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
             check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", alternative)

@@ -85,8 +85,7 @@ def _add_new_groups(all_group_curves: list[Any]) -> None:
 
     It is the newest that knows the groups already or is in charge, or else the newest.
     """
-    options = {group_curves.option for group_curves in all_group_curves}
-    for option in options:
+    for option in dict.fromkeys(group_curves.option for group_curves in all_group_curves):
         newest_first = [item for item in reversed(all_group_curves) if item.option == option]
         writer = newest_first[0]
         for group_curves in newest_first:

@@ -108,9 +108,6 @@ def load_each(directory: Path) -> dict[int, int]:
     return numbers
 
 
-# The memory of a merge.
-
-
 def peak_of_merge(directory: str, kind: str) -> None:
     """Print the peak memory of a merge in addition to the module, in units of a model.
 

@@ -243,9 +243,6 @@ def descriptions_and_steps(
     return words(size + _count(counts, depth)).map(read)
 
 
-# Curves that a batch plan has scaled, and curves derived from one.
-
-
 def scaled(exponent: float = 0.5) -> Curve:
     """Return a curve of 300 steps of 8 samples; the batch grows and shrinks, also past the end."""
     plan = BatchPlan([(0, 24), (160, 14), (800, 50), (1600, 100), (2480, 70)])
