@@ -33,7 +33,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_p
 
 # The same command draws the same examples, and there is no deadline: compiling takes as long as it takes.
 # Hypothesis also draws constants of imported modules, so one file alone may see others than in a run of all.
-settings.register_profile("all", deadline=None, derandomize=True, database=None)
+settings.register_profile("all", deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
 settings.register_profile("fast", settings.get_profile("all"), max_examples=25)
 # New examples in every run: `--hypothesis-profile explore`.
 settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
