@@ -108,7 +108,7 @@ def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str 
     # learning rate is not decayed.
     if any("initial_lr" in group for group in groups):
         return
-    if updates_made(optimizer) == 0:
+    if not groups or updates_made(optimizer) == 0:
         return
     raise ValueError(
         f"{argument}, but param_groups[0] of an optimizer that was stepped, or loaded, has no "

@@ -163,7 +163,7 @@ def _reason_of_start(terms: ForecastTerms) -> str | None:
 def _reason_of_runs(terms: ForecastTerms) -> str | None:
     change = np.max(np.abs(terms.by_run), initial=0.0)
     if change > _MAX_CHANGE_BY_RUN * terms.loss:
-        return "the forecasts from each run alone disagree"
+        return "a fit to one run alone gives a different forecast"
     return None
 
 

@@ -1,4 +1,4 @@
-"""A state as tensors and a structure round-trips exactly, in files like those of torch (DCP)."""
+"""A state as tensors and a structure round-trips exactly, in files like torch's (DCP), and over ranks."""
 
 import json
 import math
@@ -244,6 +244,9 @@ def test_optimizer_may_name_a_wrapped_model(tmp_path: Path, saving: str, loading
     checkpoints.save(1, optimizer=saved)
     checkpoints.load(optimizer=loaded)
     assert same_bits(loaded.state_dict()["state"], saved.state_dict()["state"])
+
+
+# Several ranks.
 
 
 @pytest.mark.slow

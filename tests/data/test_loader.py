@@ -1,4 +1,4 @@
-"""The loader on one process and on several ranks: its epochs, settings, position, and updates counted."""
+"""The loader on one process and on several ranks: its epochs, settings and position; `count_updates`."""
 
 import os
 import random

@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 from torch_bridge import make_loader, prefetch
 from torch_bridge.data.prefetching import _dense_parts
 
+pytestmark = WORKERS
+
 
 @given(st.integers(0, 8), st.integers(0, 4))
 def test_state_is_of_last_batch_handed_out(length: int, depth: int) -> None:
@@ -28,13 +30,6 @@ def test_state_is_of_last_batch_handed_out(length: int, depth: int) -> None:
         assert feed.state_dict() == {"count": index + 1}
         assert loader.count == min(index + 1 + depth, length)
     assert feed.state_dict() == {"count": length}
-
-
-pytestmark = [
-    *WORKERS,
-    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning"),
-]
 
 
 @given(st.sampled_from([OSError, KeyboardInterrupt]), st.integers(0, 5), st.integers(0, 4))
@@ -116,7 +111,6 @@ def test_dense_parts_cover_other_leaves() -> None:
 
 # On a GPU: copies and work wait for each other, and the host waits for neither.
 
-
 SIZE, COUNT = 1 << 18, 12
 
 
@@ -144,6 +138,8 @@ KINDS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("late", ["copies", "work"])
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,9 +1,12 @@
-"""Answers of the design page about curves: code to copy, handles, pictures, ratios."""
+"""Answers of the design page about curves: code to copy, handles, pictures, ratios; and their looks."""
 
 import copy
 import json
+import re
 import warnings
+from collections.abc import Iterator
 from functools import reduce
+from importlib.resources import files
 from operator import getitem
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
+from numpy.typing import NDArray
 from support.curves.descriptions import build, descriptions
 from support.design.design import PEAK, answer_about, describe_curve
 from support.examples import examples
@@ -280,3 +284,32 @@ def test_pictures_of_shapes_fall_and_rise() -> None:
         for levels in (choice["levels"] for choice in choices):
             assert levels["falling"] == sorted(levels["falling"], reverse=True)
             assert levels["rising"] == sorted(levels["rising"])
+
+
+# The looks of curves: each is visible in light and dark, and has its own dash.
+
+PAGE = files("plateau_jax.design") / "page"
+
+
+def colours(scheme: int) -> Iterator[NDArray[np.float64]]:
+    """Yield linear RGB of the card, then of the curves."""
+    css = (PAGE / "page.css").read_text()
+    for name in ("card", *(f"c{number}" for number in range(6))):
+        text = re.findall(rf"--{name}: light-dark\(#(\w+), #(\w+)\)", css)[0][scheme]
+        srgb = np.array([int(text[place : place + 2], 16) for place in (0, 2, 4)]) / 255
+        yield np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_differ_from_the_card(scheme):
+    card, *curves = colours(scheme)
+    for colour in curves:
+        low, high = sorted(np.array([card, colour]) @ [0.2126, 0.7152, 0.0722] + 0.05)  # luminances
+        assert high / low >= 3  # WCAG 2.2, 1.4.11
+
+
+def test_every_curve_has_its_dash():
+    """A look is a colour and a dash: all twelve dashes differ, for those who see no colour at all."""
+    (listed,) = re.findall(r"DASHES = \[([^]]*)\]", (PAGE / "looks.js").read_text())
+    dashes = re.findall(r'"([\d ]+)"', listed)
+    assert len(set(dashes)) == len(dashes) == 12

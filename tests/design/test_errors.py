@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 from support.design.design import PEAK, answer_about, fault_of
-from support.design.logs import LOSSES, STEPS, opened
-from support.forecasts.loss_oracle import csv_of
+from support.forecasts.logs import LOSSES, STEPS, csv_of, opened
 
 from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.design.answers import answer_page

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.design.logs import CURVE, LOSSES, PEAK, RUN, STEPS, opened
 from support.errors import pairs as paired
 from support.examples import examples
-from support.forecasts.loss_oracle import csv_of, rows_of
+from support.forecasts.logs import CURVE, LOSSES, PEAK, RUN, STEPS, csv_of, opened, rows_of
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.design import forecasts

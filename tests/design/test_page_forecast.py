@@ -8,9 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import expect
 from support.design.design import served
-from support.design.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS
 from support.design.page import DROP, DesignPage
-from support.forecasts.loss_oracle import csv_of, rows_of
+from support.forecasts.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS, csv_of, rows_of
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.design.answers import initial_curves

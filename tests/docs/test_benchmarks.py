@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 from support.docs.pages import PAGES
-from support.forecasts.loss_oracle import logged
+from support.forecasts.logs import logged
 from support.programs import EXAMPLES, Program, finish, run
 from support.training.steps import equal_trees
 from torch import nn

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from support.errors import Row, check_error, each, each_row
-from support.forecasts.loss_oracle import changed, logged, rows_of
+from support.forecasts.logs import changed, logged, rows_of
 
 from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.logs import UnclearLogError

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.forecasts.loss_oracle import logged
+from support.forecasts.logs import logged
 
 from plateau_jax import BatchPlan, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.forecast_reasons import list_reasons
@@ -56,7 +56,7 @@ def test_fits_that_contradict_each_other_give_a_reason(sign) -> None:
     assert reasons_of(CURVE, runs, sign * 0.00999, sign * 0.01199) == ()
     (reason,) = reasons_of(CURVE, runs, sign * 0.0101)
     assert reason == "it changes by 0.01 nats if the first fifth is left out"
-    assert reasons_of(CURVE, runs, 0, sign * 0.0121) == ("the forecasts from each run alone disagree",)
+    assert reasons_of(CURVE, runs, 0, sign * 0.0121) == ("a fit to one run alone gives a different forecast",)
 
 
 def test_peak_is_compared_with_the_nearest_run() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.docs.pages import ROOT
 from support.examples import examples
-from support.forecasts.loss_oracle import csv_of, logged, rows_of
+from support.forecasts.logs import csv_of, logged, rows_of
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, fit_losses
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from support.examples import examples
 from support.forecasts import loss_oracle
-from support.forecasts.loss_oracle import LossOracle, changed, logged
+from support.forecasts.logs import changed, logged
+from support.forecasts.loss_oracle import LossOracle
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.logged_losses import group_run

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from support.curves.descriptions import build, descriptions
 from support.errors import pairs
 from support.examples import examples
-from support.forecasts.loss_oracle import LossOracle, logged, losses_of
+from support.forecasts.logs import logged, losses_of
+from support.forecasts.loss_oracle import LossOracle
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.loss_comparison import LossDifference
@@ -91,7 +92,7 @@ def check_forecasts(runs: list[LossRun], data: st.DataObject) -> None:
         assert forecast == fit.predict(curve, peak)
         close(fit.losses(curve, [curve.total_steps], peak), [loss])
         terms = oracle.terms(curve, peak)
-        for words, term, limit in (("first fifth", terms.c, 0.005), ("each run alone", terms.d, 0.006)):
+        for words, term, limit in (("first fifth", terms.c, 0.005), ("one run alone", terms.d, 0.006)):
             assert any(words in reason for reason in forecast.reasons) == (abs(term) > limit * loss)
     if first != other:
         difference, half = oracle.difference(other, first, peak)

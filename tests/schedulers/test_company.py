@@ -347,6 +347,9 @@ def test_optimizer_that_is_not_plain_trains_with_the_curve(name: str) -> None:
     scheduler.load_state_dict(through_file(scheduler.state_dict()))
 
 
+# The order of steps.
+
+
 def test_first_scheduler_step_before_the_optimizers_warns_as_in_torch() -> None:
     for build in (lambda_lr, lambda optimizer, curve: LambdaLR(optimizer, curve)):
         scheduler = build(optimizer_with([0.5]), CURVE)

@@ -1,4 +1,4 @@
-"""The pages' programs under torchrun, and under DeepSpeed, which drops groups without parameters."""
+"""The pages' programs under torchrun; and schedulers built before DeepSpeed's engine."""
 
 import re
 from collections.abc import Sequence

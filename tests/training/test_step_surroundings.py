@@ -1,4 +1,4 @@
-"""The training step in unusual surroundings: copies, devices, modes, threads; and when it is printed."""
+"""The training step in unusual surroundings: copies, devices, modes, threads, `print`; the read counter."""
 
 import copy
 from collections.abc import Callable

@@ -134,7 +134,7 @@ class lambda_lr(LambdaLR):
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         curves = curves_of(optimizer, curve)
-        # One curve decides alone: the groups may all come later.
+        # A single curve sets the clock, even before there is a group.
         self._clock = new_clock(clock, [curve] if isinstance(curve, Curve) else curves)
         if last_epoch >= 0:
             alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"

@@ -202,7 +202,7 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     devices = {parameter.device for parameter in parameters}
     if len(devices) != 1:
         raise ValueError(
-            "the optimizer needs parameters, all on one device; it has them on "
+            "the optimizer needs parameters, all on one device; their devices are "
             f"{sorted(map(str, devices))}"
         )
     return devices.pop()

@@ -1,6 +1,6 @@
 """Hold rules as documented: a simulation that keeps all metrics.
 
-Slow, and shares no code with the product.
+`clocks` is slow, and shares no code with the product. Below it are strategies and samples.
 """
 
 from collections.abc import Iterable, Sequence

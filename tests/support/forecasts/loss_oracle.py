@@ -1,7 +1,6 @@
 """The fit of the law of the loss, its forecasts and their intervals, from their definitions."""
 
 import copy
-import csv
 import math
 import operator
 from functools import cache
@@ -10,11 +9,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  (pandas has none)
 
-from plateau_jax import Curve, LossRun
-from plateau_jax.forecasts.loss_law import schedule_sums
-from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax import LossRun
 
 optimize: Any = import_module("scipy.optimize")  # which has no types
 
@@ -164,37 +160,3 @@ def lags(losses: list[float]) -> bool:
     centered = [bend - median(bends(1)) for bend in bends(1)]
     r1 = sum(map(operator.mul, centered, centered[1:])) / sum(bend**2 for bend in centered)
     return r1 > 0.55 or (count >= 120 and noise(count // 60) > 2 * noise(1))
-
-
-# Runs whose losses follow the law of the loss, with some noise; and rows of logs.
-
-
-def losses_of(curve: Curve, steps: Any, noise: float = 5e-4, exponent: float = 0.5, seed: int = 0) -> Any:
-    """Return losses that fall by 1 nat and more; those of a warmup are at most 12."""
-    progress, sums = schedule_sums(curve, 1.0, np.asarray(steps))
-    errors = noise * np.random.default_rng(seed).standard_normal(len(steps))
-    with np.errstate(divide="ignore"):  # a warmup begins with a sum of 0
-        losses = 2 + (progress / 200) ** -exponent + 0.1 * sums**0.8
-    return np.minimum(losses, 12) * (1 + errors)
-
-
-def logged(curve: Curve, every: int = 20, noise: float = 5e-4, peak: float = 1e-3, **law: Any) -> LossRun:
-    """Return a run that was logged every so many steps."""
-    steps = np.arange(every, curve.total_steps + 1, every)
-    with suppress_warnings():
-        return LossRun(curve, peak, steps, losses_of(curve, steps, noise, **law))
-
-
-def changed(run: LossRun, losses: Any, kept: Any = slice(None)) -> LossRun:
-    """Return a run with other losses, or a part of them."""
-    return LossRun(run.curve, run.peak_value, run.steps[kept], np.asarray(losses)[kept])
-
-
-def rows_of(**columns: Any) -> list[dict[str, Any]]:
-    """Return the rows of a log with these columns."""
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def csv_of(**columns: Any) -> str:
-    """Return the text of a log with these columns in CSV, with quoted cells."""
-    return pd.DataFrame(columns).to_csv(index=False, quoting=csv.QUOTE_ALL)

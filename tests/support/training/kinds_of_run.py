@@ -1,7 +1,7 @@
 """Kinds of training runs: a table, over which the relations in `test_every_run.py` and the GPU's tests run.
 
 A new option, optimizer or form of a loss is a row here. `by_hand.py` has the loop that each must equal.
-Most combinations of options are left to the random programs at its end.
+Most combinations of options are left to the random programs in `test_every_run.py`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
