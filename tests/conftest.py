@@ -33,6 +33,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_p
 
 # The same command draws the same examples, and there is no deadline: compiling takes as long as it takes.
 # Hypothesis also draws constants of imported modules, so one file alone may see others than in a run of all.
+# Of several failures of a property one is shrunk, since shrinking a large curve takes a minute.
 settings.register_profile("all", deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
 settings.register_profile("fast", settings.get_profile("all"), max_examples=25)
 # New examples in every run: `--hypothesis-profile explore`.

@@ -238,7 +238,7 @@ def on_cpu(rounds: int, calls: int) -> None:
         for steps in (1_000, 1_000_000)
     }
     times = seconds(min(rounds, 21), builds)
-    rows = [[steps, 1e3 * statistics.median(seconds)] for steps, seconds in times.items()]
+    rows = [[steps, 1e3 * statistics.median(of_steps)] for steps, of_steps in times.items()]
     show("building a TrainStep", ["steps of its curve", "ms"], rows)
 
 

@@ -236,8 +236,10 @@ def test_one_call_of_the_optimizer_for_each_group_is_one_update(stage: int) -> N
 
 
 def test_optimizer_without_groups_gets_one_later() -> None:
-    optimizer, later = optimizer_with([0.5]), parameter()
+    optimizer, later = optimizer_with([0.5], AdamW), parameter()
+    optimizer.step()
     optimizer.param_groups.clear()
+    assert lambda_lr(optimizer, CURVE, 5).curve_step == 6
     assert lambda_lr(optimizer, scaled()).unit == 8
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 60)

@@ -194,19 +194,19 @@ def test_print_of_several_curves_is_one_line() -> None:
 
 # The counter of device reads: it notices every way of reading, and nothing else.
 
-value, line = torch.ones((), dtype=torch.int64), torch.ones(1, dtype=torch.int64)
+SCALAR, LINE = torch.ones((), dtype=torch.int64), torch.ones(1, dtype=torch.int64)
 
 READS: list[Callable[[], Any]] = [
-    lambda: value.item(),
-    lambda: value.tolist(),
-    lambda: np.asarray(value),
-    lambda: np.from_dlpack(value),
-    lambda: value.to("cpu"),
-    lambda: value.to(device="cpu", copy=True),
-    lambda: line.nonzero(),
-    lambda: line[line > 0],
-    lambda: torch.repeat_interleave(line),
-    lambda: value.untyped_storage()[0],
+    lambda: SCALAR.item(),
+    lambda: SCALAR.tolist(),
+    lambda: np.asarray(SCALAR),
+    lambda: np.from_dlpack(SCALAR),
+    lambda: SCALAR.to("cpu"),
+    lambda: SCALAR.to(device="cpu", copy=True),
+    lambda: LINE.nonzero(),
+    lambda: LINE[LINE > 0],
+    lambda: torch.repeat_interleave(LINE),
+    lambda: SCALAR.untyped_storage()[0],
 ]
 
 

@@ -1,4 +1,4 @@
-"""Parts of checkpoints, their states, and the comparison of states."""
+"""Parts of checkpoints, their states, the comparison of states, and the memory of a merge."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""CUDA graphs without CUDA: a capture records its operators and undoes them; a replay runs them again."""
+"""CUDA graphs without CUDA: a capture records its operators, a replay runs them again; and steps on a GPU."""
 
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
