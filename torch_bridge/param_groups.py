@@ -215,6 +215,16 @@ class GroupOption(NamedTuple):
             return name
         return f"{name}[{self.item}]"
 
+    @property
+    def bases_name(self) -> str:
+        """The attribute of a scheduler or follower that shows the bases."""
+        return "base_lrs" if self.name == "lr" else "base_values"
+
+    @property
+    def curves_name(self) -> str:
+        """The attribute of a scheduler or follower that shows the curves."""
+        return "lr_lambdas" if self.name == "lr" else "curves"
+
     def read(self, group: dict[str, Any]) -> Any:
         if self.item is None:
             return group[self.name]
@@ -240,17 +250,17 @@ class GroupOption(NamedTuple):
                     f"{len(scaled)} of {len(groups)} parameter groups have a factor {key}, which "
                     "only other schedulers read: under this curve they would train without it. "
                     "Before the scheduler is built, write for each group that has it: "
-                    + self._line_that_applies(key, scaled[0])
+                    + self._line_that_applies(key)
                 )
 
-    def _line_that_applies(self, key: str, group: dict[str, Any]) -> str:
+    def _line_that_applies(self, key: str) -> str:
         """Return the line of code that multiplies a group's base by the factor."""
-        name = self.name
-        if name == "lr" and "initial_lr" in group:
-            name = "initial_lr"
-        if isinstance(group[name], Tensor):  # not in place: several groups may hold this tensor
-            return f'group["{name}"] = group["{name}"] * group.pop("{key}")'
-        return f'group["{name}"] *= group.pop("{key}")'
+        if self.name == "lr":
+            # Right for a group that a scheduler has known before, too; not in place, because
+            # several groups may hold a tensor.
+            peak = 'group.get("initial_lr", group["lr"])'
+            return f'group["initial_lr"] = {peak} * group.pop("{key}")'
+        return f'group["{self.name}"] = group["{self.name}"] * group.pop("{key}")'
 
     def is_held_by(self, defaults: dict[str, Any], value: Tensor) -> bool:
         """Return True if this very tensor is the option's value in an optimizer's defaults."""

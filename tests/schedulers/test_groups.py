@@ -28,7 +28,7 @@ def test_values_ahead_stay_few() -> None:
     """As many steps as at first, or a distant step alone; copies have none."""
 
     def steps_ahead(values: ValuesAhead) -> int:
-        return len(values._rows)
+        return len(values.rows)
 
     values = ValuesAhead([PlateauCurve(10**9)], [0.1])
     assert len({steps_ahead(values) for step in range(20_000) if values.at(step)}) == 1

@@ -113,21 +113,21 @@ class ValuesAhead:
     def __init__(self, curves: Sequence[Curve], bases: Sequence[float]) -> None:
         self.curves = list(curves)
         self.bases = list(bases)
-        self._first = 0
-        self._rows: list[list[float]] = []
-        """The value of each group, for step `_first` and the steps after it."""
+        self.first = 0
+        self.rows: list[list[float]] = []
+        """The value of each group, for step `first` and the steps after it."""
 
     def at(self, step: int) -> list[float]:
         """Return each group's value at a step, a float32 number as a Python float."""
-        place = step - self._first
-        if not 0 <= place < len(self._rows):
+        place = step - self.first
+        if not 0 <= place < len(self.rows):
             self._compute(step)
             place = 0
-        return self._rows[place]
+        return self.rows[place]
 
     def _compute(self, first: int) -> None:
         count = 1
-        if first <= self._first + len(self._rows) + _NEAR:
+        if first <= self.first + len(self.rows) + _NEAR:
             count = CHUNK
         # Past MAX_STEP every curve is constant, and NumPy has no ranges from 2⁶³ on.
         steps = min(first, checks.MAX_STEP) + np.arange(count)
@@ -137,9 +137,9 @@ class ValuesAhead:
         values = np.empty((len(steps), len(self.bases)), np.float32)
         for index, (curve, base) in enumerate(zip(self.curves, self.bases, strict=True)):
             values[:, index] = np.float32(base) * multipliers[id(curve)]
-        self._first = first
+        self.first = first
         # Python floats: NumPy scalars would get from `param_groups` into checkpoints.
-        self._rows = values.tolist()
+        self.rows = values.tolist()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ValuesAhead, (self.curves, self.bases)  # without the values

@@ -310,6 +310,7 @@ def _read_foreign_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
         "curve_step": updates,
         "base_lrs": first["base_lrs"],
         "_last_lr": state_dict["_last_lr"],
+        "in_charge": updates >= 0,  # this scheduler takes over
         "_step_count": state_dict.get("_step_count", updates + 1),
     }
 
@@ -320,6 +321,14 @@ def read_bases(name: str, saved: Any, group_count: int) -> list[float]:
     if not 1 <= len(bases) <= group_count:
         raise ValueError(f"state_dict has {len(bases)} {name} for {group_count} parameter groups")
     return bases
+
+
+def read_flag(state: Mapping[str, Any], name: str) -> bool:
+    """Check an entry of a state that is True or False."""
+    flag = state[name]
+    if not isinstance(flag, bool):
+        raise ValueError(f"state_dict has {name} = {checks.short_repr(flag)}, not True or False")
+    return flag
 
 
 def read_last_lrs(state: Mapping[str, Any], group_count: int) -> list[float]:

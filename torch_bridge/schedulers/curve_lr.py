@@ -15,6 +15,7 @@ from torch_bridge.clocks.saved_states import (
     dump_hold_states,
     dump_records,
     read_bases,
+    read_flag,
     read_last_lrs,
     read_position,
     read_scheduler_state,
@@ -140,9 +141,12 @@ class lambda_lr(LambdaLR):
             alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
             check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", alternative)
             self._clock = _clock_after(self._clock, last_epoch)
+        self._counts_updates = type(self._clock) is UpdateClock
         self.count: int | Tensor | None = None
         is_first = last_epoch < 0 and not _was_stepped(optimizer)
-        self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve)
+        self._hook = hook_of(optimizer)
+        self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve, self._hook.last_lrs)
+        self._hook.add(self._group_curves)
         self.strict = strict
         self._is_peak_set = False
         """True if `set_peak` has set the peak, in this run or before. The saved peaks may then
@@ -163,28 +167,62 @@ class lambda_lr(LambdaLR):
         """The optimizer whose groups follow the curve."""
         return self._group_curves.optimizer
 
-    @optimizer.setter  # torch sets an attribute of this name
+    @optimizer.setter  # torch and programs set an attribute of this name
     def optimizer(self, optimizer: Optimizer) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._group_curves.optimizer = optimizer
-        hook_of(optimizer).add(self._group_curves)
+        if optimizer is not self.optimizer:
+            self._hook.remove(self, self._group_curves)
+            self._retarget(optimizer)
+
+    def _retarget(self, optimizer: Optimizer) -> None:
+        self._group_curves.retarget(optimizer)
+        self._register()
+        if self.steps is not None:
+            self._watch()
+
+    def _register(self) -> None:
+        """Let the optimizer's updates keep the groups in step with this scheduler."""
+        self._hook = hook_of(self.optimizer)
+        self._hook.add(self._group_curves)
+        self._group_curves.last_write = self._hook.last_lrs
+
+    def _sync(self) -> None:
+        """Match the optimizer's groups, and adopt what the program wrote into the lists."""
+        group_curves = self._group_curves
+        if not group_curves.is_synced():
+            is_rebuilt = self._hook.is_registered and hook_of(self.optimizer) is not self._hook
+            if is_rebuilt:  # in place: its constructor was called again
+                self._retarget(self.optimizer)
+            group_curves.sync()
 
     @property
     def curves(self) -> list[Curve]:
         """The curve of each group."""
-        return self._group_curves.curves
+        return self._group_curves.shown_curves
+
+    @property
+    def lr_lambdas(self) -> list[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._group_curves.shown_curves
+
+    @lr_lambdas.setter  # torch and programs set an attribute of this name, and of those below
+    def lr_lambdas(self, curves: Sequence[Any]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._group_curves.shown_curves = list(curves)
 
     @property
     def base_lrs(self) -> list[float]:
         """Each group's peak, in float32."""
-        return self._group_curves.bases
+        return self._group_curves.shown_bases
 
-    @base_lrs.setter  # torch sets an attribute of this name
-    def base_lrs(self, peaks: list[float]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._group_curves.bases = list(peaks)
+    @base_lrs.setter
+    def base_lrs(self, peaks: Sequence[float]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._group_curves.shown_bases = list(peaks)
 
     @property
     def _last_lr(self) -> list[float | Tensor]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._group_curves.written
+        return [*self._group_curves.written]
+
+    @_last_lr.setter
+    def _last_lr(self, lrs: Sequence[float | Tensor] | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._group_curves.note_written(list(lrs or ()))
 
     @property
     def curve_step(self) -> int:
@@ -233,8 +271,12 @@ class lambda_lr(LambdaLR):
                 consumed would be above 2⁶²; or a group was added although each group has its own
                 curve. Nothing was changed.
         """
+        if epoch is None and count is None and metric is None and self._step_ahead():
+            return
         clock = self._clock
-        updates = self.last_epoch + 1
+        before = self.last_epoch
+        updates = before + 1
+        steps = self.steps
         if count is None:
             count = self.count
         if epoch is not None and isinstance(clock, HeldClock):
@@ -242,10 +284,12 @@ class lambda_lr(LambdaLR):
             epoch = None
         if epoch is not None:
             updates = self._checked_epoch(epoch)
+        if steps is not None and steps.total >= steps.next_look:
+            self._hook.look_for_updates(self)
         # Torch's constructors step a scheduler before the first update: its clock must not move.
-        is_initial = self._step_count == 0 or self.last_epoch < 0
+        is_initial = self._step_count == 0 or before < 0
         if not (is_initial and count is None and metric is None):
-            clock = clock.after(self.last_epoch, count, metric)
+            clock = clock.after(before, count, metric)
         if self._step_count == 1:
             self._warn_of_order()
         if epoch is not None:
@@ -253,14 +297,37 @@ class lambda_lr(LambdaLR):
                 "The epoch parameter in `scheduler.step()` is deprecated: call it without",
                 UserWarning,
             )
-        is_next = updates == self.last_epoch + 1
         self._move_to(updates, clock)
         self.count = None
         self._step_count += 1
-        if not is_next:
+        if updates != before + 1:
             self._watch()
-        elif self.steps is not None and not is_initial:
-            self.steps.total += 1
+        elif steps is not None and not is_initial:
+            steps.total += 1
+
+    def _step_ahead(self) -> bool:
+        """Make the usual step, in less than half the time of `step`.
+
+        Return False, and change nothing, if there is more to do.
+        """
+        steps = self.steps
+        if steps is None:
+            return False
+        updates = self.last_epoch + 1
+        is_usual = (
+            self._counts_updates
+            and self._step_count > 1
+            and updates > 0
+            and self.count is None
+            and steps.total < steps.next_look
+            and getattr(self.get_lr, "__func__", None) is lambda_lr.get_lr  # not a program's own
+        )
+        if not is_usual or not self._group_curves.write_ahead(updates):
+            return False
+        self.last_epoch = updates
+        self._step_count += 1
+        steps.total += 1
+        return True
 
     def _checked_epoch(self, epoch: Any) -> int:
         if self.unit is not None:
@@ -302,8 +369,7 @@ class lambda_lr(LambdaLR):
     def _move_to(self, updates: int, clock: UpdateClock) -> None:
         """Write the learning rates after this number of updates into the groups."""
         group_curves = self._group_curves
-        if not group_curves.is_current():
-            group_curves.sync_groups()  # before anything changes, since it may raise an error
+        self._sync()  # before anything changes, since it may raise an error
         self.last_epoch = updates
         self._clock = clock
         lrs = self.get_lr()
@@ -316,6 +382,7 @@ class lambda_lr(LambdaLR):
 
     def get_lr(self) -> list[float | Tensor]:
         """Return each group's learning rate at `curve_step`, a float32 number as a Python float."""
+        self._sync()
         return [*self._group_curves.values_at(self._clock.step(self.last_epoch))]
 
     def get_last_lr(self) -> list[float | Tensor]:
@@ -350,7 +417,7 @@ class lambda_lr(LambdaLR):
         [0.25]
         """
         group_curves = self._group_curves
-        group_curves.sync_groups()
+        self._sync()
         peaks = peaks_per_group(peak, len(group_curves.groups))
         self._is_peak_set = True
         group_curves.set_bases(peaks)
@@ -364,39 +431,44 @@ class lambda_lr(LambdaLR):
 
         `last_epoch`, `curve_step` and `consumed`; `hold`, the states of the rules; `base_lrs`, each
         group's peak, and `peak_was_set`, True if `set_peak` has set it; `_last_lr`, the learning
-        rates that this scheduler wrote last; and `records`, a record of each group, as
-        `plateau_jax.resume_record` returns it, which `load_state_dict` compares.
+        rates that this scheduler wrote last, and `in_charge`, True if the groups held them; and
+        `records`, a record of each group, as `plateau_jax.resume_record` returns it, which
+        `load_state_dict` compares.
         """
-        # If this raises an error, an added group has no curve, and is left out.
+        group_curves = self._group_curves
+        # What raises an error, such as an added group without a curve, is left out: the next step
+        # raises it too.
         with suppress(TypeError, ValueError):
-            self._group_curves.sync_groups()
+            group_curves.sync_groups()
         checked = self._clock.checked
-        peaks = _as_floats(self.base_lrs)
+        peaks = group_curves.bases
         state: dict[str, Any] = {
             "last_epoch": self.last_epoch,
             "curve_step": self.curve_step,
             "consumed": self.consumed,
             "hold": dump_hold_states(checked.rules, self._clock.hold_states),
-            "records": dump_records(self.curves, peaks, checked),
-            "base_lrs": peaks,
+            "records": dump_records(group_curves.curves, peaks, checked),
+            "base_lrs": list(peaks),
             "peak_was_set": self._is_peak_set,
-            "_last_lr": _as_floats(self._last_lr),
+            "_last_lr": [float(as_number(lr)) for lr in self._last_lr],
+            "in_charge": self.last_epoch >= 0 and group_curves.is_in_charge(),
             "_step_count": self._step_count,
         }
         # With this entry, torch's own `LambdaLR` keeps its functions when it loads this state;
         # without it, the load fails. It must fail with a unit or rules: `LambdaLR` would resume at
         # `last_epoch`, which then is not the step of the curve.
         if not checked.can_stand_still:
-            state["lr_lambdas"] = [None] * len(self.curves)
+            state["lr_lambdas"] = [None] * len(peaks)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Resume from the saved step, and write the learning rates into the groups.
 
-        The optimizer's own state may be loaded before or after. If the curve differs from the saved
-        one, load the optimizer first, because its state holds the old learning rates. If the state
-        has fewer groups than the optimizer, it is loaded into the first ones. Torch's own
-        `LambdaLR` loads the state of a scheduler without a clock too.
+        The optimizer's own state may be loaded before or after, and may be older: the next update
+        uses the learning rates of the saved step, unless the groups held those of a different
+        scheduler when this one was saved. If the state has fewer groups than the optimizer, it is
+        loaded into the first ones. Torch's own `LambdaLR` loads the state of a scheduler without a
+        clock too.
 
         A different curve is accepted if it has the same values at every step before the saved one
         (`Curve.same_until`), and at that step too if a unit is partly consumed or a rule has held
@@ -425,7 +497,7 @@ class lambda_lr(LambdaLR):
         if strict is None:
             strict = self.strict
         group_curves = self._group_curves
-        group_curves.sync_groups()
+        self._sync()
 
         # Everything is read and checked before anything is written, so that a rejected state
         # changes nothing.
@@ -436,6 +508,7 @@ class lambda_lr(LambdaLR):
             last_lrs = read_last_lrs(state, len(peaks))
             step_count = checks.integer("_step_count", state.get("_step_count", updates + 1))
             is_peak_set = bool(state.get("peak_was_set"))
+            is_in_charge = read_flag(state, "in_charge")
             curves = self.curves[: len(peaks)]
             checked = self._clock.checked
             position = read_position(
@@ -456,38 +529,37 @@ class lambda_lr(LambdaLR):
         if not is_peak_set and not is_rollback:
             warn_of_different_peaks(peaks, self.base_lrs[: len(peaks)], "scheduler")
 
-        # If the groups hold different values, a different scheduler may be in charge: for example
-        # in a `SequentialLR`, once the turn of this one is over.
-        is_in_charge = group_curves.holds(last_lrs)
-        if not group_curves.is_loaded:
-            is_in_charge = is_in_charge or is_new or group_curves.is_in_charge()
-
+        # A different scheduler may have been in charge when the state was saved: for example in a
+        # `SequentialLR`, before or after the turn of this one. Then the state of the optimizer has
+        # its learning rates, and is loaded before this state or after it.
+        writes = is_in_charge or (is_new and group_curves.loaded is None)
         group_curves.set_bases([*peaks, *self.base_lrs[len(peaks) :]])
         self._is_peak_set = is_peak_set
-        if position.updates >= 0 and is_in_charge:
+        if position.updates >= 0 and writes:
             self._move_to(position.updates, clock)
         else:
             self.last_epoch = position.updates
             self._clock = clock
-            group_curves.written[: len(peaks)] = last_lrs
+            group_curves.note_written(last_lrs)
+            group_curves.restore_loaded()
+        group_curves.has_yielded = not is_in_charge
+        group_curves.is_restored = True
         self._step_count = step_count
         self.count = None
         self._watch()
 
     def _watch(self, *, may_lack_state: bool = False) -> None:
         """Compare the steps from now on with the optimizer's updates, for warnings."""
-        hook = hook_of(self.optimizer)
-        hook.warnings.watch(self, hook.updates, may_lack_state=may_lack_state)
+        self._hook.warnings.watch(self, self._hook.updates, may_lack_state=may_lack_state)
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"steps": None, "_group_curves": copy(self._group_curves)}
+        state = vars(self) | {"steps": None, "_group_curves": copy(self._group_curves)}
+        del state["_hook"]
+        return state
 
-
-def _as_floats(values: Sequence[Any]) -> list[float]:
-    floats: list[float] = []
-    for value in values:
-        floats.append(float(as_number(value)))
-    return floats
+    def __setstate__(self, state: Any) -> None:
+        vars(self).update(state)
+        self._register()  # a copied optimizer has no hook
 
 
 def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:

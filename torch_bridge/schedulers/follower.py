@@ -16,7 +16,8 @@ from torch_bridge.clocks.saved_states import (
 )
 from torch_bridge.curve_api import CheckedClock, Curve, checks, warn
 from torch_bridge.param_groups import GroupOption, groups_of
-from torch_bridge.schedulers.group_curves import GroupCurves
+from torch_bridge.schedulers.group_curves import GroupCurves, LastWrite
+from torch_bridge.schedulers.update_hook import hook_of
 
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one.
@@ -73,8 +74,13 @@ class follow:
         self, optimizer: Optimizer, key: str | tuple[str, int], curve: Curve | Sequence[Curve]
     ) -> None:
         groups_of(optimizer)  # checks it before the other arguments
-        self._group_curves = GroupCurves(optimizer, _option(key), curve)
+        self._group_curves = GroupCurves(optimizer, _option(key), curve, LastWrite())
+        hook_of(optimizer).add(self._group_curves)
         self._move_to(0)
+
+    def __setstate__(self, state: Any) -> None:
+        vars(self).update(state)
+        hook_of(self.optimizer).add(self._group_curves)  # a copied optimizer has no hook
 
     @property
     def optimizer(self) -> Optimizer:
@@ -84,12 +90,12 @@ class follow:
     @property
     def curves(self) -> list[Curve]:
         """The curve of each group."""
-        return self._group_curves.curves
+        return self._group_curves.shown_curves
 
     @property
     def base_values(self) -> list[float]:
         """Each group's base, in float32."""
-        return self._group_curves.bases
+        return self._group_curves.shown_bases
 
     @property
     def curve_step(self) -> int:
@@ -125,7 +131,7 @@ class follow:
         self._move_to(self.curve_step + 1)
 
     def _move_to(self, curve_step: int) -> None:
-        self._group_curves.sync_groups()  # before anything changes, since it may raise an error
+        self._group_curves.sync()  # before anything changes, since it may raise an error
         self._group_curves.write(curve_step, self._group_curves.values_at(curve_step))
 
     def state_dict(self) -> dict[str, Any]:
@@ -135,13 +141,14 @@ class follow:
         group, as `plateau_jax.resume_record` returns it for the curve and the base.
         """
         # If this raises an error, an added group has no curve, and is left out.
+        group_curves = self._group_curves
         with suppress(TypeError, ValueError):
-            self._group_curves.sync_groups()
+            group_curves.sync_groups()
         return {
             "curve_step": self.curve_step,
             "key": self._key,
-            "base_values": list(self.base_values),
-            "records": dump_records(self.curves, self.base_values, CheckedClock()),
+            "base_values": list(group_curves.bases),
+            "records": dump_records(group_curves.curves, group_curves.bases, CheckedClock()),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -163,7 +170,7 @@ class follow:
                 read.
         """
         group_curves = self._group_curves
-        group_curves.sync_groups()
+        group_curves.sync()
         with reading_state_of("a follower", state_dict):
             saved_records = state_dict["records"]
             key: Any = state_dict["key"]
@@ -184,6 +191,7 @@ class follow:
         if message:
             warn(message)
         group_curves.set_bases([*bases, *self.base_values[len(bases) :]])
+        group_curves.is_restored = True
         self._move_to(curve_step)
 
     @property

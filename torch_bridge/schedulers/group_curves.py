@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from operator import is_
 from typing import Any, NamedTuple
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.clocks.learning_rates import ValuesAhead
-from torch_bridge.curve_api import Curve
+from torch_bridge.curve_api import Curve, checks, shortest_decimal, warn
 from torch_bridge.param_groups import (
+    LEARNING_RATE,
     GroupOption,
     as_number,
     base_value,
@@ -16,7 +18,6 @@ from torch_bridge.param_groups import (
     is_same,
     unshare_tensors,
 )
-from torch_bridge.schedulers.update_hook import hook_of
 
 
 class Member(NamedTuple):
@@ -28,6 +29,47 @@ class Member(NamedTuple):
     written: Any
 
 
+class LastWrite:
+    """The learning rates that were written last into an optimizer's groups, by any `lambda_lr`.
+
+    It outlives the scheduler that wrote them, because the next one asks whether a group's learning
+    rate came from a scheduler or from the user.
+    """
+
+    def __init__(self) -> None:
+        self.latest: tuple[list[dict[str, Any]], list[Any]] = [], []
+        """The groups, and the learning rate that was written into each."""
+        self.idle_updates = 0
+        """The number of updates since then, but for the first."""
+        self.changes = 0
+        """How often a learning rate was different at one of these updates from the one before."""
+        self._at_update = self.latest
+        self._lrs: list[Any] = []
+
+    def note_update(self) -> None:
+        """Note the learning rates with which an update begins."""
+        if self.latest is not self._at_update:
+            self._at_update = self.latest
+            self.idle_updates = 0
+            self.changes = 0
+            return
+        self.idle_updates += 1
+        lrs: list[Any] = []
+        for group in self.latest[0]:
+            lr = group["lr"]
+            # A tensor may be on a device, which is not read here: its version tells of a change.
+            lrs.append(lr._version if isinstance(lr, Tensor) else lr)
+        self.changes += lrs != self._lrs
+        self._lrs = lrs
+
+    def value_of(self, group: dict[str, Any]) -> Any:
+        """Return the learning rate that was written into this group, or None."""
+        for known, value in zip(*self.latest, strict=False):
+            if known is group:
+                return value
+        return None
+
+
 class GroupCurves:
     """The curve, the base and the last written value of each parameter group, for one option.
 
@@ -37,15 +79,21 @@ class GroupCurves:
     `Optimizer.load_state_dict` replaces the dictionaries, so a new dictionary with the parameters
     of a known group takes that group's place.
 
+    Programs write into the lists of a torch scheduler, by position: `base_lrs.append(peak)` after
+    `add_param_group`. They get `shown_bases` and `shown_curves` to read and write, and `sync`
+    adopts or rejects what it finds there.
+
     Args:
         optimizer: The optimizer.
         option: The option that follows the curves.
         curve: One curve for all groups, also for those that are added later; or one for each.
+        last_write: What was written last into this option of this optimizer.
 
     Attributes:
         groups, curves, bases, written: Lists with one item per group, in the order that the
             optimizer's groups had at the last `sync_groups`; groups added since then come last.
-        is_loaded: True if the optimizer has loaded a state since `write` was last called.
+        shown_curves, shown_bases: The lists that the program sees. An added group appears in them
+            at the next `sync`, not before, since a program may append it itself until then.
     """
 
     groups: list[dict[str, Any]]
@@ -55,36 +103,51 @@ class GroupCurves:
     _ahead: ValuesAhead
 
     def __init__(
-        self, optimizer: Optimizer, option: GroupOption, curve: Curve | Sequence[Curve]
+        self,
+        optimizer: Optimizer,
+        option: GroupOption,
+        curve: Curve | Sequence[Curve],
+        last_write: LastWrite,
     ) -> None:
         self.optimizer = optimizer
         self.option = option
         self._name = option.name
+        self.last_write = last_write
         self.common_curve: Curve | None = None
         if isinstance(curve, Curve):
             self.common_curve = curve
         members: list[Member] = []
         curves = curves_of(optimizer, curve)
         for index, group in enumerate(optimizer.param_groups):
-            base = option.base_of(index, group)
+            base = self._first_base(index, group)
             members.append(Member(group, curves[index], base, option.read(group)))
         option.warn_of_scales(optimizer.param_groups)
         self._set_members(members)
-        self.is_loaded = False
+        self._write_peaks(members)
+        self.shown_curves = list(self.curves)
+        self.shown_bases = list(self.bases)
+        self._noted_curves = list(self.curves)
+        self._noted_bases = list(self.bases)
+        """`shown_curves` and `shown_bases` without what the program has written since."""
         self.step = 0
         """The step of the curves that was written last."""
+        self.is_restored = False
+        """True if a state was loaded."""
+        self.has_yielded = False
+        """True if a loaded state says that these values were not in charge when it was saved."""
+        self.loaded: list[Any] | None = None
+        """The values that the optimizer has loaded since `write` was last called for a step."""
+        self._was_in_charge = False
+        """True if these values were in charge when the optimizer began to load a state."""
+        self._former: list[Member] | None = None
+        """The members in the optimizer before this one, until the groups of this one are known."""
         self._removed: list[Member] = []
         """Groups that the optimizer no longer has. A program may add them again."""
-        hook_of(optimizer).add(self)
 
     def __setstate__(self, state: Any) -> None:
-        """Register the copy with a hook: a copied optimizer has none."""
         vars(self).update(state)
-        self.groups = list(self.groups)
-        self.curves = list(self.curves)
-        self.bases = list(self.bases)
-        self.written = list(self.written)
-        hook_of(self.optimizer).add(self)
+        for name in ("groups", "curves", "bases", "written", "shown_curves", "shown_bases"):
+            setattr(self, name, list(state[name]))
 
     def describe(self) -> tuple[str, str]:
         """Return the curves and the values as text: one if all groups have the same, or a list."""
@@ -108,15 +171,25 @@ class GroupCurves:
         bases = [member.base for member in members]
         written = [member.written for member in members]
         unshare_tensors(self.optimizer, self.option, groups, bases, curves)
-        if self.option.name == "lr":
-            for group, base in zip(groups, bases, strict=True):
-                group["initial_lr"] = base
         ahead = ValuesAhead(curves, bases)
         # All at once: an interrupt between two assignments would give groups the wrong curves.
         vars(self).update(groups=groups, curves=curves, written=written, bases=bases, _ahead=ahead)
 
+    def _write_peaks(self, members: Sequence[Member]) -> None:
+        """Write the peaks into the groups, where torch's schedulers expect them."""
+        if self.option == LEARNING_RATE:
+            for member in members:
+                member.group["initial_lr"] = member.base
+
+    # Values.
+
     def set_bases(self, bases: Sequence[float]) -> None:
         """Set the base of each group, without writing values into the groups."""
+        self._replace_bases(bases)
+        self._write_peaks(self._members())
+        self._show()
+
+    def _replace_bases(self, bases: Sequence[float]) -> None:
         members: list[Member] = []
         for member, base in zip(self._members(), bases, strict=True):
             members.append(member._replace(base=base))
@@ -124,25 +197,54 @@ class GroupCurves:
 
     def values_at(self, step: int) -> list[float]:
         """Return the value of each group at a step of the curves."""
-        if self._ahead.bases != self.bases:  # the user has written into `base_lrs`
-            for index, base in enumerate(self.bases):
-                base_value(f"base_lrs[{index}]", base)
-            self._ahead = ValuesAhead(self.curves, self.bases)
         return self._ahead.at(step)
 
     def write(self, step: int, values: Sequence[Any]) -> None:
         """Write the values of a step into the groups, one value per group."""
-        name = self._name
         written: list[Any] = []
-        for group, value in zip(self.groups, values):  # noqa: B905 -- a third of the time of `strict=True`
-            if type(group[name]) is float:  # the usual case, in a fifth of the time
-                group[name] = value
-                written.append(value)
-            else:
-                written.append(self.option.write(group, value))
+        for group, value in zip(self.groups, values, strict=True):
+            written.append(self.option.write(group, value))
         self.step = step
         self.written = written
-        self.is_loaded = False
+        self.last_write.latest = self.groups, written
+        self.has_yielded = False
+        self.loaded = None
+
+    def write_ahead(self, step: int) -> bool:
+        """Write the values of a step in half the time of `sync`, `values_at` and `write`.
+
+        Return False, and change nothing, unless all is as usual: the values are computed already,
+        no value is a tensor, and the groups and the program's lists are those at the last `sync`.
+        """
+        groups = self.groups
+        current = self.optimizer.param_groups
+        place = step - self._ahead.first
+        rows = self._ahead.rows
+        if (
+            not 0 <= place < len(rows)
+            or self.shown_bases != self.bases
+            or self.shown_curves != self.curves
+            or len(current) != len(groups)
+        ):
+            return False
+        values = rows[place]
+        name = self._name
+        # Counting takes half the time of zip() and enumerate(), for few groups as for many.
+        index = 0
+        for group in groups:
+            if current[index] is not group or type(group[name]) is not float:
+                return False
+            index += 1  # noqa: SIM113 -- see above
+        index = 0
+        for group in groups:
+            group[name] = values[index]
+            index += 1  # noqa: SIM113
+        self.step = step
+        self.written = values
+        self.last_write.latest = groups, values
+        self.has_yielded = False
+        self.loaded = None
+        return True
 
     def holds(self, values: Sequence[Any]) -> bool:
         """Return True if the first groups, one for each value, hold these values.
@@ -168,25 +270,127 @@ class GroupCurves:
 
         Otherwise a different scheduler or the user has changed them since.
         """
-        return self.holds(self.written)
+        return not self.has_yielded and self.holds(self.written)
+
+    # Loaded states.
+
+    def before_load(self) -> None:
+        """Note who is in charge before the optimizer loads a state."""
+        self._was_in_charge = self.is_in_charge()
+
+    def after_load(self) -> None:
+        """Match the groups that the optimizer has loaded, and write the values of the step.
+
+        The loaded values may be those of an earlier step. Before the first step they stay, since
+        the state of the scheduler may follow, and a different one may be in charge.
+
+        Raises:
+            TypeError, ValueError: As `add_new_groups`.
+        """
+        self.add_new_groups()
+        loaded = [as_number(self.option.read(group)) for group in self.groups]
+        if self._was_in_charge and (self.step != 0 or self.is_restored):
+            self.write(self.step, self.values_at(self.step))
+        self.loaded = loaded
+
+    def restore_loaded(self) -> None:
+        """Write the values that the optimizer has loaded, which `after_load` may have replaced."""
+        for group, value in zip(self.groups, self.loaded or (), strict=False):
+            self.option.write(group, value)
+
+    def note_written(self, values: Sequence[Any]) -> None:
+        """Take these as the values written last into the first groups."""
+        values = values[: len(self.written)]
+        self.written = [*values, *self.written[len(values) :]]
+
+    # Groups.
+
+    def retarget(self, optimizer: Optimizer) -> None:
+        """Follow the groups of a different optimizer, which a program has assigned."""
+        if self._former is None:
+            self._former = self._members()
+        self.optimizer = optimizer
+
+    def is_synced(self) -> bool:
+        """Return True if `sync` has nothing to do."""
+        return (
+            self.shown_bases == self.bases
+            and self.shown_curves == self.curves
+            and self.has_current_groups()
+        )
+
+    def sync(self) -> None:
+        """Match the optimizer's current groups, and adopt what the program wrote into the lists.
+
+        Raises:
+            TypeError, ValueError: As `sync_groups`.
+        """
+        if not self.is_synced():
+            self.sync_groups()
+            self._show()
+
+    def _show(self) -> None:
+        self.shown_curves[:] = self.curves
+        self.shown_bases[:] = self.bases
+        self._noted_curves = list(self.curves)
+        self._noted_bases = list(self.bases)
 
     def sync_groups(self) -> None:
         """Match the optimizer's current groups, in their order; new ones get their value.
 
         Raises:
-            TypeError, ValueError: As `add_new_groups`. The known groups are matched nevertheless.
+            TypeError, ValueError: As `add_new_groups`; or the program has written into
+                `shown_bases` or `shown_curves` what cannot be adopted. The known groups are matched
+                nevertheless.
         """
-        if self.is_current():
-            return
-        try:
-            self.add_new_groups()
-        finally:
-            self._drop_removed_groups()
+        if not self.has_current_groups():
+            try:
+                self.add_new_groups()
+            finally:
+                self._drop_removed_groups()
+        self._adopt_lists()
 
-    def is_current(self) -> bool:
+    def has_current_groups(self) -> bool:
         """Return True if the optimizer has exactly the groups known here, in the same order."""
         groups = self.optimizer.param_groups
         return len(groups) == len(self.groups) and all(map(is_, groups, self.groups))
+
+    def _adopt_lists(self) -> None:
+        """Adopt the bases and curves that the program has written, by position."""
+        number = len(self.groups)
+        if self.shown_curves != self._noted_curves:
+            if len(self.shown_curves) != number:
+                raise ValueError(self._wrong_length(self.option.curves_name, self.shown_curves))
+            for index, curve in enumerate(self.shown_curves):
+                if curve != self.curves[index]:
+                    raise ValueError(_curve_message(index, curve))
+            self._noted_curves = list(self.shown_curves)
+        if self.shown_bases != self._noted_bases:
+            bases: list[float] = []
+            for index in range(number):
+                base = self._written_base(index)
+                if base is None:
+                    raise ValueError(self._wrong_length(self.option.bases_name, self.shown_bases))
+                bases.append(base)
+            self._replace_bases(bases)
+            self._noted_bases = list(self.shown_bases)
+
+    def _written_base(self, index: int) -> float | None:
+        """Return the base that the program wrote for this position, or None if it wrote none."""
+        bases = self.shown_bases
+        is_written = bases != self._noted_bases
+        if not is_written or len(bases) != len(self.optimizer.param_groups):
+            return None
+        return base_value(f"{self.option.bases_name}[{index}]", bases[index])
+
+    def _wrong_length(self, name: str, values: Sequence[Any]) -> str:
+        groups = self.optimizer.param_groups
+        held = [as_number(self.option.read(group)) for group in groups]
+        return (
+            f"{name} has {len(values)} items for {len(groups)} parameter groups, whose "
+            f"{self.option} is now {checks.short_repr(held)}: write one item for each group, in "
+            "the order of optimizer.param_groups"
+        )
 
     def unknown_groups(self) -> dict[int, dict[str, Any]]:
         """Return the optimizer's groups that are not known here, by their index."""
@@ -210,32 +414,115 @@ class GroupCurves:
         self._replace_reloaded_groups(list(self.unknown_groups().values()))
         new = self.unknown_groups()
         if not new:
+            self._former = None
             return
+        is_in_charge = self.is_in_charge()
         new_members: list[Member] = []
         for index, group in new.items():
-            new_members.append(self._new_member(index, group))
+            new_members.append(self._new_member(index, group, is_in_charge=is_in_charge))
         self.option.warn_of_scales(list(new.values()))
-        is_in_charge = writes and self.is_in_charge()
         first = len(self.groups)
         self._set_members([*self._members(), *new_members])
-        if is_in_charge:
+        self._write_peaks(new_members)
+        if self._former is not None:
+            # The values are those that the program has given to the groups of its new optimizer.
+            self._former = None
+            self._drop_removed_groups()
+            self._removed = []  # they hold the parameters of the old model
+        elif writes and is_in_charge:
             values = self.values_at(self.step)
             for place in range(first, len(self.groups)):
                 self.written[place] = self.option.write(self.groups[place], values[place])
 
-    def _new_member(self, index: int, group: dict[str, Any]) -> Member:
+    def _new_member(self, index: int, group: dict[str, Any], *, is_in_charge: bool) -> Member:
         """Return a new group with its curve and base; a removed group gets its former ones."""
         for removed in self._removed:
             if removed.group is group:
                 return removed._replace(written=self.option.read(group))
-        if self.common_curve is None:
+        curve = self._curve_of_new_group(index)
+        base = self._written_base(index)
+        written = self.option.read(group)
+        if base is None and self._former is not None:
+            return self._moved_member(index, group, curve, self._former)
+        if base is None:
+            base = self.option.base_of(index, group)
+            if is_in_charge and self.option == LEARNING_RATE and "initial_lr" in group:
+                base = self._base_of_copied_options(index, group, curve)
+        return Member(group, curve, base, written)
+
+    def _moved_member(
+        self, index: int, group: dict[str, Any], curve: Curve, former: list[Member]
+    ) -> Member:
+        """Return a group of a new optimizer, whose parameters are new too.
+
+        It keeps the base of the group in whose place it is, since its learning rate may be as
+        decayed as that group's.
+        """
+        groups = self.optimizer.param_groups
+        if len(groups) == len(former):
+            return former[index]._replace(group=group, curve=curve)
+        if "initial_lr" in group:
+            base = self.option.base_of(index, group)
+            return Member(group, curve, base, self.option.read(group))
+        raise ValueError(
+            f"the scheduler's new optimizer has {len(groups)} parameter groups, and the one "
+            f"before had {len(former)}: the peak of param_groups[{index}] is not known, since "
+            f"its lr = {as_number(self.option.read(group))!r} may be decayed. Write the peaks, "
+            "scheduler.base_lrs = [...], one for each group"
+        )
+
+    def _curve_of_new_group(self, index: int) -> Curve:
+        groups = self.optimizer.param_groups
+        curves: Sequence[Any] = self.shown_curves
+        if curves != self._noted_curves and len(curves) == len(groups):
+            if not isinstance(curves[index], Curve):
+                raise ValueError(_curve_message(index, curves[index]))
+            return curves[index]
+        if self.common_curve is not None:
+            return self.common_curve
+        are_replaced = len(self.unknown_groups()) == len(groups) == len(self.groups)
+        if not are_replaced:
             raise ValueError(
-                f"the optimizer has {len(self.optimizer.param_groups)} parameter groups, but "
+                f"the optimizer has {len(groups)} parameter groups, but "
                 f"curves for {len(self.groups)} of them. Build this again with a curve for each "
                 "group, and load its state: new.load_state_dict(old.state_dict())"
             )
+        return self.curves[index]
+
+    def _base_of_copied_options(self, index: int, group: dict[str, Any], curve: Curve) -> float:
+        """Return the peak of a new group whose options were copied from an old group.
+
+        If the learning rate was copied too, it is that of the curve for the copied `initial_lr`.
+        Otherwise it is the new group's peak, and `initial_lr` that of the old group.
+        """
+        lr = as_number(group["lr"])
+        peak = self.option.base_of(index, group)
+        if is_same(lr, curve.learning_rate(self.step, peak)):
+            return peak
+        return base_value(f"learning rate of param_groups[{index}]", group["lr"])
+
+    def _first_base(self, index: int, group: dict[str, Any]) -> float:
+        """Return the base of a group when this is built.
+
+        If the group has an `initial_lr`, a scheduler was built before. Then a learning rate that no
+        scheduler wrote is the user's new peak.
+        """
         base = self.option.base_of(index, group)
-        return Member(group, self.common_curve, base, self.option.read(group))
+        written = self.last_write.value_of(group)
+        if self.option != LEARNING_RATE or "initial_lr" not in group or written is None:
+            return base
+        lr = as_number(group["lr"])
+        if is_same(lr, as_number(written)) or is_same(lr, base):
+            return base
+        if self.last_write.idle_updates == 0:
+            return base_value(f"learning rate of param_groups[{index}]", group["lr"])
+        if self.last_write.changes <= 1:  # else a different scheduler was in charge
+            warn(
+                f"param_groups[{index}] has lr = {lr!r} and, from an earlier scheduler, initial_lr "
+                f"= {shortest_decimal(base)}, which is the peak now. To use lr as the peak, delete "
+                "initial_lr before the scheduler is built; to use initial_lr, write it into lr"
+            )
+        return base
 
     def _replace_reloaded_groups(self, unknown: Sequence[dict[str, Any]]) -> None:
         """Replace known groups by unknown dictionaries with their parameters, as after a load."""
@@ -256,6 +543,8 @@ class GroupCurves:
                 members.append(former._replace(group=group))
             else:
                 members[place] = former._replace(group=group)
+            if self.option == LEARNING_RATE:
+                group.setdefault("initial_lr", former.base)
         self._set_members(members)
 
     def _drop_removed_groups(self) -> None:
@@ -269,6 +558,24 @@ class GroupCurves:
         candidates = [*self._removed, *members.values()]
         self._removed = [member for member in candidates if id(member.group) not in current]
         self._set_members(kept)
+
+
+def _curve_message(index: int, curve: Any) -> str:
+    """Return the error about a curve, or another function, that a program wrote for a group."""
+    shown = f"the program wrote {checks.short_repr(curve)} into lr_lambdas, or curves, for "
+    shown += f"param_groups[{index}]"
+    if isinstance(curve, Curve):
+        return (
+            f"{shown}, which follows a different curve. To continue under this one, build a "
+            "scheduler with it, and load the state of the present scheduler into it: "
+            "new.load_state_dict(scheduler.state_dict())"
+        )
+    return (
+        f"{shown}, where only a curve has an effect. Describe these levels as a curve, such as "
+        "StagedCurve.through(points); to continue under it, build a scheduler with it, and call "
+        "new.load_state_dict(scheduler.state_dict()). To use any function of the step, build "
+        "torch's LambdaLR instead"
+    )
 
 
 def _identities(group: dict[str, Any]) -> list[int]:

@@ -11,6 +11,10 @@ It warns once for each kind of mistake:
     a step far past the end (`end_message` has the rule)                   at once
     a loaded optimizer, whose scheduler starts at step 0 without a state   before the second update
 
+A scheduler looks for updates itself after every tenth of its steps. It warns if its optimizer has
+made none for 20 of them, but other optimizers in the process have made 20: then the program has
+probably built its optimizer again.
+
 A check is silent if the groups do not hold the values that the scheduler wrote last: then a
 different scheduler, or a range test, is in charge. A burst of steps, as for a plot, falls into one
 window. Steps of a compiled optimizer, or of one without hooks, are not counted. Copies of a
@@ -33,6 +37,8 @@ _FIRST_WINDOW = 21
 _LONGEST_WINDOW = 1344
 _LONG_ENOUGH = 42
 """In a shorter window, one step in nine updates can look like one in ten."""
+_LOOK_EVERY = 10
+"""The number of scheduler steps between two looks for updates."""
 
 
 @dataclass
@@ -53,6 +59,14 @@ class Steps:
     """The number of them before the present window."""
     window_step: int = 0
     """The step of the curve at the beginning of the present window."""
+    next_look: float = 0
+    """The number of steps at which the scheduler looks for updates of its optimizer."""
+    last_update: int = 0
+    """The number of the optimizer's updates at the look before."""
+    steps_at_update: int = 0
+    """The number of steps at the first look that found this number of updates."""
+    all_at_update: int = 0
+    """The number of updates of all optimizers in the process at that look."""
 
     @property
     def in_window(self) -> int:
@@ -67,8 +81,13 @@ class WeakList:
 
     def add(self, item: Any) -> None:
         """Add an object at the end, or move it there."""
+        self.remove(item)
+        self._references.append(weakref.ref(item))
+
+    def remove(self, item: Any) -> None:
+        """Remove an object if it is in the list."""
         others = [other for other in self.living() if other is not item]
-        self._references = [weakref.ref(other) for other in (*others, item)]
+        self._references = [weakref.ref(other) for other in others]
 
     def living(self) -> list[Any]:
         """Return the objects that still exist."""
@@ -102,9 +121,44 @@ class StepWarnings:
         self._schedulers.add(scheduler)
         is_past_end = bool(_end_message(scheduler))
         scheduler.steps = Steps(updates, scheduler.curve_step, may_lack_state, is_past_end)
+        scheduler.steps.last_update = updates
         self._start = updates
         self.next_check = updates + 1
         self._begin_window(updates)
+
+    def unwatch(self, scheduler: Any) -> None:
+        """Stop checking a scheduler."""
+        self._schedulers.remove(scheduler)
+
+    def look_for_updates(self, scheduler: Any, updates: int, all_updates: int) -> None:
+        """Warn once if other optimizers are trained than that of a scheduler in charge.
+
+        Its optimizer has made `updates` updates, and all optimizers in this process `all_updates`.
+        """
+        steps: Steps = scheduler.steps
+        steps.next_look = steps.total + _LOOK_EVERY
+        if "no updates" in self._warned:
+            steps.next_look = math.inf
+            return
+        if updates != steps.last_update:
+            steps.last_update = updates
+            steps.steps_at_update = steps.total
+            steps.all_at_update = all_updates
+            return
+        idle = steps.total - steps.steps_at_update
+        trains_others = all_updates - steps.all_at_update >= 2 * _LOOK_EVERY
+        has_made_updates = updates > steps.first_update
+        if idle < 2 * _LOOK_EVERY or not trains_others or not has_made_updates:
+            return
+        if any(scheduler.base_lrs) and scheduler._group_curves.is_in_charge():
+            self._warned.add("no updates")
+            warn(
+                f"scheduler.step() was called {idle} times since the last step of its optimizer, "
+                "while a different optimizer was stepped, whose learning rate it does not set. If "
+                "you have built the optimizer again, write scheduler.optimizer = optimizer. If "
+                "both are meant to be, turn this warning off: "
+                'warnings.filterwarnings("ignore", "scheduler.step")'
+            )
 
     def count_steps(self) -> int:
         """Return the number of steps of all schedulers."""

@@ -1,23 +1,46 @@
 """The hook that runs before each update of an optimizer, for all its schedulers and followers.
 
     event                                      calls
-    a `GroupCurves` is built                   UpdateHook.add
+    a scheduler or follower is built           UpdateHook.add
     a `lambda_lr` is built, jumps, is loaded   StepWarnings.watch
     optimizer.step()                           GroupCurves.add_new_groups, StepWarnings.check
-    optimizer.load_state_dict()                StepWarnings.note_load, GroupCurves.add_new_groups
+    optimizer.load_state_dict()                GroupCurves.before_load, StepWarnings.note_load,
+                                               GroupCurves.after_load
 
-Schedulers and followers also call `GroupCurves.sync_groups` themselves, before they use the groups.
+Schedulers and followers also call `GroupCurves.sync` themselves, before they use the groups.
 """
 
 from contextlib import suppress
+from functools import cache
 from typing import Any, cast
 
 import torch
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from torch_bridge.param_groups import loaded_updates
+from torch_bridge.schedulers.group_curves import GroupCurves, LastWrite
 from torch_bridge.schedulers.step_warnings import StepWarnings, WeakList
+
+
+class UpdateCount:
+    """The number of updates of all optimizers in this process."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not is_dynamo_compiling():
+            self.count += 1
+
+
+@cache
+def all_updates() -> UpdateCount:
+    """Return the count of all updates, from the first call on."""
+    count = UpdateCount()
+    register_optimizer_step_pre_hook(count)
+    return count
 
 
 class UpdateHook:
@@ -30,7 +53,12 @@ class UpdateHook:
     def __init__(self) -> None:
         self.updates = 0
         """The number of updates so far."""
+        self.is_registered = False
+        """True if the steps of an optimizer call this."""
+        self.are_updates_counted = True
+        """False if updates may be replayed, or run in compiled code, without calling this."""
         self.warnings = StepWarnings()
+        self.last_lrs = LastWrite()
         self._group_curves = WeakList()
         """Each `GroupCurves` of the optimizer."""
         self._stepped_groups = set[int]()
@@ -38,21 +66,35 @@ class UpdateHook:
         self._scheduler_steps = -1
         """The steps of all schedulers before the present update."""
 
-    def add(self, group_curves: Any) -> None:
+    def add(self, group_curves: GroupCurves) -> None:
         """Let this `GroupCurves` follow the groups of the optimizer."""
         self._group_curves.add(group_curves)
 
+    def remove(self, scheduler: Any, group_curves: GroupCurves) -> None:
+        """Forget a scheduler that has been given a different optimizer."""
+        self._group_curves.remove(group_curves)
+        self.warnings.unwatch(scheduler)
+
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if is_dynamo_compiling():  # the count would be compiled in
+            self.are_updates_counted = False
             return
         all_group_curves = self._group_curves.living()
-        if not all(group_curves.is_current() for group_curves in all_group_curves):
+        if not all(group_curves.has_current_groups() for group_curves in all_group_curves):
             _add_new_groups(all_group_curves)
         if not self._begins_update(optimizer.param_groups):
             return
-        if self.updates >= self.warnings.next_check and not _is_capturing():
+        if _is_capturing():
+            self.are_updates_counted = False
+        elif self.updates >= self.warnings.next_check:
             self.warnings.check(self.updates)
+        self.last_lrs.note_update()
         self.updates += 1
+
+    def look_for_updates(self, scheduler: Any) -> None:
+        """Warn if the scheduler is stepped, but its optimizer no longer makes updates."""
+        if self.are_updates_counted:
+            self.warnings.look_for_updates(scheduler, self.updates, all_updates().count)
 
     def _begins_update(self, groups: list[Any]) -> bool:
         """Return False if this call belongs to the same update as the previous call.
@@ -70,17 +112,21 @@ class UpdateHook:
         self._scheduler_steps = scheduler_steps
         return True
 
+    def before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        """Note who is in charge before `load_state_dict` replaces the groups."""
+        for group_curves in self._group_curves.living():
+            group_curves.before_load()
+
     def after_load(self, optimizer: Optimizer) -> None:
         """Match the groups that `load_state_dict` has just replaced with the known ones."""
         self.warnings.note_load(optimizer)
         self._scheduler_steps = -1  # the next call begins an update, although its groups are new
         for group_curves in self._group_curves.living():
-            group_curves.is_loaded = True
             with suppress(TypeError, ValueError):  # the next step raises them
-                group_curves.add_new_groups()
+                group_curves.after_load()
 
 
-def _add_new_groups(all_group_curves: list[Any]) -> None:
+def _add_new_groups(all_group_curves: list[GroupCurves]) -> None:
     """Add new groups to each `GroupCurves`; for each option, one of them writes the values.
 
     It is the newest that knows the groups already or is in charge, or else the newest.
@@ -123,6 +169,9 @@ def hook_of(optimizer: Any) -> UpdateHook:
     hook = UpdateHook()
     hook.warnings.loaded_updates = loaded_updates(optimizer)
     optimizer.register_step_pre_hook(hook)
+    hook.is_registered = True
+    all_updates()
     if hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):  # wrappers may lack it
+        optimizer.register_load_state_dict_pre_hook(hook.before_load)
         optimizer.register_load_state_dict_post_hook(hook.after_load)
     return hook
