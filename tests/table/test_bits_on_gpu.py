@@ -39,7 +39,7 @@ from torch_bridge.clocks import learning_rates
 pytestmark = pytest.mark.slow
 
 SIZE = 192
-UPDATES = 8
+UPDATES = 32
 Case = tuple[Curve, NDArray[np.int32]]
 
 
@@ -133,7 +133,7 @@ def mean_of_squares(model: nn.Module, batch: Tensor) -> Tensor:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("cuda_graph", [False, True], ids=["eager", "captured"])
-@examples(15)
+@examples(10)
 @given(descriptions_and_steps((0, 1, 2, 18), 4).map(curve_and_steps), st.sampled_from((3e-4, 0.1, 1.0)))
 @example((NESTED, STEPS[300::200]), 3e-4)
 def test_train_step(compared: Compared, cuda_graph: bool, case: Case, peak: float) -> None:
@@ -182,7 +182,7 @@ def test_jax_compiled(compared: Compared, x64: bool, case: Case) -> None:
 
 @pytest.mark.gpu("jax")
 @x64_both_ways
-@examples(15)  # every number of rows is compiled
+@examples(8)  # every number of rows is compiled
 @given(cases)
 @every_shape
 @many_rows
