@@ -75,7 +75,7 @@ def compared() -> Iterator[Compared]:
 
 
 def captured(table: Any, steps: Tensor) -> Tensor:
-    """Return the multipliers of a replay; before it, the captured tensor holds others."""
+    """Return the multipliers of a replay; before it, the captured tensor holds different ones."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -86,7 +86,7 @@ def captured(table: Any, steps: Tensor) -> Tensor:
         multipliers = torch_bridge.multiplier(table, steps)
     multipliers.fill_(-1)
     graph.replay()
-    return multipliers
+    return multipliers.cpu()  # waits, before the graph is freed
 
 
 @pytest.mark.gpu
@@ -175,7 +175,7 @@ def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.
 def test_jax_compiled(compared: Compared, x64: bool, case: Case) -> None:
     curve, steps = case
     with jax.enable_x64(x64):
-        modes = every_mode_of_a_traced_table(in_one_of_two_forms(curve), jnp.asarray(steps))
+        modes: dict[str, Any] = every_mode_of_a_traced_table(in_one_of_two_forms(curve), jnp.asarray(steps))
         for mode, multipliers in modes.items():
             compared.check(f"JAX {mode}, x64 {'on' if x64 else 'off'}", multipliers, curve(steps))
 
