@@ -31,6 +31,8 @@ TABLES = [
       "checkpoint_activations", "num_workers="]),
     ("step.py", "--rounds 1 --calls 2",
      ["TrainStep", "hand-written", "Lightning Fabric", "accelerate", "building a TrainStep"]),
+    ("gpt2.py", "--tiny",
+     ["lean loop, bf16", "TrainStep, bf16", "Lightning Fabric", "accelerate", "naive loop, fp32 with TF32"]),
 ]  # fmt: skip
 
 
