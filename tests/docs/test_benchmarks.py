@@ -96,6 +96,26 @@ def test_hand_written_loop_matches_train_step(monkeypatch):
         curve_step = int(counts[0])
 
 
+def not_compiled(function):
+    return function
+
+
+def test_all_ways_train_gpt2_alike(monkeypatch):
+    monkeypatch.setattr(torch, "compile", not_compiled)
+    benchmark = load("gpt2.py", monkeypatch)
+    size = benchmark["TINY"]
+    batch = torch.randint(size.vocabulary, (2, size.context + 1), dtype=torch.int32)
+    losses = {}
+    for name, make in benchmark["ways"](size, batch).items():
+        update = make()
+        losses[name] = [float(update()) for _ in range(20)]
+    expected = losses["naive loop, fp32"]
+    assert expected[0] - expected[-1] > 0.1
+    assert len(losses) >= 10
+    for of_way in losses.values():
+        np.testing.assert_allclose(of_way, expected, rtol=2e-3)
+
+
 @pytest.mark.gpu
 def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch):
     """Only the loop holds its model and optimizer; if they were freed, torch would reuse their memory."""
