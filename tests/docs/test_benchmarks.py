@@ -31,6 +31,8 @@ TABLES = [
       "checkpoint_activations", "num_workers="]),
     ("step.py", "--rounds 1 --calls 2",
      ["TrainStep", "hand-written", "Lightning Fabric", "accelerate", "building a TrainStep"]),
+    ("gpt2.py", "--tiny",
+     ["lean loop, bf16", "TrainStep, bf16", "Lightning Fabric", "accelerate", "naive loop, fp32 with TF32"]),
 ]  # fmt: skip
 
 
@@ -92,6 +94,26 @@ def test_hand_written_loop_matches_train_step(monkeypatch):
         counters = [int(result.curve_step), int(result.applied), int(result.skipped)]
         assert counters == [curve_step, *counts.tolist()[1:]]
         curve_step = int(counts[0])
+
+
+def not_compiled(function):
+    return function
+
+
+def test_all_ways_train_gpt2_alike(monkeypatch):
+    monkeypatch.setattr(torch, "compile", not_compiled)
+    benchmark = load("gpt2.py", monkeypatch)
+    size = benchmark["TINY"]
+    batch = torch.randint(size.vocabulary, (2, size.context + 1), dtype=torch.int32)
+    losses = {}
+    for name, make in benchmark["ways"](size, batch).items():
+        update = make()
+        losses[name] = [float(update()) for _ in range(20)]
+    expected = losses["naive loop, fp32"]
+    assert expected[0] - expected[-1] > 0.1
+    assert len(losses) >= 10
+    for of_way in losses.values():
+        np.testing.assert_allclose(of_way, expected, rtol=2e-3)
 
 
 @pytest.mark.gpu

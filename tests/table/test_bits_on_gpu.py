@@ -1,0 +1,198 @@
+"""Curves of every shape on a GPU have the bits of NumPy on the host, in every mode of both frameworks.
+
+With `-s` the number of values that were compared in each mode is printed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, strategies as st
+from numpy.typing import NDArray
+from support.curves.descriptions import build, descriptions_and_steps
+from support.curves.strategies import SMALLEST_NORMAL
+from support.examples import examples
+from support.jax.jax_cases import (
+    MANY,
+    NESTED,
+    STEPS,
+    assert_equal_bits,
+    in_one_of_two_forms,
+    product,
+    x64_both_ways,
+)
+from support.numerics.oracle import Description
+from torch import Tensor, nn
+
+import torch_bridge
+from plateau_jax import Curve, multiplier, optax_schedule
+from torch_bridge import TrainStep, tensors
+from torch_bridge.clocks import learning_rates
+
+pytestmark = pytest.mark.slow
+
+SIZE = 192
+UPDATES = 32
+Case = tuple[Curve, NDArray[np.int32]]
+
+
+def curve_and_steps(drawn: tuple[Description, list[int]]) -> Case:
+    description, steps = drawn
+    return build(description), np.array(steps, np.int32)
+
+
+cases = descriptions_and_steps((0, 1, 2, 18, 30), SIZE, scaled=True).map(curve_and_steps)
+every_shape = example((NESTED, STEPS[300 : 300 + SIZE]))
+many_rows = example((MANY, STEPS[300 : 300 + SIZE]))
+
+
+class Compared(Counter[str]):
+    """The number of equal values, by mode."""
+
+    def check(self, mode: str, actual: Any, wanted: NDArray[Any]) -> None:
+        assert_equal_bits(actual, wanted)
+        self[mode] += wanted.size
+
+
+@pytest.fixture(scope="module")
+def compared() -> Iterator[Compared]:
+    counts = Compared()
+    yield counts
+    print()
+    for mode, count in counts.items():
+        print(f"{mode}: {count} values have the bits of NumPy")
+    print(f"{counts.total()} values in all")
+
+
+# torch.
+
+
+def captured(table: Any, steps: Tensor) -> Tensor:
+    """Return the multipliers of a replay; before it, the captured tensor holds different ones."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch_bridge.multiplier(table, steps)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        multipliers = torch_bridge.multiplier(table, steps)
+    multipliers.fill_(-1)
+    graph.replay()
+    return multipliers.cpu()  # waits, before the graph is freed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("mode", "of_table"),
+    [
+        pytest.param("torch eager", torch_bridge.multiplier, id="eager"),
+        pytest.param("torch captured", captured, id="captured"),
+    ],
+)
+@examples(100)
+@given(cases)
+@every_shape
+@many_rows
+def test_torch(compared: Compared, mode: str, of_table: Callable[..., Tensor], case: Case) -> None:
+    curve, steps = case
+    multipliers = of_table(tensors(curve.table, "cuda"), torch.from_numpy(steps).cuda())
+    compared.check(mode, multipliers.cpu(), curve(steps))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[Callable[..., Tensor]]:
+    torch.compiler.reset()
+    yield torch.compile(torch_bridge.multiplier, fullgraph=True, dynamic=False)
+    torch.compiler.reset()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+@examples(100)
+@given(cases)
+@every_shape
+@many_rows
+def test_torch_compiled(compared: Compared, compiled: Callable[..., Tensor], case: Case) -> None:
+    curve, steps = case
+    table = tensors(in_one_of_two_forms(curve), "cuda")  # each form is compiled, for seconds
+    compared.check("torch compiled", compiled(table, torch.from_numpy(steps).cuda()).cpu(), curve(steps))
+
+
+def mean_of_squares(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch).square().mean()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+@pytest.mark.parametrize("cuda_graph", [False, True], ids=["eager", "captured"])
+@examples(10)
+@given(descriptions_and_steps((0, 1, 2, 18), 4).map(curve_and_steps), st.sampled_from((3e-4, 0.1, 1.0)))
+@example((NESTED, STEPS[300::200]), 3e-4)
+def test_train_step(compared: Compared, cuda_graph: bool, case: Case, peak: float) -> None:
+    """A short curve is tabulated; of a long one, each update evaluates the table."""
+    curve, steps = case
+    batch = torch.ones(2, 4, device="cuda")
+    for start in np.maximum(steps, 0).tolist():
+        model = nn.Linear(4, 1, device="cuda")
+        groups = [{"params": list(model.parameters()), "initial_lr": peak}]
+        optimizer = torch.optim.AdamW(groups, lr=peak, fused=True, capturable=cuda_graph)
+        with patch.object(learning_rates, "MAX_TABLE_VALUES", 2**16):
+            step = TrainStep(
+                model, optimizer, mean_of_squares, curve, cuda_graph=cuda_graph, initial_updates=start
+            )
+        lrs = torch.cat([step(batch).lr for _ in range(UPDATES)])
+        wanted = curve.learning_rate(range(start, start + UPDATES), peak)
+        compared.check("TrainStep captured" if cuda_graph else "TrainStep", lrs.cpu(), wanted)
+
+
+# JAX.
+
+
+@jax.jit
+def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.Array]:
+    of_step = partial(multiplier, table)
+    return {
+        "jit of a traced table": of_step(steps),
+        "vmap": jax.vmap(of_step)(steps),
+        "scan": jax.lax.scan(lambda carry, step: (carry, of_step(step)), None, steps)[1],
+    }
+
+
+@pytest.mark.gpu("jax")
+@x64_both_ways
+@examples(50)
+@given(cases)
+@every_shape
+@many_rows
+def test_jax_compiled(compared: Compared, x64: bool, case: Case) -> None:
+    curve, steps = case
+    with jax.enable_x64(x64):
+        modes: dict[str, Any] = every_mode_of_a_traced_table(in_one_of_two_forms(curve), jnp.asarray(steps))
+        for mode, multipliers in modes.items():
+            compared.check(f"JAX {mode}, x64 {'on' if x64 else 'off'}", multipliers, curve(steps))
+
+
+@pytest.mark.gpu("jax")
+@x64_both_ways
+@examples(8)  # every number of rows is compiled
+@given(cases)
+@every_shape
+@many_rows
+def test_jax_eager(compared: Compared, x64: bool, case: Case) -> None:
+    curve, steps = case
+    of_x64 = f"x64 {'on' if x64 else 'off'}"
+    with jax.enable_x64(x64):
+        compared.check(f"JAX eager, {of_x64}", multiplier(curve.table, jnp.asarray(steps)), curve(steps))
+        wanted = product(curve, 3e-4, steps, x64)
+        # XLA flushes float32 below 2⁻¹²⁶ to zero.
+        is_promised: NDArray[np.bool] = (wanted == 0) | (wanted >= SMALLEST_NORMAL)
+        lrs = np.asarray(optax_schedule(curve, 3e-4)(jnp.asarray(steps)))
+        compared.check(f"optax_schedule, {of_x64}", lrs[is_promised], wanted[is_promised])
