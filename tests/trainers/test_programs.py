@@ -5,6 +5,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from textwrap import indent
 from unittest.mock import patch
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
-from support.docs.pages import PAGES, ROOT, programs
+from support.docs.pages import PAGES, ROOT, program_named, programs, sections
 from support.jax.jax_cases import assert_equal_bits, product
 from support.jax.jax_trainers import assert_rejected_if_longer, assert_resumed as assert_jax_resumed, watched
 from support.schedulers.runs import learning_rate
@@ -116,6 +117,44 @@ def test_plateau_takes_over_from_the_warmup(tmp_path):
     assert len(halvings) >= 3
     assert used_later == used[100:]
     assert same_weights(resumed.names["model"], uninterrupted.names["model"])
+
+
+LIGHTNING = "PyTorch Lightning"
+(IN_TURN,) = [
+    block.code
+    for section in sections(ROOT / "docs" / "lightning.md")
+    for block in section.blocks
+    if section.heading == LIGHTNING and block.language == "py"
+]
+"""The method of a module that steps a warmup and `ReduceLROnPlateau` in turn."""
+TWO_SCHEDULERS = """\
+        warmup = lambda_lr(optimizer, StagedCurve([(WARMUP, 1.0)]))
+        plateau = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return [optimizer], [
+            {"scheduler": warmup, "interval": "step"},
+            {"scheduler": plateau, "interval": "step", "frequency": 32, "monitor": "same"},
+        ]
+"""
+
+
+def test_plateau_takes_over_in_lightning(tmp_path):
+    """The monitored number never falls, so each 32 updates halve the learning rate, but for the first."""
+    returned = re.search(r" +return {\n.+?\n        }\n", program_named(LIGHTNING).code, re.DOTALL)[0]
+    changes = {
+        "from pathlib": (
+            "from torch.optim.lr_scheduler import ReduceLROnPlateau\n"
+            "from torch_bridge import StagedCurve\n"
+            "WARMUP = 20\nfrom pathlib"
+        ),
+        ", self.lr_schedulers().get_last_lr()[0]": ', self.optimizers().param_groups[0]["lr"]',
+        "        return loss\n": '        self.log("same", 1.0)\n        return loss\n',
+        returned: TWO_SCHEDULERS + indent(IN_TURN, "    "),
+    }
+    (_, used), (_, used_later) = run_and_resume(LIGHTNING, tmp_path, record_lrs, changes)
+    assert used[:20] == expected_lrs(StagedCurve([(20, 1.0)]), range(20), PAGE_PEAK)
+    peak = float(np.float32(PAGE_PEAK))
+    assert used[20:] == [[peak / 2 ** max(update // 32 - 1, 0)] for update in range(20, 200)]
+    assert used_later == used[100:]
 
 
 PEAK_OF_DECAY = 0.2
