@@ -108,6 +108,17 @@ def test_clipping_matches_torch(rng):
         jax.tree.map(assert_equal_float64, clipped, clipped_by_torch(max_norm))
 
 
+def test_clipping_by_value_matches_torch():
+    """As the page says of `optax.clip`, also for elements that are not finite."""
+    gradient = np.append(GRADIENTS[0], [np.inf, -np.inf, np.nan, 0.1, -0.0])
+    parameter = nn.Parameter(torch.zeros(len(gradient), dtype=torch.float64))
+    parameter.grad = torch.tensor(gradient)
+    nn.utils.clip_grad_value_([parameter], 0.1)
+    tx = optax.clip(0.1)
+    clipped, _ = tx.update(gradient, tx.init(gradient))
+    np.testing.assert_array_equal(clipped, parameter.grad.numpy())
+
+
 def test_micro_batches_match_torch():
     count = 3
     parameter = nn.Parameter(torch.tensor(WEIGHTS))

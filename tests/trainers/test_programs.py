@@ -1,9 +1,11 @@
 """The training programs on the pages: the learning rates of the curve, and resumed equals uninterrupted."""
 
+import math
 import re
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from textwrap import indent
 from unittest.mock import patch
 
 import jax
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
-from support.docs.pages import PAGES, programs
+from support.docs.pages import PAGES, ROOT, program_named, programs, sections
 from support.jax.jax_cases import assert_equal_bits, product
 from support.jax.jax_trainers import assert_rejected_if_longer, assert_resumed as assert_jax_resumed, watched
 from support.schedulers.runs import learning_rate
@@ -31,6 +33,7 @@ from support.trainers.trainers import (
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import Trainer
 
 from plateau_jax import PlateauCurve, StagedCurve
@@ -100,6 +103,132 @@ def test_torch_program_resumes(heading, tmp_path):
     assert used == TORCH[heading]
     assert used_later == used[len(used) // 2 :]
     assert same_weights(resumed.names["model"], uninterrupted.names["model"])
+
+
+AFTER_A_WARMUP = "Plain PyTorch, a warmup before ReduceLROnPlateau"
+
+
+def test_plateau_takes_over_from_the_warmup(tmp_path):
+    (uninterrupted, used), (resumed, used_later) = run_and_resume(AFTER_A_WARMUP, tmp_path, record_lrs)
+    assert used[:20] == expected_lrs(StagedCurve([(20, 1.0)]), range(20), PAGE_PEAK)
+    assert used[20:] == sorted(used[20:], reverse=True)
+    halvings = {math.log2(float(np.float32(PAGE_PEAK)) / lr) for (lr,) in used[20:]}
+    assert halvings == set(range(len(halvings)))
+    assert len(halvings) >= 3
+    assert used_later == used[100:]
+    assert same_weights(resumed.names["model"], uninterrupted.names["model"])
+
+
+LIGHTNING = "PyTorch Lightning"
+(IN_TURN,) = [
+    block.code
+    for section in sections(ROOT / "docs" / "lightning.md")
+    for block in section.blocks
+    if section.heading == LIGHTNING and block.language == "py"
+]
+"""The method of a module that steps a warmup and `ReduceLROnPlateau` in turn."""
+TWO_SCHEDULERS = """\
+        warmup = lambda_lr(optimizer, StagedCurve([(WARMUP, 1.0)]))
+        plateau = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return [optimizer], [
+            {"scheduler": warmup, "interval": "step"},
+            {"scheduler": plateau, "interval": "step", "frequency": 32, "monitor": "same"},
+        ]
+"""
+
+
+def test_plateau_takes_over_in_lightning(tmp_path):
+    """The monitored number never falls, so each 32 updates halve the learning rate, but for the first."""
+    returned = re.search(r" +return {\n.+?\n        }\n", program_named(LIGHTNING).code, re.DOTALL)[0]
+    changes = {
+        "from pathlib": (
+            "from torch.optim.lr_scheduler import ReduceLROnPlateau\n"
+            "from torch_bridge import StagedCurve\n"
+            "WARMUP = 20\nfrom pathlib"
+        ),
+        ", self.lr_schedulers().get_last_lr()[0]": ', self.optimizers().param_groups[0]["lr"]',
+        "        return loss\n": '        self.log("same", 1.0)\n        return loss\n',
+        returned: TWO_SCHEDULERS + indent(IN_TURN, "    "),
+    }
+    (_, used), (_, used_later) = run_and_resume(LIGHTNING, tmp_path, record_lrs, changes)
+    assert used[:20] == expected_lrs(StagedCurve([(20, 1.0)]), range(20), PAGE_PEAK)
+    peak = float(np.float32(PAGE_PEAK))
+    assert used[20:] == [[peak / 2 ** max(update // 32 - 1, 0)] for update in range(20, 200)]
+    assert used_later == used[100:]
+
+
+PEAK_OF_DECAY = 0.2
+RISING = StagedCurve([(200, 1.0, "cosine")], start=0.1)
+CHAINED = """\
+ChainedScheduler([lambda_lr(optimizer, curve), follow(optimizer, "weight_decay", rising)])\
+"""
+"""One scheduler for the learning rate and the weight decay, as the pages on trainers have it."""
+IMPORTS = """\
+from torch.optim.lr_scheduler import ChainedScheduler
+from torch_bridge import StagedCurve, follow
+
+rising = StagedCurve([(200, 1.0, "cosine")], start=0.1)
+"""
+IN_TRAINERS = {
+    "accelerate": {
+        "from pathlib": f"{IMPORTS}from pathlib",
+        "lr=1e-2)": f"lr=1e-2, weight_decay={PEAK_OF_DECAY})",
+        "= lambda_lr(optimizer, curve)": f"= {CHAINED}",
+    },
+    "Lightning Fabric": {
+        "from pathlib": f"{IMPORTS}from pathlib",
+        "lr=1e-2)": f"lr=1e-2, weight_decay={PEAK_OF_DECAY})",
+        "= lambda_lr(optimizer, curve)": f"= {CHAINED}",
+    },
+    "PyTorch Lightning": {
+        "from pathlib": f"{IMPORTS}from pathlib",
+        "lr=1e-2)": f"lr=1e-2, weight_decay={PEAK_OF_DECAY})",
+        "lambda_lr(optimizer, curve)": CHAINED,
+    },
+    "Hugging Face Trainer": {
+        "from pathlib": f"{IMPORTS}from pathlib",
+        "learning_rate=1e-2,": f"learning_rate=1e-2,\n    weight_decay={PEAK_OF_DECAY},",
+        "lambda_lr(optimizer or self.optimizer, curve)": CHAINED.replace("optimizer,", "self.optimizer,"),
+    },
+}
+"""By heading: what schedules the weight decay too."""
+
+
+@contextmanager
+def record_lrs_and_decays() -> Generator[list[list[tuple[float, float]]]]:
+    """Record the learning rate and the weight decay of each group at every update."""
+    used: list[list[tuple[float, float]]] = []
+
+    def note(optimizer: Optimizer, *_: object) -> None:
+        used.append([(group["lr"], group["weight_decay"]) for group in optimizer.param_groups])
+
+    handle = register_optimizer_step_pre_hook(note)
+    try:
+        yield used
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("heading", IN_TRAINERS)
+def test_trainer_schedules_the_weight_decay_too(heading, tmp_path):
+    changes = IN_TRAINERS[heading]
+    (uninterrupted, used), (resumed, used_later) = run_and_resume(
+        heading, tmp_path, record_lrs_and_decays, changes
+    )
+    expected = []
+    for update, (lr,) in enumerate(OF_PAGE):
+        groups = [(lr, learning_rate(PEAK_OF_DECAY, RISING, update))]
+        if heading == "Hugging Face Trainer":
+            groups.append((lr, 0.0))  # biases have no weight decay
+        expected.append(groups)
+    assert used == expected
+    assert used_later == expected[100:]
+    assert same_weights(resumed.names["model"], uninterrupted.names["model"])
+
+
+@pytest.mark.parametrize("page", ["lightning.md", "hugging_face.md"])
+def test_page_has_the_chained_scheduler(page):
+    assert f"`{CHAINED}`" in (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
 BUILD = "trainer = CurveTrainer(model, arguments, train_dataset=dataset)"
@@ -288,6 +417,11 @@ def test_averaged_weights_resume(tmp_path):
 
 
 def test_each_program_that_resumes_is_in_a_table():
-    elsewhere = [TRAIN_STATE, "optax: weight averaging", "DDP and FSDP2"]  # the last in test_ranks.py
+    elsewhere = [
+        TRAIN_STATE,
+        "optax: weight averaging",
+        AFTER_A_WARMUP,
+        "DDP and FSDP2",
+    ]  # the last in test_ranks.py
     tested = [*TORCH, *COUNTING_TOKENS, *JAX, *elsewhere]
     assert sorted(RESUMES) == sorted(tested)

@@ -17,7 +17,7 @@ from support.training.steps import CURVE, equal_trees, make_step, train
 from torch import Tensor
 
 from plateau_jax import DataClock, PlateauCurve
-from torch_bridge import TrainStep, evaluate
+from torch_bridge import TrainStep, evaluate, lambda_lr
 
 Build = Callable[..., TrainStep]
 
@@ -225,3 +225,36 @@ def test_use_of_host_memory_is_not_counted() -> None:
         lambda: host[:1].copy_(device[:1]): 1,
     }
     assert [reads_of(way, [host]) for way in ways] == list(ways.values())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_hook_of_the_optimizer_clips_by_value(fused: bool) -> None:
+    """As the page on the training step says: the hook sees the sum of the micro-batches, unscaled."""
+    limit = 0.01
+
+    def clip_by_value(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            torch.nn.utils.clip_grad_value_(group["params"], limit)
+
+    data = batches(6)
+    by_step, by_hand = Net(), Net()
+    by_hand.load_state_dict(by_step.state_dict())
+    optimizer = torch.optim.AdamW(by_step.parameters(), lr=0.01, fused=fused)
+    optimizer.register_step_pre_hook(clip_by_value)
+    step = TrainStep(by_step, optimizer, mean_loss, CURVE)
+    for first, second in zip(data[::2], data[1::2], strict=True):
+        step(first, second)
+
+    lr: Any = 0.01
+    if fused:  # its kernels round a float differently
+        lr = torch.tensor(lr)
+    optimizer = torch.optim.AdamW(by_hand.parameters(), lr=lr, fused=fused)
+    scheduler = lambda_lr(optimizer, CURVE)
+    for first, second in zip(data[::2], data[1::2], strict=True):
+        for batch in (first, second):
+            (mean_loss(by_hand, batch) / 2).backward()
+        torch.nn.utils.clip_grad_value_(by_hand.parameters(), limit)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    assert equal_trees(by_step.state_dict(), by_hand.state_dict())

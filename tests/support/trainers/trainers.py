@@ -108,7 +108,10 @@ def losses(lines: Sequence[str]) -> list[float]:
 
 
 def run_and_resume(
-    heading: str, folder: Path, record: Callable[[], AbstractContextManager[Recorded]]
+    heading: str,
+    folder: Path,
+    record: Callable[[], AbstractContextManager[Recorded]],
+    changes: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[tuple[ProgramRun, Recorded], tuple[ProgramRun, Recorded]]:
     """Run a program once in full and once interrupted and resumed; return both with their records.
 
@@ -117,14 +120,14 @@ def run_and_resume(
     for name in ("whole", "interrupted"):
         (folder / name).mkdir(exist_ok=True)  # ranks may share it
     with record() as of_uninterrupted:
-        uninterrupted = train(heading, folder / "whole")
+        uninterrupted = train(heading, folder / "whole", changes=changes)
     lines = len(uninterrupted.lines)
     assert losses(uninterrupted.lines)[-1] < losses(uninterrupted.lines)[0]
     with record():
-        interrupted = train(heading, folder / "interrupted", interrupt_after=lines // 2 + 1)
+        interrupted = train(heading, folder / "interrupted", changes=changes, interrupt_after=lines // 2 + 1)
     assert interrupted.lines == uninterrupted.lines[: lines // 2 + 1]
     with record() as of_resumed:
-        resumed = train(heading, folder / "interrupted")
+        resumed = train(heading, folder / "interrupted", changes=changes)
     assert 0 < len(resumed.lines) < lines
     assert resumed.lines == uninterrupted.lines[-len(resumed.lines) :]
     return (uninterrupted, of_uninterrupted), (resumed, of_resumed)
