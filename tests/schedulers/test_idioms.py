@@ -1,0 +1,1353 @@
+"""What programs do to the schedulers that `isinstance(scheduler, LambdaLR)` finds.
+
+Each function with a decorator is such a program. It runs under torch's `LambdaLR` and under `lambda_lr`, with
+the same curve, and all updates are compared: their learning rates differ by at most one unit in the last place
+of float32. Torch multiplies in double, base · curve(step), and the update rounds the product;
+here it is float32(float32(base) · curve(step)).
+
+A program for which no curve can be right is an error, which names what to build instead.
+"""
+
+import copy
+import io
+import pickle
+import types
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from support.examples import examples
+from torch.nn import Parameter
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR
+
+from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
+from torch_bridge import lambda_lr
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+LINEAR = PlateauCurve(200, decay_shape="linear")
+STAGED = StagedCurve([(50, 0.25), (150, 1.0)], start=0.5)
+
+
+class Run:
+    """A training run that notes the learning rates of its updates.
+
+    Attributes:
+        kind: The class of the scheduler, `LambdaLR` or `lambda_lr`.
+        curve: One curve for all groups, or a list with one for each.
+        lrs: The learning rate of each group in each update; None if it is not compared.
+    """
+
+    def __init__(self, kind: Any, curve: Curve | list[Curve], peaks: Sequence[Any]) -> None:
+        self.kind = kind
+        self.curve = curve
+        self.optimizer: Any = SGD([{"params": [Parameter(torch.zeros(1))], "lr": peak} for peak in peaks])
+        self.scheduler: Any = kind(self.optimizer, curve)
+        self.lrs: list[list[float | None]] = []
+        self._added: list[Parameter] = []
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        return self.optimizer.param_groups
+
+    def update(self) -> None:
+        """From 0 and with a gradient of -1, the new weight is the learning rate."""
+        parameters = [group["params"][0] for group in self.groups]
+        for parameter in parameters:
+            parameter.data.zero_()
+            parameter.grad = -torch.ones(1)
+        self.optimizer.step()
+        lrs: list[float | None] = []
+        for parameter in parameters:
+            is_added = any(parameter is added for added in self._added)
+            lrs.append(None if is_added else parameter.item())
+        self._added.clear()
+        self.lrs.append(lrs)
+
+    def train(self, updates: int) -> None:
+        for _ in range(updates):
+            self.update()
+            self.scheduler.step()
+
+    def unfreeze(self, **options: Any) -> None:
+        """Add a group. Its first update is not compared.
+
+        Under a LambdaLR, which writes a learning rate only when it is stepped, this update has the group's
+        `lr`; under `lambda_lr` it has peak · curve(step).
+        """
+        parameter = Parameter(torch.zeros(1))
+        self._added.append(parameter)
+        self.optimizer.add_param_group({"params": [parameter], **options})
+
+    def multipliers(self) -> list[float]:
+        step = self.scheduler.last_epoch
+        return [multiplier(step) for multiplier in self.scheduler.lr_lambdas]
+
+    def rebuild_optimizer(self, lrs: Sequence[Any]) -> None:
+        """Build an optimizer for new parameters, as for a model that was pruned, grown or converted."""
+        lrs = copy.deepcopy(lrs)
+        self.optimizer = SGD([{"params": [Parameter(torch.zeros(1))], "lr": lr} for lr in lrs])
+
+    def current_lrs(self) -> list[Any]:
+        return [group["lr"] for group in self.groups]
+
+
+Program = Callable[[Run], None]
+
+ONE = "one group"
+TWO = "two groups"
+EACH = "a curve for each"
+ALL = (ONE, TWO, EACH)
+COMMON = (ONE, TWO)
+
+
+@dataclass(frozen=True)
+class Idiom:
+    """A program, and what is right for it.
+
+    Attributes:
+        under_torch: The program that gives the right learning rates under a LambdaLR; usually the same one.
+        setups: The groups and curves that it is run with.
+        words: What the error or the warning says.
+    """
+
+    program: Program
+    under_torch: Program
+    setups: Sequence[str] = ALL
+    words: Sequence[str] = ()
+
+
+SAME: list[Idiom] = []
+WARNING: list[Idiom] = []
+WRONG: list[Idiom] = []
+
+
+def same(setups: Sequence[str] = ALL, under_torch: Program | None = None) -> Callable[[Program], Program]:
+    """The program has the same learning rates under both schedulers, and nothing warns."""
+
+    def add(program: Program) -> Program:
+        SAME.append(Idiom(program, under_torch or program, setups))
+        return program
+
+    return add
+
+
+def warns(
+    *words: str, setups: Sequence[str] = ALL, under_torch: Program | None = None
+) -> Callable[[Program], Program]:
+    """The program has the same learning rates under both schedulers, with one warning that says these words."""
+
+    def add(program: Program) -> Program:
+        WARNING.append(Idiom(program, under_torch or program, setups, words))
+        return program
+
+    return add
+
+
+def wrong(*words: str, setups: Sequence[str] = ALL) -> Callable[[Program], Program]:
+    """The program is an error under `lambda_lr`, at once or at the next step; it says these words."""
+
+    def add(program: Program) -> Program:
+        WRONG.append(Idiom(program, program, setups, words))
+        return program
+
+    return add
+
+
+def through_torch_save(value: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def writes_the_learning_rates_of_the_step(run: Run) -> None:
+    for group, base, multiplier in zip(run.groups, run.scheduler.base_lrs, run.multipliers(), strict=True):
+        group["lr"] = base * multiplier
+
+
+# The step of the scheduler.
+
+
+@same()
+def sets_last_epoch(run: Run) -> None:
+    """As after `scheduler = LambdaLR(…)` in a resumed run."""
+    run.scheduler.last_epoch = 29
+
+
+@same()
+def restores_position_and_learning_rates(run: Run) -> None:
+    """As for a checkpoint that has no state of the scheduler."""
+    scheduler = run.scheduler
+    scheduler.last_epoch = 30
+    scheduler._step_count = 31
+    writes_the_learning_rates_of_the_step(run)
+    scheduler._last_lr = [group["lr"] for group in run.groups]
+
+
+@same()
+def restores_learning_rates_alone(run: Run) -> None:
+    run.scheduler.last_epoch = 40
+    writes_the_learning_rates_of_the_step(run)
+
+
+@same()
+def restores_from_get_lr(run: Run) -> None:
+    run.scheduler.last_epoch = 35
+    run.scheduler._last_lr = run.scheduler.get_lr()
+    for group, lr in zip(run.groups, run.scheduler._last_lr, strict=True):
+        group["lr"] = lr
+
+
+@same()
+def clears_last_lr_before_a_step(run: Run) -> None:
+    run.scheduler._last_lr = None
+    run.scheduler.step()
+
+
+@same()
+def replays_steps(run: Run) -> None:
+    for _ in range(17):
+        run.scheduler.step()
+
+
+@same()
+def skips_ahead(run: Run) -> None:
+    run.scheduler.last_epoch += 25
+
+
+@same()
+def divides_by_accumulation_steps(run: Run) -> None:
+    run.scheduler.last_epoch = run.scheduler.last_epoch // 2
+
+
+@same()
+def jumps_to_an_epoch(run: Run) -> None:
+    run.scheduler.step(40)
+
+
+@same()
+def passes_the_epoch_to_every_step(run: Run) -> None:
+    for epoch in range(20, 25):
+        run.update()
+        run.scheduler.step(epoch=epoch)
+
+
+@same()
+def undoes_a_step(run: Run) -> None:
+    run.scheduler.step()
+    run.scheduler.last_epoch -= 1
+
+
+@same()
+def restarts_with_a_step(run: Run) -> None:
+    run.scheduler.last_epoch = -1
+    run.scheduler.step()
+
+
+@same()
+def restarts_from_the_bases(run: Run) -> None:
+    for group, base in zip(run.groups, run.scheduler.base_lrs, strict=True):
+        group["lr"] = float(base)
+    run.scheduler.last_epoch = 0
+
+
+@same()
+def restarts_with_the_initial_step(run: Run) -> None:
+    run.scheduler.last_epoch = -1
+    run.scheduler._initial_step()
+
+
+@same()
+def restarts_with_update_lr(run: Run) -> None:
+    run.scheduler._update_lr(0)
+
+
+@same()
+def restarts_after_a_count_of_0(run: Run) -> None:
+    run.scheduler.last_epoch = -1
+    run.scheduler._step_count = 0
+    run.scheduler._get_lr_called_within_step = False
+    run.scheduler.step()
+
+
+@same()
+def counts_steps_that_it_skips(run: Run) -> None:
+    """As with gradient accumulation, where the scheduler is not stepped."""
+    for _ in range(3):
+        run.update()
+        run.scheduler._step_count += 1
+
+
+@same()
+def writes_an_epoch_after_each_step(run: Run) -> None:
+    for epoch in range(7, 12):
+        run.update()
+        run.scheduler.step()
+        run.scheduler.last_epoch = epoch
+
+
+@same()
+def builds_again_from_its_functions(run: Run) -> None:
+    scheduler = run.scheduler
+    run.scheduler = type(scheduler)(run.optimizer, scheduler.lr_lambdas, last_epoch=scheduler.last_epoch - 1)
+
+
+@same()
+def runs_the_constructor_of_the_base_class(run: Run) -> None:
+    """As Lightning did for wrapped optimizers."""
+    state = run.scheduler.state_dict()
+    LRScheduler.__init__(run.scheduler, run.optimizer)
+    run.scheduler.load_state_dict(state)
+    writes_the_learning_rates_of_the_step(run)
+
+
+# Base learning rates.
+
+
+@same()
+def scales_bases_by_the_world_size(run: Run) -> None:
+    run.scheduler.base_lrs = [base * 4 for base in run.scheduler.base_lrs]
+
+
+@same()
+def gives_bases_as_a_tuple(run: Run) -> None:
+    run.scheduler.base_lrs = tuple(base / 2 for base in run.scheduler.base_lrs)
+
+
+@same()
+def halves_the_first_base(run: Run) -> None:
+    run.scheduler.base_lrs[0] *= 0.5
+
+
+@same()
+def replaces_each_base_and_last_lr(run: Run) -> None:
+    scheduler = run.scheduler
+    for group in run.groups:
+        group["lr"] = 0.125
+    for index in range(len(scheduler.base_lrs)):
+        scheduler.base_lrs[index] = 0.125
+    for index in range(len(scheduler._last_lr)):
+        scheduler._last_lr[index] = 0.125
+
+
+@same()
+def replaces_all_bases_in_place(run: Run) -> None:
+    run.scheduler.base_lrs[:] = [0.25] * len(run.groups)
+
+
+@same()
+def lowers_everything(run: Run) -> None:
+    """As after a loss that is not finite."""
+    for group in run.groups:
+        group["lr"] = group["lr"] * 0.5
+        group["initial_lr"] = group["initial_lr"] * 0.5
+    run.scheduler.base_lrs = [base * 0.5 for base in run.scheduler.base_lrs]
+    run.scheduler._last_lr = run.current_lrs()
+
+
+@same()
+def reads_bases_from_initial_lr(run: Run) -> None:
+    for index, group in enumerate(run.groups):
+        group["initial_lr"] = 0.5 ** (index + 1)
+    run.scheduler.base_lrs = [group["initial_lr"] for group in run.groups]
+    run.scheduler.step(run.scheduler.last_epoch)
+
+
+@same()
+def changes_initial_lr_alone(run: Run) -> None:
+    """It has no effect until the next scheduler is built."""
+    for group in run.groups:
+        group["initial_lr"] = 0.75
+
+
+@same()
+def removes_initial_lr(run: Run) -> None:
+    for group in run.groups:
+        del group["initial_lr"]
+
+
+@same()
+def freezes_a_group_for_a_while(run: Run) -> None:
+    group = run.groups[-1]
+    run.scheduler.base_lrs[-1] = 0.0
+    group["lr"] = 0.0
+    run.train(3)
+    run.scheduler.base_lrs[-1] = group["initial_lr"]
+
+
+@same(setups=COMMON)
+def adds_a_group_while_another_is_frozen(run: Run) -> None:
+    group = run.groups[-1]
+    run.scheduler.base_lrs[-1] = 0.0
+    run.unfreeze(lr=0.25)
+    run.scheduler.base_lrs.append(0.25)
+    run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[0])
+    run.train(3)
+    run.scheduler.base_lrs[-2] = group["initial_lr"]
+
+
+@same()
+def restarts_from_the_current_learning_rate(run: Run) -> None:
+    scheduler = run.scheduler
+    scheduler._step_count = 0
+    scheduler.last_epoch = 0
+    for index, lr in enumerate(scheduler._last_lr):
+        scheduler.base_lrs[index] = lr
+
+
+@same()
+def keeps_its_own_list_of_bases(run: Run) -> None:
+    bases = run.scheduler.base_lrs
+    run.scheduler.base_lrs = [base * 2 for base in bases]
+    run.train(2)
+    run.scheduler.base_lrs = bases
+
+
+@same()
+def changes_the_peak_at_every_update(run: Run) -> None:
+    """As a warmup that the scheduler does not know."""
+    for update in range(1, 5):
+        run.update()
+        run.scheduler.base_lrs[0] = 0.125 * update
+        run.scheduler.step()
+
+
+@wrong()
+def assigns_a_number_for_the_bases(run: Run) -> None:
+    run.scheduler.base_lrs = 0.1
+
+
+@wrong("base_lrs[0]", "nan")
+def assigns_a_base_that_is_not_finite(run: Run) -> None:
+    run.scheduler.base_lrs[0] = float("nan")
+
+
+# The learning rates in the groups.
+
+
+@same()
+def writes_learning_rates_for_some_updates(run: Run) -> None:
+    for lr in (0.01, 0.02, 0.03):
+        for group in run.groups:
+            group["lr"] = lr
+        run.update()
+    run.scheduler.step()
+
+
+@same()
+def warms_up_from_initial_lr(run: Run) -> None:
+    """As trainers that interpolate up to `initial_lr · function(epoch)`, and step once per epoch."""
+    for epoch in range(2):
+        for batch in range(4):
+            for group, multiplier in zip(run.groups, run.scheduler.lr_lambdas, strict=True):
+                group["lr"] = float(np.interp(4 * epoch + batch, [0, 8], [0.0, 0.5 * multiplier(epoch)]))
+            run.update()
+        run.scheduler.step()
+
+
+@same()
+def writes_the_last_learning_rates(run: Run) -> None:
+    for group, lr in zip(run.groups, run.scheduler.get_last_lr(), strict=True):
+        group["lr"] = lr
+
+
+@same()
+def multiplies_what_the_scheduler_wrote(run: Run) -> None:
+    """As a factor for one group, at each update."""
+    for _ in range(4):
+        run.groups[-1]["lr"] = run.groups[-1]["lr"] * 0.5
+        run.update()
+        run.scheduler.step()
+
+
+@same()
+def reads_everything(run: Run) -> None:
+    scheduler = run.scheduler
+    assert isinstance(scheduler, LambdaLR)
+    assert not hasattr(scheduler, "_get_closed_form_lr")
+    assert (
+        len(scheduler.get_lr()) == len(scheduler.get_last_lr()) == len(scheduler.base_lrs) == len(run.groups)
+    )
+    assert scheduler.optimizer.param_groups is run.groups
+    assert scheduler.state_dict()["_last_lr"] == scheduler.get_last_lr()
+    assert scheduler.state_dict()["last_epoch"] == scheduler.last_epoch
+    assert scheduler._step_count == scheduler.last_epoch + 1
+    assert [type(multiplier) for multiplier in run.multipliers()] == [float] * len(run.groups)
+
+
+# Groups that are added.
+
+
+def adds_a_group_and_tells_a_lambda_lr(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+    run.scheduler.base_lrs.append(0.25)
+    run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
+
+
+@same(setups=COMMON, under_torch=adds_a_group_and_tells_a_lambda_lr)
+def adds_a_group(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+
+
+@same(setups=COMMON, under_torch=adds_a_group_and_tells_a_lambda_lr)
+def appends_a_base(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+    run.scheduler.base_lrs.append(0.25)
+
+
+@same(setups=COMMON)
+def appends_a_base_and_a_function(run: Run) -> None:
+    adds_a_group_and_tells_a_lambda_lr(run)
+
+
+@same(setups=COMMON)
+def appends_a_base_that_is_not_the_groups_lr(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+    run.scheduler.base_lrs.append(0.75)
+    run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[0])
+
+
+@same(setups=COMMON)
+def appends_before_the_group(run: Run) -> None:
+    run.scheduler.base_lrs.append(0.25)
+    run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[0])
+    run.unfreeze(lr=0.25)
+
+
+@same(setups=COMMON)
+def extends_bases_and_functions(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+    run.unfreeze(lr=0.5)
+    run.scheduler.base_lrs.extend([0.25, 0.5])
+    run.scheduler.lr_lambdas.extend([run.scheduler.lr_lambdas[0]] * 2)
+
+
+@same(setups=COMMON)
+def extends_by_the_groups_that_are_missing(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+    scheduler = run.scheduler
+    scheduler.base_lrs.extend(group["lr"] for group in run.groups[len(scheduler.base_lrs) :])
+    missing = len(run.groups) - len(scheduler.lr_lambdas)
+    scheduler.lr_lambdas.extend([scheduler.lr_lambdas[-1]] * missing)
+
+
+@same(setups=COMMON)
+def adds_lists_in_place(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+    run.scheduler.base_lrs += [0.25]
+    run.scheduler.lr_lambdas += [run.scheduler.lr_lambdas[0]]
+
+
+@same(setups=COMMON)
+def assigns_longer_lists(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+    run.scheduler.base_lrs = [*run.scheduler.base_lrs, 0.25]
+    run.scheduler.lr_lambdas = [*run.scheduler.lr_lambdas, run.scheduler.lr_lambdas[0]]
+
+
+@same(setups=COMMON)
+def assigns_a_base_and_a_function_for_each_group(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+    for group in run.groups:
+        group.setdefault("initial_lr", group["lr"])
+    run.scheduler.base_lrs = [group["initial_lr"] for group in run.groups]
+    run.scheduler.lr_lambdas = [run.scheduler.lr_lambdas[0]] * len(run.groups)
+
+
+@same(setups=COMMON)
+def appends_last_lr_too(run: Run) -> None:
+    adds_a_group_and_tells_a_lambda_lr(run)
+    run.scheduler._last_lr.append(0.25)
+
+
+@same(setups=COMMON)
+def appends_after_a_look_at_the_state(run: Run) -> None:
+    """Saved between the two, as by a callback."""
+    run.unfreeze(lr=0.25)
+    run.scheduler.state_dict()
+    run.scheduler.base_lrs.append(0.25)
+    run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[0])
+
+
+@same(setups=COMMON)
+def saves_after_the_append(run: Run) -> None:
+    adds_a_group_and_tells_a_lambda_lr(run)
+    state = run.scheduler.state_dict()
+    assert len(state["base_lrs"]) == len(run.groups)
+
+
+@same(setups=COMMON)
+def adds_a_group_at_its_current_learning_rate(run: Run) -> None:
+    """`lr` is what the curve gives for `initial_lr` now."""
+    base = 0.25
+    run.unfreeze(lr=base * run.multipliers()[-1], initial_lr=base)
+    run.scheduler.base_lrs.append(base)
+    run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
+
+
+@same(setups=COMMON)
+def gives_a_base_besides_a_decayed_initial_lr(run: Run) -> None:
+    """As a finetuning callback that applies the function to the new group's `lr` and `initial_lr`."""
+    lr = 0.25 * run.multipliers()[-1]
+    run.unfreeze(lr=lr, initial_lr=lr)
+    run.scheduler.base_lrs.extend([0.25])
+    run.scheduler.lr_lambdas.extend([run.scheduler.lr_lambdas[-1]])
+
+
+def options_of_an_old_group(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in run.groups[0].items() if key not in ("params", "lr")}
+
+
+def copies_options_and_tells_a_lambda_lr(run: Run) -> None:
+    run.unfreeze(**options_of_an_old_group(run), lr=0.0078125)
+    run.scheduler.base_lrs.append(0.0078125)
+    run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
+
+
+@same(setups=COMMON, under_torch=copies_options_and_tells_a_lambda_lr)
+def adds_a_group_with_the_options_of_another(run: Run) -> None:
+    """`initial_lr` is the other group's."""
+    run.unfreeze(**options_of_an_old_group(run), lr=0.0078125)
+
+
+@same(setups=COMMON, under_torch=copies_options_and_tells_a_lambda_lr)
+def appends_a_dictionary_to_param_groups(run: Run) -> None:
+    parameter = Parameter(torch.zeros(1))
+    run._added.append(parameter)
+    run.groups.append({**run.groups[0], "params": [parameter], "lr": 0.0078125})
+
+
+@same(setups=COMMON)
+def copies_options_and_appends_a_base(run: Run) -> None:
+    copies_options_and_tells_a_lambda_lr(run)
+
+
+def copies_everything_and_tells_a_lambda_lr(run: Run) -> None:
+    run.unfreeze(**options_of_an_old_group(run), lr=run.groups[0]["lr"])
+    run.scheduler.base_lrs.append(run.groups[0]["initial_lr"])
+    run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
+
+
+@same(setups=COMMON, under_torch=copies_everything_and_tells_a_lambda_lr)
+def adds_a_group_like_another(run: Run) -> None:
+    """With its current `lr` too: `initial_lr` is the peak."""
+    run.unfreeze(**options_of_an_old_group(run), lr=run.groups[0]["lr"])
+
+
+# Groups that are removed or replaced.
+
+
+@same(setups=(TWO, EACH))
+def removes_a_group_with_its_base(run: Run) -> None:
+    del run.groups[0]
+    del run.scheduler.base_lrs[0]
+    del run.scheduler.lr_lambdas[0]
+
+
+@same(setups=(TWO, EACH))
+def pops_a_group_with_its_base(run: Run) -> None:
+    for values in (run.groups, run.scheduler.base_lrs, run.scheduler.lr_lambdas):
+        values.pop()
+
+
+@same(setups=(TWO, EACH))
+def assigns_shorter_lists(run: Run) -> None:
+    run.groups[:] = run.groups[1:]
+    run.scheduler.base_lrs = run.scheduler.base_lrs[1:]
+    run.scheduler.lr_lambdas = run.scheduler.lr_lambdas[1:]
+    run.scheduler._last_lr = run.current_lrs()
+
+
+def removes_and_tells_a_lambda_lr(run: Run) -> None:
+    for values in (run.groups, run.scheduler.base_lrs, run.scheduler.lr_lambdas):
+        del values[0]
+
+
+@same(setups=(TWO, EACH), under_torch=removes_and_tells_a_lambda_lr)
+def removes_a_group(run: Run) -> None:
+    del run.groups[0]
+
+
+@same(setups=(TWO, EACH), under_torch=removes_and_tells_a_lambda_lr)
+def removes_a_group_with_its_base_alone(run: Run) -> None:
+    del run.groups[0]
+    del run.scheduler.base_lrs[0]
+
+
+@same()
+def leaves_a_group_out_of_an_update(run: Run) -> None:
+    group = run.groups.pop()
+    run.optimizer.step()
+    run.groups.append(group)
+
+
+@same()
+def puts_new_parameters_into_a_group(run: Run) -> None:
+    """As a model that gets new heads."""
+    run.groups[0]["params"] = [Parameter(torch.zeros(1))]
+    run.optimizer.state = defaultdict(dict)
+
+
+@same(setups=(ONE,))
+def puts_all_parameters_into_a_new_group(run: Run) -> None:
+    parameters = run.groups[0]["params"]
+    run.groups.clear()
+    run.optimizer.add_param_group({"params": [*parameters, Parameter(torch.zeros(1))], "lr": 0.125})
+
+
+@same(setups=COMMON)
+def regroups_with_layerwise_learning_rates(run: Run) -> None:
+    scheduler = run.scheduler
+    (multiplier, *_) = run.multipliers()
+    groups: list[dict[str, Any]] = []
+    for depth in range(3):
+        base = 0.5**depth
+        parameter = Parameter(torch.zeros(1))
+        groups.append({**run.groups[0], "params": [parameter], "initial_lr": base, "lr": base * multiplier})
+    run.groups[:] = groups
+    scheduler.base_lrs = [group["initial_lr"] for group in groups]
+    scheduler.lr_lambdas = [scheduler.lr_lambdas[0]] * 3
+    scheduler._last_lr = [group["lr"] for group in groups]
+
+
+@same(setups=(ONE,))
+def empties_the_optimizer_for_a_first_phase(run: Run) -> None:
+    """As a finetuning callback that trains other parameters than `configure_optimizers` said."""
+    run.optimizer.param_groups = []
+    run.scheduler.last_epoch = -1
+    run.scheduler.base_lrs = []
+    run.unfreeze(lr=0.25, initial_lr=0.25)
+    run.scheduler.base_lrs.extend([0.25])
+    run.scheduler._initial_step()
+    run.scheduler._last_lr = [group["lr"] for group in run.groups]
+
+
+@wrong("3", "2", setups=(TWO, EACH))
+def appends_a_base_without_a_group(run: Run) -> None:
+    run.scheduler.base_lrs.append(0.25)
+
+
+@wrong("4", "3", setups=(TWO,))
+def appends_a_base_twice(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+    run.scheduler.base_lrs.append(0.25)
+    run.scheduler.base_lrs.append(0.25)
+    run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[0])
+
+
+@wrong("1", "2", setups=(TWO, EACH))
+def removes_a_base_without_a_group(run: Run) -> None:
+    run.scheduler.base_lrs.pop()
+
+
+@wrong("3 parameter groups", "curves for 2", setups=(EACH,))
+def adds_a_group_under_a_curve_for_each(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+
+
+# Functions.
+
+
+@wrong("StagedCurve.through", "LambdaLR")
+def replaces_the_functions(run: Run) -> None:
+    """As a floor under a schedule."""
+    run.scheduler.lr_lambdas = [lambda step, old=old: max(0.3, old(step)) for old in run.scheduler.lr_lambdas]
+
+
+@wrong("StagedCurve.through", "LambdaLR")
+def replaces_the_first_function(run: Run) -> None:
+    """As the level of a run that was extended."""
+    level = run.multipliers()[0]
+    run.scheduler.lr_lambdas[0] = lambda step: level
+
+
+@wrong("StagedCurve.through", "LambdaLR")
+def replaces_a_function_by_a_partial(run: Run) -> None:
+    run.scheduler.lr_lambdas[-1] = partial(max, 0.5)
+
+
+@wrong("StagedCurve.through", "LambdaLR", setups=COMMON)
+def appends_a_different_function(run: Run) -> None:
+    run.unfreeze(lr=0.25)
+    run.scheduler.base_lrs.append(0.25)
+    run.scheduler.lr_lambdas.append(lambda step: 1.0)
+
+
+@wrong("load_state_dict")
+def replaces_a_function_by_a_curve(run: Run) -> None:
+    run.scheduler.lr_lambdas[0] = LINEAR.cooldown(150, 20)
+
+
+@wrong("load_state_dict")
+def replaces_all_functions_by_curves(run: Run) -> None:
+    run.scheduler.lr_lambdas = [LINEAR.cooldown(150, 20)] * len(run.groups)
+
+
+@same()
+def replaces_the_functions_by_themselves(run: Run) -> None:
+    run.scheduler.lr_lambdas = [*run.scheduler.lr_lambdas]
+    run.scheduler.lr_lambdas[0] = run.scheduler.lr_lambdas[0]
+
+
+def replaces_a_curve(run: Run) -> None:
+    """Only `lambda_lr` has `curves`."""
+    run.scheduler.curves[0] = LINEAR.cooldown(150, 20)
+
+
+# The optimizer.
+
+
+@same()
+def moves_to_an_optimizer_with_the_current_learning_rate(run: Run) -> None:
+    """Twice, as a model that is pruned again."""
+    for _ in range(2):
+        run.rebuild_optimizer(run.current_lrs())
+        run.scheduler.optimizer = run.optimizer
+        run.train(5)
+
+
+@same()
+def moves_to_an_optimizer_with_the_first_learning_rate(run: Run) -> None:
+    run.rebuild_optimizer(run.scheduler.base_lrs)
+    run.scheduler.optimizer = run.optimizer
+
+
+@same()
+def moves_to_an_optimizer_with_current_learning_rates_as_initial_ones(run: Run) -> None:
+    """As a finetuning callback that changes the optimizer, and gives each group an `initial_lr`."""
+    run.rebuild_optimizer(run.current_lrs())
+    for group in run.groups:
+        group["initial_lr"] = group.get("initial_lr", group["lr"])
+    run.scheduler.optimizer = run.optimizer
+
+
+@same()
+def moves_to_an_optimizer_that_loaded_the_state(run: Run) -> None:
+    old = run.optimizer
+    run.rebuild_optimizer([1.0] * len(run.groups))
+    run.optimizer.load_state_dict(old.state_dict())
+    run.scheduler.optimizer = run.optimizer
+
+
+@same()
+def moves_to_an_optimizer_after_a_change_of_the_base(run: Run) -> None:
+    old = run.optimizer
+    run.scheduler.base_lrs[0] *= 0.5
+    run.rebuild_optimizer([1.0] * len(run.groups))
+    run.optimizer.load_state_dict(old.state_dict())
+    run.scheduler.optimizer = run.optimizer
+
+
+@same()
+def moves_to_another_optimizer_of_the_same_parameters(run: Run) -> None:
+    groups = [{"params": group["params"], "lr": group["lr"]} for group in run.groups]
+    run.optimizer = SGD(groups, momentum=0.0, nesterov=False, foreach=True)
+    run.scheduler.optimizer = run.optimizer
+
+
+@same()
+def moves_to_a_copy_of_the_optimizer(run: Run) -> None:
+    run.optimizer = copy.deepcopy(run.optimizer)
+    run.scheduler.optimizer = run.optimizer
+
+
+@same(setups=(TWO,))
+def moves_and_keeps_some_parameters(run: Run) -> None:
+    kept = run.groups[1]["params"]
+    lrs = run.current_lrs()
+    run.optimizer = SGD(
+        [{"params": [Parameter(torch.zeros(1))], "lr": lrs[0]}, {"params": kept, "lr": lrs[1]}], lr=0.5
+    )
+    run.scheduler.optimizer = run.optimizer
+
+
+@same()
+def runs_the_optimizers_constructor_again(run: Run) -> None:
+    groups = [{"params": [Parameter(torch.zeros(1))], "lr": group["lr"]} for group in run.groups]
+    run.optimizer.__init__(groups)
+
+
+@same()
+def replaces_all_groups_by_new_ones(run: Run) -> None:
+    """The optimizer stays; its groups and parameters are new."""
+    new = [{**group, "params": [Parameter(torch.zeros(1))]} for group in run.groups]
+    run.optimizer.param_groups = new
+
+
+@same()
+def clears_the_optimizers_state(run: Run) -> None:
+    run.optimizer.state.clear()
+    run.optimizer.state = defaultdict(dict)
+    run.optimizer.__setstate__({"state": defaultdict(dict)})
+
+
+@same()
+def says_that_the_optimizer_was_stepped(run: Run) -> None:
+    run.optimizer._step_count = 1
+    run.optimizer._opt_called = True
+    run.scheduler.step()
+
+
+@wrong("3", "2", setups=(TWO, EACH))
+def moves_to_an_optimizer_with_another_number_of_groups(run: Run) -> None:
+    run.rebuild_optimizer([0.5, 0.25, 0.125])
+    run.scheduler.optimizer = run.optimizer
+
+
+# States.
+
+
+def resumed(run: Run, peaks: Sequence[Any] | None = None) -> Run:
+    """Return a run as the same program builds it when it is started again."""
+    return Run(run.kind, run.curve, copy.deepcopy(peaks or run.scheduler.base_lrs))
+
+
+def resumes(run: Run, *, optimizer_first: bool) -> None:
+    states = through_torch_save((run.optimizer.state_dict(), run.scheduler.state_dict()))
+    again = resumed(run)
+    run.optimizer, run.scheduler = again.optimizer, again.scheduler
+    if optimizer_first:
+        run.optimizer.load_state_dict(states[0])
+    run.scheduler.load_state_dict(states[1])
+    if not optimizer_first:
+        run.optimizer.load_state_dict(states[0])
+
+
+@same()
+def resumes_the_optimizer_first(run: Run) -> None:
+    resumes(run, optimizer_first=True)
+
+
+@same()
+def resumes_the_scheduler_first(run: Run) -> None:
+    resumes(run, optimizer_first=False)
+
+
+@same()
+def resumes_and_writes_the_learning_rates_again(run: Run) -> None:
+    resumes(run, optimizer_first=False)
+    run.scheduler.step(run.scheduler.last_epoch)
+
+
+@warns("peak_value")
+def changes_the_bases_in_a_state(run: Run) -> None:
+    state = run.scheduler.state_dict()
+    state["base_lrs"] = [0.125] * len(run.groups)
+    run.scheduler.load_state_dict(state)
+    writes_the_learning_rates_of_the_step(run)
+
+
+@same()
+def changes_the_last_learning_rates_in_a_state(run: Run) -> None:
+    """As a run that keeps its moments and restarts its learning rates."""
+    for group, base in zip(run.groups, run.scheduler.base_lrs, strict=True):
+        group["lr"] = float(base)
+    bases = run.scheduler.base_lrs[:]
+    run.scheduler.load_state_dict({**run.scheduler.state_dict(), "_last_lr": bases})
+    run.scheduler.step()
+
+
+@same()
+def updates_the_attributes_with_a_state(run: Run) -> None:
+    state = run.scheduler.state_dict()
+    del state["lr_lambdas"]
+    again = resumed(run)
+    again.optimizer.load_state_dict(run.optimizer.state_dict())
+    run.optimizer, run.scheduler = again.optimizer, again.scheduler
+    run.scheduler.__dict__.update(state)
+    run.scheduler.step()
+
+
+@warns("without a curve", "step 30")
+def loads_a_state_that_it_wrote(run: Run) -> None:
+    bases = [float(base) for base in run.scheduler.base_lrs]
+    state = {"last_epoch": 30, "_step_count": 31, "base_lrs": bases, "_last_lr": bases}
+    run.scheduler.load_state_dict({**state, "lr_lambdas": [None] * len(run.groups)})
+    run.scheduler.step()
+
+
+@wrong("base_lrs")
+def loads_only_a_step(run: Run) -> None:
+    """Torch keeps all that the state does not have."""
+    run.scheduler.load_state_dict({"last_epoch": 30, "lr_lambdas": [None] * len(run.groups)})
+
+
+@wrong("curve_step")
+def changes_the_step_in_a_state(run: Run) -> None:
+    state = run.scheduler.state_dict()
+    state["last_epoch"] += 7
+    run.scheduler.load_state_dict(state)
+
+
+@same()
+def loads_one_state_into_several_schedulers(run: Run) -> None:
+    """As a container of optimizers that are alike."""
+    state = run.scheduler.state_dict()
+    others = [resumed(run), resumed(run)]
+    for other in others:
+        other.scheduler.load_state_dict(copy.deepcopy(state))
+        other.optimizer.load_state_dict(run.optimizer.state_dict())
+    run.optimizer, run.scheduler = others[1].optimizer, others[1].scheduler
+
+
+@same()
+def goes_back_to_its_first_states(run: Run) -> None:
+    first = resumed(run)
+    states = copy.deepcopy((first.optimizer.state_dict(), first.scheduler.state_dict()))
+    for _ in range(2):
+        run.train(3)
+        run.optimizer.load_state_dict(states[0])
+        run.scheduler.load_state_dict(states[1])
+
+
+@same()
+def goes_back_to_its_first_states_scheduler_first(run: Run) -> None:
+    first = resumed(run)
+    states = copy.deepcopy((first.optimizer.state_dict(), first.scheduler.state_dict()))
+    run.scheduler.load_state_dict(states[1])
+    run.optimizer.load_state_dict(states[0])
+
+
+def loads_an_older_optimizer(run: Run, *, optimizer_first: bool) -> None:
+    """The optimizer's state was taken ten updates before the scheduler's."""
+    older = copy.deepcopy(run.optimizer.state_dict())
+    run.train(10)
+    state = run.scheduler.state_dict()
+    again = resumed(run)
+    run.optimizer, run.scheduler = again.optimizer, again.scheduler
+    if optimizer_first:
+        run.optimizer.load_state_dict(older)
+    run.scheduler.load_state_dict(state)
+    if not optimizer_first:
+        run.optimizer.load_state_dict(older)
+
+
+def loads_an_older_optimizer_and_writes(run: Run) -> None:
+    loads_an_older_optimizer(run, optimizer_first=True)
+    writes_the_learning_rates_of_the_step(run)
+
+
+@same(under_torch=loads_an_older_optimizer_and_writes)
+def loads_an_older_optimizer_first(run: Run) -> None:
+    loads_an_older_optimizer(run, optimizer_first=True)
+
+
+@same(under_torch=loads_an_older_optimizer_and_writes)
+def loads_an_older_optimizer_last(run: Run) -> None:
+    loads_an_older_optimizer(run, optimizer_first=False)
+
+
+def resumes_a_group_that_was_not_updated(run: Run, *, optimizer_first: bool) -> None:
+    run.unfreeze(lr=0.25)
+    states = copy.deepcopy((run.optimizer.state_dict(), run.scheduler.state_dict()))
+    again = resumed(run, run.scheduler.base_lrs[: len(run.groups) - 1])
+    run.optimizer, run.scheduler = again.optimizer, again.scheduler
+    run.unfreeze(lr=0.25)
+    run._added.clear()
+    if optimizer_first:
+        run.optimizer.load_state_dict(states[0])
+    run.scheduler.load_state_dict(states[1])
+    if not optimizer_first:
+        run.optimizer.load_state_dict(states[0])
+
+
+def adds_a_group_and_writes(run: Run) -> None:
+    adds_a_group_and_tells_a_lambda_lr(run)
+    run._added.clear()
+    writes_the_learning_rates_of_the_step(run)
+
+
+@same(setups=COMMON, under_torch=adds_a_group_and_writes)
+def resumes_a_new_group_optimizer_first(run: Run) -> None:
+    resumes_a_group_that_was_not_updated(run, optimizer_first=True)
+
+
+@same(setups=COMMON, under_torch=adds_a_group_and_writes)
+def resumes_a_new_group_scheduler_first(run: Run) -> None:
+    resumes_a_group_that_was_not_updated(run, optimizer_first=False)
+
+
+# Copies.
+
+
+@same()
+def plots_with_a_copy(run: Run) -> None:
+    """The run continues with its own scheduler, which the plot leaves alone."""
+    plotted = copy.deepcopy(run.scheduler)
+    for _ in range(30):
+        plotted.step()
+
+
+@same()
+def plots_with_copies_of_both(run: Run) -> None:
+    optimizer, scheduler = copy.deepcopy(run.optimizer), copy.deepcopy(run.scheduler)
+    scheduler.optimizer = optimizer
+    lrs: list[float] = []
+    for _ in range(30):
+        optimizer.step()
+        scheduler.step()
+        lrs.append(optimizer.param_groups[0]["lr"])
+    assert lrs[-1] == scheduler.get_last_lr()[0]
+
+
+@same()
+def simulates_and_restores(run: Run) -> None:
+    states = copy.deepcopy((run.optimizer.state_dict(), run.scheduler.state_dict()))
+    for _ in range(30):
+        run.scheduler.step()
+    run.optimizer.load_state_dict(states[0])
+    run.scheduler.load_state_dict(states[1])
+
+
+@same()
+def continues_with_a_copy(run: Run) -> None:
+    run.scheduler = copy.deepcopy(run.scheduler)
+    run.optimizer = run.scheduler.optimizer
+
+
+@same()
+def pickles_the_scheduler_and_gives_it_an_optimizer(run: Run) -> None:
+    """A scheduler that was saved whole, in a process with a new model."""
+    bases = run.scheduler.base_lrs
+    run.scheduler = pickle.loads(pickle.dumps(run.scheduler))
+    run.rebuild_optimizer(bases)
+    for group, lr in zip(run.groups, run.scheduler.get_last_lr(), strict=True):
+        group["lr"] = lr
+    run.scheduler.optimizer = run.optimizer
+
+
+# Methods and attributes.
+
+
+@same()
+def sets_attributes(run: Run) -> None:
+    scheduler = run.scheduler
+    scheduler.verbose = False
+    scheduler.total_steps = 200
+    scheduler.warmup_steps = 10
+    copied = copy.deepcopy(scheduler)
+    assert (copied.verbose, copied.total_steps, copied.warmup_steps) == (False, 200, 10)
+
+
+@same()
+def reads_get_lr_as_if_within_a_step(run: Run) -> None:
+    run.scheduler._get_lr_called_within_step = True
+    run.scheduler.get_lr()
+    run.scheduler._get_lr_called_within_step = False
+
+
+@same()
+def wraps_step(run: Run) -> None:
+    step = run.scheduler.step
+    steps: list[int] = []
+
+    def step_and_count(*args: Any, **kwargs: Any) -> None:
+        step(*args, **kwargs)
+        steps.append(1)
+
+    run.scheduler.step = step_and_count
+    run.train(4)
+    assert len(steps) == 4
+
+
+def fixed_for(lrs: Callable[[], list[Any]], index: int, lr: float) -> list[Any]:
+    """Return the learning rates, with a fixed one for this group."""
+    values = lrs()
+    values[index] = lr
+    return values
+
+
+@same()
+def replaces_get_lr_for_a_group(run: Run) -> None:
+    """As self-supervised methods that keep the learning rate of a predictor."""
+    run.scheduler.get_lr = partial(fixed_for, run.scheduler.get_lr, -1, 0.0625)
+
+
+@same()
+def replaces_get_lr_by_a_method(run: Run) -> None:
+    def get_lr(self: Any) -> list[float]:
+        return [base / (1 + self.last_epoch) for base in self.base_lrs]
+
+    run.scheduler.get_lr = types.MethodType(get_lr, run.scheduler)
+
+
+@same()
+def derives_a_class_with_a_floor(run: Run) -> None:
+    class WithFloor(run.kind):
+        def get_lr(self) -> list[Any]:
+            return [max(lr, 0.0625) for lr in super().get_lr()]
+
+    run.scheduler = WithFloor(run.optimizer, run.curve, last_epoch=run.scheduler.last_epoch - 1)
+
+
+@same()
+def derives_a_class_with_its_own_step(run: Run) -> None:
+    class EverySecond(run.kind):
+        calls = 0
+
+        def step(self, epoch: int | None = None) -> None:
+            self.calls += 1
+            if self.calls % 2 == 1:
+                super().step(epoch)
+
+    run.scheduler = EverySecond(run.optimizer, run.curve)
+
+
+# Other schedulers that hold this one.
+
+
+class Warmup(LRScheduler):
+    """Warms up to the bases, and then steps another scheduler from those bases."""
+
+    def __init__(self, optimizer: Optimizer, steps: int, after: Any) -> None:
+        self.steps = steps
+        self.after = after
+        self.is_finished = False
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[Any]:
+        if self.last_epoch > self.steps:
+            if not self.is_finished:
+                self.after.base_lrs = [base * 2 for base in self.base_lrs]
+                self.is_finished = True
+            return self.after.get_last_lr()
+        return [base * self.last_epoch / self.steps for base in self.base_lrs]
+
+    def step(self, epoch: int | None = None) -> None:
+        if self.is_finished:
+            self.after.step(epoch)
+        else:
+            super().step(epoch)
+
+
+@same()
+def warms_up_by_another_scheduler(run: Run) -> None:
+    after = run.scheduler
+    after.last_epoch = 0
+    run.scheduler = Warmup(run.optimizer, 4, after)
+
+
+@same()
+def changes_bases_inside_a_sequence(run: Run) -> None:
+    again = resumed(run)
+    run.optimizer = again.optimizer
+    parts = [again.scheduler, run.kind(run.optimizer, run.curve)]
+    run.scheduler = SequentialLR(run.optimizer, parts, milestones=[6])
+    run.train(3)
+    for part in run.scheduler._schedulers:
+        part.base_lrs = [base * 0.5 for base in part.base_lrs]
+
+
+@same()
+def takes_turns_with_another_scheduler(run: Run) -> None:
+    """Two phases, each with its own scheduler of the same optimizer."""
+    first = run.scheduler
+    run.scheduler = run.kind(run.optimizer, run.curve)
+    run.train(3)
+    run.scheduler = first
+    run.train(3)
+
+
+@wrong("must be an integer")
+def steps_by_parts_of_an_epoch(run: Run) -> None:
+    run.scheduler.step(1.5)
+
+
+# Runs under both.
+
+peaks = st.sampled_from((0.5, 0.1, 3e-4, 1.0)) | st.floats(1e-4, 1.0)
+curves = st.sampled_from((CURVE, LINEAR, STAGED))
+forms: Any = st.sampled_from((float, torch.tensor))
+
+
+@st.composite
+def settings_of(draw: st.DrawFn, setup: str) -> tuple[Any, list[Any]]:
+    """Draw the curve, or the curves, and the groups' learning rates."""
+    curve: Any = draw(curves)
+    form = draw(forms)
+    lrs = [form(draw(peaks))]
+    if setup != ONE:
+        lrs.append(form(draw(peaks)))
+    if setup == EACH:
+        curve = [curve, draw(curves)]
+    return curve, lrs
+
+
+def each_setup(idioms: Sequence[Idiom]) -> pytest.MarkDecorator:
+    rows: list[Any] = []
+    for idiom in idioms:
+        for setup in idiom.setups:
+            rows.append(pytest.param(idiom, setup, id=f"{idiom.program.__name__}-{setup}"))
+    return pytest.mark.parametrize(("idiom", "setup"), rows)
+
+
+def trained(kind: Any, program: Program, curve: Any, lrs: list[Any], updates: int) -> Run:
+    """Return a run that the program interrupts after some updates, and that then continues."""
+    run = Run(kind, copy.copy(curve), copy.deepcopy(lrs))
+    run.train(updates)
+    program(run)
+    run.train(12)
+    return run
+
+
+def assert_same_learning_rates(run: Run, reference: Run) -> None:
+    assert len(run.lrs) == len(reference.lrs)
+    for update, (values, expected) in enumerate(zip(run.lrs, reference.lrs, strict=True)):
+        message = f"update {update}: {values}, expected {expected}"
+        assert len(values) == len(expected), message
+        for value, wanted in zip(values, expected, strict=True):
+            if value is None or wanted is None:
+                assert value is wanted
+            else:
+                assert abs(value - wanted) <= np.spacing(np.float32(max(value, wanted))), message
+
+
+def compare(idiom: Idiom, setup: str, data: st.DataObject, updates: int) -> list[str]:
+    """Run the program under both schedulers, compare all updates, and return the messages of our warnings."""
+    curve, lrs = data.draw(settings_of(setup))
+    with catch_warnings(record=True) as caught:
+        simplefilter("always")  # torch's own warnings, about the order of steps and epochs, are the same
+        reference = trained(LambdaLR, idiom.under_torch, curve, lrs, updates)
+        run = trained(lambda_lr, idiom.program, curve, lrs, updates)
+    assert_same_learning_rates(run, reference)
+    return [str(warning.message) for warning in caught if issubclass(warning.category, CurveWarning)]
+
+
+@each_setup(SAME)
+@examples(12)
+@given(updates=st.integers(0, 30), data=st.data())
+def test_idiom_has_the_learning_rates_of_lambda_lr(
+    idiom: Idiom, setup: str, updates: int, data: st.DataObject
+) -> None:
+    assert not compare(idiom, setup, data, updates)
+
+
+@each_setup(WARNING)
+@examples(12)
+@given(updates=st.integers(0, 30), data=st.data())
+def test_idiom_warns_and_has_the_learning_rates(
+    idiom: Idiom, setup: str, updates: int, data: st.DataObject
+) -> None:
+    (message,) = compare(idiom, setup, data, updates)
+    for word in idiom.words:
+        assert word in message
+
+
+@each_setup(WRONG)
+@examples(12)
+@given(updates=st.integers(0, 30), data=st.data())
+def test_idiom_is_an_error(idiom: Idiom, setup: str, updates: int, data: st.DataObject) -> None:
+    curve, lrs = data.draw(settings_of(setup))
+    with pytest.raises((TypeError, ValueError)) as caught, catch_warnings():
+        simplefilter("ignore")
+        trained(lambda_lr, idiom.program, curve, lrs, updates)
+    for word in idiom.words:
+        assert word in str(caught.value)
