@@ -1,8 +1,8 @@
 """What programs do to a scheduler that `isinstance(scheduler, LambdaLR)` accepts.
 
 Each function with a decorator is such a program. It runs under torch's `LambdaLR` and under `lambda_lr`, with
-the same curve. The learning rates of all updates agree to one unit in the last place of float32: torch computes
-base · curve(step) in double, and an update rounds the product; `lambda_lr` computes
+the same curve, and the learning rates of all updates agree to one unit in the last place of float32. Torch
+computes base · curve(step) in double, and an update rounds the product; `lambda_lr` computes
 float32(float32(base) · curve(step)).
 
 A program that no curve can follow is an error, which says what to build instead.
