@@ -47,10 +47,13 @@ def function_of_the_curve(optimizer: Any, curve: PlateauCurve) -> LambdaLR:
 
 
 class Net(lightning.LightningModule):
-    def __init__(self, build: Any) -> None:
+    """Its optimizer has the trained parameters, or all: then the callback replaces the groups."""
+
+    def __init__(self, build: Any, *, optimizes_all: bool) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.build = build
+        self.optimizes_all = optimizes_all
         self.stem = nn.Linear(4, 4)
         self.body = nn.Linear(4, 4)
         self.head = nn.Linear(4, 1)
@@ -72,8 +75,10 @@ class Net(lightning.LightningModule):
         self.lrs.append([float(group["lr"]) for group in optimizer.param_groups])
 
     def configure_optimizers(self) -> Any:
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=0.1)
+        parameters = list(self.parameters())
+        if not self.optimizes_all:
+            parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(parameters, lr=0.1)
         return [optimizer], [{"scheduler": self.build(optimizer, CURVE), "interval": "step"}]
 
 
@@ -86,9 +91,8 @@ class Interrupt(lightning.Callback):
             raise InterruptedError
 
 
-def fit(build: Any, folder: Path, *, interrupted_at: int | None = None, **options: Any) -> Net:
+def fit(module: Net, folder: Path, *, interrupted_at: int | None = None, **options: Any) -> Net:
     """Train through all phases, or continue from `ckpt_path`; return the module."""
-    module = Net(build)
     loader: Any = DataLoader(TensorDataset(torch.linspace(-1, 1, 128).reshape(32, 4)), batch_size=8)
     phases = library.FinetuningScheduler(
         ft_schedule={depth: dict(phase) for depth, phase in SCHEDULE.items()},
@@ -117,23 +121,26 @@ def fit(build: Any, folder: Path, *, interrupted_at: int | None = None, **option
     return module
 
 
-def test_phases_have_the_learning_rates_of_lambda_lr(tmp_path: Path) -> None:
-    expected = fit(function_of_the_curve, tmp_path / "torch").lrs
-    lrs = fit(lambda_lr, tmp_path / "curve").lrs
-    assert [len(values) for values in lrs] == [1] * 8 + [2] * 8 + [3] * 8
-    for values, wanted in zip(lrs, expected, strict=True):
-        np.testing.assert_array_max_ulp(np.float32(values), np.float32(wanted), 1)
+@pytest.mark.parametrize("optimizes_all", [False, True])
+def test_phases_have_the_learning_rates_of_lambda_lr(optimizes_all: bool, tmp_path: Path) -> None:
+    reference = fit(Net(function_of_the_curve, optimizes_all=optimizes_all), tmp_path / "torch")
+    module = fit(Net(lambda_lr, optimizes_all=optimizes_all), tmp_path / "curve")
+    assert [len(lrs) for lrs in module.lrs] == [1] * 8 + [2] * 8 + [3] * 8
+    for lrs, expected in zip(module.lrs, reference.lrs, strict=True):
+        np.testing.assert_array_max_ulp(np.float32(lrs), np.float32(expected), 1)
 
 
 @pytest.mark.skipif(
     Version(metadata.version("finetuning-scheduler")) < Version("2.14"),
     reason="older versions add the groups again when they resume, under torch's LambdaLR too",
 )
-def test_phases_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizes_all", [False, True])
+def test_phases_resume(optimizes_all: bool, tmp_path: Path) -> None:
     """Between the two unfreezings."""
-    uninterrupted = fit(lambda_lr, tmp_path / "uninterrupted")
+    uninterrupted = fit(Net(lambda_lr, optimizes_all=optimizes_all), tmp_path / "uninterrupted")
     folder = tmp_path / "interrupted"
-    before = fit(lambda_lr, folder, interrupted_at=3)
-    after = fit(lambda_lr, folder, ckpt_path=folder / "last.ckpt", weights_only=False)
+    before = fit(Net(lambda_lr, optimizes_all=optimizes_all), folder, interrupted_at=3)
+    after = Net(lambda_lr, optimizes_all=optimizes_all)
+    fit(after, folder, ckpt_path=folder / "last.ckpt", weights_only=False)
     assert before.lrs + after.lrs == uninterrupted.lrs
     assert equal_trees(list(after.parameters()), list(uninterrupted.parameters()))
