@@ -26,7 +26,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR
+from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, LambdaLR, LRScheduler, SequentialLR
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
@@ -1284,6 +1284,45 @@ def changes_bases_inside_a_sequence(run: Run) -> None:
         part.base_lrs = [base * 0.5 for base in part.base_lrs]
 
 
+def sequence(run: Run) -> None:
+    run.optimizer = resumed(run).optimizer
+    parts = [run.kind(run.optimizer, run.curve) for _ in range(2)]
+    run.scheduler = SequentialLR(run.optimizer, parts, milestones=[6])
+
+
+def resumes_a_sequence(run: Run, updates: int, *, optimizer_first: bool) -> None:
+    sequence(run)
+    run.train(updates)
+    states = copy.deepcopy((run.optimizer.state_dict(), run.scheduler.state_dict()))
+    run.scheduler = run.scheduler._schedulers[0]
+    sequence(run)
+    if optimizer_first:
+        run.optimizer.load_state_dict(states[0])
+    run.scheduler.load_state_dict(states[1])
+    if not optimizer_first:
+        run.optimizer.load_state_dict(states[0])
+
+
+@same()
+def resumes_in_the_first_part_of_a_sequence(run: Run) -> None:
+    resumes_a_sequence(run, 3, optimizer_first=True)
+
+
+@same()
+def resumes_in_the_second_part_of_a_sequence(run: Run) -> None:
+    resumes_a_sequence(run, 9, optimizer_first=True)
+
+
+@same()
+def resumes_a_sequence_scheduler_first(run: Run) -> None:
+    resumes_a_sequence(run, 9, optimizer_first=False)
+
+
+@same()
+def halves_the_learning_rates_in_a_chain(run: Run) -> None:
+    run.scheduler = ChainedScheduler([run.scheduler, ExponentialLR(run.optimizer, 0.5)])
+
+
 @same()
 def takes_turns_with_another_scheduler(run: Run) -> None:
     """Two phases, each with its own scheduler of the same optimizer."""
@@ -1360,7 +1399,7 @@ def compare(idiom: Idiom, setup: str, data: st.DataObject, updates: int) -> list
 
 
 @each_setup(SAME)
-@examples(12)
+@examples(8)
 @given(updates=st.integers(0, 30), data=st.data())
 def test_idiom_has_the_learning_rates_of_lambda_lr(
     idiom: Idiom, setup: str, updates: int, data: st.DataObject
@@ -1369,7 +1408,7 @@ def test_idiom_has_the_learning_rates_of_lambda_lr(
 
 
 @each_setup(WARNING)
-@examples(12)
+@examples(8)
 @given(updates=st.integers(0, 30), data=st.data())
 def test_idiom_warns_and_has_the_learning_rates(
     idiom: Idiom, setup: str, updates: int, data: st.DataObject
@@ -1381,7 +1420,7 @@ def test_idiom_warns_and_has_the_learning_rates(
 
 @pytest.mark.filterwarnings("ignore")
 @each_setup(WRONG)
-@examples(12)
+@examples(8)
 @given(updates=st.integers(0, 30), data=st.data())
 def test_idiom_is_an_error(idiom: Idiom, setup: str, updates: int, data: st.DataObject) -> None:
     curve, lrs = data.draw(settings_of(setup))
