@@ -7,6 +7,7 @@ from typing import Any, cast
 from plateau_jax.clocks.rules import HoldUntilFlat, Rule
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
+from plateau_jax.validation.pickles import restore
 
 MAX_CONSUMED = 2**62
 """The largest unit, and the largest sum of counts: `TrainStep` counts in int64 on the device."""
@@ -53,6 +54,8 @@ class DataClock:
         if self.count is not None:
             count = checks.in_range("count", self.count, 1, MAX_COUNT)
             object.__setattr__(self, "count", count)
+
+    __setstate__ = restore
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""

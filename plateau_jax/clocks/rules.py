@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, Literal, cast, get_args
 
 from plateau_jax.validation import checks
+from plateau_jax.validation.pickles import restore
 
 ThresholdMode = Literal["rel", "abs"]
 
@@ -77,6 +78,8 @@ class HoldUntilFlat:
             limit=limit,
         )
 
+    __setstate__ = restore
+
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
         return {"kind": "hold_until_flat", **asdict(self)}
@@ -147,6 +150,8 @@ class HoldBelow:
         if self.steps is None:
             return cast("Any", self.value)
         return ((cast("float", self.value), self.steps),)
+
+    __setstate__ = restore
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""

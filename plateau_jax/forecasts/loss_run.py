@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.forecasts.logs import LogTable, curve_of, peak_of, read_losses, read_lrs
 from plateau_jax.theory.curve_parts import largest_multiplier
@@ -69,9 +69,9 @@ class LossRun:
     """The first step with a learning rate in the log; None if the curve is not from the log."""
 
     def __init__(
-        self, curve: Curve, peak_value: float, steps: ArrayLike, losses: ArrayLike
+        self, curve: AnyCurve, peak_value: float, steps: ArrayLike, losses: ArrayLike
     ) -> None:
-        check_curve("curve", curve)
+        curve = as_curve("curve", curve)
         peak = float(checks.number("peak_value", peak_value))
         if not checks.peak("peak_value", peak) > 0:
             raise ValueError(checks.must("peak_value", peak_value, "be positive"))
@@ -92,7 +92,7 @@ class LossRun:
     def read(
         cls,
         source: str | PathLike[str] | Iterable[Mapping[str, Any]],
-        curve: Curve | None = None,
+        curve: AnyCurve | None = None,
         peak_value: float | None = None,
         *,
         step: str | None = None,
@@ -131,7 +131,7 @@ class LossRun:
         array([ 50, 100])
         """
         if curve is not None:
-            check_curve("curve", curve)
+            curve = as_curve("curve", curve)
         elif peak_value is not None:
             raise ValueError("peak_value= without curve=: give both, or neither")
         table = LogTable.read(source, step)

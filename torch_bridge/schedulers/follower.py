@@ -14,7 +14,7 @@ from torch_bridge.clocks.saved_states import (
     read_records,
     reading_state_of,
 )
-from torch_bridge.curve_api import CheckedClock, Curve, checks, warn
+from torch_bridge.curve_api import AnyCurve, CheckedClock, Curve, as_curves, checks, warn
 from torch_bridge.param_groups import GroupOption, groups_of
 from torch_bridge.schedulers.group_curves import GroupCurves
 
@@ -70,10 +70,10 @@ class follow:
     """
 
     def __init__(
-        self, optimizer: Optimizer, key: str | tuple[str, int], curve: Curve | Sequence[Curve]
+        self, optimizer: Optimizer, key: str | tuple[str, int], curve: AnyCurve | Sequence[AnyCurve]
     ) -> None:
         groups_of(optimizer)  # checks it before the other arguments
-        self._group_curves = GroupCurves(optimizer, _option(key), curve)
+        self._group_curves = GroupCurves(optimizer, _option(key), as_curves("curve", curve))
         self._move_to(0)
 
     @property

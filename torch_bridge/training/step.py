@@ -15,7 +15,7 @@ from torch_bridge.clocks.saved_states import (
     reading_state_of,
     warn_of_different_peaks,
 )
-from torch_bridge.curve_api import MAX_CONSUMED, AnyClock, Curve, check_clock, checks, warn
+from torch_bridge.curve_api import MAX_CONSUMED, AnyClock, AnyCurve, check_clock, checks, warn
 from torch_bridge.distributed.distribution import parallelism_of
 from torch_bridge.distributed.parallelism import Sharded, check_shardable
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
@@ -50,7 +50,7 @@ from torch_bridge.training.update import Update
 
 OnNonfinite = Literal["skip", "raise"]
 Synchronize = Literal["update", "micro"]
-CurvesOfGroups = Curve | Sequence[Curve]
+CurvesOfGroups = AnyCurve | Sequence[AnyCurve]
 
 
 class TrainStep:
