@@ -7,7 +7,7 @@ from typing import Any, cast
 from plateau_jax.clocks.rules import HoldUntilFlat, Rule
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
-from plateau_jax.validation.pickles import restore
+from plateau_jax.validation.storable import storable
 
 MAX_CONSUMED = 2**62
 """The largest unit, and the largest sum of counts: `TrainStep` counts in int64 on the device."""
@@ -16,6 +16,7 @@ MAX_COUNT = MAX_CONSUMED - 1
 """The largest count of an update: `MAX_CONSUMED` plus such a count fits into int64."""
 
 
+@storable
 @dataclass(frozen=True)
 class DataClock:
     """A clock that counts samples or tokens, `unit` of them for each step of the curve.
@@ -54,8 +55,6 @@ class DataClock:
         if self.count is not None:
             count = checks.in_range("count", self.count, 1, MAX_COUNT)
             object.__setattr__(self, "count", count)
-
-    __setstate__ = restore
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""

@@ -6,11 +6,12 @@ from itertools import pairwise
 from typing import Any, Literal, cast, get_args
 
 from plateau_jax.validation import checks
-from plateau_jax.validation.pickles import restore
+from plateau_jax.validation.storable import storable
 
 ThresholdMode = Literal["rel", "abs"]
 
 
+@storable
 @dataclass(frozen=True)
 class HoldUntilFlat:
     """Hold the curve at the first step of each flat part until a metric stops improving.
@@ -78,13 +79,12 @@ class HoldUntilFlat:
             limit=limit,
         )
 
-    __setstate__ = restore
-
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
         return {"kind": "hold_until_flat", **asdict(self)}
 
 
+@storable
 @dataclass(frozen=True)
 class HoldBelow:
     """Hold the curve at its step for a number of updates once a metric has fallen to a value.
@@ -150,8 +150,6 @@ class HoldBelow:
         if self.steps is None:
             return cast("Any", self.value)
         return ((cast("float", self.value), self.steps),)
-
-    __setstate__ = restore
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""

@@ -9,11 +9,12 @@ from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
 from plateau_jax.numerics.exact import Level, scaled
 from plateau_jax.table.exact_segments import first_step_at_or_below, highest_level
 from plateau_jax.validation import checks
-from plateau_jax.validation.pickles import restore
+from plateau_jax.validation.storable import storable
 
 _HALF = Level("0.5")
 
 
+@storable
 @dataclass(frozen=True)
 class BatchPlan:
     """A schedule of batch sizes, by the number of samples or tokens consumed so far.
@@ -50,8 +51,6 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", check_pairs(self.pairs))
-
-    __setstate__ = restore
 
     def __call__(self, consumed: int) -> int:
         """Return the batch of the next update.

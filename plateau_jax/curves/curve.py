@@ -18,7 +18,6 @@ from plateau_jax.table.exact_segments import ExactSegment
 from plateau_jax.table.segments import Segments
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
-from plateau_jax.validation.pickles import restore
 
 
 class Curve(ABC):
@@ -495,8 +494,6 @@ class Curve(ABC):
         # Pickles and copies hold only the arguments, from which rows and tables are computed again.
         # As plain values, they name no other class that `torch.load(weights_only=True)` must allow.
         return serialization.plain_arguments_of(self)
-
-    __setstate__ = restore
 
 
 class _ProtectedDict(dict[str, Any]):

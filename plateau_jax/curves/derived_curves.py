@@ -11,8 +11,10 @@ from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_se
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP, Message
 from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.storable import storable
 
 
+@storable
 @final
 @dataclass(frozen=True, repr=False)
 class Cooldown(Curve, kind="cooldown"):
@@ -71,6 +73,7 @@ def _rows_until(curve: Curve, step: int) -> list[ExactSegment]:
     return rows
 
 
+@storable
 @final
 @dataclass(frozen=True, repr=False)
 class Then(Curve, kind="then"):
@@ -112,6 +115,7 @@ class Then(Curve, kind="then"):
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
 
 
+@storable
 @final
 @dataclass(frozen=True, repr=False)
 class Part(Curve, kind="part"):

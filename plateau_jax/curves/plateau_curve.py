@@ -25,6 +25,7 @@ from plateau_jax.validation.checks import (
     short_repr,
 )
 from plateau_jax.validation.curve_warning import warn, warn_of_lr
+from plateau_jax.validation.storable import storable
 
 WarmupShape = Literal["linear", "cosine"]
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         def __set__(self, curve: object, value: int | str) -> None: ...
 
 
+@storable
 @final
 @dataclass(frozen=True)
 class PlateauCurve(Curve):

@@ -16,6 +16,7 @@ from plateau_jax.table.exact_segments import (
     nonempty_segments,
 )
 from plateau_jax.validation import checks
+from plateau_jax.validation.storable import storable
 
 _MAX_FACTOR = 2**31
 
@@ -24,6 +25,7 @@ _HIGHEST = Level("1.000000000000001")
 1.4142135623730951 is 1 + 7·10⁻¹⁷."""
 
 
+@storable
 @final
 @dataclass(frozen=True, repr=False)
 class ScaledCurve(Curve, kind="scaled"):

@@ -28,6 +28,7 @@ from plateau_jax.validation.checks import (
     ratio,
 )
 from plateau_jax.validation.curve_warning import suppress_warnings, warn, warn_of_lr
+from plateau_jax.validation.storable import storable
 
 
 class Stage(NamedTuple):
@@ -51,6 +52,7 @@ class Stage(NamedTuple):
         return repr(tuple(self))
 
 
+@storable
 @final
 @dataclass(frozen=True)
 class StagedCurve(Curve, kind="staged"):

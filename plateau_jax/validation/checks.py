@@ -100,7 +100,7 @@ def integer(path: Path | str, value: Any, requirement: str = "be an integer") ->
     if not isinstance(value, bool | np.bool_):
         with suppress(TypeError):
             return operator.index(value)
-    if isinstance(value, float | np.floating) and value.is_integer() and abs(value) < 2**63:
+    if isinstance(value, float | np.floating) and value.is_integer() and -(2**63) < value < 2**63:
         # TOML, JSON and OmegaConf read 2e5 as a float.
         requirement = f"{requirement}: write {value:.0f}"
     raise TypeError(must(path, value, requirement))
