@@ -1,11 +1,10 @@
-"""Allows `torch.load(weights_only=True)` to read curves, clocks, rules and batch plans.
-
-`torch_bridge` imports this module first: a program that loads a checkpoint may not have used any
-of its names yet. The constructors of these classes check what a file says.
-"""
+"""Lets `torch.load(weights_only=True)` read curves, clocks, rules and batch plans."""
 
 import torch
 
 from torch_bridge.curve_api import VALUE_CLASSES
 
-torch.serialization.add_safe_globals(VALUE_CLASSES)
+
+def allow_values() -> None:
+    """Add the classes to torch's list; their constructors check what a file says."""
+    torch.serialization.add_safe_globals(VALUE_CLASSES)
