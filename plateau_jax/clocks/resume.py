@@ -24,7 +24,7 @@ def resume_record(
     contain such a record for each parameter group, under `"records"`.
 
     Args:
-        curve: The curve of `optax_schedule` or `scale_by_curve`.
+        curve: The curve of `optax_schedule` or `scale_by_curve`, or a mapping that describes it.
         peak_value: The peak learning rate; None to leave it out of the comparison.
         clock: As in `scale_by_curve`.
 

@@ -146,7 +146,8 @@ class BatchPlan:
         (arXiv:2205.10287); the exponent 1, for SGD, Goyal et al. 2017 (arXiv:1706.02677).
 
         Args:
-            curve: The curve, in steps of `unit` samples or tokens.
+            curve: The curve, or a mapping that `Curve.from_dict` reads, in steps of `unit` samples
+                or tokens.
             unit: Samples or tokens per step, at least 1; every threshold must be a multiple of it.
             reference: The batch at which the peak was tuned, at least 1.
             exponent: Above 0 and at most 2, read as the decimal that you write.
@@ -188,7 +189,8 @@ class BatchPlan:
         at equal FLOPs, below the critical batch size.
 
         Args:
-            curve: The curve, in steps of `unit` samples or tokens.
+            curve: The curve, or a mapping that `Curve.from_dict` reads, in steps of `unit` samples
+                or tokens.
             batch: The first batch, in samples or tokens, at least 1.
             unit: Samples or tokens per step, at least 1.
             largest: The largest batch allowed, at least `batch`.

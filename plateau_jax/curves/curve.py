@@ -243,7 +243,7 @@ class Curve(ABC):
         restarts: SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
         Args:
-            other: The curve that follows.
+            other: The curve that follows, or a mapping that `from_dict` reads.
             scale: Factor for the levels of `other`, above 0 and at most 1.
 
         Returns:
@@ -347,7 +347,7 @@ class Curve(ABC):
         levels. For step 0 the result is True.
 
         Args:
-            other: The curve to compare with.
+            other: The curve to compare with, or a mapping that `from_dict` reads.
             step: The first step that is not compared; at least 0.
 
         Raises:
@@ -368,7 +368,7 @@ class Curve(ABC):
         """Return the largest step for which `same_until` is True; None if it is True for all.
 
         Args:
-            other: The curve to compare with.
+            other: The curve to compare with, or a mapping that `from_dict` reads.
 
         Raises:
             TypeError: `other` is not a curve.
@@ -455,6 +455,8 @@ class Curve(ABC):
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """Build the curve that `to_dict` or a configuration file describes.
+
+        Every function that takes a curve takes such a mapping too.
 
         `Curve.from_dict` accepts every kind of curve, `PlateauCurve.from_dict` only a
         `PlateauCurve`, and `StagedCurve.from_dict` only a `StagedCurve`.
@@ -553,7 +555,7 @@ def stack(curves: Iterable[AnyCurve]) -> Segments:
     curves need is zero for the others.
 
     Args:
-        curves: At least one curve.
+        curves: At least one curve, or mapping that `Curve.from_dict` reads.
 
     Returns:
         One table, a pytree of int32 arrays.

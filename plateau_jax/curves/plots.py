@@ -28,7 +28,8 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     black and white.
 
     Args:
-        curves: Curves, or one list of curves, or one mapping from names to curves.
+        curves: Curves, or one list of curves, or one mapping from names to curves. A mapping that
+            `Curve.from_dict` reads stands for a curve.
         peak_value: The peak learning rate, by which the curves are multiplied.
         ax: The matplotlib Axes to draw into; the current ones by default. Limits that you set are
             kept.

@@ -221,8 +221,8 @@ class LossFit:
         one run, d is 0. k is 0.01 loss ∣log₂(peak/peak of the nearest run)∣.
 
         Args:
-            curve: Any curve with more than a tenth of the steps of the longest run, and at most
-                four times as many.
+            curve: Any curve, or a mapping that describes it, with more than a tenth of the steps of
+                the longest run, and at most four times as many.
             peak_value: The peak learning rate of the curve; by default that of the runs. The
                 largest learning rate must be within a factor of 1.5 of that of a run.
 

@@ -37,7 +37,7 @@ class LossRun:
     noisier: log their mean since the last logged loss, not an EMA or a running mean.
 
     Args:
-        curve: The curve of the learning rates.
+        curve: The curve of the learning rates, or a mapping that `Curve.from_dict` reads.
         peak_value: The peak learning rate, positive; the run used peak_value · curve(step).
         steps: Integers, shape (n,), increasing: the loss at step t was measured after t updates.
         losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first loss
@@ -107,9 +107,9 @@ class LossRun:
         Args:
             source: The path of a CSV file with commas, or of JSON lines; or rows: a list of
                 dictionaries, such as that of a `MetricLog`, or a pandas data frame.
-            curve: The curve of the run. Without it the learning rates of the log are used, with
-                straight lines between them; the sums of the law then leave out the updates before
-                the first logged learning rate.
+            curve: The curve of the run, or a mapping that describes it. Without it the learning
+                rates of the log are used, with straight lines between them; the sums of the law
+                then leave out the updates before the first logged learning rate.
             peak_value: The peak learning rate of the curve; by default, the one with which the
                 curve reaches the largest learning rate of the log.
             step: The column of steps, the numbers of updates: by default `step`, `global_step`,

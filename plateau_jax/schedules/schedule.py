@@ -76,8 +76,8 @@ def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Arra
     and `scan`; an eager call is a single jitted call. It can be pickled.
 
     Args:
-        curve: The curve. For one from `BatchPlan.scale` use `scale_by_curve`: an optimizer counts
-            updates.
+        curve: The curve, or a mapping that `Curve.from_dict` reads. For one from `BatchPlan.scale`
+            use `scale_by_curve`: an optimizer counts updates.
         peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced
             scalar is rounded too, but its range is not checked.
 

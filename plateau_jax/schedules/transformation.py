@@ -98,7 +98,7 @@ def scale_by_curve(
     Updates keep their dtype.
 
     Args:
-        curve: The curve.
+        curve: The curve, or a mapping that `Curve.from_dict` reads.
         peak_value: As in `optax_schedule`.
         clock: A `DataClock`; or a `HoldUntilFlat`, a `HoldBelow` or a list of them, each of which
             sees every update and counts independently. None: each update is a step of the curve;

@@ -114,8 +114,9 @@ def compare(*curves: Any) -> Comparison:
     arXiv:2501.18965.
 
     Args:
-        curves: Curves, or one list of curves, or one mapping from names to curves. A curve without
-            a name is named after its differences from the others.
+        curves: Curves, or one list of curves, or one mapping from names to curves. A mapping that
+            `Curve.from_dict` reads stands for a curve. A curve without a name is named after its
+            differences from the others.
 
     Returns:
         Three tuples with an entry per curve, `names`, `bounds` and `peaks`, and two numbers of the

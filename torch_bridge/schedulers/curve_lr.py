@@ -68,7 +68,8 @@ class lambda_lr(LambdaLR):
 
     Args:
         optimizer: Any torch optimizer.
-        curve: One curve for all parameter groups, or a sequence with one for each.
+        curve: One curve for all parameter groups, or a sequence with one for each. A mapping that
+            `Curve.from_dict` reads stands for a curve.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
         clock: A `DataClock`; or, under one curve for all groups, a `HoldUntilFlat`, a `HoldBelow`

@@ -42,7 +42,7 @@ class follow:
     Args:
         optimizer: Any torch optimizer.
         key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
-        curve: One curve for all parameter groups, or a sequence with one for each.
+        curve: As in `lambda_lr`.
 
     Attributes:
         curves: The curve of each group.
