@@ -1,6 +1,9 @@
 """Mappings that describe curves: every place that takes a curve takes them too, in both packages."""
 
+import ast
 import dataclasses
+import json
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -199,6 +202,20 @@ def test_omegaconf_writes_curves_in_lists_as_mappings(curve):
     np.testing.assert_equal(stack(curves).columns(), stack([curve, BASE]).columns())
     config = omegaconf.OmegaConf.create({"curve": curve.to_dict(), "other": "${curve}"})
     assert BASE.then(config.other) == BASE.then(curve)
+
+
+# Arguments of a scheduler's class as trainers write them: kohya's sd-scripts and OneTrainer read Python
+# literals, others JSON.
+LITERALS = {"curve": "{'kind': 'wsd', 'total_steps': 100, 'warmup_steps': '5%', 'decay_steps': 20}"}
+JSON = '{"curve": {"kind": "wsd", "total_steps": 100, "warmup_steps": "5%", "decay_steps": 20}}'
+
+
+def test_trainer_builds_a_scheduler_from_text():
+    scheduler_class = import_module("torch_bridge").lambda_lr
+    of_literals = {name: ast.literal_eval(text) for name, text in LITERALS.items()}
+    for arguments in (of_literals, json.loads(JSON)):
+        scheduler = scheduler_class(_optimizer(), last_epoch=-1, **arguments)
+        assert scheduler.curves == [StagedCurve.wsd(100, warmup_steps=5, decay_steps=20)]
 
 
 def test_omegaconf_names_missing_values():
