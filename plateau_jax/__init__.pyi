@@ -10,7 +10,10 @@ from plateau_jax.clocks.rules import (
     HoldUntilFlat as HoldUntilFlat,
 )
 from plateau_jax.curves.batch_plan import BatchPlan as BatchPlan
-from plateau_jax.curves.curve import Curve as Curve
+from plateau_jax.curves.curve import (
+    Curve as Curve,
+    stack as stack,
+)
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
 from plateau_jax.curves.plots import plot as plot
 from plateau_jax.curves.staged_curve import StagedCurve as StagedCurve
@@ -24,7 +27,6 @@ from plateau_jax.schedules.schedule import (
     optax_schedule as optax_schedule,
 )
 from plateau_jax.schedules.transformation import scale_by_curve as scale_by_curve
-from plateau_jax.table.segments import stack as stack
 from plateau_jax.theory.comparison import compare as compare
 from plateau_jax.validation.curve_warning import CurveWarning as CurveWarning
 

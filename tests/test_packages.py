@@ -153,6 +153,24 @@ for absent, statements in {[case[:2] for case in MISSING]}:
         assert message == expected, statements
 
 
+@pytest.mark.slow
+def test_import_of_torch_bridge_allows_its_values():
+    """A program that loads a checkpoint needs no other name before."""
+    printed = run("""
+import io, torch, plateau_jax as p
+curve = p.PlateauCurve(9)
+curves = [curve, p.StagedCurve([(9, 1.0)]), curve.cooldown(3, 4), curve.then(curve), curve.part(3)]
+curves.append(p.BatchPlan([(0, 8)]).scale(curve, 8, reference=8))
+values = [p.BatchPlan([(0, 8)]), p.DataClock(8), p.HoldBelow(0.5, 9), p.HoldUntilFlat(5, limit=9)]
+file = io.BytesIO()
+torch.save(curves + values, file)
+file.seek(0)
+import torch_bridge
+print(torch.load(file, weights_only=True) == curves + values)
+""")
+    assert printed == "True\n"
+
+
 @pytest.mark.parametrize("name", ["jax", "jaxlib", None])
 def test_error_that_pip_cannot_fix_is_kept(name):
     error = ModuleNotFoundError("jax requires jaxlib to be installed", name=name)

@@ -1,6 +1,8 @@
 """Everything that this package imports from `plateau_jax`."""
 
-from plateau_jax import Curve, stack
+from typing import Any
+
+from plateau_jax import BatchPlan, Curve, DataClock, HoldBelow, HoldUntilFlat, stack
 from plateau_jax.clocks.clock import (
     MAX_CONSUMED,
     MAX_COUNT,
@@ -21,6 +23,8 @@ from plateau_jax.clocks.resume import (
     shortest_decimal,
 )
 from plateau_jax.clocks.rules import Rule
+from plateau_jax.curves.curve import AnyCurve, as_curves
+from plateau_jax.curves.serialization import CURVE_CLASSES
 from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
 from plateau_jax.table.fixed_point import CHUNK, evaluate as evaluate_table
 from plateau_jax.table.segments import Segments, decode_table
@@ -32,13 +36,16 @@ __all__ = [
     "HOST",
     "MAX_CONSUMED",
     "MAX_COUNT",
+    "VALUE_CLASSES",
     "AnyClock",
+    "AnyCurve",
     "CheckedClock",
     "Curve",
     "Operations",
     "Record",
     "Rule",
     "Segments",
+    "as_curves",
     "check_clock",
     "check_consumed",
     "checks",
@@ -58,3 +65,6 @@ __all__ = [
     "stack",
     "warn",
 ]
+
+VALUE_CLASSES: list[Any] = [*CURVE_CLASSES.values(), BatchPlan, DataClock, HoldBelow, HoldUntilFlat]
+"""The classes of curves, clocks, rules and batch plans, whose pickles hold only plain values."""

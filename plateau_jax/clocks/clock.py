@@ -7,6 +7,7 @@ from typing import Any, cast
 from plateau_jax.clocks.rules import HoldUntilFlat, Rule
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
+from plateau_jax.validation.storable import storable
 
 MAX_CONSUMED = 2**62
 """The largest unit, and the largest sum of counts: `TrainStep` counts in int64 on the device."""
@@ -15,6 +16,7 @@ MAX_COUNT = MAX_CONSUMED - 1
 """The largest count of an update: `MAX_CONSUMED` plus such a count fits into int64."""
 
 
+@storable
 @dataclass(frozen=True)
 class DataClock:
     """A clock that counts samples or tokens, `unit` of them for each step of the curve.

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
-from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import Message, Path, short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 
 def resume_record(
-    curve: Curve, peak_value: Any = None, clock: AnyClock | None = None
+    curve: AnyCurve, peak_value: Any = None, clock: AnyClock | None = None
 ) -> dict[str, Any]:
     """Return the record of a run for `check_resume`; save it next to the optax state.
 
@@ -24,7 +24,7 @@ def resume_record(
     contain such a record for each parameter group, under `"records"`.
 
     Args:
-        curve: The curve of `optax_schedule` or `scale_by_curve`.
+        curve: The curve of `optax_schedule` or `scale_by_curve`, or a mapping that describes it.
         peak_value: The peak learning rate; None to leave it out of the comparison.
         clock: As in `scale_by_curve`.
 
@@ -41,7 +41,7 @@ def resume_record(
     {'curve': {'kind': 'staged', 'stages': [[10, 1.0, 'linear']], 'start': 0.0},
      'peak_value': 0.0003, 'clock': {'kind': 'data', 'unit': 64, 'count': None}}
     """
-    check_curve("curve", curve)
+    curve = as_curve("curve", curve)
     return dump_record(curve, peak_value, check_clock(clock, [curve]))
 
 

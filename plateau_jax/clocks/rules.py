@@ -6,10 +6,12 @@ from itertools import pairwise
 from typing import Any, Literal, cast, get_args
 
 from plateau_jax.validation import checks
+from plateau_jax.validation.storable import storable
 
 ThresholdMode = Literal["rel", "abs"]
 
 
+@storable
 @dataclass(frozen=True)
 class HoldUntilFlat:
     """Hold the curve at the first step of each flat part until a metric stops improving.
@@ -82,6 +84,7 @@ class HoldUntilFlat:
         return {"kind": "hold_until_flat", **asdict(self)}
 
 
+@storable
 @dataclass(frozen=True)
 class HoldBelow:
     """Hold the curve at its step for a number of updates once a metric has fallen to a value.

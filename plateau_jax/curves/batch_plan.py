@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plateau_jax.curves.curve import Curve, check_curve, check_unit
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve, check_unit
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
 from plateau_jax.numerics.exact import Level, scaled
 from plateau_jax.table.exact_segments import first_step_at_or_below, highest_level
 from plateau_jax.validation import checks
+from plateau_jax.validation.storable import storable
 
 _HALF = Level("0.5")
 
 
+@storable
 @dataclass(frozen=True)
 class BatchPlan:
     """A schedule of batch sizes, by the number of samples or tokens consumed so far.
@@ -123,7 +125,7 @@ class BatchPlan:
         ends = [threshold for threshold, _ in self.pairs[1:]]
         return list(zip(batches, [*ends, None], strict=True))
 
-    def scale(self, curve: Curve, unit: int, *, reference: int, exponent: float = 0.5) -> Curve:
+    def scale(self, curve: AnyCurve, unit: int, *, reference: int, exponent: float = 0.5) -> Curve:
         """Return the curve with its learning rates scaled by the batch sizes of the plan.
 
             scaled(step) = curve(step) · (plan(step · unit) / reference)^exponent
@@ -144,7 +146,8 @@ class BatchPlan:
         (arXiv:2205.10287); the exponent 1, for SGD, Goyal et al. 2017 (arXiv:1706.02677).
 
         Args:
-            curve: The curve, in steps of `unit` samples or tokens.
+            curve: The curve, or a mapping that `Curve.from_dict` reads, in steps of `unit` samples
+                or tokens.
             unit: Samples or tokens per step, at least 1; every threshold must be a multiple of it.
             reference: The batch at which the peak was tuned, at least 1.
             exponent: Above 0 and at most 2, read as the decimal that you write.
@@ -167,10 +170,11 @@ class BatchPlan:
         >>> scaled([0, 49, 50, 75]), scaled.unit
         (array([0.5  , 0.255, 0.5  , 0.25 ], dtype=float32), 8)
         """
+        curve = as_curve("curve", curve)
         return ScaledCurve(curve, self.pairs, unit, reference=reference, exponent=exponent)
 
     @classmethod
-    def seesaw(cls, curve: Curve, batch: int, *, unit: int, largest: int) -> "BatchPlan":
+    def seesaw(cls, curve: AnyCurve, batch: int, *, unit: int, largest: int) -> "BatchPlan":
         """Return a plan that doubles the batch each time the curve has halved.
 
         The k-th doubling takes place at the first step from which the curve stays at or below 2⁻ᵏ
@@ -185,7 +189,8 @@ class BatchPlan:
         at equal FLOPs, below the critical batch size.
 
         Args:
-            curve: The curve, in steps of `unit` samples or tokens.
+            curve: The curve, or a mapping that `Curve.from_dict` reads, in steps of `unit` samples
+                or tokens.
             batch: The first batch, in samples or tokens, at least 1.
             unit: Samples or tokens per step, at least 1.
             largest: The largest batch allowed, at least `batch`.
@@ -203,7 +208,7 @@ class BatchPlan:
         >>> [(threshold // 32, batch) for threshold, batch in plan.pairs]
         [(0, 32), (5000, 64), (6667, 128), (7700, 256)]
         """
-        curve = check_curve("curve", curve)
+        curve = as_curve("curve", curve)
         batch = checks.at_least("batch", batch, 1)
         unit = checks.at_least("unit", unit, 1)
         check_unit(curve, unit)

@@ -3,7 +3,7 @@
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Self, cast, overload
 
 import numpy as np
@@ -233,7 +233,7 @@ class Curve(ABC):
         """
         return serialization.CURVE_CLASSES["cooldown"](self, at, steps, to=to, shape=shape)
 
-    def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
+    def then(self, other: "AnyCurve", *, scale: float = 1.0) -> "Curve":
         """Return a curve that follows this one to its end, then `other` times `scale`.
 
             curve(step)                          for step < total_steps
@@ -243,7 +243,7 @@ class Curve(ABC):
         restarts: SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
         Args:
-            other: The curve that follows.
+            other: The curve that follows, or a mapping that `from_dict` reads.
             scale: Factor for the levels of `other`, above 0 and at most 1.
 
         Returns:
@@ -335,7 +335,7 @@ class Curve(ABC):
         """
         return averaging_weights.weights(self.rows, self, steps)
 
-    def same_until(self, other: "Curve", step: int) -> bool:
+    def same_until(self, other: "AnyCurve", step: int) -> bool:
         """Return True if both curves give the same float32 at every step below `step`.
 
         Then a run that was saved under one of them at or before `step` can resume under the other.
@@ -347,7 +347,7 @@ class Curve(ABC):
         levels. For step 0 the result is True.
 
         Args:
-            other: The curve to compare with.
+            other: The curve to compare with, or a mapping that `from_dict` reads.
             step: The first step that is not compared; at least 0.
 
         Raises:
@@ -364,11 +364,11 @@ class Curve(ABC):
         difference = self.first_difference(other)
         return difference is None or step <= difference
 
-    def first_difference(self, other: "Curve") -> int | None:
+    def first_difference(self, other: "AnyCurve") -> int | None:
         """Return the largest step for which `same_until` is True; None if it is True for all.
 
         Args:
-            other: The curve to compare with.
+            other: The curve to compare with, or a mapping that `from_dict` reads.
 
         Raises:
             TypeError: `other` is not a curve.
@@ -378,7 +378,7 @@ class Curve(ABC):
         >>> curve.first_difference(curve.cooldown(500, 100)), curve.first_difference(curve)
         (501, None)
         """
-        other = check_curve("other", other)
+        other = as_curve("other", other)
         for step, after in exact_segments.differences(self.rows, other.rows):
             has_equal_levels = self._level_at(step) == other._level_at(step)
             if not has_equal_levels or self(step) != other(step):
@@ -456,6 +456,8 @@ class Curve(ABC):
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """Build the curve that `to_dict` or a configuration file describes.
 
+        Every function that takes a curve takes such a mapping too.
+
         `Curve.from_dict` accepts every kind of curve, `PlateauCurve.from_dict` only a
         `PlateauCurve`, and `StagedCurve.from_dict` only a `StagedCurve`.
 
@@ -490,10 +492,10 @@ class Curve(ABC):
         """
         return serialization.curve_from_dict(cls, arguments)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         # Pickles and copies hold only the arguments, from which rows and tables are computed again.
-        arguments = serialization.arguments_of(self)
-        return partial(serialization.rebuild_curve, type(self), arguments), ()
+        # As plain values, they name no other class that `torch.load(weights_only=True)` must allow.
+        return serialization.plain_arguments_of(self)
 
 
 class _ProtectedDict(dict[str, Any]):
@@ -510,11 +512,71 @@ class _ProtectedDict(dict[str, Any]):
         pass
 
 
-def check_curve(name: str, value: Any) -> Curve:
-    """Return the value if it is a curve, else raise a TypeError."""
-    if not isinstance(value, Curve):
-        raise TypeError(checks.must(name, value, "be a Curve"))
-    return value
+AnyCurve = Curve | Mapping[str, Any]
+"""The types of an argument that is a curve: the curve, or what `Curve.from_dict` reads."""
+
+
+def as_curve(path: checks.Path | str, value: Any) -> Curve:
+    """Return a curve as it is, and build the curve that a mapping describes.
+
+    Raises:
+        TypeError: The value is neither; or as `Curve.from_dict`, with the path of the value.
+    """
+    if isinstance(value, Curve):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(checks.must(path, value, "be a Curve"))
+    if isinstance(path, str):
+        path = (path,)
+    return serialization.curve_from_dict(Curve, value, path)
+
+
+def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve]:
+    """Build the curve that a mapping describes, also within sequences of any depth.
+
+    Every other value is returned as it is, for the check of its caller.
+    """
+    if isinstance(value, Mapping):
+        return as_curve(path, cast("Mapping[str, Any]", value))
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
+        return cast("Any", value)
+    if isinstance(path, str):
+        path = (path,)
+    curves: list[Any] = []
+    for index, item in enumerate(cast("Sequence[Any]", value)):
+        curves.append(as_curves((*path, index), item))
+    return curves
+
+
+def stack(curves: Iterable[AnyCurve]) -> Segments:
+    """Stack the tables of several curves for `vmap`: each column is of shape (curves, rows).
+
+    A shorter table repeats its last row, which changes no value. A column that only some
+    curves need is zero for the others.
+
+    Args:
+        curves: At least one curve, or mapping that `Curve.from_dict` reads.
+
+    Returns:
+        One table, a pytree of int32 arrays.
+
+    Raises:
+        TypeError: `curves` is a single curve, or has no order (a set), or holds something that is
+            not a `Curve`.
+        ValueError: `curves` is empty.
+
+    >>> from plateau_jax import PlateauCurve, stack
+    >>> table = stack([PlateauCurve(100), PlateauCurve(100, plateaus=[(50, 30)])])
+    >>> table.begin
+    array([[  0,   0, 100, 100, 100],
+           [  0,   0,  50,  80, 100]], dtype=int32)
+    """
+    if not checks.is_ordered(curves):
+        raise TypeError(checks.must("curves", curves, "be several Curves, in order"))
+    tables = [as_curve(("curves", index), curve).table for index, curve in enumerate(curves)]
+    if not tables:
+        raise ValueError("curves is empty; stack needs at least one Curve")
+    return segments.stack_tables(tables)
 
 
 def check_unit(curve: Curve, unit: int) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import final
 
-from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.curve import Curve, as_curve
 from plateau_jax.curves.serialization import MAX_DEPTH
 from plateau_jax.numerics.exact import as_level, from_decimal, nearest_float32, rounded
 from plateau_jax.shapes import known_shapes
@@ -11,8 +11,10 @@ from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_se
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP, Message
 from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.storable import storable
 
 
+@storable
 @final
 @dataclass(frozen=True, repr=False)
 class Cooldown(Curve, kind="cooldown"):
@@ -26,9 +28,9 @@ class Cooldown(Curve, kind="cooldown"):
     shape: str = "1-sqrt"
 
     def __post_init__(self) -> None:
-        curve = check_curve("curve", self.curve)
-        at = checks.at_least("at", self.at, 0)
-        steps = checks.at_least("steps", self.steps, 1)
+        curve = as_curve("curve", self.curve)
+        at = checks.step_count("at", self.at, 0)
+        steps = checks.step_count("steps", self.steps, 1)
         checks.positive_int("at + steps", at + steps)
         to = checks.ratio("to", self.to)
         shape = known_shapes.canonical_shape("shape", self.shape, known_shapes.SHAPES)
@@ -45,7 +47,7 @@ class Cooldown(Curve, kind="cooldown"):
             raise ValueError(checks.must("to", to, too_high))
         known_shapes.check_defined("shape", shape, "cooldown", start, end)
 
-        self._set(at=at, steps=steps, to=to, shape=shape)
+        self._set(curve=curve, at=at, steps=steps, to=to, shape=shape)
         cooldown = ExactSegment("cooldown", at, steps, start, end, shape)
         rows = [*_rows_until(curve, at), cooldown, flat_segment("end", at + steps, 0, end)]
         self._freeze(rows, depth=depth_above(curve), unit=curve.unit)
@@ -71,6 +73,7 @@ def _rows_until(curve: Curve, step: int) -> list[ExactSegment]:
     return rows
 
 
+@storable
 @final
 @dataclass(frozen=True, repr=False)
 class Then(Curve, kind="then"):
@@ -82,8 +85,8 @@ class Then(Curve, kind="then"):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        curve = check_curve("curve", self.curve)
-        other = check_curve("other", self.other)
+        curve = as_curve("curve", self.curve)
+        other = as_curve("other", self.other)
         scale = checks.number("scale", self.scale)
         if not 0 < scale <= 1:
             raise ValueError(checks.must("scale", scale, "lie in (0, 1]"))
@@ -92,7 +95,7 @@ class Then(Curve, kind="then"):
             total = f"{first} + {other.total_steps}"
             raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
 
-        self._set(scale=scale)
+        self._set(curve=curve, other=other, scale=scale)
         factor = as_level(scale)
         rows = [*curve.rows[:-1], *(row.shifted(first, factor) for row in other.rows)]
         self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other))
@@ -112,6 +115,7 @@ class Then(Curve, kind="then"):
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
 
 
+@storable
 @final
 @dataclass(frozen=True, repr=False)
 class Part(Curve, kind="part"):
@@ -122,14 +126,14 @@ class Part(Curve, kind="part"):
     stop: int | None = None
 
     def __post_init__(self) -> None:
-        curve = check_curve("curve", self.curve)
+        curve = as_curve("curve", self.curve)
         total = curve.total_steps
         stop = total
         if self.stop is not None:
             stop = checks.in_range("stop", self.stop, 1, total)
         start = checks.in_range("start", self.start, 0, stop - 1)
 
-        self._set(start=start, stop=stop)
+        self._set(curve=curve, start=start, stop=stop)
         cut = cut_segments(curve.rows, start, stop)
         rows = [row._replace(begin=row.begin - start) for row in cut]
         level = segment_at(curve.rows, stop).at(stop)

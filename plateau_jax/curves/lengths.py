@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any, TypeGuard
 
 from plateau_jax.numerics.exact import scaled
-from plateau_jax.validation.checks import Message, Path, at_least, integer, must
+from plateau_jax.validation.checks import Message, Path, check_not_tokens, integer, must, step_count
 from plateau_jax.validation.curve_warning import warn
 
 _REST = "rest"
@@ -41,6 +41,7 @@ def length_in_steps(path: Path | str, length: Any, total_steps: int) -> int:
     """Return a length in steps: an integer of any sign, or a percentage of the total."""
     if _is_percentage(length):
         return _percentage_in_steps(path, length, total_steps)
+    check_not_tokens(path, length, 0)
     return integer(path, length, "be an integer, or a percentage of total_steps such as '2%'")
 
 
@@ -57,7 +58,7 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
         path = "stages", index, "steps"
         is_rest = isinstance(length, str) and length == _REST
         if not is_rest and not _is_percentage(length):
-            steps.append(at_least(path, length, 0, requirement))
+            steps.append(step_count(path, length, 0, requirement))
             continue
         if total_steps is None:
             problem = f" = {length!r} is a fraction of all steps, and needs total_steps"

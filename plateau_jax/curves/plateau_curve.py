@@ -12,20 +12,20 @@ from plateau_jax.numerics import exact
 from plateau_jax.numerics.exact import Level, as_level
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, flat_segment
+from plateau_jax.validation import checks
 from plateau_jax.validation.checks import (
     Message,
     Path,
-    at_least,
     integer,
     must,
     number,
     one_of,
     pairs,
-    positive_int,
     ratio,
     short_repr,
 )
 from plateau_jax.validation.curve_warning import warn, warn_of_lr
+from plateau_jax.validation.storable import storable
 
 WarmupShape = Literal["linear", "cosine"]
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         def __set__(self, curve: object, value: int | str) -> None: ...
 
 
+@storable
 @final
 @dataclass(frozen=True)
 class PlateauCurve(Curve):
@@ -131,7 +132,7 @@ class PlateauCurve(Curve):
     decay_shape: str = "cosine"
 
     def __post_init__(self) -> None:
-        total = positive_int("total_steps", self.total_steps)
+        total = checks.total_steps(self.total_steps)
         warmup = length_in_steps("warmup_steps", self.warmup_steps, total)
         if not 0 <= warmup < total:
             limits = f"lie in 0 … total_steps - 1 = {total - 1}, so that a step is left to decay"
@@ -231,8 +232,9 @@ def _check_absolute(plateaus: Any, warmup_steps: int) -> list[tuple[int, int]]:
     """Check pairs (start, length) in steps."""
     checked: list[tuple[int, int]] = []
     for path, start, length in pairs("absolute_plateaus", plateaus, "(start, length) in steps"):
+        checks.check_not_tokens((*path, "start"), start, 0)
         start = integer((*path, "start"), start)
-        length = at_least((*path, "length"), length, 0)
+        length = checks.step_count((*path, "length"), length, 0)
         if start < warmup_steps:
             too_early = f"not start before the warmup ends, at step {warmup_steps}"
             raise ValueError(must(path, (start, length), too_early))

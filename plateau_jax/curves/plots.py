@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast, overload
 
-from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.serialization import describes_curve
 from plateau_jax.drawing import axes
 from plateau_jax.drawing.sampling import CurveToDraw
 from plateau_jax.validation.checks import short_repr
@@ -11,10 +12,14 @@ from plateau_jax.validation.checks import short_repr
 
 @overload
 def plot(
-    curves: Iterable[Curve] | Mapping[str, Curve], /, *, peak_value: float = 1.0, ax: Any = None
+    curves: Iterable[AnyCurve] | Mapping[str, AnyCurve],
+    /,
+    *,
+    peak_value: float = 1.0,
+    ax: Any = None,
 ) -> Any: ...
 @overload
-def plot(*curves: Curve, peak_value: float = 1.0, ax: Any = None) -> Any: ...
+def plot(*curves: AnyCurve, peak_value: float = 1.0, ax: Any = None) -> Any: ...
 def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     """Plot learning rates, peak_value · curve(step), against the step. Needs matplotlib.
 
@@ -23,7 +28,8 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     black and white.
 
     Args:
-        curves: Curves, or one list of curves, or one mapping from names to curves.
+        curves: Curves, or one list of curves, or one mapping from names to curves. A mapping that
+            `Curve.from_dict` reads stands for a curve.
         peak_value: The peak learning rate, by which the curves are multiplied.
         ax: The matplotlib Axes to draw into; the current ones by default. Limits that you set are
             kept.
@@ -62,8 +68,9 @@ def curves_to_draw(curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
     else:
         items = enumerate(cast("Iterable[Any]", given))
     checked: list[tuple[Curve, CurveToDraw]] = []
-    for key, curve in items:
-        to_draw = check_curve(f"curves[{short_repr(key)}]", curve)._to_draw()
+    for key, value in items:
+        curve = as_curve(f"curves[{short_repr(key)}]", value)
+        to_draw = curve._to_draw()
         if has_names:
             to_draw = to_draw._replace(name=str(key))
         checked.append((curve, to_draw))
@@ -73,6 +80,8 @@ def curves_to_draw(curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
 
 
 def _is_collection(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return not describes_curve(cast("Mapping[Any, Any]", value))
     # An array without dimensions passes for an `Iterable`, but cannot be iterated.
     is_scalar = isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
     return isinstance(value, Iterable) and not is_scalar

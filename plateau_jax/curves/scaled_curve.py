@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, final
 
-from plateau_jax.curves.curve import Curve, check_curve, check_unit
+from plateau_jax.curves.curve import Curve, as_curve, check_unit
 from plateau_jax.curves.derived_curves import depth_above
 from plateau_jax.numerics.exact import Level, as_level, as_written, nearest_power
 from plateau_jax.table.exact_segments import (
@@ -16,6 +16,7 @@ from plateau_jax.table.exact_segments import (
     nonempty_segments,
 )
 from plateau_jax.validation import checks
+from plateau_jax.validation.storable import storable
 
 _MAX_FACTOR = 2**31
 
@@ -24,6 +25,7 @@ _HIGHEST = Level("1.000000000000001")
 1.4142135623730951 is 1 + 7·10⁻¹⁷."""
 
 
+@storable
 @final
 @dataclass(frozen=True, repr=False)
 class ScaledCurve(Curve, kind="scaled"):
@@ -37,7 +39,7 @@ class ScaledCurve(Curve, kind="scaled"):
     exponent: float = 0.5
 
     def __post_init__(self) -> None:
-        curve = check_curve("curve", self.curve)
+        curve = as_curve("curve", self.curve)
         pairs = check_pairs(self.pairs)
         unit = checks.at_least("unit", self.unit, 1)
         check_unit(curve, unit)
@@ -60,7 +62,7 @@ class ScaledCurve(Curve, kind="scaled"):
         if max(factors) > 1:
             _check_levels(rows, reference)
 
-        self._set(pairs=pairs, reference=reference, exponent=exponent)
+        self._set(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
         self._freeze(rows, depth=depth_above(curve), unit=unit)
 
     def _legend_phrases(self) -> list[str]:

@@ -5,7 +5,7 @@ under its kind: `class Cooldown(Curve, kind="cooldown")`.
 """
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from decimal import Decimal
 from typing import Any, cast
@@ -17,7 +17,10 @@ MAX_DEPTH = 64
 """The greatest nesting depth of derived curves."""
 
 CURVE_CLASSES: dict[str | None, type[Any]] = {}
-"""The class for each value of `"kind"`; None is for mappings without this key."""
+"""The class for each value of `"kind"` that `to_dict` writes; None is for mappings without it."""
+
+CONSTRUCTORS: dict[str, Callable[..., Any]] = {}
+"""Further values of `"kind"`: a class method that builds a curve from its arguments."""
 
 NESTED = "curve", "other"
 """The arguments that are curves."""
@@ -28,14 +31,16 @@ def arguments_of(curve: Any) -> dict[str, Any]:
     return {field.name: getattr(curve, field.name) for field in fields(curve)}
 
 
+def plain_arguments_of(curve: Any) -> dict[str, Any]:
+    """Return the values of the fields of a curve as plain JSON values."""
+    return {name: _to_plain_value(value) for name, value in arguments_of(curve).items()}
+
+
 def curve_to_dict(curve: Any) -> dict[str, Any]:
     """Return the kind and all arguments of a curve."""
-    written: dict[str, Any] = {}
-    if curve._kind is not None:
-        written["kind"] = curve._kind
-    for name, value in arguments_of(curve).items():
-        written[name] = _to_plain_value(value)
-    return written
+    if curve._kind is None:
+        return plain_arguments_of(curve)
+    return {"kind": curve._kind, **plain_arguments_of(curve)}
 
 
 def _to_plain_value(value: Any) -> Any:
@@ -46,56 +51,103 @@ def _to_plain_value(value: Any) -> Any:
     return value
 
 
-def curve_from_dict(cls: type[Any], arguments: Any, path: Path = ()) -> Any:
+def describes_curve(value: Mapping[Any, Any]) -> bool:
+    """Return True for the arguments of one curve, False for a mapping from names to curves."""
+    arguments = {"kind"}
+    for build in (*CURVE_CLASSES.values(), *CONSTRUCTORS.values()):
+        arguments.update(inspect.signature(build).parameters)
+    for name, item in value.items():
+        is_curve = isinstance(item, Mapping) or type(item) in CURVE_CLASSES.values()
+        if name in arguments and not is_curve:
+            return True
+    return False
+
+
+def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int = 0) -> Any:
     """Build the curve that `curve_to_dict` or a configuration file describes.
 
     Args:
         cls: The class that the curve must have; `Curve` accepts any.
-        arguments: The kind and the arguments of the curve.
-        path: The path of this curve within the outermost one, for messages.
+        arguments: The kind and the arguments of the curve. A value of None is left out.
+        path: The path of this curve, for messages.
+        depth: The number of curves that this one is within.
     """
     if not isinstance(arguments, Mapping):
         raise TypeError(must(path or "arguments", arguments, "be a mapping, as to_dict returns it"))
-    if len(path) > MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise ValueError(f"derived curves are nested more than {MAX_DEPTH} deep")
 
-    values = dict(cast("Mapping[str, Any]", arguments))
-    curve_class = _pop_class(values, path)
-    class_name = curve_class.__name__
+    given = dict(cast("Mapping[str, Any]", arguments))
+    curve_class, build = _pop_kind(given, path)
     if not issubclass(curve_class, cls):
-        raise ValueError(f"these are the arguments of a {class_name}, not of a {cls.__name__}")
-    names = list(inspect.signature(curve_class).parameters)
-    for name, value in values.items():
-        if name not in names:
-            known = f"{class_name}, which has {', '.join(names)}"
+        mismatch = f"these are the arguments of a {curve_class.__name__}, not of a {cls.__name__}"
+        raise ValueError(Message((), mismatch).within(path))
+    parameters = inspect.signature(build).parameters
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in parameters:
+            known = f"{build.__qualname__}, which has {', '.join(parameters)}"
             problem = f"{short_repr(name)} is not an argument of {known}"
             raise ValueError(Message((), problem).within(path))
-        if name in NESTED:
-            values[name] = curve_from_dict(object, value, (*path, name))
-        else:
+        if value is None:
+            continue
+        if name not in NESTED:
             values[name] = parse_numbers(value)
+        elif type(value) in CURVE_CLASSES.values():
+            values[name] = value
+        else:
+            values[name] = curve_from_dict(object, value, (*path, name), depth + 1)
+    _check_complete(build, values, path)
 
     try:
         # `to_dict` writes exactly the fields: such a curve has warned already.
-        if values.keys() == {field.name for field in fields(curve_class)}:
+        if values.keys() == _field_names(curve_class):
             return rebuild_curve(curve_class, values)
-        return curve_class(**values)
+        return build(**values)
     except (TypeError, ValueError) as error:
         error.args = (message_of(error).within(path),)
         raise
 
 
-def _pop_class(values: dict[str, Any], path: Path) -> type[Any]:
-    """Remove the key "kind", if there is one, and return the class of the curve."""
-    if "kind" not in values:
-        if "stages" in values:
-            return CURVE_CLASSES["staged"]
-        return CURVE_CLASSES[None]
-    kind = values.pop("kind")
-    if not isinstance(kind, str) or kind not in CURVE_CLASSES:
-        known = ", ".join(repr(name) for name in CURVE_CLASSES if name)
-        raise ValueError(must((*path, "kind"), kind, f"be one of {known}, or left out"))
-    return CURVE_CLASSES[kind]
+def _pop_kind(given: dict[str, Any], path: Path) -> tuple[type[Any], Callable[..., Any]]:
+    """Remove the key "kind", if there is one; return the class of the curve and its constructor."""
+    kind = given.pop("kind", None)
+    if kind is None:
+        curve_class = _class_without_kind(given)
+        return curve_class, curve_class
+    if isinstance(kind, str) and kind in CURVE_CLASSES:
+        return CURVE_CLASSES[kind], CURVE_CLASSES[kind]
+    if isinstance(kind, str) and kind in CONSTRUCTORS:
+        build = CONSTRUCTORS[kind]
+        return cast("Any", build).__self__, build
+    known = ", ".join(repr(name) for name in (*CURVE_CLASSES, *CONSTRUCTORS) if name)
+    raise ValueError(must((*path, "kind"), kind, f"be one of {known}, or left out"))
+
+
+def _class_without_kind(given: Mapping[str, Any]) -> type[Any]:
+    if "stages" in given:
+        return CURVE_CLASSES["staged"]
+    # `dataclasses.asdict`, and OmegaConf for a curve in a list, write the fields without the kind.
+    for curve_class in CURVE_CLASSES.values():
+        if set(given) == _field_names(curve_class):
+            return curve_class
+    return CURVE_CLASSES[None]
+
+
+def _field_names(curve_class: type[Any]) -> set[str]:
+    return {field.name for field in fields(curve_class)}
+
+
+def _check_complete(build: Callable[..., Any], values: Mapping[str, Any], path: Path) -> None:
+    """Raise a TypeError that names the first missing argument, if there is one."""
+    required: list[str] = []
+    for name, parameter in inspect.signature(build).parameters.items():
+        if parameter.default is parameter.empty:
+            required.append(name)
+    for name in required:
+        if name not in values:
+            needed = f"{build.__qualname__} needs {', '.join(required)}"
+            raise TypeError(Message((*path, name), f" is missing: {needed}"))
 
 
 def parse_numbers(value: Any, depth: int = 2) -> Any:

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple, Self, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.curves import serialization
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps, lengths_in_steps
 from plateau_jax.numerics import exact
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, flat_segment
+from plateau_jax.validation import checks
 from plateau_jax.validation.checks import (
     MAX_STEP,
     Message,
@@ -26,6 +28,7 @@ from plateau_jax.validation.checks import (
     ratio,
 )
 from plateau_jax.validation.curve_warning import suppress_warnings, warn, warn_of_lr
+from plateau_jax.validation.storable import storable
 
 
 class Stage(NamedTuple):
@@ -49,6 +52,7 @@ class Stage(NamedTuple):
         return repr(tuple(self))
 
 
+@storable
 @final
 @dataclass(frozen=True)
 class StagedCurve(Curve, kind="staged"):
@@ -184,7 +188,7 @@ class StagedCurve(Curve, kind="staged"):
         >>> curve([250, 500, 8000, 8500, 10_000])
         array([0.5, 1. , 1. , 0.5, 0. ], dtype=float32)
         """
-        total = positive_int("total_steps", total_steps)
+        total = checks.total_steps(total_steps)
         warmup = at_least("warmup_steps", length_in_steps("warmup_steps", warmup_steps, total), 0)
         decay = at_least("decay_steps", length_in_steps("decay_steps", decay_steps, total), 0)
         if warmup + decay > total:
@@ -274,7 +278,10 @@ class StagedCurve(Curve, kind="staged"):
         total = sum(stage.steps for stage in stages)
         if not 1 <= total <= MAX_STEP:
             limits = f"which must lie in 1 … 2**31 - 1 = {MAX_STEP}"
-            raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
+            advice = ""
+            if total > MAX_STEP:
+                advice = checks.advice_about_tokens(total)
+            raise ValueError(Message("stages", f" add up to {total} steps, {limits}{advice}"))
         self._freeze(_rows(stages, exact.as_level(self.start)))
 
         highest = max(self.start, *(stage.to or 0 for stage in stages))
@@ -289,6 +296,10 @@ class StagedCurve(Curve, kind="staged"):
         if len(self.stages) > 20:
             return [start, f"{len(self.stages)} stages"]
         return [start, *map(_phrase, self.stages)]
+
+
+serialization.CONSTRUCTORS["wsd"] = StagedCurve.wsd
+serialization.CONSTRUCTORS["through"] = StagedCurve.through
 
 
 def _levels_like_lrs(name: str, highest: float) -> Message:
@@ -308,6 +319,7 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
         if isinstance(step, np.floating) and step.is_integer():
             # An array has one dtype: next to levels, steps are floats.
             step = int(cast("Any", step))
+        checks.check_not_tokens(path_of_step, step, 1)
         step = at_least(path_of_step, step, previous)
         if not checked and step != 0:
             raise ValueError(must(path_of_step, step, "be 0, the first step of the curve"))
@@ -329,7 +341,7 @@ def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
         raise TypeError(must("stages", stages, "be a sequence of stages (steps, to, shape)"))
     total = None
     if total_steps is not None:
-        total = positive_int("total_steps", total_steps)
+        total = checks.total_steps(total_steps)
     checked = [_check_stage(("stages", index), stage) for index, stage in enumerate(stages)]
     lengths = lengths_in_steps([stage.steps for stage in checked], total)
     return tuple(stage._replace(steps=steps) for stage, steps in zip(checked, lengths, strict=True))

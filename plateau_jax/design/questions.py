@@ -17,7 +17,7 @@ from plateau_jax.validation.curve_warning import CurveWarning
 MAX_CURVES = 12
 MAX_ITEMS = 5000
 
-_LISTS = "stages", "plateaus", "absolute_plateaus", "pairs"
+_LISTS = "stages", "points", "plateaus", "absolute_plateaus", "pairs"
 """The arguments of curves that are lists of any length."""
 
 _CELLS = {"start": 0, "steps": 0, "duration": 1, "length": 1, "to": 1, "shape": 2}

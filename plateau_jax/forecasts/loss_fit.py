@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.plots import curves_to_draw
 from plateau_jax.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
@@ -208,7 +208,7 @@ class LossFit:
         )
         return refit_laws(law, logged, self.runs)
 
-    def predict(self, curve: Curve, peak_value: float | None = None) -> LossForecast:
+    def predict(self, curve: AnyCurve, peak_value: float | None = None) -> LossForecast:
         """Forecast the loss after the last step of a curve.
 
             loss ± 2 √(sd² + a² + q² + (1.5 c)² + d² + (0.003 loss)² + k²)
@@ -221,8 +221,8 @@ class LossFit:
         one run, d is 0. k is 0.01 loss ∣log₂(peak/peak of the nearest run)∣.
 
         Args:
-            curve: Any curve with more than a tenth of the steps of the longest run, and at most
-                four times as many.
+            curve: Any curve, or a mapping that describes it, with more than a tenth of the steps of
+                the longest run, and at most four times as many.
             peak_value: The peak learning rate of the curve; by default that of the runs. The
                 largest learning rate must be within a factor of 1.5 of that of a run.
 
@@ -237,9 +237,9 @@ class LossFit:
             ValueError: The curve is too long or too short, or the peak too far from that of the
                 runs. `peak_value` is left out, but the runs have different ones.
         """
-        return self._prediction(curve, peak_value).forecast
+        return self._prediction(as_curve("curve", curve), peak_value).forecast
 
-    def losses(self, curve: Curve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
+    def losses(self, curve: AnyCurve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
         """Evaluate the law at steps of a curve, in about a millisecond per step.
 
         Args:
@@ -254,13 +254,14 @@ class LossFit:
         Raises:
             TypeError, ValueError: As `predict`; a step out of range.
         """
-        curve_at_peak = self._at_peak(curve, peak_value)
-        progress, noise = curve_at_peak.sums(_checked_steps(steps, curve))
+        curve_at_peak = self._at_peak(as_curve("curve", curve), peak_value)
+        checked_steps = _checked_steps(steps, curve_at_peak.curve)
+        progress, noise = curve_at_peak.sums(checked_steps)
         with np.errstate(divide="ignore"):
             return np.asarray(self._laws.law.losses(progress, noise))
 
     def compare(
-        self, curves: Mapping[str, Curve], peak_value: float | None = None
+        self, curves: Mapping[str, AnyCurve], peak_value: float | None = None
     ) -> LossComparison:
         """Forecast several curves, and their differences to the first.
 
@@ -291,7 +292,10 @@ class LossFit:
             )
         if not curves:
             raise ValueError("there is no curve: write fit.compare({'name': curve, ...})")
-        predictions = [self._prediction(curve, peak_value) for curve in curves.values()]
+        predictions: list[Prediction] = []
+        for name, value in curves.items():
+            curve = as_curve(f"curves[{checks.short_repr(name)}]", value)
+            predictions.append(self._prediction(curve, peak_value))
         first = predictions[0]
         return LossComparison(
             names=tuple(map(str, curves)),
@@ -301,7 +305,7 @@ class LossFit:
 
     def plot(
         self,
-        curves: Curve | Iterable[Curve] | Mapping[str, Curve] | None = None,
+        curves: AnyCurve | Iterable[AnyCurve] | Mapping[str, AnyCurve] | None = None,
         *,
         peak_value: float | None = None,
         ax: Any = None,
@@ -345,9 +349,8 @@ class LossFit:
         fitted = self._laws.law.losses(progress, noise)
         return RunToDraw(run.steps[is_drawn], run.losses[is_drawn], steps, fitted)
 
-    def _at_peak(self, curve: Any, peak_value: float | None) -> CurveAtPeak:
+    def _at_peak(self, curve: Curve, peak_value: float | None) -> CurveAtPeak:
         """Check a curve to forecast and its peak, by default that of the runs."""
-        check_curve("curve", curve)
         check_length(curve, self.runs)
         if peak_value is None:
             peak = common_peak_value(self.runs)

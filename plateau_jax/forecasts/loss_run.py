@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.forecasts.logs import LogTable, curve_of, peak_of, read_losses, read_lrs
 from plateau_jax.theory.curve_parts import largest_multiplier
@@ -37,7 +37,7 @@ class LossRun:
     noisier: log their mean since the last logged loss, not an EMA or a running mean.
 
     Args:
-        curve: The curve of the learning rates.
+        curve: The curve of the learning rates, or a mapping that `Curve.from_dict` reads.
         peak_value: The peak learning rate, positive; the run used peak_value · curve(step).
         steps: Integers, shape (n,), increasing: the loss at step t was measured after t updates.
         losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first loss
@@ -69,9 +69,9 @@ class LossRun:
     """The first step with a learning rate in the log; None if the curve is not from the log."""
 
     def __init__(
-        self, curve: Curve, peak_value: float, steps: ArrayLike, losses: ArrayLike
+        self, curve: AnyCurve, peak_value: float, steps: ArrayLike, losses: ArrayLike
     ) -> None:
-        check_curve("curve", curve)
+        curve = as_curve("curve", curve)
         peak = float(checks.number("peak_value", peak_value))
         if not checks.peak("peak_value", peak) > 0:
             raise ValueError(checks.must("peak_value", peak_value, "be positive"))
@@ -92,7 +92,7 @@ class LossRun:
     def read(
         cls,
         source: str | PathLike[str] | Iterable[Mapping[str, Any]],
-        curve: Curve | None = None,
+        curve: AnyCurve | None = None,
         peak_value: float | None = None,
         *,
         step: str | None = None,
@@ -107,9 +107,9 @@ class LossRun:
         Args:
             source: The path of a CSV file with commas, or of JSON lines; or rows: a list of
                 dictionaries, such as that of a `MetricLog`, or a pandas data frame.
-            curve: The curve of the run. Without it the learning rates of the log are used, with
-                straight lines between them; the sums of the law then leave out the updates before
-                the first logged learning rate.
+            curve: The curve of the run, or a mapping that describes it. Without it the learning
+                rates of the log are used, with straight lines between them; the sums of the law
+                then leave out the updates before the first logged learning rate.
             peak_value: The peak learning rate of the curve; by default, the one with which the
                 curve reaches the largest learning rate of the log.
             step: The column of steps, the numbers of updates: by default `step`, `global_step`,
@@ -131,7 +131,7 @@ class LossRun:
         array([ 50, 100])
         """
         if curve is not None:
-            check_curve("curve", curve)
+            curve = as_curve("curve", curve)
         elif peak_value is not None:
             raise ValueError("peak_value= without curve=: give both, or neither")
         table = LogTable.read(source, step)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.numerics.arithmetic import DecodedTable, Operations
 from plateau_jax.table import fixed_point
 from plateau_jax.table.segments import Segments, decode_table
@@ -67,7 +67,7 @@ def _multiplier(table: Segments, step: Any) -> jax.Array:
     return _call_on_mesh(evaluate, step, table)
 
 
-def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
+def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Array]:
     """Return the curve as an optax schedule, which optax takes as `learning_rate`.
 
         lr(step) = float32(float32(peak_value) · curve(step))
@@ -76,8 +76,8 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     and `scan`; an eager call is a single jitted call. It can be pickled.
 
     Args:
-        curve: The curve. For one from `BatchPlan.scale` use `scale_by_curve`: an optimizer counts
-            updates.
+        curve: The curve, or a mapping that `Curve.from_dict` reads. For one from `BatchPlan.scale`
+            use `scale_by_curve`: an optimizer counts updates.
         peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced
             scalar is rounded too, but its range is not checked.
 
@@ -98,7 +98,7 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     >>> schedule(100)
     Array(0.0003, dtype=float32)
     """
-    return _Schedule(check_curve("curve", curve), _check_peak(peak_value))
+    return _Schedule(as_curve("curve", curve), _check_peak(peak_value))
 
 
 class _Schedule:

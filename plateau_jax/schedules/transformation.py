@@ -14,7 +14,7 @@ import optax
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.decision import decide, initial_state
 from plateau_jax.clocks.resume import show_clock
-from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.schedules.schedule import check_real_scalar, optax_schedule, unwrap_array
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
@@ -65,7 +65,7 @@ class CountedCurveState(NamedTuple):
 
 
 def scale_by_curve(
-    curve: Curve, peak_value: Any, clock: AnyClock | None = None
+    curve: AnyCurve, peak_value: Any, clock: AnyClock | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Multiply updates by minus the curve's learning rate, at the end of an optax chain.
 
@@ -98,7 +98,7 @@ def scale_by_curve(
     Updates keep their dtype.
 
     Args:
-        curve: The curve.
+        curve: The curve, or a mapping that `Curve.from_dict` reads.
         peak_value: As in `optax_schedule`.
         clock: A `DataClock`; or a `HoldUntilFlat`, a `HoldBelow` or a list of them, each of which
             sees every update and counts independently. None: each update is a step of the curve;
@@ -141,6 +141,7 @@ def scale_by_curve(
     >>> state.curve_step, state.rest, state.learning_rate
     (Array(2, dtype=int32), Array(5, dtype=int32), Array(0.025, dtype=float32))
     """
+    curve = as_curve("curve", curve)
     schedule = optax_schedule(curve, peak_value)
     checked = check_clock(clock, [curve])
     if checked.unit is not None:

@@ -11,7 +11,7 @@ An inverse, which has up to 94 bits, is two words and a limb.
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,7 +31,6 @@ from plateau_jax.numerics.arithmetic import (
 )
 from plateau_jax.shapes.known_shapes import SHAPE_NUMBERS, SHAPES, parse_shape
 from plateau_jax.table.exact_segments import ExactSegment
-from plateau_jax.validation.checks import is_ordered, must
 
 
 class Segments(NamedTuple):
@@ -266,39 +265,8 @@ def _parameters_by_row(columns: DecodedSegments) -> list[dict[str, tuple[int, ..
     return by_row
 
 
-def stack(curves: Iterable[Any]) -> Segments:
-    """Stack the tables of several curves for `vmap`: each column is of shape (curves, rows).
-
-    A shorter table repeats its last row, which changes no value. A column that only some
-    curves need is zero for the others.
-
-    Args:
-        curves: At least one curve.
-
-    Returns:
-        One table, a pytree of int32 arrays.
-
-    Raises:
-        TypeError: `curves` is a single curve, or has no order (a set), or holds something that is
-            not a `Curve`.
-        ValueError: `curves` is empty.
-
-    >>> from plateau_jax import PlateauCurve, stack
-    >>> table = stack([PlateauCurve(100), PlateauCurve(100, plateaus=[(50, 30)])])
-    >>> table.begin
-    array([[  0,   0, 100, 100, 100],
-           [  0,   0,  50,  80, 100]], dtype=int32)
-    """
-    if not is_ordered(curves):
-        raise TypeError(must("curves", curves, "be several Curves, in order"))
-    tables: list[Segments] = []
-    for index, curve in enumerate(curves):
-        table = getattr(curve, "table", None)
-        if not isinstance(table, Segments):
-            raise TypeError(must(("curves", index), curve, "be a Curve"))
-        tables.append(table)
-    if not tables:
-        raise ValueError("curves is empty; stack needs at least one Curve")
+def stack_tables(tables: Sequence[Segments]) -> Segments:
+    """Stack tables: a shorter one repeats its last row, and parameters of other shapes are zero."""
     rows = max(len(table.begin) for table in tables)
     padded = [table.map(partial(_pad, rows)) for table in tables]
     shapes = {name for table in tables for name in table.parameters}

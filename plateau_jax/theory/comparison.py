@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.curves.plots import curves_to_draw
 from plateau_jax.drawing import tables
 from plateau_jax.drawing.sampling import legend_labels
@@ -79,9 +79,9 @@ class Comparison:
 
 
 @overload
-def compare(curves: Iterable[Curve] | Mapping[str, Curve], /) -> Comparison: ...
+def compare(curves: Iterable[AnyCurve] | Mapping[str, AnyCurve], /) -> Comparison: ...
 @overload
-def compare(*curves: Curve) -> Comparison: ...
+def compare(*curves: AnyCurve) -> Comparison: ...
 def compare(*curves: Any) -> Comparison:
     """Compare curves by the predictions of theory, each at its best peak.
 
@@ -114,8 +114,9 @@ def compare(*curves: Any) -> Comparison:
     arXiv:2501.18965.
 
     Args:
-        curves: Curves, or one list of curves, or one mapping from names to curves. A curve without
-            a name is named after its differences from the others.
+        curves: Curves, or one list of curves, or one mapping from names to curves. A mapping that
+            `Curve.from_dict` reads stands for a curve. A curve without a name is named after its
+            differences from the others.
 
     Returns:
         Three tuples with an entry per curve, `names`, `bounds` and `peaks`, and two numbers of the

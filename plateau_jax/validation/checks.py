@@ -23,6 +23,9 @@ MAX_STEP = 2**31 - 1
 _SMALLEST = 2.0**-126
 _LARGEST = float(np.finfo(np.float32).max)
 
+_UNIT = 65_536
+"""The unit of a `DataClock` in a message: samples or tokens per step."""
+
 _Choice = TypeVar("_Choice", bound=str)
 
 Path = tuple[str | int, ...]
@@ -97,6 +100,9 @@ def integer(path: Path | str, value: Any, requirement: str = "be an integer") ->
     if not isinstance(value, bool | np.bool_):
         with suppress(TypeError):
             return operator.index(value)
+    if isinstance(value, float | np.floating) and value.is_integer() and -(2**63) < value < 2**63:
+        # TOML, JSON and OmegaConf read 2e5 as a float.
+        requirement = f"{requirement}: write {value:.0f}"
     raise TypeError(must(path, value, requirement))
 
 
@@ -106,6 +112,37 @@ def at_least(path: Path | str, value: Any, least: int, requirement: str = "be an
     if value < least:
         raise ValueError(must(path, value, f"be at least {least}"))
     return value
+
+
+def step_count(path: Path | str, value: Any, least: int, requirement: str = "be an integer") -> int:
+    """Return a number of steps of a curve as a Python int in `least` … 2³¹ - 1."""
+    check_not_tokens(path, value, least)
+    return at_least(path, value, least, requirement)
+
+
+def total_steps(value: Any) -> int:
+    """Return the argument `total_steps` as a Python int in 1 … 2³¹ - 1."""
+    check_not_tokens("total_steps", value, 1)
+    return positive_int("total_steps", value)
+
+
+def check_not_tokens(path: Path | str, value: Any, least: int) -> None:
+    """Raise a ValueError if a number of steps is above 2³¹ - 1, as a number of tokens may be."""
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if is_number and MAX_STEP < value < math.inf:
+        advice = advice_about_tokens(int(cast("Any", value)))
+        raise ValueError(must(path, value, f"lie in {least} … {_show_limit(MAX_STEP)}{advice}"))
+
+
+def advice_about_tokens(count: int) -> str:
+    """Return how a curve follows this number of samples or tokens; "" if it is too large."""
+    steps = count // _UNIT
+    if steps > MAX_STEP:
+        return ""
+    return (
+        f". To count samples or tokens, count steps of {_UNIT} of them, here {steps}, and train "
+        f"with clock=DataClock({_UNIT})"
+    )
 
 
 def in_range(path: Path | str, value: Any, least: int, most: int) -> int:

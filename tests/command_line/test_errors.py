@@ -27,7 +27,7 @@ ERRORS = [
     ("--from cosine.json --plateau 5 10 --decay-shape linear", LEAVE_OUT),
     ("--from cosine.json --from run.json --csv new.csv", "--csv and --json take one curve, not 2"),
     ("--from cosine.json --from run.json --json", "--csv and --json take one curve, not 2"),
-    ("--compare --from cosine.json --min-lr-ratio 0.1", "missing 1 required positional argument"),
+    ("--compare --from cosine.json --min-lr-ratio 0.1", "total_steps is missing: PlateauCurve needs"),
     ("--compare --from cosine.json --from zero.json", "has no positive learning rate"),
     ("100 --design", "--design opens a page: leave --plot out"),
     ("100 --plot -", "--plot - must name a file, such as curve.png"),

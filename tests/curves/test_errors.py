@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -47,7 +48,7 @@ NO_STAGE = [5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}, np.array(5)]
 NO_PERCENTAGES = ["-1%", "100.0001%", "nan%", "inf%", "%", "2%%", "2 % 3", "1/2%", "2%\n.", f"{'9' * 5000}%"]
 NO_DECIMALS = ["", "P", "1e-1", "+2", "-2", " 2", "2 ", "2\n", "1/2", "1,5", "1_0", "½", "٢", ".", "1.5.2"]
 NO_DECIMALS += ["inf", "nan", "0x2", "2" * 10**6, "0.5" + "0" * 30]
-NO_SHAPES = ["x^2", "1 - x^2", "1-x**2", "1-X^2", "(1-x)2", "1-x", "", "sqrt", "Linear", None, 2, ["linear"]]
+NO_SHAPES = ["x^2", "1 - x^2", "1-x**2", "1-X^2", "(1-x)2", "1-x", "", "sqrt", "Linear", 2, ["linear"]]
 PERCENTAGE, STAGE = "a percentage from 0% to 100%", "; a stage is (steps, to, shape)"
 RATIO, DECIMAL = "lie in [0, 1]", "a decimal for P"
 DECAYS = "one of 'linear', 'cosine', '1-sqrt', '1-x^P', '(1-x)^P', with a decimal for P, such as '1-x^2'"
@@ -58,6 +59,17 @@ PERCENT = "0 … 100 %; for steps use absolute_plateaus"
 VALUES = [
     ("total_steps", TypeError, "integer", PYTHON, [*NO_INTEGERS, "10"]),
     ("total_steps", TypeError, "integer", EVERYWHERE, [10.5, "10%"]),
+    # JSON, TOML and OmegaConf read 2e5 as a float.
+    ("total_steps", TypeError, "integer: write 200000", EVERYWHERE, [2e5]),
+    ("total_steps", ValueError, "of 65536 of them, here 457763, and train with clock=DataClock(65536)",
+     EVERYWHERE, [3 * 10**10]),
+    ("total_steps", ValueError, "here 457763, and train with clock=DataClock(65536)", BOTH, [3e10]),
+    ("warmup_steps", TypeError, "such as '2%': write 10", BOTH, [10.0]),
+    ("warmup_steps", ValueError, "of 65536 of them, here 45776", EVERYWHERE, [3 * 10**9]),
+    ("absolute_plateaus[1].start", ValueError, "clock=DataClock(65536)", EVERYWHERE, [3 * 10**9]),
+    ("absolute_plateaus[1].length", ValueError, "clock=DataClock(65536)", EVERYWHERE, [3 * 10**9]),
+    ("stages[1].steps", TypeError, f"{STAGE}: write 10", BOTH, [10.0]),
+    ("stages[1].steps", ValueError, "clock=DataClock(65536)", EVERYWHERE, [3 * 10**9]),
     ("total_steps", TypeError, "integer", WRITTEN, ["1e99999", "ten", "nan"]),
     ("total_steps", ValueError, "1 … 2**31 - 1 = 2147483647", EVERYWHERE, [0, -5, MAX_STEP + 1, 10**50]),
     ("warmup_steps", TypeError, "integer", PYTHON, [*NO_INTEGERS, "10", b"10%"]),
@@ -67,11 +79,13 @@ VALUES = [
     ("min_lr_ratio", ValueError, RATIO, BOTH, [-0.1, 1.0000000000000002, 2, 10**150]),
     ("init_lr_ratio", ValueError, RATIO, EVERYWHERE, [-0.1, 1.5]),
     ("min_lr_ratio", ValueError, "finite", BOTH, [nan, inf, -inf]),
-    ("min_lr_ratio", TypeError, "number", PYTHON, ["0.1", 0j, [0.1], np.True_]),
-    ("min_lr_ratio", TypeError, "number", BOTH, [True, None, "10%"]),
+    ("min_lr_ratio", TypeError, "number", PYTHON, ["0.1", 0j, [0.1], np.True_, None]),
+    ("min_lr_ratio", TypeError, "number", BOTH, [True, "10%"]),
     ("init_lr_ratio", TypeError, "number", WRITTEN, ["high", "nan", "1e999"]),
-    ("warmup_shape", ValueError, "one of 'linear', 'cosine'", BOTH, ["1-sqrt", "Linear", None, ["linear"]]),
+    ("warmup_shape", ValueError, "one of 'linear', 'cosine'", PYTHON, [None]),
+    ("warmup_shape", ValueError, "one of 'linear', 'cosine'", BOTH, ["1-sqrt", "Linear", ["linear"]]),
     ("warmup_shape", ValueError, "one of 'linear', 'cosine'", EVERYWHERE, ["1-x^2"]),
+    ("decay_shape", ValueError, DECAYS, PYTHON, [None]),
     ("decay_shape", ValueError, DECAYS, BOTH, [*NO_SHAPES, "exponential"]),
     ("decay_shape", ValueError, DECAYS, EVERYWHERE, ["t^-1"]),
     ("decay_shape", ValueError, "P in [0.05, 20]", EVERYWHERE, ["1-x^20.01", "(1-x)^20.01"]),
@@ -108,7 +122,7 @@ VALUES = [
     ("start", TypeError, "number", BOTH, [True]),
     ("start", ValueError, RATIO, EVERYWHERE, [-0.1, 2]),
     ("start", ValueError, "finite", BOTH, [nan]),
-    ("stages[0].shape", ValueError, SHAPES, BOTH, [*NO_SHAPES, "t^2"]),
+    ("stages[0].shape", ValueError, SHAPES, BOTH, [*NO_SHAPES, None, "t^2"]),
     ("stages[0].shape", ValueError, SHAPES, EVERYWHERE, ["sqrt"]),
     *(("stages[0].shape", ValueError, DECIMAL, PYTHON, [f"{name}{power}" for power in NO_DECIMALS])
       for name in ("1-x^", "(1-x)^", "t^-")),
@@ -149,7 +163,7 @@ TOGETHER = [
     (BOTH, {"stages": []}, ValueError, "stages add up to 0 steps", "2147483647"),
     (EVERYWHERE, {"stages": [(0, 1)]}, ValueError, "stages add up to 0 steps", "2147483647"),
     (EVERYWHERE, {"stages": [(MAX_STEP,), (1,)]}, ValueError, "stages add up to 2147483648 steps",
-     "2147483647"),
+     "2147483647. To count samples or tokens", "clock=DataClock(65536)"),
     (BOTH, {"stages": [(5, 0, "exponential")], "start": 1}, ValueError, "stages[0].shape = 'exponential': an",
      "or to 0"),
     (BOTH, {"stages": [(5, 0.5, "exponential")]}, ValueError, "stages[0].shape = 'exponential': an",
@@ -253,6 +267,7 @@ def _check_copies(error):
 
 
 NESTED = {"kind": "cooldown", "curve": {"total_steps": 0}, "at": 5, "steps": 5}
+WSD = {"kind": "wsd", "total_steps": 9, "warmup_steps": 1, "decay_steps": 1}
 IN_CURVES = [
     ({**NESTED, "curve": 5}, TypeError, "curve = 5 must be a mapping"),
     ({**NESTED, "curve": {"total_steps": 9}, "at": "x"}, TypeError, "at = 'x' must be an integer"),
@@ -267,9 +282,28 @@ IN_CURVES = [
     ({"total_steps": 9, "x" * 300: 0.1}, ValueError,
      f"'{'x' * 196}... is not an argument of PlateauCurve, which has total"),
     *(({"kind": kind}, ValueError,
-      f"kind = {kind!r} must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', or")
-      for kind in ("plateau", "Staged", None, 5, ["staged"], {})),
-    ({}, TypeError, "PlateauCurve.__init__() missing 1 required positional argument: 'total_steps'"),
+      f"kind = {kind!r} must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', 'wsd', 'through', or")
+      for kind in ("plateau", "Staged", 5, ["staged"], {})),
+    ({}, TypeError, "total_steps is missing: PlateauCurve needs total_steps"),
+    # A value of null was left out.
+    ({"kind": None, "total_steps": None}, TypeError, "total_steps is missing: PlateauCurve needs"),
+    ({"stages": None, "start": 1}, TypeError, "stages is missing: StagedCurve needs stages"),
+    ({"kind": "cooldown", "curve": None}, TypeError, "curve is missing: Cooldown needs curve, at, steps"),
+    ({**NESTED, "curve": {"total_steps": 9}, "at": None}, TypeError, "at is missing: Cooldown needs"),
+    ({**NESTED, "curve": {}}, TypeError, "curve.total_steps is missing: PlateauCurve needs total_steps"),
+    ({"min_lr": None, "total_steps": 9}, ValueError, "'min_lr' is not an argument of PlateauCurve"),
+    ({"kind": "wsd", "total_steps": 9, "warmup_steps": 1}, TypeError,
+     "decay_steps is missing: StagedCurve.wsd needs total_steps, warmup_steps, decay_steps"),
+    ({**WSD, "decay_steps": 0.2}, TypeError, "decay_steps = 0.2 must be an integer, or a percentage"),
+    ({**WSD, "decay_steps": 5e9}, ValueError, "decay_steps = 5000000000.0 must lie in 0 … 2**31 - 1"),
+    ({**WSD, "plateaus": []}, ValueError, "'plateaus' is not an argument of StagedCurve.wsd, which has"),
+    ({"kind": "through"}, TypeError, "points is missing: StagedCurve.through needs points"),
+    ({"kind": "through", "points": [[0, 1], [2e5, 0]]}, TypeError,
+     "points[1].step = 200000.0 must be an integer: write 200000"),
+    ({"kind": "through", "points": [[0, 1], [2e10, 0]]}, ValueError,
+     "points[1].step = 20000000000.0 must lie in 1"),
+    ({"kind": "then", "curve": {"total_steps": 9}, "other": {"kind": "through", "points": 5}}, TypeError,
+     "other.points = 5 must be a sequence of pairs (step, level)"),
     ([], TypeError, "arguments = [] must be a mapping"),
 ]  # fmt: skip
 
@@ -282,7 +316,7 @@ def test_arguments_of_inner_curves_have_a_path(arguments, error, begin):
     _check_page(arguments, message_of(caught.value))
     path = Message(message_of(caught.value).path, "")
     assert begin.startswith(path)
-    assert bool(path) == (" = " in begin or begin.startswith("curve: "))
+    assert bool(path) == bool(re.match(r"[\w.\[\]]+( = | is missing|: )", begin))
     _check_copies(caught.value)
 
 
@@ -308,16 +342,18 @@ OF_CALLS = [
     (lambda value: CURVE.cooldown(value, 5), "at", ValueError, "at least 0", [-1]),
     (lambda value: CURVE.cooldown(5, value), "steps", TypeError, "integer", [True, 1.0, "1", None]),
     (lambda value: CURVE.cooldown(5, value), "steps", ValueError, "at least 1", [0]),
+    (lambda value: CURVE.cooldown(5, value), "steps", ValueError, "clock=DataClock(65536)", [2**31, 1e10]),
+    (lambda value: CURVE.cooldown(value, 5), "at", ValueError, "clock=DataClock(65536)", [2**31, 1e10]),
     (lambda value: CURVE.cooldown(0, 5, to=value), "to", ValueError, "above the level at step 0, 0.0",
      [1e-300]),
     (lambda value: CURVE.cooldown(550, 5, to=value), "to", ValueError,
      "above the level at step 550, 0.37779244", [0.5]),
     (lambda value: CURVE.cooldown(100, 5, to=value), "to", ValueError, "[0, 1]", [1.5, -0.1]),
-    (lambda value: CURVE.cooldown(5, 5, shape=value), "shape", ValueError, SHAPES, NO_SHAPES),
+    (lambda value: CURVE.cooldown(5, 5, shape=value), "shape", ValueError, SHAPES, [*NO_SHAPES, None]),
     (lambda value: CURVE.cooldown(5, 5, shape=value), "shape", ValueError, DECIMAL, ["1-x^1e-1", "t^-+2"]),
     (lambda value: FALL.cooldown(5, 5, shape=value), "shape", ValueError, "cooldown from or to 0",
      ["exponential", "t^-2"]),
-    (lambda value: CURVE.then(value), "other", TypeError, "a Curve", [None, 3, "curve", {"total_steps": 9}]),
+    (lambda value: CURVE.then(value), "other", TypeError, "a Curve", [None, 3, "curve", ["total_steps", 9]]),
     (lambda value: CURVE.then(CURVE, scale=value), "scale", ValueError, "(0, 1]",
      [0, 0.0, -0.5, 1.0000000000000002]),
     (lambda value: CURVE.then(CURVE, scale=value), "scale", ValueError, "finite", [nan, inf]),
@@ -350,7 +386,8 @@ OF_CALLS = [
           ("decay_steps", lambda value: wsd(decay_steps=value)))
       for row in ((TypeError, "percentage of total_steps such as '2%'", [0.2, "rest", "2", None, True]),
                   (ValueError, PERCENTAGE, NO_PERCENTAGES[:-1]), (ValueError, "at least 0", [-1]))),
-    (lambda value: wsd(decay_steps=9, decay_shape=value), "decay_shape", ValueError, SHAPES, NO_SHAPES),
+    (lambda value: wsd(decay_steps=9, decay_shape=value), "decay_shape", ValueError, SHAPES,
+     [*NO_SHAPES, None]),
     (lambda value: wsd(decay_steps=9, decay_shape=value), "decay_shape", ValueError, "decay from or to 0",
      ["exponential", "t^-2"]),
     (lambda value: wsd(decay_steps=9, min_lr_ratio=value), "min_lr_ratio", ValueError, RATIO, [-0.1, 1.5]),

@@ -3,15 +3,18 @@
 import copy
 import dataclasses
 import inspect
+import io
 import json
 import pickle
 from collections import UserDict, UserList
+from contextlib import contextmanager
 from random import Random
 from types import MappingProxyType
 from typing import get_type_hints
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import KINDS, build, descriptions, descriptions_and_steps
 from support.curves.strategies import arguments
@@ -19,7 +22,7 @@ from support.examples import examples
 from support.numerics.oracle import Oracle
 
 import plateau_jax
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import BatchPlan, Curve, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
 
 PUBLIC = {name: getattr(plateau_jax, name) for name in ("BatchPlan", "PlateauCurve", "StagedCurve")}
 
@@ -48,6 +51,33 @@ def _from_omegaconf(curve):
     return Curve.from_dict(omegaconf.OmegaConf.create(curve.to_dict()))
 
 
+def _from_weights(curve):
+    """Load it as Lightning and other trainers do, with no other class allowed."""
+    file = io.BytesIO()
+    torch.save({"curve": curve}, file)
+    file.seek(0)
+    with _only_allowed(type(curve)):
+        return torch.load(file, weights_only=True)["curve"]
+
+
+@contextmanager
+def _only_allowed(*classes):
+    before = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(list(classes))
+    yield
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(before)
+
+
+def _from_copied_fields(curve):
+    """Copy it as Lightning copies hyperparameters: each field is set to the value that it has."""
+    copied = copy.deepcopy(curve)
+    for field in dataclasses.fields(curve):
+        setattr(copied, field.name, copy.deepcopy(getattr(curve, field.name)))
+    return copied
+
+
 ROUTES = {
     "repr": lambda curve: eval(repr(curve), PUBLIC),
     "class": lambda curve: type(curve).from_dict(json.loads(json.dumps(curve.to_dict(), allow_nan=False))),
@@ -56,6 +86,10 @@ ROUTES = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
     "pickle": lambda curve: pickle.loads(pickle.dumps(curve)),
+    "pickle 0": lambda curve: pickle.loads(pickle.dumps(curve, 0)),
+    "weights": _from_weights,
+    "fields": _from_copied_fields,
+    "asdict": lambda curve: Curve.from_dict(dataclasses.asdict(curve)),
     "replace": dataclasses.replace,
 }
 
@@ -101,6 +135,70 @@ def test_equality_ignores_order_and_number_types(chosen, random):
     assert (other, hash(other)) == (curve, hash(curve))
     assert json.dumps(other.to_dict())
     assert type(other.warmup_shape) is type(other.decay_shape) is str
+
+
+VALUES = [
+    BatchPlan([(0, 8), (160, 16)]),
+    DataClock(2**62, count=512),
+    HoldBelow(0.5, 100),
+    HoldBelow([(0.5, 100), (0.2, 300)], every=10),
+    HoldUntilFlat(5, every=100, limit=20_000),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("route", ["copy", "deepcopy", "pickle", "pickle 0", "weights", "fields", "replace"])
+def test_every_route_gives_the_same_clock_or_plan(route, value):
+    again = ROUTES[route](value)
+    assert (again, hash(again), repr(again)) == (value, hash(value), repr(value))
+    assert again.to_dict() == value.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "wrong", "error"),
+    [
+        (PlateauCurve(9), "total_steps", -5, ValueError),
+        (PlateauCurve(9), "total_steps", "9", TypeError),
+        (PlateauCurve(9).cooldown(3, 4), "curve", 5, TypeError),
+        (PlateauCurve(9).cooldown(3, 4), "curve", {"total_steps": 0}, ValueError),
+        (StagedCurve([(9, 1.0)]), "stages", ((5, 2.0),), ValueError),
+        (BatchPlan([(0, 8)]), "pairs", ((0, 8), (0, 8)), ValueError),
+        (DataClock(8), "unit", 0, ValueError),
+        (DataClock(8), "total", 3, TypeError),
+        (HoldBelow(0.5, 100), "steps", 0, ValueError),
+        (HoldUntilFlat(5, limit=9), "limit", 4.5, TypeError),
+    ],
+)
+def test_crafted_pickle_is_rejected(value, name, wrong, error):
+    """A file may hold any state of a class that is allowed."""
+    value = copy.deepcopy(value)
+    object.__setattr__(value, name, wrong)
+    with pytest.raises(error):
+        pickle.loads(pickle.dumps(value))
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    with _only_allowed(type(value)), pytest.raises(error):
+        torch.load(file, weights_only=True)
+
+
+def test_pickled_curve_names_only_its_class():
+    curve = StagedCurve([(5, 1.0), (5,)]).cooldown(5, 3).then(PlateauCurve(9)).part(2)
+    file = io.BytesIO()
+    torch.save(curve, file)
+    file.seek(0)
+    needed = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    assert set(needed) <= {"plateau_jax.curves.derived_curves.Part"}
+    file.seek(0)
+    with _only_allowed(PlateauCurve), pytest.raises(pickle.UnpicklingError, match=r"derived_curves\.Part"):
+        torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("route", sorted(ROUTES.keys() - {"repr", "replace"}))  # those build a new curve
+def test_copies_do_not_warn_again(route):
+    with pytest.warns(plateau_jax.CurveWarning):
+        curve = PlateauCurve(1000, plateaus=[(0.5, 0.3)])
+    assert ROUTES[route](curve) == curve
 
 
 # One curve of each kind, and another value of each argument.

@@ -96,13 +96,15 @@ def test_wsd_is_its_three_stages(drawn, random):
     lengths = {"warmup_steps": warmup, "decay_steps": decay}
     shares = {name: _percentage(steps, total, random) for name, steps in lengths.items()}
     with suppress_warnings():  # about the drawn ratio
-        _assert_same(
-            same,
-            *(
-                StagedCurve.wsd(total, **written, decay_shape=shape, min_lr_ratio=lowest)
-                for written in (lengths, shares)
-            ),
-        )
+        for written in (lengths, shares):
+            options = {"total_steps": total, **written, "decay_shape": shape, "min_lr_ratio": lowest}
+            as_text = {name: str(value) for name, value in options.items()}
+            _assert_same(
+                same,
+                StagedCurve.wsd(**options),
+                Curve.from_dict({"kind": "wsd", **options}),
+                StagedCurve.from_dict({"kind": "wsd", **as_text}),
+            )
 
 
 def test_wsd_decays_to_0_along_1_sqrt_by_default():
@@ -154,9 +156,36 @@ def _in_every_form(points):
 @examples(16)
 @given(POINTS)
 def test_points_may_be_arrays_and_iterators(points):
+    written = [[str(step), level] for step, level in points]  # YAML reads 2e5 as a text
     with suppress_warnings():
         first, *others = map(StagedCurve.through, _in_every_form(points))
-    _assert_same(first, *others)
+        of_lists = Curve.from_dict({"kind": "through", "points": points})
+        of_text = StagedCurve.from_dict({"kind": "through", "points": written})
+    _assert_same(first, *others, of_lists, of_text)
+
+
+LEFT_OUT = [
+    ({"total_steps": 9, "warmup_steps": None, "plateaus": None, "decay_shape": None}, PlateauCurve(9)),
+    ({"kind": None, "total_steps": 9}, PlateauCurve(9)),
+    (
+        {"kind": "staged", "stages": [[9, None]], "start": 1, "total_steps": None},
+        StagedCurve([(9,)], start=1),
+    ),
+    ({"kind": "part", "curve": {"total_steps": 9}, "start": None, "stop": None}, PlateauCurve(9).part()),
+    (
+        {"kind": "wsd", "total_steps": 9, "warmup_steps": 2, "decay_steps": 3, "decay_shape": None},
+        StagedCurve.wsd(9, warmup_steps=2, decay_steps=3),
+    ),
+    (
+        {"kind": "cooldown", "curve": {"total_steps": 9, "kind": None}, "at": 3, "steps": 4, "to": None},
+        PlateauCurve(9).cooldown(3, 4),
+    ),
+]
+
+
+@pytest.mark.parametrize(("written", "curve"), LEFT_OUT)
+def test_null_is_a_value_that_was_left_out(written, curve):
+    _assert_same(curve, Curve.from_dict(written))
 
 
 def test_points_may_be_integers_or_float32():

@@ -24,7 +24,7 @@ FAULTS: list[tuple[Any, list[Any], str]] = [
     ({**STAGES, "stages": [[3, 1], [3, 2]]}, ["stages", 1, 1], "stages[1].to = 2 must lie in"),
     ({**STAGES, "stages": [[3, 1, "oval"]]}, ["stages", 0, 2], "stages[0].shape = 'oval' must"),
     ({"kind": "oval"}, ["kind"], "kind = 'oval' must be one of"),
-    (None, [], " = None must be a mapping"),
+    (5, [], " = 5 must be a mapping"),
 ]
 
 

@@ -213,7 +213,7 @@ def test_lines_and_spans_differ_without_colour():
 ERRORS = [
     *((partial(plot, *curves), TypeError, f"curves[{key}] = ", "must be a Curve")
       for curves, key in (((5,), 0), (([None],), 0), ((CURVE, 3), 1), ((np.array(3),), 0),
-                          ((CURVE.to_dict(),), "'total_steps'"), (([CURVE], CURVE), 0))),
+                          (({"cosine": 5},), "'cosine'"), (([CURVE], CURVE), 0))),
     *((partial(plot, *curves), ValueError, "there is no curve") for curves in ((), ([],), ({},))),
     (lambda ax: plot(CURVE, peak_value=-1.0, ax=ax), ValueError, "peak_value = -1.0"),
     (lambda ax: CURVE.plot(peak_value="0.1", ax=ax), TypeError, "peak_value = '0.1'", "number"),

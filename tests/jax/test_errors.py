@@ -118,7 +118,7 @@ ERRORS: list[Any] = [
           TypeError, "step = ", "int"),
     *each(lambda value: check_resume(RECORD, RECORD, value), [-1, np.int64(-1), jnp.int32(-1)],
           ValueError, "step = -1", "at least 0"),
-    (lambda: resume_record(NOT_A_CURVE), TypeError, "curve = ", "must be a Curve"),
+    (lambda: resume_record([NOT_A_CURVE]), TypeError, "curve = ", "must be a Curve"),
     (lambda: resume_record(CURVE, -1), ValueError, "peak_value = -1"),
     (lambda: resume_record(CURVE, [0.1]), TypeError, "peak_value = [0.1]"),
     (lambda: resume_record(CURVE, 0.1, 8), TypeError, "clock = 8", "DataClock"),

@@ -80,7 +80,7 @@ BUILDING: list[Row] = [
     *each(lambda value: follow(value, "weight_decay", CURVE), [None, []], TypeError,
           "optimizer = {} must be"),
     *each(lambda optimizer, value: lambda_lr(optimizer, value),
-          [None, "curve", {"kind": 1}, [CURVE, None], iter([CURVE])], TypeError, "curve = ", "PlateauCurve("),
+          [None, "curve", 5, [CURVE, None], iter([CURVE])], TypeError, "curve = ", "PlateauCurve("),
     *each(lambda optimizer, value: lambda_lr(optimizer, [CURVE] * value), [0, 1, 3], ValueError,
           "curve has {}", "parameter groups is 2"),
     *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, value), [1.0, True, None, "3"], TypeError,

@@ -145,7 +145,10 @@ ZERO, LONG_ZERO = (build({"stages": [(5,)] * count, "start": 0.0}) for count in 
 ERRORS = [
     # `plot` has the same checks: `drawing/test_plots` has more rows.
     (lambda: compare(), ValueError, "there is no curve"),
-    (lambda: compare(COSINE, {"a": LINEAR}), TypeError, "curves[1] = {", "be a Curve"),
+    (lambda: compare(COSINE, {"a": LINEAR}), ValueError, "curves[1]: 'a' is not an argument of PlateauCurve"),
+    (lambda: compare({"a": COSINE, "b": 5}), TypeError, "curves['b'] = 5 must be a Curve"),
+    (lambda: compare({"a": COSINE, "b": {}}), TypeError, "curves['b'].total_steps is missing"),
+    (lambda: compare({"total_steps": 0}), ValueError, "curves[0].total_steps = 0 must lie in 1"),
     (lambda: compare(COSINE, ZERO), ValueError, "StagedCurve(", "has no positive"),
     (lambda: compare(LONG_ZERO), ValueError, "... has no positive learning rate"),
     (lambda: setattr(compare(COSINE), "names", ()), FrozenInstanceError),

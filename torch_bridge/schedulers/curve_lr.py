@@ -22,7 +22,15 @@ from torch_bridge.clocks.saved_states import (
     reading_state_of,
     warn_of_different_peaks,
 )
-from torch_bridge.curve_api import AnyClock, Curve, check_consumed, checks, warn
+from torch_bridge.curve_api import (
+    AnyClock,
+    AnyCurve,
+    Curve,
+    as_curves,
+    check_consumed,
+    checks,
+    warn,
+)
 from torch_bridge.param_groups import (
     LEARNING_RATE,
     as_number,
@@ -61,7 +69,8 @@ class lambda_lr(LambdaLR):
 
     Args:
         optimizer: Any torch optimizer.
-        curve: One curve for all parameter groups, or a sequence with one for each.
+        curve: One curve for all parameter groups, or a sequence with one for each. A mapping that
+            `Curve.from_dict` reads stands for a curve.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
         clock: A `DataClock`; or, under one curve for all groups, a `HoldUntilFlat`, a `HoldBelow`
@@ -127,13 +136,14 @@ class lambda_lr(LambdaLR):
     def __init__(
         self,
         optimizer: Optimizer,
-        curve: Curve | Sequence[Curve],
+        curve: AnyCurve | Sequence[AnyCurve],
         last_epoch: int = -1,
         *,
         strict: bool = True,
         clock: AnyClock | None = None,
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
+        curve = as_curves("curve", curve)
         curves = curves_of(optimizer, curve)
         # A single curve sets the clock, even before there is a group.
         self._clock = new_clock(clock, [curve] if isinstance(curve, Curve) else curves)

@@ -14,7 +14,7 @@ from torch_bridge.clocks.saved_states import (
     read_records,
     reading_state_of,
 )
-from torch_bridge.curve_api import CheckedClock, Curve, checks, warn
+from torch_bridge.curve_api import AnyCurve, CheckedClock, Curve, as_curves, checks, warn
 from torch_bridge.param_groups import GroupOption, groups_of
 from torch_bridge.schedulers.group_curves import GroupCurves, LastWrite
 from torch_bridge.schedulers.update_hook import hook_of
@@ -43,7 +43,7 @@ class follow:
     Args:
         optimizer: Any torch optimizer.
         key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
-        curve: One curve for all parameter groups, or a sequence with one for each.
+        curve: As in `lambda_lr`.
 
     Attributes:
         curves: The curve of each group.
@@ -71,9 +71,10 @@ class follow:
     """
 
     def __init__(
-        self, optimizer: Optimizer, key: str | tuple[str, int], curve: Curve | Sequence[Curve]
+        self, optimizer: Optimizer, key: str | tuple[str, int], curve: AnyCurve | Sequence[AnyCurve]
     ) -> None:
         groups_of(optimizer)  # checks it before the other arguments
+        curve = as_curves("curve", curve)
         self._group_curves = GroupCurves(optimizer, _option(key), curve, LastWrite())
         hook_of(optimizer).add(self._group_curves)
         self._move_to(0)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve
+from torch_bridge.curve_api import Curve, as_curves
 from torch_bridge.param_groups import all_parameters, curves_of, groups_of
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
@@ -219,6 +219,7 @@ def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any)
         TypeError: An entry is not a `Curve`.
         ValueError: The number of curves differs from that of optimizers or of groups.
     """
+    curve = as_curves("curve", curve)
     entries: Sequence[Any] = [curve] * len(optimizers)
     if isinstance(optimizer, list | tuple) and isinstance(curve, Sequence):
         entries = cast("Sequence[Any]", curve)

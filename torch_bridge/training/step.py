@@ -15,7 +15,7 @@ from torch_bridge.clocks.saved_states import (
     reading_state_of,
     warn_of_different_peaks,
 )
-from torch_bridge.curve_api import MAX_CONSUMED, AnyClock, Curve, check_clock, checks, warn
+from torch_bridge.curve_api import MAX_CONSUMED, AnyClock, AnyCurve, check_clock, checks, warn
 from torch_bridge.distributed.distribution import parallelism_of
 from torch_bridge.distributed.parallelism import Sharded, check_shardable
 from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
@@ -50,7 +50,7 @@ from torch_bridge.training.update import Update
 
 OnNonfinite = Literal["skip", "raise"]
 Synchronize = Literal["update", "micro"]
-CurvesOfGroups = Curve | Sequence[Curve]
+CurvesOfGroups = AnyCurve | Sequence[AnyCurve]
 
 
 class TrainStep:
@@ -92,7 +92,8 @@ class TrainStep:
         loss_fn: `loss_fn(model, batch)` returns a mean loss, a scalar, or a pair (sum, weight),
             such as (loss.sum(), number of tokens).
         curve: One curve, or a sequence of one per parameter group. For several optimizers, one
-            curve for all, or a sequence with such an entry per optimizer.
+            curve for all, or a sequence with such an entry per optimizer. A mapping that
+            `Curve.from_dict` reads stands for a curve.
         precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling (arXiv:1710.03740).
         max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
         on_nonfinite: `"skip"` the update, or `"raise"` an error, which synchronizes with the device
