@@ -386,7 +386,7 @@ class TrainStep:
         self._steppers.is_partial = True  # until clock and groups have the new peaks
         self._is_peak_set = True
         self._clock.set_peaks(peaks)
-        self._steppers.write_peaks()
+        self._steppers.attach()
         self._steppers.is_partial = was_partial  # new peaks do not complete an interrupted update
 
     def state_dict(self) -> TrainStepState:
@@ -489,6 +489,7 @@ class TrainStep:
         step_state.set_random_states(state_dict["random"], self._device)
         self._steppers.is_start_known = True
         self._steppers.attach()
+        self._steppers.fill_lr_tensors(run.counters.curve_step)
         if self._graphs is not None:
             self._graphs.drop()
         self._is_loading = False

@@ -94,8 +94,9 @@ def optimizer_states(
     # Not strict: a group added after the step was built has no learning rate; the next update
     # rejects it.
     for group, peak, lr in zip(groups, clock.peaks, lrs, strict=False):
-        if isinstance(group["lr"], Tensor):
-            group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu")
+        tensor = group["lr"]
+        if isinstance(tensor, Tensor):
+            group["lr"] = torch.full(tensor.shape, lr, dtype=tensor.dtype, device="cpu")
         else:
             group["lr"] = lr
         group["initial_lr"] = peak

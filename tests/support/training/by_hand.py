@@ -115,7 +115,12 @@ class ByHand:
 
     def _step(self, lrs: list[float]) -> None:
         for group, lr in zip(self.groups, lrs, strict=True):
-            group["lr"] = torch.tensor(lr, dtype=torch.float32) if group.get("fused") else lr
+            if isinstance(group["lr"], Tensor):
+                group["lr"] = torch.full_like(group["lr"], lr)
+            elif group.get("fused"):
+                group["lr"] = torch.tensor(lr, dtype=torch.float32)
+            else:
+                group["lr"] = lr
         for optimizer in self.optimizers:
             self.scaler.step(optimizer)
 

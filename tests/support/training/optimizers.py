@@ -1,6 +1,6 @@
 """The optimizers that tests train with, by name."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -45,6 +45,16 @@ def make_optimizer(name: str, model: nn.Module, **more: Any) -> Optimizer:
     kind, options = OPTIMIZERS[name]
     parameters = [p for p in model.parameters() if name != "muon" or p.dim() == 2]
     return kind(parameters, **options | more)
+
+
+class NeedsTensor(torch.optim.SGD):
+    """Rejects a learning rate that is a number, as optimizers do that compile their step (torchao's)."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            if not isinstance(group["lr"], torch.Tensor):
+                raise TypeError(f"lr = {group['lr']} is not a tensor")
+        return cast("Any", super()).step(closure)
 
 
 class Foreign(torch.optim.Optimizer):
