@@ -96,13 +96,13 @@ class OptimizerSteppers:
         unknown."""
         self.attach()
 
-    def attach(self) -> None:
-        """Decide if the device or the host steps each optimizer; write peaks and learning rates.
+    def check(self) -> None:
+        """Check that the optimizers are those that the step was built for.
 
         Raises:
-            ValueError: A scheduler is attached; the optimizers' groups or parameters are not those
-                that the step was built for; torch's fused SGD does not train parameters of this
-                dtype; or a CUDA graph cannot capture them.
+            ValueError: A scheduler is attached; the optimizers' groups or parameters are different
+                ones; torch's fused SGD does not train parameters of this dtype; or a CUDA graph
+                cannot capture them.
         """
         check_no_scheduler(self._layers)
         if self._current_parameter_ids() != self._parameter_ids:
@@ -114,6 +114,14 @@ class OptimizerSteppers:
             check_fused_sgd(optimizer)
         if self._cuda_graph:
             self._check_capturable()
+
+    def attach(self) -> None:
+        """Decide if the device or the host steps each optimizer; write peaks and learning rates.
+
+        Raises:
+            ValueError: As `check`.
+        """
+        self.check()
         self._restore_lr_tensors()
         if not self.is_start_known:  # reading the counts may wait for the device
             self.updates_made = self._read_updates_made()
