@@ -32,6 +32,16 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     return optimizer.param_groups
 
 
+def has_two_steps(optimizer: object) -> bool:
+    """Return True for SAM and its relatives, which need a second backward pass in every update.
+
+    Programs call `first_step` and `second_step`, and never `step`, which needs a closure.
+    """
+    kind = type(optimizer)
+    names = ("first_step", "second_step")
+    return all(callable(getattr(kind, name, None)) for name in names)
+
+
 def all_groups(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
     """Return the parameter groups of several optimizers in one list."""
     groups: list[dict[str, Any]] = []

@@ -12,7 +12,7 @@ import torch
 from support.curves.descriptions import OF_UNIT_8
 from support.errors import check_error, each, each_row
 from support.training.models import Net, Recurrent, batches, carried_loss, counting_loss, mean_loss, pair_loss
-from support.training.optimizers import make_optimizer
+from support.training.optimizers import SharpnessAware, make_optimizer
 from support.training.steps import CURVE, equal_trees, make_step, state_kept_by_skips
 from torch import nn
 from torch.optim import LBFGS, SGD, AdamW
@@ -86,6 +86,8 @@ ERRORS: list[Any] = [
      "LineSearch needs"),
     (lambda build, first, model: build(optimizer=[first, LBFGS(model.last.parameters())]), TypeError,
      "LBFGS needs a closure"),
+    (lambda build, model: build(optimizer=SharpnessAware(model.parameters(), SGD, lr=0.1)), TypeError,
+     "SharpnessAware updates in first_step() and second_step()", "lambda_lr in a loop"),
     (lambda build, optimizer, first: build(optimizer=[optimizer, first]), ValueError, "2 parameters",
      "several optimizers"),
     (lambda build, first: build(optimizer=[first, None]), TypeError, "None",

@@ -1,5 +1,6 @@
 """What holds for every kind of training run: relations that run over the table in `kinds_of_run.py`."""
 
+import copy
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +25,7 @@ from support.training.steps import (
 )
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from plateau_jax import DataClock, HoldBelow, PlateauCurve
@@ -116,6 +118,37 @@ def _run(step: TrainStep, micro_batches: Any) -> Any:
 @every_kind
 def test_resumed_run_equals_uninterrupted_run(kind: Kind) -> None:
     check_resume(kind.build, kind.updates(7, {0, 3, 4}), (0, 5), _run)
+
+
+def _memo_of(optimizer: Optimizer) -> dict[int, Any]:
+    """Return the memo with which a deepcopy of the groups keeps their parameters."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return {id(parameter): parameter for parameter in parameters}
+
+
+@every_kind
+def test_groups_hold_the_learning_rates_of_each_update(kind: Kind) -> None:
+    """Of a skipped one too, and after a load. A tensor that a group had, or its first clone, stays in it."""
+    step = kind.build()
+    groups = [group for optimizer in step.optimizers for group in optimizer.param_groups]
+    tensors = [group["lr"] for group in groups]
+    peaks = [group["initial_lr"] for group in groups]
+    for number, micro_batches in enumerate(kind.updates(9, {0, 3, 6})):
+        if number in (2, 5):
+            step.load_state_dict(through_file(step.state_dict()))
+        if number in (4, 5):
+            for optimizer in step.optimizers:  # new groups, as an optimizer's own load creates them
+                optimizer.param_groups = copy.deepcopy(optimizer.param_groups, _memo_of(optimizer))
+        if number == 7:
+            step.set_peak([peak / 2 for peak in peaks])
+        result = step(*micro_batches)
+        groups = [group for optimizer in step.optimizers for group in optimizer.param_groups]
+        assert [float(group["lr"]) for group in groups] == result.lr.tolist()
+        for group, tensor in zip(groups, tensors, strict=True):
+            if isinstance(tensor, Tensor):
+                assert group["lr"] is tensor
+            else:
+                assert type(group["lr"]) is float
 
 
 def _kept(state: dict[str, Any]) -> dict[str, Any]:

@@ -128,6 +128,20 @@ def load_plain_state(module: nn.Module, state: Any) -> None:
         module.load_state_dict(state)
 
 
+def count_writes(module: nn.Module) -> list[tuple[int, int]] | None:
+    """Return the identity of each parameter and buffer, and how often it has been written to.
+
+    If this is equal before and after a load, the load has written nothing into them. None: torch
+    does not count the writes into a tensor that was created in inference mode.
+    """
+    writes: list[tuple[int, int]] = []
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_inference():
+            return None
+        writes.append((id(tensor), tensor._version))
+    return writes
+
+
 def _to_state_of(module: nn.Module, state: Mapping[str, Any]) -> Any:
     """Return a saved state under the names of a module, and sharded like the module."""
     current = module.state_dict()

@@ -36,6 +36,7 @@ from torch_bridge.param_groups import (
     as_number,
     check_peaks_are_known,
     curves_of,
+    has_two_steps,
     peaks_per_group,
 )
 from torch_bridge.schedulers.group_curves import GroupCurves
@@ -357,6 +358,8 @@ class lambda_lr(LambdaLR):
 
     def _warn_of_order(self) -> None:
         """Warn as torch does if the scheduler is stepped before the optimizer."""
+        if has_two_steps(self.optimizer):
+            return
         # Torch's constructor replaces `optimizer.step`, to notice its first call. A copy of the
         # optimizer has the plain `step`.
         is_watched = hasattr(self.optimizer.step, "_wrapped_by_lr_sched")

@@ -36,8 +36,8 @@ _NOTE_BEFORE_2_13 = (
 _requires_grad = operator.attrgetter("requires_grad")
 _training = operator.attrgetter("training")
 
-# A graph bakes the settings of an optimizer in, except for the learning rate, which it reads from
-# the clock's tensor. The parameters are compared as objects.
+# A graph bakes the settings of an optimizer in, except for the learning rate, which it reads from a
+# tensor. This tensor and the parameters are compared as objects.
 _NOT_COMPARED = ("lr", "initial_lr", "params")
 
 
@@ -90,12 +90,14 @@ class Guards:
         return self._values() != self._recorded_values
 
     def _objects(self) -> list[Any]:
-        """Return all submodules, parameters, buffers and values of states, in one flat list."""
+        """Return all submodules, parameters, buffers, learning rates and values of states."""
         objects: list[Any] = []
         for module in self._modules:
             objects += module._modules.values()
             objects += module._parameters.values()
             objects += module._buffers.values()
+        for group in all_groups(self._optimizers):
+            objects.append(group["lr"])
         for optimizer in self._optimizers:
             for state in optimizer.state.values():
                 objects += state.values()

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import placements_of, shard_like
 from torch_bridge.distributed.plain_names import without_wrappers
 from torch_bridge.training.optimizers import group_sizes, layers_of
@@ -35,6 +36,31 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
     if is_standard:
         _restore_dtypes(inner, state)
         _lay_out_moments(inner)
+
+
+def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
+    """Reject a state before it is loaded, as far as `load_optimizer` or torch would reject it.
+
+    Raises:
+        ValueError: It does not have torch's form, or groups of different sizes; or as
+            `load_optimizer`.
+    """
+    if not _is_standard(optimizer, state):
+        kind = type(optimizer).__name__
+        raise ValueError(
+            f"state_dict['optimizer'] is not the state of {kind} with groups of "
+            f"{group_sizes(optimizer.param_groups)} parameters"
+        )
+    for saved in state["param_groups"]:
+        for number in saved["params"]:
+            values = state["state"].get(number, {})
+            if not isinstance(values, Mapping):
+                raise ValueError(
+                    f"state_dict['optimizer']['state'][{number!r}] = {checks.short_repr(values)} "
+                    "must be a dictionary"
+                )
+    _check_param_names(optimizer.param_groups, state["param_groups"])
+    _check_moments(optimizer, state)
 
 
 def is_of_torch(optimizer: Optimizer) -> bool:

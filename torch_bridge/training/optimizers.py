@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, as_curves
-from torch_bridge.param_groups import all_parameters, curves_of, groups_of
+from torch_bridge.param_groups import all_parameters, curves_of, groups_of, has_two_steps
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 
@@ -97,7 +97,8 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """Check that a training step can use these unwrapped optimizers.
 
     Raises:
-        TypeError: An argument is not an optimizer, or its `step` needs a closure.
+        TypeError: An argument is not an optimizer; its `step` needs a closure; or it updates in two
+            steps, as SAM does.
         ValueError: A parameter is not the model's, or occurs twice; or an optimizer
             has a non-standard `state_dict`.
     """
@@ -140,7 +141,13 @@ def check_no_scheduler(optimizers: Iterable[Any]) -> None:
 
 
 def _check_closure(optimizer: Optimizer) -> None:
-    """Reject an optimizer whose `step` needs a closure."""
+    """Reject an optimizer that must compute the gradients itself, or twice in an update."""
+    if has_two_steps(optimizer):
+        raise TypeError(
+            f"{type(optimizer).__name__} updates in first_step() and second_step(), with a second "
+            "backward pass in between, which a TrainStep cannot give; use a different optimizer, "
+            "or lambda_lr in a loop"
+        )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise TypeError(

@@ -18,7 +18,12 @@ from torch_bridge.clocks.saved_states import (
 from torch_bridge.curve_api import MAX_CONSUMED, AnyClock, AnyCurve, check_clock, checks, warn
 from torch_bridge.distributed.distribution import parallelism_of
 from torch_bridge.distributed.parallelism import Sharded, check_shardable
-from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
+from torch_bridge.distributed.plain_names import (
+    count_writes,
+    load_plain_state,
+    names_of_parameters,
+    plain_state,
+)
 from torch_bridge.param_groups import (
     all_groups,
     all_parameters,
@@ -31,7 +36,11 @@ from torch_bridge.training.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.gradients import check_max_norm
 from torch_bridge.training.loss import Carry, LossFunction, check_loss_fn
 from torch_bridge.training.loss_normalizer import LossNormalizer
-from torch_bridge.training.optimizer_states import copy_optimizer_state, load_optimizer
+from torch_bridge.training.optimizer_states import (
+    check_optimizer_state,
+    copy_optimizer_state,
+    load_optimizer,
+)
 from torch_bridge.training.optimizers import (
     as_sequence,
     check_model,
@@ -387,7 +396,7 @@ class TrainStep:
         self._steppers.is_partial = True  # until clock and groups have the new peaks
         self._is_peak_set = True
         self._clock.set_peaks(peaks)
-        self._steppers.write_peaks()
+        self._steppers.attach()
         self._steppers.is_partial = was_partial  # new peaks do not complete an interrupted update
 
     def state_dict(self) -> TrainStepState:
@@ -458,30 +467,34 @@ class TrainStep:
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises,
                 such as torch's RuntimeError for missing keys.
 
-        An error that this library raises before the load begins leaves the step as it was. After
-        any later error, such as torch's, the step makes no update until a state is loaded.
+        A state that is rejected before anything was written leaves the step as it was. After any
+        later error, the step makes no update until a state is loaded.
         """
         may_repair = self._is_loading or not self._is_distributed
         if not may_repair:
             self._check_complete()
-        self._steppers.prepare()
+        self._steppers.check()  # not `prepare`, which a setting of a damaged state could stop
         if strict is None:
             strict = self.strict
         with reading_state_of("a TrainStep", state_dict):
-            check_saved_state(self._read_state(), state_dict)
+            check_saved_state(self._read_state(), state_dict, self._device)
             run = read_saved_run(state_dict, self._clock, self.optimizers, strict=strict)
             is_peak_set = bool(state_dict["peak_was_set"])
+            saved_states = step_state.as_list(state_dict["optimizer"], self.optimizers)
+            for optimizer, saved in zip(self.optimizers, saved_states, strict=True):
+                check_optimizer_state(optimizer, saved)
+        # Copied before anything is written: not every value can be copied.
+        copies: list[Any] = []
+        for optimizer, saved in zip(self.optimizers, saved_states, strict=True):
+            copies.append(copy_optimizer_state(optimizer, saved))
         for message in run.messages:
             warn(message)
         if not is_peak_set and not self._is_peak_set:
             warn_of_different_peaks(run.peaks, self._clock.peaks, "step")
 
-        self._is_loading = True
-        self._steppers.is_partial = True
-        load_plain_state(self._module, state_dict["model"])
-        states = step_state.as_list(state_dict["optimizer"], self.optimizers)
-        for optimizer, saved in zip(self.optimizers, states, strict=True):
-            load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
+        self._load_model(state_dict["model"])
+        for optimizer, copied in zip(self.optimizers, copies, strict=True):
+            load_optimizer(optimizer, copied)
         self._clock.resume(run.counters, run.peaks, run.hold_states)
         self._is_peak_set = is_peak_set
         self._normalizer.write_state(state_dict["loss_scale"] or ())
@@ -490,10 +503,28 @@ class TrainStep:
         step_state.set_random_states(state_dict["random"], self._device)
         self._steppers.is_start_known = True
         self._steppers.attach()
+        self._steppers.fill_lr_tensors(run.counters.curve_step)
         if self._graphs is not None:
             self._graphs.drop()
         self._is_loading = False
         self._steppers.is_partial = False
+
+    def _load_model(self, state: Any) -> None:
+        """Begin a load with the model; if torch rejects its state and writes nothing, end it."""
+        was_loading = self._is_loading
+        was_partial = self._steppers.is_partial
+        writes = count_writes(self._module)
+        self._is_loading = True
+        self._steppers.is_partial = True
+        try:
+            load_plain_state(self._module, state)
+        except Exception:
+            is_unwritten = writes is not None and writes == count_writes(self._module)
+            has_extra_state = any("_extra_state" in str(name) for name in state)
+            if is_unwritten and not has_extra_state:
+                self._is_loading = was_loading
+                self._steppers.is_partial = was_partial
+            raise
 
     def _check_complete(self) -> None:
         """Raise an error after an interrupted update or load."""

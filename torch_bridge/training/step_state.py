@@ -94,8 +94,9 @@ def optimizer_states(
     # Not strict: a group added after the step was built has no learning rate; the next update
     # rejects it.
     for group, peak, lr in zip(groups, clock.peaks, lrs, strict=False):
-        if isinstance(group["lr"], Tensor):
-            group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu")
+        tensor = group["lr"]
+        if isinstance(tensor, Tensor):
+            group["lr"] = torch.full(tensor.shape, lr, dtype=tensor.dtype, device="cpu")
         else:
             group["lr"] = lr
         group["initial_lr"] = peak
@@ -133,7 +134,16 @@ def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> Non
         torch.cuda.set_rng_state(states["cuda"].cpu(), device)
 
 
-def check_saved_state(current: TrainStepState, saved: Any) -> None:
+def _check_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    if "cpu" not in states:
+        raise ValueError("state_dict has no random state of the CPU")
+    # A generator rejects a state of a different type or size.
+    torch.Generator("cpu").set_state(states["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in states:
+        torch.Generator(device).set_state(states["cuda"].cpu())
+
+
+def check_saved_state(current: TrainStepState, saved: Any, device: torch.device) -> None:
     """Reject a state that torch would load, but from which a run can't continue.
 
     Torch itself rejects different names in a model, and different sizes of parameter groups. It
@@ -142,6 +152,7 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
     Args:
         current: The current state of the step.
         saved: The state to be loaded.
+        device: The device of the step.
 
     Raises:
         ValueError: The message names the entry.
@@ -153,8 +164,7 @@ def check_saved_state(current: TrainStepState, saved: Any) -> None:
                 f"state_dict was saved with {name} = {saved[name]}, and this step has "
                 f"{current[name]}"
             )
-    if "cpu" not in saved["random"]:
-        raise ValueError("state_dict has no random state of the CPU")
+    _check_random_states(saved["random"], device)
     check_same_parameters(current["parameters"], saved["parameters"], "parameters")
     _check_shards(current, saved)
     _check_model(current["model"], to_plain_names(saved["model"], current["model"]))
@@ -206,21 +216,29 @@ def _mesh_coordinates(value: Any) -> str | None:
 
 
 def _check_model(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Reject different dtypes or shapes: torch casts the former, and loads (1,) into ()."""
+    """Reject different dtypes or shapes: torch casts the former, and loads (1,) into ().
+
+    Different names are left to torch, since a module may rename or drop entries of old states.
+    """
     kinds: dict[str, str] = {}
     saved_kinds: dict[str, str] = {}
     for name, tensor in current.items():
-        saved_tensor = saved.get(name)
-        if "_extra_state" in name:  # it may be of any type, and change it
+        if "_extra_state" in name or name not in saved:  # the former may change its type
             continue
-        if isinstance(tensor, Tensor) and isinstance(saved_tensor, Tensor):
+        if isinstance(tensor, Tensor):
             kinds[name] = _describe_tensor(tensor)
-            saved_kinds[name] = _describe_tensor(saved_tensor)
+            saved_kinds[name] = _describe_value(saved[name])
     _check_equal("a different model", kinds, saved_kinds)
 
 
 def _describe_carry(leaves: Sequence[Tensor] | None) -> dict[int, str]:
-    return dict(enumerate(map(_describe_tensor, leaves or ())))
+    return dict(enumerate(map(_describe_value, leaves or ())))
+
+
+def _describe_value(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return _describe_tensor(value)
+    return type(value).__name__
 
 
 def _describe_tensor(tensor: Tensor) -> str:
@@ -245,10 +263,15 @@ def _check_loss_scale(state: Sequence[Tensor], precision: str) -> None:
     if precision == "fp16":
         factors = [*state[:1], *state[2:]]  # without the counter of good updates
         has_right_length = len(state) in (2, 3)
-    if not has_right_length or not all(0 < factor < math.inf for factor in factors):
+    is_possible = has_right_length and all(map(_is_scalar, state))
+    if not is_possible or not all(0 < factor < math.inf for factor in factors):
         raise ValueError(
             f"state_dict has loss_scale = {state}, with which every update would be skipped"
         )
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1
 
 
 class SavedRun(NamedTuple):

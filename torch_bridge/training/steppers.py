@@ -5,6 +5,10 @@ read the decision, and the learning rate, from device tensors. So the host enque
 knowing whether it takes effect, and nothing waits. All other optimizers count their steps on the
 host, before any kernel runs. The device cannot undo that, so the host must read the decision first,
 which synchronizes once per update.
+
+A group whose `lr` was a tensor when the step was built keeps this tensor, and every update fills
+it: an optimizer that compiles its step reads it there, and may reject a number. In other groups the
+fused kernels read the clock's memory, and the host writes floats.
 """
 
 from collections.abc import Sequence
@@ -15,7 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.clocks.device_clock import Clock
-from torch_bridge.param_groups import all_groups, updates_made
+from torch_bridge.param_groups import LEARNING_RATE, all_groups, unshare_tensors, updates_made
 from torch_bridge.training.optimizers import check_fused_sgd, check_no_scheduler
 
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
@@ -39,7 +43,7 @@ class _Attached(NamedTuple):
     is_on_device: bool
     """True if the optimizer's kernels read the decision to skip, and the learning rates."""
     lrs: Sequence[Tensor | None]
-    """The tensors that the kernels read; None if the host steps the optimizer, with floats."""
+    """The tensors that the groups hold as `lr`; None if the host writes a float."""
     clock_groups: slice
     """The positions of its groups among those of the clock."""
     is_fused_sgd: bool
@@ -72,6 +76,11 @@ class OptimizerSteppers:
         self._cuda_graph = cuda_graph
         self.is_start_known = is_start_known
         self._parameter_ids = self._current_parameter_ids()
+        self._lr_tensors: list[Tensor | None] = []
+        """The tensor that each group held as `lr` when the step was built; None for a number."""
+        for group in all_groups(optimizers):
+            lr = group["lr"]
+            self._lr_tensors.append(lr if isinstance(lr, Tensor) else None)
         self.is_partial = False
         """True while an update or a load is unfinished, and after it was interrupted: weights may
         have moved, or other ranks may wait for this one. `TrainStep` then makes no update until a
@@ -87,13 +96,13 @@ class OptimizerSteppers:
         unknown."""
         self.attach()
 
-    def attach(self) -> None:
-        """Decide if the device or the host steps each optimizer; write peaks and learning rates.
+    def check(self) -> None:
+        """Check that the optimizers are those that the step was built for.
 
         Raises:
-            ValueError: A scheduler is attached; the optimizers' groups or parameters are not those
-                that the step was built for; torch's fused SGD does not train parameters of this
-                dtype; or a CUDA graph cannot capture them.
+            ValueError: A scheduler is attached; the optimizers' groups or parameters are different
+                ones; torch's fused SGD does not train parameters of this dtype; or a CUDA graph
+                cannot capture them.
         """
         check_no_scheduler(self._layers)
         if self._current_parameter_ids() != self._parameter_ids:
@@ -105,6 +114,15 @@ class OptimizerSteppers:
             check_fused_sgd(optimizer)
         if self._cuda_graph:
             self._check_capturable()
+
+    def attach(self) -> None:
+        """Decide if the device or the host steps each optimizer; write peaks and learning rates.
+
+        Raises:
+            ValueError: As `check`.
+        """
+        self.check()
+        self._restore_lr_tensors()
         if not self.is_start_known:  # reading the counts may wait for the device
             self.updates_made = self._read_updates_made()
         step_attributes: list[tuple[dict[str, Any], Any]] = []
@@ -113,14 +131,33 @@ class OptimizerSteppers:
             step_attributes.append((attributes, attributes.get("step")))
         self._step_attributes = step_attributes
         self._attached: list[_Attached] = []
+        self._device_lrs: list[tuple[Tensor, Tensor]] = []
+        """The groups' tensors that the fused kernels read, each with the clock's that fills it."""
         first = 0
         for optimizer in self._optimizers:
             last = first + len(optimizer.param_groups)
             self._attached.append(self._attach_optimizer(optimizer, slice(first, last)))
             first = last
         self._any_on_host = not all(attached.is_on_device for attached in self._attached)
-        self.write_peaks()
+        self._write_peaks()
         self.prepare()
+
+    def _restore_lr_tensors(self) -> None:
+        """Give the groups their tensors back, separate ones if their learning rates differ.
+
+        A load creates new groups, with new tensors or numbers.
+        """
+        groups = all_groups(self._optimizers)
+        for group, lr in zip(groups, self._lr_tensors, strict=True):
+            if lr is not None:
+                group["lr"] = lr
+        clock = self._clock
+        with torch.no_grad():
+            for optimizer in self._optimizers:  # each has defaults, which may hold the tensor too
+                unshare_tensors(optimizer, LEARNING_RATE, groups, clock.peaks, clock.curves)
+        for index, group in enumerate(groups):
+            if self._lr_tensors[index] is not None:
+                self._lr_tensors[index] = group["lr"]
 
     def _attach_optimizer(self, optimizer: Optimizer, clock_groups: slice) -> _Attached:
         groups = optimizer.param_groups
@@ -129,9 +166,9 @@ class OptimizerSteppers:
             params = group["params"]
             settings.append(_GroupSettings(params, len(params), group.get("fused")))
         is_on_device = takes_found_inf(optimizer)
-        lrs: Sequence[Tensor | None] = [None] * len(groups)
+        lrs: Sequence[Tensor | None] = self._lr_tensors[clock_groups]
         if is_on_device:
-            lrs = self._clock.group_lrs[clock_groups]
+            lrs = self._attach_device_lrs(clock_groups)
         is_sgd = type(optimizer) is torch.optim.SGD
         is_fused = any(item.fused for item in settings)
         return _Attached(
@@ -143,6 +180,23 @@ class OptimizerSteppers:
             clock_groups,
             is_fused_sgd=is_sgd and is_fused,
         )
+
+    def _attach_device_lrs(self, clock_groups: slice) -> list[Tensor]:
+        """Return the tensors that fused kernels read: the groups' own ones, or the clock's."""
+        lrs: list[Tensor] = []
+        tensors = self._lr_tensors[clock_groups]
+        for lr, clock_lr in zip(tensors, self._clock.group_lrs[clock_groups], strict=True):
+            if lr is None:
+                lrs.append(clock_lr)
+                continue
+            # On a GPU these kernels read float32, and a value in host memory could not be filled
+            # without a wait. So the tensor moves there, as `Module.to` moves parameters.
+            is_wrong_dtype = lr.dtype != clock_lr.dtype and not clock_lr.is_cpu
+            if lr.device != clock_lr.device or is_wrong_dtype:
+                lr.data = lr.data.to(clock_lr)
+            self._device_lrs.append((lr, clock_lr))
+            lrs.append(lr)
+        return lrs
 
     def _read_updates_made(self) -> int | None:
         most = 0
@@ -157,7 +211,7 @@ class OptimizerSteppers:
             return None
         return most
 
-    def write_peaks(self) -> None:
+    def _write_peaks(self) -> None:
         """Write the peaks as the groups' `initial_lr`, as a torch scheduler does."""
         for group, peak in zip(all_groups(self._optimizers), self._clock.peaks, strict=True):
             group["initial_lr"] = peak
@@ -165,8 +219,7 @@ class OptimizerSteppers:
     def prepare(self) -> None:
         """Prepare the next update: attach again if the user or a load has changed the groups.
 
-        A load creates new groups. If a learning rate was assigned, the clock's tensor replaces it
-        again.
+        A load creates new groups. If a learning rate was assigned, the tensor replaces it again.
 
         Raises:
             ValueError: As `attach`.
@@ -207,21 +260,29 @@ class OptimizerSteppers:
 
     def step(self, skip: Tensor, found_inf: Tensor) -> None:
         """Step all optimizers unless `skip`, a bool scalar; `found_inf` is the same in float32."""
-        curve_step = 0
+        is_skipped = False
+        for lr, clock_lr in self._device_lrs:
+            lr.detach().copy_(clock_lr)  # the user's tensor may be a leaf of autograd
         if self._any_on_host:
             # The only time that an update waits for the device. An interrupt during this wait, such
             # as Ctrl-C, changes nothing, so it comes before `is_partial`: the step stays usable.
-            curve_step = int(torch.where(skip, -1, self._clock.curve_step).item())
+            # One number says both: 5 is step 5, and ~5 = -6 is step 5 of a skipped update.
+            curve_step = self._clock.curve_step
+            number = int(torch.where(skip, ~curve_step, curve_step).item())
+            is_skipped = number < 0
+            if is_skipped:
+                number = ~number
+            self._write_host_lrs(number)
         # Set before the first optimizer moves a weight, and before a skipped update is counted. An
         # error from here until counters and loss scale are written leaves, for instance, new
         # weights with old counters, so the next update would use the same learning rate again.
         self.is_partial = True
-        if curve_step < 0:
+        if is_skipped:
             return
         for attached in self._attached:
             optimizer = attached.optimizer
             if not attached.is_on_device:
-                self._step_on_host(attached, curve_step)
+                self._step_on_host(attached)
                 continue
             try:
                 optimizer.found_inf = found_inf
@@ -230,10 +291,28 @@ class OptimizerSteppers:
                 # A leftover attribute would affect the user's later calls of `optimizer.step`.
                 vars(optimizer).pop("found_inf", None)
 
-    def _step_on_host(self, attached: _Attached, curve_step: int) -> None:
-        lrs = self._clock.lrs_at(curve_step)[attached.clock_groups]
-        for group, lr in zip(attached.groups, lrs, strict=True):
-            group["lr"] = lr
+    def fill_lr_tensors(self, curve_step: int) -> None:
+        """Fill the tensors that the groups hold with the learning rates at a step of the curve."""
+        lrs = self._clock.lrs_at(curve_step)
+        for attached in self._attached:
+            for tensor, lr in zip(attached.lrs, lrs[attached.clock_groups], strict=True):
+                if tensor is not None:
+                    tensor.detach().fill_(lr)
+
+    def _write_host_lrs(self, curve_step: int) -> None:
+        """Write the learning rates into the groups of the optimizers that the host steps."""
+        lrs = self._clock.lrs_at(curve_step)
+        for attached in self._attached:
+            if attached.is_on_device:
+                continue
+            values = lrs[attached.clock_groups]
+            for group, tensor, lr in zip(attached.groups, attached.lrs, values, strict=True):
+                if tensor is None:
+                    group["lr"] = lr
+                else:
+                    tensor.detach().fill_(lr)
+
+    def _step_on_host(self, attached: _Attached) -> None:
         if attached.is_fused_sgd:
             _complete_dampened_momentum(attached.optimizer)
         attached.optimizer.step()

@@ -22,6 +22,8 @@ class ByHand:
         self.kind, self.options, self.model = kind, kind.options, kind.model()
         self.optimizers = kind.optimizers(self.model)
         self.groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        self.lr_tensors = [group["lr"] for group in self.groups]
+        """The groups' tensors at the start, or numbers."""
         self.peaks = [float(group.get("initial_lr", group["lr"])) for group in self.groups]
         is_shared = len(self.optimizers) == 1 or isinstance(kind.curve, Curve)
         entries: Any = [kind.curve] * len(self.optimizers) if is_shared else kind.curve
@@ -114,8 +116,13 @@ class ByHand:
         return self.is_fp16 or any(p.dtype == torch.float16 for p in self.model.parameters())
 
     def _step(self, lrs: list[float]) -> None:
-        for group, lr in zip(self.groups, lrs, strict=True):
-            group["lr"] = torch.tensor(lr, dtype=torch.float32) if group.get("fused") else lr
+        for group, tensor, lr in zip(self.groups, self.lr_tensors, lrs, strict=True):
+            if isinstance(tensor, Tensor):
+                group["lr"] = torch.full_like(tensor, lr)
+            elif group.get("fused"):
+                group["lr"] = torch.tensor(lr, dtype=torch.float32)
+            else:
+                group["lr"] = lr
         for optimizer in self.optimizers:
             self.scaler.step(optimizer)
 

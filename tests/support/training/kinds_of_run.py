@@ -23,7 +23,7 @@ from support.training.models import (
     pair_loss,
     seeded,
 )
-from support.training.optimizers import FUSED, OPTIMIZERS, Foreign, make_optimizer
+from support.training.optimizers import FUSED, OPTIMIZERS, Foreign, NeedsTensor, make_optimizer
 from support.training.steps import CURVE, set_loss_scale, step_over
 from torch import Tensor, nn
 from torch.optim import ASGD, SGD, Adam, AdamW, NAdam, Optimizer, RMSprop, SparseAdam
@@ -261,6 +261,30 @@ def by_layer(*names: str) -> Callable[[Any], Any]:
     return build
 
 
+def _with_lr_tensor(kind: Any, dtype: torch.dtype, *size: int, **options: Any) -> Callable[[Any], Optimizer]:
+    """Return a constructor of an optimizer whose learning rate is a tensor, another one each time."""
+
+    def build(model: nn.Module) -> Optimizer:
+        return kind(model.parameters(), lr=torch.full(size, 0.1, dtype=dtype), **options)
+
+    return build
+
+
+def _groups_with_one_lr_tensor(kind: Any, **options: Any) -> Callable[[Any], Optimizer]:
+    """Return a constructor of an optimizer whose groups all hold the same tensor."""
+
+    def build(model: Any) -> Optimizer:
+        groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
+        return kind(groups, lr=torch.tensor(0.1), **options)
+
+    return build
+
+
+def _optimizers_with_one_lr_tensor(model: Any) -> list[Optimizer]:
+    lr = torch.tensor(0.1)
+    return [Adam(model.first.parameters(), lr=lr, fused=True), NeedsTensor(model.last.parameters(), lr=lr)]
+
+
 def _groups(model: Any) -> Optimizer:
     groups = [
         {"params": model.first.parameters(), "lr": 0.1, "weight_decay": 0.3},
@@ -307,7 +331,16 @@ _SCALED = "adamw", "sgd", "rmsprop"
 KINDS: dict[str, Kind] = {
     **{name: Kind(name) for name in OPTIMIZERS},
     **{f"{name}, pieces": Kind(name, pieces=3, max_norm=0.05) for name in OPTIMIZERS},
-    "lr as a tensor": Kind(_over_all(Adam, torch.tensor(0.1), foreach=False)),
+    "lr as a tensor": Kind(_with_lr_tensor(Adam, torch.float32)),
+    "lr as a tensor, float64": Kind(_with_lr_tensor(NeedsTensor, torch.float64, 1), precision="bf16"),
+    "lr as a tensor, fused": Kind(_with_lr_tensor(AdamW, torch.float32, fused=True), precision="fp16"),
+    "lr as a tensor, fused, float64": Kind(_with_lr_tensor(SGD, torch.float64, 1, fused=True)),
+    "one lr tensor": Kind(_groups_with_one_lr_tensor(NeedsTensor), curve=[CURVE, _LINEAR], precision="fp16"),
+    "one lr tensor, fused": Kind(_groups_with_one_lr_tensor(Adam, fused=True), curve=[CURVE, _LINEAR]),
+    "one lr tensor, two optimizers": Kind(_optimizers_with_one_lr_tensor, curve=[CURVE, _LINEAR]),
+    "one lr tensor, held": Kind(
+        _groups_with_one_lr_tensor(NeedsTensor, momentum=0.9), curve=HELD_CURVE, clock=[PATIENT, _BELOW]
+    ),
     "betas as tensors": Kind(_over_all(Adam, 0.1, (torch.tensor(0.8), torch.tensor(0.9)), foreach=False)),
     "sparse": Kind(_over_all(SparseAdam), _sparse_loss, model=_embedding, max_norm=0.5, rtol=1e-6),
     "foreign": Kind(_over_all(Foreign)),
@@ -366,7 +399,10 @@ KINDS: dict[str, Kind] = {
     "a parameter as the carry": Kind("sgd", _carried_bias, model=Level, carry=torch.zeros(2)),
 }
 
-_FUSED_GROUPS = "mixed", "mixed, momentum", "two fused optimizers", "groups", "fused in bfloat16"
+_FUSED_GROUPS = (
+    *("mixed", "mixed, momentum", "two fused optimizers", "groups", "fused in bfloat16"),
+    *("lr as a tensor, fused", "lr as a tensor, fused, float64", "one lr tensor, fused"),
+)
 _READING_LOSSES = weighted_on_host, _level_loss, _view_loss
 ON_DEVICE = {
     name: kind

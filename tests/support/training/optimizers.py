@@ -1,6 +1,6 @@
 """The optimizers that tests train with, by name."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -45,6 +45,57 @@ def make_optimizer(name: str, model: nn.Module, **more: Any) -> Optimizer:
     kind, options = OPTIMIZERS[name]
     parameters = [p for p in model.parameters() if name != "muon" or p.dim() == 2]
     return kind(parameters, **options | more)
+
+
+class NeedsTensor(torch.optim.SGD):
+    """Rejects a learning rate that is a number, as optimizers do that compile their step (torchao's)."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            if not isinstance(group["lr"], torch.Tensor):
+                raise TypeError(f"lr = {group['lr']} is not a tensor")
+        return cast("Any", super()).step(closure)
+
+
+class SharpnessAware(torch.optim.Optimizer):
+    """Takes the gradients at the worst point nearby, in two steps around a second backward pass.
+
+    Foret et al., Sharpness-Aware Minimization, 2021, arXiv:2010.01412. It shares its groups with the
+    optimizer inside, as the programs' classes of this kind do.
+    """
+
+    def __init__(
+        self, parameters: Any, base: type[Optimizer], *, radius: float = 0.05, **options: Any
+    ) -> None:
+        super().__init__(parameters, {"radius": radius, **options})
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                move = parameter.grad * (group["radius"] / (parameter.grad.norm() + 1e-12))
+                parameter.add_(move)
+                self.state[parameter]["move"] = move
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(self.state[parameter]["move"])
+        self.base_optimizer.step()
+        self.zero_grad()
+
+    def step(self, closure: Any = None) -> Any:
+        if closure is None:
+            raise AssertionError("the second backward pass needs a closure")
+        self.first_step()
+        with torch.enable_grad():
+            loss = closure()
+        self.second_step()
+        return loss
 
 
 class Foreign(torch.optim.Optimizer):

@@ -267,3 +267,26 @@ def test_lrs_match_on_lagging_device(cuda_graph: bool) -> None:
         results.append(step(good if number % 3 else bad))
         applied += number % 3 != 0
     assert [result.lr.item() for result in results] == expected
+
+
+@pytest.mark.parametrize("captured", [True, False])
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_lr_tensor_of_a_fused_optimizer_moves_to_the_gpu(
+    captured: bool, place: str, dtype: torch.dtype
+) -> None:
+    """It stays the group's own, and no update waits for it."""
+    lr = torch.full((1,), 0.1, dtype=dtype, device=place)
+
+    def build(model: nn.Module) -> Any:
+        return torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
+
+    step = gpu_step(optimizers=build, cuda_graph=captured)
+    data = on_gpu(batches(8))
+    for batch in data[:6]:
+        result = step(batch)
+        assert lr.item() == result.lr.item()
+    with no_waiting():
+        results = [step(batch) for batch in data[6:]]
+    assert step.optimizer.param_groups[0]["lr"] is lr
+    assert lr.item() == results[-1].lr.item()

@@ -121,6 +121,29 @@ def test_change_takes_effect(device: str, name: str, change: Callable[..., Any])
     assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
+def test_graph_reads_the_tensor_of_a_group_that_shared_one(device: str) -> None:
+    """It is a new tensor once the peaks differ, so it is captured anew."""
+
+    def build(model: Any) -> Any:
+        groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
+        return torch.optim.Adam(groups, lr=torch.tensor(0.1), fused=True, capturable=True)
+
+    captured = captured_step(device, optimizers=build)
+    eager = gpu_step(device=device, optimizers=build)
+    first, last = captured.optimizer.param_groups
+    assert first["lr"] is last["lr"]
+    for peaks in ([0.1, 0.1], [0.05, 0.2]):
+        for step in (captured, eager):
+            step.set_peak(peaks)
+        for batch in on_gpu(batches(6), device):
+            result = captured(batch)
+            assert equal_trees(result, eager(batch))
+            assert [group["lr"].item() for group in (first, last)] == result.lr.tolist()
+        assert len(graphs_of(captured).captured) == 1
+    assert first["lr"] is not last["lr"]
+    assert equal_trees(captured.state_dict(), eager.state_dict())
+
+
 def test_guards_run_no_operator() -> None:
     """Neither on a tensor in a list of settings, which a comparison by value would read."""
     step = gpu_step(device="cpu")

@@ -170,6 +170,24 @@ def test_other_step_wrappers_are_accepted() -> None:
     assert len(calls) == 2
 
 
+class _WithNumbers(SGD):
+    """Has attributes with the names of SAM's methods."""
+
+    first_step, second_step = 0, 100
+
+
+class _WithFirstStep(SGD):
+    def first_step(self) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [_WithNumbers, _WithFirstStep])
+def test_optimizer_that_only_resembles_sam_is_stepped(kind: Any) -> None:
+    model = Net()
+    step, reference = make_step(model=model, optimizer=kind(model.parameters(), lr=0.1)), make_step("sgd")
+    reference.optimizer.param_groups[0]["fused"] = False
+    assert equal_trees(train(step, batches(3)), train(reference, batches(3)))
+
+
 # An update interrupted at any line took place, changed nothing, or makes the step reject the next one.
 
 _TORCHS_OPTIMIZERS = str(Path(torch.optim.__file__).parent)

@@ -1,0 +1,119 @@
+"""Groups whose learning rate is a tensor: they keep it, whoever else holds it, and every update fills it.
+
+`test_every_run.py` has the relations that hold for all kinds of runs.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from support.training.models import Net, batches, mean_loss
+from support.training.optimizers import NeedsTensor
+from support.training.steps import CURVE, equal_trees, make_step, through_file
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep, lambda_lr
+
+LINEAR = PlateauCurve(30, decay_shape="linear")
+
+fused_or_not = pytest.mark.parametrize(
+    "kind", [partial(AdamW, fused=True), NeedsTensor], ids=["fused", "on the host"]
+)
+
+
+def groups_of_layers(model: Net, *lrs: Tensor) -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
+    for group, lr in zip(groups, lrs, strict=False):
+        group["lr"] = lr
+    return groups
+
+
+def lr_tensors(step: TrainStep) -> list[Tensor]:
+    return [group["lr"] for optimizer in step.optimizers for group in optimizer.param_groups]
+
+
+@fused_or_not
+def test_program_that_holds_the_tensors_reads_them(kind: Callable[..., Optimizer]) -> None:
+    """Here the groups' tensors are views of one tensor."""
+    model, lrs = Net(), torch.tensor([0.1, 0.02])
+    optimizer = kind(groups_of_layers(model, lrs[0], lrs[1]))
+    step = make_step(model=model, optimizer=optimizer, curve=[CURVE, LINEAR])
+    for batch in batches(5):
+        assert equal_trees(step(batch).lr, lrs)
+
+
+@fused_or_not
+def test_tensor_that_requires_grad_is_filled(kind: Callable[..., Optimizer]) -> None:
+    model, lr = Net(), torch.tensor(0.1, requires_grad=True)
+    step = make_step(model=model, optimizer=kind(model.parameters(), lr=lr))
+    result = step(*batches(1))
+    assert step.optimizer.param_groups[0]["lr"] is lr
+    assert lr.item() == result.lr.item()
+    assert lr.requires_grad
+
+
+@fused_or_not
+def test_shared_tensor_is_separated_once_the_peaks_differ(kind: Callable[..., Optimizer]) -> None:
+    """The first group keeps it. The optimizer's default, with which a later group begins, is the peak."""
+    model, lr = Net(), torch.tensor(0.1)
+    step = make_step(model=model, optimizer=kind(groups_of_layers(model), lr=lr))
+    step(*batches(1))
+    assert lr_tensors(step)[0] is lr
+    assert lr_tensors(step)[1] is lr
+    step.set_peak([0.1, 0.05])
+    first, second = lr_tensors(step)
+    assert first is lr
+    assert second is not lr
+    for batch in batches(3):
+        result = step(batch)
+        assert [first.item(), second.item()] == result.lr.tolist()
+    assert step.optimizer.defaults["lr"].item() == torch.tensor(0.1).item()
+    step.set_peak(0.2)
+    assert lr_tensors(step)[1] is second
+
+
+@fused_or_not
+def test_number_in_a_state_fills_the_tensor(kind: Callable[..., Optimizer]) -> None:
+    """Also one that an optimizer with a number has saved, or a program has assigned."""
+    model, lr = Net(), torch.tensor(0.1)
+    step = make_step(model=model, optimizer=kind(model.parameters(), lr=lr))
+    data = batches(4)
+    for batch in data[:3]:
+        step(batch)
+    state: Any = through_file(step.state_dict())
+    saved = state["optimizer"]["param_groups"][0]
+    assert saved["lr"].item() == CURVE.learning_rate(3, 0.1)
+    saved["lr"] = saved["lr"].item()
+    step(data[3])
+    step.load_state_dict(state)
+    assert step.optimizer.param_groups[0]["lr"] is lr
+    assert lr.item() == saved["lr"]
+    step.optimizer.param_groups[0]["lr"] = 0.5
+    result = step(data[3])
+    assert step.optimizer.param_groups[0]["lr"] is lr
+    assert lr.item() == result.lr.item()
+
+
+@fused_or_not
+def test_state_of_tensor_equals_that_of_plain_optimizer(kind: Callable[..., Optimizer]) -> None:
+    """A plain loop that loads the optimizer's own state continues with the tensor."""
+    model = Net()
+    step = make_step(model=model, optimizer=kind(model.parameters(), lr=torch.tensor([0.1])))
+    data = batches(4)
+    for batch in data[:3]:
+        step(batch)
+    state: Any = through_file(step.state_dict())
+    copy = Net(seed=1)
+    copy.load_state_dict(state["model"])
+    optimizer = kind(copy.parameters(), lr=torch.tensor([0.1]))
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler = lambda_lr(optimizer, CURVE, last_epoch=2)
+    mean_loss(copy, data[3]).backward()
+    optimizer.step()
+    scheduler.step()
+    step(data[3])
+    assert equal_trees(copy.state_dict(), model.state_dict())

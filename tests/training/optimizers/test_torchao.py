@@ -1,0 +1,74 @@
+"""torchao's optimizers, whose moments have few bits: their compiled step demands a tensor learning rate."""
+
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from support.training.models import seeded
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.torch_version import TorchVersion
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep, lambda_lr
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(TorchVersion(torch.__version__) < "2.11", reason="torchao asks for torch 2.11"),
+    pytest.mark.filterwarnings("ignore:OptimState.* does not implement _stable_hash_for_caching"),
+]
+
+CURVE = PlateauCurve(30, warmup_steps=8, init_lr_ratio=0.1)
+PEAK = 0.01
+
+
+def build(name: str) -> tuple[nn.Module, Any]:
+    """Return a model, with a matrix large enough for moments of few bits, and its optimizer."""
+    optim = pytest.importorskip("torchao.optim")
+    with seeded(0):
+        model = nn.Linear(64, 64)
+    return model, getattr(optim, name)(model.parameters(), lr=PEAK)
+
+
+def loss_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    return (model(inputs) - inputs).square().mean()
+
+
+def train_with_step(model: nn.Module, optimizer: Any, inputs: Tensor) -> list[float]:
+    step = TrainStep(model, optimizer, loss_of, CURVE)
+    return [step(inputs).loss.item() for _ in range(12)]
+
+
+def train_with_scheduler(model: nn.Module, optimizer: Any, inputs: Tensor) -> list[float]:
+    scheduler = lambda_lr(optimizer, CURVE)
+    losses: list[float] = []
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = loss_of(model, inputs)
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", ["AdamW8bit", "AdamW4bit", "AdamWFp8"])
+def test_torchaos_optimizers_follow_the_curve(name: str) -> None:
+    """In a step and under a scheduler alike. Only the first update compiles; the backend is a fast one."""
+    with seeded(1):
+        inputs = torch.randn(8, 64)
+    losses: list[list[float]] = []
+    with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
+        for train in (train_with_step, train_with_scheduler):
+            torch._dynamo.reset()
+            model, optimizer = build(name)
+            lr = optimizer.param_groups[0]["lr"]
+            before = counters["stats"]["unique_graphs"]
+            losses.append(train(model, optimizer, inputs))
+            assert optimizer.param_groups[0]["lr"] is lr
+            # One graph for the matrix, and one for the bias.
+            assert counters["stats"]["unique_graphs"] == before + 2
+    assert losses[0] == losses[1]
+    assert losses[0][-1] < losses[0][0]
