@@ -14,7 +14,7 @@ import torch
 from hypothesis import example, given, strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
-from support.checkpointing import rank_checks, world_sizes
+from support.checkpointing import moment_checks, rank_checks, world_sizes
 from support.checkpointing.checkpoints import Part, Rejecting, same_bits
 from support.checkpointing.wrapped_tensors import Quantizing, Wrapped, quantized
 from support.distributed.processes import run, run_checks
@@ -348,6 +348,11 @@ def test_states_and_checkpoints_on_two_ranks(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"in part, part\.own are dropped"):
         Checkpoints(tmp_path / rank_checks.check_each_rank_gets_own_values_back.__name__).load(part=part)
     assert part.state["own"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_moments_and_schedulers_on_two_ranks(tmp_path: Path) -> None:
+    run_checks([moment_checks], tmp_path)
 
 
 @pytest.mark.slow
