@@ -40,7 +40,9 @@ class Checkpoints:
     object with `state_dict` and `load_state_dict` (a `TrainStep`, a loader, a `MetricLog`, a
     module, an optimizer, a scheduler), or a dictionary or a list of plain values, which `load`
     refills in place. Values may be those that `torch.load(weights_only=True)` reads, and NumPy
-    arrays; they are restored exactly, without gradients.
+    arrays; they are restored exactly, without gradients. So are tensor subclasses that define
+    `__tensor_flatten__`, such as torchao's 8-bit moments, if torch's list of safe globals has their
+    class; their shards under FSDP2 need as many processes as saved them.
 
     `save` copies the current state and returns; the copy is written in the background, as
     safetensors files in the layout of `torch.distributed.checkpoint`. If a process is killed, the
