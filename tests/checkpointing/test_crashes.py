@@ -80,9 +80,13 @@ class AtOperation:
             path = self._path_of(name, arguments, options)
             if path is None or self._is_busy:
                 return operation(*arguments, **options)
-            if (error := self._next(name, path)) is not None:
+            if (error := self.next_error(name, path)) is not None:
+                if isinstance(error, OSError) and name != "fsync":
+                    error.filename = path  # the system names it unless it gets the number of an open file
                 raise self._half_of(name, operation, arguments, error)
             result = operation(*arguments, **options)
+            if isinstance(result, io.BufferedWriter):
+                result = _ObservedFile(result, path, self)
             if name == "open":
                 self._paths[result if isinstance(result, int) else result.fileno()] = path
             return result
@@ -100,7 +104,8 @@ class AtOperation:
             return str(path)  # shutil.rmtree removes files by their names, relative to an open folder
         return str(path) if str(path).startswith(self._directory) else None
 
-    def _next(self, name: str, path: str) -> BaseException | None:
+    def next_error(self, name: str, path: str) -> BaseException | None:
+        """Count an operation, and return the error that it must raise."""
         self.operations.append((name, Path(path).name))
         if self._killed is None and len(self.operations) - 1 == self._at:
             self._is_busy = True
@@ -120,6 +125,25 @@ class AtOperation:
         if name == "fsync" and stat.S_ISREG(os.fstat(arguments[0]).st_mode):
             os.ftruncate(arguments[0], os.fstat(arguments[0]).st_size // 2)
         return error
+
+
+class _ObservedFile(io.BufferedWriter):
+    """A file whose writes are operations on the disk too."""
+
+    def __init__(self, file: io.BufferedWriter, path: str, observer: AtOperation) -> None:
+        file.close()
+        super().__init__(io.FileIO(path, "ab"))
+        self._path, self._observer = path, observer
+
+    def write(self, content: Any) -> int:
+        if (error := self._observer.next_error("write", self._path)) is not None:
+            raise error
+        return super().write(content)
+
+    def flush(self) -> None:
+        if (error := self._observer.next_error("flush", self._path)) is not None:
+            raise error
+        super().flush()
 
 
 def _full_disk() -> OSError:
@@ -204,6 +228,10 @@ def test_failed_save_leaves_complete_checkpoints(tmp_path: Path, name: str, even
         left = load_each(directory)
         assert save.is_done(left) or (error and left == {step: step for step in save.before})
         assert error is None or (type(error), str(error)[:9]) == (type(event()), str(event())[:9])
+        if isinstance(error, OSError):
+            file = Path(error.filename)
+            assert file.is_relative_to(directory)
+            assert file.name == operation.operations[at][1]
         newest = Part({"number": 0})
         Checkpoints(directory).load(part=newest)
         assert newest.state["number"] in (7, [0, *save.before][-1])
@@ -222,12 +250,16 @@ def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
     save_each(tmp_path, [1], keep=1)
     with AtOperation(tmp_path) as recorded:
         save_each(tmp_path, [2], keep=1)
-    order = [(name, file) for name, file in recorded.operations if name in ("save_file", "fsync", "rename")]
+    names = ("save_file", "write", "flush", "fsync", "rename")
+    order = [(name, file) for name, file in recorded.operations if name in names]
     (_, partial), *_ = [operation for operation in recorded.operations if operation[0] == "mkdir"]
     assert order == [
         ("save_file", "rank-0.safetensors"),
         ("fsync", "rank-0.safetensors"),
+        ("write", "checkpoint.json"),
+        ("flush", "checkpoint.json"),
         ("fsync", "checkpoint.json"),
+        ("flush", "checkpoint.json"),  # by its close
         ("fsync", partial),
         ("rename", partial),
         ("fsync", tmp_path.name),

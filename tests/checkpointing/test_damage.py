@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -17,11 +17,13 @@ import torch
 from hypothesis import given, strategies as st
 from safetensors.torch import save_file
 from support.checkpointing.checkpoints import Part, constant_model, same_bits, state_of
+from support.checkpointing.wrapped_tensors import Quantizing, Unlisted, quantized
 from support.data.loaders import in_each
 from support.examples import examples
+from support.training.steps import make_step
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import loading, states
+from torch_bridge.checkpointing import loading, numpy_values, states, stored_values
 from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, rank_file
 from torch_bridge.checkpointing.loading import SavedCheckpoint
 
@@ -205,17 +207,44 @@ def _unsplit(_: str, state: Any, __: Any) -> Any:
     return state
 
 
-def _pickled(_: str, array: Any) -> torch.Tensor:
+def _pickled(array: Any) -> tuple[str, torch.Tensor]:
     content = io.BytesIO()
     np.save(content, array, allow_pickle=True)
-    return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
+    return numpy_values.ARRAY, torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
 
 
-# A state, a function with which a checkpoint holds it, and what is said.
-CRAFTED: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "code": ([_Code()], {"map_leaves": _unsplit}, "Weights only load failed"),
-    "array by pickle": ([np.ones(1)], {"map_leaves": _unsplit}, "Weights only load failed"),
-    "array of objects": (np.array([_Code()]), {"_array_to_bytes": _pickled}, "allow_pickle=False"),
+class Crafted(NamedTuple):
+    """A checkpoint that would run code if its content were trusted."""
+
+    state: Any
+    module: Any
+    changes: dict[str, Any]
+    """What replaces names of the module during the save."""
+    message: str
+
+
+def _crafted_class(name: str, message: str) -> Crafted:
+    """Return a tensor that is said to be of a class of this name."""
+    changes = {"name_in_safe_globals": lambda _: name}
+    return Crafted(quantized(torch.ones(2, 2)), stored_values, changes, message)
+
+
+CRAFTED = {
+    "code": Crafted([_Code()], states, {"map_leaves": _unsplit}, "Weights only load failed"),
+    "array by pickle": Crafted([np.ones(1)], states, {"map_leaves": _unsplit}, "Weights only load failed"),
+    "array of objects": Crafted(
+        np.array([_Code()]), numpy_values, {"KIND_CODES": "O", "to_bytes": _pickled}, "allow_pickle=False"
+    ),
+    "tensor of a function": _crafted_class(
+        "os.mkdir", r"part is of os\.mkdir, which is not in torch's list of safe globals here"
+    ),
+    "tensor of a safe function": _crafted_class(
+        "torch.nested._internal.nested_tensor._rebuild_njt", "part is of .*_rebuild_njt, which is not in"
+    ),
+    "tensor of an unlisted class": _crafted_class(
+        f"{Unlisted.__module__}.Unlisted",
+        r"part is of .*Unlisted, .* call .*add_safe_globals\(\[Unlisted\]\)",
+    ),
 }
 
 
@@ -223,11 +252,29 @@ CRAFTED: dict[str, tuple[Any, dict[str, Any], str]] = {
 def test_crafted_state_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """It raises an `Exception`, which a training program's handlers catch."""
     monkeypatch.chdir(tmp_path)
-    state, changes, message = CRAFTED[name]
+    crafted = CRAFTED[name]
     checkpoints, part = Checkpoints(tmp_path), Part("as before")
-    with patch.multiple(states, **changes):
-        checkpoints.save(2, part=Part(state), wait=True)
-    with pytest.raises(Exception, match=message):
+    with patch.multiple(crafted.module, **crafted.changes):
+        checkpoints.save(2, part=Part(crafted.state), wait=True)
+    with pytest.raises(Exception, match=crafted.message):
         checkpoints.load(2, part=part)
     assert part.state == "as before"
     assert not Path("code_has_run").exists()
+
+
+def test_weights_load_without_the_class_of_the_moments(tmp_path: Path) -> None:
+    """As without torchao, which only the training run needs."""
+    trained = constant_model(3)
+    optimizer = Quantizing(trained.parameters())
+    trained.get_parameter("weight").grad = torch.ones(1, 2)
+    step = make_step(model=trained, optimizer=optimizer)
+    optimizer.state[trained.get_parameter("weight")]["moment"] = quantized(torch.ones(1, 2))
+    checkpoints, model = Checkpoints(tmp_path), constant_model(0)
+    checkpoints.save(1, step=step, wait=True)
+    with patch.object(torch.serialization, "get_safe_globals", list):
+        assert checkpoints.load_model(model) == 1
+        with pytest.raises(
+            ValueError, match=r"step\.optimizer\.state\.0\.moment is of .*Wrapped, which is not"
+        ):
+            checkpoints.load(step=step)
+    assert torch.equal(model.weight, trained.weight)

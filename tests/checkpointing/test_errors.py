@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.checkpointing.checkpoints import Part
+from support.checkpointing.wrapped_tensors import Unlisted, Wrapped
 from support.errors import Row, check_error, each, each_row
 from torch import Tensor, nn
 
@@ -72,6 +73,28 @@ def with_module(order: int = 1) -> torch.optim.Optimizer:
     return torch.optim.AdamW(list(model.named_parameters())[::order])
 
 
+def on_meta() -> nn.Module:
+    """Return a module without memory."""
+    with torch.device("meta"):
+        return nn.Linear(3, 2, bias=False)
+
+
+def wrapped(kind: type[Wrapped] = Wrapped, inner: Any = None, context: Any = None) -> Wrapped:
+    """Return a tensor that wraps another one."""
+    if inner is None:
+        inner = torch.ones(2)
+    return kind({"codes": inner}, context, (2,), torch.float32)
+
+
+def computed() -> Tensor:
+    """Return a tensor with a history of gradients."""
+    return nn.Linear(2, 1)(torch.ones(2))
+
+
+class Half(np.float16):
+    """A scalar class of the user."""
+
+
 ARGUMENTS: list[Row] = [
     (lambda here: Checkpoints(here, keep=0), ValueError, "keep = 0"),
     (lambda here: Checkpoints(here / "file"), NotADirectoryError, "/file': ", "not a directory"),
@@ -107,6 +130,11 @@ ARGUMENTS: list[Row] = [
     (lambda checkpoints, one: checkpoints.load(one=one, model={}), ValueError, "model was saved as a state",
      "a dict"),
     (lambda model, empty: empty.load_model(model), ValueError, "/empty has no checkpoint to load"),
+    (lambda checkpoints: checkpoints.load(10, model=on_meta()), ValueError, "model is on the meta device",
+     "model.to_empty(device=...)"),
+    (lambda empty: empty.load(model=on_meta()), ValueError, "model is on the meta device"),
+    (lambda checkpoints: checkpoints.load(50, optimizer=torch.optim.SGD(on_meta().parameters())), ValueError,
+     "optimizer has parameters on the meta device", "build the optimizer afterwards"),
 ]  # fmt: skip
 MODELS: list[Row] = [
     (lambda model, checkpoints: checkpoints.load_model(model, part="none"), ValueError, "has the parts",
@@ -157,14 +185,32 @@ MERGES: list[Row] = [
      "values is torch.float32 in checkpoint 20, and torch.int64 here", "mean"),
     (lambda merge: merge([10], [1.0], into=buffer("float32"), part="complex64"), ValueError,
      "values is torch.complex64 in checkpoint 10, and torch.float32 here", "mean"),
+    (lambda merge: merge([10, 20], [0.5, 0.5], into=buffer("float32"), part="quantized"), ValueError,
+     "values is of support.checkpointing.wrapped_tensors.Wrapped in checkpoint 10", "can't be averaged"),
 ]  # fmt: skip
 VALUES: list[Row] = [
-    (lambda: encode({"a": [object()]}), TypeError, "part.a.0 is of builtins.object"),
+    (lambda: encode({"a": [object()]}), TypeError, "part.a.0 is of builtins.object", "keep it in a separate",
+     "torch.save"),
     (lambda: encode(Pair(1)), TypeError, "part is of ", "test_errors.Pair"),
     (lambda: encode({1: defaultdict(int)}), TypeError, "part.1 is of collections.defaultdict"),
     (lambda: encode({"a": np.array([None])}), TypeError, "part.a is a NumPy array of object"),
     (lambda: encode({"a": np.zeros(2, "i2,f4")}), TypeError, "part.a is a NumPy array of [('f0'"),
     (lambda: encode({"a": np.zeros(2, jnp.bfloat16)}), TypeError, "part.a is a NumPy array of bfloat16"),
+    (lambda: encode({"a": np.void(b"ab")}), TypeError, "part.a is a NumPy scalar of |V2", "torch.save"),
+    (lambda: encode({"a": np.ones(1, jnp.bfloat16)[0]}), TypeError, "part.a is a NumPy scalar of bfloat16"),
+    (lambda: encode({"a": Half(1)}), TypeError, "part.a is of ", "test_errors.Half"),
+    (lambda: encode({"a": wrapped(Unlisted)}), TypeError,
+     "part.a is of support.checkpointing.wrapped_tensors.Unlisted", "not in torch's list of safe globals",
+     "add_safe_globals([Unlisted])", "torch.save"),
+    (lambda: encode({"a": wrapped(inner=wrapped(Unlisted))}), TypeError, "part.a.codes is of ", "Unlisted"),
+    (lambda: encode({"a": wrapped(context=[1, Point()])}), TypeError, "the context of part.a.1.1 is of ",
+     "test_errors.Point", "torch.save"),
+    (lambda: encode({"a": wrapped(context=torch.ones(2))}), TypeError, "the context of part.a.1 is of torch",
+     "Tensor"),
+    (lambda: encode({"a": wrapped(inner=[1])}), TypeError, "part.a.codes is of builtins.list, within"),
+    (lambda: encode({"a": wrapped(inner=torch.eye(2).to_sparse())}), TypeError,
+     "part.a.codes is a torch.sparse_coo Tensor"),
+    (lambda: encode({"a": wrapped(inner=computed())}), TypeError, "part.a.codes was computed with gradients"),
     (lambda: encode({np.float64(1): 2}), TypeError, "the key", "is of numpy.float64"),
     (lambda: encode({"a": np.ma.masked_array([1], [True])}), TypeError, "part.a is of numpy.ma",
      "MaskedArray"),
@@ -177,8 +223,7 @@ VALUES: list[Row] = [
     (lambda: encode({"a": frozenset({(Point(),)})}), TypeError, " in part.a is of ", "test_errors.Point"),
     (lambda: encode({(1, Point()): 1}), TypeError, "the key (1, ", " of part is of ", "test_errors.Point"),
     (lambda: encode({"a": 2**2032}), TypeError, "part.a is an integer of more than 2032 bits"),
-    (lambda: encode({"a": nn.Linear(2, 1)(torch.ones(2))}), TypeError, "part.a", "gradients",
-     "tensor.detach()"),
+    (lambda: encode({"a": computed()}), TypeError, "part.a", "gradients", "tensor.detach()"),
     (lambda: encode(with_metadata(Point())), TypeError, "part._metadata is of ", "test_errors.Point"),
 ]  # fmt: skip
 
@@ -192,6 +237,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints, kinds = Checkpoints(directory, keep=9), ("int64", "complex64")
     for count in (10, 20):
         buffers = {kind: buffer(kind if count == 10 else "float32") for kind in kinds}
+        buffers["quantized"] = buffer("float32")
+        if count == 10:
+            buffers["quantized"].values = wrapped()
         checkpoints.save(count, model=nn.Linear(3, 2, bias=False), **buffers)
     model = nn.Linear(4, 2, bias=False)
     optimizer = torch.optim.SGD(model.parameters())

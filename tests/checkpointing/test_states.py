@@ -1,5 +1,6 @@
 """A state as tensors and a structure round-trips exactly, in files like torch's (DCP), and over ranks."""
 
+import io
 import json
 import math
 from collections import Counter, OrderedDict
@@ -13,8 +14,9 @@ import torch
 from hypothesis import example, given, strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
-from support.checkpointing import rank_checks, world_sizes
+from support.checkpointing import moment_checks, rank_checks, world_sizes
 from support.checkpointing.checkpoints import Part, Rejecting, same_bits
+from support.checkpointing.wrapped_tensors import Quantizing, Wrapped, quantized
 from support.distributed.processes import run, run_checks
 from support.examples import examples
 from support.training.models import Net, batches, mean_loss
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 from torch.distributed import checkpoint as dcp
 from torch.optim import Optimizer
 
-from torch_bridge import Checkpoints
+from torch_bridge import Checkpoints, TrainStep
 from torch_bridge.checkpointing.states import read_structure, split_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
@@ -60,6 +62,39 @@ _keys = st.recursive(
     lambda keys: st.tuples(keys, keys),
     max_leaves=3,
 )
+_contexts = st.recursive(
+    _keys | st.sampled_from([torch.bfloat16, torch.Size([2, 3]), torch.device("cpu")]),
+    lambda contexts: st.lists(contexts) | st.tuples(contexts) | st.dictionaries(st.text(), contexts),
+    max_leaves=5,
+)
+
+
+@st.composite
+def _wrapped(draw: st.DrawFn, inner: Any) -> Wrapped:
+    """A tensor of a class of which torch knows only how to take it apart and to rebuild it."""
+    names = st.sampled_from(["codes", "scale", "qmap"])
+    dtype = draw(st.sampled_from([torch.float32, torch.bfloat16, torch.int8]))
+    shape = draw(st.sampled_from([(), (2,), (3, 0), (4, 2)]))
+    inner_tensors = draw(st.dictionaries(names, inner, max_size=3))
+    wrapped = Wrapped(inner_tensors, draw(_contexts), shape, dtype)
+    return wrapped.requires_grad_(dtype.is_floating_point and draw(st.booleans()))
+
+
+_inner_tensors = _tensors().map(lambda tensor: tensor.detach())
+_wrapped_tensors = _wrapped(_inner_tensors | _wrapped(_inner_tensors | _wrapped(_inner_tensors)))
+
+_texts_of_numpy = st.text(st.characters(codec="utf-8")).map(np.str_) | st.binary().map(np.bytes_)
+_units = st.sampled_from(["generic", "Y", "D", "25s", "ns", "as"])
+_times_of_numpy = st.builds(np.timedelta64, st.integers(-9, 9), _units) | st.builds(
+    np.datetime64, st.integers(-9, 9), _units.filter(lambda unit: unit != "generic")
+)
+_numbers_of_numpy = st.builds(
+    lambda code, number: np.dtype(code).type(number),
+    st.sampled_from("?bhilqBHILQefdgFDG"),
+    st.integers(0, 99),
+)
+_scalars_of_numpy = _texts_of_numpy | _times_of_numpy | _numbers_of_numpy
+
 _leaves = (
     _keys
     | st.floats()
@@ -68,7 +103,9 @@ _leaves = (
     | _tensors()
     | st.sampled_from([*_DTYPES, torch.device("cpu"), torch.device("cuda", 1), torch.Size([2, 0])])
     | st.sampled_from(["<f8", ">i2", "?", "<U3", "<M8[s]", "<c8"]).map(lambda kind: np.zeros((2, 1), kind))
-    | st.sampled_from([np.float64(0.1), np.float32(math.nan), np.int8(3), np.bool_(True)])
+    | _wrapped_tensors
+    | _scalars_of_numpy
+    | st.sampled_from([np.float64(0.1), np.float32(math.nan), np.datetime64("NaT"), np.bool_(True)])
     | st.sampled_from([np.zeros((0, 3)), np.arange(6).reshape(2, 3)[:, ::2], np.array(1.5)])
     | st.sets(st.integers() | st.text())
     | st.frozensets(st.integers())
@@ -89,6 +126,8 @@ _states = st.recursive(
 @examples(60)
 @given(_states)
 @example({"\ud800": torch.ones(2)})
+@example([np.str_("a\0"), np.str_("\0\0"), np.str_(""), np.bytes_(b"a\0"), np.bytes_(b"\0"), np.bytes_(b"")])
+@example([np.longlong(3), np.ulonglong(3), np.longdouble("0.1"), np.str_("\ud800")])
 @example({"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}})  # equal paths
 @example(torch.ones(2, requires_grad=True))
 @example(nn.Parameter(torch.ones(2)))
@@ -116,6 +155,59 @@ def test_loads_may_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "load", load_after_another)
     results.append(read_structure("part", content))
     assert results == [state, state]
+
+
+def test_wrapped_tensor_is_copied_at_save(tmp_path: Path) -> None:
+    """Its own copy to the CPU shares its memory, which the next update changes."""
+    moments = [quantized(torch.arange(12.0).view(4, 3)), quantized(torch.ones(4, 3))]
+    expected = [quantized(torch.arange(12.0).view(4, 3)), quantized(torch.ones(4, 3))]
+    checkpoints, part = Checkpoints(tmp_path), Part()
+    checkpoints.save(1, part=Part({"first": moments[0], "again": moments[0], "second": moments[1]}))
+    for moment in moments:
+        for tensor in moment.tensors.values():
+            tensor.zero_()
+    checkpoints.load(part=part)
+    assert same_bits(part.state, {"first": expected[0], "again": expected[0], "second": expected[1]})
+
+
+def test_step_with_wrapped_moments_resumes(tmp_path: Path) -> None:
+    """From a checkpoint, and from a state, which an update does not change."""
+
+    def build() -> TrainStep:
+        model = Net()
+        return make_step(model=model, optimizer=Quantizing(model.parameters()))
+
+    step, resumed, from_state = build(), build(), build()
+    for batch in batches(3):
+        step(batch)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(3, step=step)
+    state = step.state_dict()
+    step(*batches(1, seed=9))
+    checkpoints.load(step=resumed)
+    from_state.load_state_dict(state)
+    assert same_bits(from_state.state_dict()["optimizer"], resumed.state_dict()["optimizer"])
+    for continued in (resumed, from_state):
+        continued(*batches(1, seed=9))
+        assert same_bits(continued.state_dict(), step.state_dict())
+
+
+def test_structure_of_earlier_version_is_read() -> None:
+    """It has no list of wrapped tensors."""
+    meta = torch.empty(2, device="meta")
+    record = {
+        "structure": {"a": meta, "b": [3, meta]},
+        "names": ["part.a", "part.b.1"],
+        "kinds": ["tensor", "tensor"],
+        "placements": [None, [0]],
+    }
+    file = io.BytesIO()
+    torch.save(record, file)
+    state = read_structure("part", torch.frombuffer(file.getbuffer(), dtype=torch.uint8))
+    first, second = state["a"], state["b"][1]
+    assert (first.name, first.kind, first.placements) == ("part.a", "tensor", None)
+    assert (second.name, second.kind, second.placements) == ("part.b.1", "tensor", [0])
+    assert state["b"][0] == 3
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -256,6 +348,11 @@ def test_states_and_checkpoints_on_two_ranks(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"in part, part\.own are dropped"):
         Checkpoints(tmp_path / rank_checks.check_each_rank_gets_own_values_back.__name__).load(part=part)
     assert part.state["own"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_moments_and_schedulers_on_two_ranks(tmp_path: Path) -> None:
+    run_checks([moment_checks], tmp_path)
 
 
 @pytest.mark.slow

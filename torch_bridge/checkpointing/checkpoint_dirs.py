@@ -19,7 +19,8 @@ import os
 import re
 import shutil
 import uuid
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -50,6 +51,17 @@ class CheckpointDir:
     """The SHA-256 of each file, by the file's name."""
     damage: str = ""
     """The fault of a damaged manifest, or an empty string."""
+
+
+@contextmanager
+def naming_file(path: Path) -> Generator[None]:
+    """Name the file in an OSError that names none, such as those of `write` and `fsync`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def rank_file(rank: int) -> str:
@@ -189,7 +201,7 @@ def commit(
 
 def _write_manifest(path: Path, entries: dict[str, Any]) -> None:
     text = json.dumps(entries).removesuffix("}")  # the digest closes the brace
-    with path.open("wb") as file:
+    with naming_file(path), path.open("wb") as file:
         file.write(_with_digest(text.encode()))
         file.flush()
         os.fsync(file.fileno())
@@ -241,7 +253,7 @@ def _entries(directory: Path) -> list[Path]:
 
 def _fsync_directory(directory: Path) -> None:
     """Flush the names in a directory to disk, on systems that can open directories."""
-    with suppress(PermissionError):
+    with suppress(PermissionError), naming_file(directory):
         descriptor = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)

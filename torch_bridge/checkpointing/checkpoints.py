@@ -40,7 +40,9 @@ class Checkpoints:
     object with `state_dict` and `load_state_dict` (a `TrainStep`, a loader, a `MetricLog`, a
     module, an optimizer, a scheduler), or a dictionary or a list of plain values, which `load`
     refills in place. Values may be those that `torch.load(weights_only=True)` reads, and NumPy
-    arrays; they are restored exactly, without gradients.
+    arrays; they are restored exactly, without gradients. So are tensor subclasses that define
+    `__tensor_flatten__`, such as torchao's 8-bit moments, if torch's list of safe globals has their
+    class; their shards under FSDP2 need as many processes as saved them.
 
     `save` copies the current state and returns; the copy is written in the background, as
     safetensors files in the layout of `torch.distributed.checkpoint`. If a process is killed, the
@@ -122,8 +124,9 @@ class Checkpoints:
         Raises:
             TypeError: `step` is not an integer; a part was passed without its name; a part has no
                 state, or its state holds a value that a checkpoint can't hold.
-            ValueError: There are no parts; the step is negative; the step, the names, or the order
-                of sharded parameters in an optimizer differ between ranks.
+            ValueError: There are no parts; the step is negative; the step, the names, the order of
+                sharded parameters in an optimizer, or what a scheduler has consumed differ between
+                ranks.
             Exception: An error of a part or of the system. The other ranks then raise RuntimeError.
                 An error of an earlier save is raised once this save has started.
         """
@@ -140,7 +143,14 @@ class Checkpoints:
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)
             digests = {name: parts.digest_of_names(state) for name, state in states.items()}
-            return _Copied((checked_step, list(parts_by_name)), digests, uuid.uuid4().hex)
+            structures = {name: state.structure for name, state in states.items()}
+            return _Copied(
+                (checked_step, list(parts_by_name)),
+                digests,
+                parts.consumed_by_path(structures),
+                parts.digest_of_shards(states),
+                uuid.uuid4().hex,
+            )
 
         # Tensors that are created in inference mode can't be trained on.
         with _lock, torch.inference_mode(False), torch.no_grad():
@@ -148,6 +158,9 @@ class Checkpoints:
             ranks = collective_call(copy_parts)
             checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
             parts.check_same_order([rank.digests for rank in ranks])
+            parts.check_same_consumed([rank.consumed for rank in ranks])
+            if len({rank.digest_of_shards for rank in ranks}) > 1:
+                parts.store_same_shards(states)
             earlier_error = self._wait()  # again: a signal handler may have saved meanwhile
             path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
             kinds = {name: parts.kind_of(part) for name, part in parts_by_name.items()}
@@ -186,8 +199,10 @@ class Checkpoints:
 
         Raises:
             TypeError: `step` is not an integer; a part has no state.
-            ValueError: There are no parts; no checkpoint has this step; it has no part of a given
-                name, or one of a different kind; the arguments differ between ranks.
+            ValueError: There are no parts; a part is on the meta device; no checkpoint has this
+                step; it has no part of a given name, or one of a different kind; a tensor is of a
+                class that is not in torch's list of safe globals, or has shards of it that do not
+                fit here; the arguments, or what a scheduler has consumed, differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: An error of a part that rejects its state.
         """
@@ -196,7 +211,13 @@ class Checkpoints:
         def check_arguments() -> tuple[int | None, list[str]]:
             self._finish()
             parts.check_parts(parts_by_name)
+            for name, part in parts_by_name.items():
+                parts.check_memory(name, part)
             return _checked_step(step), names
+
+        def consumed_by_path(value: tuple[SavedCheckpoint, list[Any]]) -> dict[str, int]:
+            _, states = value
+            return parts.consumed_by_path(dict(zip(names, states, strict=True)))
 
         def read(checkpoints: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, list[Any]]:
             [saved] = checkpoints
@@ -209,7 +230,9 @@ class Checkpoints:
         with torch.inference_mode(False), torch.no_grad():
             arguments = collective_call(check_arguments)
             checked_step, _ = _agreed("load", "(step, parts)", arguments)
-            newest = self._read_newest(checked_step, read, verify=verify)
+            newest = self._read_newest(
+                checked_step, read, consumed_by_path=consumed_by_path, verify=verify
+            )
             if newest is None:
                 return None
             saved, states = newest
@@ -390,6 +413,7 @@ class Checkpoints:
         step: int | None,
         read: Callable[[list[SavedCheckpoint]], Value],
         *,
+        consumed_by_path: Callable[[Value], dict[str, int]] | None = None,
         verify: bool,
     ) -> Value | None:
         """Read from the checkpoint of this step, or from the newest that is not damaged.
@@ -404,7 +428,9 @@ class Checkpoints:
 
         damages: list[str] = []
         for checkpoint in reversed(candidates):
-            value, damage = loading.read_verified([checkpoint], read, verify=verify)
+            value, damage = loading.read_verified(
+                [checkpoint], read, consumed_by_path=consumed_by_path, verify=verify
+            )
             if not damage:
                 if damages:
                     message = (
@@ -413,7 +439,9 @@ class Checkpoints:
                     warnings.warn(message, UserWarning, stacklevel=3)
                 return value
             if self._list() != listed:
-                return self._read_newest(step, read, verify=verify)
+                return self._read_newest(
+                    step, read, consumed_by_path=consumed_by_path, verify=verify
+                )
             damages.append(damage)
 
         if not damages:
@@ -428,6 +456,10 @@ class _Copied(NamedTuple):
     arguments: tuple[int, list[str]]
     digests: dict[str, str | None]
     """The `digest_of_names` of each part."""
+    consumed: dict[str, int]
+    """What its schedulers have consumed: see `parts.consumed_by_path`."""
+    digest_of_shards: str
+    """The `parts.digest_of_shards` of all parts."""
     save_id: str
     """The id of the save; all ranks use that of rank 0."""
 

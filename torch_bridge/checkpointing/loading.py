@@ -18,14 +18,27 @@ from torch_bridge.checkpointing import parts, saving
 from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
 from torch_bridge.checkpointing.parts import Part
 from torch_bridge.checkpointing.states import (
-    StoredTensor,
     fill_structure,
     map_leaves,
     meta_of,
     read_structure,
 )
+from torch_bridge.checkpointing.stored_values import (
+    StoredShard,
+    StoredSubclass,
+    StoredTensor,
+    class_in_safe_globals,
+    map_tensors,
+    walk,
+)
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import empty_dtensor, mesh_of
+from torch_bridge.distributed.dtensors import (
+    empty_dtensor,
+    local_shard,
+    mesh_coordinates,
+    mesh_of,
+    placements_of,
+)
 from torch_bridge.distributed.plain_names import plain_state, to_plain_names
 from torch_bridge.param_groups import all_parameters
 from torch_bridge.training.optimizer_states import is_of_torch
@@ -64,17 +77,16 @@ class SavedCheckpoint:
         return sorted(values)
 
     def read_structure(self, part: str, rank: int) -> Any:
-        """Return a part's state as a rank saved it, with a `StoredTensor` for each tensor."""
+        """Return a part's state as a rank saved it, with a `Stored` value for each tensor."""
         name = self._stored_name(saving.structure_name(part), rank)
         content = torch.empty(self._saved[name].size, dtype=torch.uint8, device="cpu")
         self.fill_tensors({name: content})
 
-        def with_stored_name(_: str, leaf: Any) -> Any:
-            if isinstance(leaf, StoredTensor):
-                return replace(leaf, name=self._stored_name(leaf.name, rank))
-            return leaf
+        def with_stored_name(stored: StoredTensor) -> StoredTensor:
+            return replace(stored, name=self._stored_name(stored.name, rank))
 
-        return map_leaves(part, read_structure(part, content), with_stored_name)
+        structure = read_structure(part, content)
+        return map_leaves(part, structure, lambda _, leaf: map_tensors(leaf, with_stored_name))
 
     def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
         """Read the tensors of these names in place; of a DTensor, this rank's shard."""
@@ -180,18 +192,26 @@ def _shape_in(state: Mapping[str, Any], name: str) -> str:
 
 def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> Any:
     """Return a structure with its tensors read."""
+    structure = map_leaves(targets.name, structure, targets.place)
     tensors: dict[str, Tensor] = {}
 
     def allocate(path: str, leaf: Any) -> None:
-        if isinstance(leaf, StoredTensor) and leaf.name not in tensors:
-            tensors[leaf.name] = targets.allocate(path, leaf)
+        for stored in walk(leaf):
+            if not isinstance(stored, StoredTensor) or stored.name in tensors:
+                continue
+            if stored is leaf:
+                tensors[stored.name] = targets.allocate(path, stored)
+            else:  # an inner tensor, which is stored as it is on this rank
+                tensors[stored.name] = _empty(stored)
 
     map_leaves(targets.name, structure, allocate)
     saved.fill_tensors(tensors)
     return fill_structure(structure, tensors)
 
 
-class _ShardedParameter(NamedTuple):
+class _Owner(NamedTuple):
+    """A parameter of an optimizer, whose state is to be sharded like it."""
+
     parameter: Tensor
     is_of_torch: bool
     """True if one of torch's own optimizers trains it."""
@@ -201,11 +221,12 @@ class Targets:
     """Allocates the tensors of a part to read into, sharded as the part needs them.
 
     A tensor is sharded like the tensor that the part has now. An optimizer that has not stepped yet
-    has none, and whole moments would take many times the memory of a shard. So they are sharded
+    has none, and whole moments would take many times the memory of a shard. So they are
 
-        like their parameter    if they have its shape
-        as they were saved      if they have a different shape, or if the optimizer is not torch's,
-                                so that it may shard its state differently from the parameter
+        plain                           if their parameter is plain
+        sharded like their parameter    if they have its shape
+        sharded as they were saved      if they have a different shape, or if the optimizer is not
+                                        torch's, so that it may shard its state differently
     """
 
     def __init__(self, name: str, part: Part) -> None:
@@ -225,18 +246,51 @@ class Targets:
         return leaves
 
     @cached_property
-    def _parameters(self) -> dict[str, _ShardedParameter]:
+    def _owners(self) -> dict[str, _Owner]:
         if not processes.has_group():
             return {}
-        return _sharded_parameters(self.name, self._part)
+        return _parameters_by_path(self.name, self._part)
+
+    def place(self, path: str, leaf: Any) -> Any:
+        """Return a leaf, with the DTensor after which this rank's own shard is placed.
+
+        Raises:
+            ValueError: The class of the leaf is unknown here, or its shard fits only a run that is
+                sharded as the saved one was.
+        """
+        if not isinstance(leaf, StoredShard | StoredSubclass):
+            return leaf
+        for stored in walk(leaf):
+            if isinstance(stored, StoredSubclass):
+                _check_class(path, stored.class_name)
+        like = self._current.get(path)
+        owner = self._owner_of(path)
+        if like is None and owner is not None and owner.parameter.shape == leaf.meta.shape:
+            like = owner.parameter
+        if isinstance(leaf, StoredSubclass):
+            if isinstance(like, Tensor) and mesh_of(like) is not None:
+                raise ValueError(
+                    f"{path} is of {leaf.class_name}, was saved whole, and is sharded here: load "
+                    "it under DDP or on one process, or leave out the optimizer"
+                )
+            return leaf
+        if not _fits_shard(like, leaf):
+            raise ValueError(
+                f"{path} was saved in shards that only the same ranks can use, as "
+                f"{leaf.coordinates}: load it with the same number of processes and the same "
+                "sharding, or leave out the optimizer"
+            )
+        return replace(leaf, like=like)
 
     def allocate(self, path: str, stored: StoredTensor) -> Tensor:
         """Return an uninitialized tensor for a path of the part's state."""
         shape = stored.meta.shape
         dtype = stored.meta.dtype
         like = self._current.get(path)
-        owner = self._parameter_of(path)
-        if like is None and owner is not None:
+        if isinstance(like, Tensor) and type(local_shard(like)) not in (Tensor, nn.Parameter):
+            like = None  # its class may lack the operator below
+        owner = self._owner_of(path)
+        if like is None and owner is not None and mesh_of(owner.parameter) is not None:
             has_shape = owner.parameter.shape == shape
             if has_shape and (owner.is_of_torch or stored.placements is None):
                 like = owner.parameter
@@ -244,15 +298,39 @@ class Targets:
                 return empty_dtensor(owner.parameter, shape, dtype, stored.placements)
         if isinstance(like, Tensor) and mesh_of(like) is not None and like.shape == shape:
             return torch.empty_like(like.detach(), dtype=dtype, device="cpu")
-        return torch.empty_strided(shape, stored.meta.stride(), dtype=dtype, device="cpu")
+        return _empty(stored)
 
-    def _parameter_of(self, path: str) -> _ShardedParameter | None:
-        """Return the sharded parameter whose state a path belongs to."""
+    def _owner_of(self, path: str) -> _Owner | None:
+        """Return the parameter whose state a path belongs to."""
         while path:
             path = path.rpartition(".")[0]
-            if path in self._parameters:
-                return self._parameters[path]
+            if path in self._owners:
+                return self._owners[path]
         return None
+
+
+def _check_class(path: str, class_name: str) -> None:
+    if class_in_safe_globals(class_name) is None:
+        raise ValueError(
+            f"{path} is of {class_name}, which is not in torch's list of safe globals here: import "
+            "the library that defines it, or, if you trust the class, call "
+            f"torch.serialization.add_safe_globals([{class_name.rpartition('.')[2]}])"
+        )
+
+
+def _empty(stored: StoredTensor) -> Tensor:
+    meta = stored.meta
+    return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
+
+
+def _fits_shard(like: Any, stored: StoredShard) -> bool:
+    """Return True if a DTensor is placed as the saved one was, with a shard of the same shape."""
+    if not isinstance(like, Tensor) or mesh_coordinates(like) != stored.coordinates:
+        return False
+    if like.shape != stored.meta.shape or placements_of(like) != stored.placements:
+        return False
+    local = meta_of(stored.local)
+    return local is not None and local_shard(like).shape == local.shape
 
 
 def _current_state(part: Part) -> Any:
@@ -262,19 +340,19 @@ def _current_state(part: Part) -> Any:
     return parts.get_state(part)
 
 
-def _sharded_parameters(name: str, part: Part) -> dict[str, _ShardedParameter]:
-    """Return the sharded parameters of an optimizer or a training step, by the path of their state.
+def _parameters_by_path(name: str, part: Part) -> dict[str, _Owner]:
+    """Return the parameters of an optimizer or a training step, by the path of their state.
 
-    The first one is also returned for the path of all states, for values that belong to no
+    The first sharded one is also returned for the path of all states, for values that belong to no
     parameter.
     """
-    by_path: dict[str, _ShardedParameter] = {}
+    by_path: dict[str, _Owner] = {}
     for path, optimizer in _optimizers_by_path(name, part).items():
         for index, parameter in enumerate(all_parameters([optimizer])):
+            owner = _Owner(parameter, is_of_torch(optimizer))
+            by_path[f"{path}.state.{index}"] = owner
             if mesh_of(parameter) is not None:
-                owner = _ShardedParameter(parameter, is_of_torch(optimizer))
                 by_path.setdefault(f"{path}.state", owner)
-                by_path[f"{path}.state.{index}"] = owner
     return by_path
 
 
@@ -294,6 +372,7 @@ def read_verified(
     checkpoints: Sequence[CheckpointDir],
     read: Callable[[list[SavedCheckpoint]], Value],
     *,
+    consumed_by_path: Callable[[Value], dict[str, int]] | None = None,
     verify: bool = True,
 ) -> tuple[Value | None, str]:
     """Read from checkpoints, and meanwhile verify all their files. A collective.
@@ -301,6 +380,13 @@ def read_verified(
     With `verify`, the SHA-256 of each file is compared. Otherwise, each file must only be there.
     The files are divided among the ranks. If the number of ranks is unchanged, each rank verifies
     the file that it wrote.
+
+    Args:
+        checkpoints: The checkpoints.
+        read: Reads the value of this rank.
+        consumed_by_path: Returns numbers in the value that must be equal on all ranks: see
+            `parts.check_same_consumed`.
+        verify: See above.
 
     Returns:
         The value that `read` returns, and ""; or None, and a description of the damage.
@@ -313,20 +399,24 @@ def read_verified(
             return None, f"{checkpoint.step}: {checkpoint.damage}"
 
     value: Value | None = None
+    consumed: dict[str, int] = {}
     error: Exception | None = None
     damages: list[str] = []
     try:
         value = _read_while_verifying(checkpoints, read, damages, verify=verify)
+        if consumed_by_path is not None:
+            consumed = consumed_by_path(value)
     except Exception as caught:  # of a damaged file, there may be any error
         error = caught
     damage = "; ".join(filter(None, damages))
 
     try:
-        gathered = processes.gather((damage, processes.describe_error(error)))
-        for damage_of_rank, _ in gathered:
+        gathered = processes.gather((damage, processes.describe_error(error), consumed))
+        for damage_of_rank, _, _ in gathered:
             if damage_of_rank:
                 return None, damage_of_rank
-        processes.raise_error_of_any_rank(error, [description for _, description in gathered])
+        processes.raise_error_of_any_rank(error, [description for _, description, _ in gathered])
+        parts.check_same_consumed([consumed_on_rank for _, _, consumed_on_rank in gathered])
     finally:
         del error  # its traceback refers to this frame, a cycle that would keep what was read alive
     return value, ""

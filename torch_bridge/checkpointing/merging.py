@@ -16,6 +16,7 @@ from torch_bridge.checkpointing.loading import (
     read_tensors,
 )
 from torch_bridge.checkpointing.states import meta_of
+from torch_bridge.checkpointing.stored_values import StoredShard, StoredSubclass
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import local_shard, memory_key
 from torch_bridge.distributed.plain_names import plain_state
@@ -142,12 +143,19 @@ def _names_to_average(sources: Sequence[_Source], current: Mapping[str, Tensor])
     """Return the names of the floating-point tensors, real or complex.
 
     Raises:
-        ValueError: A tensor is real in one checkpoint and complex, or not floating-point, in
-            another; or the module can't hold its mean.
+        ValueError: A tensor is of a subclass; or it is real in one checkpoint and complex, or not
+            floating-point, in another; or the module can't hold its mean.
     """
     names: list[str] = []
     last = sources[-1]
     for name, leaf in last.structure.items():
+        for source in sources:
+            stored = source.structure[name]
+            if isinstance(stored, StoredSubclass | StoredShard):
+                raise ValueError(
+                    f"{name} is of {stored.class_name} in checkpoint {source.step}, which can't be "
+                    "averaged: merge checkpoints of the model before it was converted"
+                )
         kind = _kind_of_mean(leaf)
         dtype = _dtype(leaf)
         if dtype is None or not kind:

@@ -7,10 +7,12 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.checkpointing.states import SplitState, split_state
+from torch_bridge.checkpointing.states import SplitState, map_leaves, split_state
 from torch_bridge.curve_api import checks
+from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import host_copier, mesh_of
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
+from torch_bridge.param_groups import all_parameters
 from torch_bridge.training.optimizer_states import load_optimizer
 from torch_bridge.training.step import TrainStep
 
@@ -60,6 +62,19 @@ def check_model(argument: str, model: nn.Module) -> None:
         raise ValueError(
             f"{argument} is on the meta device, without memory: call "
             f"{argument}.to_empty(device=...) first"
+        )
+
+
+def check_memory(name: str, part: Part) -> None:
+    """Check that a part has memory to load into: torch copies nothing to the meta device."""
+    if isinstance(part, nn.Module):
+        check_model(name, part)
+    elif isinstance(part, TrainStep):
+        check_model(f"{name}.model", part.model)
+    elif isinstance(part, Optimizer) and any(item.is_meta for item in all_parameters([part])):
+        raise ValueError(
+            f"{name} has parameters on the meta device, without memory: call "
+            "model.to_empty(device=...), and build the optimizer afterwards"
         )
 
 
@@ -114,6 +129,69 @@ def digest_of_names(state: SplitState) -> str | None:
         case _:
             pass
     return hashlib.sha256(repr(names).encode()).hexdigest()
+
+
+def consumed_by_path(states: Mapping[str, Any]) -> dict[str, int]:
+    """Return what the schedulers in some states have consumed, by the path of each entry.
+
+    A scheduler may be in another, as in torch's `SequentialLR`.
+
+    Args:
+        states: The states by the names of their parts.
+    """
+    leaves: dict[str, Any] = {}
+    for name, state in states.items():
+        map_leaves(name, state, leaves.setdefault)
+    consumed: dict[str, int] = {}
+    for path, leaf in leaves.items():
+        owner, _, key = path.rpartition(".")
+        is_of_scheduler = f"{owner}.curve_step" in leaves and f"{owner}.last_epoch" in leaves
+        if key == "consumed" and is_of_scheduler:
+            consumed[path] = leaf
+    return consumed
+
+
+def check_same_consumed(consumed_by_rank: Sequence[Mapping[str, int]]) -> None:
+    """Reject schedulers that have consumed different numbers on different ranks.
+
+    Args:
+        consumed_by_rank: For each rank, the numbers of `consumed_by_path`.
+    """
+    first: dict[str, tuple[int, int]] = {}
+    for rank, consumed in enumerate(consumed_by_rank):
+        for path, number in consumed.items():
+            first_rank, first_number = first.setdefault(path, (rank, number))
+            if number != first_number:
+                raise ValueError(
+                    f"{path} = {first_number} on rank {first_rank}, and {number} on rank {rank}: "
+                    "the learning rates of the ranks would differ. Every rank must make the same "
+                    "steps, and with a DataClock call scheduler.step(count=n) with the sum of the "
+                    "counts of all ranks, which torch.distributed.all_reduce gives"
+                )
+
+
+def digest_of_shards(states: Mapping[str, SplitState]) -> str:
+    """Return a digest of the names of the DTensors of which this rank stores its own shard."""
+    return hashlib.sha256(repr(_names_of_shards(states)).encode()).hexdigest()
+
+
+def store_same_shards(states: Mapping[str, SplitState]) -> None:
+    """Store own shards of those DTensors of which any rank stores its own. A collective.
+
+    An optimizer may quantize the shard of one rank, and not the smaller shard of another.
+    """
+    names: set[str] = set()
+    for names_on_rank in processes.gather(_names_of_shards(states)):
+        names.update(names_on_rank)
+    for state in states.values():
+        state.store_shards(names)
+
+
+def _names_of_shards(states: Mapping[str, SplitState]) -> list[str]:
+    names: list[str] = []
+    for state in states.values():
+        names += state.names_of_shards()
+    return names
 
 
 def check_same_order(digests_by_rank: Sequence[Mapping[str, str | None]]) -> None:

@@ -281,6 +281,6 @@ def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
     path.chmod(mode)
-    with path.open("r+b") as file:
+    with checkpoint_dirs.naming_file(path), path.open("r+b") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,24 +9,39 @@ part `part`:
     tensors    {"part.best.1": w}
 
 `torch.save` turns the structure into bytes. `torch.load(weights_only=True)` reads them without
-running code. A NumPy array is stored as a tensor of bytes in NumPy's file format: pickles of NumPy
-could be crafted to follow any memory address.
+running code. A NumPy array is stored as a tensor of bytes (`numpy_values`), and a tensor of a
+subclass as its inner tensors (`stored_values`).
 """
 
 import copy
 import io
 from collections import Counter, OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torch_bridge.checkpointing import numpy_values, stored_values
+from torch_bridge.checkpointing.stored_values import (
+    TENSOR,
+    Stored,
+    StoredShard,
+    StoredSubclass,
+    StoredTensor,
+    empty_meta,
+    with_flags_of,
+)
 from torch_bridge.curve_api import checks
-from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import local_shard, mesh_of, placements_of
+from torch_bridge.distributed import processes, subclasses
+from torch_bridge.distributed.dtensors import (
+    local_shard,
+    mesh_coordinates,
+    mesh_of,
+    placements_of,
+)
 
 # What both safetensors and DCP's reader support. A tensor of any other dtype stays in the
 # structure.
@@ -46,62 +61,64 @@ _MAX_INT_BITS = 2032  # `torch.load(weights_only=True)` reads no integer of more
 
 _SAFE_GLOBALS: list[Any] = [frozenset, bytes]
 
-_ARRAY_KINDS = "biufcmMSU"  # booleans, numbers, times, bytes and text
-
-_TENSOR = "tensor"
-_ARRAY = "array"
-_SCALAR = "scalar"
-
 
 @dataclass
 class SplitState:
     """A copy of a state, split into its tensors and its structure."""
 
     structure: Any = None
-    names: list[str] = field(default_factory=list[str])
-    """The name of each empty tensor in the structure, in the order of `map_leaves`. Tied tensors
-    share it."""
-    kinds: list[str] = field(default_factory=list[str])
-    """The kind of each of these leaves in the state: "tensor", or a NumPy "array" or "scalar"."""
-    placements: list[list[int | None] | None] = field(default_factory=list[list[int | None] | None])
-    """The `placements_of` each of these tensors: None for a plain tensor."""
+    leaves: list[Stored] = field(default_factory=list[Stored])
+    """How each empty tensor in the structure is stored, in the order of `map_leaves`. Tied tensors
+    share a name."""
     tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     """The copied tensors, by name."""
 
-    def add_tensor(
-        self, name: str, kind: str, tensor: Tensor, placements: list[int | None] | None
-    ) -> Tensor:
-        """Add the next tensor of the state, and return an empty one for the structure."""
-        self.names.append(name)
-        self.kinds.append(kind)
-        self.placements.append(placements)
-        self.tensors[name] = tensor
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    def names_of_shards(self) -> list[str]:
+        """Return the names of the DTensors of which each rank stores its own shard."""
+        return [leaf.name for leaf in self.leaves if isinstance(leaf, StoredShard)]
+
+    def store_shards(self, names: Collection[str]) -> None:
+        """Store this rank's own shards of these DTensors, as ranks with subclasses do."""
+        for index, leaf in enumerate(self.leaves):
+            if isinstance(leaf, StoredTensor) and leaf.name in names:
+                dtensor = self.tensors[leaf.name]
+                shard = local_shard(dtensor)
+                self.tensors[leaf.name] = shard
+                self.leaves[index] = StoredShard(
+                    leaf.name,
+                    StoredTensor(leaf.name, TENSOR, empty_meta(shard), None),
+                    mesh_coordinates(dtensor),
+                    leaf.meta,
+                    leaf.placements,
+                )
 
     def structure_bytes(self) -> Tensor:
         """Return everything but the tensors as a uint8 tensor."""
+        names: list[str] = []
+        kinds: list[str] = []
+        placements: list[list[int | None] | None] = []
+        wrapped: list[Any] = []
+        for leaf in self.leaves:
+            if isinstance(leaf, StoredTensor):
+                names.append(leaf.name)
+                kinds.append(leaf.kind)
+                placements.append(leaf.placements)
+                wrapped.append(None)
+            else:
+                names.append("")
+                kinds.append(TENSOR)
+                placements.append(None)
+                wrapped.append(stored_values.to_record(leaf))
         content = io.BytesIO()
         record = {
             "structure": self.structure,
-            "names": self.names,
-            "kinds": self.kinds,
-            "placements": self.placements,
+            "names": names,
+            "kinds": kinds,
+            "placements": placements,
+            "wrapped": wrapped,
         }
         torch.save(record, content)
         return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor of a saved state that has not been read."""
-
-    name: str
-    kind: str
-    """Its kind in the state: see `SplitState.kinds`."""
-    meta: Tensor
-    """An empty tensor or parameter with its dtype, shape, stride, and `requires_grad`."""
-    placements: list[int | None] | None
-    """The `placements_of` the saved DTensor; None for a plain tensor."""
 
 
 def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) -> SplitState:
@@ -136,56 +153,98 @@ class _Splitter:
         """Return what stands for a leaf in the structure."""
         if isinstance(leaf, Tensor):
             return self._split_tensor(path, leaf)
-        if isinstance(leaf, np.generic):
-            return self._split_array(path, _SCALAR, leaf)
-        if type(leaf) is np.ndarray:
-            return self._split_array(path, _ARRAY, leaf)
+        if numpy_values.is_of_numpy(leaf):
+            return self._split_array(path, leaf)
         _check_plain(path, leaf)
         return copy.copy(leaf)  # a set may change before it is written
 
-    def _split_array(self, path: str, kind: str, array: Any) -> Tensor:
-        content = _array_to_bytes(path, array)
-        stored_name = _free_name(path, self.split.tensors)
-        return self.split.add_tensor(stored_name, kind, content, placements=None)
+    def _split_array(self, path: str, value: Any) -> Tensor:
+        _check_array(path, value)
+        kind, content = numpy_values.to_bytes(value)
+        name = _free_name(path, self.split.tensors)
+        self.split.tensors[name] = content
+        return self._add_leaf(StoredTensor(name, kind, empty_meta(content), None))
 
     def _split_tensor(self, path: str, tensor: Tensor) -> Tensor:
+        stored = self._store(path, tensor)
+        if not isinstance(stored, Tensor):
+            stored = self._add_leaf(stored)
+        return with_flags_of(tensor, stored)
+
+    def _add_leaf(self, stored: Stored) -> Tensor:
+        """Return the empty tensor of the structure that stands for the next stored tensor."""
+        self.split.leaves.append(stored)
+        return stored.meta
+
+    def _store(self, path: str, tensor: Tensor) -> Stored | Tensor:
+        """Copy a tensor; return how it is stored, or the copy itself if the structure holds it."""
         _check_tensor(path, tensor)
+        local = local_shard(tensor)
+        if subclasses.wraps_tensors(local):
+            if local is not tensor:
+                name = _free_name(path, self.split.tensors)
+                shard = self._store(path, local)
+                coordinates = mesh_coordinates(tensor)
+                placements = placements_of(tensor)
+                return StoredShard(name, shard, coordinates, empty_meta(tensor), placements)
+            return self._store_inner(path, tensor)
+
         copied = self._copy_tensor(tensor)
         if tensor.dtype in _UNSTORED_DTYPES:
-            return _with_flags_of(tensor, copied)
-        stored_name = self._names_by_copy.get(id(copied))
+            return copied
+        name = self._names_by_copy.get(id(copied))
         # Tied DTensors are stored under every name: all ranks must use the same names, and a rank
         # whose shard is empty can't tell that they are tied.
-        if stored_name is None or mesh_of(copied) is not None:
-            stored_name = _free_name(path, self.split.tensors)
-            self._names_by_copy[id(copied)] = stored_name
-        placements = placements_of(tensor)
-        return _with_flags_of(
-            tensor, self.split.add_tensor(stored_name, _TENSOR, copied, placements)
-        )
+        if name is None or mesh_of(copied) is not None:
+            name = _free_name(path, self.split.tensors)
+            self._names_by_copy[id(copied)] = name
+            self.split.tensors[name] = copied
+        return StoredTensor(name, TENSOR, empty_meta(copied), placements_of(tensor))
+
+    def _store_inner(self, path: str, tensor: Tensor) -> StoredSubclass:
+        """Copy the inner tensors of a tensor that wraps them."""
+        class_name = _checked_class(path, tensor)
+        values, context = subclasses.flatten(tensor)
+        inner: dict[str, Stored | Tensor] = {}
+        for name, value in values.items():
+            inner_path = f"{path}.{name}"
+            if not isinstance(value, Tensor) or mesh_of(value) is not None:
+                kind = cast("type[Any]", type(value))
+                raise _unsupported(inner_path, f"of {_full_name(kind)}, within a tensor")
+            inner[name] = self._store(inner_path, value)
+        context = map_leaves(f"the context of {path}", context, _copy_plain)
+        return StoredSubclass(class_name, context, inner, empty_meta(tensor))
 
 
 def read_structure(name: str, content: Tensor) -> Any:
-    """Return the state of `structure_bytes`, with a `StoredTensor` for each stored tensor."""
+    """Return the state of `structure_bytes`, with a `Stored` value for each stored tensor."""
     # Permanent: the end of a `safe_globals` block would also end it for a load in another thread.
     torch.serialization.add_safe_globals(_SAFE_GLOBALS)
     record: Any = torch.load(
         io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True
     )
-    stored = zip(record["names"], record["kinds"], record["placements"], strict=True)
+    names: list[str] = record["names"]
+    # Checkpoints of earlier versions have no wrapped tensors.
+    wrapped = record.get("wrapped", [None] * len(names))
+    stored = zip(names, record["kinds"], record["placements"], wrapped, strict=True)
 
     def restore_leaf(_: str, leaf: Any) -> Any:
-        if isinstance(leaf, Tensor) and leaf.is_meta:
-            stored_name, kind, placements = next(stored)
+        if not isinstance(leaf, Tensor) or not leaf.is_meta:
+            return leaf
+        stored_name, kind, placements, record_of_wrapped = next(stored)
+        if record_of_wrapped is None:
             return StoredTensor(stored_name, kind, leaf, placements)
-        return leaf
+        # The leaf may be a parameter, which the record's tensor is not.
+        return replace(cast("Any", stored_values.from_record(record_of_wrapped)), meta=leaf)
 
     return map_leaves(name, record["structure"], restore_leaf)
 
 
 def meta_of(leaf: Any) -> Tensor | None:
     """Return a tensor of the leaf's dtype and shape, or None if the leaf is not a tensor."""
-    if isinstance(leaf, StoredTensor) and leaf.kind == _TENSOR:
+    if isinstance(leaf, StoredTensor) and leaf.kind != TENSOR:
+        return None
+    if isinstance(leaf, Stored):
         return leaf.meta
     if isinstance(leaf, Tensor):
         return leaf
@@ -193,20 +252,8 @@ def meta_of(leaf: Any) -> Tensor | None:
 
 
 def fill_structure(structure: Any, tensors: dict[str, Tensor]) -> Any:
-    """Return a structure with the tensors of these names in place of its `StoredTensor`s."""
-
-    def fill_leaf(_: str, leaf: Any) -> Any:
-        if not isinstance(leaf, StoredTensor):
-            return leaf
-        tensor = tensors[leaf.name]
-        if leaf.kind == _TENSOR:
-            return _with_flags_of(leaf.meta, tensor)
-        array = _array_from_bytes(tensor)
-        if leaf.kind == _SCALAR:
-            return array[()]
-        return array
-
-    return map_leaves("", structure, fill_leaf)
+    """Return a structure with its stored values rebuilt from the tensors of these names."""
+    return map_leaves("", structure, lambda _, leaf: stored_values.rebuild(leaf, tensors))
 
 
 def map_leaves(path: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
@@ -230,33 +277,6 @@ def map_leaves(path: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
     return items
 
 
-def _array_to_bytes(path: str, array: "np.ndarray[Any, Any]") -> Tensor:
-    """Return a NumPy array or scalar in NumPy's file format.
-
-    Raises:
-        TypeError: It has a dtype that this format does not keep.
-    """
-    dtype = array.dtype
-    if dtype.kind not in _ARRAY_KINDS or dtype.isbuiltin == 2:  # 2: not NumPy's own
-        raise TypeError(f"{path} is a NumPy array of {dtype}, which a checkpoint does not hold")
-    content = io.BytesIO()
-    np.save(content, array, allow_pickle=False)
-    return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
-
-
-def _array_from_bytes(content: Tensor) -> "np.ndarray[Any, Any]":
-    return np.lib.format.read_array(io.BytesIO(content.numpy().data), allow_pickle=False)
-
-
-def _with_flags_of(leaf: Tensor, tensor: Tensor) -> Tensor:
-    """Return the tensor, as a parameter if the leaf is one, and with its `requires_grad`."""
-    if isinstance(leaf, nn.Parameter):
-        return nn.Parameter(tensor, leaf.requires_grad)
-    if leaf.requires_grad:
-        return tensor.detach().requires_grad_()  # a tied tensor may have it under one name only
-    return tensor
-
-
 def _free_name(path: str, used: dict[str, Tensor]) -> str:
     """Return a path as a name that safetensors can hold, and that is not used."""
     # Half of a surrogate pair is not UTF-8.
@@ -271,50 +291,95 @@ def _check_key(path: str, key: Any) -> None:
         _check_plain(f"the key {checks.short_repr(key)} of {path}", key)
 
 
+def _copy_plain(path: str, value: Any) -> Any:
+    _check_plain(path, value)
+    return copy.copy(value)
+
+
 def _check_plain(path: str, value: Any) -> None:
     """Raise a TypeError if `torch.load(weights_only=True)` can't read a value."""
     kind = cast("type[Any]", type(value))
     if kind in (set, frozenset, tuple):
         for item in value:
             _check_plain(f"{checks.short_repr(item)} in {path}", item)
-        return
-    if kind is int and value.bit_length() > _MAX_INT_BITS:
-        what = f"an integer of more than {_MAX_INT_BITS} bits"
+    elif kind is int and value.bit_length() > _MAX_INT_BITS:
+        raise _unsupported(path, f"an integer of more than {_MAX_INT_BITS} bits")
     elif kind not in _PLAIN_TYPES:
-        what = f"of {kind.__module__}.{kind.__qualname__}"
-    else:
-        return
-    raise TypeError(f"{path} is {what}, which a checkpoint does not hold")
+        raise _unsupported(path, f"of {_full_name(kind)}")
+
+
+def _check_array(path: str, value: Any) -> None:
+    """Raise a TypeError if NumPy's file format does not keep an array or a scalar."""
+    if not numpy_values.is_plain(value):
+        kind = cast("type[Any]", type(value))
+        raise _unsupported(path, f"of {_full_name(kind)}")
+    dtype = value.dtype
+    is_from_elsewhere = dtype.isbuiltin == 2
+    if dtype.kind not in numpy_values.KIND_CODES or is_from_elsewhere:
+        what = "array"
+        if isinstance(value, np.generic):
+            what = "scalar"
+        raise _unsupported(path, f"a NumPy {what} of {dtype}")
 
 
 def _check_tensor(path: str, tensor: Tensor) -> None:
     """Raise a TypeError if a checkpoint can't hold a tensor."""
-    fault = _fault_of(tensor)
-    if fault:
-        raise TypeError(f"{path} {fault}")
-
-
-def _fault_of(tensor: Tensor) -> str:
-    """Return why a checkpoint can't hold a tensor, or an empty string."""
     if tensor.grad_fn is not None:
-        return "was computed with gradients, which a checkpoint does not hold: save tensor.detach()"
-
-    local = local_shard(tensor)
+        raise TypeError(
+            f"{path} was computed with gradients, which a checkpoint does not hold: save "
+            "tensor.detach()"
+        )
     mesh = mesh_of(tensor)
-    allowed = _STORED_DTYPES
-    if mesh is None:
-        allowed = _STORED_DTYPES | _UNSTORED_DTYPES
-    is_dense = local.layout == torch.strided and not local.is_nested and not local.is_meta
-    is_plain = type(local) in (Tensor, nn.Parameter)
-    if not is_dense or not is_plain or local.dtype not in allowed:
+    if not _is_supported(tensor):
+        local = local_shard(tensor)
         layout = "nested" if local.is_nested else local.layout
-        what = f"{layout} {type(tensor).__name__} of {local.dtype} on {local.device}"
-        return f"is a {what}, which a checkpoint does not hold"
-
+        what = f"a {layout} {type(tensor).__name__} of {local.dtype} on {local.device}"
+        raise _unsupported(path, what)
     if mesh is None:
-        return ""
+        return
     if mesh.size() != processes.world_size():
-        return f"is a DTensor over {mesh}, not over all ranks"
+        raise _unsupported(path, f"a DTensor over {mesh}, not over all ranks")
     if any(placement.is_partial() for placement in cast("Any", tensor).placements):
-        return "is a DTensor of partial sums, which a checkpoint does not hold"
-    return ""
+        raise _unsupported(path, "a DTensor of partial sums")
+
+
+def _is_supported(tensor: Tensor) -> bool:
+    """Return False if a tensor has a class, a layout or a dtype that a checkpoint can't hold."""
+    local = local_shard(tensor)
+    if subclasses.wraps_tensors(local):
+        return True  # its inner tensors are checked instead
+    if type(local) not in (Tensor, nn.Parameter):
+        return False
+    if local.layout != torch.strided or local.is_nested or local.is_meta:
+        return False
+    is_sharded = local is not tensor
+    return local.dtype in _STORED_DTYPES or (local.dtype in _UNSTORED_DTYPES and not is_sharded)
+
+
+def _checked_class(path: str, tensor: Tensor) -> str:
+    """Return the name of a tensor's class in torch's list of safe globals.
+
+    Raises:
+        TypeError: It is not there.
+    """
+    kind = type(tensor)
+    name = stored_values.name_in_safe_globals(kind)
+    if name is None:
+        raise TypeError(
+            f"{path} is of {_full_name(kind)}, which is not in torch's list of safe globals: if "
+            "you trust the class, call "
+            f"torch.serialization.add_safe_globals([{kind.__name__}]) before you save and load, "
+            "or keep the tensor in a separate file, with torch.save"
+        )
+    return name
+
+
+def _full_name(kind: type[Any]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _unsupported(path: str, what: str) -> TypeError:
+    return TypeError(
+        f"{path} is {what}, which a checkpoint does not hold: keep it in a separate file, with "
+        "torch.save"
+    )

@@ -6,6 +6,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from torch_bridge.distributed.subclasses import map_inner, wraps_tensors
+
 
 def mesh_of(tensor: Tensor) -> Any:
     """Return the device mesh of a DTensor, or None for a plain tensor."""
@@ -22,8 +24,9 @@ def local_shard(tensor: Tensor) -> Tensor:
 def memory_key(tensor: Tensor) -> object:
     """Return a key that is equal for tensors with equal memory and layout, such as tied ones."""
     local = local_shard(tensor)
-    if not local.numel():
-        return id(tensor)  # empty tensors have no memory, and would all have the same address
+    # Empty tensors, and those that wrap others, have no memory: all would have the same address.
+    if not local.numel() or wraps_tensors(local):
+        return id(tensor)
     layout = local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg()
     return local.device, local.data_ptr(), *layout
 
@@ -35,6 +38,8 @@ def host_copier() -> Callable[[Tensor], Tensor]:
     copies: dict[object, Tensor] = {}
 
     def copy(tensor: Tensor) -> Tensor:
+        if wraps_tensors(local_shard(tensor)):
+            return map_inner(tensor, copy)
         if mesh_of(tensor) is not None:
             return _host_copy(tensor)
         memory = memory_key(tensor)
@@ -47,6 +52,43 @@ def host_copier() -> Callable[[Tensor], Tensor]:
 
 def _host_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
+
+
+def clone(tensor: Tensor) -> Tensor:
+    """Return a copy without gradients, on the same device."""
+    if wraps_tensors(local_shard(tensor)):
+        return map_inner(tensor, clone)
+    return tensor.detach().clone()
+
+
+def mesh_coordinates(tensor: Any) -> str | None:
+    """Return this rank's coordinates in the mesh of a DTensor; None for a plain tensor."""
+    mesh = mesh_of(tensor)
+    if mesh is None:
+        return None
+    return f"{tuple(mesh.shape)} ranks at {mesh.get_coordinate()}"
+
+
+def shard_of(like: Tensor, local: Tensor, meta: Tensor) -> Tensor:
+    """Return a DTensor whose shard on this rank is a given tensor of any class.
+
+    Args:
+        like: A DTensor with the same mesh and the same placements.
+        local: This rank's shard.
+        meta: A tensor with the shape, the stride and the dtype of the DTensor.
+    """
+    from torch.distributed.tensor import DTensor  # start-up: a third of a second
+
+    # `from_local` calls operators, which the class of the shard may lack: it gets an empty shard.
+    dtensor: Any = DTensor.from_local(
+        torch.empty(local.shape, dtype=meta.dtype, device="meta"),
+        mesh_of(like),
+        cast("Any", like).placements,
+        run_check=False,
+        shape=meta.shape,
+        stride=meta.stride(),
+    )
+    return map_inner(dtensor, lambda _: local)
 
 
 def shard_like(like: Tensor, value: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.curve_api import checks
-from torch_bridge.distributed.dtensors import placements_of, shard_like
+from torch_bridge.distributed.dtensors import clone, placements_of, shard_like
 from torch_bridge.distributed.plain_names import without_wrappers
 from torch_bridge.training.optimizers import group_sizes, layers_of
 
@@ -170,7 +170,7 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
 
 def _copy_leaf(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
-        return leaf.detach().clone()
+        return clone(leaf)
     return copy.deepcopy(leaf)
 
 

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.clocks.device_clock import Clock, Counters
 from torch_bridge.clocks.saved_states import States, read_position
 from torch_bridge.curve_api import MAX_CONSUMED, checks
-from torch_bridge.distributed.dtensors import host_copier, mesh_of
+from torch_bridge.distributed.dtensors import host_copier, mesh_coordinates
 from torch_bridge.distributed.plain_names import to_plain_names
 from torch_bridge.param_groups import check_length
 from torch_bridge.training.optimizer_states import check_same_parameters
@@ -195,24 +195,16 @@ def _check_keys(current: TrainStepState, saved: Any) -> None:
 
 def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:
     """Reject shards of a different rank or number of ranks. Whole tensors fit everywhere."""
-    places = {None, *map(_mesh_coordinates, current["model"].values())}
+    # Only the mesh matters: torch itself converts between placements over one mesh.
+    places = {None, *map(mesh_coordinates, current["model"].values())}
     for value in pytree.tree_leaves([dict(saved["model"]), saved["optimizer"]]):
-        place = _mesh_coordinates(value)
+        place = mesh_coordinates(value)
         if place not in places:
             raise ValueError(
                 f"state_dict has shards of tensors, placed as {value.placements} over {place}, but "
                 "the model's are placed differently: each rank must load its own state; save and "
                 "load through Checkpoints to resume with a different number of ranks"
             )
-
-
-def _mesh_coordinates(value: Any) -> str | None:
-    """Return this rank's coordinates in the mesh of a DTensor; None for a plain tensor."""
-    # Only the mesh matters: torch itself converts between placements over one mesh.
-    mesh = mesh_of(value)
-    if mesh is None:
-        return None
-    return f"{tuple(mesh.shape)} ranks at {mesh.get_coordinate()}"
 
 
 def _check_model(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

@@ -1,0 +1,42 @@
+"""Tensor subclasses that wrap inner tensors, such as torchao's 8-bit moments.
+
+A class that defines torch's `__tensor_flatten__` and `__tensor_unflatten__` can be taken apart into
+its inner tensors and a context, and rebuilt from them. Such a tensor has no memory, and may lack
+any operator, or implement it with another meaning: torchao's `detach` changes the dtype, and its
+`to("cpu", copy=True)` copies nothing. So it is copied through its inner tensors.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+
+def wraps_tensors(tensor: Tensor) -> bool:
+    """Return True for a tensor of a class that wraps inner tensors."""
+    kind = type(tensor)
+    if kind is Tensor or kind is nn.Parameter:
+        return False
+    # Torch's nested tensors copy themselves, and so do the results of its asynchronous collectives,
+    # which must wait first.
+    if tensor.is_nested or hasattr(kind, "trigger_wait"):
+        return False
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def flatten(tensor: Tensor) -> tuple[dict[str, Any], Any]:
+    """Return the inner tensors by name, and the context. A class may also name other objects."""
+    names, context = cast("Any", tensor).__tensor_flatten__()
+    inner = {name: getattr(tensor, name) for name in names}
+    return inner, context
+
+
+def map_inner(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a tensor of the same class, with changed inner tensors, and without gradients."""
+    inner, context = flatten(tensor)
+    for name, value in inner.items():
+        if isinstance(value, Tensor):
+            inner[name] = change(value)
+    kind = cast("Any", type(tensor))
+    changed: Tensor = kind.__tensor_unflatten__(inner, context, tensor.shape, tensor.stride())
+    return changed.requires_grad_(False)
