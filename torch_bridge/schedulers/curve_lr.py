@@ -156,7 +156,9 @@ class lambda_lr(LambdaLR):
         self.count: int | Tensor | None = None
         is_first = last_epoch < 0 and not _was_stepped(optimizer)
         self._hook = hook_of(optimizer)
-        self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve, self._hook.last_lrs)
+        self._group_curves = GroupCurves(
+            optimizer, LEARNING_RATE, curve, self._hook.last_lrs, is_resumed=last_epoch >= 0
+        )
         self._hook.add(self._group_curves)
         self.strict = strict
         self._is_peak_set = False

@@ -87,7 +87,9 @@ class GroupCurves:
         optimizer: The optimizer.
         option: The option that follows the curves.
         curve: One curve for all groups, also for those that are added later; or one for each.
-        last_write: What was written last into this option of this optimizer.
+        last_write: What was written last into the learning rates of this optimizer.
+        is_resumed: True if a run is continued, so that an `initial_lr` is the peak, whatever `lr`
+            is.
 
     Attributes:
         groups, curves, bases, written: Lists with one item per group, in the order that the
@@ -108,6 +110,8 @@ class GroupCurves:
         option: GroupOption,
         curve: Curve | Sequence[Curve],
         last_write: LastWrite,
+        *,
+        is_resumed: bool = False,
     ) -> None:
         self.optimizer = optimizer
         self.option = option
@@ -119,7 +123,9 @@ class GroupCurves:
         members: list[Member] = []
         curves = curves_of(optimizer, curve)
         for index, group in enumerate(optimizer.param_groups):
-            base = self._first_base(index, group)
+            base = option.base_of(index, group)
+            if option == LEARNING_RATE and "initial_lr" in group and not is_resumed:
+                base = self._base_of_known_group(index, group)
             members.append(Member(group, curves[index], base, option.read(group)))
         option.warn_of_scales(optimizer.param_groups)
         self._set_members(members)
@@ -501,15 +507,15 @@ class GroupCurves:
             return peak
         return base_value(f"learning rate of param_groups[{index}]", group["lr"])
 
-    def _first_base(self, index: int, group: dict[str, Any]) -> float:
-        """Return the base of a group when this is built.
+    def _base_of_known_group(self, index: int, group: dict[str, Any]) -> float:
+        """Return the peak of a group that another scheduler has driven before.
 
-        If the group has an `initial_lr`, a scheduler was built before. Then a learning rate that no
-        scheduler wrote is the user's new peak.
+        A learning rate that no scheduler wrote is the user's new peak; otherwise, `initial_lr` is
+        the peak.
         """
         base = self.option.base_of(index, group)
         written = self.last_write.value_of(group)
-        if self.option != LEARNING_RATE or "initial_lr" not in group or written is None:
+        if written is None:
             return base
         lr = as_number(group["lr"])
         if is_same(lr, as_number(written)) or is_same(lr, base):

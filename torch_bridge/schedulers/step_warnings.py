@@ -150,7 +150,7 @@ class StepWarnings:
         has_made_updates = updates > steps.first_update
         if idle < 2 * _LOOK_EVERY or not trains_others or not has_made_updates:
             return
-        if any(scheduler.base_lrs) and scheduler._group_curves.is_in_charge():
+        if any(scheduler._group_curves.bases) and scheduler._group_curves.is_in_charge():
             self._warned.add("no updates")
             warn(
                 f"scheduler.step() was called {idle} times since the last step of its optimizer, "
@@ -207,7 +207,7 @@ class StepWarnings:
         for scheduler in schedulers:
             scheduler.steps.may_lack_state = False
         scheduler = without_state[0]
-        peak = shown_peaks(scheduler.base_lrs)
+        peak = shown_peaks(scheduler._group_curves.bases)
         advice = "load the scheduler's state, scheduler.load_state_dict(state)"
         if made is not None and scheduler.unit is None:
             advice += f"; or pass last_epoch={made - 1}"
@@ -267,7 +267,7 @@ def _mistake_in_window(scheduler: Any, size: int, updates: int) -> str:
     It is "past the end", "often", "stuck" or "rarely": see the top of this file.
     """
     steps: Steps = scheduler.steps
-    if not any(scheduler.base_lrs):
+    if not any(scheduler._group_curves.bases):
         return ""  # it trains nothing
     if steps.in_window > 0 and not steps.was_past_end and _end_message(scheduler):
         return "past the end"
@@ -294,7 +294,9 @@ def _would_change(scheduler: Any, updates: int) -> bool:
     if steps.total > 0:  # with a clock, the run moves along the curve at a different pace
         moved = moved * (scheduler.curve_step - steps.first_step) // steps.total
     last = max(steps.first_step + moved, scheduler.curve_step)
-    for curve, base in zip(scheduler.curves, scheduler.base_lrs, strict=True):
+    for curve, base in zip(
+        scheduler._group_curves.curves, scheduler._group_curves.bases, strict=True
+    ):
         low, high = value_range(curve, scheduler.curve_step, last)
         if base * (high - low) > 0:
             return True
@@ -302,7 +304,9 @@ def _would_change(scheduler: Any, updates: int) -> bool:
 
 
 def _end_message(scheduler: Any) -> str:
-    return end_message(scheduler.curves, scheduler.unit, scheduler.curve_step, scheduler.last_epoch)
+    return end_message(
+        scheduler._group_curves.curves, scheduler.unit, scheduler.curve_step, scheduler.last_epoch
+    )
 
 
 def _steps_message(scheduler: Any, mistake: str, size: int) -> str:

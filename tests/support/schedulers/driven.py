@@ -77,6 +77,8 @@ class Driven:
         self.updates, self.consumed, self.metrics = int(last_epoch) + 1, list[int](), list[Any]()
         self.new = 0
         """The groups that were added since the last update, the last ones: they have their own values."""
+        self.listed = 0
+        """The groups that the bases list: those at the last step, since a program may append the others."""
         self.start(last_epoch=last_epoch)
 
     def base_of(self, number: float) -> float:
@@ -89,6 +91,7 @@ class Driven:
         for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
             set_option(group, self.key, self.form(base))
         first = self.optimizer.param_groups[0]
+        self.listed = len(self.bases)
         self.fresh_options = {name: value for name, value in first.items() if name != "params"}
         if optimizer_state is not None:
             self.optimizer.load_state_dict(optimizer_state)
@@ -100,6 +103,7 @@ class Driven:
     # What happens in a run.
 
     def step(self, count: Any = 1, metric: Any = 0.5) -> None:
+        self.listed = len(self.bases)
         if self.is_held:
             self.part.step(metric)
         elif self.unit is None or self.kind == "follower":
@@ -135,6 +139,7 @@ class Driven:
         peaks = [peak / 2 ** (index * one_for_each) for index in range(len(self.bases))]
         self.bases = list(map(self.base_of, peaks))
         self.new = 0
+        self.listed = len(self.bases)
         self.part.set_peak(list(self.bases) if one_for_each else self.bases[0])
 
     def jump(self, epoch: Any) -> None:
@@ -142,7 +147,7 @@ class Driven:
             self.part.step(epoch)
         # Before the first update there is a second one, as in torch, about the order of the calls.
         assert {warning.filename for warning in caught} == {__file__}, "the line of the call"
-        self.updates, self.new = max(int(epoch), -1), 0
+        self.updates, self.new, self.listed = max(int(epoch), -1), 0, len(self.bases)
 
     # What must be true.
 
@@ -175,13 +180,13 @@ class Driven:
             consumed = max(self.updates, 0) if self.unit is None else sum(self.consumed)
             assert (part.last_epoch, part.consumed, part.unit) == (self.updates, consumed, self.unit)
             assert type(part.last_epoch) is type(part.consumed) is int
-            assert part.base_lrs[:old] == self.bases[:old]
+            assert part.base_lrs == self.bases[: self.listed]
             assert part.get_last_lr() == [group["lr"] for group in self.optimizer.param_groups]
             self.new = 0  # the call has given them their learning rates
             assert self.values() == self.expected_values()
             old = len(self.bases)
         else:
-            assert part.base_values[:old] == self.bases[:old]
+            assert part.base_values == self.bases[: self.listed]
         value_type = Tensor if isinstance(self.form(0.5), Tensor) else float
         assert all(type(value) is value_type for value in self.raw_values()[:old])
         for group in self.optimizer.param_groups:
