@@ -170,7 +170,6 @@ class lambda_lr(LambdaLR):
         if _has_plain_step(optimizer):
             super().__init__(optimizer, functions, last_epoch)
         else:  # torch would mistake the function for a method of the class
-            self.lr_lambdas = functions
             self.last_epoch = last_epoch
             self._initial_step()
         self._watch(may_lack_state=is_first)
