@@ -179,7 +179,7 @@ class lambda_lr(LambdaLR):
         """The optimizer whose groups follow the curve."""
         return self._group_curves.optimizer
 
-    @optimizer.setter  # torch and programs set an attribute of this name
+    @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         if optimizer is not self.optimizer:
             self._hook.remove(self, self._group_curves)
@@ -193,7 +193,7 @@ class lambda_lr(LambdaLR):
             self._watch()
 
     def _register(self) -> None:
-        """Let the optimizer's updates keep the groups in step with this scheduler."""
+        """Follow the updates and loads of the optimizer."""
         self._hook = hook_of(self.optimizer)
         self._hook.add(self._group_curves)
         self._group_curves.last_write = self._hook.last_lrs
@@ -203,7 +203,7 @@ class lambda_lr(LambdaLR):
         group_curves = self._group_curves
         if not group_curves.is_synced():
             is_rebuilt = self._hook.is_registered and hook_of(self.optimizer) is not self._hook
-            if is_rebuilt:  # in place: its constructor was called again
+            if is_rebuilt:  # by its constructor, which the program has called again
                 self._retarget(self.optimizer)
             group_curves.sync()
 
@@ -214,9 +214,12 @@ class lambda_lr(LambdaLR):
 
     @property
     def lr_lambdas(self) -> list[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The same list as `curves`, under torch's name."""
         return self._group_curves.lists.curves
 
-    @lr_lambdas.setter  # torch and programs set an attribute of this name, and of those below
+    # Torch and programs set attributes of these names.
+
+    @lr_lambdas.setter
     def lr_lambdas(self, curves: Sequence[Any]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._group_curves.lists.curves = list(curves)
 
@@ -287,7 +290,7 @@ class lambda_lr(LambdaLR):
         steps = self.steps
         if steps is not None and steps.total >= steps.next_look:
             self._hook.look_for_updates(self)
-        if epoch is None and count is None and metric is None and self._step_ahead():
+        if epoch is None and count is None and metric is None and self._step_as_usual():
             return
         clock = self._clock
         before = self.last_epoch
@@ -318,7 +321,7 @@ class lambda_lr(LambdaLR):
         elif steps is not None and not is_initial:
             steps.total += 1
 
-    def _step_ahead(self) -> bool:
+    def _step_as_usual(self) -> bool:
         """Make the usual step, in less than half the time of `step`.
 
         Return False, and change nothing, if there is more to do.
@@ -332,9 +335,9 @@ class lambda_lr(LambdaLR):
             and self._step_count > 1
             and updates > 0
             and self.count is None
-            and getattr(self.get_lr, "__func__", None) is lambda_lr.get_lr  # not a program's own
+            and getattr(self.get_lr, "__func__", None) is lambda_lr.get_lr
         )
-        if not is_usual or not self._group_curves.write_ahead(updates):
+        if not is_usual or not self._group_curves.write_usual(updates):
             return False
         self.last_epoch = updates
         self._step_count += 1
@@ -383,15 +386,26 @@ class lambda_lr(LambdaLR):
     def _move_to(self, updates: int, clock: UpdateClock) -> None:
         """Write the learning rates after this number of updates into the groups."""
         group_curves = self._group_curves
-        self._sync()  # before anything changes, since it may raise an error
+        # Unless a derived class or the program has replaced `get_lr`:
+        is_usual = getattr(self.get_lr, "__func__", None) is lambda_lr.get_lr
+        if is_usual and group_curves.write_usual(clock.step(updates)):
+            self.last_epoch = updates
+            self._clock = clock
+            return
+        self._sync()
+        before = self.last_epoch, self._clock
         self.last_epoch = updates
         self._clock = clock
-        lrs = self.get_lr()
-        if len(lrs) != len(group_curves.groups):  # a derived class's get_lr
-            raise ValueError(
-                f"get_lr() returned {len(lrs)} learning rates for {len(group_curves.groups)} "
-                "parameter groups"
-            )
+        try:
+            lrs = self.get_lr()
+            if len(lrs) != len(group_curves.groups):  # a derived class's get_lr
+                raise ValueError(
+                    f"get_lr() returned {len(lrs)} learning rates for {len(group_curves.groups)} "
+                    "parameter groups"
+                )
+        except BaseException:
+            self.last_epoch, self._clock = before
+            raise
         group_curves.write(clock.step(updates), lrs)
 
     def get_lr(self) -> list[float | Tensor]:

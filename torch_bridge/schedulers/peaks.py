@@ -18,10 +18,10 @@ class LastWrite:
     def __init__(self) -> None:
         self.latest: tuple[list[dict[str, Any]], list[Any]] = [], []
         """The groups, and the learning rate that was written into each."""
-        self.idle_updates = 0
-        """The number of updates since then, but for the first."""
-        self.changes = 0
-        """How often a learning rate was different at one of these updates from the one before."""
+        self.other_updates = 0
+        """The number of updates after the first one that followed."""
+        self.other_lrs = 0
+        """The number of different learning rates, one after another, at these updates."""
         self._at_update = self.latest
         self._lrs: list[Any] = []
 
@@ -29,17 +29,19 @@ class LastWrite:
         """Note the learning rates with which an update begins."""
         if self.latest is not self._at_update:
             self._at_update = self.latest
-            self.idle_updates = 0
-            self.changes = 0
+            self.other_updates = 0
+            self.other_lrs = 0
+            self._lrs = []
             return
-        self.idle_updates += 1
+        self.other_updates += 1
         lrs: list[Any] = []
         for group in self.latest[0]:
             lr = group["lr"]
             # A tensor may be on a device, which is not read here: its version tells of a change.
             lrs.append(lr._version if isinstance(lr, Tensor) else lr)
-        self.changes += lrs != self._lrs
-        self._lrs = lrs
+        if lrs != self._lrs:
+            self.other_lrs += 1
+            self._lrs = lrs
 
     def lr_of(self, group: dict[str, Any]) -> Any:
         """Return the learning rate that was written into this group, or None."""
@@ -65,9 +67,9 @@ def peak_of_known_group(index: int, group: dict[str, Any], last_write: LastWrite
     lr = as_number(group["lr"])
     if is_same(lr, as_number(written)) or is_same(lr, peak):
         return peak
-    if last_write.idle_updates == 0:
+    if last_write.other_updates == 0:
         return base_value(f"learning rate of param_groups[{index}]", lr)
-    if last_write.changes <= 1:  # else a different scheduler has been in charge
+    if last_write.other_lrs == 1:  # with more, a different scheduler was in charge
         warn(
             f"param_groups[{index}] has lr = {lr!r} and, from an earlier scheduler, initial_lr = "
             f"{shortest_decimal(peak)}, which is the peak now. To use lr as the peak, delete "

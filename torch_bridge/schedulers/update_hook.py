@@ -3,13 +3,16 @@
     event                                      calls
     a scheduler or follower is built           UpdateHook.add
     a `lambda_lr` is built, jumps, is loaded   StepWarnings.watch
-    optimizer.step()                           GroupCurves.add_new_groups, StepWarnings.check
+    optimizer.step()                           GroupCurves.add_new_groups, StepWarnings.check,
+                                               LastWrite.note_update
+    the step of any optimizer                  UpdateCount
     optimizer.load_state_dict()                GroupCurves.before_load, StepWarnings.note_load,
                                                GroupCurves.after_load
 
 Schedulers and followers also call `GroupCurves.sync` themselves, before they use the groups.
 """
 
+import math
 from contextlib import suppress
 from functools import cache
 from typing import Any, cast
@@ -25,6 +28,7 @@ from torch_bridge.schedulers.peaks import LastWrite
 from torch_bridge.schedulers.step_warnings import StepWarnings, WeakList
 
 
+# A scheduler cannot see an optimizer that it was not told of. Therefore this hook is global.
 class UpdateCount:
     """The number of updates of all optimizers in this process."""
 
@@ -99,9 +103,11 @@ class UpdateHook:
                 group_curves.restore_loaded()
 
     def look_for_updates(self, scheduler: Any) -> None:
-        """Warn if the scheduler is stepped, but its optimizer no longer makes updates."""
+        """Warn if the scheduler is stepped, but a different optimizer makes the updates."""
         if self.are_updates_counted:
             self.warnings.look_for_updates(scheduler, self.updates, all_updates().count)
+        else:
+            scheduler.steps.next_look = math.inf
 
     def _begins_update(self, groups: list[Any]) -> bool:
         """Return False if this call belongs to the same update as the previous call.
