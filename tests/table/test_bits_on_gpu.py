@@ -1,6 +1,6 @@
 """Curves of every shape on a GPU have the bits of NumPy on the host, in every mode of both frameworks.
 
-With `-s` the number of values that were compared in each mode is printed.
+With `-s`, each test prints how many values it compared in each mode.
 """
 
 from collections import Counter
@@ -65,10 +65,16 @@ class Compared(Counter[str]):
 def compared() -> Iterator[Compared]:
     counts = Compared()
     yield counts
-    print()
-    for mode, count in counts.items():
-        print(f"{mode}: {count} values have the bits of NumPy")
-    print(f"{counts.total()} values in all")
+    print(f"\n{counts.total()} values in all")
+
+
+@pytest.fixture(autouse=True)
+def counts_of_a_test(compared: Compared) -> Iterator[None]:
+    """Print them when the test ends: a run may be stopped before the last test."""
+    before = Counter(compared)
+    yield
+    for mode, count in (compared - before).items():
+        print(f"\n{mode}: {count} values have the bits of NumPy")
 
 
 # torch.
