@@ -179,24 +179,32 @@ def train_step(size: Size, batch: Tensor, *, blocks: Any = None, **options: Any)
     return lambda: step(batch).loss
 
 
-def fabric(size: Size, batch: Tensor) -> Update:
-    from lightning_fabric import Fabric
-
-    runner = Fabric(accelerator=DEVICE, devices=1, precision="bf16-mixed")
-    model: Any = torch.compile(WithLoss(build(size)))
-    model, optimizer = runner.setup(model, adamw(model))
+def with_backward_of(
+    runner: Any, model: Any, optimizer: Any, batch: Tensor, clip: Callable[[], Any]
+) -> Update:
+    """Return an update of a model and an optimizer that a library has wrapped."""
     scheduler = lambda_lr(optimizer, CURVE)
 
     def update() -> Tensor:
         loss = model(batch)
         runner.backward(loss)
-        runner.clip_gradients(model, optimizer, max_norm=MAX_NORM)
+        clip()
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
         return loss.detach()
 
     return update
+
+
+def fabric(size: Size, batch: Tensor) -> Update:
+    from lightning_fabric import Fabric
+
+    runner = Fabric(accelerator=DEVICE, devices=1, precision="bf16-mixed")
+    model: Any = torch.compile(WithLoss(build(size)))
+    model, optimizer = runner.setup(model, adamw(model))
+    clip = partial(runner.clip_gradients, model, optimizer, max_norm=MAX_NORM)
+    return with_backward_of(runner, model, optimizer, batch, clip)
 
 
 def accelerate(size: Size, batch: Tensor) -> Update:
@@ -205,18 +213,9 @@ def accelerate(size: Size, batch: Tensor) -> Update:
     runner = Accelerator(cpu=DEVICE == "cpu", mixed_precision="bf16")
     model: Any = torch.compile(WithLoss(build(size)))
     model, optimizer = runner.prepare(model, adamw(model))
-    scheduler = lambda_lr(optimizer, CURVE)
-
-    def update() -> Tensor:
-        loss = model(batch)
-        runner.backward(loss)
-        runner.clip_grad_norm_(model.parameters(), MAX_NORM)
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return update
+    parameters = list(model.parameters())
+    clip = partial(runner.clip_grad_norm_, parameters, MAX_NORM)
+    return with_backward_of(runner, model, optimizer, batch, clip)
 
 
 def ways(size: Size, host_batch: Tensor) -> dict[str, Callable[[], Update]]:
