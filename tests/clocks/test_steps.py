@@ -146,8 +146,8 @@ def test_tensor_lr_in_defaults_stays_the_peak(name: str) -> None:
     step.load_state_dict(step.state_dict())
     step.set_peak(0.5)
     train(step, batches(1))
-    assert step.optimizer.defaults["lr"] is lr
-    assert equal_trees(lr, torch.tensor(0.01))
+    assert step.optimizer.param_groups[0]["lr"] is lr
+    assert equal_trees(step.optimizer.defaults["lr"], torch.tensor(0.01))
 
 
 @pytest.mark.parametrize("fused", [True, False])

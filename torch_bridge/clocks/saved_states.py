@@ -195,7 +195,10 @@ def _read_update_counters(
     is_step_used = has_rules and curve_step != updates
     is_possible = curve_step == updates or (has_rules and curve_step < updates)
     if not is_possible and not counts_all_updates:
-        raise ValueError(f"state_dict has curve_step = {curve_step} after {updates} updates")
+        raise ValueError(
+            f"state_dict has curve_step = {curve_step} after {updates} updates: if the program has "
+            "changed one of the two, load the state as it was saved, and set scheduler.last_epoch"
+        )
     return _SavedCounters(updates, curve_step, consumed=0, is_step_used=is_step_used)
 
 

@@ -188,6 +188,7 @@ class lambda_lr(LambdaLR):
     def _retarget(self, optimizer: Optimizer) -> None:
         self._group_curves.retarget(optimizer)
         self._register()
+        self._hook.restore_loaded()
         if self.steps is not None:
             self._watch()
 
@@ -209,24 +210,24 @@ class lambda_lr(LambdaLR):
     @property
     def curves(self) -> list[Curve]:
         """The curve of each group."""
-        return self._group_curves.shown_curves
+        return self._group_curves.lists.curves
 
     @property
     def lr_lambdas(self) -> list[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._group_curves.shown_curves
+        return self._group_curves.lists.curves
 
     @lr_lambdas.setter  # torch and programs set an attribute of this name, and of those below
     def lr_lambdas(self, curves: Sequence[Any]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._group_curves.shown_curves = list(curves)
+        self._group_curves.lists.curves = list(curves)
 
     @property
     def base_lrs(self) -> list[float]:
         """Each group's peak, in float32."""
-        return self._group_curves.shown_bases
+        return self._group_curves.lists.bases
 
     @base_lrs.setter
     def base_lrs(self, peaks: Sequence[float]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._group_curves.shown_bases = list(peaks)
+        self._group_curves.lists.bases = list(peaks)
 
     @property
     def _last_lr(self) -> list[float | Tensor]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -283,12 +284,14 @@ class lambda_lr(LambdaLR):
                 consumed would be above 2⁶²; or a group was added although each group has its own
                 curve. Nothing was changed.
         """
+        steps = self.steps
+        if steps is not None and steps.total >= steps.next_look:
+            self._hook.look_for_updates(self)
         if epoch is None and count is None and metric is None and self._step_ahead():
             return
         clock = self._clock
         before = self.last_epoch
         updates = before + 1
-        steps = self.steps
         if count is None:
             count = self.count
         if epoch is not None and isinstance(clock, HeldClock):
@@ -296,8 +299,6 @@ class lambda_lr(LambdaLR):
             epoch = None
         if epoch is not None:
             updates = self._checked_epoch(epoch)
-        if steps is not None and steps.total >= steps.next_look:
-            self._hook.look_for_updates(self)
         # Torch's constructors step a scheduler before the first update: its clock must not move.
         is_initial = self._step_count == 0 or before < 0
         if not (is_initial and count is None and metric is None):
@@ -331,7 +332,6 @@ class lambda_lr(LambdaLR):
             and self._step_count > 1
             and updates > 0
             and self.count is None
-            and steps.total < steps.next_look
             and getattr(self.get_lr, "__func__", None) is lambda_lr.get_lr  # not a program's own
         )
         if not is_usual or not self._group_curves.write_ahead(updates):

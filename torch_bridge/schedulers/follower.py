@@ -16,7 +16,8 @@ from torch_bridge.clocks.saved_states import (
 )
 from torch_bridge.curve_api import AnyCurve, CheckedClock, Curve, as_curves, checks, warn
 from torch_bridge.param_groups import GroupOption, groups_of
-from torch_bridge.schedulers.group_curves import GroupCurves, LastWrite
+from torch_bridge.schedulers.group_curves import GroupCurves
+from torch_bridge.schedulers.peaks import LastWrite
 from torch_bridge.schedulers.update_hook import hook_of
 
 
@@ -91,12 +92,12 @@ class follow:
     @property
     def curves(self) -> list[Curve]:
         """The curve of each group."""
-        return self._group_curves.shown_curves
+        return self._group_curves.lists.curves
 
     @property
     def base_values(self) -> list[float]:
         """Each group's base, in float32."""
-        return self._group_curves.shown_bases
+        return self._group_curves.lists.bases
 
     @property
     def curve_step(self) -> int:

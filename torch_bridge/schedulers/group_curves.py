@@ -1,23 +1,24 @@
 """Curves for one option of parameter groups, which may be added, removed and reordered."""
 
 from collections.abc import Sequence
+from copy import copy
 from operator import is_
 from typing import Any, NamedTuple
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.clocks.learning_rates import ValuesAhead
-from torch_bridge.curve_api import Curve, checks, shortest_decimal, warn
+from torch_bridge.curve_api import Curve
 from torch_bridge.param_groups import (
     LEARNING_RATE,
     GroupOption,
     as_number,
-    base_value,
     curves_of,
     is_same,
     unshare_tensors,
 )
+from torch_bridge.schedulers.peaks import LastWrite, peak_of_copied_options, peak_of_known_group
+from torch_bridge.schedulers.shown_lists import ShownLists
 
 
 class Member(NamedTuple):
@@ -29,47 +30,6 @@ class Member(NamedTuple):
     written: Any
 
 
-class LastWrite:
-    """The learning rates that were written last into an optimizer's groups, by any `lambda_lr`.
-
-    It outlives the scheduler that wrote them, because the next one asks whether a group's learning
-    rate came from a scheduler or from the user.
-    """
-
-    def __init__(self) -> None:
-        self.latest: tuple[list[dict[str, Any]], list[Any]] = [], []
-        """The groups, and the learning rate that was written into each."""
-        self.idle_updates = 0
-        """The number of updates since then, but for the first."""
-        self.changes = 0
-        """How often a learning rate was different at one of these updates from the one before."""
-        self._at_update = self.latest
-        self._lrs: list[Any] = []
-
-    def note_update(self) -> None:
-        """Note the learning rates with which an update begins."""
-        if self.latest is not self._at_update:
-            self._at_update = self.latest
-            self.idle_updates = 0
-            self.changes = 0
-            return
-        self.idle_updates += 1
-        lrs: list[Any] = []
-        for group in self.latest[0]:
-            lr = group["lr"]
-            # A tensor may be on a device, which is not read here: its version tells of a change.
-            lrs.append(lr._version if isinstance(lr, Tensor) else lr)
-        self.changes += lrs != self._lrs
-        self._lrs = lrs
-
-    def value_of(self, group: dict[str, Any]) -> Any:
-        """Return the learning rate that was written into this group, or None."""
-        for known, value in zip(*self.latest, strict=False):
-            if known is group:
-                return value
-        return None
-
-
 class GroupCurves:
     """The curve, the base and the last written value of each parameter group, for one option.
 
@@ -78,10 +38,6 @@ class GroupCurves:
     A group is identified by its dictionary, at any position in `param_groups`.
     `Optimizer.load_state_dict` replaces the dictionaries, so a new dictionary with the parameters
     of a known group takes that group's place.
-
-    Programs write into the lists of a torch scheduler, by position: `base_lrs.append(peak)` after
-    `add_param_group`. They get `shown_bases` and `shown_curves` to read and write, and `sync`
-    adopts or rejects what it finds there.
 
     Args:
         optimizer: The optimizer.
@@ -94,8 +50,7 @@ class GroupCurves:
     Attributes:
         groups, curves, bases, written: Lists with one item per group, in the order that the
             optimizer's groups had at the last `sync_groups`; groups added since then come last.
-        shown_curves, shown_bases: The lists that the program sees. An added group appears in them
-            at the next `sync`, not before, since a program may append it itself until then.
+        lists: The curves and bases that the program sees and may write.
     """
 
     groups: list[dict[str, Any]]
@@ -125,16 +80,12 @@ class GroupCurves:
         for index, group in enumerate(optimizer.param_groups):
             base = option.base_of(index, group)
             if option == LEARNING_RATE and "initial_lr" in group and not is_resumed:
-                base = self._base_of_known_group(index, group)
+                base = peak_of_known_group(index, group, last_write)
             members.append(Member(group, curves[index], base, option.read(group)))
         option.warn_of_scales(optimizer.param_groups)
         self._set_members(members)
         self._write_peaks(members)
-        self.shown_curves = list(self.curves)
-        self.shown_bases = list(self.bases)
-        self._noted_curves = list(self.curves)
-        self._noted_bases = list(self.bases)
-        """`shown_curves` and `shown_bases` without what the program has written since."""
+        self.lists = ShownLists(option, self.bases, self.curves)
         self.step = 0
         """The step of the curves that was written last."""
         self.is_restored = False
@@ -152,8 +103,9 @@ class GroupCurves:
 
     def __setstate__(self, state: Any) -> None:
         vars(self).update(state)
-        for name in ("groups", "curves", "bases", "written", "shown_curves", "shown_bases"):
+        for name in ("groups", "curves", "bases", "written"):
             setattr(self, name, list(state[name]))
+        self.lists = copy(self.lists)
 
     def describe(self) -> tuple[str, str]:
         """Return the curves and the values as text: one if all groups have the same, or a list."""
@@ -193,7 +145,7 @@ class GroupCurves:
         """Set the base of each group, without writing values into the groups."""
         self._replace_bases(bases)
         self._write_peaks(self._members())
-        self._show()
+        self.lists.show(self.bases, self.curves)
 
     def _replace_bases(self, bases: Sequence[float]) -> None:
         members: list[Member] = []
@@ -226,10 +178,11 @@ class GroupCurves:
         current = self.optimizer.param_groups
         place = step - self._ahead.first
         rows = self._ahead.rows
+        lists = self.lists
         if (
             not 0 <= place < len(rows)
-            or self.shown_bases != self.bases
-            or self.shown_curves != self.curves
+            or lists.bases != self.bases
+            or lists.curves != self.curves
             or len(current) != len(groups)
         ):
             return False
@@ -320,8 +273,8 @@ class GroupCurves:
     def is_synced(self) -> bool:
         """Return True if `sync` has nothing to do."""
         return (
-            self.shown_bases == self.bases
-            and self.shown_curves == self.curves
+            self.lists.bases == self.bases
+            and self.lists.curves == self.curves
             and self.has_current_groups()
         )
 
@@ -333,70 +286,30 @@ class GroupCurves:
         """
         if not self.is_synced():
             self.sync_groups()
-            self._show()
-
-    def _show(self) -> None:
-        self.shown_curves[:] = self.curves
-        self.shown_bases[:] = self.bases
-        self._noted_curves = list(self.curves)
-        self._noted_bases = list(self.bases)
+            self.lists.show(self.bases, self.curves)
 
     def sync_groups(self) -> None:
         """Match the optimizer's current groups, in their order; new ones get their value.
 
         Raises:
-            TypeError, ValueError: As `add_new_groups`; or the program has written into
-                `shown_bases` or `shown_curves` what cannot be adopted. The known groups are matched
-                nevertheless.
+            TypeError, ValueError: As `add_new_groups`; or the program has written into `lists`
+                what cannot be adopted. The known groups are matched nevertheless.
         """
         if not self.has_current_groups():
             try:
                 self.add_new_groups()
             finally:
                 self._drop_removed_groups()
-        self._adopt_lists()
+        self.lists.check(self.groups, self.curves)
+        bases = self.lists.written_bases(len(self.groups))
+        if bases is not None:
+            self._replace_bases(bases)
+            self.lists.note()
 
     def has_current_groups(self) -> bool:
         """Return True if the optimizer has exactly the groups known here, in the same order."""
         groups = self.optimizer.param_groups
         return len(groups) == len(self.groups) and all(map(is_, groups, self.groups))
-
-    def _adopt_lists(self) -> None:
-        """Adopt the bases and curves that the program has written, by position."""
-        number = len(self.groups)
-        if self.shown_curves != self._noted_curves:
-            if len(self.shown_curves) != number:
-                raise ValueError(self._wrong_length(self.option.curves_name, self.shown_curves))
-            for index, curve in enumerate(self.shown_curves):
-                if curve != self.curves[index]:
-                    raise ValueError(_curve_message(index, curve))
-            self._noted_curves = list(self.shown_curves)
-        if self.shown_bases != self._noted_bases:
-            bases: list[float] = []
-            for index in range(number):
-                base = self._written_base(index)
-                if base is None:
-                    raise ValueError(self._wrong_length(self.option.bases_name, self.shown_bases))
-                bases.append(base)
-            self._replace_bases(bases)
-            self._noted_bases = list(self.shown_bases)
-
-    def _written_base(self, index: int) -> float | None:
-        """Return the base that the program wrote for this position, or None if it wrote none."""
-        bases = self.shown_bases
-        is_written = bases != self._noted_bases
-        if not is_written or len(bases) != len(self.optimizer.param_groups):
-            return None
-        return base_value(f"{self.option.bases_name}[{index}]", bases[index])
-
-    def _wrong_length(self, name: str, values: Sequence[Any]) -> str:
-        groups = self.optimizer.param_groups
-        held = [as_number(self.option.read(group)) for group in groups]
-        return (
-            f"{name} has {len(values)} items for {len(groups)} parameter groups, whose "
-            f"{self.option} is now {checks.short_repr(held)}: write one item for each group, in "
-            "the order of optimizer.param_groups"
-        )
 
     def unknown_groups(self) -> dict[int, dict[str, Any]]:
         """Return the optimizer's groups that are not known here, by their index."""
@@ -446,14 +359,16 @@ class GroupCurves:
             if removed.group is group:
                 return removed._replace(written=self.option.read(group))
         curve = self._curve_of_new_group(index)
-        base = self._written_base(index)
         written = self.option.read(group)
-        if base is None and self._former is not None:
+        bases = self.lists.written_bases(len(self.optimizer.param_groups))
+        if bases is not None:
+            return Member(group, curve, bases[index], written)
+        if self._former is not None:
             return self._moved_member(index, group, curve, self._former)
-        if base is None:
+        if is_in_charge and self.option == LEARNING_RATE and "initial_lr" in group:
+            base = peak_of_copied_options(index, group, curve, self.step)
+        else:
             base = self.option.base_of(index, group)
-            if is_in_charge and self.option == LEARNING_RATE and "initial_lr" in group:
-                base = self._base_of_copied_options(index, group, curve)
         return Member(group, curve, base, written)
 
     def _moved_member(
@@ -479,11 +394,9 @@ class GroupCurves:
 
     def _curve_of_new_group(self, index: int) -> Curve:
         groups = self.optimizer.param_groups
-        curves: Sequence[Any] = self.shown_curves
-        if curves != self._noted_curves and len(curves) == len(groups):
-            if not isinstance(curves[index], Curve):
-                raise ValueError(_curve_message(index, curves[index]))
-            return curves[index]
+        curve = self.lists.written_curve(index, len(groups))
+        if curve is not None:
+            return curve
         if self.common_curve is not None:
             return self.common_curve
         are_replaced = len(self.unknown_groups()) == len(groups) == len(self.groups)
@@ -494,41 +407,6 @@ class GroupCurves:
                 "group, and load its state: new.load_state_dict(old.state_dict())"
             )
         return self.curves[index]
-
-    def _base_of_copied_options(self, index: int, group: dict[str, Any], curve: Curve) -> float:
-        """Return the peak of a new group whose options were copied from an old group.
-
-        If the learning rate was copied too, it is that of the curve for the copied `initial_lr`.
-        Otherwise it is the new group's peak, and `initial_lr` that of the old group.
-        """
-        lr = as_number(group["lr"])
-        peak = self.option.base_of(index, group)
-        if is_same(lr, curve.learning_rate(self.step, peak)):
-            return peak
-        return base_value(f"learning rate of param_groups[{index}]", group["lr"])
-
-    def _base_of_known_group(self, index: int, group: dict[str, Any]) -> float:
-        """Return the peak of a group that another scheduler has driven before.
-
-        A learning rate that no scheduler wrote is the user's new peak; otherwise, `initial_lr` is
-        the peak.
-        """
-        base = self.option.base_of(index, group)
-        written = self.last_write.value_of(group)
-        if written is None:
-            return base
-        lr = as_number(group["lr"])
-        if is_same(lr, as_number(written)) or is_same(lr, base):
-            return base
-        if self.last_write.idle_updates == 0:
-            return base_value(f"learning rate of param_groups[{index}]", group["lr"])
-        if self.last_write.changes <= 1:  # else a different scheduler was in charge
-            warn(
-                f"param_groups[{index}] has lr = {lr!r} and, from an earlier scheduler, initial_lr "
-                f"= {shortest_decimal(base)}, which is the peak now. To use lr as the peak, delete "
-                "initial_lr before the scheduler is built; to use initial_lr, write it into lr"
-            )
-        return base
 
     def _replace_reloaded_groups(self, unknown: Sequence[dict[str, Any]]) -> None:
         """Replace known groups by unknown dictionaries with their parameters, as after a load."""
@@ -564,24 +442,6 @@ class GroupCurves:
         candidates = [*self._removed, *members.values()]
         self._removed = [member for member in candidates if id(member.group) not in current]
         self._set_members(kept)
-
-
-def _curve_message(index: int, curve: Any) -> str:
-    """Return the error about a curve, or another function, that a program wrote for a group."""
-    shown = f"the program wrote {checks.short_repr(curve)} into lr_lambdas, or curves, for "
-    shown += f"param_groups[{index}]"
-    if isinstance(curve, Curve):
-        return (
-            f"{shown}, which follows a different curve. To continue under this one, build a "
-            "scheduler with it, and load the state of the present scheduler into it: "
-            "new.load_state_dict(scheduler.state_dict())"
-        )
-    return (
-        f"{shown}, where only a curve has an effect. Describe these levels as a curve, such as "
-        "StagedCurve.through(points); to continue under it, build a scheduler with it, and call "
-        "new.load_state_dict(scheduler.state_dict()). To use any function of the step, build "
-        "torch's LambdaLR instead"
-    )
 
 
 def _identities(group: dict[str, Any]) -> list[int]:

@@ -19,8 +19,9 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from torch_bridge.param_groups import loaded_updates
-from torch_bridge.schedulers.group_curves import GroupCurves, LastWrite
+from torch_bridge.param_groups import LEARNING_RATE, loaded_updates
+from torch_bridge.schedulers.group_curves import GroupCurves
+from torch_bridge.schedulers.peaks import LastWrite
 from torch_bridge.schedulers.step_warnings import StepWarnings, WeakList
 
 
@@ -90,6 +91,12 @@ class UpdateHook:
             self.warnings.check(self.updates)
         self.last_lrs.note_update()
         self.updates += 1
+
+    def restore_loaded(self) -> None:
+        """Let a scheduler that joins find what the optimizer has loaded, as under torch's."""
+        for group_curves in self._group_curves.living():
+            if group_curves.option == LEARNING_RATE:
+                group_curves.restore_loaded()
 
     def look_for_updates(self, scheduler: Any) -> None:
         """Warn if the scheduler is stepped, but its optimizer no longer makes updates."""

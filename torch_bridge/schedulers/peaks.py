@@ -1,0 +1,89 @@
+"""Which of a group's `lr` and `initial_lr` is its peak, when a scheduler meets the group."""
+
+from typing import Any
+
+from torch import Tensor
+
+from torch_bridge.curve_api import Curve, shortest_decimal, warn
+from torch_bridge.param_groups import LEARNING_RATE, as_number, base_value, is_same
+
+
+class LastWrite:
+    """The learning rates that were written last into an optimizer's groups, by any `lambda_lr`.
+
+    It outlives the scheduler that wrote them, because the next one asks whether a group's learning
+    rate came from a scheduler or from the user.
+    """
+
+    def __init__(self) -> None:
+        self.latest: tuple[list[dict[str, Any]], list[Any]] = [], []
+        """The groups, and the learning rate that was written into each."""
+        self.idle_updates = 0
+        """The number of updates since then, but for the first."""
+        self.changes = 0
+        """How often a learning rate was different at one of these updates from the one before."""
+        self._at_update = self.latest
+        self._lrs: list[Any] = []
+
+    def note_update(self) -> None:
+        """Note the learning rates with which an update begins."""
+        if self.latest is not self._at_update:
+            self._at_update = self.latest
+            self.idle_updates = 0
+            self.changes = 0
+            return
+        self.idle_updates += 1
+        lrs: list[Any] = []
+        for group in self.latest[0]:
+            lr = group["lr"]
+            # A tensor may be on a device, which is not read here: its version tells of a change.
+            lrs.append(lr._version if isinstance(lr, Tensor) else lr)
+        self.changes += lrs != self._lrs
+        self._lrs = lrs
+
+    def lr_of(self, group: dict[str, Any]) -> Any:
+        """Return the learning rate that was written into this group, or None."""
+        for known, lr in zip(*self.latest, strict=False):
+            if known is group:
+                return lr
+        return None
+
+
+def peak_of_known_group(index: int, group: dict[str, Any], last_write: LastWrite) -> float:
+    """Return the peak of a group that had a scheduler before, when another one is built.
+
+    A learning rate that no scheduler wrote is the user's new peak; otherwise, `initial_lr` is the
+    peak.
+
+    Warns:
+        CurveWarning: It is not known who wrote the learning rate.
+    """
+    peak = LEARNING_RATE.base_of(index, group)
+    written = last_write.lr_of(group)
+    if written is None:
+        return peak
+    lr = as_number(group["lr"])
+    if is_same(lr, as_number(written)) or is_same(lr, peak):
+        return peak
+    if last_write.idle_updates == 0:
+        return base_value(f"learning rate of param_groups[{index}]", lr)
+    if last_write.changes <= 1:  # else a different scheduler has been in charge
+        warn(
+            f"param_groups[{index}] has lr = {lr!r} and, from an earlier scheduler, initial_lr = "
+            f"{shortest_decimal(peak)}, which is the peak now. To use lr as the peak, delete "
+            "initial_lr before the scheduler is built; to use initial_lr, write it into lr"
+        )
+    return peak
+
+
+def peak_of_copied_options(index: int, group: dict[str, Any], curve: Curve, step: int) -> float:
+    """Return the peak of an added group whose `initial_lr` may be that of the group it copies.
+
+    If the learning rate was copied too, it is that of the curve at this step for `initial_lr`.
+    Otherwise it is the new group's peak.
+    """
+    peak = LEARNING_RATE.base_of(index, group)
+    lr = as_number(group["lr"])
+    if is_same(lr, curve.learning_rate(step, peak)):
+        return peak
+    return base_value(f"learning rate of param_groups[{index}]", lr)
