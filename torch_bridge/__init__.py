@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from torch_bridge.curve_api import lazy_names
 
-# Now, because a program that loads a checkpoint may not use another name before. The names that
-# need torch say so if it is missing; the curves do without.
+# At import, because a program may load a checkpoint before it uses any name of this package.
+# Without torch, curves work all the same, and every other name raises an error that says so.
 with suppress(ModuleNotFoundError):
     from torch_bridge.safe_globals import allow_values
 

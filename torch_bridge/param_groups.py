@@ -33,9 +33,9 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def has_two_steps(optimizer: object) -> bool:
-    """Return True for SAM and its relatives, which need a second backward pass in every update.
+    """Return True for SAM and its relatives, which need two backward passes per update.
 
-    Programs call `first_step` and `second_step`, and never `step`, which needs a closure.
+    Programs call `first_step` and `second_step` instead of `step`, which needs a closure.
     """
     kind = type(optimizer)
     names = ("first_step", "second_step")
@@ -266,8 +266,8 @@ class GroupOption(NamedTuple):
     def _line_that_applies(self, key: str) -> str:
         """Return the line of code that multiplies a group's base by the factor."""
         if self.name == "lr":
-            # Right for a group that a scheduler has known before, too; not in place, because
-            # several groups may hold a tensor.
+            # Also right for a group that had a scheduler before. Not in place, because several
+            # groups may hold the same tensor.
             peak = 'group.get("initial_lr", group["lr"])'
             return f'group["initial_lr"] = {peak} * group.pop("{key}")'
         return f'group["{self.name}"] = group["{self.name}"] * group.pop("{key}")'

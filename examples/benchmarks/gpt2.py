@@ -1,9 +1,9 @@
-"""Train GPT-2 (124 million parameters) in several ways: how fast, how near to the hardware's limit.
+"""Train GPT-2 (124 million parameters) in several ways, and compare their speed, MFU and memory.
 
-A naive loop (small kernels of AdamW, each loss read twice, copies that the host waits for), the
-leanest loop by hand with the options of a fast `TrainStep`, `TrainStep` itself, Lightning Fabric
-and accelerate; of the last two, those that are installed. Fabric and accelerate compile the model
-together with its loss, as the lean loop does. Every round times all of them, in a new order.
+The ways are a naive loop (small kernels of AdamW, each loss read twice, copies that the host waits
+for), the leanest hand-written loop with the options of a fast `TrainStep`, `TrainStep` itself, and,
+if they are installed, Lightning Fabric and accelerate, which compile the model together with its
+loss, as the lean loop does. Every round times all of them, in a new order.
 
 MFU is the fraction of the card's peak in dense bf16 that goes into the 6·N + 12·L·D·T operations
 per token of the model itself (Chowdhery et al., 2022, "PaLM: Scaling Language Modeling with
@@ -98,7 +98,7 @@ def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 class WithLoss(nn.Module):
-    """A model that returns its loss: what wraps it compiles and casts the loss too."""
+    """A model that returns its loss, so that a wrapper compiles and casts the loss too."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -179,24 +179,32 @@ def train_step(size: Size, batch: Tensor, *, blocks: Any = None, **options: Any)
     return lambda: step(batch).loss
 
 
-def fabric(size: Size, batch: Tensor) -> Update:
-    from lightning_fabric import Fabric
-
-    runner = Fabric(accelerator=DEVICE, devices=1, precision="bf16-mixed")
-    model: Any = torch.compile(WithLoss(build(size)))
-    model, optimizer = runner.setup(model, adamw(model))
+def with_backward_of(
+    runner: Any, model: Any, optimizer: Any, batch: Tensor, clip: Callable[[], Any]
+) -> Update:
+    """Return an update of a model and an optimizer that a library has wrapped."""
     scheduler = lambda_lr(optimizer, CURVE)
 
     def update() -> Tensor:
         loss = model(batch)
         runner.backward(loss)
-        runner.clip_gradients(model, optimizer, max_norm=MAX_NORM)
+        clip()
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
         return loss.detach()
 
     return update
+
+
+def fabric(size: Size, batch: Tensor) -> Update:
+    from lightning_fabric import Fabric
+
+    runner = Fabric(accelerator=DEVICE, devices=1, precision="bf16-mixed")
+    model: Any = torch.compile(WithLoss(build(size)))
+    model, optimizer = runner.setup(model, adamw(model))
+    clip = partial(runner.clip_gradients, model, optimizer, max_norm=MAX_NORM)
+    return with_backward_of(runner, model, optimizer, batch, clip)
 
 
 def accelerate(size: Size, batch: Tensor) -> Update:
@@ -205,18 +213,9 @@ def accelerate(size: Size, batch: Tensor) -> Update:
     runner = Accelerator(cpu=DEVICE == "cpu", mixed_precision="bf16")
     model: Any = torch.compile(WithLoss(build(size)))
     model, optimizer = runner.prepare(model, adamw(model))
-    scheduler = lambda_lr(optimizer, CURVE)
-
-    def update() -> Tensor:
-        loss = model(batch)
-        runner.backward(loss)
-        runner.clip_grad_norm_(model.parameters(), MAX_NORM)
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return update
+    parameters = list(model.parameters())
+    clip = partial(runner.clip_grad_norm_, parameters, MAX_NORM)
+    return with_backward_of(runner, model, optimizer, batch, clip)
 
 
 def ways(size: Size, host_batch: Tensor) -> dict[str, Callable[[], Update]]:
@@ -281,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compare ways to train GPT-2.")
     parser.add_argument("--rows", type=positive, default=16, help="sequences of a batch")
     parser.add_argument("--rounds", type=positive, default=7)
-    parser.add_argument("--calls", type=positive, default=3, help="updates a round")
+    parser.add_argument("--calls", type=positive, default=3, help="updates per round")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, 2 rows and 2 rounds")
     options = parser.parse_args(arguments)
     size = GPT2
@@ -297,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, make in ways(size, host_batch).items():
         try:
             updates[name], memory[name] = prepare(make)
-        except Exception as error:  # the time on a GPU that the other rows take is not lost
+        except Exception as error:  # one row must not cost the GPU time of all others
             print(f"{name}: {type(error).__name__}: {error}", flush=True)
             failed = True
         else:

@@ -494,7 +494,7 @@ class Curve(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # Pickles and copies hold only the arguments, from which rows and tables are computed again.
-        # As plain values, they name no other class that `torch.load(weights_only=True)` must allow.
+        # They are plain values, so `torch.load(weights_only=True)` needs to allow no other class.
         return serialization.plain_arguments_of(self)
 
 
@@ -513,7 +513,7 @@ class _ProtectedDict(dict[str, Any]):
 
 
 AnyCurve = Curve | Mapping[str, Any]
-"""The types of an argument that is a curve: the curve, or what `Curve.from_dict` reads."""
+"""The type of an argument that is a curve, or a mapping that `Curve.from_dict` reads."""
 
 
 def as_curve(path: checks.Path | str, value: Any) -> Curve:
@@ -534,7 +534,7 @@ def as_curve(path: checks.Path | str, value: Any) -> Curve:
 def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve]:
     """Build the curve that a mapping describes, also within sequences of any depth.
 
-    Every other value is returned as it is, for the check of its caller.
+    Return every other value as it is: the caller checks it.
     """
     if isinstance(value, Mapping):
         return as_curve(path, cast("Mapping[str, Any]", value))

@@ -17,10 +17,10 @@ MAX_DEPTH = 64
 """The greatest nesting depth of derived curves."""
 
 CURVE_CLASSES: dict[str | None, type[Any]] = {}
-"""The class for each value of `"kind"` that `to_dict` writes; None is for mappings without it."""
+"""The class for each `"kind"` that `to_dict` writes, and for None: a mapping without this key."""
 
 CONSTRUCTORS: dict[str, Callable[..., Any]] = {}
-"""Further values of `"kind"`: a class method that builds a curve from its arguments."""
+"""The class method that builds the curve, for each further value of `"kind"`."""
 
 NESTED = "curve", "other"
 """The arguments that are curves."""
@@ -68,9 +68,9 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int 
 
     Args:
         cls: The class that the curve must have; `Curve` accepts any.
-        arguments: The kind and the arguments of the curve. A value of None is left out.
+        arguments: The kind and the arguments of the curve. One that is None counts as left out.
         path: The path of this curve, for messages.
-        depth: The number of curves that this one is within.
+        depth: The number of curves that this one is nested in.
     """
     if not isinstance(arguments, Mapping):
         raise TypeError(must(path or "arguments", arguments, "be a mapping, as to_dict returns it"))

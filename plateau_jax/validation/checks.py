@@ -24,7 +24,7 @@ _SMALLEST = 2.0**-126
 _LARGEST = float(np.finfo(np.float32).max)
 
 _UNIT = 65_536
-"""The unit of a `DataClock` in a message: samples or tokens per step."""
+"""The unit of the `DataClock` that a message suggests: samples or tokens per step."""
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -127,7 +127,7 @@ def total_steps(value: Any) -> int:
 
 
 def check_not_tokens(path: Path | str, value: Any, least: int) -> None:
-    """Raise a ValueError if a number of steps is above 2³¹ - 1, as a number of tokens may be."""
+    """Raise a ValueError about a number of steps above 2³¹ - 1, which may be a number of tokens."""
     is_number = isinstance(value, int | float | np.integer | np.floating)
     if is_number and MAX_STEP < value < math.inf:
         advice = advice_about_tokens(int(cast("Any", value)))
@@ -135,7 +135,7 @@ def check_not_tokens(path: Path | str, value: Any, least: int) -> None:
 
 
 def advice_about_tokens(count: int) -> str:
-    """Return how a curve follows this number of samples or tokens; "" if it is too large."""
+    """Return advice on counting this number of samples or tokens; "" if it is too large."""
     steps = count // _UNIT
     if steps > MAX_STEP:
         return ""

@@ -10,19 +10,19 @@ _Class = TypeVar("_Class", bound=type[Any])
 
 
 def storable(cls: _Class) -> _Class:
-    """Decorate a frozen dataclass whose values programs store and copy."""
+    """Decorate a frozen dataclass whose values programs pickle and copy."""
     field_names = {field.name for field in fields(cls)}
 
-    def set_own_value(self: Any, name: str, value: Any) -> None:
-        # Lightning copies hyperparameters field by field, also those of frozen dataclasses: it may
-        # set each field of the copy to the value that this has already.
-        own: Any = getattr(self, name, None)
+    def set_equal_value(self: Any, name: str, value: Any) -> None:
+        # Lightning copies hyperparameters, and then sets each field of the copy to a copy of the
+        # value that it already has, also in frozen dataclasses.
+        current: Any = getattr(self, name, None)
         # Types first: an array has no single answer to `==`.
-        is_own = (type(value), value) == (type(own), own)
-        if name not in field_names or not is_own:
+        is_unchanged = (type(value), value) == (type(current), current)
+        if name not in field_names or not is_unchanged:
             raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
-    methods: dict[str, Any] = {"__setattr__": set_own_value, "__setstate__": _restore}
+    methods: dict[str, Any] = {"__setattr__": set_equal_value, "__setstate__": _restore}
     for name, method in methods.items():
         setattr(cls, name, method)
     return cls
@@ -31,9 +31,9 @@ def storable(cls: _Class) -> _Class:
 def _restore(value: Any, state: Mapping[str, Any]) -> None:
     """Restore a value from its arguments.
 
-    The constructor checks them: without this, unpickling would write anything that a file holds
-    into the value, also under `torch.load(weights_only=True)`, which checks classes, but not
-    states. The value has warned already, when it was first built.
+    The constructor checks them. Without this, unpickling would write whatever a file holds into the
+    value, even under `torch.load(weights_only=True)`, which checks classes but not states. Warnings
+    are suppressed: the value gave them when it was first built.
     """
     with suppress_warnings():
         rebuilt = type(value)(**state)

@@ -80,7 +80,8 @@ class AtOperation:
             path = self._path_of(name, arguments, options)
             if path is None or self._is_busy:
                 return operation(*arguments, **options)
-            if (error := self.next_error(name, path)) is not None:
+            error = self.next_error(name, path)
+            if error is not None:
                 if isinstance(error, OSError) and name != "fsync":
                     error.filename = path  # the system names it unless it gets the number of an open file
                 raise self._half_of(name, operation, arguments, error)
@@ -103,6 +104,12 @@ class AtOperation:
         elif options.get("dir_fd") is not None:
             return str(path)  # shutil.rmtree removes files by their names, relative to an open folder
         return str(path) if str(path).startswith(self._directory) else None
+
+    def observe(self, name: str, path: str) -> None:
+        """Count an operation, and raise its error instead of it."""
+        error = self.next_error(name, path)
+        if error is not None:
+            raise error
 
     def next_error(self, name: str, path: str) -> BaseException | None:
         """Count an operation, and return the error that it must raise."""
@@ -136,13 +143,11 @@ class _ObservedFile(io.BufferedWriter):
         self._path, self._observer = path, observer
 
     def write(self, content: Any) -> int:
-        if (error := self._observer.next_error("write", self._path)) is not None:
-            raise error
+        self._observer.observe("write", self._path)
         return super().write(content)
 
     def flush(self) -> None:
-        if (error := self._observer.next_error("flush", self._path)) is not None:
-            raise error
+        self._observer.observe("flush", self._path)
         super().flush()
 
 

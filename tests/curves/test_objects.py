@@ -65,9 +65,11 @@ def _only_allowed(*classes):
     before = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     torch.serialization.add_safe_globals(list(classes))
-    yield
-    torch.serialization.clear_safe_globals()
-    torch.serialization.add_safe_globals(before)
+    try:
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
 
 
 def _from_copied_fields(curve):

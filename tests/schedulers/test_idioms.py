@@ -948,15 +948,20 @@ def resumed(run: Run, peaks: Sequence[Any] | None = None) -> Run:
     return Run(run.kind, run.curve, copy.deepcopy(peaks or run.scheduler.base_lrs))
 
 
-def resumes(run: Run, *, optimizer_first: bool) -> None:
-    states = through_torch_save((run.optimizer.state_dict(), run.scheduler.state_dict()))
-    again = resumed(run)
-    run.optimizer, run.scheduler = again.optimizer, again.scheduler
+def load(run: Run, states: Sequence[Any], *, optimizer_first: bool) -> None:
+    """Load the states of the optimizer and of the scheduler, in either order."""
     if optimizer_first:
         run.optimizer.load_state_dict(states[0])
     run.scheduler.load_state_dict(states[1])
     if not optimizer_first:
         run.optimizer.load_state_dict(states[0])
+
+
+def resumes(run: Run, *, optimizer_first: bool) -> None:
+    states = through_torch_save((run.optimizer.state_dict(), run.scheduler.state_dict()))
+    again = resumed(run)
+    run.optimizer, run.scheduler = again.optimizer, again.scheduler
+    load(run, states, optimizer_first=optimizer_first)
 
 
 @same()
@@ -1061,11 +1066,7 @@ def loads_an_older_optimizer(run: Run, *, optimizer_first: bool) -> None:
     state = run.scheduler.state_dict()
     again = resumed(run)
     run.optimizer, run.scheduler = again.optimizer, again.scheduler
-    if optimizer_first:
-        run.optimizer.load_state_dict(older)
-    run.scheduler.load_state_dict(state)
-    if not optimizer_first:
-        run.optimizer.load_state_dict(older)
+    load(run, (older, state), optimizer_first=optimizer_first)
 
 
 def loads_an_older_optimizer_and_writes(run: Run) -> None:
@@ -1090,11 +1091,7 @@ def resumes_a_group_that_was_not_updated(run: Run, *, optimizer_first: bool) -> 
     run.optimizer, run.scheduler = again.optimizer, again.scheduler
     run.unfreeze(lr=0.25)
     run.added.clear()
-    if optimizer_first:
-        run.optimizer.load_state_dict(states[0])
-    run.scheduler.load_state_dict(states[1])
-    if not optimizer_first:
-        run.optimizer.load_state_dict(states[0])
+    load(run, states, optimizer_first=optimizer_first)
 
 
 def adds_a_group_and_writes(run: Run) -> None:
@@ -1296,11 +1293,7 @@ def resumes_a_sequence(run: Run, updates: int, *, optimizer_first: bool) -> None
     states = copy.deepcopy((run.optimizer.state_dict(), run.scheduler.state_dict()))
     run.scheduler = run.scheduler._schedulers[0]
     sequence(run)
-    if optimizer_first:
-        run.optimizer.load_state_dict(states[0])
-    run.scheduler.load_state_dict(states[1])
-    if not optimizer_first:
-        run.optimizer.load_state_dict(states[0])
+    load(run, states, optimizer_first=optimizer_first)
 
 
 @same()

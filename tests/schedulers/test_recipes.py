@@ -34,11 +34,11 @@ def with_warmup(kind: Any, form: Any, make_warmup: Callable[[Any], Any]) -> Part
     return {"optimizer": optimizer, "warmup": warmup, "plateau": plateau}
 
 
-def ours(optimizer: Any) -> lambda_lr:
+def curve_warmup(optimizer: Any) -> lambda_lr:
     return lambda_lr(optimizer, WARMUP_CURVE)
 
 
-def torchs(optimizer: Any) -> LambdaLR:
+def torch_warmup(optimizer: Any) -> LambdaLR:
     return LambdaLR(optimizer, lambda update: min(1.0, update / WARMUP))
 
 
@@ -66,14 +66,14 @@ def train_in_turn(parts: Parts, first: int, last: int, losses: list[float]) -> l
 def test_plateau_after_warmup_resumes(
     kind: Any, form: Any, saved_at: int, order: list[str], losses: list[float]
 ) -> None:
-    uninterrupted = train_in_turn(with_warmup(kind, form, ours), 1, UPDATES, losses)
-    of_torch = train_in_turn(with_warmup(kind, form, torchs), 1, UPDATES, losses)
+    uninterrupted = train_in_turn(with_warmup(kind, form, curve_warmup), 1, UPDATES, losses)
+    of_torch = train_in_turn(with_warmup(kind, form, torch_warmup), 1, UPDATES, losses)
     np.testing.assert_allclose(uninterrupted, of_torch, rtol=3 * 2.0**-24)
 
-    run = with_warmup(kind, form, ours)
+    run = with_warmup(kind, form, curve_warmup)
     train_in_turn(run, 1, saved_at, losses)
     saved = through_file({name: part.state_dict() for name, part in run.items()})
-    resumed = with_warmup(kind, form, ours)
+    resumed = with_warmup(kind, form, curve_warmup)
     for name in order:
         resumed[name].load_state_dict(saved[name])
     assert train_in_turn(resumed, saved_at + 1, UPDATES, losses) == uninterrupted[saved_at:]

@@ -41,8 +41,8 @@ class Checkpoints:
     module, an optimizer, a scheduler), or a dictionary or a list of plain values, which `load`
     refills in place. Values may be those that `torch.load(weights_only=True)` reads, and NumPy
     arrays; they are restored exactly, without gradients. So are tensor subclasses that define
-    `__tensor_flatten__`, such as torchao's 8-bit moments, if torch's list of safe globals has their
-    class; their shards under FSDP2 need as many processes as saved them.
+    `__tensor_flatten__`, such as torchao's 8-bit moments, if their class is in torch's list of safe
+    globals. Under FSDP2, only as many processes as saved such tensors can load them.
 
     `save` copies the current state and returns; the copy is written in the background, as
     safetensors files in the layout of `torch.distributed.checkpoint`. If a process is killed, the
@@ -200,9 +200,9 @@ class Checkpoints:
         Raises:
             TypeError: `step` is not an integer; a part has no state.
             ValueError: There are no parts; a part is on the meta device; no checkpoint has this
-                step; it has no part of a given name, or one of a different kind; a tensor is of a
-                class that is not in torch's list of safe globals, or has shards of it that do not
-                fit here; the arguments, or what a scheduler has consumed, differ between ranks.
+                step; it has no part of a given name, or one of a different kind; the class of a
+                tensor is not in torch's list of safe globals, or its shards do not fit the sharding
+                here; the arguments, or what a scheduler has consumed, differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: An error of a part that rejects its state.
         """
@@ -457,7 +457,7 @@ class _Copied(NamedTuple):
     digests: dict[str, str | None]
     """The `digest_of_names` of each part."""
     consumed: dict[str, int]
-    """What its schedulers have consumed: see `parts.consumed_by_path`."""
+    """The `parts.consumed_by_path` of all parts."""
     digest_of_shards: str
     """The `parts.digest_of_shards` of all parts."""
     save_id: str

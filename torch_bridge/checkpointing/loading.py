@@ -201,7 +201,7 @@ def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> 
                 continue
             if stored is leaf:
                 tensors[stored.name] = targets.allocate(path, stored)
-            else:  # an inner tensor, which is stored as it is on this rank
+            else:  # an inner tensor, never a DTensor
                 tensors[stored.name] = _empty(stored)
 
     map_leaves(targets.name, structure, allocate)
@@ -210,7 +210,7 @@ def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> 
 
 
 class _Owner(NamedTuple):
-    """A parameter of an optimizer, whose state is to be sharded like it."""
+    """The parameter that a moment belongs to."""
 
     parameter: Tensor
     is_of_torch: bool
@@ -252,11 +252,11 @@ class Targets:
         return _parameters_by_path(self.name, self._part)
 
     def place(self, path: str, leaf: Any) -> Any:
-        """Return a leaf, with the DTensor after which this rank's own shard is placed.
+        """Return a leaf; a stored shard with the DTensor whose mesh and placements it takes.
 
         Raises:
-            ValueError: The class of the leaf is unknown here, or its shard fits only a run that is
-                sharded as the saved one was.
+            ValueError: The class of the leaf is not in torch's list of safe globals; or a whole
+                tensor of it, or a shard, does not fit the sharding of this run.
         """
         if not isinstance(leaf, StoredShard | StoredSubclass):
             return leaf
@@ -288,7 +288,7 @@ class Targets:
         dtype = stored.meta.dtype
         like = self._current.get(path)
         if isinstance(like, Tensor) and type(local_shard(like)) not in (Tensor, nn.Parameter):
-            like = None  # its class may lack the operator below
+            like = None  # its class may not implement `empty_like`
         owner = self._owner_of(path)
         if like is None and owner is not None and mesh_of(owner.parameter) is not None:
             has_shape = owner.parameter.shape == shape
@@ -344,7 +344,7 @@ def _parameters_by_path(name: str, part: Part) -> dict[str, _Owner]:
     """Return the parameters of an optimizer or a training step, by the path of their state.
 
     The first sharded one is also returned for the path of all states, for values that belong to no
-    parameter.
+    single parameter.
     """
     by_path: dict[str, _Owner] = {}
     for path, optimizer in _optimizers_by_path(name, part).items():

@@ -1,7 +1,7 @@
 r"""NumPy arrays and scalars as tensors of bytes, in NumPy's file format.
 
-Pickles of NumPy could be crafted to follow any memory address. A scalar is stored as an array with
-no dimensions, from which NumPy returns the same scalar, with two exceptions:
+Not as pickles: a crafted pickle of an array could read any memory address. A scalar is stored as an
+array with no dimensions, from which NumPy returns the same scalar, with two exceptions:
 
     np.str_("a\0")     stored as "a\0."    NumPy drops NULs at the end
     np.longlong(3)     stored as int64     NumPy has two types for 64-bit integers
@@ -37,7 +37,7 @@ def is_plain(value: Any) -> bool:
 
 
 def to_bytes(value: Any) -> tuple[str, Tensor]:
-    """Return the kind of an array or a scalar, and its bytes."""
+    """Return how an array or a scalar is stored, and its bytes."""
     kind = ARRAY
     stored = value
     if isinstance(value, np.str_):

@@ -171,14 +171,14 @@ def check_same_consumed(consumed_by_rank: Sequence[Mapping[str, int]]) -> None:
 
 
 def digest_of_shards(states: Mapping[str, SplitState]) -> str:
-    """Return a digest of the names of the DTensors of which this rank stores its own shard."""
+    """Return a digest of `SplitState.names_of_shards` of all parts, to compare between ranks."""
     return hashlib.sha256(repr(_names_of_shards(states)).encode()).hexdigest()
 
 
 def store_same_shards(states: Mapping[str, SplitState]) -> None:
-    """Store own shards of those DTensors of which any rank stores its own. A collective.
+    """Store a DTensor as shards on every rank if any rank must store its own shard. A collective.
 
-    An optimizer may quantize the shard of one rank, and not the smaller shard of another.
+    An optimizer may quantize the shard of one rank, but not the smaller shard of another.
     """
     names: set[str] = set()
     for names_on_rank in processes.gather(_names_of_shards(states)):

@@ -78,7 +78,7 @@ class SplitState:
         return [leaf.name for leaf in self.leaves if isinstance(leaf, StoredShard)]
 
     def store_shards(self, names: Collection[str]) -> None:
-        """Store this rank's own shards of these DTensors, as ranks with subclasses do."""
+        """Store only this rank's shard of each of these DTensors, as for a shard of a subclass."""
         for index, leaf in enumerate(self.leaves):
             if isinstance(leaf, StoredTensor) and leaf.name in names:
                 dtensor = self.tensors[leaf.name]
@@ -202,7 +202,7 @@ class _Splitter:
         return StoredTensor(name, TENSOR, empty_meta(copied), placements_of(tensor))
 
     def _store_inner(self, path: str, tensor: Tensor) -> StoredSubclass:
-        """Copy the inner tensors of a tensor that wraps them."""
+        """Copy the inner tensors of a subclass; return how it is stored."""
         class_name = _checked_class(path, tensor)
         values, context = subclasses.flatten(tensor)
         inner: dict[str, Stored | Tensor] = {}
@@ -234,7 +234,7 @@ def read_structure(name: str, content: Tensor) -> Any:
         stored_name, kind, placements, record_of_wrapped = next(stored)
         if record_of_wrapped is None:
             return StoredTensor(stored_name, kind, leaf, placements)
-        # The leaf may be a parameter, which the record's tensor is not.
+        # `leaf`, unlike the tensor in the record, may be a parameter.
         return replace(cast("Any", stored_values.from_record(record_of_wrapped)), meta=leaf)
 
     return map_leaves(name, record["structure"], restore_leaf)

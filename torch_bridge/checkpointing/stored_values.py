@@ -1,8 +1,8 @@
 """The tensors of a saved state before they are read, and how each is rebuilt.
 
 A tensor that wraps inner tensors (`distributed.subclasses`) is stored as these, under its path and
-their names, and as its context in the structure. If a DTensor has such a shard on any rank, each
-rank stores its own shard, since nothing says how to join them:
+their names, and its context is in the structure. If a DTensor has such a shard on any rank, each
+rank stores its own shard, since no general way exists to join them:
 
     exp_avg, 4096 × 64, of 2 ranks with a shard of an 8-bit class each
         StoredShard of StoredSubclass of {codes: 2048 × 64, scale: 512, qmap: 256}
@@ -66,7 +66,7 @@ class StoredShard:
     placements: list[int | None] | None
     """As in `StoredTensor`."""
     like: Tensor | None = None
-    """A DTensor that is sharded in the same way, for the load."""
+    """A DTensor of the loading run that is sharded in the same way; None before that is known."""
 
     @property
     def class_name(self) -> str:
@@ -104,7 +104,7 @@ def map_tensors(leaf: Any, change: Callable[[StoredTensor], StoredTensor]) -> An
 
 
 def walk(leaf: Any) -> "Generator[Stored]":
-    """Yield a leaf of a structure and all stored values in it, unless it is a plain value."""
+    """Yield all stored values in a leaf of a structure, itself first; none for a plain value."""
     if isinstance(leaf, Stored):
         yield leaf
     if isinstance(leaf, StoredShard):
@@ -145,7 +145,7 @@ def _with_flags_of_meta(meta: Tensor, rebuilt: Tensor) -> Tensor:
 
 
 def to_record(stored: "Stored | Tensor") -> Any:
-    """Return a record of a stored tensor, in which an inner tensor may stand itself."""
+    """Return a record of a stored tensor. A tensor that the structure holds is its own record."""
     match stored:
         case StoredTensor(name=name, meta=meta):
             return {"name": name, "meta": meta}

@@ -313,7 +313,7 @@ def _read_foreign_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
         "curve_step": updates,
         "base_lrs": first["base_lrs"],
         "_last_lr": state_dict["_last_lr"],
-        "in_charge": updates >= 0,  # this scheduler takes over
+        "in_charge": updates >= 0,  # this scheduler takes over from that one
         "_step_count": state_dict.get("_step_count", updates + 1),
     }
 

@@ -79,7 +79,8 @@ def shard_of(like: Tensor, local: Tensor, meta: Tensor) -> Tensor:
     """
     from torch.distributed.tensor import DTensor  # start-up: a third of a second
 
-    # `from_local` calls operators, which the class of the shard may lack: it gets an empty shard.
+    # `from_local` calls operators that the class of the shard may lack. So it gets an empty shard,
+    # which is then replaced.
     dtensor: Any = DTensor.from_local(
         torch.empty(local.shape, dtype=meta.dtype, device="meta"),
         mesh_of(like),

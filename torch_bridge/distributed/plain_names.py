@@ -131,8 +131,8 @@ def load_plain_state(module: nn.Module, state: Any) -> None:
 def count_writes(module: nn.Module) -> list[tuple[int, int]] | None:
     """Return the identity of each parameter and buffer, and how often it has been written to.
 
-    If this is equal before and after a load, the load has written nothing into them. None: torch
-    does not count the writes into a tensor that was created in inference mode.
+    If these are equal before and after a load, the load has written nothing. Return None if a
+    tensor was created in inference mode: torch does not count the writes into it.
     """
     writes: list[tuple[int, int]] = []
     for tensor in (*module.parameters(), *module.buffers()):

@@ -25,7 +25,7 @@ def wraps_tensors(tensor: Tensor) -> bool:
 
 
 def flatten(tensor: Tensor) -> tuple[dict[str, Any], Any]:
-    """Return the inner tensors by name, and the context. A class may also name other objects."""
+    """Return the inner tensors by name, and the context. Some classes list other objects too."""
     names, context = cast("Any", tensor).__tensor_flatten__()
     inner = {name: getattr(tensor, name) for name in names}
     return inner, context

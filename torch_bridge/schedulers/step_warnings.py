@@ -11,8 +11,8 @@ It warns once for each kind of mistake:
     a step far past the end (`end_message` has the rule)                   at once
     a loaded optimizer, whose scheduler starts at step 0 without a state   before the second update
 
-A scheduler looks for updates itself after every tenth of its steps. It warns if its optimizer has
-made none for 20 of them, but other optimizers in the process have made 20: then the program has
+After every ten of its steps, a scheduler checks that its optimizer still makes updates. It warns if
+there was none during 20 steps, while other optimizers in the process made 20: then the program has
 probably built its optimizer again.
 
 A check is silent if the groups do not hold the values that the scheduler wrote last: then a
@@ -38,7 +38,7 @@ _LONGEST_WINDOW = 1344
 _LONG_ENOUGH = 42
 """In a shorter window, one step in nine updates can look like one in ten."""
 _LOOK_EVERY = 10
-"""The number of scheduler steps between two looks for updates."""
+"""The number of steps of a scheduler between two such checks."""
 
 
 @dataclass

@@ -39,7 +39,7 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
 
 
 def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
-    """Reject a state before it is loaded, as far as `load_optimizer` or torch would reject it.
+    """Reject, before anything is loaded, a state that `load_optimizer` or torch would reject.
 
     Raises:
         ValueError: It does not have torch's form, or groups of different sizes; or as

@@ -141,7 +141,7 @@ def check_no_scheduler(optimizers: Iterable[Any]) -> None:
 
 
 def _check_closure(optimizer: Optimizer) -> None:
-    """Reject an optimizer that must compute the gradients itself, or twice in an update."""
+    """Reject an optimizer whose update needs a closure, or two backward passes."""
     if has_two_steps(optimizer):
         raise TypeError(
             f"{type(optimizer).__name__} updates in first_step() and second_step(), with a second "

@@ -473,7 +473,7 @@ class TrainStep:
         may_repair = self._is_loading or not self._is_distributed
         if not may_repair:
             self._check_complete()
-        self._steppers.check()  # not `prepare`, which a setting of a damaged state could stop
+        self._steppers.check()  # `prepare` could fail on a setting that a damaged state left behind
         if strict is None:
             strict = self.strict
         with reading_state_of("a TrainStep", state_dict):
@@ -510,7 +510,7 @@ class TrainStep:
         self._steppers.is_partial = False
 
     def _load_model(self, state: Any) -> None:
-        """Begin a load with the model; if torch rejects its state and writes nothing, end it."""
+        """Load the model. If torch rejects its state and writes nothing, the step stays usable."""
         was_loading = self._is_loading
         was_partial = self._steppers.is_partial
         writes = count_writes(self._module)

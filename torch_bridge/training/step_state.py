@@ -215,7 +215,7 @@ def _check_model(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     kinds: dict[str, str] = {}
     saved_kinds: dict[str, str] = {}
     for name, tensor in current.items():
-        if "_extra_state" in name or name not in saved:  # the former may change its type
+        if "_extra_state" in name or name not in saved:  # an extra state may change its type
             continue
         if isinstance(tensor, Tensor):
             kinds[name] = _describe_tensor(tensor)

@@ -143,9 +143,9 @@ class OptimizerSteppers:
         self.prepare()
 
     def _restore_lr_tensors(self) -> None:
-        """Give the groups their tensors back, separate ones if their learning rates differ.
+        """Put the tensors back into groups that a load has replaced.
 
-        A load creates new groups, with new tensors or numbers.
+        Groups that share a tensor get separate ones if their peaks or curves differ.
         """
         groups = all_groups(self._optimizers)
         for group, lr in zip(groups, self._lr_tensors, strict=True):
@@ -182,15 +182,15 @@ class OptimizerSteppers:
         )
 
     def _attach_device_lrs(self, clock_groups: slice) -> list[Tensor]:
-        """Return the tensors that fused kernels read: the groups' own ones, or the clock's."""
+        """Return the tensors that fused kernels read: those of the groups, or else the clock's."""
         lrs: list[Tensor] = []
         tensors = self._lr_tensors[clock_groups]
         for lr, clock_lr in zip(tensors, self._clock.group_lrs[clock_groups], strict=True):
             if lr is None:
                 lrs.append(clock_lr)
                 continue
-            # On a GPU these kernels read float32, and a value in host memory could not be filled
-            # without a wait. So the tensor moves there, as `Module.to` moves parameters.
+            # On a GPU these kernels read float32, and filling a tensor in host memory would wait
+            # for the device. So the tensor itself moves, as parameters do in `Module.to`.
             is_wrong_dtype = lr.dtype != clock_lr.dtype and not clock_lr.is_cpu
             if lr.device != clock_lr.device or is_wrong_dtype:
                 lr.data = lr.data.to(clock_lr)
@@ -266,7 +266,7 @@ class OptimizerSteppers:
         if self._any_on_host:
             # The only time that an update waits for the device. An interrupt during this wait, such
             # as Ctrl-C, changes nothing, so it comes before `is_partial`: the step stays usable.
-            # One number says both: 5 is step 5, and ~5 = -6 is step 5 of a skipped update.
+            # One number carries both: 5 is step 5, and ~5 = -6 is step 5 of a skipped update.
             curve_step = self._clock.curve_step
             number = int(torch.where(skip, ~curve_step, curve_step).item())
             is_skipped = number < 0
