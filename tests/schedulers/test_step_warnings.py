@@ -402,7 +402,7 @@ RIGHT: dict[str, Program] = {
     ],
     "phases": lambda run: [run.use(one).train(700) for one in (a_curve, a_warmup, ours(TO_A_PLATEAU))],
     "phases of others": lambda run: [
-        run.use(one).train(20) for one in (cosine, a_curve, linear, a_warmup, chain(linear), a_curve)
+        run.use(one).train(20) for one in (cosine, a_curve, a_warmup, linear)
     ],
     "phases built at once": lambda run: (
         run.use(ours(StagedCurve([(100, 1.0), (900,)])), a_curve).take(0).train(1000).take(1).train(1000)

@@ -131,14 +131,19 @@ def load_plain_state(module: nn.Module, state: Any) -> None:
 def count_writes(module: nn.Module) -> list[tuple[int, int]] | None:
     """Return the identity of each parameter and buffer, and how often it has been written to.
 
-    If these are equal before and after a load, the load has written nothing. Return None if a
-    tensor was created in inference mode: torch does not count the writes into it.
+    If these are equal before and after a load, the load has written nothing. An integer in a tensor
+    counts by its value, because batch norm copies its `num_batches_tracked` onto itself if a state
+    lacks it. Return None if a tensor was created in inference mode: torch does not count the writes
+    into it.
     """
     writes: list[tuple[int, int]] = []
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.is_inference():
             return None
-        writes.append((id(tensor), tensor._version))
+        if tensor.dtype is torch.int64 and tensor.dim() == 0 and not tensor.is_meta:
+            writes.append((id(tensor), int(tensor)))
+        else:
+            writes.append((id(tensor), tensor._version))
     return writes
 
 

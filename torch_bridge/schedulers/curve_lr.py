@@ -36,6 +36,7 @@ from torch_bridge.param_groups import (
     as_number,
     check_peaks_are_known,
     curves_of,
+    groups_of,
     has_two_steps,
     peaks_per_group,
 )
@@ -181,9 +182,12 @@ class lambda_lr(LambdaLR):
 
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if optimizer is not self.optimizer:
-            self._hook.remove(self, self._group_curves)
-            self._retarget(optimizer)
+        if optimizer is self.optimizer:
+            return
+        groups_of(optimizer)  # checks it before anything changes
+        self._hook.remove(self._group_curves)
+        self._hook.warnings.unwatch(self)
+        self._retarget(optimizer)
 
     def _retarget(self, optimizer: Optimizer) -> None:
         self._group_curves.retarget(optimizer)
@@ -587,7 +591,9 @@ class lambda_lr(LambdaLR):
 
     def __setstate__(self, state: Any) -> None:
         vars(self).update(state)
+        last_write = self._group_curves.last_write
         self._register()  # a copied optimizer has no hook
+        self._group_curves.last_write = self._hook.last_lrs = last_write
 
 
 def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:

@@ -89,6 +89,15 @@ class follow:
         """The optimizer whose groups follow the curve."""
         return self._group_curves.optimizer
 
+    @optimizer.setter  # as programs do with a torch scheduler
+    def optimizer(self, optimizer: Optimizer) -> None:
+        if optimizer is self.optimizer:
+            return
+        groups_of(optimizer)  # checks it before anything changes
+        hook_of(self.optimizer).remove(self._group_curves)
+        self._group_curves.retarget(optimizer)
+        hook_of(optimizer).add(self._group_curves)
+
     @property
     def curves(self) -> list[Curve]:
         """The curve of each group."""

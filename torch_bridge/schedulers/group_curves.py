@@ -102,6 +102,7 @@ class GroupCurves:
         """Groups that the optimizer no longer has. A program may add them again."""
 
     def __setstate__(self, state: Any) -> None:
+        # A copy shares no list with the original.
         vars(self).update(state)
         for name in ("groups", "curves", "bases", "written"):
             setattr(self, name, list(state[name]))
@@ -205,9 +206,10 @@ class GroupCurves:
     def holds(self, values: Sequence[Any]) -> bool:
         """Return True if the first groups, one for each value, hold these values.
 
-        One nonzero match is enough, since a program may freeze the other groups. Zeros match only
-        if all values are zero. May wait for the device.
+        A program may freeze groups, so a group at 0 fits any value if another group has its value.
+        Groups that the optimizer no longer has do not count. May wait for the device.
         """
+        has_match = False
         are_all_zero = True
         current = set(map(id, self.optimizer.param_groups))
         for group, expected in zip(self.groups, values, strict=False):
@@ -215,11 +217,11 @@ class GroupCurves:
                 continue
             value = as_number(self.option.read(group))
             expected = as_number(expected)
-            if value and is_same(value, expected):
-                return True
-            if value or expected:
-                are_all_zero = False
-        return are_all_zero
+            if value and not is_same(value, expected):
+                return False
+            has_match = has_match or bool(value)
+            are_all_zero = are_all_zero and not expected
+        return has_match or are_all_zero
 
     def is_in_charge(self) -> bool:
         """Return True if the groups hold the values that `write` wrote. May wait for the device.
@@ -385,10 +387,10 @@ class GroupCurves:
             base = self.option.base_of(index, group)
             return Member(group, curve, base, self.option.read(group))
         raise ValueError(
-            f"the scheduler's new optimizer has {len(groups)} parameter groups, and the one "
-            f"before had {len(former)}: the peak of param_groups[{index}] is not known, since "
-            f"its lr = {as_number(self.option.read(group))!r} may be decayed. Write the peaks, "
-            "scheduler.base_lrs = [...], one for each group"
+            f"the new optimizer has {len(groups)} parameter groups, and the one before had "
+            f"{len(former)}: the value of param_groups[{index}] at multiplier 1 is not known, since "
+            f"its {self.option} = {as_number(self.option.read(group))!r} may have decayed. Write "
+            f"{self.option.bases_name} = [...], with an item for each group"
         )
 
     def _curve_of_new_group(self, index: int) -> Curve:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from torch import Tensor
-
 from torch_bridge.curve_api import Curve, shortest_decimal, warn
 from torch_bridge.param_groups import LEARNING_RATE, as_number, base_value, is_same
 
@@ -20,28 +18,15 @@ class LastWrite:
         """The groups, and the learning rate that was written into each."""
         self.other_updates = 0
         """The number of updates after the first one that followed."""
-        self.other_lrs = 0
-        """The number of different learning rates, one after another, at these updates."""
         self._at_update = self.latest
-        self._lrs: list[Any] = []
 
     def note_update(self) -> None:
-        """Note the learning rates with which an update begins."""
-        if self.latest is not self._at_update:
-            self._at_update = self.latest
+        """Note that an update begins."""
+        if self.latest is self._at_update:
+            self.other_updates += 1
+        else:
             self.other_updates = 0
-            self.other_lrs = 0
-            self._lrs = []
-            return
-        self.other_updates += 1
-        lrs: list[Any] = []
-        for group in self.latest[0]:
-            lr = group["lr"]
-            # A tensor may be on a device, which is not read here: its version tells of a change.
-            lrs.append(lr._version if isinstance(lr, Tensor) else lr)
-        if lrs != self._lrs:
-            self.other_lrs += 1
-            self._lrs = lrs
+        self._at_update = self.latest
 
     def lr_of(self, group: dict[str, Any]) -> Any:
         """Return the learning rate that was written into this group, or None."""
@@ -69,23 +54,23 @@ def peak_of_known_group(index: int, group: dict[str, Any], last_write: LastWrite
         return peak
     if last_write.other_updates == 0:
         return base_value(f"learning rate of param_groups[{index}]", lr)
-    if last_write.other_lrs == 1:  # with more, a different scheduler was in charge
-        warn(
-            f"param_groups[{index}] has lr = {lr!r} and, from an earlier scheduler, initial_lr = "
-            f"{shortest_decimal(peak)}, which is the peak now. To use lr as the peak, delete "
-            "initial_lr before the scheduler is built; to use initial_lr, write it into lr"
-        )
+    # Updates were made without this scheduler: a different one may have written it.
+    warn(
+        f"param_groups[{index}] has lr = {lr!r} and, from an earlier scheduler, initial_lr = "
+        f"{shortest_decimal(peak)}, which is the peak now. To use lr as the peak, delete "
+        "initial_lr before the scheduler is built; to use initial_lr, write it into lr"
+    )
     return peak
 
 
 def peak_of_copied_options(index: int, group: dict[str, Any], curve: Curve, step: int) -> float:
     """Return the peak of an added group whose `initial_lr` may be that of the group it copies.
 
-    If the learning rate was copied too, it is that of the curve at this step for `initial_lr`.
-    Otherwise it is the new group's peak.
+    If the learning rate was copied too, it is that of the curve at this step for `initial_lr`, or
+    0, as at the start of a warmup. Otherwise it is the new group's peak.
     """
     peak = LEARNING_RATE.base_of(index, group)
     lr = as_number(group["lr"])
-    if is_same(lr, curve.learning_rate(step, peak)):
+    if lr == 0 or is_same(lr, curve.learning_rate(step, peak)):
         return peak
     return base_value(f"learning rate of param_groups[{index}]", lr)

@@ -1,10 +1,10 @@
 """The lists of bases and curves that a program sees, and may write."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from torch_bridge.curve_api import Curve, checks
-from torch_bridge.param_groups import GroupOption, as_number, base_value
+from torch_bridge.param_groups import LEARNING_RATE, GroupOption, as_number, base_value
 
 
 class ShownLists:
@@ -26,6 +26,12 @@ class ShownLists:
         self.bases = list(bases)
         self.curves: list[Any] = list(curves)
         self.note()
+
+    def __copy__(self) -> Self:
+        lists = type(self)(self._option, self._noted_bases, self._noted_curves)
+        lists.bases = list(self.bases)
+        lists.curves = list(self.curves)
+        return lists
 
     def show(self, bases: Sequence[float], curves: Sequence[Curve]) -> None:
         """Write the present bases and curves into the lists."""
@@ -54,7 +60,7 @@ class ShownLists:
         if self.curves == self._noted_curves or len(self.curves) != group_count:
             return None
         if not isinstance(self.curves[index], Curve):
-            raise ValueError(_curve_message(index, self.curves[index]))
+            raise ValueError(_curve_message(self._option, index, self.curves[index]))
         return self.curves[index]
 
     def check(self, groups: Sequence[dict[str, Any]], curves: Sequence[Curve]) -> None:
@@ -64,7 +70,7 @@ class ShownLists:
             self._check_length(option.curves_name, self.curves, groups)
             for index, curve in enumerate(self.curves):
                 if curve != curves[index]:
-                    raise ValueError(_curve_message(index, curve))
+                    raise ValueError(_curve_message(option, index, curve))
         if self.bases != self._noted_bases:
             self._check_length(option.bases_name, self.bases, groups)
 
@@ -81,19 +87,20 @@ class ShownLists:
         )
 
 
-def _curve_message(index: int, curve: Any) -> str:
+def _curve_message(option: GroupOption, index: int, curve: Any) -> str:
     """Return the error about a curve, or another function, that a program wrote for a group."""
-    shown = f"the program wrote {checks.short_repr(curve)} into lr_lambdas, or curves, for "
-    shown += f"param_groups[{index}]"
-    if isinstance(curve, Curve):
-        return (
-            f"{shown}, which follows a different curve. To continue under this one, build a "
-            "scheduler with it, and load the state of the present scheduler into it: "
-            "new.load_state_dict(scheduler.state_dict())"
-        )
-    return (
-        f"{shown}, where only a curve has an effect. Describe these levels as a curve, such as "
-        "StagedCurve.through(points); to continue under it, build a scheduler with it, and call "
-        "new.load_state_dict(scheduler.state_dict()). To use any function of the step, build "
-        "torch's LambdaLR instead"
+    builder, old = "follow", "follower"
+    if option == LEARNING_RATE:
+        builder, old = "lambda_lr", "scheduler"
+    shown = f"the program wrote {checks.short_repr(curve)} into {option.curves_name}[{index}], "
+    advice = (
+        f"To continue under a different curve, build new = {builder}(...) with it, and call "
+        f"new.load_state_dict({old}.state_dict())"
     )
+    if isinstance(curve, Curve):
+        return f"{shown}but param_groups[{index}] follows a different curve. {advice}"
+    message = f"{shown}where only a curve has an effect, such as StagedCurve.through(points). "
+    message += advice
+    if option == LEARNING_RATE:
+        message += ". Torch's LambdaLR follows any function of the step"
+    return message

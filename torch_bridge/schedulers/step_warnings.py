@@ -12,7 +12,7 @@ It warns once for each kind of mistake:
     a loaded optimizer, whose scheduler starts at step 0 without a state   before the second update
 
 After every ten of its steps, a scheduler checks that its optimizer still makes updates. It warns if
-there was none during 20 steps, while other optimizers in the process made 20: then the program has
+there was none during 20 steps, while optimizers without a scheduler made 20: then the program has
 probably built its optimizer again.
 
 A check is silent if the groups do not hold the values that the scheduler wrote last: then a
@@ -65,8 +65,8 @@ class Steps:
     """The number of the optimizer's updates at the look before."""
     steps_at_update: int = 0
     """The number of steps at the first look that found this number of updates."""
-    all_at_update: int = 0
-    """The number of updates of all optimizers in the process at that look."""
+    unscheduled_at_update: int = 0
+    """The number of updates that optimizers without a scheduler had made at that look."""
 
     @property
     def in_window(self) -> int:
@@ -130,25 +130,23 @@ class StepWarnings:
         """Stop checking a scheduler."""
         self._schedulers.remove(scheduler)
 
-    def look_for_updates(self, scheduler: Any, updates: int, all_updates: int) -> None:
-        """Warn once if other optimizers are trained than that of a scheduler in charge.
+    def look_for_updates(self, scheduler: Any, updates: int, unscheduled: int) -> None:
+        """Warn once if a different optimizer is trained than that of a scheduler in charge.
 
-        Its optimizer has made `updates` updates, and all optimizers in this process `all_updates`.
+        This optimizer has made `updates` updates, and optimizers without a scheduler `unscheduled`.
         """
         steps: Steps = scheduler.steps
         steps.next_look = steps.total + _LOOK_EVERY
         if "no updates" in self._warned:
             steps.next_look = math.inf
             return
-        if updates != steps.last_update:
+        if updates != steps.last_update or steps.total == 0:
             steps.last_update = updates
             steps.steps_at_update = steps.total
-            steps.all_at_update = all_updates
+            steps.unscheduled_at_update = unscheduled
             return
         idle = steps.total - steps.steps_at_update
-        trains_others = all_updates - steps.all_at_update >= 2 * _LOOK_EVERY
-        has_made_updates = updates > steps.first_update
-        if idle < 2 * _LOOK_EVERY or not trains_others or not has_made_updates:
+        if min(idle, unscheduled - steps.unscheduled_at_update) < 2 * _LOOK_EVERY:
             return
         if any(scheduler._group_curves.bases) and scheduler._group_curves.is_in_charge():
             self._warned.add("no updates")

@@ -30,19 +30,20 @@ from torch_bridge.schedulers.step_warnings import StepWarnings, WeakList
 
 # A scheduler cannot see an optimizer that it was not told of. Therefore this hook is global.
 class UpdateCount:
-    """The number of updates of all optimizers in this process."""
+    """The number of updates that optimizers without a scheduler have made in this process."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling():
+        # Torch's schedulers mark the step of their optimizer.
+        if not is_dynamo_compiling() and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             self.count += 1
 
 
 @cache
-def all_updates() -> UpdateCount:
-    """Return the count of all updates, from the first call on."""
+def unscheduled_updates() -> UpdateCount:
+    """Return the count of updates without a scheduler, from the first call on."""
     count = UpdateCount()
     register_optimizer_step_pre_hook(count)
     return count
@@ -75,10 +76,9 @@ class UpdateHook:
         """Let this `GroupCurves` follow the groups of the optimizer."""
         self._group_curves.add(group_curves)
 
-    def remove(self, scheduler: Any, group_curves: GroupCurves) -> None:
-        """Forget a scheduler that has been given a different optimizer."""
+    def remove(self, group_curves: GroupCurves) -> None:
+        """Leave out a `GroupCurves` that has been given a different optimizer."""
         self._group_curves.remove(group_curves)
-        self.warnings.unwatch(scheduler)
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if is_dynamo_compiling():  # the count would be compiled in
@@ -105,7 +105,8 @@ class UpdateHook:
     def look_for_updates(self, scheduler: Any) -> None:
         """Warn if the scheduler is stepped, but a different optimizer makes the updates."""
         if self.are_updates_counted:
-            self.warnings.look_for_updates(scheduler, self.updates, all_updates().count)
+            unscheduled = unscheduled_updates().count
+            self.warnings.look_for_updates(scheduler, self.updates, unscheduled)
         else:
             scheduler.steps.next_look = math.inf
 
@@ -183,7 +184,7 @@ def hook_of(optimizer: Any) -> UpdateHook:
     hook.warnings.loaded_updates = loaded_updates(optimizer)
     optimizer.register_step_pre_hook(hook)
     hook.is_registered = True
-    all_updates()
+    unscheduled_updates()
     if hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):  # wrappers may lack it
         optimizer.register_load_state_dict_pre_hook(hook.before_load)
         optimizer.register_load_state_dict_post_hook(hook.after_load)
