@@ -79,6 +79,11 @@ class HeldClock(UpdateClock):
 
     def after(self, updates: int, count: Any = None, metric: Any = None) -> Self:
         _reject_count(count)
+        if updates < self.held:
+            raise ValueError(
+                f"last_epoch = {updates}, but a rule has held the curve for {self.held} updates: "
+                "with a hold rule, load a state to go back"
+            )
         number = _metric_number(metric)
         is_flat_start = self.step(updates) in self.flat_starts
         with np.errstate(all="ignore"):

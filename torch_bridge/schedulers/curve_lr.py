@@ -132,6 +132,9 @@ class lambda_lr(LambdaLR):
     # curve, so a run could resume under a different curve unnoticed, and it rounds neither the peak
     # nor the product to float32.
 
+    # Not in `__dict__`, which programs save and write back as a scheduler's state, as torch does.
+    __slots__ = ("_group_curves", "_hook", "steps")
+
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
 
@@ -397,6 +400,10 @@ class lambda_lr(LambdaLR):
             self._clock = clock
             return
         self._sync()
+        self._write_lrs(updates, clock)
+
+    def _write_lrs(self, updates: int, clock: UpdateClock) -> None:
+        group_curves = self._group_curves
         before = self.last_epoch, self._clock
         self.last_epoch = updates
         self._clock = clock
@@ -414,7 +421,7 @@ class lambda_lr(LambdaLR):
 
     def get_lr(self) -> list[float | Tensor]:
         """Return each group's learning rate at `curve_step`, a float32 number as a Python float."""
-        self._sync()
+        self._group_curves.sync_groups()
         return [*self._group_curves.values_at(self._clock.step(self.last_epoch))]
 
     def get_last_lr(self) -> list[float | Tensor]:
@@ -452,7 +459,7 @@ class lambda_lr(LambdaLR):
         self._sync()
         peaks = peaks_per_group(peak, len(group_curves.groups))
         self._is_peak_set = True
-        group_curves.set_bases(peaks)
+        group_curves.set_bases(peaks, len(peaks))
         if self.steps is not None:
             self.steps.may_lack_state = False
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
@@ -565,10 +572,11 @@ class lambda_lr(LambdaLR):
         # `SequentialLR`, before or after the turn of this one. Then the state of the optimizer has
         # its learning rates, and is loaded before this state or after it.
         writes = is_in_charge or (is_new and group_curves.loaded is None)
-        group_curves.set_bases([*peaks, *self.base_lrs[len(peaks) :]])
+        bases = [*peaks, *group_curves.bases[len(peaks) :]]
+        group_curves.set_bases(bases, len(peaks))
         self._is_peak_set = is_peak_set
         if position.updates >= 0 and writes:
-            self._move_to(position.updates, clock)
+            self._write_lrs(position.updates, clock)
         else:
             self.last_epoch = position.updates
             self._clock = clock
@@ -585,12 +593,12 @@ class lambda_lr(LambdaLR):
         self._hook.warnings.watch(self, self._hook.updates, may_lack_state=may_lack_state)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = vars(self) | {"steps": None, "_group_curves": copy(self._group_curves)}
-        del state["_hook"]
-        return state
+        return {**vars(self), "_group_curves": copy(self._group_curves)}
 
     def __setstate__(self, state: Any) -> None:
-        vars(self).update(state)
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.steps = None
         last_write = self._group_curves.last_write
         self._register()  # a copied optimizer has no hook
         self._group_curves.last_write = self._hook.last_lrs = last_write

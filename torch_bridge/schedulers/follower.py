@@ -201,7 +201,8 @@ class follow:
             )
         if message:
             warn(message)
-        group_curves.set_bases([*bases, *self.base_values[len(bases) :]])
+        all_bases = [*bases, *group_curves.bases[len(bases) :]]
+        group_curves.set_bases(all_bases, len(bases))
         group_curves.is_restored = True
         self._move_to(curve_step)
 

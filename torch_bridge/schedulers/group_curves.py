@@ -142,11 +142,14 @@ class GroupCurves:
 
     # Values.
 
-    def set_bases(self, bases: Sequence[float]) -> None:
-        """Set the base of each group, without writing values into the groups."""
+    def set_bases(self, bases: Sequence[float], group_count: int) -> None:
+        """Set the base of each group, without writing values into the groups.
+
+        The lists show the first `group_count` groups.
+        """
         self._replace_bases(bases)
         self._write_peaks(self._members())
-        self.lists.show(self.bases, self.curves)
+        self.lists.show(self.bases[:group_count], self.curves[:group_count])
 
     def _replace_bases(self, bases: Sequence[float]) -> None:
         members: list[Member] = []
@@ -339,7 +342,7 @@ class GroupCurves:
         is_in_charge = self.is_in_charge()
         new_members: list[Member] = []
         for index, group in new.items():
-            new_members.append(self._new_member(index, group, is_in_charge=is_in_charge))
+            new_members.append(self._new_member(index, group))
         self.option.warn_of_scales(list(new.values()))
         first = len(self.groups)
         self._set_members([*self._members(), *new_members])
@@ -354,7 +357,7 @@ class GroupCurves:
             for place in range(first, len(self.groups)):
                 self.written[place] = self.option.write(self.groups[place], values[place])
 
-    def _new_member(self, index: int, group: dict[str, Any], *, is_in_charge: bool) -> Member:
+    def _new_member(self, index: int, group: dict[str, Any]) -> Member:
         """Return a new group with its curve and base; a removed group gets its former ones."""
         written = self.option.read(group)
         bases = self.lists.written_bases(len(self.optimizer.param_groups))
@@ -366,8 +369,8 @@ class GroupCurves:
             return Member(group, curve, bases[index], written)
         if self._former is not None:
             return self._moved_member(index, group, curve, self._former)
-        if is_in_charge and self.option == LEARNING_RATE and "initial_lr" in group:
-            base = peak_of_copied_options(index, group, curve, self.step)
+        if self.option == LEARNING_RATE and "initial_lr" in group:
+            base = peak_of_copied_options(index, group, curve, self.step, self.groups)
         else:
             base = self.option.base_of(index, group)
         return Member(group, curve, base, written)
@@ -388,8 +391,8 @@ class GroupCurves:
             return Member(group, curve, base, self.option.read(group))
         raise ValueError(
             f"the new optimizer has {len(groups)} parameter groups, and the one before had "
-            f"{len(former)}: the value of param_groups[{index}] at multiplier 1 is not known, since "
-            f"its {self.option} = {as_number(self.option.read(group))!r} may have decayed. Write "
+            f"{len(former)}: the base of param_groups[{index}] is not known, since its "
+            f"{self.option} = {as_number(self.option.read(group))!r} may have decayed. Write "
             f"{self.option.bases_name} = [...], with an item for each group"
         )
 

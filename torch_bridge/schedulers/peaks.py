@@ -1,6 +1,10 @@
 """Which of a group's `lr` and `initial_lr` is its peak, when a scheduler meets the group."""
 
+import gc
+from collections.abc import Sequence
 from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
 
 from torch_bridge.curve_api import Curve, shortest_decimal, warn
 from torch_bridge.param_groups import LEARNING_RATE, as_number, base_value, is_same
@@ -52,9 +56,11 @@ def peak_of_known_group(index: int, group: dict[str, Any], last_write: LastWrite
     lr = as_number(group["lr"])
     if is_same(lr, as_number(written)) or is_same(lr, peak):
         return peak
-    if last_write.other_updates == 0:
+    others = _lrs_of_other_schedulers(index, group)
+    if any(is_same(lr, as_number(other)) for other in others):
+        return peak
+    if last_write.other_updates == 0 and not others:
         return base_value(f"learning rate of param_groups[{index}]", lr)
-    # Updates were made without this scheduler: a different one may have written it.
     warn(
         f"param_groups[{index}] has lr = {lr!r} and, from an earlier scheduler, initial_lr = "
         f"{shortest_decimal(peak)}, which is the peak now. To use lr as the peak, delete "
@@ -63,14 +69,35 @@ def peak_of_known_group(index: int, group: dict[str, Any], last_write: LastWrite
     return peak
 
 
-def peak_of_copied_options(index: int, group: dict[str, Any], curve: Curve, step: int) -> float:
+def _lrs_of_other_schedulers(index: int, group: dict[str, Any]) -> list[Any]:
+    """Return what the living schedulers of torch have written last into a group."""
+    lrs: list[Any] = []
+    # A torch scheduler leaves no trace in its optimizer. This takes some 0.1 s, but only after the
+    # learning rate was changed by something else than a `lambda_lr`.
+    for item in gc.get_objects():
+        if not issubclass(type(item), LRScheduler) or hasattr(item, "_group_curves"):
+            continue
+        groups = getattr(getattr(item, "optimizer", None), "param_groups", [])
+        last_lrs = getattr(item, "_last_lr", [])
+        if index < min(len(groups), len(last_lrs)) and groups[index] is group:
+            lrs.append(last_lrs[index])
+    return lrs
+
+
+def peak_of_copied_options(
+    index: int, group: dict[str, Any], curve: Curve, step: int, known: Sequence[dict[str, Any]]
+) -> float:
     """Return the peak of an added group whose `initial_lr` may be that of the group it copies.
 
-    If the learning rate was copied too, it is that of the curve at this step for `initial_lr`, or
-    0, as at the start of a warmup. Otherwise it is the new group's peak.
+    If the learning rate was copied too, `initial_lr` is the peak: the learning rate is then that of
+    a known group, or of the curve at this step. Otherwise it is the new group's peak.
     """
     peak = LEARNING_RATE.base_of(index, group)
     lr = as_number(group["lr"])
-    if lr == 0 or is_same(lr, curve.learning_rate(step, peak)):
+    if is_same(lr, curve.learning_rate(step, peak)):
         return peak
+    for other in known:
+        is_copy = is_same(as_number(other.get("initial_lr", 0.0)), peak)
+        if is_copy and is_same(as_number(other["lr"]), lr):
+            return peak
     return base_value(f"learning rate of param_groups[{index}]", lr)

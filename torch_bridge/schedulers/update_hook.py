@@ -22,7 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from torch_bridge.param_groups import LEARNING_RATE, loaded_updates
+from torch_bridge.param_groups import LEARNING_RATE, has_two_steps, loaded_updates
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.peaks import LastWrite
 from torch_bridge.schedulers.step_warnings import StepWarnings, WeakList
@@ -184,6 +184,7 @@ def hook_of(optimizer: Any) -> UpdateHook:
     hook.warnings.loaded_updates = loaded_updates(optimizer)
     optimizer.register_step_pre_hook(hook)
     hook.is_registered = True
+    hook.are_updates_counted = not has_two_steps(optimizer)
     unscheduled_updates()
     if hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):  # wrappers may lack it
         optimizer.register_load_state_dict_pre_hook(hook.before_load)
