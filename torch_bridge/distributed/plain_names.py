@@ -128,22 +128,21 @@ def load_plain_state(module: nn.Module, state: Any) -> None:
         module.load_state_dict(state)
 
 
-def count_writes(module: nn.Module) -> list[tuple[int, int]] | None:
-    """Return the identity of each parameter and buffer, and how often it has been written to.
+def count_writes(module: nn.Module) -> dict[int, Any] | None:
+    """Return how often each parameter and buffer has been written to, by its id.
 
-    If these are equal before and after a load, the load has written nothing. An integer in a tensor
-    counts by its value, because batch norm copies its `num_batches_tracked` onto itself if a state
-    lacks it. Return None if a tensor was created in inference mode: torch does not count the writes
-    into it.
+    If this is equal before and after a load, the load has changed none of them. None: torch does
+    not count the writes into a tensor that was created in inference mode.
     """
-    writes: list[tuple[int, int]] = []
-    for tensor in (*module.parameters(), *module.buffers()):
+    writes: dict[int, Any] = {}
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_inference():
             return None
-        if tensor.dtype is torch.int64 and tensor.dim() == 0 and not tensor.is_meta:
-            writes.append((id(tensor), int(tensor)))
-        else:
-            writes.append((id(tensor), tensor._version))
+        writes[id(tensor)] = tensor._version
+        # Where a state lacks it, torch's BatchNorm writes the value that it has already.
+        is_batch_count = name.rpartition(".")[2] == "num_batches_tracked"
+        if is_batch_count and tensor.numel() == 1 and not tensor.is_meta:
+            writes[id(tensor)] = tensor.item()
     return writes
 
 

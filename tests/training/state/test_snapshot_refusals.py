@@ -170,6 +170,30 @@ def test_damaged_state_changes_nothing(
     assert equal_trees(step(batch), reference(batch))
 
 
+def _normalized() -> TrainStep:
+    return make_step(model=nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+
+
+def test_empty_model_state_changes_nothing_under_batch_norm() -> None:
+    """Torch's BatchNorm counts its batches in a buffer; if a state lacks it, it writes its own value."""
+    step, reference = _normalized(), _normalized()
+    (batch,) = batches(1)
+    step(batch)
+    reference.load_state_dict(step.state_dict())
+    _check_rejected(step, {**step.state_dict(), "model": {}}, "Missing key(s)")
+    assert equal_trees(step(batch), reference(batch))
+
+
+def test_late_error_under_batch_norm_asks_for_a_state() -> None:
+    step, (batch,) = _normalized(), batches(1)
+    sound = step.state_dict()
+    with pytest.raises(RuntimeError, match="Missing key"):
+        step.load_state_dict({**sound, "model": {"1.num_batches_tracked": tensor(7)}})
+    assert is_refused(step)
+    step.load_state_dict(sound)
+    step(batch)
+
+
 def test_strict_of_the_step_is_the_default_of_a_load() -> None:
     saved = make_step()
     train(saved, batches(3))
