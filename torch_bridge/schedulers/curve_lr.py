@@ -54,8 +54,12 @@ class lambda_lr(LambdaLR):
         lr = float32(float32(peak) · curve(n))
 
     This is the learning rate that `plateau_jax.optax_schedule` returns and `Curve.learning_rate`
-    computes for the same peak. The peak is the group's `initial_lr` if it has one, else its `lr`.
+    computes for the same peak. The peak is the group's `initial_lr` if it has one, else its `lr`;
+    an `lr` that the program has changed since an earlier scheduler was built is the peak too.
     If `group["lr"]` is a tensor, the scheduler writes into that tensor.
+
+    Programs may write into `base_lrs`, `last_epoch` and `optimizer` as into those of a `LambdaLR`,
+    with the same effect.
 
     The optimizer's groups may change. A group keeps its curve and peak if other groups are removed
     or reordered. An added group follows the one curve given for all groups, from the next
@@ -98,10 +102,11 @@ class lambda_lr(LambdaLR):
 
     Warns:
         CurveWarning: A group has a factor of its learning rate that only other schedulers read,
-            such as timm's `lr_scale`. At the optimizer's steps, once each: `step()` is called much
-            more rarely or much more often than the optimizer's; training continues far past the
-            curve's end; the unit is so large that the curve stays at 0; the optimizer was loaded,
-            but this scheduler starts at step 0 without its state.
+            such as timm's `lr_scale`; or an `lr` and an `initial_lr` of which either may be meant
+            as the peak. At the steps, once each: a different optimizer is stepped in its place;
+            `step()` is called much more rarely or much more often than the optimizer's; training
+            continues far past the curve's end; the unit is so large that the curve stays at 0; the
+            optimizer was loaded, but this scheduler starts at step 0 without its state.
         UserWarning: As in torch: the scheduler is stepped before the optimizer.
 
     >>> import torch
@@ -291,8 +296,9 @@ class lambda_lr(LambdaLR):
         Raises:
             TypeError, ValueError: An argument is wrong or missing, or belongs to a different clock
                 (`count` to a `DataClock`, `metric` to a hold rule, `epoch` to neither); the total
-                consumed would be above 2⁶²; or a group was added although each group has its own
-                curve. Nothing was changed.
+                consumed would be above 2⁶²; a group was added although each group has its own
+                curve; or the program has written into `base_lrs`, `lr_lambdas`, `curves` or
+                `optimizer` what no curve can follow. Nothing was changed.
         """
         steps = self.steps
         if steps is not None and steps.total >= steps.next_look:
