@@ -257,7 +257,8 @@ def test_update_interrupted_at_any_line(kind: str, updates: int, precision: str,
     assert every > 1 or outcomes == {"took place", "nothing changed", "rejected"}
 
 
-def test_set_peak_interrupted_at_any_line() -> None:
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_set_peak_interrupted_at_any_line(every: int) -> None:
     def build() -> TrainStep:
         step = make_step("adamw")
         train(step, data[:3])
@@ -265,7 +266,7 @@ def test_set_peak_interrupted_at_any_line() -> None:
 
     data = batches(4)
     state = build().state_dict()
-    for step in interrupted(build, lambda step: step.set_peak(0.25)):
+    for step in interrupted(build, lambda step: step.set_peak(0.25), every):
         if step._steppers.is_partial:
             step.load_state_dict(state)
         peak = step.state_dict()["optimizer"]["param_groups"][0]["initial_lr"]
