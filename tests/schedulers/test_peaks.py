@@ -106,6 +106,21 @@ def test_lr_beside_copied_options_is_the_peak(set_by_hand: float | None) -> None
     assert lrs_of(optimizer) == [learning_rate(peak, FALLING, 13) for peak in scheduler.base_lrs]
 
 
+def test_initial_lr_of_a_loaded_group_is_its_peak() -> None:
+    """The group is added before the states are loaded, as FinetuningScheduler does."""
+    optimizer = optimizer_with([0.5, 0.25])
+    scheduler = lambda_lr(optimizer, FALLING)
+    advance(optimizer, scheduler, 10)
+    states = copy.deepcopy([optimizer.state_dict(), scheduler.state_dict()])
+    resumed = optimizer_with([0.5])
+    again = lambda_lr(resumed, FALLING)
+    resumed.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    resumed.load_state_dict(states[0])
+    again.load_state_dict(states[1])
+    assert again.state_dict() == scheduler.state_dict()
+    assert lrs_of(resumed) == lrs_of(optimizer)
+
+
 def test_group_may_be_appended_after_a_load_and_a_look() -> None:
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, FALLING)

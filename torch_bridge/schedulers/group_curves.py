@@ -248,7 +248,7 @@ class GroupCurves:
         Raises:
             TypeError, ValueError: As `add_new_groups`.
         """
-        self.add_new_groups()
+        self.add_new_groups(are_loaded=True)
         loaded = [as_number(self.option.read(group)) for group in self.groups]
         if self._was_in_charge and (self.step != 0 or self.is_restored):
             self.write(self.step, self.values_at(self.step))
@@ -324,11 +324,11 @@ class GroupCurves:
                 unknown[index] = group
         return unknown
 
-    def add_new_groups(self, *, writes: bool = True) -> None:
+    def add_new_groups(self, *, writes: bool = True, are_loaded: bool = False) -> None:
         """Give new groups of the optimizer a curve and a base; known groups keep theirs.
 
         With `writes`, a new group also gets its value, if the known groups hold the values that
-        `write` wrote.
+        `write` wrote. With `are_loaded`, the options come from a state, so `initial_lr` is a peak.
 
         Raises:
             TypeError, ValueError: A new group has no curve, or no base. No group was added.
@@ -342,7 +342,7 @@ class GroupCurves:
         is_in_charge = self.is_in_charge()
         new_members: list[Member] = []
         for index, group in new.items():
-            new_members.append(self._new_member(index, group))
+            new_members.append(self._new_member(index, group, is_loaded=are_loaded))
         self.option.warn_of_scales(list(new.values()))
         first = len(self.groups)
         self._set_members([*self._members(), *new_members])
@@ -357,7 +357,7 @@ class GroupCurves:
             for place in range(first, len(self.groups)):
                 self.written[place] = self.option.write(self.groups[place], values[place])
 
-    def _new_member(self, index: int, group: dict[str, Any]) -> Member:
+    def _new_member(self, index: int, group: dict[str, Any], *, is_loaded: bool) -> Member:
         """Return a new group with its curve and base; a removed group gets its former ones."""
         written = self.option.read(group)
         bases = self.lists.written_bases(len(self.optimizer.param_groups))
@@ -369,7 +369,7 @@ class GroupCurves:
             return Member(group, curve, bases[index], written)
         if self._former is not None:
             return self._moved_member(index, group, curve, self._former)
-        if self.option == LEARNING_RATE and "initial_lr" in group:
+        if self.option == LEARNING_RATE and "initial_lr" in group and not is_loaded:
             base = peak_of_copied_options(index, group, curve, self.step, self.groups)
         else:
             base = self.option.base_of(index, group)
