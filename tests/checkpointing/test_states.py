@@ -81,7 +81,9 @@ def _wrapped(draw: st.DrawFn, inner: Any) -> Wrapped:
 
 
 _inner_tensors = _tensors().map(lambda tensor: tensor.detach())
-_wrapped_tensors = _wrapped(_inner_tensors | _wrapped(_inner_tensors | _wrapped(_inner_tensors)))
+# Gradients are those of the outer tensor, so the inner ones need none.
+_inner_wrapped = _wrapped(_inner_tensors).map(Tensor.detach)
+_wrapped_tensors = _wrapped(_inner_tensors | _wrapped(_inner_tensors | _inner_wrapped).map(Tensor.detach))
 
 _texts_of_numpy = st.text(st.characters(codec="utf-8")).map(np.str_) | st.binary().map(np.bytes_)
 _units = st.sampled_from(["generic", "Y", "D", "25s", "ns", "as"])

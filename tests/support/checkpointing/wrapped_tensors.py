@@ -33,6 +33,9 @@ class Wrapped(Tensor):
             raise AttributeError(name)
         return self.tensors[name]
 
+    def __repr__(self) -> str:  # type: ignore[override]  # torch's would call operators
+        return f"{type(self).__name__}({self.tensors}, {self.context!r}, {tuple(self.shape)})"
+
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         return list(self.tensors), [self.dtype, self.context]
 
