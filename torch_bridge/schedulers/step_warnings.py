@@ -148,6 +148,8 @@ class StepWarnings:
         idle = steps.total - steps.steps_at_update
         if min(idle, unscheduled - steps.unscheduled_at_update) < 2 * _LOOK_EVERY:
             return
+        if updates == 0:  # under DeepSpeed, an optimizer that it made itself is stepped
+            return
         if any(scheduler._group_curves.bases) and scheduler._group_curves.is_in_charge():
             self._warned.add("no updates")
             warn(
