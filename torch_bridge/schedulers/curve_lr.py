@@ -335,7 +335,7 @@ class lambda_lr(LambdaLR):
             steps.total += 1
 
     def _step_as_usual(self) -> bool:
-        """Make the usual step, in less than half the time of `step`.
+        """Make the usual step without the questions of `step`, which saves 5 % of its time.
 
         Return False, and change nothing, if there is more to do.
         """

@@ -173,7 +173,7 @@ class GroupCurves:
         self.loaded = None
 
     def write_usual(self, step: int) -> bool:
-        """Write the values of a step in a third of the time of `sync`, `values_at` and `write`.
+        """Write the values of a step in half the time of `sync`, `values_at` and `write`.
 
         Return False, and change nothing, unless all is as usual: no value is a tensor, and the
         groups and the program's lists are those at the last `sync`.

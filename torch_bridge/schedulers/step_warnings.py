@@ -13,7 +13,8 @@ It warns once for each kind of mistake:
 
 After every ten of its steps, a scheduler checks that its optimizer still makes updates. It warns if
 there was none during 20 steps, while optimizers without a scheduler made 20: then the program has
-probably built its optimizer again.
+probably built its optimizer again. An optimizer that has never made an update is not judged, since
+DeepSpeed steps one that it has built itself.
 
 A check is silent if the groups do not hold the values that the scheduler wrote last: then a
 different scheduler, or a range test, is in charge. A burst of steps, as for a plot, falls into one
@@ -146,9 +147,8 @@ class StepWarnings:
             steps.unscheduled_at_update = unscheduled
             return
         idle = steps.total - steps.steps_at_update
-        if min(idle, unscheduled - steps.unscheduled_at_update) < 2 * _LOOK_EVERY:
-            return
-        if updates == 0:  # under DeepSpeed, an optimizer that it made itself is stepped
+        unscheduled_since = unscheduled - steps.unscheduled_at_update
+        if updates == 0 or min(idle, unscheduled_since) < 2 * _LOOK_EVERY:
             return
         if any(scheduler._group_curves.bases) and scheduler._group_curves.is_in_charge():
             self._warned.add("no updates")
