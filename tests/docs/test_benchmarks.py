@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from support.docs.pages import PAGES
 from support.forecasts.logs import logged
 from support.programs import EXAMPLES, Program, finish, run
@@ -100,6 +101,15 @@ def not_compiled(function):
     return function
 
 
+@pytest.fixture
+def fresh_accelerate():
+    """accelerate keeps one state per process: the first Accelerator decides the precision of all."""
+    AcceleratorState._reset_state()
+    yield
+    AcceleratorState._reset_state()
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
 def test_all_ways_train_gpt2_alike(monkeypatch):
     monkeypatch.setattr(torch, "compile", not_compiled)
     benchmark = load("gpt2.py", monkeypatch)
