@@ -2,10 +2,11 @@
 
 import math
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from textwrap import indent
+from typing import Any
 from unittest.mock import patch
 
 import jax
@@ -36,7 +37,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import Trainer
 
-from plateau_jax import PlateauCurve, StagedCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+from torch_bridge import lambda_lr
 
 pytestmark = [
     pytest.mark.slow,
@@ -416,10 +418,72 @@ def test_averaged_weights_resume(tmp_path):
         np.testing.assert_allclose(state[1], expected, rtol=1e-5)
 
 
+GROWING = "optax: a batch that grows, under MultiSteps"
+
+
+@dataclass(frozen=True)
+class GrowingUpdate:
+    """An update of a run whose batch grows."""
+
+    batch: int
+    lr: float
+    next_step: int
+    """The step of the curve that gives the next update's learning rate."""
+
+
+def growing_batch(consumed: int) -> int:
+    """The batch plan of the program, long-hand."""
+    if consumed < 6_400:
+        return 64
+    if consumed < 19_200:
+        return 128
+    return 256
+
+
+def updates_in_optax(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
+    """Repeat a run with the program's own `train`; its learning rates do not depend on the inputs."""
+    params, micro_batch = jnp.zeros(8), names["MICRO_BATCH"]
+    state, batch = names["tx"].init(params), 0
+    for _ in range(names["SAMPLES"] // micro_batch):
+        params, state, _ = names["train"](params, state, jnp.ones((micro_batch, 8)))
+        batch += micro_batch
+        if state.mini_step == 0:
+            of_curve = state.inner_opt_state[-1]
+            yield GrowingUpdate(batch, float(of_curve.learning_rate), int(of_curve.curve_step))
+            batch = 0
+
+
+def updates_in_torch(scaled: Curve, peak: float, samples: int) -> Iterator[GrowingUpdate]:
+    """Train under the same curve in PyTorch."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(8))], lr=peak)
+    scheduler = lambda_lr(optimizer, scaled)
+    while scheduler.consumed < samples:
+        batch, (lr,) = growing_batch(scheduler.consumed), scheduler.get_last_lr()
+        optimizer.step()
+        scheduler.step(count=batch)
+        yield GrowingUpdate(batch, lr, scheduler.curve_step)
+
+
+def test_growing_batch_matches_torch(tmp_path):
+    """Update by update: the batches, the steps of the curve and the bits of the learning rates."""
+    (uninterrupted, _), (resumed, _) = run_and_resume(GROWING, tmp_path, nullcontext)
+    names = uninterrupted.names
+    in_optax = list(updates_in_optax(names))
+    assert in_optax == list(updates_in_torch(names["scaled"], names["PEAK"], names["SAMPLES"]))
+    assert {update.batch for update in in_optax} == {64, 128, 256}
+    assert int(names["opt_state"].gradient_step) == len(in_optax) == 250
+
+    for name in ("params", "opt_state"):
+        jax.tree.map(np.testing.assert_array_equal, resumed.names[name], names[name])
+    with pytest.raises(ValueError, match=r"^the run cannot resume at step \d+: it was saved with "):
+        train(GROWING, tmp_path / "interrupted", changes={"warmup_steps=50": "warmup_steps=60"})
+
+
 def test_each_program_that_resumes_is_in_a_table():
     elsewhere = [
         TRAIN_STATE,
         "optax: weight averaging",
+        GROWING,
         AFTER_A_WARMUP,
         "DDP and FSDP2",
     ]  # the last in test_ranks.py
