@@ -80,7 +80,10 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], step: Any) ->
         ...
     ValueError: the run cannot resume at step 400: it was saved with total_steps=1000, now 2000, ...
     """
-    step = checks.at_least("step", step, 0)
+    requirement = "be an integer"
+    if getattr(step, "shape", ()):
+        requirement += ": pass one count of a vmapped or replicated state, such as count[0]"
+    step = checks.at_least("step", step, 0, requirement)
     problem = _describe_problem(read_record("saved", saved), read_record("now", now), step)
     if problem:
         raise ValueError(f"the run cannot resume at step {step}: {problem}")

@@ -1,8 +1,12 @@
 """Batch-size schedules: pure functions of the number of samples or tokens consumed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve, check_unit
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
@@ -12,6 +16,22 @@ from plateau_jax.validation import checks
 from plateau_jax.validation.storable import storable
 
 _HALF = Level("0.5")
+
+
+class _Phase(NamedTuple):
+    """The updates with one batch."""
+
+    updates: int
+    """Number of earlier updates."""
+    consumed: int
+    """Samples or tokens of all earlier updates."""
+    batch: int
+
+    def updates_to_reach(self, total: int) -> int:
+        """Return the least number of updates of this phase after which `total` is consumed."""
+        # A division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up to
+        # 28. It is negative if the previous batch has already passed the total.
+        return max(0, -((self.consumed - total) // self.batch))
 
 
 @storable
@@ -86,14 +106,9 @@ class BatchPlan:
         """
         total = checks.at_least("total", total, 0)
         updates = 0
-        consumed = 0
-        for batch, end in self._parts():
-            goal = total
-            if end is not None:
-                goal = min(end, total)
-            count = _updates_to_reach(goal, consumed, batch)
-            updates += count
-            consumed += count * batch
+        for phase in self._phases():
+            if phase.consumed < total:
+                updates = phase.updates + phase.updates_to_reach(total)
         return updates
 
     def consumed(self, updates: int) -> int:
@@ -109,21 +124,25 @@ class BatchPlan:
             TypeError: `updates` is not an integer.
             ValueError: `updates` is below 0.
         """
-        remaining = checks.at_least("updates", updates, 0)
+        updates = checks.at_least("updates", updates, 0)
         consumed = 0
-        for batch, end in self._parts():
-            count = remaining
-            if end is not None:
-                count = min(remaining, _updates_to_reach(end, consumed, batch))
-            remaining -= count
-            consumed += count * batch
+        for phase in self._phases():
+            if phase.updates <= updates:
+                consumed = phase.consumed + (updates - phase.updates) * phase.batch
         return consumed
 
-    def _parts(self) -> list[tuple[int, int | None]]:
-        """Return each batch with the threshold that ends its part; None for the last."""
-        batches = [batch for _, batch in self.pairs]
-        ends = [threshold for threshold, _ in self.pairs[1:]]
-        return list(zip(batches, [*ends, None], strict=True))
+    def _phases(self) -> list["_Phase"]:
+        """Return a phase for each pair; it has no update if the previous batch passes its end."""
+        phases: list[_Phase] = []
+        updates = 0
+        consumed = 0
+        for threshold, batch in self.pairs:
+            if phases:
+                count = phases[-1].updates_to_reach(threshold)
+                updates += count
+                consumed += count * phases[-1].batch
+            phases.append(_Phase(updates, consumed, batch))
+        return phases
 
     def scale(self, curve: AnyCurve, unit: int, *, reference: int, exponent: float = 0.5) -> Curve:
         """Return the curve with its learning rates scaled by the batch sizes of the plan.
@@ -155,8 +174,8 @@ class BatchPlan:
         Returns:
             A curve of `curve.total_steps` steps. Its `unit` is `unit`: without `clock=`,
             `lambda_lr`, `TrainStep` and `scale_by_curve` count in this unit, and they reject a
-            clock with a different one. `optax_schedule` has no clock; call it with the step of the
-            curve, not with optax's count of updates.
+            clock with a different one. `optax_schedule` rejects the curve, because optax counts
+            updates.
 
         Raises:
             TypeError: `curve` is not a curve; another argument is not a number, or not an integer.
@@ -253,6 +272,44 @@ class BatchPlan:
         label = f"the batch at consumed = {consumed}"
         return _micro_batches_of(self(consumed), label, micro_batch, processes)
 
+    def every_k_schedule(self, micro_batch: int, processes: int = 1) -> Callable[[Any], Any]:
+        """Return the number of micro-batches as a function of the number of updates.
+
+            every_k(u) = plan(consumed(u)) / (micro_batch · processes)
+
+        Pass it to `optax.MultiSteps` as `every_k_schedule=`, to average the gradients of all
+        micro-batches of an update.
+
+        Args:
+            micro_batch: Samples or tokens of one micro-batch in one process.
+            processes: Number of processes that share a batch.
+
+        Returns:
+            A function of the number of updates so far, an int32 scalar of JAX, traced or not. Its
+            result is an int32 scalar. Updates from 2³¹ on are outside its range.
+
+        Raises:
+            TypeError, ValueError: As for `check`.
+
+        >>> import jax.numpy as jnp
+        >>> plan = BatchPlan([(0, 8), (160, 16)])
+        >>> every_k = plan.every_k_schedule(micro_batch=4)
+        >>> every_k(jnp.int32(19)), every_k(jnp.int32(20))
+        (Array(2, dtype=int32), Array(4, dtype=int32))
+        """
+        self.check(micro_batch, processes)
+        starts: list[int] = []
+        changes: list[int] = []
+        previous = 0
+        for phase in self._phases():
+            if phase.updates > checks.MAX_STEP:  # optax counts updates in int32
+                break
+            micro_batches = phase.batch // (micro_batch * processes)
+            starts.append(phase.updates)
+            changes.append(micro_batches - previous)
+            previous = micro_batches
+        return partial(_sum_until, np.array(starts, np.int32), np.array(changes, np.int32))
+
     def check(self, micro_batch: int, processes: int = 1) -> None:
         """Check that `micro_batch · processes` divides every batch of the plan.
 
@@ -299,11 +356,9 @@ class BatchPlan:
         return cls(arguments["pairs"])
 
 
-def _updates_to_reach(goal: int, consumed: int, batch: int) -> int:
-    """Return the least number of updates after which at least `goal` is consumed."""
-    # A division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up to 28.
-    # It is negative if the previous batch has already passed the goal.
-    return max(0, -((consumed - goal) // batch))
+def _sum_until(starts: NDArray[np.int32], changes: NDArray[np.int32], update: Any) -> Any:
+    """Return the sum of the changes at updates so far, as int32 also under strict promotion."""
+    return (update >= starts).astype(np.int32) @ changes
 
 
 def _micro_batches_of(batch: int, label: str, micro_batch: int, processes: int) -> int:

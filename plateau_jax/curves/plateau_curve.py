@@ -24,7 +24,7 @@ from plateau_jax.validation.checks import (
     ratio,
     short_repr,
 )
-from plateau_jax.validation.curve_warning import warn, warn_of_lr
+from plateau_jax.validation.curve_warning import warn, warn_of_small_end
 from plateau_jax.validation.storable import storable
 
 WarmupShape = Literal["linear", "cosine"]
@@ -106,9 +106,8 @@ class PlateauCurve(Curve):
 
     Warns:
         CurveWarning: Percentages look like fractions: all are at most 1, and one lies between 0 and
-            1. A duration or a warmup above 0 % rounds to no step. `min_lr_ratio`, or
-            `init_lr_ratio` with a warmup, is above 0 and below 1e-4, and so looks like a learning
-            rate; an `init_lr_ratio` of at least 1/(`warmup_steps` + 1) does not warn.
+            1. A duration or a warmup above 0 % rounds to no step. `min_lr_ratio` is above 0 and
+            below 1e-4, and so looks like a learning rate.
 
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
     >>> curve(100), curve(1000)
@@ -161,11 +160,7 @@ class PlateauCurve(Curve):
         self._freeze(_rows(self, placed))
 
         _warn_of_small_plateaus(plateaus, total - warmup)
-        # Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0.
-        warn_of_lr("min_lr_ratio", min_lr_ratio, 1e-4)
-        if warmup:
-            # A warmup of (step + 1)/W starts at 1/W, which is below 1e-4 for a long warmup.
-            warn_of_lr("init_lr_ratio", init_lr_ratio, min(1e-4, 1 / (warmup + 1)))
+        warn_of_small_end(min_lr_ratio)
 
     def _legend_phrases(self) -> list[str]:
         warmup = "no warmup"

@@ -27,7 +27,7 @@ from plateau_jax.validation.checks import (
     positive_int,
     ratio,
 )
-from plateau_jax.validation.curve_warning import suppress_warnings, warn, warn_of_lr
+from plateau_jax.validation.curve_warning import suppress_warnings, warn, warn_of_small_end
 from plateau_jax.validation.storable import storable
 
 
@@ -202,7 +202,7 @@ class StagedCurve(Curve, kind="staged"):
                 "decay_shape", shape, "decay", exact.Level(1), exact.as_level(lowest)
             )
 
-        warn_of_lr("min_lr_ratio", lowest, 1e-4)
+        warn_of_small_end(lowest)
         stable = total - warmup - decay
         return cls([(warmup, 1.0), (stable,), (decay, lowest, shape)])
 

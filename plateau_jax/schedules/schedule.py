@@ -20,6 +20,9 @@ from plateau_jax.validation.checks import MAX_STEP
 
 _JAX = Operations.of(jnp)
 
+_DIGITS = np.finfo(np.float32).nmant
+"""The number of binary digits of a float32 behind the first."""
+
 
 def multiplier(table: Segments, step: Any) -> jax.Array:
     """Return the multiplier of a table at each step, as a pure function.
@@ -31,7 +34,8 @@ def multiplier(table: Segments, step: Any) -> jax.Array:
 
     Args:
         table: `curve.table`, int32 arrays of shape (rows,).
-        step: An integer, or an integer array of any shape and dtype.
+        step: A step of the curve: an update, or `unit` samples or tokens for a curve from
+            `BatchPlan.scale`. An integer, or an integer array of any shape and dtype.
 
     Returns:
         float32 in [0, 1] of the same shape as `step`, with x64 on or off.
@@ -73,22 +77,23 @@ def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Arra
         lr(step) = float32(float32(peak_value) · curve(step))
 
     The schedule is a pure function. It works under every JAX transformation, such as `jit`, `vmap`
-    and `scan`; an eager call is a single jitted call. It can be pickled.
+    and `scan`; an eager call is a single jitted call. Schedules with equal curves and peaks are
+    equal and have the same hash; they can be pickled.
 
     Args:
-        curve: The curve, or a mapping that `Curve.from_dict` reads. For one from `BatchPlan.scale`
-            use `scale_by_curve`: an optimizer counts updates.
+        curve: The curve, or a mapping that `Curve.from_dict` reads.
         peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced
             scalar is rounded too, but its range is not checked.
 
     Returns:
         A function of the step, an integer or an integer array of any shape and dtype. Its result
-        has the step's shape and is float32; with x64 on, the same value as float64.
+        has the step's shape and is float32, with x64 on or off.
 
     Raises:
-        TypeError: `curve` is not a curve, or `peak_value` is not a real scalar. From the schedule:
-            a step is not an integer.
-        ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
+        TypeError: `curve` is not a curve, or `peak_value` is not a real scalar, or is an array of
+            less precision than float32. From the schedule: a step is not an integer.
+        ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶; the curve is
+            from `BatchPlan.scale`, and needs `scale_by_curve`.
 
     >>> import optax
     >>> from plateau_jax import PlateauCurve, optax_schedule
@@ -98,11 +103,18 @@ def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Arra
     >>> schedule(100)
     Array(0.0003, dtype=float32)
     """
-    return _Schedule(as_curve("curve", curve), _check_peak(peak_value))
+    curve = as_curve("curve", curve)
+    if curve.unit is not None:
+        raise ValueError(
+            f"a step of this curve is {curve.unit} samples or tokens, because it is from "
+            "BatchPlan.scale, but an optax schedule gets a number of updates: end the chain with "
+            "scale_by_curve(curve, peak_value), and pass count= to each update"
+        )
+    return Schedule(curve, check_peak(peak_value))
 
 
-class _Schedule:
-    """The learning rates of a curve; a closure could not be pickled."""
+class Schedule:
+    """The learning rates of a curve of any unit, with a checked peak."""
 
     def __init__(self, curve: Curve, peak: Any) -> None:
         # Decoded once, in NumPy, so that every trace takes the finished table as a constant.
@@ -117,8 +129,7 @@ class _Schedule:
             # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² in
             # `fixed_point`, and the product underflows for tiny peaks; the `where(x == 0, …)`
             # between the two factors prevents that.
-            lr = peak.astype("float32") * _call_on_mesh(evaluate, step)
-            return lr.astype(jnp.result_type(float))
+            return peak.astype("float32") * _call_on_mesh(evaluate, step)
 
         self._curve = curve
         self._peak = peak
@@ -127,8 +138,21 @@ class _Schedule:
     def __call__(self, step: Any) -> jax.Array:
         return self._learning_rate(_check_steps(step), self._peak)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        if isinstance(self._peak, Tracer) or isinstance(other._peak, Tracer):
+            return self is other  # tracers have no values to compare
+        return (self._curve, self._peak) == (other._curve, other._peak)
+
+    def __hash__(self) -> int:
+        return hash(self._curve)
+
+    def __repr__(self) -> str:
+        return f"optax_schedule({self._curve!r}, {self._peak!s})"
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Schedule, (self._curve, self._peak)
+        return Schedule, (self._curve, self._peak)
 
 
 def _call_on_mesh(evaluate: Any, step: Any, *arguments: Any) -> jax.Array:
@@ -151,9 +175,20 @@ def _evaluate(table: DecodedTable, step: Any) -> jax.Array:
     return fixed_point.evaluate(_JAX, table, step)
 
 
-def _check_peak(value: Any) -> Any:
+def check_peak(value: Any) -> Any:
     """Return the peak as float32; a traced peak is returned unchanged."""
     value = unwrap_array(value)
+    dtype = getattr(value, "dtype", np.float32)
+    # Hyperparameters that optax injects get the dtype of the parameters, unless told otherwise.
+    # bfloat16 rounds a peak by up to 0.4 %, and float16 rounds 1e-7 to 1.2e-7.
+    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+    is_coarse = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).nmant < _DIGITS
+    if is_complex or is_coarse:
+        advice = (
+            f"be a real scalar of at least the precision of float32, not {dtype}. To inject it, "
+            "write optax.inject_hyperparams(..., hyperparam_dtype=jnp.float32)"
+        )
+        raise TypeError(checks.must("peak_value", value, advice))
     if not isinstance(value, Tracer):
         return checks.peak("peak_value", value)
     check_real_scalar("peak_value", value)

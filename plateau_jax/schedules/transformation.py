@@ -3,7 +3,7 @@
 # JAX is not fully typed, and optax has no stubs:
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,12 @@ from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.decision import decide, initial_state
 from plateau_jax.clocks.resume import show_clock
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
-from plateau_jax.schedules.schedule import check_real_scalar, optax_schedule, unwrap_array
+from plateau_jax.schedules.schedule import (
+    Schedule,
+    check_peak,
+    check_real_scalar,
+    unwrap_array,
+)
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 
@@ -38,8 +43,7 @@ class ScaleByCurveState(NamedTuple):
     hold: tuple[Any, ...]
     """The state of each rule, int32 and float32; () without rules."""
     learning_rate: Any
-    """The learning rate of the last update, or of step 0 before the first; float32; with x64 on,
-    float64."""
+    """float32: the learning rate of the last update, or of step 0 before the first."""
 
 
 # Two classes, because Flax and Orbax restore a saved state only into one with the same fields.
@@ -60,8 +64,7 @@ class CountedCurveState(NamedTuple):
     rest: Any
     """int32: number of samples or tokens consumed beyond the last whole unit; below the unit."""
     learning_rate: Any
-    """The learning rate of the last update, or of step 0 before the first; float32; with x64 on,
-    float64."""
+    """float32: the learning rate of the last update, or of step 0 before the first."""
 
 
 def scale_by_curve(
@@ -107,8 +110,8 @@ def scale_by_curve(
     Returns:
         The transformation. Its state is a named tuple of arrays without dimensions: `curve_step`,
         int32, the step of the curve that gives the next update's learning rate; `learning_rate`,
-        that of the last update; and with a `DataClock` `rest`, int32, what was consumed beyond the
-        last whole unit, otherwise `hold`, the states of the rules.
+        float32, that of the last update; and with a `DataClock` `rest`, int32, what was consumed
+        beyond the last whole unit, otherwise `hold`, the states of the rules.
 
     Raises:
         TypeError: As for `optax_schedule`; `clock` is not a clock. From `update`: with rules,
@@ -142,7 +145,7 @@ def scale_by_curve(
     (Array(2, dtype=int32), Array(5, dtype=int32), Array(0.025, dtype=float32))
     """
     curve = as_curve("curve", curve)
-    schedule = optax_schedule(curve, peak_value)
+    schedule = Schedule(curve, check_peak(peak_value))
     checked = check_clock(clock, [curve])
     if checked.unit is not None:
         return _scale_by_data(schedule, checked.unit, checked)
@@ -150,7 +153,7 @@ def scale_by_curve(
 
 
 def _scale_by_data(
-    schedule: Callable[[Any], jax.Array], unit: int, clock: CheckedClock
+    schedule: Schedule, unit: int, clock: CheckedClock
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transformation under a `DataClock` of this unit."""
     shown_clock = show_clock(clock.to_plain())
@@ -181,8 +184,7 @@ def _scale_by_data(
         count: Any = None,
         **_: Any,
     ) -> tuple[Any, CountedCurveState]:
-        is_counted = isinstance(state, CountedCurveState)
-        _check_belongs("state", state, shown_clock, is_known=is_counted)
+        _check_state(state, CountedCurveState, shown_clock)
         if count is None:
             count = clock.count
         count = _check_count(count)
@@ -195,7 +197,7 @@ def _scale_by_data(
 
 
 def _scale_by_updates(
-    schedule: Callable[[Any], jax.Array], curve: Curve, clock: CheckedClock
+    schedule: Schedule, curve: Curve, clock: CheckedClock
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transformation with one step per update, unless a rule holds the curve."""
     rules = clock.rules
@@ -225,10 +227,9 @@ def _scale_by_updates(
         count: Any = None,
         **_: Any,
     ) -> tuple[Any, ScaleByCurveState]:
-        is_scaled = isinstance(state, ScaleByCurveState)
-        _check_belongs("state", state, shown_clock, is_known=is_scaled)
-        has_rules = [type(rule_state) for rule_state in state.hold] == state_types
-        _check_belongs("state.hold", state.hold, shown_clock, is_known=has_rules)
+        _check_state(state, ScaleByCurveState, shown_clock)
+        if [type(rule_state) for rule_state in state.hold] != state_types:
+            raise _state_error("state.hold", state.hold, state.hold, shown_clock)
         if count is not None:
             advice = "be left out: without clock=DataClock(unit), each update is one step"
             raise TypeError(checks.must("count", count, advice))
@@ -258,10 +259,19 @@ def _scale(updates: optax.Updates, lr: jax.Array) -> Any:
     return jax.tree.map(scale_leaf, updates)
 
 
-def _check_belongs(name: str, state: Any, shown_clock: str, *, is_known: bool) -> None:
-    if not is_known:
-        owner = f"a transformation with clock={shown_clock}"
-        raise ValueError(checks.must(name, state, f"belong to {owner}"))
+def _check_state(state: Any, expected: type, shown_clock: str) -> None:
+    """Raise a ValueError unless the state is of the class that this transformation returns."""
+    if not isinstance(state, expected):
+        raise _state_error("state", state, [state], shown_clock)
+
+
+def _state_error(name: str, value: Any, tuples: Sequence[Any], shown_clock: str) -> ValueError:
+    """Return the error for a state whose named tuples are of other classes, or plain containers."""
+    if any(isinstance(item, dict | list) or type(item) is tuple for item in tuples):
+        requirement = "consist of named tuples: restore the checkpoint into tx.init(params)"
+    else:
+        requirement = f"belong to a transformation with clock={shown_clock}"
+    return ValueError(checks.must(name, value, requirement))
 
 
 def _check_count(count: Any) -> Any:

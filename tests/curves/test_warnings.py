@@ -6,7 +6,6 @@ import json
 import pickle
 import warnings
 from fractions import Fraction
-from functools import partial
 from types import FunctionType
 
 import numpy as np
@@ -58,22 +57,25 @@ def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus):
 @example(1e-4)
 @example(9.99e-5)
 @example(5e-324)
-@pytest.mark.parametrize("name", ["min_lr_ratio", "init_lr_ratio"])
-def test_ratio_like_learning_rate_warns(name, ratio):
-    messages = warnings_of(PlateauCurve, 100, warmup_steps=10, **{name: ratio})
+def test_end_like_learning_rate_warns(ratio):
+    messages = warnings_of(PlateauCurve, 100, warmup_steps=10, min_lr_ratio=ratio)
     assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
     for message in messages:
-        assert message.startswith(f"{name} = {ratio!r} looks like a learning rate, but is a fraction")
-        assert message.endswith(f"write {name}={ratio!r} / peak")
+        assert message.startswith(f"min_lr_ratio = {ratio!r} looks like a learning rate, but is a fraction")
+        assert message.endswith(f"write min_lr_ratio={ratio!r} / peak")
 
 
-@given(st.integers(1, 10**6), st.floats(1e-12, 10).map(np.float32).map(float))
-@example(10**6, 0.1)
-def test_usual_quotients_are_accepted(warmup, peak):
-    """(step + 1)/W, as docs/curves.md writes it, starts below 1e-4 if W is large; 1e-4 may be a quotient."""
-    ahead = partial(PlateauCurve, 2 * 10**6, warmup_steps=warmup - 1)
-    assert warnings_of(ahead, init_lr_ratio=1 / warmup, min_lr_ratio=1e-4 * peak / peak) == []
-    assert len(warnings_of(ahead, init_lr_ratio=0.9e-6)) == (warmup > 1)
+@given(st.floats(1e-12, 10).map(np.float32).map(float))
+def test_end_may_be_a_rounded_quotient(peak):
+    assert warnings_of(PlateauCurve, 100, min_lr_ratio=1e-4 * peak / peak) == []
+
+
+@given(st.integers(0, 100), st.floats(0, 1))
+@example(100, 1e-5)
+def test_curve_may_start_at_any_fraction(warmup, ratio):
+    """Recipes warm up from 1e-8 to 1e-3, and (step + 1)/W starts at 1/W, which is small if W is large."""
+    assert warnings_of(PlateauCurve, 1000, warmup_steps=warmup, init_lr_ratio=ratio) == []
+    assert warnings_of(StagedCurve, [(warmup, 1.0), (100, 0.0)], start=ratio) == []
 
 
 _levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.02), st.floats(0, 1))

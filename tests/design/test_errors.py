@@ -64,8 +64,8 @@ def test_curve_of_too_many_stages_is_rejected_at_once():
 
 
 ADVICE: list[tuple[Any, str, str]] = [
-    ({"total_steps": 9, "warmup_steps": 3, "init_lr_ratio": 3e-5}, "init_lr_ratio",
-     "init_lr_ratio = 3e-05 looks like a learning rate"),
+    ({"total_steps": 9, "warmup_steps": 3, "min_lr_ratio": 3e-5}, "min_lr_ratio",
+     "min_lr_ratio = 3e-05 looks like a learning rate"),
     ({"stages": [["50%", 3e-4], ["rest", 0]], "total_steps": 18}, "stages",
      "stages have levels that look like learning rates"),
     ({"stages": [[9], [9, 0]]}, "start", "start = 0 and no stage rises, so the curve is 0 at every step"),

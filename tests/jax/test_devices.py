@@ -56,7 +56,7 @@ def test_steps_may_span_several_devices(spec, kind, x64):
     sharded = jax.device_put(SHAPED, NamedSharding(mesh, spec))
     with jax.enable_x64(x64):
         schedules = [optax_schedule(curve, 0.1) for curve in CURVES]
-        wanted = [product(curve, 0.1, SHAPED, x64) for curve in CURVES]
+        wanted = [product(curve, 0.1, SHAPED) for curve in CURVES]
 
         # Compiled together, which is faster than one by one.
         @jax.jit
@@ -70,7 +70,7 @@ def test_steps_may_span_several_devices(spec, kind, x64):
 
         one = jax.device_put(np.int32(777), NamedSharding(mesh, P()))
         for rates, curve in zip(schedules, CURVES, strict=True):
-            assert_equal_bits(rates(one), product(curve, 0.1, 777, x64))
+            assert_equal_bits(rates(one), product(curve, 0.1, 777))
         eager = [rates(sharded) for rates in schedules]
         plain, mapped, multipliers = compiled([curve.table for curve in CURVES], sharded)
         for actual in (eager, plain, mapped):
@@ -95,7 +95,7 @@ def test_shard_map_may_cover_some_axes_of_mesh(x64, kind):
         calls, wanted = [], []
         for curve in CURVES:
             calls += [optax_schedule(curve, 0.1), partial(multiplier, curve.table)]
-            wanted += [product(curve, 0.1, SHAPED, x64), curve(SHAPED)]
+            wanted += [product(curve, 0.1, SHAPED), curve(SHAPED)]
         mapped = [
             jax.shard_map(call, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
             for call in calls
@@ -122,7 +122,7 @@ def test_loss_of_all_devices_decides(kind):
         return jax.lax.scan(update, optimizer.init(params), scales)[1]
 
     curve_steps, wanted = jax.jit(rates)(params)
-    assert_equal_bits(wanted, product(curve, 0.3, np.append(0, curve_steps[:-1]), False))
+    assert_equal_bits(wanted, product(curve, 0.3, np.append(0, curve_steps[:-1])))
     assert len(set(curve_steps.tolist())) < 25
     sharded = jax.device_put(params, NamedSharding(mesh, P("data")))
     with jax.set_mesh(mesh):

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support.clocks.holds import BELOW, PEAK, STAIRS, UNTIL
 from support.curves.descriptions import OF_UNIT_8
@@ -49,6 +50,32 @@ def of_dtype(function: Callable[..., Any], dtype: str) -> None:
     function(TABLE._replace(start_low=jnp.asarray(TABLE.start_low, dtype)), 3)
 
 
+def injected_peak(params: jax.Array) -> None:
+    inject = optax.inject_hyperparams(scale_by_curve, static_args=("curve", "clock"))
+    optimizer = inject(CURVE, 1e-7)
+    jax.jit(optimizer.update)(params, optimizer.init(params), params)
+
+
+def update_of_plain(plain: Callable[[Any], Any], clock: Any) -> None:
+    """Update a state that a library has restored without its named tuples."""
+    optimizer = scale_by_curve(STAIRS, PEAK, clock)
+    optimizer.update(ONE, plain(optimizer.init(None)))
+
+
+def without_tuples_of_rules(state: Any) -> Any:
+    return state._replace(hold=[rule._asdict() for rule in state.hold])
+
+
+PLAIN_STATES = [
+    ("state", list, None),
+    ("state", tuple, None),
+    ("state", lambda state: state._asdict(), UNTIL),
+    ("state", list, DataClock(8)),
+    ("state.hold", without_tuples_of_rules, UNTIL),
+]
+"""The name in the message, a conversion of a state, and its clock."""
+
+
 HELD, COUNTED, FIXED = {"clock": UNTIL}, {"clock": DataClock(8)}, {"clock": DataClock(8, count=20)}
 RECORD = resume_record(CURVE)
 NOT_A_CURVE = RECORD["curve"]
@@ -73,6 +100,11 @@ ERRORS: list[Any] = [
     (lambda: optax_schedule(CURVE, jnp.ones((), "complex64")), TypeError, "peak_value = "),
     (lambda: jax.jit(partial(optax_schedule, CURVE))(jnp.ones(2)), TypeError, "peak_value = ", "real scalar"),
     (lambda: jax.jit(partial(optax_schedule, CURVE))(1j), TypeError, "peak_value = ", "real scalar"),
+    *each(lambda value: scale_by_curve(CURVE, value),
+          [jnp.bfloat16(0.1), np.float16(0.1), jnp.float8_e4m3fn(0.1), jnp.complex64(0.1)],
+          TypeError, "peak_value = ", "precision of float32", "hyperparam_dtype=jnp.float32"),
+    *((partial(injected_peak, params), TypeError, f"not {params.dtype}", "hyperparam_dtype=jnp.float32")
+      for params in (jnp.ones(2, "bfloat16"), jnp.ones(2, "float16"), jnp.ones(2, "complex64"))),
     # Tables.
     *each(lambda value: multiplier(value, jnp.arange(3)), [CURVE, stack([CURVE, CURVE]), TABLE.begin, None],
           TypeError, "table must be one table"),
@@ -111,11 +143,15 @@ ERRORS: list[Any] = [
       for row in each(lambda value, options=options: update(options, count=value),
                       [0, 3, -1, np.int32(3), jnp.ones((), "int32"), "three"],
                       TypeError, "count = ", "left out", "clock=DataClock(unit)")),
+    *((partial(update_of_plain, plain, clock), ValueError, f"{name} = ", "tx.init(params)")
+      for name, plain, clock in PLAIN_STATES),
     # Records.
     *each(lambda value: check_resume(RECORD, RECORD, value),
           [1.5, 3.0, "3", None, True, np.True_, nan, np.array(1.0), jnp.float32(3), jnp.array([1]),
            jnp.array(True)],
           TypeError, "step = ", "int"),
+    *each(lambda value: check_resume(RECORD, RECORD, value), [jnp.arange(3), np.array([3, 3])],
+          TypeError, "step = ", "count[0]"),
     *each(lambda value: check_resume(RECORD, RECORD, value), [-1, np.int64(-1), jnp.int32(-1)],
           ValueError, "step = -1", "at least 0"),
     (lambda: resume_record([NOT_A_CURVE]), TypeError, "curve = ", "must be a Curve"),

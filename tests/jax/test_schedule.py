@@ -10,9 +10,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.descriptions import OF_UNIT_8, build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP, SMALLEST_NORMAL
 from support.examples import examples
 from support.jax.jax_cases import (
@@ -133,7 +134,7 @@ def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
         for values in (of_step(steps), *modes.values()):
             assert_equal_bits(values, curve(steps))
         for actual in (schedule(steps), *rates):
-            assert_equal_rates(actual, product(curve, peak, steps, x64))
+            assert_equal_rates(actual, product(curve, peak, steps))
         slope = jax.jacfwd(lambda peak: optax_schedule(curve, peak)(steps))
         assert_equal_bits(slope(rounded).astype("float32"), curve(steps))
 
@@ -156,7 +157,7 @@ def test_every_step_of_a_curve_matches_numpy(x64, curve):
     with jax.enable_x64(x64), strictly():
         of_traced_peak = jax.jit(lambda peak: optax_schedule(curve, peak)(STEPS))
         for peak in (np.float64(0.1), 1.0):
-            assert_equal_bits(of_traced_peak(peak), product(curve, peak, STEPS, x64))
+            assert_equal_bits(of_traced_peak(peak), product(curve, peak, STEPS))
 
 
 @jax.jit
@@ -193,14 +194,14 @@ def test_empty_steps_give_empty_values(empty):
 def test_learning_rates_are_strongly_typed(x64, peak):
     with jax.enable_x64(x64):
         schedule = optax_schedule(CURVE, peak)
-        factor_of, dtype = partial(multiplier, CURVE.table), jnp.float64 if x64 else jnp.float32
+        factor_of = partial(multiplier, CURVE.table)
         for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
             # Shapes and types alone, which need no compilation.
             rate, factor = jax.eval_shape(lambda: (schedule(step), factor_of(step)))  # noqa: B023 - called at once
             traced = jax.eval_shape(lambda peak: optax_schedule(CURVE, peak)(step), peak)  # noqa: B023 - called at once
-            assert (rate.dtype, traced.dtype, factor.dtype) == (dtype, dtype, jnp.float32)
             for actual in (rate, traced, factor):
-                assert (actual.weak_type, actual.shape) == (False, np.shape(step))
+                assert (actual.dtype, actual.weak_type) == (jnp.float32, False)
+                assert actual.shape == np.shape(step)
 
 
 @pytest.mark.slow
@@ -284,19 +285,95 @@ def test_eager_call_runs_one_program_compiled_once(x64, caplog):
             assert len([record for record in caplog.records if record.message.startswith("Compiling")]) == 1
 
 
-@pytest.mark.parametrize(
-    ("copied", "peak", "x64"),
-    [
-        (lambda schedule: pickle.loads(pickle.dumps(schedule)), 0.1, False),
-        (copy.copy, np.float32(0.1), False),
-        (copy.deepcopy, jnp.float32(0.1), True),
-    ],
-)
-def test_schedule_pickles_and_copies(copied, peak, x64):
-    with jax.enable_x64(x64):
+def pickled(schedule):
+    return pickle.loads(pickle.dumps(schedule))
+
+
+@pytest.mark.parametrize("copied", [pickled, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("peak", [0.1, np.float32(0.1), jnp.float32(0.1)])
+def test_schedule_is_a_value(copied, peak):
+    schedule = optax_schedule(CURVE, peak)
+    schedule(3)
+    copy_of_schedule = copied(schedule)
+    assert copy_of_schedule == schedule == optax_schedule(CURVE.to_dict(), 0.1)
+    assert hash(copy_of_schedule) == hash(schedule)
+    assert repr(copy_of_schedule) == repr(schedule) == f"optax_schedule({CURVE!r}, 0.1)"
+    assert_equal_bits(copy_of_schedule(STEPS), product(CURVE, 0.1, STEPS))
+
+
+def test_injected_schedule_gives_each_learning_rate():
+    optimizer = optax.inject_hyperparams(optax.sgd)(optax_schedule(CURVE, 0.1))
+    state, lrs = optimizer.init(jnp.ones(2)), []
+    for _ in range(5):
+        _, state = optimizer.update(jnp.ones(2), state)
+        lrs.append(state.hyperparams["learning_rate"])
+    assert_equal_bits(lrs, product(CURVE, 0.1, np.arange(5)))
+
+
+def test_different_schedules_are_not_equal():
+    schedule = optax_schedule(CURVE, 0.1)
+    for other in (optax_schedule(CURVE, 0.2), optax_schedule(MANY, 0.1), CURVE, 0.1, None):
+        assert schedule != other
+
+
+def test_equal_static_schedule_is_not_traced_again():
+    traced = []
+
+    @partial(jax.jit, static_argnames="schedule")
+    def learning_rate(schedule, step):
+        traced.append(schedule)
+        return schedule(step)
+
+    for curve, peak in ((CURVE, 0.1), (CURVE, 0.1), (CURVE, 0.3), (MANY, 0.1), (CURVE, 0.1)):
+        assert_equal_bits(
+            learning_rate(optax_schedule(curve, peak), 777), product(curve, peak, np.array(777))
+        )
+    assert traced == [optax_schedule(CURVE, 0.1), optax_schedule(CURVE, 0.3), optax_schedule(MANY, 0.1)]
+
+
+def test_schedule_of_a_traced_peak_equals_only_itself():
+    @jax.jit
+    def learning_rates(peak):
         schedule = optax_schedule(CURVE, peak)
-        schedule(3)
-        assert_equal_bits(copied(schedule)(STEPS), product(CURVE, 0.1, STEPS, x64))
+        itself = schedule
+        assert schedule == itself
+        assert schedule != optax_schedule(CURVE, peak)
+        assert repr(schedule).startswith("optax_schedule(PlateauCurve(total_steps=1000, ")
+        return schedule(3), jax.jit(schedule)(3)
+
+    first, second = learning_rates(0.1)
+    assert first == second
+
+
+@pytest.mark.parametrize("curve", OF_UNIT_8, ids=lambda curve: curve.to_dict()["kind"])
+def test_schedule_of_a_batch_plan_is_rejected(curve):
+    """An optimizer would call it with its number of updates, but its steps are samples."""
+    with pytest.raises(ValueError, match=r"8 samples or tokens.*scale_by_curve\(curve, peak_value\).*count="):
+        optax_schedule(curve, 0.1)
+
+
+OPTIMIZERS = [
+    *("adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan"),
+    *("amsgrad", "fromage", "lamb", "lars", "lion", "optimistic_adam_v2"),
+    *("optimistic_gradient_descent", "radam", "rmsprop", "sgd", "sign_sgd", "signum", "yogi"),
+]
+
+
+@x64_both_ways
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_keep_dtypes_as_under_a_schedule_of_optax(name, x64):
+    """Also as an injected hyperparameter; float64 learning rates would make float64 of float32."""
+    with jax.enable_x64(x64):
+        params = {"coarse": jnp.ones((2, 3), "bfloat16"), "fine": jnp.ones(3, "float32")}
+        builder = getattr(optax, name)
+        dtypes = []
+        for schedule in (optax_schedule(CURVE, 0.1), optax.linear_schedule(0.1, 0.0, 1000)):
+            of_schedule = []
+            for optimizer in (builder(schedule), optax.inject_hyperparams(builder)(schedule)):
+                state = jax.eval_shape(optimizer.init, params)
+                of_schedule.append(jax.eval_shape(optimizer.update, params, state, params))
+            dtypes.append(jax.tree.map(jnp.result_type, of_schedule))
+        assert dtypes[0] == dtypes[1]
 
 
 @pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
@@ -312,5 +389,5 @@ def test_accelerator_matches_numpy_bits(x64, curve):
             assert_equal_bits(values, curve(STEPS[: SIZE * 20]))
         for peak in (0.1, 3e-4, SMALLEST_NORMAL):
             schedule = optax_schedule(curve, peak)
-            assert_equal_rates(schedule(STEPS), product(curve, peak, STEPS, x64))
-            assert_equal_rates(jax.jit(partial(schedule, STEPS))(), product(curve, peak, STEPS, x64))
+            assert_equal_rates(schedule(STEPS), product(curve, peak, STEPS))
+            assert_equal_rates(jax.jit(partial(schedule, STEPS))(), product(curve, peak, STEPS))

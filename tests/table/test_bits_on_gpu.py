@@ -197,7 +197,7 @@ def test_jax_eager(compared: Compared, x64: bool, case: Case) -> None:
     of_x64 = f"x64 {'on' if x64 else 'off'}"
     with jax.enable_x64(x64):
         compared.check(f"JAX eager, {of_x64}", multiplier(curve.table, jnp.asarray(steps)), curve(steps))
-        wanted = product(curve, 3e-4, steps, x64)
+        wanted = product(curve, 3e-4, steps)
         # XLA flushes float32 below 2⁻¹²⁶ to zero.
         is_promised: NDArray[np.bool] = (wanted == 0) | (wanted >= SMALLEST_NORMAL)
         lrs = np.asarray(optax_schedule(curve, 3e-4)(jnp.asarray(steps)))

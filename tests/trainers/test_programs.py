@@ -389,7 +389,7 @@ def test_train_state_that_passes_counts_resumes(tmp_path):
     unit = names["CLOCK"].unit
     assert (of_curve.curve_step, of_curve.rest) == divmod(sum(consumed), unit)
     last = np.array(sum(consumed[:-1]) // unit)
-    assert_equal_bits(of_curve.learning_rate, product(PAGE_CURVE, PAGE_PEAK, last, False))
+    assert_equal_bits(of_curve.learning_rate, product(PAGE_CURVE, PAGE_PEAK, last))
     for part in ("params", "opt_state", "step"):
         jax.tree.map(
             np.testing.assert_array_equal, getattr(resumed.names["state"], part), getattr(state, part)
@@ -413,7 +413,7 @@ def test_averaged_weights_resume(tmp_path):
     for count in range(12):
         inputs = np.random.default_rng(count).normal(size=(256, 8)).astype(np.float32)
         state, _ = uninterrupted.names["train"](*state, inputs, count)
-        decay = float(product(ramp, 0.95, np.array([count]), False)[0])
+        decay = float(product(ramp, 0.95, np.array([count]))[0])
         expected = decay * expected + (1 - decay) * np.asarray(state[0])
         np.testing.assert_allclose(state[1], expected, rtol=1e-5)
 

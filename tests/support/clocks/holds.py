@@ -173,7 +173,7 @@ def _metric(word: int) -> Any:
 
 def rates_by_words(given_rules: Any, given_metrics: Any) -> Any:
     """Return the learning rates of `STAIRS` at the clocks of the rules' oracle."""
-    return product(STAIRS, PEAK, np.array(clocks(given_rules, STARTS, given_metrics)[:-1]), False)
+    return product(STAIRS, PEAK, np.array(clocks(given_rules, STARTS, given_metrics)[:-1]))
 
 
 # Small curves with flat parts, hold rules, and the clocks of a run by definition.

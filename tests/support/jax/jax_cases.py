@@ -50,10 +50,10 @@ def in_one_of_two_forms(curve: Curve) -> Segments:
     return stack([curve, longer]).map(lambda column: column[0])
 
 
-def product(curve: Curve, peak: float, steps: NDArray[Any], x64: bool) -> Any:
-    """Return the learning rate: the product, exact in double, rounded to float32; as float64 with x64 on."""
-    rounded: Any = (np.float64(np.float32(peak)) * np.float64(curve(steps))).astype(np.float32)
-    return rounded.astype(np.float64) if x64 else rounded
+def product(curve: Curve, peak: float, steps: NDArray[Any]) -> Any:
+    """Return the learning rate: the product, exact in double, rounded to float32."""
+    exact = np.float64(np.float32(peak)) * np.float64(curve(steps))
+    return exact.astype(np.float32)
 
 
 def assert_equal_bits(actual: Any, wanted: Any) -> None:

@@ -43,7 +43,7 @@ class Watched:
         given = {int(count): np.asarray(rate) for count, rate in self.given[curve, peak]}
         assert sorted(given) == list(counts)
         assert_equal_bits(
-            np.stack([given[count] for count in counts]), product(curve, peak, np.array(counts), False)
+            np.stack([given[count] for count in counts]), product(curve, peak, np.array(counts))
         )
 
 

@@ -1,0 +1,83 @@
+"""`BatchPlan.every_k_schedule` against a loop over updates, and under `optax.MultiSteps`."""
+
+from itertools import accumulate
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, strategies as st
+from support.examples import examples
+from support.jax.jax_cases import assert_equal_bits, x64_both_ways
+
+from plateau_jax import BatchPlan
+
+MICRO_BATCH = 3
+PROCESSES = 2
+UPDATES = 200
+
+_gaps = st.integers(1, 400)
+_micro_batches = st.integers(1, 9)
+
+
+@st.composite
+def plans(draw):
+    gaps = draw(st.lists(_gaps, max_size=6))
+    thresholds = list(accumulate(gaps, initial=0))
+    batches = [MICRO_BATCH * PROCESSES * draw(_micro_batches) for _ in thresholds]
+    return BatchPlan(list(zip(thresholds, batches, strict=True)))
+
+
+def micro_batches_by_a_loop(plan):
+    """Return the number of micro-batches of each update; an update may pass several thresholds."""
+    consumed = 0
+    micro_batches = []
+    for _ in range(UPDATES):
+        batch = max(pair for pair in plan.pairs if pair[0] <= consumed)[1]
+        micro_batches.append(batch // (MICRO_BATCH * PROCESSES))
+        consumed += batch
+    return np.array(micro_batches, np.int32)
+
+
+@x64_both_ways
+@examples(30)
+@given(plans())
+def test_every_update_has_its_micro_batches(x64, plan):
+    with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
+        every_k = plan.every_k_schedule(MICRO_BATCH, PROCESSES)
+        updates = jnp.arange(UPDATES, dtype="int32")
+        assert_equal_bits(jax.vmap(every_k)(updates), micro_batches_by_a_loop(plan))
+
+
+def test_compiled_function_is_that_of_single_calls():
+    plan = BatchPlan([(0, 8), (160, 16), (480, 32)])
+    every_k = plan.every_k_schedule(8)
+    updates = jnp.arange(40, dtype="int32")
+    of_compiled = jax.jit(lambda updates: jax.lax.map(every_k, updates))(updates)
+    assert_equal_bits(of_compiled, np.array([1] * 20 + [2] * 20, np.int32))
+    assert_equal_bits(every_k(jnp.int32(40)), np.int32(4))
+
+
+@pytest.mark.parametrize("threshold", [2**36, 10**30])
+def test_threshold_that_no_count_of_updates_reaches(threshold):
+    every_k = BatchPlan([(0, 8), (160, 16), (threshold, 32)]).every_k_schedule(8)
+    for update, micro_batches in ((0, 1), (19, 1), (20, 2), (2**31 - 1, 2)):
+        assert every_k(jnp.int32(update)) == micro_batches
+
+
+def test_batch_that_does_not_divide_is_rejected_at_once():
+    with pytest.raises(ValueError, match=r"the batch of pairs\[1\] = \(160, 20\) is 20"):
+        BatchPlan([(0, 8), (160, 20)]).every_k_schedule(8)
+
+
+def test_multi_steps_averages_the_micro_batches_of_each_update():
+    plan = BatchPlan([(0, 2), (6, 6), (18, 2)])
+    optimizer = optax.MultiSteps(optax.sgd(1.0), every_k_schedule=plan.every_k_schedule(2))
+    state = optimizer.init(jnp.zeros(()))
+    updates = []
+    for gradient in range(14):
+        update, state = jax.jit(optimizer.update)(jnp.float32(gradient), state)
+        updates.append(-float(update))
+    # Three updates of one micro-batch, two of three, and then of one again.
+    assert updates == [0, 1, 2, 0, 0, 4, 0, 0, 7, 9, 10, 11, 12, 13]
