@@ -128,10 +128,7 @@ def test_sequence_of_schedulers_resumes(tmp_path):
 
 
 def test_compiled_optimizer_resumes(tmp_path):
-    changes = {
-        BUILDS_BOTH: replacement_lines("A compiled optimizer"),
-        "optimizer.step()": "compiled_step()",
-    }
+    changes = {BUILDS_BOTH: replacement_lines("A compiled optimizer"), "optimizer.step()": "compiled_step()"}
     expected = np.float32(expected_lrs(FROM_A_START, range(200), PAGE_PEAK)).tolist()
     assert_resumes(PLAIN, tmp_path, expected, record_compiled_lrs, changes)
 
