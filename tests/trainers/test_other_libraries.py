@@ -88,6 +88,7 @@ class Case:
 CASES = [
     Case("Keras 3", "keras", "KERAS_BACKEND=jax"),
     Case("Keras 3", "keras", "KERAS_BACKEND=torch"),
+    Case("MLX", "mlx"),
     Case("PyTorch Ignite", "ignite"),
     Case("skorch", "skorch"),
     Case("fastai", "fastai"),
