@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -128,11 +129,11 @@ def read_losses(table: LogTable, loss: str | None) -> dict[int, float]:
 
 
 def _finite_losses(table: LogTable, column: str) -> list[tuple[int, float]]:
-    """Return the finite losses with their steps; warn of the others."""
+    """Return the losses that are finite as a float32, with their steps; warn of the others."""
     finite: list[tuple[int, float]] = []
     left_out: list[int] = []
     for step, value in table.cells(column):
-        if math.isfinite(value):
+        if math.isfinite(checks.metric(column, value)):
             finite.append((step, value))
         else:
             left_out.append(step)
@@ -236,9 +237,9 @@ def _parse_json_lines(lines: Sequence[str], name: str) -> Sequence[_Row]:
 def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
     reader = csv.DictReader(lines, skipinitialspace=True, strict=True)
     columns = reader.fieldnames or []
-    for column in columns:
+    for column, count in Counter(columns).items():
         # Two runs in an exported chart of Weights & Biases may have the same name.
-        if column and columns.count(column) > 1:
+        if column and count > 1:
             raise ValueError(f"{name} has several columns named {checks.short_repr(column)}")
     rows = list(reader)
     for number, row in enumerate(rows, 1):

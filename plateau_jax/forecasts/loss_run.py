@@ -51,9 +51,9 @@ class LossRun:
 
     Raises:
         TypeError: An argument of a wrong type; a boolean among the steps or the losses.
-        ValueError: A loss that is not finite or not positive; steps that do not increase, are below
-            1, or lie after the curve's end; no losses, or not as many steps as losses; a peak that
-            is not positive.
+        ValueError: A loss that is not finite or not positive as a float32; steps that do not
+            increase, are below 1, or lie after the curve's end; no losses, or not as many steps as
+            losses; a peak that is not positive.
 
     >>> from plateau_jax import LossRun, PlateauCurve
     >>> steps, losses = [250, 500, 750, 1000], [3.5, 3.2, 3.0, 2.9]
@@ -250,12 +250,14 @@ def _problem_of_steps(steps: NDArray[np.integer], curve: Curve) -> str | None:
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
     array = _as_array("losses", losses, "iuf", "be a sequence of real numbers")
     array = array.astype(np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    # A fit squares losses and divides by them.
+    with np.errstate(over="ignore"):
+        rounded = array.astype(np.float32)
+    wrong = np.flatnonzero(~(np.isfinite(rounded) & (rounded > 0)))
     if wrong.size:
         index = int(wrong[0])
-        raise ValueError(
-            checks.must(("losses", index), float(array[index]), "be finite and positive")
-        )
+        requirement = "be finite and positive, also as a float32"
+        raise ValueError(checks.must(("losses", index), float(array[index]), requirement))
     array.flags.writeable = False
     return array
 

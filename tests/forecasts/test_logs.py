@@ -251,6 +251,8 @@ WARNINGS: list[tuple[Any, str, list[int]]] = [
     # A skipped update.
     ([*METRICS[:3], METRICS[2] | {"loss": math.inf}],
      "losses that are not finite are left out (1, the first at step 60)", [20, 40, 60]),
+    ("step,loss\n100,3\n200,1e39\n300,1e300\n",
+     "losses that are not finite are left out (2, the first at step 200)", [100]),
     ("step,loss\n100,3\n200,nan\n300,inf\n",
      "losses that are not finite are left out (2, the first at step 200)", [100]),
     ("step,loss\n0,11\n100,3.5\n200,3.25\n300,3\n",
