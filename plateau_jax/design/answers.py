@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
@@ -17,9 +17,11 @@ from plateau_jax.design.forecasts import fit_runs, forecast_curves, open_log
 from plateau_jax.design.handles import curve_and_peak_handles
 from plateau_jax.design.questions import (
     MAX_CURVES,
+    MAX_RUNS,
     advice_about,
+    check_count,
     check_size,
-    entries_of,
+    parse_fields,
     parse_object,
     placed_message,
     typed_peak,
@@ -118,6 +120,22 @@ def _rounded(levels: NDArray[np.float32], digits: int) -> list[float]:
 # The page
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A curve and its peak, as the user typed them: their faults are a part of the answer."""
+
+    curve: Any = None
+    peak: Any = None
+
+
+@dataclass(frozen=True)
+class _PageQuestion:
+    curves: list[_Entry]
+    describe: bool = True
+    step: int | None = None
+    runs: list[str] | None = None
+
+
 def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves": [{"curve", "peak"}, …], "describe", "step", "runs"} -> what the page shows.
 
@@ -126,24 +144,24 @@ def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
     bounds and forecasts. Bounds and forecasts take longest: while a handle is dragged, the picture
     must not wait for them.
     """
-    described: list[_Described] = []
-    for entry in entries_of(question):
-        text = json.dumps((entry.get("curve"), entry.get("peak")))
-        described.append(_describe(text))
+    asked = parse_fields(_PageQuestion, question)
+    check_count("curves", asked.curves, MAX_CURVES)
+    described = [_describe(json.dumps((entry.curve, entry.peak))) for entry in asked.curves]
     curves = [(curve, peak) for curve, peak, _ in described if curve]
 
     answer: dict[str, Any] = {}
-    if question.get("describe", True):
+    if asked.describe:
         answer["curves"] = [description for *_, description in described]
-    if question.get("step") is not None:
-        step = checks.at_least("step", question["step"], 0)
+    if asked.step is not None:
+        step = checks.at_least("step", asked.step, 0)
         answer["learning_rates"] = _learning_rates(curves, step)
-    if question.get("runs") is not None:
+    if asked.runs is not None:
+        check_count("runs", asked.runs, MAX_RUNS)
         answer["ratios"] = compare_curves(curves)
         answer["note"] = NOTE
         answer["forecasts"] = []
-        if question["runs"]:
-            answer |= _forecasts(tuple(question["runs"]), curves)
+        if asked.runs:
+            answer |= _forecasts(tuple(asked.runs), curves)
     return answer
 
 
@@ -270,7 +288,8 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
     """Parse a request's body and answer it.
 
     Raises:
-        TypeError: The body is not a question for this path.
+        TypeError: The body is not a question for this path; the message begins with the path of the
+            wrong value, as in `runs[0].steps`.
         ValueError: Likewise, or the body is not JSON.
     """
     return ANSWERS[path](parse_object(body))

@@ -7,17 +7,27 @@ The page asks for forecasts whenever a handle moves. The latest runs, fits and f
 the sums of a long curve take tens of milliseconds, and one curve changes at a time.
 """
 
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.curves.curve import Curve
-from plateau_jax.design.questions import parse_object, record_warnings, typed_peak
+from plateau_jax.curves.curve import Curve, as_curve
+from plateau_jax.design.questions import (
+    MAX_ITEMS,
+    check_size,
+    errors_within,
+    parse_fields,
+    parse_object,
+    record_warnings,
+    typed_peak,
+)
 from plateau_jax.forecasts.logs import UnclearLogError, parse_rows
 from plateau_jax.forecasts.loss_fit import LossFit, Prediction, fit_named_runs
 from plateau_jax.forecasts.loss_run import LossRun, group_by_peak
@@ -26,6 +36,25 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 
 _MAX_DRAWN = 600
 """The most logged losses of a run that the page draws."""
+
+_MAX_LINES = 100_000
+"""The most lines of a log. Those of a log without a curve take ten seconds."""
+
+
+@dataclass(frozen=True)
+class _Columns:
+    step: str | None = None
+    loss: str | None = None
+    lr: str | None = None
+
+
+@dataclass(frozen=True)
+class _LogQuestion:
+    name: str
+    text: str
+    curve: dict[str, Any] | None = None
+    peak: Any = None
+    columns: _Columns = _Columns()
 
 
 def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,23 +65,17 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     chose for `step`, `loss` and `lr`. Or -> {"fault", "argument", "columns"} after an error, with
     the columns to choose from if an argument is unclear.
     """
-    name = str(question.get("name"))
-    columns = cast("Mapping[str, Any]", question.get("columns", {}))
+    asked = parse_fields(_LogQuestion, question)
+    name = asked.name
     curve, peak = None, None
-    if question.get("curve") is not None:
-        curve = Curve.from_dict(question["curve"])
-        peak = typed_peak(question.get("peak"))
+    if asked.curve is not None:
+        curve = _read_curve(asked.curve, MAX_ITEMS)
+        peak = typed_peak(asked.peak)
     try:
+        _check_lines(name, asked.text)
         with record_warnings() as advice:
-            rows = parse_rows(str(question.get("text")), name)
-            run = LossRun.read(
-                rows,
-                curve,
-                peak,
-                step=columns.get("step"),
-                loss=columns.get("loss"),
-                lr=columns.get("lr"),
-            )
+            rows = parse_rows(asked.text, name)
+            run = LossRun.read(rows, curve, peak, **asdict(asked.columns))
     except UnclearLogError as error:
         return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
@@ -62,6 +85,22 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         "largest_lr": run._largest_learning_rate(),
         "advice": advice,
     }
+
+
+def _check_lines(name: str, text: str) -> None:
+    count = sum(1 for _ in io.StringIO(text, newline=None))
+    if count > _MAX_LINES:
+        raise ValueError(
+            f"{name} has {count} lines, and a log may have {_MAX_LINES}. Log the loss less often"
+        )
+
+
+def _read_curve(arguments: Mapping[str, Any], max_items: int) -> Curve:
+    """Return the curve that a run was trained with."""
+    with errors_within(("curve",)):
+        check_size(arguments, max_items)
+    with suppress_warnings():
+        return as_curve("curve", arguments)
 
 
 class _NamedRun(NamedTuple):
@@ -82,20 +121,27 @@ def _run_text(name: str, run: LossRun) -> str:
     return json.dumps(description)
 
 
+@dataclass(frozen=True)
+class _Run:
+    """What `_run_text` writes."""
+
+    name: str
+    curve: dict[str, Any]
+    peak: Any
+    steps: list[Any]
+    losses: list[Any]
+    lrs_from: int | None = None
+
+
 @lru_cache(16)  # a curve of many stages takes seconds
 def _read_run(text: str) -> _NamedRun:
     """Return the run of a `_run_text`."""
-    description = parse_object(text)
-    with suppress_warnings():
-        curve = Curve.from_dict(description.get("curve", {}))
-    run = LossRun._rebuild(
-        curve,
-        typed_peak(description.get("peak")),
-        description.get("steps", ()),
-        description.get("losses", ()),
-        description.get("lrs_from"),
-    )
-    return _NamedRun(str(description.get("name")), run)
+    asked = parse_fields(_Run, parse_object(text))
+    # A curve of a log has a stage for each line, and two more before the first.
+    curve = _read_curve(asked.curve, _MAX_LINES + 2)
+    peak = typed_peak(asked.peak)
+    run = LossRun._rebuild(curve, peak, asked.steps, asked.losses, asked.lrs_from)
+    return _NamedRun(asked.name, run)
 
 
 class Fits(NamedTuple):
@@ -112,7 +158,10 @@ def fit_runs(texts: tuple[str, ...]) -> Fits:
     A run in the answer has the logged losses and the fitted law, as `LossFit.plot` draws them, or
     is null if it was not fitted.
     """
-    named_runs = [_read_run(text) for text in texts]
+    named_runs: list[_NamedRun] = []
+    for index, text in enumerate(texts):
+        with errors_within(("runs", index)):
+            named_runs.append(_read_run(text))
     groups = group_by_peak([run for _, run in named_runs])
     by_peak: dict[float, LossFit] = {}
     faults: list[str] = []

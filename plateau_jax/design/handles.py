@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal, NamedTuple, cast
 
 from plateau_jax.curves.curve import Curve
@@ -38,7 +39,8 @@ class Handle:
 
 def curve_and_peak_handles(curve: Curve, peak: float) -> list[Handle]:
     """Return the handle of the peak, then those of the curve from left to right."""
-    handles = list(_curve_handles(curve, ("curve",)))
+    # Those of a long curve take seconds.
+    handles = list(islice(_curve_handles(curve, ("curve",)), MAX_HANDLES + 1))
     if len(handles) > MAX_HANDLES:
         handles = []
     handles.sort(key=lambda handle: handle.step)

@@ -2,11 +2,12 @@
 
 import json
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from threading import Lock
-from typing import Any, cast
+from types import UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.serialization import NESTED, parse_numbers
@@ -15,7 +16,13 @@ from plateau_jax.validation.checks import Message, Path, message_of
 from plateau_jax.validation.curve_warning import CurveWarning
 
 MAX_CURVES = 12
+MAX_RUNS = 64
 MAX_ITEMS = 5000
+
+_MAX_DEPTH = 100
+"""The greatest nesting depth of a question; that of derived curves is 64."""
+
+_Fields = TypeVar("_Fields")
 
 _LISTS = "stages", "points", "plateaus", "absolute_plateaus", "pairs"
 """The arguments of curves that are lists of any length."""
@@ -35,14 +42,94 @@ def parse_object(text: str | bytes) -> Mapping[str, Any]:
         raise ValueError(f"this is not JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise TypeError("this must be a JSON object")
+    _check_depth(value)
     return cast("Mapping[str, Any]", value)
 
 
-def check_size(arguments: Any) -> None:
+def _check_depth(value: Any) -> None:
+    # Python would raise a RecursionError somewhere later, depending on its version.
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = list(_items_of(level))
+        if not level:
+            return
+    raise ValueError(f"this is nested more than {_MAX_DEPTH} deep")
+
+
+def _items_of(values: Sequence[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, dict):
+            yield from cast("dict[str, Any]", value).values()
+        elif isinstance(value, list):
+            yield from cast("list[Any]", value)
+
+
+def parse_fields(cls: type[_Fields], value: Any, path: Path = ()) -> _Fields:
+    """Build a dataclass from a mapping with its fields, after checking their types.
+
+    A field has the type bool, int, str, dict or Any, a list of a type, or a dataclass; or one of
+    these and None. A value that is None counts as left out. Other keys are ignored.
+
+    Raises:
+        TypeError: A value has a wrong type, or a field without a default is missing; the message
+            begins with its path.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(checks.must(path, value, "be a mapping"))
+    given = cast("Mapping[str, Any]", value)
+    types = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for field in fields(cast("Any", cls)):
+        place = (*path, field.name)
+        if given.get(field.name) is not None:
+            values[field.name] = _parse_field(types[field.name], given[field.name], place)
+        elif field.default is MISSING:
+            raise TypeError(Message(place, " is missing"))
+    return cls(**values)
+
+
+_REQUIREMENTS = {
+    bool: "be a bool",
+    str: "be a string",
+    list: "be a list",
+    dict: "be a mapping",
+}
+
+
+def _parse_field(kind: Any, value: Any, path: Path) -> Any:
+    """Check a value that is not None, and build the dataclasses in it."""
+    if isinstance(kind, UnionType):
+        kind, _ = get_args(kind)  # the type, and None
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        return parse_fields(cast("type[Any]", kind), value, path)
+    if kind is int:
+        return checks.integer(path, value)
+    container = get_origin(kind) or kind
+    if not isinstance(value, container):
+        raise TypeError(checks.must(path, value, _REQUIREMENTS[container]))
+    if container is not list:
+        return value
+    (item_kind,) = get_args(kind)
+    return [_parse_field(item_kind, item, (*path, index)) for index, item in enumerate(value)]
+
+
+@contextmanager
+def errors_within(path: Path) -> Generator[None]:
+    """Prefix the messages of errors with the path of a part of the question."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        error.args = (message_of(error).within(path),)
+        raise
+
+
+def check_size(arguments: Any, most: int = MAX_ITEMS) -> None:
     """Reject a curve with so many stages, plateaus or batches that the page would wait for seconds.
 
     Raises:
-        ValueError: The curve has more than `MAX_ITEMS` of them.
+        ValueError: The curve has more than `most` of them.
     """
     items = 0
     curves = [arguments]
@@ -52,10 +139,9 @@ def check_size(arguments: Any) -> None:
             values = cast("Mapping[str, Any]", curve)
             items += _count_items(values)
             curves += [values.get(name) for name in NESTED]
-    if items > MAX_ITEMS:
+    if items > most:
         raise ValueError(
-            f"this curve has {items} stages, plateaus and batches; this page takes at most "
-            f"{MAX_ITEMS}"
+            f"this curve has {items} stages, plateaus and batches; this page takes at most {most}"
         )
 
 
@@ -69,12 +155,10 @@ def _count_items(arguments: Mapping[str, Any]) -> int:
     return count
 
 
-def entries_of(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the entries of a question about several curves."""
-    entries = question["curves"]
-    if len(entries) > MAX_CURVES:
-        raise ValueError(f"there are {len(entries)} curves; the page holds at most {MAX_CURVES}")
-    return entries
+def check_count(name: str, values: Sequence[Any], most: int) -> None:
+    """Raise a ValueError if the question has more than `most` curves or runs."""
+    if len(values) > most:
+        raise ValueError(Message(name, f" has {len(values)} items; the page takes at most {most}"))
 
 
 def typed_peak(typed: Any) -> float:

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,8 +37,8 @@ _NAMES = {
 
 _GIVE_CURVE = "give the run's curve and its peak"
 
-_MOST_LISTED = 20
-"""Number of columns that a message lists."""
+_LONGEST_LIST = 1000
+"""Number of characters of a list of columns in a message."""
 
 _Row = Mapping[str, Any]
 
@@ -98,46 +99,67 @@ class LogTable:
             if _is_missing(step) or _is_missing(cell):
                 continue
             place = f"{self.name}, row {number}"
-            value = _number(cell, f"{place}: {column}")
-            cells.append((_checked_step(step, f"{place}: {self.step}"), value))
+            value = _number(cell, f"{place}: {_shown(column)}")
+            cells.append((_checked_step(step, f"{place}: {_shown(self.step)}"), value))
         return cells
 
 
 def read_losses(table: LogTable, loss: str | None) -> dict[int, float]:
     """Return the losses by number of updates; warn of those that are left out."""
     column = table.find_column("loss", loss)
-    finite = _finite_losses(table, column)
-    losses = _without_replaced(finite)
+    logged = _without_zeros(table, _finite_losses(table, column))
+    losses = _without_replaced(logged)
     # A repeated value replaces nothing: some trainers evaluate twice after the last update.
-    replaced = [step for step, value in finite if losses.get(step) != value]
-    if 2 * len(replaced) >= len(finite) > 0:
-        problem = f"{table.name} has {len(finite)} losses at {len(dict(finite))} steps"
+    replaced = [step for step, value in logged if losses.get(step) != value]
+    if 2 * len(replaced) >= len(logged) > 0:
+        problem = f"{table.name} has {len(logged)} losses at {len(dict(logged))} steps"
         raise ValueError(f"{problem}: keep those of one split, rank or run, sorted by step")
     if replaced:
         first = f"{len(replaced)} earlier losses are left out, from step {min(replaced)} on"
         warn(f"{table.name}: steps repeat, as in a resumed run: {first}")
-    losses.pop(0, None)  # before the first update
+    initial = losses.pop(0, None)
     if not losses:
         raise ValueError(
-            f"{table.name} has no finite loss after the first update, in {column!r} by "
-            f"{table.step!r}"
+            f"{table.name} has no finite loss after the first update, in "
+            f"{checks.short_repr(column)} by {checks.short_repr(table.step)}"
         )
+    if initial is not None:
+        warn(f"{table.name}: the loss at step 0, before the first update, is left out")
     return losses
 
 
 def _finite_losses(table: LogTable, column: str) -> list[tuple[int, float]]:
-    """Return the finite losses with their steps; warn of the others."""
+    """Return the losses that are finite as a float32, with their steps; warn of the others."""
     finite: list[tuple[int, float]] = []
     left_out: list[int] = []
     for step, value in table.cells(column):
-        if math.isfinite(value):
+        if math.isfinite(checks.metric(column, value)):
             finite.append((step, value))
         else:
             left_out.append(step)
-    if left_out:
-        count = f"{len(left_out)}, the first at step {left_out[0]}"
-        warn(f"{table.name}: losses that are not finite are left out ({count})")
+    _warn_left_out(table, "losses that are not finite", left_out)
     return finite
+
+
+def _without_zeros(
+    table: LogTable, losses: Sequence[tuple[int, float]]
+) -> Sequence[tuple[int, float]]:
+    """Return the losses that are not 0, if there are any; warn of the others.
+
+    Some loggers write 0 at steps without an evaluation.
+    """
+    nonzero = [(step, value) for step, value in losses if value != 0]
+    if not nonzero:
+        return losses
+    zeros = [step for step, value in losses if value == 0]
+    _warn_left_out(table, "losses of 0, which count as missing,", zeros)
+    return nonzero
+
+
+def _warn_left_out(table: LogTable, losses: str, steps: Sequence[int]) -> None:
+    if steps:
+        count = f"{len(steps)}, the first at step {steps[0]}"
+        warn(f"{table.name}: {losses} are left out ({count})")
 
 
 def read_lrs(table: LogTable, lr: str | None) -> dict[int, float]:
@@ -149,7 +171,8 @@ def read_lrs(table: LogTable, lr: str | None) -> dict[int, float]:
     for step, value in lrs.items():
         if not 0 <= value < math.inf:
             raise ValueError(
-                f"{table.name}: {column} = {value} at step {step} must be finite and not negative"
+                f"{table.name}: {_shown(column)} = {value} at step {step} must be finite and not "
+                "negative"
             )
     return lrs
 
@@ -214,10 +237,10 @@ def _parse_json_lines(lines: Sequence[str], name: str) -> Sequence[_Row]:
 def _parse_csv(lines: Sequence[str], name: str) -> Sequence[_Row]:
     reader = csv.DictReader(lines, skipinitialspace=True, strict=True)
     columns = reader.fieldnames or []
-    for column in columns:
+    for column, count in Counter(columns).items():
         # Two runs in an exported chart of Weights & Biases may have the same name.
-        if column and columns.count(column) > 1:
-            raise ValueError(f"{name} has several columns named {column!r}")
+        if column and count > 1:
+            raise ValueError(f"{name} has several columns named {checks.short_repr(column)}")
     rows = list(reader)
     for number, row in enumerate(rows, 1):
         # Decimal commas would split a number into two cells.
@@ -246,25 +269,27 @@ def _find_column(rows: Sequence[_Row], name: str, argument: str, chosen: str | N
     if matching:
         problem = f"{name} has several columns for {argument}, {_listed(candidates)}"
     elif chosen is not None:
-        problem = f"{name} has no column {argument} = {chosen!r}, only {_listed(candidates)}"
+        shown = checks.short_repr(chosen)
+        problem = f"{name} has no column {argument} = {shown}, only {_listed(candidates)}"
     else:
         problem = f"{name} has no usual column for {argument} among {_listed(candidates)}"
     raise UnclearLogError(problem, argument, candidates)
 
 
 def _listed(columns: Iterable[Any]) -> str:
-    names = list(map(repr, columns))
-    if len(names) > _MOST_LISTED:
-        names[_MOST_LISTED:] = ["..."]
-    return ", ".join(names)
+    return checks.short_text(", ".join(map(checks.short_repr, columns)), _LONGEST_LIST)
+
+
+def _shown(column: Any) -> str:
+    return checks.short_text(str(column))
 
 
 def _checked_step(cell: Any, place: str) -> int:
     step = _number(cell, place)
     if not (step.is_integer() and 0 <= step <= checks.MAX_STEP):
         raise ValueError(
-            f"{place} = {cell!r} must be an integer in 0 … 2**31 - 1, a number of updates, not of "
-            "samples or epochs"
+            f"{place} = {checks.short_repr(cell)} must be an integer in 0 … 2**31 - 1, a number of "
+            "updates, not of samples or epochs"
         )
     return int(step)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Self
@@ -49,10 +50,10 @@ class LossRun:
         losses: float64, shape (n,), a read-only copy.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: A loss that is not finite or not positive; steps that do not increase, are below
-            1, or lie after the curve's end; no losses, or not as many steps as losses; a peak that
-            is not positive.
+        TypeError: An argument of a wrong type; a boolean among the steps or the losses.
+        ValueError: A loss that is not finite or not positive as a float32; steps that do not
+            increase, are below 1, or lie after the curve's end; no losses, or not as many steps as
+            losses; a peak that is not positive.
 
     >>> from plateau_jax import LossRun, PlateauCurve
     >>> steps, losses = [250, 500, 750, 1000], [3.5, 3.2, 3.0, 2.9]
@@ -102,7 +103,8 @@ class LossRun:
         """Read a run from a log.
 
         Leaves out rows without a step or a loss. Warns (`CurveWarning`) if it also leaves out
-        losses that are not finite, or losses at steps that a resumed run logged again.
+        losses that are not finite, losses of 0 in a log with other losses, the loss at step 0, or
+        losses at steps that a resumed run logged again.
 
         Args:
             source: The path of a CSV file with commas, or of JSON lines; or rows: a list of
@@ -199,10 +201,23 @@ class LossRun:
         return self.peak_value * largest_multiplier(self.curve, self._last_step)
 
 
+def _as_array(name: str, values: Any, kinds: str, requirement: str) -> NDArray[Any]:
+    """Return a sequence of numbers of these kinds as an array; reject booleans."""
+    array = None
+    with suppress(ValueError):  # from numbers next to lists
+        array = np.asarray(values)
+    if array is None or array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+        raise TypeError(checks.must(name, values, requirement))
+    if not hasattr(values, "dtype"):
+        for index, value in enumerate(values):
+            # NumPy has converted a boolean among numbers to 0 or 1.
+            if checks.is_not_real(value):
+                raise TypeError(checks.must((name, index), value, "be a number"))
+    return array
+
+
 def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
-    array = np.asarray(steps)
-    if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
-        raise TypeError(f"steps = {checks.short_repr(steps)} must be a sequence of integers")
+    array = _as_array("steps", steps, "iu", "be a sequence of integers")
     problem = _problem_of_steps(array, curve)
     if problem is not None:
         raise ValueError(problem)
@@ -233,16 +248,16 @@ def _problem_of_steps(steps: NDArray[np.integer], curve: Curve) -> str | None:
 
 
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
-    array = np.asarray(losses)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf"):
-        raise TypeError(checks.must("losses", losses, "be a sequence of real numbers"))
+    array = _as_array("losses", losses, "iuf", "be a sequence of real numbers")
     array = array.astype(np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    # A fit squares losses and divides by them.
+    with np.errstate(over="ignore"):
+        rounded = array.astype(np.float32)
+    wrong = np.flatnonzero(~(np.isfinite(rounded) & (rounded > 0)))
     if wrong.size:
         index = int(wrong[0])
-        raise ValueError(
-            checks.must(("losses", index), float(array[index]), "be finite and positive")
-        )
+        requirement = "be finite and positive, also as a float32"
+        raise ValueError(checks.must(("losses", index), float(array[index]), requirement))
     array.flags.writeable = False
     return array
 

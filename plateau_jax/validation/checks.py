@@ -87,12 +87,17 @@ def must(path: Path | str, value: Any, requirement: str) -> Message:
 def short_repr(value: Any) -> str:
     """Return the repr of a value for an error message, on one line and cut to 200 characters."""
     try:
-        text = " ".join(repr(value).split())
-    except RecursionError:  # nested too deeply
+        return short_text(repr(value))
+    except (RecursionError, ValueError):  # nested too deeply; an int of too many digits
         return f"{type(value).__name__}(...)"
-    if len(text) > 200:
-        return f"{text[:197]}..."
-    return text
+
+
+def short_text(text: str, most: int = 200) -> str:
+    """Return a text for an error message, on one line and cut to `most` characters."""
+    line = " ".join(text.split())
+    if len(line) > most:
+        return f"{line[: most - 3]}..."
+    return line
 
 
 def integer(path: Path | str, value: Any, requirement: str = "be an integer") -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from support.errors import Row, check_error, each, each_row
 from support.forecasts.logs import changed, logged, rows_of
 
@@ -28,6 +29,8 @@ def loss_run(curve: Any = CURVE, peak_value: Any = PEAK, steps: Any = (10, 20, 3
     return LossRun(curve, peak_value, steps, losses)
 
 
+BOOLEANS = [True, False, np.True_, np.array(True)]
+
 RUN_ERRORS: list[Row] = [
     (lambda: loss_run(curve=3), TypeError, "curve = 3 must be a Curve"),
     (lambda: loss_run(peak_value=0), ValueError, "peak_value = 0 must be positive"),
@@ -42,10 +45,21 @@ RUN_ERRORS: list[Row] = [
     (lambda: loss_run(steps=[1.0, 2.0, 3.0]), TypeError, "steps = [1.0, 2.0, 3.0]", "integers"),
     (lambda: loss_run(steps=5), TypeError, "steps = 5", "sequence of integers"),
     (lambda: loss_run(losses=[1.0, np.nan, 1.0]), ValueError, "losses[1] = nan", "finite and positive"),
-    (lambda: loss_run(losses=[1.0, 0.0, 1.0]), ValueError, "losses[1] = 0.0", "finite and positive"),
+    *each(lambda value: loss_run(losses=[1.0, value, 1.0]), [0.0, -1.0, 1e39, 1e-46, 5e-324], ValueError,
+          "losses[1] = {} must be finite and positive, also as a float32"),
     *each(lambda value: loss_run(losses=value),
           ["high", [3, 2, "x"], [1, 10**400, 2], np.ones(3, bool), np.ones(3, complex)],
           TypeError, "losses = ", "sequence of real numbers"),
+    *each(lambda value: loss_run(losses=value), [[3, [2], 1], [[3], [2], [1]], 3.0, (3, None, 1)],
+          TypeError, "losses = {}", "sequence of real numbers"),
+    *each(lambda value: loss_run(losses=[3.5, value, 1.0]), BOOLEANS, TypeError,
+          "losses[1] = {} must be a number"),
+    *each(lambda value: loss_run(losses=(3, 2, value)), BOOLEANS, TypeError,
+          "losses[2] = {} must be a number"),
+    *each(lambda value: loss_run(steps=[value, 2, 3]), BOOLEANS, TypeError, "steps[0] = {} must be a number"),
+    *each(lambda value: loss_run(steps=value),
+          [[True, True, True], np.ones(1, bool), [10, [20], 30], np.array([10, True, 30], object)],
+          TypeError, "steps = {}", "sequence of integers"),
 ]  # fmt: skip
 
 
@@ -88,6 +102,11 @@ LOG_ERRORS: list[Row] = [
       for row in each(partial(read_changed_row, column),
                       ["x", "true", True, np.True_, "5%", "1,234", "3 s", 2j, 10**400, {}],
                       ValueError, f"the log, row 51: {column} = ", "must be a number")),
+    *each(lambda value: read(f"step,loss\n10,3\n20,{value}\n"), ["true", "false", "True", "FALSE"],
+          ValueError, "log, row 2: loss = {} must be a number"),
+    *each(lambda value: read(f'{{"step": 10, "loss": 3}}\n{{"step": {value}, "loss": 2}}\n'),
+          ["true", "false"], ValueError, "log, row 2: step = ", "must be a number"),
+    (lambda: read(rows_of(step=[1], loss=[10**5000])), ValueError, "row 1: loss = int(...) must be a number"),
     *each(lambda value: read(rows_of(step=[1, value], loss=VALUES)), ["nan", "inf", "2.5", 2.5, -1, 2**31],
           ValueError, "row 2: step = ", "number of updates"),
     *each(lambda value: read_changed_row("lr", value), [-1, float("inf")], ValueError,
@@ -182,6 +201,37 @@ FIT_ERRORS += [
 def test_errors(row: Row, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_error(row)
+
+
+LONG = "many\nlines " * 1_000
+NAMED = {"step": 1, "loss": 3, "lr": 1}
+# Logs with a long column or cell, and the columns that are named.
+LONG_LOGS: list[tuple[list[Any], dict[str, Any]]] = [
+    ([NAMED | {"step": LONG}], {}),
+    ([NAMED | {"step": "1" * 10_000}], {}),
+    ([NAMED | {"loss": LONG}], {}),
+    ([NAMED | {"lr": LONG}], {}),
+    ([{LONG: 1}], {}),
+    ([{f"{LONG}{number}": 1 for number in range(100)}], {}),
+    ([{f"column {number}": 1 for number in range(10_000)}], {}),
+    ([NAMED | {LONG: "x"}], {"step": LONG}),
+    ([NAMED | {LONG: -1}], {"step": LONG}),
+    ([NAMED | {LONG: "x"}], {"loss": LONG}),
+    ([NAMED | {LONG: ""}], {"loss": LONG}),
+    ([NAMED | {LONG: "x"}], {"lr": LONG}),
+    ([NAMED | {LONG: -1}], {"lr": LONG}),
+    ([NAMED], {"step": LONG}),
+    ([NAMED], {"loss": LONG}),
+]
+
+
+@pytest.mark.parametrize(("log", "columns"), LONG_LOGS)
+def test_messages_are_one_line_of_limited_length(log, columns) -> None:
+    with pytest.raises(ValueError, match="the log") as caught:
+        LossRun.read(log, **columns)
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 1500
 
 
 def test_values_at_the_limits_are_accepted() -> None:

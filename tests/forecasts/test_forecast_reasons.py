@@ -66,8 +66,11 @@ def test_peak_is_compared_with_the_nearest_run() -> None:
 
 def logged_every(interval: int, curve: PlateauCurve) -> LossRun:
     """Return a run as a log of its learning rates gives it."""
-    steps = range(0 if curve.warmup_steps else interval, curve.total_steps + 1, interval)
-    return LossRun.read([{"step": step, "loss": 3.0, "lr": curve(step)} for step in steps])
+    steps = range(interval, curve.total_steps + 1, interval)
+    rows = [{"step": step, "loss": 3.0, "lr": curve(step)} for step in steps]
+    if curve.warmup_steps:
+        rows.insert(0, {"step": 0, "lr": curve(0)})
+    return LossRun.read(rows)
 
 
 RUNS_90 = [warm(1000, 90)]

@@ -4,6 +4,7 @@ import json
 import math
 import pickle
 import re
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,6 @@ TEXTS = {
     "exponents": "step,loss\n1e2,3.5e0\n2e2,325e-2\n3e2,3.\n",
     "JSON lines": '{"step": 100, "loss": 3.5}\n\n{"step": 200, "loss": 3.25}\n{"step": 300, "loss": 3}\n',
     "evaluated twice": "step,loss\n100,3.5\n200,3.25\n300,3\n300,3\n",
-    "an evaluation before training": "step,loss\n0,11\n100,3.5\n200,3.25\n300,3\n",
 }
 
 
@@ -113,6 +113,8 @@ def test_logged_learning_rates_are_those_of_the_curve(steps, first) -> None:
     """From the first one on: before it there is none. Between them the curve is a straight line."""
     lrs = {step: 1e-3 / (step + 1) for step in sorted({first, *(first + step for step in steps), 60})}
     rows = [{"step": step, "loss": 3.0, "lr": lr} for step, lr in lrs.items()]
+    if first == 0:
+        del rows[0]["loss"]
     run = LossRun.read(rows)
     expected = np.interp(np.arange(61), list(lrs), list(lrs.values()), left=0.0)
     np.testing.assert_allclose(run.peak_value * run.curve(np.arange(61)), expected, rtol=1e-5, atol=1e-9)
@@ -166,7 +168,7 @@ def test_log_that_starts_late_is_used_from_there(first) -> None:
 @examples(100)
 @given(
     st.lists(
-        st.lists(st.integers(0, 30), min_size=1, max_size=20, unique=True).map(sorted), min_size=1, max_size=4
+        st.lists(st.integers(1, 30), min_size=1, max_size=20, unique=True).map(sorted), min_size=1, max_size=4
     )
 )
 def test_later_rows_replace_earlier_ones(attempts) -> None:
@@ -184,10 +186,47 @@ def test_later_rows_replace_earlier_ones(attempts) -> None:
         return
     with pytest.warns(CurveWarning, match=f"{count} earlier losses") if count else nullcontext():
         run = LossRun.read(rows)
-    assert run.steps.tolist() == [row["step"] for row in kept if row["step"]]
-    assert run.losses.tolist() == [row["loss"] for row in kept if row["step"]]
+    assert run.steps.tolist() == [row["step"] for row in kept]
+    assert run.losses.tolist() == [row["loss"] for row in kept]
     for row in kept:
         assert run.peak_value * run.curve(row["step"]) == pytest.approx(row["lr"], rel=1e-5)
+
+
+# Zeros as loggers write them.
+ZEROS = st.sampled_from([0, 0.0, -0.0, "0", "0.0", "0e0", " 0 "])
+
+
+@examples(100)
+@given(st.lists(st.none() | ZEROS, min_size=1, max_size=20))
+def test_losses_of_zero_are_missing_cells(zeros) -> None:
+    """Unless all losses are 0, which is an error of the log."""
+    rows = [{"step": step, "loss": 3.0} for step in range(1, 1 + len(zeros))]
+    for row, zero in zip(rows, zeros, strict=True):
+        if zero is not None:
+            row["loss"] = zero
+    kept = [row["step"] for row in rows if row["loss"] == 3.0]
+    left_out = [row["step"] for row in rows if row["loss"] != 3.0]
+    if not kept:
+        with pytest.raises(ValueError, match=r"losses\[0\] = -?0.0 must be finite and positive"):
+            LossRun.read(rows, CURVE, PEAK)
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = LossRun.read(rows, CURVE, PEAK)
+    assert (run.steps.tolist(), set(run.losses.tolist())) == (kept, {3.0})
+    messages = [str(warning.message) for warning in caught]
+    if left_out:
+        count = f"({len(left_out)}, the first at step {left_out[0]})"
+        assert messages == [f"the log: losses of 0, which count as missing, are left out {count}"]
+    else:
+        assert messages == []
+
+
+def test_losses_of_zero_replace_nothing() -> None:
+    """A logger may write the training loss and a validation loss of 0 at the same step."""
+    rows = [{"step": step, "loss": loss} for step in STEPS for loss in (LOSSES[STEPS.index(step)], 0)]
+    with pytest.warns(CurveWarning, match=r"losses of 0, .* \(3, the first at step 100\)"):
+        check_run(LossRun.read(rows, CURVE, PEAK))
 
 
 METRICS = [
@@ -212,8 +251,12 @@ WARNINGS: list[tuple[Any, str, list[int]]] = [
     # A skipped update.
     ([*METRICS[:3], METRICS[2] | {"loss": math.inf}],
      "losses that are not finite are left out (1, the first at step 60)", [20, 40, 60]),
+    ("step,loss\n100,3\n200,1e39\n300,1e300\n",
+     "losses that are not finite are left out (2, the first at step 200)", [100]),
     ("step,loss\n100,3\n200,nan\n300,inf\n",
      "losses that are not finite are left out (2, the first at step 200)", [100]),
+    ("step,loss\n0,11\n100,3.5\n200,3.25\n300,3\n",
+     "log: the loss at step 0, before the first update, is left out", STEPS),
     (rows_of(step=STEPS, loss=[90.0, 12.0, 8.0]),
      "the first loss is 90, as if the losses were perplexities", STEPS),
 ]  # fmt: skip

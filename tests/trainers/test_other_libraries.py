@@ -9,10 +9,12 @@ import re
 import textwrap
 from copy import deepcopy
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pydoc import locate
 
+import numpy as np
 import pytest
 import yaml
 from support.docs.pages import PAGES, ROOT, sections
@@ -88,6 +90,7 @@ class Case:
 CASES = [
     Case("Keras 3", "keras", "KERAS_BACKEND=jax"),
     Case("Keras 3", "keras", "KERAS_BACKEND=torch"),
+    Case("MLX", "mlx"),
     Case("PyTorch Ignite", "ignite"),
     Case("skorch", "skorch"),
     Case("fastai", "fastai"),
@@ -176,3 +179,19 @@ def test_scheduler_that_a_trainer_builds_by_name_resumes(configuration, build):
             advance(optimizer, scheduler)
         states = deepcopy([optimizer.state_dict(), scheduler.state_dict()])
     assert used == [IN_FILE.learning_rate(step, PEAK) for step in range(UPDATES)]
+
+
+def test_learning_rate_times_the_factors_follows_the_curve(tmp_path, monkeypatch):
+    """skrl's JAX agents compute the product in float64, and round it to float32 for an update."""
+    import_from_pages(tmp_path, monkeypatch, "curve_factors.py")
+    curve_factors = import_module("curve_factors").curve_factors
+    curve = PlateauCurve(UPDATES, warmup_steps=12, plateaus=[(0, 60)], init_lr_ratio=0.1)
+    expected = [curve.learning_rate(step, PEAK) for step in range(UPDATES)]
+    for begin in (0, KILLED_AFTER):
+        lr = curve.learning_rate(begin, PEAK)
+        factor = curve_factors(curve, PEAK, begin)
+        used = []
+        for timestep in range(begin, UPDATES):
+            used.append(float(np.float32(lr)))
+            lr *= factor(timestep)
+        assert used == expected[begin:]

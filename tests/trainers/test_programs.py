@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from textwrap import indent
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -63,9 +64,10 @@ OF_BACKBONE = [
     *(learning_rate(1e-3, PAGE_CURVE, step) for step in range(80, 200)),
 ]
 
+PLAIN = "Plain PyTorch"
 # The learning rates of each update, by the heading of a program.
 TORCH = {
-    "Plain PyTorch": OF_PAGE,
+    PLAIN: OF_PAGE,
     "accelerate": OF_PAGE,
     "Lightning Fabric": OF_PAGE,
     "PyTorch Lightning": OF_PAGE,
@@ -73,11 +75,6 @@ TORCH = {
         [*lrs, of_backbone] for lrs, of_backbone in zip(OF_PAGE, OF_BACKBONE, strict=True)
     ],
     "Hugging Face Trainer": expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK, groups=2),
-    "Plain PyTorch, combined with torch's schedulers": [
-        *([[0.1 * float(np.float32(PAGE_PEAK))]] * 40),
-        *expected_lrs(LATER, range(160), PAGE_PEAK),
-    ],
-    "A compiled optimizer": np.float32(expected_lrs(FROM_A_START, range(200), PAGE_PEAK)).tolist(),
 }
 
 
@@ -98,13 +95,44 @@ def record_compiled_lrs() -> Generator[list[list[float]]]:
         yield used
 
 
-@pytest.mark.parametrize("heading", TORCH)
-def test_torch_program_resumes(heading, tmp_path):
-    record = record_compiled_lrs if heading == "A compiled optimizer" else record_lrs
-    (uninterrupted, used), (resumed, used_later) = run_and_resume(heading, tmp_path, record)
-    assert used == TORCH[heading]
+def assert_resumes(heading, folder, expected, record=record_lrs, changes=MappingProxyType({})):
+    (uninterrupted, used), (resumed, used_later) = run_and_resume(heading, folder, record, changes)
+    assert used == expected
     assert used_later == used[len(used) // 2 :]
     assert same_weights(resumed.names["model"], uninterrupted.names["model"])
+
+
+@pytest.mark.parametrize("heading", TORCH)
+def test_torch_program_resumes(heading, tmp_path):
+    assert_resumes(heading, tmp_path, TORCH[heading])
+
+
+BUILDS_SCHEDULER = "scheduler = lambda_lr(optimizer, curve)  # the optimizer's lr is the peak\n"
+BUILDS_BOTH = f"optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)\n{BUILDS_SCHEDULER}"
+
+
+def replacement_lines(heading):
+    """Return the lines that a section gives to replace lines of the page's first program."""
+    (lines,) = (
+        block.code
+        for section in sections(ROOT / "docs" / "pytorch.md")
+        for block in section.blocks
+        if section.heading == heading
+    )
+    return lines
+
+
+def test_sequence_of_schedulers_resumes(tmp_path):
+    changes = {BUILDS_SCHEDULER: replacement_lines("Plain PyTorch, combined with torch's schedulers")}
+    constant = [[0.1 * float(np.float32(PAGE_PEAK))]] * 40
+    expected = [*constant, *expected_lrs(LATER, range(160), PAGE_PEAK)]
+    assert_resumes(PLAIN, tmp_path, expected, changes=changes)
+
+
+def test_compiled_optimizer_resumes(tmp_path):
+    changes = {BUILDS_BOTH: replacement_lines("A compiled optimizer"), "optimizer.step()": "compiled_step()"}
+    expected = np.float32(expected_lrs(FROM_A_START, range(200), PAGE_PEAK)).tolist()
+    assert_resumes(PLAIN, tmp_path, expected, record_compiled_lrs, changes)
 
 
 AFTER_A_WARMUP = "Plain PyTorch, a warmup before ReduceLROnPlateau"

@@ -53,10 +53,20 @@ STOPPED = [
 ]
 
 
+SHOWS_GROUP = """
+print("process group:", torch.distributed.is_initialized())
+"""
+
+
 @pytest.mark.parametrize(("heading", "changes", "stop", "saved_in", "before", "lines", "curve"), STOPPED)
 def test_program_resumes_under_torchrun(heading, changes, stop, saved_in, before, lines, curve, tmp_path):
+    """And if the program destroys its process group, it does so on both ranks."""
+
     def printed(more, status=0):
-        (first, second), _ = run_on_two_ranks(program(heading, changes | more), tmp_path, status)
+        code = program(heading, changes | more)
+        (first, second), _ = run_on_two_ranks(code + SHOWS_GROUP, tmp_path, status)
+        if re.search(r"^ +distributed\.destroy_process_group\(\)$", code, re.MULTILINE) and status == 0:
+            assert [first[-1], second[-1]] == ["process group: False"] * 2
         return [line for line in first + second if "loss" in line]
 
     line, condition = stop

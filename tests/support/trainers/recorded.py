@@ -63,7 +63,23 @@ def record_fastai(note: Note) -> None:
     fastai_optimizer.step = noted_step
 
 
-OPTIMIZERS_OF_THEIR_OWN = {"keras": record_keras, "numpyro": record_numpyro, "fastai": record_fastai}
+def record_mlx(note: Note) -> None:
+    mlx_optimizer = import_module("mlx.optimizers").Optimizer
+    update = mlx_optimizer.update
+
+    def noted_update(optimizer: Any, *arguments: Any) -> None:
+        update(optimizer, *arguments)
+        note(optimizer.learning_rate.item())
+
+    mlx_optimizer.update = noted_update
+
+
+OPTIMIZERS_OF_THEIR_OWN = {
+    "keras": record_keras,
+    "numpyro": record_numpyro,
+    "fastai": record_fastai,
+    "mlx": record_mlx,
+}
 
 
 def record(file: str, stop_before: str = "-1", code: str = "") -> None:
