@@ -15,7 +15,7 @@ from support.training.reads import reads_of
 from support.training.steps import make_step, skip_patterns
 from torch import Tensor
 
-from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
+from plateau_jax import Curve, CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from torch_bridge.clocks import learning_rates
 from torch_bridge.clocks.device_clock import Clock, Counters
@@ -118,6 +118,34 @@ def test_memory_stays_below_the_limit(curves: Any, least: int, monkeypatch: pyte
     assert least < held < 2**12 + 200
     for count in (400, 1):
         run.update(False, count)
+
+
+RULES = [
+    HoldUntilFlat(2, threshold=0.1, every=3, limit=30),
+    HoldUntilFlat(3, threshold=0.05, threshold_mode="abs", limit=9),
+    HoldBelow([(0.7, 5), (0.2, 3)], every=2),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+def test_compiled_rules_decide_as_uncompiled_ones() -> None:
+    """Counters and states have the same bits, also after skipped updates and a resumed state."""
+    curve = StagedCurve([(3, 1.0), (4,), (2, 0.5), (5,), (200, 0.0)])
+    checked = CheckedClock(rules=tuple(RULES))
+    eager = Clock([curve], [0.5], CPU, checked)
+    compiled = Clock([curve], [0.5], CPU, checked, is_compiled=True)
+    random = Random(0)
+    for update in range(150):
+        skip = torch.tensor(random.random() < 0.1)
+        loss = torch.tensor(random.random() * 0.97**update)
+        counters = eager.count_update(skip, loss)
+        assert torch.equal(compiled.count_update(skip, loss), counters)
+        assert compiled.read_hold_states() == eager.read_hold_states()
+        if update == 75:
+            compiled.resume(eager.read_counters(), [0.5], eager.read_hold_states())
+    last = eager.read_counters()
+    assert 0 < last.applied - last.curve_step < last.applied  # the rules have held the curve
 
 
 @pytest.mark.parametrize("room", [0, 2**14])

@@ -1,11 +1,12 @@
 """The clock on the device: it counts updates, samples or tokens, and has the step of the curve."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_bridge.clocks.curve_end import end_message
 from torch_bridge.clocks.learning_rates import LearningRates
@@ -61,6 +62,7 @@ class Clock:
         checked: The argument `clock` of the step.
         initial_updates: Updates already made by another training loop.
         is_captured: True if a graph captures an update, and replays it at any step of the curve.
+        is_compiled: True to compile the decision of the rules, into a kernel or two.
     """
 
     # One tensor has all counters, so that a single add_ advances them, whatever the device decides:
@@ -77,7 +79,7 @@ class Clock:
     #
     # With a unit, 300 samples and no rules (the step of the curve is computed afterwards):
     #
-    #     applied      +  [ 1, 0,  0,  0]  +  300 · [0, 0, 0, 1]  =  [11, 2, 10, 310]
+    #     applied      +  [ 1, 0,  0, 300]  =  [11, 2, 10, 310]
 
     def __init__(
         self,
@@ -88,6 +90,7 @@ class Clock:
         *,
         initial_updates: int = 0,
         is_captured: bool = False,
+        is_compiled: bool = False,
     ) -> None:
         self.curves = list(curves)
         self.checked = checked
@@ -105,15 +108,16 @@ class Clock:
         self._if_held = torch.tensor([1, 0, 0, 1], device=device)
         self._if_applied = torch.tensor([1, 0, 1, 1], device=device)
         self._all_but_step = torch.tensor([1, 1, 0, 1], device=device)
-        self._applied_entry = torch.tensor([1, 0, 0, 0], device=device)
-        self._consumed_entry = torch.tensor([0, 0, 0, 1], device=device)
         self.count: Tensor | None = None
         """With a unit, what this update consumes, an int64 scalar; `set_count` writes it."""
+        self._count_on_host: int | None = None
+        """The value of `count`; None if the host does not know it."""
         if self._unit is not None:
-            self.count = torch.zeros((), dtype=torch.int64, device=device)
+            self._if_applied = torch.tensor([1, 0, 0, 0], device=device)
+            self.count = self._if_applied[3]
         self._hold: Hold | None = None
         if checked.rules:
-            self._hold = Hold(checked.rules, self.curves[0], device)
+            self._hold = Hold(checked.rules, self.curves[0], device, is_compiled=is_compiled)
 
         self._learning_rates = LearningRates(self.curves, device)
         self.lrs = self._learning_rates.current
@@ -202,7 +206,15 @@ class Clock:
             return
         if count is None:
             count = self._default_count(rank, size)
-        _write_count(self.count, count)
+        count = _check_count(count, self.count.device)
+        if isinstance(count, Tensor):
+            # It is not read, so it is clamped, not rejected.
+            self._count_on_host = None
+            self.count.copy_(count).clamp_(0, MAX_COUNT)
+        elif count != self._count_on_host:
+            self._count_on_host = None  # an interrupt may leave either count in the tensor
+            self.count.fill_(count)
+            self._count_on_host = count
 
     def _default_count(self, rank: int, size: int) -> int:
         """Return this rank's part of the clock's `count`: of 11, four ranks take 3, 3, 3, 2."""
@@ -257,8 +269,11 @@ class Clock:
         return counters
 
     def _count_consumed(self, skip: Tensor, consumed: Tensor, unit: int) -> Tensor:
-        if_applied = torch.addcmul(self._applied_entry, self._consumed_entry, consumed)
-        self._counters.add_(torch.where(skip, self._if_skipped, if_applied))
+        assert self.count is not None
+        if consumed is not self.count:  # the sum over ranks
+            self._count_on_host = None
+            self.count.copy_(consumed)
+        self._counters.add_(torch.where(skip, self._if_skipped, self._if_applied))
         self._consumed.clamp_(max=MAX_CONSUMED)
         counters = self._counters.clone()  # before the step moves, for the same reason
         torch.div(self._consumed, unit, rounding_mode="floor", out=self._curve_step_row)
@@ -339,29 +354,25 @@ def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
     return Counters(updates, 0, curve_step=consumed // checked.unit, consumed=consumed)
 
 
-def _write_count(target: Tensor, count: Any) -> None:
-    """Write a count into an int64 scalar on the device, without synchronizing with it.
+def _check_count(count: Any, device: torch.device) -> Tensor | int:
+    """Return a count as an integer, or as a tensor if reading it would synchronize.
 
     Raises:
         TypeError: The count is not an integer.
         ValueError: A count on the host is negative or too large; or a tensor is not a scalar.
     """
     if isinstance(count, Tensor):
-        _check_tensor(count)
-        if target.is_cpu or not count.is_cpu:
-            # A count on the device is not read, so it is clamped, not rejected; on a CPU too, so
-            # that both devices train alike.
-            target.copy_(count.detach()).clamp_(0, MAX_COUNT)
-            return
+        if count.dtype.is_floating_point or count.dtype.is_complex or count.dtype == torch.bool:
+            raise TypeError(f"count is a tensor of {count.dtype}; it must be an integer")
+        if count.dim() != 0:
+            raise ValueError(
+                f"count is a tensor of shape {tuple(count.shape)}; it must be a scalar"
+            )
+        # Not read on a CPU either, so that both devices train alike.
+        if device.type == "cpu" or not count.is_cpu:
+            return count.detach()
         count = count.item()  # in host memory, so this does not synchronize
-    target.fill_(checks.in_range("count", count, 0, MAX_COUNT))
-
-
-def _check_tensor(count: Tensor) -> None:
-    if count.dtype.is_floating_point or count.dtype.is_complex or count.dtype == torch.bool:
-        raise TypeError(f"count is a tensor of {count.dtype}; it must be an integer")
-    if count.dim() != 0:
-        raise ValueError(f"count is a tensor of shape {tuple(count.shape)}; it must be a scalar")
+    return checks.in_range("count", count, 0, MAX_COUNT)
 
 
 class Hold:
@@ -373,22 +384,52 @@ class Hold:
         rules: At least one rule.
         curve: The curve that they hold.
         device: The device of the states.
+        is_compiled: True to compile the decision.
     """
 
-    def __init__(self, rules: Sequence[Rule], curve: Curve, device: torch.device) -> None:
+    def __init__(
+        self, rules: Sequence[Rule], curve: Curve, device: torch.device, *, is_compiled: bool
+    ) -> None:
         self._rules = rules
         self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
-        self._memory: list[tuple[Tensor, Tensor]] = []
-        """The integers and the floats of each rule's state: two tensors, each written at once."""
-        self._states: list[Any] = []
+        # The integers of all states, and their floats: each tensor is written at once.
+        fields = [value.dtype for state in initial_states(rules) for value in state]
+        self._integers = torch.zeros(fields.count(np.int32), dtype=torch.int32, device=device)
+        self._floats = torch.zeros(fields.count(np.float32), dtype=torch.float32, device=device)
+        self._states = self._unpack(self._integers, self._floats)
         """The same memory, as states of one scalar per field."""
-        for state in initial_states(rules):
-            num_integers = sum(value.dtype == np.int32 for value in state)
-            num_floats = len(state) - num_integers
-            integers = torch.zeros(num_integers, dtype=torch.int32, device=device)
-            floats = torch.zeros(num_floats, dtype=torch.float32, device=device)
-            self._memory.append((integers, floats))
-            self._states.append(type(state)(*integers.unbind(), *floats.unbind()))
+        self._decide: Callable[..., Tensor] = self._decide_and_write
+        if is_compiled:
+            self._decide = self._compile(device)
+
+    def _unpack(self, integers: Tensor, floats: Tensor) -> list[Any]:
+        """Return the states of the rules as views of their integers and floats."""
+        next_integer = iter(integers.unbind())
+        next_float = iter(floats.unbind())
+        states: list[Any] = []
+        for state in initial_states(self._rules):
+            fields: list[Tensor] = []
+            for value in state:
+                fields.append(next(next_integer if value.dtype == np.int32 else next_float))
+            states.append(type(state)(*fields))
+        return states
+
+    def _compile(self, device: torch.device) -> Callable[..., Tensor]:
+        """Compile `_decide`: some fifty operators on scalars become a kernel or two."""
+
+        def decide_hold(*arguments: Tensor) -> Tensor:
+            return self._decide_and_write(*arguments)
+
+        arguments = (
+            torch.zeros((), dtype=torch.int64, device=device),
+            torch.zeros((), dtype=torch.float32, device=device),
+            torch.zeros((), dtype=torch.bool, device=device),
+            torch.zeros_like(self._integers),
+            torch.zeros_like(self._floats),
+        )
+        # Dynamo cannot trace NumPy's rounding of the rules' constants. make_fx runs the function,
+        # and records the operators of torch alone.
+        return torch.compile(make_fx(decide_hold)(*arguments))
 
     def decide_hold(self, curve_step: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
         """Record the metric of an update, and decide whether to hold the curve at this step.
@@ -396,14 +437,21 @@ class Hold:
         Returns:
             A bool scalar, which must be ignored if the update is skipped; the states then stay.
         """
+        return self._decide(curve_step, metric.float(), skip, self._integers, self._floats)
+
+    def _decide_and_write(
+        self, curve_step: Tensor, metric: Tensor, skip: Tensor, integers: Tensor, floats: Tensor
+    ) -> Tensor:
         is_flat = (self._flat_starts == curve_step).any()
-        states, is_held = decide(torch, self._rules, self._states, is_flat, metric.float())
-        for (integers, floats), state in zip(self._memory, states, strict=True):
-            num_integers = len(integers)
-            new_integers = torch.stack(state[:num_integers])
-            new_floats = torch.stack(state[num_integers:])
-            integers.copy_(torch.where(skip, integers, new_integers))
-            floats.copy_(torch.where(skip, floats, new_floats))
+        states = self._unpack(integers, floats)
+        states, is_held = decide(torch, self._rules, states, is_flat, metric)
+        new_integers: list[Tensor] = []
+        new_floats: list[Tensor] = []
+        for state in states:
+            for value in state:
+                (new_floats if value.is_floating_point() else new_integers).append(value)
+        integers.copy_(torch.where(skip, integers, torch.stack(new_integers)))
+        floats.copy_(torch.where(skip, floats, torch.stack(new_floats)))
         return is_held
 
     def read_states(self) -> States:

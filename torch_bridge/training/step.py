@@ -107,7 +107,7 @@ class TrainStep:
         max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
         on_nonfinite: `"skip"` the update, or `"raise"` an error, which synchronizes with the device
             in every update.
-        compile: Compile `loss_fn` with `torch.compile`.
+        compile: Compile `loss_fn`, and the decision of hold rules, with `torch.compile`.
         cuda_graph: Capture the whole update in a CUDA graph, one for each shape of batch.
         carry: The initial recurrent state, any pytree of tensors: `loss_fn(model, batch, carry)`
             then returns (loss or pair, new carry).
@@ -224,6 +224,7 @@ class TrainStep:
             checked_clock,
             initial_updates=updates_before,
             is_captured=cuda_graph,
+            is_compiled=compile,
         )
         self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
         self._steppers = OptimizerSteppers(

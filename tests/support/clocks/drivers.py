@@ -177,7 +177,7 @@ class Eager(Driver):
         given = {"count": count} if self.counts_data else {"value": metric}
         updates, self.state = self.transform.update(jnp.ones(2), self.state, **given)
         lr = self.state.learning_rate
-        assert lr.dtype == jnp.result_type(float)
+        assert lr.dtype == jnp.float32
         assert (updates == -lr.astype(updates.dtype)).all()
         return float(lr)
 
