@@ -107,7 +107,7 @@ def _place_in(draw: st.DrawFn, question: dict[str, Any]) -> _Place:
 
 def _keys_of(holder: Any) -> list[Any]:
     if isinstance(holder, dict):
-        return list(holder) or ["x"]
+        return list(cast("dict[str, Any]", holder)) or ["x"]
     return list(range(len(holder))) or [0]
 
 
