@@ -1,4 +1,4 @@
-"""Sections with files and commands: run in an empty folder, the commands print what the page shows.
+"""Sections with files and commands: run twice in one folder, the commands print what the page shows.
 
 Programs and their configurations are files, named in their first line. A section is skipped without the
 packages that it imports; `.ci/run` installs all of them.
@@ -45,14 +45,17 @@ def imported_packages(section: Section) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def run_section(section: Section, folder: Path) -> str:
-    """Write the section's files, run its commands, and return what they print to standard output."""
+def write_files(section: Section, folder: Path) -> None:
     for block in section.blocks:
         if block.file:
             (folder / block.file).parent.mkdir(exist_ok=True)
             (folder / block.file).write_text(block.code, encoding="utf-8")
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(SITE_CUSTOMIZE, encoding="utf-8")
+
+
+def run_section(section: Section, folder: Path) -> str:
+    """Run the section's commands, and return what they print to standard output."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(ROOT)]),
         "PYTHONUTF8": "1",
@@ -74,6 +77,12 @@ def run_section(section: Section, folder: Path) -> str:
         assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
         printed += ended.stdout
     return printed
+
+
+def written_by_commands(folder: Path, before: set[Path]) -> set[Path]:
+    """Return the new files, without Python's caches and the settings of tools."""
+    files = {path for path in set(folder.rglob("*")) - before if path.is_file()}
+    return {path for path in files if not {"__pycache__", "home"} & set(path.relative_to(folder).parts)}
 
 
 def assert_in_tensorboard(folder: Path, name: str, values: list[tuple[int, float]]) -> None:
@@ -164,9 +173,14 @@ def test_commands_print_the_output_on_the_page(section: Section, tmp_path: Path)
     missing = [package for package in imported_packages(section) if find_spec(package) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}: pip install -e '.[test-all,config]'")
+    write_files(section, tmp_path)
+    before = set(tmp_path.rglob("*"))
     printed = run_section(section, tmp_path)
     shown = "".join(block.code for block in section.blocks if block.language == "text")
     if shown or section.heading not in CHECKS:
         assert printed == shown
     if check := CHECKS.get(section.heading):
         check(tmp_path, printed)
+    if written_by_commands(tmp_path, before):
+        # They find the files of their first run.
+        assert run_section(section, tmp_path) == printed

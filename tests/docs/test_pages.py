@@ -1,7 +1,8 @@
 """Every section of the README and of the pages in `docs/` runs as a program, and every link resolves.
 
 A section is everything under a second-level heading. Its Python blocks run from top to bottom, after the
-blocks before the first such heading of the page. `tests/trainers/` runs the programs that resume.
+blocks before the first such heading of the page. A program that writes files runs a second time in the same
+folder. `tests/trainers/` runs the programs that resume.
 """
 
 import ast
@@ -35,6 +36,9 @@ IGNORED_WARNINGS = {
 }
 """Warnings that a library causes in its own code, or that the page announces, by heading."""
 
+CODE_WIDTH = 88
+"""The characters in a line of a code block of the README that GitHub shows without a scroll bar."""
+
 FIGURES_DIFFER = {"Train in JAX", "Train in PyTorch", "The same bits everywhere"}
 """Headings of programs that print losses or times, which depend on the machine."""
 
@@ -53,16 +57,8 @@ def run_commands(commands):
     return subprocess.run(commands, shell=True, check=True, capture_output=True, encoding="utf-8").stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("program", list(program_parameters()))
-def test_sections_run(program, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)  # programs save files here
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("PYTHONUTF8", "1")
-    file = tmp_path / "program.py"
-    file.write_text(program.code, encoding="utf-8")
-    runpy.run_path(str(file), run_name="__main__")
-    printed = capsys.readouterr().out
+def assert_prints_what_it_shows(program, printed):
+    """Check what a program printed, and what the commands of its section print."""
     others = assert_printed(program.code, printed)  # the lines that no comment shows
     if program.shown:
         commanded = "".join(run_commands(commands) for commands in program.commands)
@@ -73,11 +69,32 @@ def test_sections_run(program, tmp_path, monkeypatch, capsys):
         assert shown in possible
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("program", list(program_parameters()))
+def test_sections_run(program, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)  # programs save files here
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONUTF8", "1")
+    file = tmp_path / "program.py"
+    file.write_text(program.code, encoding="utf-8")
+    runpy.run_path(str(file), run_name="__main__")
+    assert_prints_what_it_shows(program, capsys.readouterr().out)
+    if list(tmp_path.iterdir()) != [file]:
+        # It finds the files of its first run, and overwrites them or resumes.
+        runpy.run_path(str(file), run_name="__main__")
+        assert_prints_what_it_shows(program, capsys.readouterr().out)
+
+
 def test_readme_prints_what_it_shows(capsys):
     introduction, *rest = sections(README)
     shown = "".join(block.code for block in introduction.blocks if block.language == "text")
     exec(introduction.python() + "".join(section.python() for section in rest), {})
     assert capsys.readouterr().out == shown + "True\n"
+
+
+def test_readme_code_fits_the_box_on_github():
+    code = "".join(block.code for section in sections(README) for block in section.blocks)
+    assert [line for line in code.splitlines() if len(line) > CODE_WIDTH] == []
 
 
 @pytest.mark.slow

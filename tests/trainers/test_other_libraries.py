@@ -1,6 +1,7 @@
 """The program for each other library uses the curve's learning rates, and resumes.
 
-Each runs once without interruption, and once killed and started again. A program whose library is not
+Each runs once without interruption, and once killed and started again. A program that has finished makes no
+update when it is started again. A program whose library is not
 installed is skipped; `.[libraries]` installs some of them.
 """
 
@@ -63,7 +64,7 @@ for epoch in range(begin, EPOCHS):
         loss.backward()
         optimizer.step()
     torch.save([epoch + 1, *(part.state_dict() for part in parts)], saved)
-print("final loss", loss.item())
+print("final loss", nn.functional.mse_loss(model(inputs), targets).item())
 """,
 }
 """The reader's own program, with ... in place of the lines on the page; else the page has all of it."""
@@ -128,6 +129,8 @@ def test_program_uses_the_curve_and_resumes(case: Case, tmp_path: Path) -> None:
     expected = [lr for lr in EXPECTED for _ in range(case.recorded)]
     used, trained = run(case, tmp_path / "uninterrupted")
     assert used == expected
+    used, _ = run(case, tmp_path / "uninterrupted")
+    assert used == []
     killed_after = KILLED_AFTER * case.recorded
     used, _ = run(case, tmp_path / "resumed", killed_after=killed_after)
     assert used == expected[:killed_after]

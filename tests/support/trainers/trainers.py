@@ -115,7 +115,8 @@ def run_and_resume(
 ) -> tuple[tuple[ProgramRun, Recorded], tuple[ProgramRun, Recorded]]:
     """Run a program once in full and once interrupted and resumed; return both with their records.
 
-    Checks that the loss falls, and that the resumed run prints the last lines of the full one.
+    Checks that the loss falls, that the resumed run prints the last lines of the full one, and that a
+    finished program makes no update when it is started again in its folder.
     """
     for name in ("whole", "interrupted"):
         (folder / name).mkdir(exist_ok=True)  # ranks may share it
@@ -123,6 +124,7 @@ def run_and_resume(
         uninterrupted = train(heading, folder / "whole", changes=changes)
     lines = len(uninterrupted.lines)
     assert losses(uninterrupted.lines)[-1] < losses(uninterrupted.lines)[0]
+    assert train(heading, folder / "whole", changes=changes).lines == []
     with record():
         interrupted = train(heading, folder / "interrupted", changes=changes, interrupt_after=lines // 2 + 1)
     assert interrupted.lines == uninterrupted.lines[: lines // 2 + 1]
