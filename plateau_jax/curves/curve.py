@@ -555,7 +555,9 @@ def stack(curves: Iterable[AnyCurve]) -> Segments:
     curves need is zero for the others.
 
     Args:
-        curves: At least one curve, or mapping that `Curve.from_dict` reads.
+        curves: At least one curve, or mapping that `Curve.from_dict` reads. The step that
+            `multiplier` gets counts the same for all: updates, or, for curves from
+            `BatchPlan.scale`, their unit of samples or tokens.
 
     Returns:
         One table, a pytree of int32 arrays.

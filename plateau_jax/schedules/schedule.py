@@ -34,8 +34,8 @@ def multiplier(table: Segments, step: Any) -> jax.Array:
 
     Args:
         table: `curve.table`, int32 arrays of shape (rows,).
-        step: A step of the curve: an update, or `unit` samples or tokens for a curve from
-            `BatchPlan.scale`. An integer, or an integer array of any shape and dtype.
+        step: An integer, or an integer array of any shape and dtype. It counts updates, or, for a
+            curve from `BatchPlan.scale`, its unit of samples or tokens.
 
     Returns:
         float32 in [0, 1] of the same shape as `step`, with x64 on or off.

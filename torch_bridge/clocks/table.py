@@ -31,7 +31,8 @@ def multiplier(table: Segments, step: Tensor) -> Tensor:
     Args:
         table: `tensors(curve.table, device)`: int32 of shape (rows,), on the device of the step;
             for a table from `stack`, of shape (curves, rows).
-        step: A tensor of integers, of any shape and dtype. Below 0 it counts as 0.
+        step: A tensor of integers, of any shape and dtype. Below 0 it counts as 0. It counts
+            updates, or, for a curve from `BatchPlan.scale`, its unit of samples or tokens.
 
     Returns:
         float32 in [0, 1], of the shape of `step`; for a table from `stack`, of shape (curves,) +
