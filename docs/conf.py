@@ -13,7 +13,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "sphinx_reredirects",
 ]
 exclude_patterns = ["pictures"]
 default_role = "code"  # docstrings write `name`, as Markdown does
@@ -25,33 +24,6 @@ smartquotes = False  # it would turn the -- of an option into a dash
 # doctests.
 copybutton_selector = ".highlight-python pre, .highlight-py pre, .highlight-sh pre, .doctest pre"
 copybutton_exclude = ".linenos, .gp, .go"
-
-# Old addresses lead to the pages that have their contents now.
-redirects = {
-    "numbers": "how_it_works.html",
-    "trainers": "pytorch.html",
-    "trainer_configuration": "pretraining.html",
-    "faster": "speed.html",
-    "hardware": "speed.html",
-    "costs": "speed.html",
-    **{
-        f"troubleshooting/{old}": "../troubleshooting.html"
-        for old in ("installing", "learning_rate", "loss", "processes", "resuming", "speed")
-    },
-    "other_schedulers/index": "../other_schedulers.html",
-    "other_schedulers/pytorch": "../other_schedulers.html#torch",
-    **{
-        f"other_schedulers/{old}": f"../other_schedulers.html#{old.replace('_', '-')}"
-        for old in ("transformers", "timm", "optax", "composer", "cosine_plateau_scheduler")
-    },
-    **{
-        f"other_schedulers/{old}": f"../trainer_schedules.html#{old.replace('_', '-')}"
-        for old in (
-            *("torchtitan", "megatron_lm", "olmo_core", "litgpt", "nanotron", "lingua", "maxtext"),
-            *("levanter", "nanogpt", "nanochat", "modded_nanogpt", "dinov2", "open_clip"),
-        )
-    },
-}
 
 html_theme = "furo"
 repository = "https://address.example/plateau-jax"

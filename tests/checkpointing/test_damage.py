@@ -57,7 +57,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "later format": (
         lambda folder: _sign(folder, format="torch_bridge 3"),
-        f"{MANIFEST} has the format 'torch_bridge 3', and not 'torch_bridge 2'",
+        f"{MANIFEST} has the format 'torch_bridge 2', and not 'torch_bridge 1'",
     ),
     "file of rank 1": (
         lambda folder: _sign(folder, files={TENSORS: "0" * 64, "rank-1.safetensors": "0" * 64}),

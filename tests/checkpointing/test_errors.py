@@ -5,7 +5,6 @@ import warnings
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -31,14 +30,6 @@ class Pair(NamedTuple):
 
 class Point:
     """A class of the user, as an element of a set or as a key."""
-
-
-def earlier(name: str) -> Path:
-    """Return the directory of a run of an earlier version that has a file of this name."""
-    directory = Path(mkdtemp())
-    (directory / name).parent.mkdir(parents=True)
-    (directory / name).touch()
-    return directory
 
 
 def nested() -> Tensor:
@@ -111,10 +102,6 @@ ARGUMENTS: list[Row] = [
         for row in each(call, [(1, 2), Part], TypeError, "odd = ", "state_dict and load_state_dict")
     ),
     (lambda here: Checkpoints(here / "10"), ValueError, "/10 is itself a checkpoint", "directory of the run"),
-    (lambda: Checkpoints(earlier("30/rank-0.json")), ValueError, "/30 was saved in an earlier format",
-     "0.2.0"),
-    (lambda: Checkpoints(earlier("30.1/0/manifest.json")), ValueError,
-     "/30.1 was saved in an earlier format"),
     (lambda checkpoints: checkpoints.save(1), ValueError, "no parts"),
     (lambda checkpoints: checkpoints.save(1, **{"../up": []}), ValueError, "'../up'", "variable name"),
     (lambda checkpoints: checkpoints.save(1, __metadata__=Part(1)), ValueError, "'__metadata__'"),

@@ -118,7 +118,7 @@ def test_every_route_gives_the_same_curve(route, case):
 @given(arguments(), st.randoms())
 def test_equality_ignores_order_and_number_types(chosen, random):
     curve = build(chosen)
-    # Dictionaries of earlier versions lack the newer arguments.
+    # A dictionary may lack arguments, which then have their defaults.
     written = json.loads(json.dumps(chosen))
     assert Curve.from_dict(written) == PlateauCurve.from_dict(written) == curve
     shuffled = {

@@ -396,7 +396,7 @@ def test_state_loads_under_every_wrapper(tmp_path: Path, wrap_saved: Any) -> Non
     assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization
     expected, state = whole(plain), step.state_dict()
     assert plain.keys() == state["model"].keys() == Module(1).state_dict().keys()
-    # An earlier version has saved it under the wrapper's names.
+    # A state may have the wrapper's names, as `model.state_dict()` has them.
     named = whole(saved.state_dict())
     step_over(again).load_state_dict({**state, "model": named})
     assert equal_trees(whole(plain_state(again)), expected)

@@ -58,31 +58,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def files(site: Path) -> dict[str, BeautifulSoup]:
-    """All HTML files by their paths in the site."""
-    paths = [path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
-    return {
-        path.relative_to(site).as_posix(): BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
-        for path in paths
-    }
-
-
-@pytest.fixture(scope="module")
-def html(files: dict[str, BeautifulSoup]) -> dict[str, BeautifulSoup]:
-    """The pages, without old addresses."""
-    return {file: page for file, page in files.items() if page.select_one("article")}
-
-
-def test_old_addresses_lead_to_pages(
-    site: Path, files: dict[str, BeautifulSoup], html: dict[str, BeautifulSoup]
-) -> None:
-    old_addresses = files.keys() - html.keys()
-    assert {"trainers.html", "troubleshooting/resuming.html", "other_schedulers/timm.html"} <= old_addresses
-    for old in old_addresses:
-        target = urlsplit(str(files[old].select_one("meta")["content"]).partition("url=")[2])
-        file = (site / old).parent.joinpath(target.path).resolve().relative_to(site.resolve()).as_posix()
-        new = html[file]
-        assert not target.fragment or new.find(id=target.fragment), old
+def html(site: Path) -> dict[str, BeautifulSoup]:
+    """The pages, by their paths in the site."""
+    pages: dict[str, BeautifulSoup] = {}
+    for path in sorted(site.rglob("*.html")):
+        if "_static" not in path.parts:
+            page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+            pages[path.relative_to(site).as_posix()] = page
+    return pages
 
 
 @pytest.fixture(scope="module")

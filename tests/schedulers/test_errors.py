@@ -256,11 +256,9 @@ RUNNING: list[tuple[str, Row]] = [
     *of("scheduler", *each(
         lambda part, state, value: part.load_state_dict(state | value),
         [{"last_epoch": 7}, {"base_lrs": None}, {"base_lrs": [0.1]}, {"_last_lr": 1}], ValueError)),
-    # States of earlier versions, and of schedulers without a peak.
+    # States of schedulers without a peak.
     *of(
         "scheduler",
-        (lambda part, state: part.load_state_dict(without(state, "records") | {"curves": []}), ValueError,
-         "an earlier version", "last_epoch=state['clock'] - 1"),
         (lambda part: part.load_state_dict(state_of(CyclicLR, 0.1, 0.5)),
          ValueError, "base_lrs are not the peaks", "last_epoch=-1), and then", "scheduler.set_peak(peak)"),
         (lambda part: part.load_state_dict(state_of(OneCycleLR, 0.1, 9)),
@@ -268,8 +266,6 @@ RUNNING: list[tuple[str, Row]] = [
     ),
     *of(
         "follower",
-        (lambda part, state: part.load_state_dict(without(state, "records") | {"curves": []}), ValueError,
-         "an earlier version", "step(state['clock'])"),
         (lambda part, state: part.load_state_dict(state | {"base_values": None}), ValueError, "state_dict"),
     ),
     *of(

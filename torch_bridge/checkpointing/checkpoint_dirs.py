@@ -7,7 +7,7 @@ checkpoint of the same step is removed afterwards. So a directory under its fina
 The manifest ends with the SHA-256 of all bytes before that entry. It is a single line; the line
 breaks are added here for reading:
 
-    {"format": "torch_bridge 2", "step": 30, "save_index": 7, "world_size": 2,
+    {"format": "torch_bridge 1", "step": 30, "save_index": 7, "world_size": 2,
      "parts": {"step": "state", "progress": "dict"},
      "files": {"rank-0.safetensors": "91ab…", "rank-1.safetensors": "c0de…"}, "sha256": "5e0c…"}
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "checkpoint.json"
-_FORMAT = "torch_bridge 2"
+_FORMAT = "torch_bridge 1"
 _COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
 _TEMPORARY_NAME = re.compile(r"\.[0-9]+\.[0-9a-f]{32}\.(partial|removed)")
 _LISTING_ATTEMPTS = 10  # while another process changes the directory
@@ -123,20 +123,11 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
 
 
 def check_run_directory(directory: Path) -> None:
-    """Raise a ValueError for a checkpoint's own directory, and for one with an earlier format."""
+    """Raise a ValueError for a checkpoint's own directory."""
     if (directory / MANIFEST).exists():
         raise ValueError(
             f"{directory} is itself a checkpoint: pass the directory of the run, {directory.parent}"
         )
-    for path in _entries(directory):
-        if _COMPLETE_NAME.fullmatch(path.name) is None:
-            continue
-        if (path / "rank-0.json").exists() or (path / "0" / "manifest.json").exists():
-            raise ValueError(
-                f"{path} was saved in an earlier format. plateau-jax 0.2.0, or the development "
-                "version that saved it, reads it: continue that run there, or pass a different "
-                "directory"
-            )
 
 
 def create_partial(path: Path) -> None:

@@ -73,7 +73,7 @@ class Checkpoints:
     Raises:
         NotADirectoryError: The directory is a file or a broken link, or lies in one.
         TypeError, ValueError: `keep` is not a positive integer; the directory is itself a
-            checkpoint, or has checkpoints in the format of an earlier version.
+            checkpoint.
 
     >>> import tempfile, torch
     >>> from torch_bridge import Checkpoints

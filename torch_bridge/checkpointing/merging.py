@@ -116,7 +116,7 @@ def _groups(names: Sequence[str], current: Mapping[str, Tensor]) -> Generator[li
 def _means(sources: Sequence[_Source], names: Sequence[str], targets: Targets) -> dict[str, Tensor]:
     """Return the mean of some tensors, in the dtype of the sum."""
     sums: dict[str, Tensor] = {}
-    # The last one comes first, as in earlier versions: a different order would change the bits.
+    # Always in this order, because a different one would change the bits.
     for source in (sources[-1], *sources[:-1]):
         if source.weight == 0:
             continue  # 0 · infinity is NaN

@@ -223,10 +223,8 @@ def read_structure(name: str, content: Tensor) -> Any:
     record: Any = torch.load(
         io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True
     )
-    names: list[str] = record["names"]
-    # Checkpoints of earlier versions have no wrapped tensors.
-    wrapped = record.get("wrapped", [None] * len(names))
-    stored = zip(names, record["kinds"], record["placements"], wrapped, strict=True)
+    columns = record["kinds"], record["placements"], record["wrapped"]
+    stored = zip(record["names"], *columns, strict=True)
 
     def restore_leaf(_: str, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.is_meta:

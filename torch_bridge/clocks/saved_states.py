@@ -54,17 +54,12 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
 def _problem_of(state_dict: Any, error: Exception) -> str:
     if not isinstance(error, KeyError):
         return str(error)
-    # The most likely mistakes get a message that says more than which entry is missing.
+    # The most likely mistake gets a message that says more than which entry is missing.
     if error.args == ("last_epoch",) and "applied" in state_dict:
         return (
             "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build "
             "lambda_lr(optimizer, curve, last_epoch=state['curve_step'] - 1); with clock=, see "
             "docs/training_step.md, From a TrainStep to a scheduler"
-        )
-    if error.args == ("records",) and "curves" in state_dict:
-        return (
-            "it was saved by an earlier version, whose states are not read. Build the follower "
-            "while the groups have their initial values, and call step(state['clock'])"
         )
     return f"it has no {error}"
 
@@ -283,13 +278,6 @@ def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
     is_torchs = "_get_lr_called_within_step" in state_dict or "_schedulers" in state_dict
     if "records" in state_dict and not is_torchs:
         return state_dict
-    if "curves" in state_dict and not is_torchs:
-        raise ValueError(
-            "state_dict was saved by an earlier version, whose states are not read: load the "
-            "optimizer's state, and continue at the saved step, lambda_lr(optimizer, curve, "
-            "last_epoch=state['clock'] - 1); if it had unit=n, add clock=DataClock(n, count=n), "
-            "and pass count= to each step()"
-        )
     return _read_foreign_state(state_dict)
 
 

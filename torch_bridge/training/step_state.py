@@ -185,11 +185,6 @@ def _check_keys(current: TrainStepState, saved: Any) -> None:
             "initial_updates=state['last_epoch']); with clock=, see docs/training_step.md, From a "
             "TrainStep to a scheduler, and back"
         )
-    elif "curves" in keys:
-        advice = (
-            "it was saved by an earlier version, whose states are not read. Load its 'model' and "
-            "'optimizer', then build TrainStep(..., initial_updates=state['clock'])"
-        )
     raise ValueError(f"state_dict is not the state of a TrainStep: {advice}")
 
 
