@@ -269,14 +269,16 @@ def on_gpu(rounds: int, calls: int) -> None:
         calls=max(1, calls // 10),
     )
     batch = batch_for("cuda", 64, 256)
-    in_a_graph = partial(train_step, device="cuda", cuda_graph=True)
+    captured_step = partial(train_step, device="cuda", cuda_graph=True)
     compare(
         "small MLP, captured",
         {
-            "TrainStep": in_a_graph(mlp(256, 3)),
-            "TrainStep, a hold rule": in_a_graph(mlp(256, 3), clock=HOLD),
-            "TrainStep, compiled": in_a_graph(mlp(256, 3), compile=True),
-            "TrainStep, compiled, a hold rule": in_a_graph(mlp(256, 3), compile=True, clock=HOLD),
+            "TrainStep": captured_step(mlp(256, 3)),
+            "TrainStep, a hold rule": captured_step(mlp(256, 3), clock=HOLD),
+            "TrainStep, compiled": captured_step(mlp(256, 3), compile=True),
+            "TrainStep, compiled, a hold rule": captured_step(
+                mlp(256, 3), compile=True, clock=HOLD
+            ),
             "TrainStep, a clock of samples": counting_samples(mlp(256, 3), "cuda", cuda_graph=True),
             "TrainStep, eager": train_step(mlp(256, 3), "cuda"),
             "TrainStep, eager, a clock of samples": counting_samples(mlp(256, 3), "cuda"),

@@ -19,19 +19,18 @@ _HALF = Level("0.5")
 
 
 class _Phase(NamedTuple):
-    """The updates with one batch."""
+    """Consecutive updates with the same batch."""
 
-    updates: int
-    """Number of earlier updates."""
-    consumed: int
-    """Samples or tokens of all earlier updates."""
+    earlier_updates: int
+    consumed_earlier: int
+    """Samples or tokens of the earlier updates."""
     batch: int
 
     def updates_to_reach(self, total: int) -> int:
-        """Return the least number of updates of this phase after which `total` is consumed."""
+        """Return how many updates of this phase it takes to consume `total` in all."""
         # A division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up to
         # 28. It is negative if the previous batch has already passed the total.
-        return max(0, -((self.consumed - total) // self.batch))
+        return max(0, -((self.consumed_earlier - total) // self.batch))
 
 
 @storable
@@ -107,8 +106,8 @@ class BatchPlan:
         total = checks.at_least("total", total, 0)
         updates = 0
         for phase in self._phases():
-            if phase.consumed < total:
-                updates = phase.updates + phase.updates_to_reach(total)
+            if phase.consumed_earlier < total:
+                updates = phase.earlier_updates + phase.updates_to_reach(total)
         return updates
 
     def consumed(self, updates: int) -> int:
@@ -127,12 +126,13 @@ class BatchPlan:
         updates = checks.at_least("updates", updates, 0)
         consumed = 0
         for phase in self._phases():
-            if phase.updates <= updates:
-                consumed = phase.consumed + (updates - phase.updates) * phase.batch
+            if phase.earlier_updates <= updates:
+                of_phase = (updates - phase.earlier_updates) * phase.batch
+                consumed = phase.consumed_earlier + of_phase
         return consumed
 
     def _phases(self) -> list["_Phase"]:
-        """Return a phase for each pair; it has no update if the previous batch passes its end."""
+        """Return one phase per pair. It is empty if the previous batch passes its end."""
         phases: list[_Phase] = []
         updates = 0
         consumed = 0
@@ -282,11 +282,12 @@ class BatchPlan:
 
         Args:
             micro_batch: Samples or tokens of one micro-batch in one process.
-            processes: Number of processes that share a batch.
+            processes: Number of processes that share a batch; 1 if `micro_batch` counts all
+                devices, as under `jit`.
 
         Returns:
-            A function of the number of updates so far, an int32 scalar of JAX, traced or not. Its
-            result is an int32 scalar. Updates from 2³¹ on are outside its range.
+            A function of the number of updates so far, a JAX or NumPy int32 array of any shape,
+            traced or not. Its result is an int32 array of the same shape.
 
         Raises:
             TypeError, ValueError: As for `check`.
@@ -302,10 +303,10 @@ class BatchPlan:
         changes: list[int] = []
         previous = 0
         for phase in self._phases():
-            if phase.updates > checks.MAX_STEP:  # optax counts updates in int32
+            if phase.earlier_updates > checks.MAX_STEP:  # optax counts updates in int32
                 break
             micro_batches = phase.batch // (micro_batch * processes)
-            starts.append(phase.updates)
+            starts.append(phase.earlier_updates)
             changes.append(micro_batches - previous)
             previous = micro_batches
         return partial(_sum_until, np.array(starts, np.int32), np.array(changes, np.int32))
@@ -356,9 +357,11 @@ class BatchPlan:
         return cls(arguments["pairs"])
 
 
-def _sum_until(starts: NDArray[np.int32], changes: NDArray[np.int32], update: Any) -> Any:
-    """Return the sum of the changes at updates so far, as int32 also under strict promotion."""
-    return (update >= starts).astype(np.int32) @ changes
+def _sum_until(starts: NDArray[np.int32], changes: NDArray[np.int32], updates: Any) -> Any:
+    """Return, for each number of updates, the sum of the changes that start at or before it."""
+    # A sum, not an index, because this file does not import JAX; int32 throughout, for strict
+    # promotion. With starts 0, 20 and changes 2, 2, update 19 gives 2 and update 20 gives 4.
+    return (updates[..., None] >= starts).astype(np.int32) @ changes
 
 
 def _micro_batches_of(batch: int, label: str, micro_batch: int, processes: int) -> int:

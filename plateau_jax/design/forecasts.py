@@ -38,7 +38,7 @@ _MAX_DRAWN = 600
 """The most logged losses of a run that the page draws."""
 
 _MAX_LINES = 100_000
-"""The most lines of a log. Those of a log without a curve take ten seconds."""
+"""The most lines of a log. Without a curve, a log of this length takes ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ def _check_lines(name: str, text: str) -> None:
     count = sum(1 for _ in io.StringIO(text, newline=None))
     if count > _MAX_LINES:
         raise ValueError(
-            f"{name} has {count} lines, and a log may have {_MAX_LINES}. Log the loss less often"
+            f"{name} has {count} lines; this page reads at most {_MAX_LINES}. Keep every tenth "
+            "line, for example"
         )
 
 

@@ -65,7 +65,7 @@ def _items_of(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def parse_fields(cls: type[_Fields], value: Any, path: Path = ()) -> _Fields:
-    """Build a dataclass from a mapping with its fields, after checking their types.
+    """Build a dataclass from an object with its fields, after checking their types.
 
     A field has the type bool, int, str, dict or Any, a list of a type, or a dataclass; or one of
     these and None. A value that is None counts as left out. Other keys are ignored.
@@ -75,7 +75,7 @@ def parse_fields(cls: type[_Fields], value: Any, path: Path = ()) -> _Fields:
             begins with its path.
     """
     if not isinstance(value, Mapping):
-        raise TypeError(checks.must(path, value, "be a mapping"))
+        raise TypeError(checks.must(path, value, "be an object"))
     given = cast("Mapping[str, Any]", value)
     types = get_type_hints(cls)
     values: dict[str, Any] = {}
@@ -89,10 +89,10 @@ def parse_fields(cls: type[_Fields], value: Any, path: Path = ()) -> _Fields:
 
 
 _REQUIREMENTS = {
-    bool: "be a bool",
+    bool: "be true or false",
     str: "be a string",
     list: "be a list",
-    dict: "be a mapping",
+    dict: "be an object",
 }
 
 

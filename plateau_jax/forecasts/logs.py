@@ -144,7 +144,7 @@ def _finite_losses(table: LogTable, column: str) -> list[tuple[int, float]]:
 def _without_zeros(
     table: LogTable, losses: Sequence[tuple[int, float]]
 ) -> Sequence[tuple[int, float]]:
-    """Return the losses that are not 0, if there are any; warn of the others.
+    """Leave out losses of 0 with a warning, unless every loss is 0.
 
     Some loggers write 0 at steps without an evaluation.
     """

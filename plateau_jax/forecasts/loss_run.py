@@ -256,7 +256,7 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
     wrong = np.flatnonzero(~(np.isfinite(rounded) & (rounded > 0)))
     if wrong.size:
         index = int(wrong[0])
-        requirement = "be finite and positive, also as a float32"
+        requirement = "be finite and positive as a float32"
         raise ValueError(checks.must(("losses", index), float(array[index]), requirement))
     array.flags.writeable = False
     return array

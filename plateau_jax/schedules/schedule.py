@@ -20,9 +20,6 @@ from plateau_jax.validation.checks import MAX_STEP
 
 _JAX = Operations.of(jnp)
 
-_DIGITS = np.finfo(np.float32).nmant
-"""The number of binary digits of a float32 behind the first."""
-
 
 def multiplier(table: Segments, step: Any) -> jax.Array:
     """Return the multiplier of a table at each step, as a pure function.
@@ -78,7 +75,7 @@ def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Arra
 
     The schedule is a pure function. It works under every JAX transformation, such as `jit`, `vmap`
     and `scan`; an eager call is a single jitted call. Schedules with equal curves and peaks are
-    equal and have the same hash; they can be pickled.
+    equal and have the same hash; they can be pickled. One with a traced peak equals only itself.
 
     Args:
         curve: The curve, or a mapping that `Curve.from_dict` reads.
@@ -106,15 +103,15 @@ def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Arra
     curve = as_curve("curve", curve)
     if curve.unit is not None:
         raise ValueError(
-            f"a step of this curve is {curve.unit} samples or tokens, because it is from "
-            "BatchPlan.scale, but an optax schedule gets a number of updates: end the chain with "
-            "scale_by_curve(curve, peak_value), and pass count= to each update"
+            f"curve is from BatchPlan.scale: a step is {curve.unit} samples or tokens, but optax "
+            "calls a schedule with the number of updates. Use scale_by_curve(curve, peak_value) at "
+            "the end of the chain, and pass count= to each update"
         )
-    return Schedule(curve, check_peak(peak_value))
+    return CurveSchedule(curve, check_peak(peak_value))
 
 
-class Schedule:
-    """The learning rates of a curve of any unit, with a checked peak."""
+class CurveSchedule:
+    """The schedule of a curve, whose unit and peak its callers have checked."""
 
     def __init__(self, curve: Curve, peak: Any) -> None:
         # Decoded once, in NumPy, so that every trace takes the finished table as a constant.
@@ -139,10 +136,11 @@ class Schedule:
         return self._learning_rate(_check_steps(step), self._peak)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Schedule):
+        if not isinstance(other, CurveSchedule):
             return NotImplemented
         if isinstance(self._peak, Tracer) or isinstance(other._peak, Tracer):
-            return self is other  # tracers have no values to compare
+            # `==` of tracers is traced too, and `jit` compares static arguments.
+            return self is other
         return (self._curve, self._peak) == (other._curve, other._peak)
 
     def __hash__(self) -> int:
@@ -152,7 +150,7 @@ class Schedule:
         return f"optax_schedule({self._curve!r}, {self._peak!s})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Schedule, (self._curve, self._peak)
+        return CurveSchedule, (self._curve, self._peak)
 
 
 def _call_on_mesh(evaluate: Any, step: Any, *arguments: Any) -> jax.Array:
@@ -176,23 +174,28 @@ def _evaluate(table: DecodedTable, step: Any) -> jax.Array:
 
 
 def check_peak(value: Any) -> Any:
-    """Return the peak as float32; a traced peak is returned unchanged."""
+    """Check a peak, and round it to float32; a traced peak is returned unchanged."""
     value = unwrap_array(value)
-    dtype = getattr(value, "dtype", np.float32)
-    # Hyperparameters that optax injects get the dtype of the parameters, unless told otherwise.
-    # bfloat16 rounds a peak by up to 0.4 %, and float16 rounds 1e-7 to 1.2e-7.
-    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
-    is_coarse = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).nmant < _DIGITS
-    if is_complex or is_coarse:
-        advice = (
-            f"be a real scalar of at least the precision of float32, not {dtype}. To inject it, "
-            "write optax.inject_hyperparams(..., hyperparam_dtype=jnp.float32)"
-        )
-        raise TypeError(checks.must("peak_value", value, advice))
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        _check_precision(value)
     if not isinstance(value, Tracer):
         return checks.peak("peak_value", value)
     check_real_scalar("peak_value", value)
     return value
+
+
+def _check_precision(peak: Any) -> None:
+    """Raise a TypeError if the dtype is complex, or a float of less precision than float32."""
+    dtype = peak.dtype
+    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+    is_float = jnp.issubdtype(dtype, jnp.floating)
+    if is_complex or (is_float and jnp.finfo(dtype).nmant < jnp.finfo(jnp.float32).nmant):
+        # optax injects hyperparameters in the dtype of the parameters unless told otherwise.
+        requirement = (
+            f"be a real scalar of at least the precision of float32, not {dtype}. If "
+            "optax.inject_hyperparams injects it, add hyperparam_dtype=jnp.float32"
+        )
+        raise TypeError(checks.must("peak_value", peak, requirement))
 
 
 def check_real_scalar(name: str, value: Any) -> None:

@@ -4,7 +4,7 @@
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from plateau_jax.clocks.decision import decide, initial_state
 from plateau_jax.clocks.resume import show_clock
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.schedules.schedule import (
-    Schedule,
+    CurveSchedule,
     check_peak,
     check_real_scalar,
     unwrap_array,
@@ -108,10 +108,10 @@ def scale_by_curve(
             for a curve from `BatchPlan.scale`, a step is its unit of samples or tokens.
 
     Returns:
-        The transformation. Its state is a named tuple of arrays without dimensions: `curve_step`,
-        int32, the step of the curve that gives the next update's learning rate; `learning_rate`,
-        float32, that of the last update; and with a `DataClock` `rest`, int32, what was consumed
-        beyond the last whole unit, otherwise `hold`, the states of the rules.
+        The transformation. Its state is a named tuple of scalar arrays: `curve_step`, int32, the
+        step that gives the next update's learning rate, and `learning_rate`, float32, the last
+        update's. With a `DataClock` it also has `rest`, int32, the remainder below one unit;
+        otherwise `hold`, the states of the rules.
 
     Raises:
         TypeError: As for `optax_schedule`; `clock` is not a clock. From `update`: with rules,
@@ -119,8 +119,8 @@ def scale_by_curve(
             single integer; without one, there is a `count`.
         ValueError: As for `optax_schedule`; a `HoldUntilFlat` is used with a curve without a flat
             part; a `unit` or `count` of the clock is above 2³⁰; the curve, from `BatchPlan.scale`,
-            needs a different clock. From `update`: the state belongs to a different clock; `count`
-            is out of range and not an array.
+            needs a different clock. From `update`: the state belongs to a different clock, or was
+            restored without its named tuples; `count` is out of range and not an array.
 
     >>> import optax
     >>> from plateau_jax import HoldUntilFlat, PlateauCurve, scale_by_curve
@@ -145,7 +145,7 @@ def scale_by_curve(
     (Array(2, dtype=int32), Array(5, dtype=int32), Array(0.025, dtype=float32))
     """
     curve = as_curve("curve", curve)
-    schedule = Schedule(curve, check_peak(peak_value))
+    schedule = CurveSchedule(curve, check_peak(peak_value))
     checked = check_clock(clock, [curve])
     if checked.unit is not None:
         return _scale_by_data(schedule, checked.unit, checked)
@@ -153,7 +153,7 @@ def scale_by_curve(
 
 
 def _scale_by_data(
-    schedule: Schedule, unit: int, clock: CheckedClock
+    schedule: CurveSchedule, unit: int, clock: CheckedClock
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transformation under a `DataClock` of this unit."""
     shown_clock = show_clock(clock.to_plain())
@@ -197,7 +197,7 @@ def _scale_by_data(
 
 
 def _scale_by_updates(
-    schedule: Schedule, curve: Curve, clock: CheckedClock
+    schedule: CurveSchedule, curve: Curve, clock: CheckedClock
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transformation with one step per update, unless a rule holds the curve."""
     rules = clock.rules
@@ -229,7 +229,7 @@ def _scale_by_updates(
     ) -> tuple[Any, ScaleByCurveState]:
         _check_state(state, ScaleByCurveState, shown_clock)
         if [type(rule_state) for rule_state in state.hold] != state_types:
-            raise _state_error("state.hold", state.hold, state.hold, shown_clock)
+            raise _state_error("state.hold", state.hold, shown_clock)
         if count is not None:
             advice = "be left out: without clock=DataClock(unit), each update is one step"
             raise TypeError(checks.must("count", count, advice))
@@ -262,12 +262,15 @@ def _scale(updates: optax.Updates, lr: jax.Array) -> Any:
 def _check_state(state: Any, expected: type, shown_clock: str) -> None:
     """Raise a ValueError unless the state is of the class that this transformation returns."""
     if not isinstance(state, expected):
-        raise _state_error("state", state, [state], shown_clock)
+        raise _state_error("state", state, shown_clock)
 
 
-def _state_error(name: str, value: Any, tuples: Sequence[Any], shown_clock: str) -> ValueError:
-    """Return the error for a state whose named tuples are of other classes, or plain containers."""
-    if any(isinstance(item, dict | list) or type(item) is tuple for item in tuples):
+def _state_error(name: str, value: Any, shown_clock: str) -> ValueError:
+    """Return the error for a state of a different clock, or one restored without named tuples."""
+    states: Sequence[Any] = [value]
+    if name == "state.hold" and isinstance(value, tuple):
+        states = cast("tuple[Any, ...]", value)
+    if any(isinstance(state, dict | list) or type(state) is tuple for state in states):
         requirement = "consist of named tuples: restore the checkpoint into tx.init(params)"
     else:
         requirement = f"belong to a transformation with clock={shown_clock}"

@@ -39,11 +39,13 @@ class Run:
         clock, step = self.clock, self.step()
         clock.prepare()
         clock.fill_lrs()
+        if self.unit is not None:
+            clock.set_count(count, rank=0, size=1)
         expected = [
             learning_rate(peak, curve, step) for peak, curve in zip(clock.peaks, clock.curves, strict=True)
         ]
         assert clock.lrs.tolist() == list(clock.lrs_at(step)) == expected
-        counters = clock.count_update(torch.tensor(skip), LOSS, self.unit and torch.tensor(count))
+        counters = clock.count_update(torch.tensor(skip), LOSS)
         self.applied += not skip
         self.skipped += skip
         self.consumed = self.consumed + count * (not skip) if self.unit else self.applied

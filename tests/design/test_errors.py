@@ -104,7 +104,7 @@ LOGS: list[tuple[str, dict[str, Any], str | None, list[str], str]] = [
     (csv_of(step=[500, 600], loss=[3, 2], lr=[0, 0]), NO_CURVE, "curve", [], "no learning rate above 0"),
     (csv_of(n=STEPS, loss=LOSSES), {}, "step", ["n", "loss"], "the log has no usual column for step"),
     ("{", {}, None, [], "log.csv, row 1: this line is not JSON"),
-    ("\n" * 100_001, {}, None, [], "log.csv has 100001 lines, and a log may have 100000"),
+    ("\n" * 100_001, {}, None, [], "log.csv has 100001 lines; this page reads at most 100000"),
     (csv_of(step=STEPS, loss=-LOSSES), {}, None, [], "the log: losses[0] = -2."),
 ]
 

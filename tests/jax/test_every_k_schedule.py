@@ -47,7 +47,10 @@ def test_every_update_has_its_micro_batches(x64, plan):
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
         every_k = plan.every_k_schedule(MICRO_BATCH, PROCESSES)
         updates = jnp.arange(UPDATES, dtype="int32")
-        assert_equal_bits(jax.vmap(every_k)(updates), micro_batches_by_a_loop(plan))
+        expected = micro_batches_by_a_loop(plan)
+        assert_equal_bits(jax.vmap(every_k)(updates), expected)
+        assert_equal_bits(every_k(updates), expected)
+        assert_equal_bits(every_k(np.asarray(updates)), expected)
 
 
 def test_compiled_function_is_that_of_single_calls():

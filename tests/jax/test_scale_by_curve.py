@@ -67,6 +67,16 @@ def test_state_keeps_structure_shapes_and_dtypes(x64, clock):
         assert described[0] == described[1]
 
 
+def test_state_saved_without_x64_resumes_with_it():
+    optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(CURVE, PEAK))
+    params = jnp.ones(3)
+    state = optimizer.init(params)
+    with jax.enable_x64(True):
+        _, resumed = jax.jit(optimizer.update)(params, jax.device_get(state), params)
+    _, uninterrupted = jax.jit(optimizer.update)(params, state, params)
+    jax.tree.map(assert_equal_bits, resumed, jax.tree.map(np.asarray, uninterrupted))
+
+
 @pytest.mark.parametrize(
     ("clock", "name", "given"),
     [(HoldBelow(0, 1), "value", [1, 1, 1, 1]), (DataClock(1), "count", [2, 1, MOST, 0])],

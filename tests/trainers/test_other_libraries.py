@@ -198,3 +198,4 @@ def test_learning_rate_times_the_factors_follows_the_curve(tmp_path, monkeypatch
             used.append(float(np.float32(lr)))
             lr *= factor(timestep)
         assert used == expected[begin:]
+        assert factor(UPDATES) == 1.0

@@ -446,7 +446,7 @@ def test_averaged_weights_resume(tmp_path):
         np.testing.assert_allclose(state[1], expected, rtol=1e-5)
 
 
-GROWING = "optax: a batch that grows, under MultiSteps"
+GROWING = "optax: a growing batch under MultiSteps"
 
 
 @dataclass(frozen=True)

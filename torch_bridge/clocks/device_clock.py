@@ -62,7 +62,7 @@ class Clock:
         checked: The argument `clock` of the step.
         initial_updates: Updates already made by another training loop.
         is_captured: True if a graph captures an update, and replays it at any step of the curve.
-        is_compiled: True to compile the decision of the rules, into a kernel or two.
+        is_compiled: True to compile the decision of the rules.
     """
 
     # One tensor has all counters, so that a single add_ advances them, whatever the device decides:
@@ -109,7 +109,8 @@ class Clock:
         self._if_applied = torch.tensor([1, 0, 1, 1], device=device)
         self._all_but_step = torch.tensor([1, 1, 0, 1], device=device)
         self.count: Tensor | None = None
-        """With a unit, what this update consumes, an int64 scalar; `set_count` writes it."""
+        """With a unit, what this update consumes on this rank, an int64 scalar. `set_count` writes
+        it, and `LossNormalizer.normalize` replaces it by the sum over ranks."""
         self._count_on_host: int | None = None
         """The value of `count`; None if the host does not know it."""
         if self._unit is not None:
@@ -211,7 +212,7 @@ class Clock:
             # It is not read, so it is clamped, not rejected.
             self._count_on_host = None
             self.count.copy_(count).clamp_(0, MAX_COUNT)
-        elif count != self._count_on_host:
+        elif count != self._count_on_host or size > 1:  # ranks replace it by the sum of theirs
             self._count_on_host = None  # an interrupt may leave either count in the tensor
             self.count.fill_(count)
             self._count_on_host = count
@@ -242,14 +243,12 @@ class Clock:
             step = step.clamp(max=self._learning_rates.last_step)
         self._learning_rates.fill(step)
 
-    def count_update(self, skip: Tensor, loss: Tensor, consumed: Any = None) -> Tensor:
+    def count_update(self, skip: Tensor, loss: Tensor) -> Tensor:
         """Count an update as applied or skipped, and move along the curve.
 
         Args:
             skip: The decision to skip, a bool scalar.
             loss: The metric for the rules that may hold the curve.
-            consumed: With a unit, the samples or tokens of the update on all ranks, an int64
-                scalar.
 
         Returns:
             A new int64 tensor of shape (4,): updates applied and skipped so far, this one included;
@@ -257,7 +256,7 @@ class Clock:
             without a unit the updates applied.
         """
         if self._unit is not None:
-            return self._count_consumed(skip, consumed, self._unit)
+            return self._count_consumed(skip, self._unit)
         change = self._if_applied
         if self._hold is not None:
             is_held = self._hold.decide_hold(self.curve_step, loss, skip)
@@ -268,11 +267,7 @@ class Clock:
         self._counters.add_(change)
         return counters
 
-    def _count_consumed(self, skip: Tensor, consumed: Tensor, unit: int) -> Tensor:
-        assert self.count is not None
-        if consumed is not self.count:  # the sum over ranks
-            self._count_on_host = None
-            self.count.copy_(consumed)
+    def _count_consumed(self, skip: Tensor, unit: int) -> Tensor:
         self._counters.add_(torch.where(skip, self._if_skipped, self._if_applied))
         self._consumed.clamp_(max=MAX_CONSUMED)
         counters = self._counters.clone()  # before the step moves, for the same reason
@@ -415,9 +410,9 @@ class Hold:
         return states
 
     def _compile(self, device: torch.device) -> Callable[..., Tensor]:
-        """Compile `_decide`: some fifty operators on scalars become a kernel or two."""
+        """Compile the decision: some fifty operators on scalars become a few kernels."""
 
-        def decide_hold(*arguments: Tensor) -> Tensor:
+        def decide_and_write(*arguments: Tensor) -> Tensor:
             return self._decide_and_write(*arguments)
 
         arguments = (
@@ -427,9 +422,9 @@ class Hold:
             torch.zeros_like(self._integers),
             torch.zeros_like(self._floats),
         )
-        # Dynamo cannot trace NumPy's rounding of the rules' constants. make_fx runs the function,
-        # and records the operators of torch alone.
-        return torch.compile(make_fx(decide_hold)(*arguments))
+        # Dynamo cannot trace NumPy's rounding of the rules' constants, so make_fx records torch's
+        # operators first. It miscounts the arguments of a bound method, hence the inner function.
+        return torch.compile(make_fx(decide_and_write)(*arguments))
 
     def decide_hold(self, curve_step: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
         """Record the metric of an update, and decide whether to hold the curve at this step.

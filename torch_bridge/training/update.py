@@ -116,11 +116,8 @@ class Update:
                 "the loss has no gradient with respect to any parameter of the optimizer"
             )
 
-        consumed = self._clock.count
-        if consumed is not None and self._parallelism is not None:
-            consumed = consumed.clone()  # the sum over ranks takes its place
         loss, norm = self._normalizer.normalize(
-            (total, weight), len(micro_batches), gradients, consumed
+            (total, weight), len(micro_batches), gradients, self._clock.count
         )
         if self._max_norm is not None:
             clip(gradients, norm, self._max_norm)
@@ -135,7 +132,7 @@ class Update:
         self._clock.fill_lrs()
         self._steppers.step(skip, found_inf)
 
-        counters = self._clock.count_update(skip, loss, consumed)
+        counters = self._clock.count_update(skip, loss)
         if self._precision.scale is not None:
             self._precision.scale.update(found_inf, loss)
         if self._carry is not None:
