@@ -56,7 +56,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         f"{MANIFEST} is that of checkpoint 1",
     ),
     "later format": (
-        lambda folder: _sign(folder, format="torch_bridge 3"),
+        lambda folder: _sign(folder, format="torch_bridge 2"),
         f"{MANIFEST} has the format 'torch_bridge 2', and not 'torch_bridge 1'",
     ),
     "file of rank 1": (

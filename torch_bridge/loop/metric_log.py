@@ -158,7 +158,7 @@ class MetricLog:
         """
         saved: Any = state_dict if isinstance(state_dict, Mapping) else {}
         saved_rows = saved.get("rows")
-        since_flush = saved["since_flush"]
+        since_flush = saved.get("since_flush")
         is_count = type(since_flush) is int and since_flush >= 0
         if not _are_rows(saved_rows) or not is_count:
             raise ValueError("state_dict is not the state of a MetricLog")
