@@ -290,7 +290,7 @@ class BatchPlan:
             traced or not. Its result is an int32 array of the same shape.
 
         Raises:
-            TypeError, ValueError: As for `check`.
+            TypeError, ValueError: As for `check`; or an update has 2³¹ micro-batches or more.
 
         >>> import jax.numpy as jnp
         >>> plan = BatchPlan([(0, 8), (160, 16)])
@@ -306,6 +306,7 @@ class BatchPlan:
             if phase.earlier_updates > checks.MAX_STEP:  # optax counts updates in int32
                 break
             micro_batches = phase.batch // (micro_batch * processes)
+            checks.in_range("micro_batches", micro_batches, 1, checks.MAX_STEP)
             starts.append(phase.earlier_updates)
             changes.append(micro_batches - previous)
             previous = micro_batches

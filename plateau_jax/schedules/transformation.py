@@ -314,6 +314,7 @@ def _missing_error(name: str, alternative: str = "") -> TypeError:
         f" is missing: pass {name}= to update{alternative}. If you passed it, a wrapper "
         "dropped it, as flax's TrainState.apply_gradients does: instead, call "
         f"state.tx.update(grads, state.opt_state, state.params, {name}=...) and "
-        "state.replace(...)"
+        "state.replace(...). optax.chain and optax.apply_if_finite drop it around MultiSteps: give "
+        "them optax.GradientTransformationExtraArgs(tx.init, tx.update)"
     )
     return TypeError(checks.Message(name, advice))

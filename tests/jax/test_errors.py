@@ -56,6 +56,12 @@ def injected_peak(params: jax.Array) -> None:
     jax.jit(optimizer.update)(params, optimizer.init(params), params)
 
 
+def update_in_a_chain_around_multi_steps() -> None:
+    inner = optax.MultiSteps(scale_by_curve(STAIRS, PEAK, DataClock(8)), every_k_schedule=2)
+    optimizer = optax.chain(optax.identity(), inner)
+    optimizer.update(ONE, optimizer.init(ONE), ONE, count=8)
+
+
 def update_of_plain(plain: Callable[[Any], Any], clock: Any) -> None:
     """Update a state that a library has restored without its named tuples."""
     optimizer = scale_by_curve(STAIRS, PEAK, clock)
@@ -131,6 +137,8 @@ ERRORS: list[Any] = [
           TypeError, "value = ", "real scalar"),
     (lambda: update(COUNTED), TypeError, "count is missing: pass count= to update", KEPT, "count=...)"),
     (lambda: update(COUNTED), TypeError, "write DataClock(unit, count=n) if it is always n"),
+    (update_in_a_chain_around_multi_steps, TypeError, "count is missing",
+     "optax.GradientTransformationExtraArgs(tx.init, tx.update)"),
     (lambda: update(COUNTED, value=3), TypeError, "count is missing", KEPT),
     *(row for clock in (COUNTED, FIXED)
       for row in each(lambda value, clock=clock: update(clock, count=value),

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
-from plateau_jax import BatchPlan
+from plateau_jax import BatchPlan, PlateauCurve, scale_by_curve
 
 MICRO_BATCH = 3
 PROCESSES = 2
@@ -67,6 +67,26 @@ def test_threshold_that_no_count_of_updates_reaches(threshold):
     every_k = BatchPlan([(0, 8), (160, 16), (threshold, 32)]).every_k_schedule(8)
     for update, micro_batches in ((0, 1), (19, 1), (20, 2), (2**31 - 1, 2)):
         assert every_k(jnp.int32(update)) == micro_batches
+
+
+def test_too_many_micro_batches_are_rejected():
+    with pytest.raises(ValueError, match="micro_batches = 2147483648 must lie in 1"):
+        BatchPlan([(0, 2**31)]).every_k_schedule(1)
+
+
+def test_multi_steps_with_a_plan_may_be_wrapped():
+    """`apply_if_finite` then passes the count on, as docs/flax.md says."""
+    plan = BatchPlan([(0, 4), (8, 8)])
+    scaled = plan.scale(PlateauCurve(100), 4, reference=8)
+    tx = optax.MultiSteps(scale_by_curve(scaled, 0.1), every_k_schedule=plan.every_k_schedule(4))
+    wrapped = optax.apply_if_finite(optax.GradientTransformationExtraArgs(tx.init, tx.update), 3)
+    state, curve_steps = wrapped.init(jnp.zeros(())), []
+    for _ in range(6):
+        count = 4 * (state.inner_state.mini_step + 1)
+        _, state = wrapped.update(jnp.ones(()), state, jnp.zeros(()), count=count)
+        curve_steps.append(int(state.inner_state.inner_opt_state.curve_step))
+    # Two updates of 4 samples; then two micro-batches for each update of 8.
+    assert curve_steps == [1, 2, 2, 4, 4, 6]
 
 
 def test_batch_that_does_not_divide_is_rejected_at_once():
