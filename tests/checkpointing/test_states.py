@@ -1,6 +1,5 @@
 """A state as tensors and a structure round-trips exactly, in files like torch's (DCP), and over ranks."""
 
-import io
 import json
 import math
 from collections import Counter, OrderedDict
@@ -192,24 +191,6 @@ def test_step_with_wrapped_moments_resumes(tmp_path: Path) -> None:
     for continued in (resumed, from_state):
         continued(*batches(1, seed=9))
         assert same_bits(continued.state_dict(), step.state_dict())
-
-
-def test_structure_of_earlier_version_is_read() -> None:
-    """It has no list of wrapped tensors."""
-    meta = torch.empty(2, device="meta")
-    record = {
-        "structure": {"a": meta, "b": [3, meta]},
-        "names": ["part.a", "part.b.1"],
-        "kinds": ["tensor", "tensor"],
-        "placements": [None, [0]],
-    }
-    file = io.BytesIO()
-    torch.save(record, file)
-    state = read_structure("part", torch.frombuffer(file.getbuffer(), dtype=torch.uint8))
-    first, second = state["a"], state["b"][1]
-    assert (first.name, first.kind, first.placements) == ("part.a", "tensor", None)
-    assert (second.name, second.kind, second.placements) == ("part.b.1", "tensor", [0])
-    assert state["b"][0] == 3
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
