@@ -348,7 +348,7 @@ def test_static_schedules_of_traced_peaks_are_traced_apart():
 
 
 @pytest.mark.parametrize(
-    "peak", [torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64), np.array(0.1), [0.1][0]]
+    "peak", [torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64), np.array(0.1), np.float64(0.1)]
 )
 def test_peak_may_be_a_scalar_of_any_library(peak):
     assert optax_schedule(CURVE, peak) == optax_schedule(CURVE, 0.1)

@@ -387,33 +387,40 @@ class Hold:
     ) -> None:
         self._rules = rules
         self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
+        self._initial = initial_states(rules)
+        self._num_integers = [
+            sum(value.dtype == np.int32 for value in state) for state in self._initial
+        ]
         # The integers of all states, and their floats: each tensor is written at once.
-        fields = [value.dtype for state in initial_states(rules) for value in state]
-        self._integers = torch.zeros(fields.count(np.int32), dtype=torch.int32, device=device)
-        self._floats = torch.zeros(fields.count(np.float32), dtype=torch.float32, device=device)
+        num_integers = sum(self._num_integers)
+        num_floats = sum(map(len, self._initial)) - num_integers
+        self._integers = torch.zeros(num_integers, dtype=torch.int32, device=device)
+        self._floats = torch.zeros(num_floats, dtype=torch.float32, device=device)
         self._states = self._unpack(self._integers, self._floats)
         """The same memory, as states of one scalar per field."""
-        self._decide: Callable[..., Tensor] = self._decide_and_write
+        self._compiled: Callable[..., Tensor] | None = None
         if is_compiled:
-            self._decide = self._compile(device)
+            self._compiled = self._compile(device)
 
     def _unpack(self, integers: Tensor, floats: Tensor) -> list[Any]:
         """Return the states of the rules as views of their integers and floats."""
-        next_integer = iter(integers.unbind())
-        next_float = iter(floats.unbind())
+        remaining_integers = list(integers.unbind())
+        remaining_floats = list(floats.unbind())
         states: list[Any] = []
-        for state in initial_states(self._rules):
-            fields: list[Tensor] = []
-            for value in state:
-                fields.append(next(next_integer if value.dtype == np.int32 else next_float))
-            states.append(type(state)(*fields))
+        for state, count in zip(self._initial, self._num_integers, strict=True):
+            num_floats = len(state) - count
+            states.append(type(state)(*remaining_integers[:count], *remaining_floats[:num_floats]))
+            del remaining_integers[:count], remaining_floats[:num_floats]
         return states
 
     def _compile(self, device: torch.device) -> Callable[..., Tensor]:
         """Compile the decision: some fifty operators on scalars become a few kernels."""
 
-        def decide_and_write(*arguments: Tensor) -> Tensor:
-            return self._decide_and_write(*arguments)
+        def decide_and_write(
+            curve_step: Tensor, metric: Tensor, skip: Tensor, integers: Tensor, floats: Tensor
+        ) -> Tensor:
+            states = self._unpack(integers, floats)
+            return self._decide_and_write(curve_step, metric, skip, states, integers, floats)
 
         arguments = (
             torch.zeros((), dtype=torch.int64, device=device),
@@ -423,7 +430,7 @@ class Hold:
             torch.zeros_like(self._floats),
         )
         # Dynamo cannot trace NumPy's rounding of the rules' constants, so make_fx records torch's
-        # operators first. It miscounts the arguments of a bound method, hence the inner function.
+        # operators first.
         return torch.compile(make_fx(decide_and_write)(*arguments))
 
     def decide_hold(self, curve_step: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
@@ -432,19 +439,28 @@ class Hold:
         Returns:
             A bool scalar, which must be ignored if the update is skipped; the states then stay.
         """
-        return self._decide(curve_step, metric.float(), skip, self._integers, self._floats)
+        metric = metric.float()
+        memory = self._integers, self._floats
+        if self._compiled is not None:
+            return self._compiled(curve_step, metric, skip, *memory)
+        return self._decide_and_write(curve_step, metric, skip, self._states, *memory)
 
     def _decide_and_write(
-        self, curve_step: Tensor, metric: Tensor, skip: Tensor, integers: Tensor, floats: Tensor
+        self,
+        curve_step: Tensor,
+        metric: Tensor,
+        skip: Tensor,
+        states: Sequence[Any],
+        integers: Tensor,
+        floats: Tensor,
     ) -> Tensor:
         is_flat = (self._flat_starts == curve_step).any()
-        states = self._unpack(integers, floats)
-        states, is_held = decide(torch, self._rules, states, is_flat, metric)
+        new_states, is_held = decide(torch, self._rules, states, is_flat, metric)
         new_integers: list[Tensor] = []
         new_floats: list[Tensor] = []
-        for state in states:
-            for value in state:
-                (new_floats if value.is_floating_point() else new_integers).append(value)
+        for state, count in zip(new_states, self._num_integers, strict=True):
+            new_integers += state[:count]
+            new_floats += state[count:]
         integers.copy_(torch.where(skip, integers, torch.stack(new_integers)))
         floats.copy_(torch.where(skip, floats, torch.stack(new_floats)))
         return is_held
