@@ -298,18 +298,17 @@ class BatchPlan:
         >>> every_k(jnp.int32(19)), every_k(jnp.int32(20))
         (Array(2, dtype=int32), Array(4, dtype=int32))
         """
-        self.check(micro_batch, processes)
+        counts = self._count_micro_batches(micro_batch, processes)
         starts: list[int] = []
         changes: list[int] = []
         previous = 0
-        for phase in self._phases():
+        for phase, count in zip(self._phases(), counts, strict=True):
             if phase.earlier_updates > checks.MAX_STEP:  # optax counts updates in int32
                 break
-            micro_batches = phase.batch // (micro_batch * processes)
-            checks.in_range("micro_batches", micro_batches, 1, checks.MAX_STEP)
+            checks.in_range("micro_batches", count, 1, checks.MAX_STEP)
             starts.append(phase.earlier_updates)
-            changes.append(micro_batches - previous)
-            previous = micro_batches
+            changes.append(count - previous)
+            previous = count
         return partial(_sum_until, np.array(starts, np.int32), np.array(changes, np.int32))
 
     def check(self, micro_batch: int, processes: int = 1) -> None:
@@ -326,9 +325,15 @@ class BatchPlan:
             TypeError: A number is not an integer.
             ValueError: A number is below 1, or `micro_batch · processes` does not divide a batch.
         """
+        self._count_micro_batches(micro_batch, processes)
+
+    def _count_micro_batches(self, micro_batch: int, processes: int) -> list[int]:
+        """Return the number of micro-batches of each pair's batch."""
+        counts: list[int] = []
         for index, (threshold, batch) in enumerate(self.pairs):
             label = f"the batch of pairs[{index}] = {(threshold, batch)}"
-            _micro_batches_of(batch, label, micro_batch, processes)
+            counts.append(_micro_batches_of(batch, label, micro_batch, processes))
+        return counts
 
     def to_dict(self) -> dict[str, Any]:
         """Return the pairs as plain JSON values."""
