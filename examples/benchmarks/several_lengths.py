@@ -50,7 +50,7 @@ class Setting:
     rows: int = 32
     warmup: int = 100
     lengths: tuple[int, ...] = (600, 1200, 2400)
-    peaks: tuple[float, ...] = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
+    peaks: tuple[float, ...] = (2.5e-4, 5e-4, 7e-4, 1e-3, 1.4e-3, 2e-3)
 
 
 TINY = Setting(

@@ -48,7 +48,9 @@ def curve_and_steps(drawn: tuple[Description, list[int]]) -> Case:
     return build(description), np.array(steps, np.int32)
 
 
-cases = descriptions_and_steps((0, 1, 2, 18, 30), SIZE, scaled=True).map(curve_and_steps)
+sizes = (0, 1, 2, 18, 30)
+cases = descriptions_and_steps(sizes, SIZE, scaled=True).map(curve_and_steps)
+cases_in_updates = descriptions_and_steps(sizes, SIZE).map(curve_and_steps)
 every_shape = example((NESTED, STEPS[300 : 300 + SIZE]))
 many_rows = example((MANY, STEPS[300 : 300 + SIZE]))
 
@@ -194,11 +196,23 @@ def test_jax_compiled(compared: Compared, x64: bool, case: Case) -> None:
 @many_rows
 def test_jax_eager(compared: Compared, x64: bool, case: Case) -> None:
     curve, steps = case
-    of_x64 = f"x64 {'on' if x64 else 'off'}"
     with jax.enable_x64(x64):
-        compared.check(f"JAX eager, {of_x64}", multiplier(curve.table, jnp.asarray(steps)), curve(steps))
-        wanted = product(curve, 3e-4, steps)
-        # XLA flushes float32 below 2⁻¹²⁶ to zero.
-        is_promised: NDArray[np.bool] = (wanted == 0) | (wanted >= SMALLEST_NORMAL)
+        multipliers = multiplier(curve.table, jnp.asarray(steps))
+        compared.check(f"JAX eager, x64 {'on' if x64 else 'off'}", multipliers, curve(steps))
+
+
+@pytest.mark.gpu("jax")
+@x64_both_ways
+@examples(8)
+@given(cases_in_updates)
+@every_shape
+@many_rows
+def test_jax_optax_schedule(compared: Compared, x64: bool, case: Case) -> None:
+    curve, steps = case
+    wanted = product(curve, 3e-4, steps)
+    # XLA flushes float32 below 2⁻¹²⁶ to zero.
+    is_promised: NDArray[np.bool] = (wanted == 0) | (wanted >= SMALLEST_NORMAL)
+    with jax.enable_x64(x64):
         lrs = np.asarray(optax_schedule(curve, 3e-4)(jnp.asarray(steps)))
-        compared.check(f"optax_schedule, {of_x64}", lrs[is_promised], wanted[is_promised])
+        mode = f"optax_schedule, x64 {'on' if x64 else 'off'}"
+        compared.check(mode, lrs[is_promised], wanted[is_promised])
