@@ -11,7 +11,7 @@ common run that has the lowest mean loss. All losses are of the held-out files, 
 The peaks are chosen by the same losses, so each is slightly too low.
 
     pip install -e '.[examples]'
-    python examples/benchmarks/several_lengths.py           on a GPU: some minutes
+    python examples/benchmarks/several_lengths.py           on an H200: ten minutes
     python examples/benchmarks/several_lengths.py --tiny    anywhere: does it run?
 """
 

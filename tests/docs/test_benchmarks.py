@@ -34,6 +34,8 @@ TABLES = [
      ["TrainStep", "hand-written", "Lightning Fabric", "accelerate", "building a TrainStep"]),
     ("gpt2.py", "--tiny",
      ["lean loop, bf16", "TrainStep, bf16", "Lightning Fabric", "accelerate", "naive loop, fp32 with TF32"]),
+    ("several_lengths.py", "--tiny --seeds 2 --processes 1",
+     ["mean loss", "cosine runs", "cooldowns of one run", "each at its best peak", "updates: 42"]),
 ]  # fmt: skip
 
 
